@@ -20,10 +20,9 @@ from msgspec.structs import replace
 
 from assignments import zone
 from carride import telemetry
-from carride.dedup import is_attribute
 from carride.events import ContractError, parse_event
 from carride.facts import FACTS
-from carride.history import timeline_of
+from carride.history import EVENT_PREFIX, timeline_of
 from carride.ride import OrderID
 from idempotency import marshalling, observation
 from idempotency.record import COMPLETED
@@ -131,9 +130,9 @@ def ride(stack: StackRef, order_id: str, /) -> Ride:
 
 def _besides_events(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an item has besides events, and the ride's status by its timeline in the read model."""
-    timeline = any(is_attribute(name) and "data" in entry for name, entry in item.items())
+    timeline = any(name.startswith(EVENT_PREFIX) and "data" in entry for name, entry in item.items())
     status = {"status": timeline_of(item)[-1].data["status"]} if timeline else {}
-    return {name: each for name, each in item.items() if not is_attribute(name)} | status
+    return {name: each for name, each in item.items() if not name.startswith(EVENT_PREFIX)} | status
 
 
 @reads("event", "7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")

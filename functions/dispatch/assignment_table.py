@@ -38,12 +38,7 @@ class Seen(NamedTuple):
 
 
 class Reader:
-    """Reads what dispatch decides upon, consistently.
-
-    Args:
-        tables: their names.
-        client: reads them.
-    """
+    """Reads what dispatch decides upon, consistently."""
 
     def __init__(self, tables: Tables, client: DynamoDB) -> None:
         self._tables = tables
@@ -104,14 +99,8 @@ def effects(
 ) -> list[Effect]:
     """Return the writes by which a decision takes effect: the ride's, its car's, and the events that are emitted.
 
-    Args:
-        tables: their names.
-        event: what was decided upon.
-        seen: the ride as it was then; if it has changed since, the writes are refused.
-        decision: what was decided.
-        why: why there is no free car; only for a ride that gets none.
-        outbox: takes the emitted events.
-        now: with a time zone.
+    They are refused if the ride has changed since it was ``seen``. ``why`` there is no free car is emitted for a ride
+    that gets none.
     """
     state, car = decision.after
     added = {"reason": why} if car is None else {"car_id": car.car_id}

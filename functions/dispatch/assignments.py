@@ -57,17 +57,14 @@ class Car(NamedTuple):
     """A car, which waits at its stand between two rides."""
 
     car_id: str
-    sector: str
-    """Where its stand is."""
+    sector: str  # where its stand is
 
 
 class Spot(NamedTuple):
     """Where a free car is in the index of free cars, which holds no other cars."""
 
-    shard: str
-    """The partition."""
-    place: str
-    """The sort key: the sector, then a hash of the car's id."""
+    shard: str  # the partition
+    place: str  # the sort key: the sector, then a hash of the car's id
 
 
 type FindCar = Callable[[Spot, bool], Car | None]
@@ -78,36 +75,28 @@ class State(StrEnum):
     """What dispatch knows of a ride."""
 
     UNKNOWN = "unknown"
-    ASSIGNED = "assigned"
-    """It holds a car."""
-    UNSERVED = "unserved"
-    """No car was free."""
-    RELEASED = "released"
-    """Its car is free again."""
-    CANCELLED = "cancelled"
-    """It was called off before it could get a car."""
-    COMPLETED = "completed"
-    """Its end was heard of before its acceptance."""
+    ASSIGNED = "assigned"  # it holds a car
+    UNSERVED = "unserved"  # no car was free
+    RELEASED = "released"  # its car is free again
+    CANCELLED = "cancelled"  # it was called off before it could get a car
+    COMPLETED = "completed"  # its end was heard of before its acceptance
 
 
-OPEN: Final = frozenset({State.ASSIGNED, State.COMPLETED})
-"""Where dispatch waits for an event of the ride."""
+OPEN: Final = frozenset({State.ASSIGNED, State.COMPLETED})  # where dispatch waits for an event of the ride
 
 
 class Assignment(NamedTuple):
     """A ride, as dispatch has it."""
 
     state: State
-    car: Car | None = None
-    """The car that it holds, or held."""
+    car: Car | None = None  # the car that it holds, or held
 
 
 class Decision(NamedTuple):
     """What an event makes of a ride."""
 
     after: Assignment
-    facts: tuple[type[CarAssigned | NoCarAvailable | CarReleased], ...] = ()
-    """What to emit, in this order."""
+    facts: tuple[type[CarAssigned | NoCarAvailable | CarReleased], ...] = ()  # what to emit, in this order
 
 
 def wants_car(seen: Assignment, fact: Fact) -> bool:
@@ -144,12 +133,7 @@ def decide(seen: Assignment, fact: Fact, free: Car | None = None) -> Decision:
 
 
 def reason(pickup: str, has_fleet: Callable[[], bool]) -> str:
-    """Return why there is no free car.
-
-    Args:
-        pickup: the sector where the ride begins.
-        has_fleet: says whether the city has cars.
-    """
+    """Return why there is no free car for a ride that begins in the sector ``pickup``."""
     if zone(pickup) is None:
         return f"{pickup} is outside of the city"
     return NO_CAR if has_fleet() else NO_FLEET
@@ -191,12 +175,8 @@ def nearest(pickup: str, order_id: str, find: FindCar) -> Car | None:
     """Return the free car whose stand is nearest to the pickup, along the streets; None where there is none.
 
     Of a sector's cars each ride prefers another one: rides that begin at one place at the same moment do not all reach
-    for the same car.
-
-    Args:
-        pickup: the sector where the ride begins; outside of the city there is no car.
-        order_id: the ride.
-        find: looks for a car in the index, in the nearest shards first, and no more often than needed.
+    for the same car. Outside of the city there is none. ``find`` is asked for the nearest shards first, and no more
+    often than needed.
     """
     start = _place(pickup)
     if start is None:

@@ -33,7 +33,6 @@ from gateway import (
     NoGatewayError,
     Status,
 )
-from gateway_access import Access, Bearer, Headers
 
 _TRIES: Final = 8
 _FIRST_PAUSE_S: Final = 0.1
@@ -46,6 +45,10 @@ _REFUSED: Final = range(400, 500)
 _LONGEST_REASON: Final = 200
 _PAYMENT_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$(?!\n)"
 _is_code: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
+
+type Headers = dict[str, str]
+type Access = Callable[[str, str, Headers, bytes | None], Headers]
+"""Takes method, URL, headers and content of a request; returns the headers with what authorises it."""
 
 
 class _Payment(Struct, frozen=True):
@@ -279,3 +282,53 @@ def _reason(said: object) -> str | None:
         return None
     printable = "".join(character if character.isprintable() else " " for character in said)
     return " ".join(printable.split())[:_LONGEST_REASON] or None
+
+
+# ── Who asks: with a signature, or with a secret ──────────────────────────────────────────────────────────────────────
+
+
+def signed(session: Any, region: str) -> Access:
+    """Return what signs requests to a Lambda function URL with the credentials of a botocore session."""
+
+    def access(method: str, url: str, headers: Headers, content: bytes | None) -> Headers:
+        from botocore.auth import SigV4Auth  # noqa: PLC0415 - not every gateway needs it
+        from botocore.awsrequest import AWSRequest  # noqa: PLC0415
+
+        request: Any = AWSRequest(method, url, headers=headers, data=content)
+        SigV4Auth(session.get_credentials(), "lambda", region).add_auth(request)
+        return dict(request.headers.items())
+
+    return access
+
+
+class Bearer:
+    """Adds a secret, which ``read`` returns, at the first request and again once it is told to forget it."""
+
+    def __init__(self, read: Callable[[], str]) -> None:
+        self._read = read
+        self._secret = ""
+
+    def __call__(self, method: str, url: str, headers: Headers, content: bytes | None) -> Headers:  # noqa: ARG002 - Access
+        """Return the headers and the secret."""
+        self._secret = self._secret or self._read()
+        return {**headers, "Authorization": f"Bearer {self._secret}"}
+
+    def forget(self) -> None:
+        """Forget the secret: the gateway refused it, so it may have been rotated."""
+        self._secret = ""
+
+
+def read_secret(session: Any, secret_arn: str) -> str:
+    """Return a secret of Secrets Manager; raise GatewayUnavailableError if it cannot be read or sent in a header."""
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - not every gateway needs it
+
+    from carride.clients import SINGLE_ATTEMPT  # noqa: PLC0415
+
+    client = session.create_client("secretsmanager", config=SINGLE_ATTEMPT)
+    try:
+        secret: str = client.get_secret_value(SecretId=secret_arn).get("SecretString", "").strip()
+    except (BotoCoreError, ClientError) as error:
+        raise GatewayUnavailableError(f"PaymentGatewaySecretArn cannot be read: {error}") from error
+    if not (secret and secret.isascii() and secret.isprintable()):
+        raise GatewayUnavailableError("the secret PaymentGatewaySecretArn is not one line of printable ASCII")
+    return secret

@@ -12,8 +12,7 @@ from carride.events import RideEvent
 from carride.ride import Ride
 from carride.settings import from_environment
 from gateway import Call, Charge, GatewayError, Status
-from gateway_access import Access, Bearer, read_secret, signed
-from gateway_client import HttpGateway
+from gateway_client import Access, Bearer, HttpGateway, read_secret, signed
 from idempotency import Operation, Policy
 from idempotency.stores.transport import dynamodb_transport
 from payment_table import effects, owe_undo, read

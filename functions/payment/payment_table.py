@@ -3,9 +3,9 @@
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from carride.dedup import attribute_of
 from carride.dynamodb import CONDITION_FAILED, DynamoDB
 from carride.events import RideEvent
+from carride.history import EVENT_PREFIX
 from carride.items import Outbox, Stored, step, still_open
 from idempotency import Put, Update, marshalling
 from idempotency.stores.transport import ServiceError
@@ -44,7 +44,7 @@ def owe_undo(client: DynamoDB, table: str, event: RideEvent, seen: Seen, now: da
             Key={"orderID": {"S": event.subject}},
             UpdateExpression=f"SET #state = :due, effects = if_not_exists(effects, :zero), {since}",
             ConditionExpression=f"{condition} AND attribute_not_exists(#entry)",
-            ExpressionAttributeNames={"#state": "state", "#entry": attribute_of(event)},
+            ExpressionAttributeNames={"#state": "state", "#entry": EVENT_PREFIX + event.idempotencyid},
             ExpressionAttributeValues=marshalling.item(unchanged | values | {":due": State.UNDO_DUE.value, ":zero": 0}),
         )
     except ServiceError as error:

@@ -26,8 +26,7 @@ class _Amount(Struct):
 
 
 class _Reservation(_Amount, kw_only=True):
-    reference: Text
-    """The client's name for it."""
+    reference: Text  # the client's name for it
     customer: Text
     currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)")] = "EUR"
 

@@ -13,10 +13,9 @@ from threading import Lock
 from typing import Any, Final
 
 from carride import telemetry
-from carride.dedup import is_attribute
 from carride.events import DETAIL_TYPE, SOURCES, ContractError, idempotency_id, parse_event
 from carride.facts import ALIASES
-from carride.history import merged
+from carride.history import EVENT_PREFIX, merged
 from idempotency import marshalling, observation
 from ops import tables
 from ops.audit import evidence
@@ -163,7 +162,7 @@ def ride_item(consumer: AuditedConsumer, item: Mapping[str, Any]) -> evidence.Ri
     return evidence.RideItem(
         consumer.name,
         item["orderID"],
-        tuple(_effect(item["orderID"], name, entry) for name, entry in item.items() if is_attribute(name)),
+        tuple(_effect(item["orderID"], name, entry) for name, entry in item.items() if name.startswith(EVENT_PREFIX)),
         item["effects"],
         item.get("state"),
         item.get(_DETAILS.get(consumer.name, "")),

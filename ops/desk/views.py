@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 
-from carride.dedup import is_attribute
 from carride.facts import FACTS
-from carride.history import timeline_of
+from carride.history import EVENT_PREFIX, timeline_of
 from carride.simulation import Fault
 from idempotency import observation
 from idempotency.record import STATUSES, Record
@@ -223,7 +222,7 @@ def _effect(desk: "Desk", consumer: AuditedConsumer, fact: Fact, item: Mapping[s
     ``before`` is the item before it, None if the desk has not seen that; ``emitted`` are types of events.
     """
     name, entry = f"{consumer.name} {fact.id}", item.get(f"event#{fact.id}")
-    plain = {field: value for field, value in item.items() if not is_attribute(field)}
+    plain = {field: value for field, value in item.items() if not field.startswith(EVENT_PREFIX)}
     if entry is None:
         desk.items.add(name, plain)
         return None

@@ -1,7 +1,7 @@
 """Fakes of EventBridge and SQS that keep the documented limits and fail on demand."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
@@ -163,7 +163,7 @@ def client_error(code: str, status: int) -> ClientError:
     )
 
 
-def entry_bytes(entry: dict[str, Any]) -> int:
+def entry_bytes(entry: Mapping[str, Any]) -> int:
     """Measure an entry as EventBridge documents it."""
     texts = [entry["Source"], entry["DetailType"], entry["Detail"], *entry["Resources"]]
     return (14 if "Time" in entry else 0) + sum(len(text.encode(errors="surrogatepass")) for text in texts)

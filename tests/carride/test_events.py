@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from carride.events import ContractError, RideEvent, idempotency_id, parse_event, sequence
+from carride.entry import BusEntry
+from carride.events import ContractError, RideEvent, idempotency_id, parse_event
 from carride.facts import CarRideAccepted, CarRideCreated
 from carride.ride import accept
 from carride.simulation import older_envelope
@@ -45,19 +46,6 @@ def changed(detail: Mapping[str, Any], path: str, value: object = ...) -> dict[s
     return copy
 
 
-# ── Ids ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_ids_of_facts_never_change() -> None:
-    """The id of a fact never changes; otherwise known facts would take effect again."""
-    assert idempotency_id("order_01", "CarRideCreated", 1) == "eb7206e8-7516-5e63-a138-9138a8fc4205"
-
-
-def test_sequences_sort_as_text() -> None:
-    """Sequences are zero-padded, so that the tenth event comes after the ninth."""
-    assert sequence(9) == "00000009" < sequence(10)
-
-
 # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -77,6 +65,8 @@ def test_a_time_without_a_zone_is_not_written(times: dict[str, Any]) -> None:
     """A producer cannot write a time that every consumer would refuse."""
     with pytest.raises(ValueError, match="no time zone"):
         RideEvent.of(CarRideCreated.of(booked()), source="acr.com.car-ride", **times)
+    with pytest.raises(ValueError, match="no time zone"):
+        BusEntry(source="a", detail="{}", time=NOW.replace(tzinfo=None))
 
 
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────

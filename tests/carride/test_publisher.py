@@ -20,7 +20,7 @@ from carride.events import parse_event
 from carride.publisher import ENTRY_TOO_LARGE, MESSAGE_TOO_LARGE, RETRYABLE, Outcome, PublishError
 from ops.audit.queues import opened
 from ops.redrive import entry_in
-from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publish
+from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, entry_bytes, publish
 from tests.carride.rides import NOW, entry
 
 FINAL: Final = ["AccessDeniedException", "InvalidArgument", "MalformedDetail", "NotAuthorizedForSourceException"]
@@ -162,6 +162,7 @@ def test_every_request_names_the_global_endpoint(monkeypatch: pytest.MonkeyPatch
 def test_a_dead_letter_keeps_the_whole_event(detail: str) -> None:
     """Whatever the bus refused comes out of the dead letter as it went in, in one message that SQS takes."""
     kept = BusEntry(source="a", detail=detail, time=NOW, resources=("arn:1",))
+    assert kept.size == entry_bytes(kept.to_request("the-bus")), "as EventBridge documents it"
     (receipt,) = publish([kept], FakeBus(lambda _: "ThrottlingException"), queue := FakeQueue())
     assert receipt.outcome is Outcome.DEAD_LETTERED
     body = queue.messages[0]["MessageBody"]

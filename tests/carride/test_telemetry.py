@@ -7,8 +7,10 @@ from typing import Any, Final
 import pytest
 
 from carride import telemetry
+from carride.entry import BusEntry
 from carride.events import parse_event
 from idempotency.observation import Observation
+from tests.carride.rides import NOW, event
 
 EVENTS = Path(__file__).parents[2] / "events"
 TRACE = "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled={}"
@@ -95,11 +97,17 @@ def test_each_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, None),
     ],
 )
-def test_the_trace_of_an_invocation_is_written_as_events_have_it(
+def test_the_trace_of_an_invocation_is_written_as_events_have_it_and_entries_as_x_ray_does(
     header: str | None, traceparent: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What Lambda says of the trace becomes a W3C trace context; without a trace, or a whole one, there is none."""
+    """What Lambda says of the trace becomes a W3C trace context, and that a trace header; what is invalid is left out.
+
+    EventBridge accepts X-Ray's form only.
+    """
     monkeypatch.delenv("_X_AMZN_TRACE_ID", raising=False)
     if header is not None:
         monkeypatch.setenv("_X_AMZN_TRACE_ID", header)
     assert telemetry.current_trace() == traceparent
+    request = BusEntry.of(event(traceparent=traceparent or header)).to_request("the-bus")
+    assert request.get("TraceHeader") == (traceparent and str(header).partition(";Lineage")[0])
+    assert (request["EventBusName"], request["DetailType"], request["Time"]) == ("the-bus", "CarRideEvent", NOW)

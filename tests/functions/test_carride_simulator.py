@@ -153,6 +153,13 @@ def test_a_global_endpoint_that_cannot_be_signed_for_fails_the_start(monkeypatch
     with pytest.raises(SettingsError, match=r"abcde\.veo.*SigV4A.*SigV4aLayer"):
         make_handler(Settings("bus", "https://sqs", "abcde.veo"))
     make_handler(Settings("bus", "https://sqs", ""))
-    environment = {"EVENT_BUS_NAME": "bus", "PRODUCER_DLQ_URL": "https://sqs", "EVENT_ENDPOINT_ID": "abcde.veo "}
-    with pytest.raises(SettingsError, match="EVENT_ENDPOINT_ID"):
-        from_environment(Settings, environment)
+
+
+def test_a_variable_that_is_missing_or_wrong_names_itself() -> None:
+    """The function does not start: the error says which variable it is, what is wrong with it, and what to do."""
+    environment = {"EVENT_BUS_NAME": "bus", "PRODUCER_DLQ_URL": "https://sqs"}
+    assert from_environment(Settings, environment | {"OTHER": "x"}) == Settings("bus", "https://sqs")
+    with pytest.raises(SettingsError, match=r"^EVENT_ENDPOINT_ID: Expected.*template\.yaml.*export EVENT_ENDPOINT_ID"):
+        from_environment(Settings, environment | {"EVENT_ENDPOINT_ID": "abcde.veo "})
+    with pytest.raises(SettingsError, match=r"^EVENT_BUS_NAME: it is not set.*template\.yaml.*export EVENT_BUS_NAME"):
+        from_environment(Settings, {})

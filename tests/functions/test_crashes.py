@@ -1,8 +1,6 @@
 """Every consumer under a fault at each call that it makes: one effect, nothing lost, no key left behind."""
 
-import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -10,12 +8,10 @@ import pytest
 from carride.facts import Fact
 from examples.minimal.consumer import consumer as example
 from gateway import GatewayUnavailableError
-from idempotency import Operation
-from idempotency.runner import Runner
-from idempotency.testing import BrokenPromiseError, crash_everywhere, sqs_event
+from idempotency.testing import crash_everywhere, sqs_event
 from idempotency.testing.worlds import CRASH_AFTER, CRASH_BEFORE, Fault
+from tests.carride.rides import Life
 from tests.functions.gateways import FakeGateway
-from tests.functions.saga import Life
 from tests.functions.world import BOOKING, World, request
 
 RIDE: Final = Life()
@@ -107,59 +103,3 @@ def test_a_killed_request_leaves_ride_and_event_or_neither(kind: str, at: int) -
         world = case.world()
         world.invoke(world.handlers["api"], case.event, fault=Fault(kind, lambda number, _: number == at))
         assert sum(item["version"] for item in world.items("bookings")) == len(world.emitted())
-
-
-def write_directly(world: World, _: Operation) -> None:
-    """Add a point outside of the commit."""
-    world.dynamodb.update_item(
-        TableName="points",
-        Key={"customerID": {"S": "customer_b"}},
-        UpdateExpression="ADD points :one",
-        ExpressionAttributeValues={":one": {"N": "1"}},
-    )
-
-
-def send_a_random_key(world: World, _: Operation) -> None:
-    """Call another system under a key that the next attempt does not have."""
-    world.external("mail", lambda key: None)(uuid.uuid4().hex)
-
-
-def swallow(world: World, operation: Operation) -> None:
-    """Forget the error of a call."""
-    with suppress(Exception):
-        world.external("mail", lambda key: None)(operation.downstream_key)
-
-
-type Mistake = Callable[[World, Operation], None]
-MISTAKES: Final[dict[Mistake, str]] = {
-    write_directly: "Update points took effect 2 times, not 1.*operation.write",
-    send_a_random_key: "mail took effect 2 times, not 1.*operation.downstream_key",
-    swallow: "mail is lost.*raise its errors",
-}
-
-
-@pytest.mark.parametrize(("mistake", "found"), MISTAKES.items(), ids=lambda each: getattr(each, "__name__", ""))
-@pytest.mark.parametrize("case", EACH.values(), ids=EACH)
-def test_a_mistake_in_any_consumer_is_found(
-    case: Case, mistake: Mistake, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A write outside of the commit, a random downstream key or a swallowed error fails, with what to do."""
-    current: list[World] = []
-
-    def make() -> World:
-        current.clear()  # what comes before the event has no mistake
-        current.append(case.world())
-        return current[0]
-
-    def run(runner: Runner, delivery: Any, work: Callable[[Operation], object]) -> Any:
-        def mistaken(operation: Operation) -> object:
-            for world in current:
-                mistake(world, operation)
-            return work(operation)
-
-        return stock(runner, delivery, mistaken)
-
-    stock = Runner.run
-    monkeypatch.setattr(Runner, "run", run)
-    with pytest.raises(BrokenPromiseError, match=found):
-        case.run(make)

@@ -16,7 +16,8 @@ from carride.items import Outbox
 from idempotency import Check, Update
 from idempotency.effects import action_of
 from idempotency.testing import Invocation
-from tests.functions.saga import NOW, Life, event_of
+from tests.carride.rides import NOW, Life
+from tests.carride.rides import event as event_of
 from tests.functions.world import World
 
 TABLES = assignment_table.Tables("assignments", "cars")

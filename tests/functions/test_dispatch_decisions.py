@@ -13,7 +13,7 @@ from assignments import Assignment, Car, State
 from carride import simulation
 from carride.facts import CarAssigned, CarReleased, Fact, NoCarAvailable
 from ops.fleet import cars
-from tests.functions.saga import Life
+from tests.carride.rides import Life
 
 LIFE = Life()
 CAR = Car("car_01", "sector_01")

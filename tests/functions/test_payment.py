@@ -12,8 +12,8 @@ from gateway import GatewayAnswerError, GatewayUnavailableError, NoGatewayError
 from gateway_client import HttpGateway
 from local import faults
 from local.simulated_gateway import Books, Reply, Troubles
+from tests.carride.rides import Life
 from tests.functions.gateways import FakeGateway
-from tests.functions.saga import Life
 from tests.functions.world import World
 
 RIDE = Life()

@@ -10,7 +10,7 @@ import payments
 from carride.facts import FACTS
 from gateway import Charge, Status
 from payments import Action, Decision, Payment, State, UnexpectedStatusError
-from tests.functions.saga import Life
+from tests.carride.rides import Life
 
 LIFE: Final = Life()
 UNDONE: Final = {"unknown": "undo", "completed": "undo", "authorized": "refund", "captured": "refund"}

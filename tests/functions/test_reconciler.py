@@ -1,15 +1,14 @@
 """Overdue rides are settled, once each: no car stays held, no money stays reserved."""
 
-from datetime import timedelta, timezone
 from typing import Any
 
 import pytest
 
 import reconciler
-from carride.overdue import LIMIT, Stage, is_overdue, shard, shards
+from carride.overdue import LIMIT, Stage, shard, shards
 from local.simulated_gateway import Books, Troubles
+from tests.carride.rides import Life
 from tests.functions.gateways import FakeGateway
-from tests.functions.saga import NOW, Life
 from tests.functions.world import World
 
 WAYS = [["accept"], ["accept", "start"], ["accept", "start", "complete"], ["accept", "cancel"]]
@@ -123,16 +122,6 @@ def test_a_ride_that_cannot_be_settled_does_not_keep_others_from_it(world: World
     with pytest.raises(ExceptionGroup, match="1 rides could not be settled, 1 were"):
         world.reconcile()
     assert world.item("bookings", other)["status"] == "cancelled"
-
-
-@pytest.mark.parametrize(
-    ("age", "overdue"), [(timedelta(), False), (LIMIT - timedelta(seconds=1), False), (LIMIT, True)]
-)
-@pytest.mark.parametrize("hours", [0, 2, -8])
-def test_a_ride_is_overdue_at_its_limit(age: timedelta, hours: int, *, overdue: bool) -> None:
-    """Whatever time zone the time was written in."""
-    since = (NOW - age).astimezone(timezone(timedelta(hours=hours)))
-    assert is_overdue(since.isoformat(), NOW) == overdue
 
 
 def test_rides_are_spread_over_all_partitions() -> None:

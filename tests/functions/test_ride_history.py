@@ -4,7 +4,7 @@ import json
 
 from carride.history import timeline_of
 from local.local_aws import ROOT
-from tests.functions.saga import Life
+from tests.carride.rides import Life
 from tests.functions.world import World
 
 RIDE = Life()

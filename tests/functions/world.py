@@ -33,8 +33,8 @@ from idempotency.testing import FaultyTransport, Invocation, ManualClock, eventb
 from idempotency.testing.dynamodb import Item
 from idempotency.testing.worlds import NO_FAULT, Fault, Run
 from tests.carride.pipe import piped
+from tests.carride.rides import NOW
 from tests.functions.gateways import FakeGateway
-from tests.functions.saga import NOW
 
 CONSUMED: Final[Mapping[str, Collection[type]]] = {
     "ride-history": frozenset(FACTS.values()),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
+from uuid import uuid4
 
 import boto3
 import pytest
@@ -118,6 +119,26 @@ def test_a_run_may_outlive_its_lease(crash_everywhere: Crash) -> None:
         crash_everywhere(partial(build, work=work), EVENT, world=points, without=others)
 
 
+def swallow(world: World, operation: Operation) -> None:
+    """Forget the error of a call."""
+    with suppress(Exception):
+        world.external("mail", lambda key: None)(operation.downstream_key)
+
+
+def send_a_random_key(world: World, _: Operation) -> None:
+    """Call another system under a key that the next attempt does not have."""
+    world.external("mail", lambda key: None)(uuid4().hex)
+
+
+def write_directly(world: World, _: Operation) -> None:
+    """Write outside of the commit."""
+    values = {":one": {"N": "1"}}
+    key = {"id": {"S": "c1"}}
+    world.dynamodb.update_item(
+        TableName="Points", Key=key, UpdateExpression="ADD n :one", ExpressionAttributeValues=values
+    )
+
+
 def acknowledging(world: World) -> Any:
     """Start a process of a handler that acknowledges what has failed."""
     handler = build(world)
@@ -134,13 +155,16 @@ def acknowledging(world: World) -> Any:
     [
         (partial(build, work=lambda *_: None), None, "no effect is seen"),
         (partial(build, work=lambda world, _: world.nothing), None, "without a fault, the event is not acknowledged"),
+        (partial(build, work=swallow), None, "mail is lost.*raise its errors"),
+        (partial(build, work=send_a_random_key), None, "mail took effect 2 times, not 1.*operation.downstream_key"),
+        (partial(build, work=write_directly), None, "Update Points took effect 2 times, not 1.*operation.write"),
         (acknowledging, None, "the key points#k1 stays FAILED"),
         (build, partial(build, key="id"), "took effect 2 times, not 1"),
         (build, partial(build, payload="detail.idempotencyid"), "the key points#k1 stays IN_PROGRESS"),
     ],
 )
 def test_other_mistakes_are_named(crash_everywhere: Crash, wrong: Any, later: Any, found: str) -> None:
-    """No effect, one that always fails, a key that is left behind; a next version with other keys or payloads."""
+    """Such as a swallowed error, a random key, a write outside of the commit, or a next version with other keys."""
     with pytest.raises(BrokenPromiseError, match=found):
         crash_everywhere(wrong, EVENT, world=points, next_version=later)
 

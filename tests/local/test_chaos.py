@@ -9,7 +9,7 @@ from carride.simulation import Fault, Simulation
 from local.chaos import mix, wrong_in
 from ops.audit import Report, judge
 from ops.audit.evidence import CONSUMERS, Evidence
-from tests.functions.saga import NOW
+from tests.carride.rides import NOW
 
 SOUND = judge(Evidence(CONSUMERS, payments=[]))
 

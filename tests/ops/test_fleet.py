@@ -1,6 +1,7 @@
 """Cars are parked all over the city, where dispatch finds them, and never over an existing car."""
 
 from collections import Counter
+from typing import Any
 
 import boto3
 import pytest
@@ -10,7 +11,7 @@ import assignments as city
 from assignment_table import free
 from idempotency import marshalling
 from ops.fleet import cars, seed
-from tests.functions.saga import create_table, items
+from tests.ops.world import create_table
 
 
 @pytest.mark.parametrize("count", [1, 8, 64, 130])
@@ -26,10 +27,10 @@ def test_stands_are_spread_over_the_city(count: int) -> None:
 @mock_aws
 def test_only_new_cars_are_parked() -> None:
     """A free car is in its zone and in the index, an older one too; a car with a ride keeps it when the fleet grows."""
-    dynamodb = boto3.client("dynamodb")
+    dynamodb: Any = boto3.client("dynamodb")
     create_table(dynamodb, "cars", "zone", "carID")
     assert seed(dynamodb, "cars", 3) == 3
-    taken = items(dynamodb, "cars")[0]
+    taken = marshalling.values(dynamodb.scan(TableName="cars")["Items"][0])
     dynamodb.update_item(
         TableName="cars",
         Key={"zone": {"S": taken["zone"]}, "carID": {"S": taken["carID"]}},
@@ -40,7 +41,7 @@ def test_only_new_cars_are_parked() -> None:
         TableName="cars", Item=marshalling.item({"zone": "zone_02", "carID": "old", "sector": "sector_09"})
     )
     assert seed(dynamodb, "cars", 5) == 2
-    parked = items(dynamodb, "cars")
+    parked: list[Any] = [*map(marshalling.values, dynamodb.scan(TableName="cars")["Items"])]
     assert {car["carID"]: car["rideID"] for car in parked if "rideID" in car} == {taken["carID"]: "order_01"}
     assert len(parked) == 6
     for car in parked:

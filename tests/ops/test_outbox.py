@@ -18,8 +18,7 @@ from ops.stack import OperatorError
 from tests.carride.fakes import FakeBus, FakeQueue, client_error
 from tests.carride.pipe import piped
 from tests.carride.rides import every_fact
-from tests.functions.saga import create_table
-from tests.ops.world import AWAY, HOME, stack
+from tests.ops.world import AWAY, HOME, create_table, stack
 
 NOW: Final = datetime(2026, 11, 21, 8, 30, 0, 500_000, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)

@@ -17,8 +17,7 @@ from ops.audit.evidence import ALWAYS, CONSUMERS, NEVER, DeadLettered, Delivered
 from ops.audit.queues import dead_letter, peek
 from ops.audit.reading import deliveries, logged_items, published, rides_of_cars
 from tests.carride.rides import booked
-from tests.functions.saga import create_table
-from tests.ops.world import empty_stack, log
+from tests.ops.world import create_table, empty_stack, log
 
 GROUP: Final = "/aws/events/carride"
 NOW: Final = datetime.now(UTC).replace(microsecond=0)

@@ -23,8 +23,7 @@ from ops.cli.show import console, show
 from ops.stack import OperatorError, StackRef
 from tests.carride.fakes import FakeBus, client_error
 from tests.carride.rides import NOW, entry
-from tests.functions.saga import create_table
-from tests.ops.world import AWAY, stack
+from tests.ops.world import AWAY, create_table, stack
 
 DLQ: Final = "RideHistoryDlq"
 AT_ONCE: Final[Any] = {"report": lambda _: None, "sleep": lambda _: None}

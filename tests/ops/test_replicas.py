@@ -10,8 +10,7 @@ from moto import mock_aws
 
 from ops.replicas import wait_until_caught_up
 from ops.stack import OperatorError
-from tests.functions.saga import create_table
-from tests.ops.world import AWAY, HOME, NOW, stack
+from tests.ops.world import AWAY, HOME, NOW, create_table, stack
 
 TABLE: Final = "carride-PaymentTable"
 RECORDS: Final = "carride-IdempotencyTable"

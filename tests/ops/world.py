@@ -14,12 +14,30 @@ from carride import history
 from ops.audit.evidence import CONSUMERS, RECORDS
 from ops.fence import Fence
 from ops.stack import ClientFactory, StackRef
-from tests.functions.saga import create_table
 
 HOME: Final = "us-west-2"
 AWAY: Final = "us-east-1"
 NOW: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FENCE: Final = Fence(NOW, rules=("rule",), functions={"one": None, "other": 5})
+
+
+def create_table(client: Any, name: str, *keys: str, **indexes: str) -> None:
+    """Create an empty table whose partition key, and sort key, are strings; and indexes by their partition keys."""
+
+    def schema(*keys: str) -> list[dict[str, str]]:
+        return [{"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)]
+
+    made = [
+        {"IndexName": index, "KeySchema": schema(key), "Projection": {"ProjectionType": "ALL"}}
+        for index, key in indexes.items()
+    ]
+    client.create_table(
+        TableName=name,
+        KeySchema=schema(*keys),
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in (*keys, *indexes.values())],
+        BillingMode="PAY_PER_REQUEST",
+        **({"GlobalSecondaryIndexes": made} if made else {}),
+    )
 
 
 def stack(

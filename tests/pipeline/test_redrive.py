@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ops import redrive
-from tests.functions.saga import Life, event_of
+from tests.carride.rides import Life
+from tests.carride.rides import event as event_of
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
 DLQ = "RideHistoryDlq"

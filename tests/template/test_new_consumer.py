@@ -39,7 +39,8 @@ OF_THE_TEMPLATE: Final = (
 )
 TEST_OF_THE_POINTS: Final = """
 from points import effect, points
-from tests.functions.saga import Life, event_of
+from tests.carride.rides import Life
+from tests.carride.rides import event as event_of
 
 
 def test_points():

@@ -17,7 +17,7 @@ CONNECT_TIMEOUT_S: Final = 1
 READ_TIMEOUT_S: Final = 3
 LONGEST_CALL_MS: Final = (CONNECT_TIMEOUT_S + READ_TIMEOUT_S) * 1000
 
-_SINGLE_ATTEMPT: Final = Config(
+SINGLE_ATTEMPT: Final = Config(
     connect_timeout=CONNECT_TIMEOUT_S,
     read_timeout=READ_TIMEOUT_S,
     retries={"mode": "standard", "total_max_attempts": 1},
@@ -27,15 +27,15 @@ _SINGLE_ATTEMPT: Final = Config(
 
 def events_client() -> "EventBridgeClient":
     """Make a client for EventBridge."""
-    return cast("EventBridgeClient", get_session().create_client("events", config=_SINGLE_ATTEMPT))
+    return cast("EventBridgeClient", get_session().create_client("events", config=SINGLE_ATTEMPT))
 
 
 def sqs_client() -> "SQSClient":
     """Make a client for SQS."""
-    return cast("SQSClient", get_session().create_client("sqs", config=_SINGLE_ATTEMPT))
+    return cast("SQSClient", get_session().create_client("sqs", config=SINGLE_ATTEMPT))
 
 
 def lambda_client() -> "LambdaClient":
     """Make a client for Lambda, with up to two attempts a call."""
-    config = _SINGLE_ATTEMPT.merge(Config(retries={"mode": "standard", "total_max_attempts": 2}))
+    config = SINGLE_ATTEMPT.merge(Config(retries={"mode": "standard", "total_max_attempts": 2}))
     return cast("LambdaClient", get_session().create_client("lambda", config=config))

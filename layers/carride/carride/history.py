@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from carride.dedup import is_attribute, name_of
 from carride.events import RideEvent
 
 
@@ -25,8 +24,13 @@ class TimelineEntry(Struct, frozen=True, kw_only=True):
     """The ride as it was afterwards, and what the event adds."""
 
 
-INDEX: Final = "byRide"
-"""Its partition key is orderID."""
+INDEX: Final = "byRide"  # its partition key is orderID
+
+EVENT_PREFIX: Final = "event#"
+"""How the attributes begin by which an item remembers events; the idempotency id follows.
+
+The item also counts its effects: more effects than attributes mean that an event took effect twice.
+"""
 
 
 def kept(event: RideEvent) -> dict[str, object]:
@@ -50,7 +54,7 @@ def merged(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     rides: dict[str, dict[str, Any]] = {}
     for record in records:
         ride = rides.setdefault(record["orderID"], {"orderID": record["orderID"], "effects": 0})
-        ride[name_of(record["idempotencyKey"].partition("#")[2])] = record["entry"]
+        ride[EVENT_PREFIX + record["idempotencyKey"].partition("#")[2]] = record["entry"]
         ride["effects"] += 1
     return list(rides.values())
 
@@ -60,5 +64,5 @@ def timeline_of(item: Mapping[str, Any]) -> tuple[TimelineEntry, ...]:
 
     A producer may give every event the same sequence: then their times order them.
     """
-    entries = [msgspec.convert(entry, TimelineEntry) for name, entry in item.items() if is_attribute(name)]
+    entries = [msgspec.convert(entry, TimelineEntry) for name, entry in item.items() if name.startswith(EVENT_PREFIX)]
     return tuple(sorted(entries, key=lambda entry: (entry.sequence, datetime.fromisoformat(entry.time), entry.type)))

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from carride.dedup import attribute_of
 from carride.events import SOURCE, RideEvent
 from carride.facts import Fact
+from carride.history import EVENT_PREFIX
 from carride.outbox import KEPT, outbox_item
 from carride.overdue import opened
 from idempotency import Put, Update
@@ -77,7 +77,7 @@ def step(
         {"orderID": event.subject},
         f"SET {', '.join(assignments)}{closing} ADD effects :one",
         condition=condition,
-        names={"#state": "state", "#entry": attribute_of(event)},
+        names={"#state": "state", "#entry": EVENT_PREFIX + event.idempotencyid},
         values=values | unchanged | {":state": state, ":entry": entry, ":one": 1},
     )
     emitted = [RideEvent.of(fact, source=SOURCE, time=now, cause=event) for fact in facts]

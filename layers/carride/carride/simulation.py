@@ -32,8 +32,7 @@ from carride.facts import (
 FAULT_EXTENSION: Final = "simulatedfault"
 """The CloudEvents extension that names a fault to inject into the event's consumers, as in ``crash``, or into one of
 them, as in ``crash@payment``. Deployed consumers ignore it."""
-STALLED_LEASE_S: Final = 2.0
-"""The lease of a stalled attempt: enough to reach the end of its handler."""
+STALLED_LEASE_S: Final = 2.0  # the lease of a stalled attempt: enough to reach the end of its handler
 
 
 class Fault(StrEnum):
@@ -47,8 +46,7 @@ class Fault(StrEnum):
     STALL = "stall"  # the first run gets a short lease, and stops before its commit until it has been taken over
 
 
-BLOCKS: Final = 8
-"""The city is a square of this many sectors a side, numbered by rows: sector_01 to sector_64."""
+BLOCKS: Final = 8  # the city is a square of this many sectors a side, numbered by rows: sector_01 to sector_64
 
 _BASE_FARE: Final = 300  # cents
 _FARE_PER_SECTOR: Final = 125

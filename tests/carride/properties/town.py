@@ -24,23 +24,19 @@ from idempotency.stores.transport import NoAnswerError
 from idempotency.testing import Crash
 from idempotency.testing.worlds import ANSWER_LOST, CRASH_AFTER, CRASH_BEFORE, NO_FAULT, OVERTAKEN, REQUEST_LOST, Fault
 from local.simulated_gateway import Books, Troubles
+from tests.carride.rides import NOW
 from tests.functions.gateways import FakeGateway
-from tests.functions.saga import NOW
 from tests.functions.world import CONSUMED, World
 
-EXPIRY: Final = timedelta(days=2)
-"""After which nobody needs to hear of a ride: long after its life in these tests."""
+EXPIRY: Final = timedelta(days=2)  # after which nobody needs to hear of a ride: long after its life in these tests
 _TABLES: Final = {"ride-history": "rides", "dispatch": "assignments", "payment": "payments"}
 _ATTEMPTS: Final = 3
-_MOST_FAULTS: Final = 2
-"""For one consumer and fact: with them no key uses up its attempts by itself."""
+_MOST_FAULTS: Final = 2  # for one consumer and fact: with them no key uses up its attempts by itself
 _ANNOUNCED: Final = (RetryableError, EffectConflictError, GatewayUnavailableError, NoAnswerError)
 """What a handler may raise: the delivery then comes again."""
 _FAULTS: Final = (CRASH_BEFORE, CRASH_AFTER, REQUEST_LOST, ANSWER_LOST, OVERTAKEN, OVERTAKEN, OVERTAKEN, OVERTAKEN)
-_AT_THE_COMMIT: Final = 0.5
-"""The share of faults that meet the commit, where they do most harm."""
-_RECONCILED: Final = 0.02
-"""The share of steps at which the deadline passes and the reconciler runs."""
+_AT_THE_COMMIT: Final = 0.5  # the share of faults that meet the commit, where they do most harm
+_RECONCILED: Final = 0.02  # the share of steps at which the deadline passes and the reconciler runs
 _MOST_STEPS: Final = 1_000
 _PRICES: Final = (1, 500, 1250, 2000, 10_000_000)
 

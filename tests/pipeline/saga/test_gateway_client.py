@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gateway import Call, Charge, GatewayAnswerError, GatewayError, GatewayRefusedError, GatewayUnavailableError, Status
-from gateway_access import Bearer
-from gateway_client import HttpGateway
+from gateway_client import Bearer, HttpGateway
 from idempotency.clock import epoch_ms
 from local.simulated_gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
 

@@ -6,7 +6,7 @@ from typing import Any
 from carride.simulation import older_envelope
 from idempotency import MemoryStore
 from local.partner import Partner, subscribe
-from tests.functions.saga import event_of
+from tests.carride.rides import event as event_of
 from tests.pipeline.saga.town import Town
 
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from tests.functions.saga import event_of
+from tests.carride.rides import event as event_of
 from tests.pipeline.saga.town import Town
 
 

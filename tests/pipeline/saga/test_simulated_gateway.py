@@ -6,7 +6,8 @@ import urllib3
 
 from idempotency import marshalling
 from local.local_aws import LocalAws
-from tests.functions.saga import Life, event_of
+from tests.carride.rides import Life
+from tests.carride.rides import event as event_of
 from tests.pipeline.pipeline import Pipeline
 
 

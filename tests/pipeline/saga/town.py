@@ -11,7 +11,8 @@ from local.local_aws import LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Request, Troubles
 from ops.audit import gateway_payments, read
 from ops.audit.saga import Saga, check
-from tests.functions.saga import Life, event_of
+from tests.carride.rides import Life
+from tests.carride.rides import event as event_of
 from tests.pipeline.pipeline import Pipeline
 
 CARS: Final = 2

@@ -12,8 +12,9 @@ from local.local_aws import FAULTS, ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.simulation import simulate
+from tests.carride.rides import NOW
+from tests.carride.rides import event as event_of
 from tests.functions.api.client import BOOKING, Api
-from tests.functions.saga import NOW, event_of
 from tests.pipeline.saga.town import CARS, DECLINED, SEED, Town
 
 SAMPLES: Final = sorted((ROOT / "events").glob("*.json"))
