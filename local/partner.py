@@ -86,13 +86,7 @@ class Partner:
 def subscribe(sns: Any, sqs: "SQSClient", topic: str, name: str, *, visibility_s: int = 30) -> str:
     """Create a queue that gets every message of a topic, by its ARN, unchanged; return its URL."""
     url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": str(visibility_s)})["QueueUrl"]
-    arn = allow(sqs, url, "sns", topic)
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": may_send("sns", topic, arn)})
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"})
     return url
-
-
-def allow(sqs: "SQSClient", url: str, service: str, source: str) -> str:
-    """Let a topic or a rule, by its service and ARN, send to a queue, and return the queue's ARN."""
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": may_send(service, source, arn)})
-    return arn

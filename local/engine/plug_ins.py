@@ -9,7 +9,7 @@ from local.engine.settings import Settings
 _PLUG_INS: Final = (
     *("authorization", "worker", "async_invocation", "queue_mappings", "rule_targets", "replays"),
     *("put_events", "global_endpoints"),
-    *("generated_names", "nested_updates", "serverless_transform", "log_filters", "pipes"),
+    *("generated_names", "nested_updates", "log_filters", "pipes"),
     *("function_resources", "table_resources", "recorded_resources", "http_api"),
 )
 

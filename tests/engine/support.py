@@ -6,10 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import pytest
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
-from botocore.httpsession import URLLib3Session
 
 from local.local_aws import LocalAws, Stack
 
@@ -34,17 +30,6 @@ def until[T](look: Callable[[], T], timeout: float = 10.0) -> T:
     while not (seen := look()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return seen
-
-
-def put_through_endpoint(cloud: LocalAws, endpoint_id: str, entry: Mapping[str, Any]) -> None:
-    """Put an event through a global endpoint, signed for one region. To sign for all, botocore needs AWS's CRT."""
-    headers = {"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "AWSEvents.PutEvents"}
-    body = json.dumps({"EndpointId": endpoint_id, "Entries": [entry]})
-    request = AWSRequest("POST", cloud.endpoint_url, headers=headers, data=body)
-    SigV4Auth(Credentials("test", "test"), "events", cloud.region).add_auth(request)
-    answer = URLLib3Session().send(request.prepare())
-    assert answer.status_code == 200, answer.text
-    assert json.loads(answer.text)["FailedEntryCount"] == 0, answer.text
 
 
 def template(resources: Mapping[str, Resource]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Resources of a template: each case of resources.yaml, tables, APIs, names, nested stacks and the SAM transform."""
+"""Resources of a template: each case of resources.yaml, tables, APIs, names and nested stacks."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -105,15 +105,3 @@ def test_a_route_of_the_document_reaches_its_function(engine: LocalAws, deploy: 
     put, delete = (URLLib3Session().send(AWSRequest(method, url).prepare()) for method in ("PUT", "DELETE"))
     assert (put.status_code, put.text) == (201, '["PUT /rides/{ride}", "7"]')
     assert delete.status_code == 404
-
-
-@needed("serverless_transform")
-def test_a_release_publishes_a_version(engine: LocalAws, name: str) -> None:
-    """The SAM transform sees the deployment's parameters: the alias stays where it is until the release changes."""
-    for release, description, version in (("01", "", "1"), ("01", "changed", "1"), ("02", "changed", "2")):
-        alias = {"AutoPublishAlias": "live", "AutoPublishCodeSha256": {"Ref": "Release"}}
-        body = template({"Function": function("return 1", Description=description, **alias)})
-        parameter = {"Release": {"Type": "String", "Default": ""}}
-        stack = engine.deploy_fast(name, body | {"Parameters": parameter}, Release=release)
-        live = engine.client("lambda").get_alias(FunctionName=stack.resources["Function"], Name="live")
-        assert live["FunctionVersion"] == version

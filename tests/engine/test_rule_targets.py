@@ -1,6 +1,5 @@
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -105,78 +104,3 @@ def test_a_target_takes_only_what_its_policy_allows(
     assert sorted(detail["ride"] for detail in seen(engine, stack)) == list(range(1, 20))
     [message] = messages(engine, stack, "Dlq")
     assert (message["body"]["detail"], message["attributes"]["ERROR_CODE"]) == ({"ride": 0}, "NO_PERMISSIONS")
-
-
-def test_a_burst_loses_no_event(engine: LocalAws, deploy: Deploy) -> None:
-    """Of 500 events put at once every one reaches the function, exactly once, by two processes at most."""
-    body = 'print(json.dumps({**event["detail"], "process": os.getpid()}))'
-    stack = deploy(**handed_to("Function", body=body, Permission=support.PERMISSION))
-    put(engine, stack, *({"ride": ride} for ride in range(500)))
-    engine.wait_until_quiet()
-    printed = support.records(engine, stack)
-    assert sorted(each["ride"] for each in printed) == list(range(500))
-    assert len({each["process"] for each in printed}) <= 2
-
-
-# ── Replays ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Archive:
-    """An archive of the stack's bus, and its replays."""
-
-    def __init__(self, cloud: LocalAws, stack: Stack) -> None:
-        self._events, self._name = cloud.client("events"), stack.name[:40]
-        self._bus = self._events.describe_event_bus(Name=stack.resources["Bus"])["Arn"]
-        self._arn = self._events.create_archive(ArchiveName=self._name, EventSourceArn=self._bus)["ArchiveArn"]
-
-    def replay(self, *rules: str) -> str:
-        """Start a replay of all events, to these rules or to all, and return its name."""
-        name = f"{self._name}-{len(self._events.list_replays(NamePrefix=self._name)['Replays'])}"
-        now, hour = datetime.now(UTC), timedelta(hours=1)
-        window = {"EventStartTime": now - hour, "EventEndTime": now + hour}
-        to = {"Arn": self._bus, "FilterArns": list(rules)}
-        self._events.start_replay(ReplayName=name, EventSourceArn=self._arn, Destination=to, **window)
-        return name
-
-    def state(self, replay: str) -> Any:
-        return self._events.describe_replay(ReplayName=replay)
-
-
-@needed("rule_targets")
-def test_a_replay_goes_to_the_rules_it_names(engine: LocalAws, deploy: Deploy) -> None:
-    """Only the named rules get the replayed events, which carry the replay's name and are not archived again."""
-    resources: dict[str, Any] = {"Bus": bus()}
-    for name in ("First", "Second"):
-        resources[name] = QUEUE
-        resources[f"{name}Rule"] = rule({"Arn": attribute(name)})
-        resources[f"{name}Policy"] = queue_policy(name, from_rule(f"{name}Rule"))
-    stack, events = deploy(**resources), engine.client("events")
-    archive = Archive(engine, stack)
-    put(engine, stack, {"ride": 1})
-    for queue in ("First", "Second"):
-        assert [message["body"]["detail"] for message in messages(engine, stack, queue)] == [{"ride": 1}]
-    named = events.describe_rule(Name=stack.resources["SecondRule"], EventBusName=stack.resources["Bus"])["Arn"]
-    for _ in range(2):
-        replay = archive.replay(named)
-        engine.wait_until_quiet()
-        assert messages(engine, stack, "First") == []
-        [message] = messages(engine, stack, "Second")
-        assert (message["body"]["replay-name"], message["body"]["detail"]) == (replay, {"ride": 1})
-
-
-@needed("replays")
-def test_a_cancelled_replay_does_not_go_on(engine: LocalAws, deploy: Deploy) -> None:
-    """It stays CANCELLED, and tells the time of the last event that was replayed."""
-    several = rule({"Arn": attribute("Queue")})
-    target = several["Properties"]["Targets"][0]
-    several["Properties"]["Targets"] = [{**target, "Id": str(number)} for number in range(5)]
-    stack = deploy(Bus=bus(), Queue=QUEUE, Rule=several, Policy=queue_policy("Queue", from_rule()))
-    archive, began = Archive(engine, stack), datetime.now(UTC)
-    for number in range(25):
-        put(engine, stack, {"ride": number, "note": "x" * 200_000})
-    one = archive.replay()
-    engine.client("events").cancel_replay(ReplayName=one)
-    two = archive.replay()  # does as much as the first one would, and begins later
-    engine.wait_until_quiet(30)
-    assert (archive.state(one)["State"], archive.state(two)["State"]) == ("CANCELLED", "COMPLETED")
-    assert archive.state(two)["EventLastReplayedTime"] > began - timedelta(seconds=1)
