@@ -1,7 +1,7 @@
 """The house rules of template.yaml, as rules of cfn-lint: stricter than what AWS accepts.
 
 `.cfnlintrc` adds them to cfn-lint's own rules, so `make template`, an editor with cfn-lint and `sam validate --lint`
-report them with the line. docs/security.md lists them. Metadata excepts a resource from some of them, with a reason::
+report them with the line. Metadata excepts a resource from some of them, with a reason::
 
     Metadata:
       HouseRules:
@@ -13,7 +13,7 @@ the rule. A nested template has to keep the rules by itself.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from cfnlint.rules import CloudFormationLintRule, RuleMatch
@@ -106,23 +106,10 @@ class House:
             if resource.get("Type") in types:
                 yield name, resource.get("Properties") or {}
 
-    def is_a(self, names: Iterable[str], *types: str) -> bool:
-        """Whether there are names, and all of them are of resources of these types."""
-        names = list(names)
-        return bool(names) and all(self.resources.get(name, {}).get("Type") in types for name in names)
-
     def reason(self, name: str, exception: str) -> str:
         """Return the reason for an exception; empty without one."""
         metadata = self.resources[name].get("Metadata") or {}
         return str((metadata.get("HouseRules") or {}).get(exception, "")).strip()
-
-    def policies(self, kind: str, places: str, name: str) -> list[tuple[str, list[Mapping[str, Any]]]]:
-        """Return the policies of a queue or topic, by logical id, with their statements."""
-        return [
-            (policy, listed(properties.get("PolicyDocument", {}).get("Statement")))
-            for policy, properties in self.of_type(kind)
-            if name in named(properties.get(places))
-        ]
 
     def alarms(self, namespace: str, metric: str, dimension: str, name: str) -> list[str]:
         """Return the alarms that watch a metric of a resource."""
@@ -190,9 +177,10 @@ def _rule(rule_id: str) -> Callable[[Callable[[House], Iterator[Finding]]], type
 @_rule("E9101")
 def functions_log(house: House) -> Iterator[Finding]:
     """Every function writes to a log group of the template, and every log group has a retention."""
+    groups = {name for name, _ in house.of_type(LOG_GROUP)}
     for name, function in house.of_type(*FUNCTIONS):
         for group in at(function, "LoggingConfig", "LogGroup"):
-            if not house.is_a(named(group), LOG_GROUP):
+            if not named(group) or not named(group) <= groups:
                 yield [name, "Properties"], f"{name} needs LoggingConfig.LogGroup, a log group of this template"
     for name, group in house.of_type(LOG_GROUP):
         if None in at(group, "RetentionInDays"):
@@ -245,10 +233,11 @@ def queues_have_one_policy(house: House) -> Iterator[Finding]:
         (TOPIC, "AWS::SNS::TopicPolicy", "Topics", "sns:Publish"),
     ):
         for name, _ in house.of_type(kind):
-            policies = house.policies(policy_kind, place, name)
+            policies = {each: policy for each, policy in house.of_type(policy_kind) if name in named(policy.get(place))}
             if len(policies) != 1:
                 yield [name], f"{name} needs exactly one policy"
-            for policy, statements in policies:
+            for policy, properties in policies.items():
+                statements = listed(properties.get("PolicyDocument", {}).get("Statement"))
                 if not any(is_tls_only(statement, name, denied) for statement in statements):
                     yield [policy, "Properties"], f"{policy} needs a statement that denies requests without TLS"
 

@@ -53,15 +53,9 @@ def test_an_alarm_more_costs_its_metrics() -> None:
         assert after - before == pytest.approx(price)
 
 
-def test_no_rides_cost_what_is_idle() -> None:
-    """Without rides there is only the first part of the bill."""
-    resting, riding = bill(0)
-    assert riding == []
-    assert resting == bill(RIDES)[0]
-
-
 def test_rides_cost_in_proportion() -> None:
-    """Twice as many rides cost twice as much, but for traces and for metrics, which are billed by the month."""
+    """None cost nothing, and twice as many twice as much, but for traces and metrics, which are billed by the month."""
+    assert bill(0) == (bill(RIDES)[0], [])
     once, twice = ({use.what: use.dollars for use in bill(rides)[1]} for rides in (RIDES, 2 * RIDES))
     for what, amount in once.items():
         times = 1 if "metrics" in what else 2
