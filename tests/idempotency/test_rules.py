@@ -216,13 +216,14 @@ class TestRule11Busy:
     def test_wait_is_bounded_and_answers_with_the_result_of_the_other_run(self, world: World) -> None:
         """A caller that waits gives up at the limit, or gets what the holder commits meanwhile."""
         started, waiting = world.clock(), world.consumer(policy={"busy": "wait", "wait_limit": 5})
-        with world.consumer().operation("k1") as holder:
+        holding = world.consumer().operation("k1")
+        with holding as holder:
             holder.complete("the result")
             with pytest.raises(BusyError), waiting.operation("k1"):
                 pass
             assert 4_000 <= world.clock() - started <= 5_000
             world.transport.pass_on()
-            world.transport.meanwhile(lambda: holder.__exit__(None, None, None))
+            world.transport.meanwhile(lambda: holding.__exit__(None, None, None))
             with waiting.operation("k1") as waiter:
                 assert (waiter.done, waiter.result) == (True, "the result")
 

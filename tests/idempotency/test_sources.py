@@ -64,7 +64,7 @@ MESSAGES: Final[list[tuple[Source, dict[str, Any], Read]]] = [
 ]
 
 
-@pytest.mark.parametrize(("source", "raw", "read"), MESSAGES, ids=lambda part: getattr(part, "name", ""))
+@pytest.mark.parametrize(("source", "raw", "read"), MESSAGES)
 def test_message_is_read_in_the_words_of_its_source(source: Source, raw: dict[str, Any], read: Read) -> None:
     """Each source finds a message's id, text, group, receive count and time in ms, and the id to report on failure."""
     failure_id = source.failure_id and source.failure_id(raw)

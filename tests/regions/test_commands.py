@@ -11,7 +11,7 @@ from ops.regions import configured
 from ops.stack import StackRef
 
 MACHINE = "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64"
-TABLES = 7
+TABLES = 6
 HERE = ("--set", "Stage=local", "--set", f"Architecture={MACHINE}")
 
 

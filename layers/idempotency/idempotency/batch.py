@@ -21,10 +21,8 @@ class Job[E](NamedTuple):
 
     lane: str | None
     """Jobs of one lane (a FIFO group, or one key) run one after another; None is a lane of its own."""
-    message: Message[E] | None
-    """None if there is nothing to run: the record was dead-lettered, or could not be read."""
-    error: Exception | None = None
-    """Why the record could not be read."""
+    message: Message[E] | Exception | None
+    """None if the record was dead-lettered; an exception if it could not be read."""
 
 
 class Pace:
@@ -100,7 +98,7 @@ class Batch[E]:
             lane = None if group is None else f"group {group}"
             message = self._handler.read(raw, self._invocation, source.message_id(raw), postpones=True)
         except Exception as error:  # noqa: BLE001 - the record's own job raises it
-            return Job(lane, None, error)
+            return Job(lane, error)
         return Job(message.delivery.key if message and lane is None else lane, message)
 
     def _run_lanes(self, lanes: list[list[int]], *, postpones: bool) -> None:
@@ -126,9 +124,9 @@ class Batch[E]:
 
     def _run_job(self, job: Job[E], *, postpones: bool) -> int | None:
         """Run one record; with ``postpones``, return the number of its crashed attempt instead of running a suspect."""
-        if job.error is not None:
-            raise job.error
         message = job.message
+        if isinstance(message, Exception):
+            raise message
         if message is None:
             return None
         if not postpones:

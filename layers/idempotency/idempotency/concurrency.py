@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import copy_context
 from typing import Protocol
 
 
@@ -12,14 +13,12 @@ class Concurrency(Protocol):
 
     def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
         """Run every task, at most ``limit`` at once, and return when all have ended. Tasks do not raise."""
-        ...
 
     def repeat(self, beat: Callable[[], bool], interval_s: float) -> AbstractContextManager[object]:
         """Call ``beat`` every ``interval_s`` seconds inside the context, until it returns False.
 
         A beat that raises does not stop the next. Leaving the context waits for a running beat.
         """
-        ...
 
 
 class Threads:
@@ -30,8 +29,6 @@ class Threads:
 
         What a task raises all the same, such as SystemExit, is raised when all have ended.
         """
-        from contextvars import copy_context
-
         if len(tasks) <= 1:
             for task in tasks:
                 task()

@@ -14,7 +14,7 @@ from idempotency.concurrency import Concurrency
 from idempotency.dead_letters import DeadLetters
 from idempotency.decision import has_crashed, is_corrupt, released
 from idempotency.errors import BatchFailedError, ConfigurationError
-from idempotency.handlers import require_plain
+from idempotency.handlers import plain
 from idempotency.invocation import LambdaContext, LambdaInvocation
 from idempotency.keys import TransportId, check_name, record_key
 from idempotency.messages import MessageHandler, Reader
@@ -27,9 +27,11 @@ from idempotency.sources import EVENTBRIDGE, SQS, Source
 from idempotency.stores import Store
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from typing_extensions import TypeVar  # type checkers have it; Python 3.12's own has no default
 
-    from idempotency.block import Block
+    from idempotency.direct import Block
     from idempotency.externals import Answer, Done
     from idempotency.http import HttpHandler
 
@@ -209,11 +211,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         self, work: Callable[[E, Operation], object] | None, decorator: str
     ) -> Callable[[E, Operation], object]:
         """Return ``work`` if it can be decorated."""
-        require_plain(work, decorator)
-        assert work is not None  # noqa: S101 - require_plain refuses None
-        if self._reader.key is None:
+        if work is not None and self._reader.key is None:
             raise ConfigurationError(f"{self.name}: @{decorator} needs key=, which names the operation")
-        return work
+        return plain(work, decorator)
 
     def function[**P, R](
         self, *, key: str, name: str | None = None, payload: str | Sequence[str] | None = None
@@ -231,12 +231,11 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         Raises:
             ConfigurationError: the function cannot be decorated, or has no such argument.
         """
-        from idempotency.functions import decorated
+        from idempotency.direct import decorated
 
         def decorate(work: Callable[P, R]) -> Callable[P, R]:
-            require_plain(work, "function(key=...)")
             chosen = (payload,) if isinstance(payload, str) else payload
-            operation = self._operation_name(work, name)
+            operation = self._operation_name(plain(work, "function(key=...)"), name)
             return decorated(self._reader, self._runner, work, name=operation, key=key, payload=chosen)
 
         return decorate
@@ -256,7 +255,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             )
         return name
 
-    def operation(self, key: object, payload: object = None, *, name: str | None = None) -> "Block":
+    def operation(
+        self, key: object, payload: object = None, *, name: str | None = None
+    ) -> "AbstractContextManager[Block]":
         """Return a ``with`` block that works on one operation.
 
         ``key`` is the idempotency key itself (a tuple for a composite one), and ``payload`` is fingerprinted::
@@ -270,9 +271,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             raise ConfigurationError(f"{self.name}: a block needs a claim, so its policy cannot be atomic")
         if name is not None:
             check_name(name, "an operation's name")
-        from idempotency.block import Block
+        from idempotency.direct import opened
 
-        return Block(self._runner, self._reader.call(key, payload, name))
+        return opened(self._runner, self._reader.call(key, payload, name))
 
     def record(self, key: object, operation: str | None = None) -> Record | None:
         """Return the record of an idempotency key; ``operation`` is a function's or block's name."""

@@ -51,12 +51,7 @@ class DeadLetters(Protocol):
     """Stores dead letters durably."""
 
     def send(self, dead_letter: DeadLetter) -> None:
-        """Store a dead letter.
-
-        Raises:
-            DeadLetterError: it may not have been stored.
-        """
-        ...
+        """Store a dead letter; raise a DeadLetterError if it may not have been stored."""
 
 
 class SqsDeadLetters:
@@ -76,7 +71,11 @@ class SqsDeadLetters:
         from botocore.exceptions import BotoCoreError, ClientError
 
         if self._client is None:
-            self._client = _sqs_client()
+            from botocore.config import Config
+            from botocore.session import get_session
+
+            config = Config(connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 3})
+            self._client = get_session().create_client("sqs", config=config)
         try:
             self._client.send_message(
                 QueueUrl=self._queue_url,
@@ -90,11 +89,3 @@ class SqsDeadLetters:
             raise DeadLetterError(
                 f"{dead_letter.reason} of {dead_letter.key} could not be sent to {self._queue_url}"
             ) from error
-
-
-def _sqs_client() -> Any:
-    from botocore.config import Config
-    from botocore.session import get_session
-
-    config = Config(connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 3})
-    return get_session().create_client("sqs", config=config)

@@ -121,14 +121,9 @@ class Corrupt(_Judged):
     """The record is invalid: leave it as it is."""
 
 
-class Lost(NamedTuple):
-    """Another attempt took the claim over and has not completed it; ``record`` is None if it was deleted."""
-
-    record: Record | None
-
-
 type Step = Write | Run | Done | Failed | Busy | BackingOff | Mismatch | Quarantined | Corrupt
-type Ending = Done | Failed | Quarantined | Lost
+type Ending = Done | Failed | Quarantined | None
+"""None: another attempt took the claim over and has not completed it, or the record was deleted."""
 
 _END: Final[dict[str, type[Done | Failed | Quarantined]]] = {COMPLETED: Done, FAILED: Failed, QUARANTINED: Quarantined}
 """The steps for our own record that has ended."""
@@ -299,13 +294,11 @@ def _decide_failed(found: Record, request: ClaimRequest, now_ms: int) -> Step:
 
 def conclude(found: Record | None, request: ClaimRequest) -> Ending:
     """Decide on the answer to our commit or failure. After a run nothing may be run, failed or undone again."""
-    if found is None:
-        return Lost(None)
-    if found.status == COMPLETED:
+    if found is not None and found.status == COMPLETED:
         return Done(found)  # ours, if the answer to an earlier try was lost; otherwise the winner's
-    if found.owner != request.owner:
-        return Lost(found)
-    return _END.get(found.status, Lost)(found)
+    if found is None or found.owner != request.owner:
+        return None
+    return _END[found.status](found) if found.status in _END else None
 
 
 def is_live(record: Record, limits: Limits, now_ms: int) -> bool:

@@ -11,8 +11,8 @@ _LAZY: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
 _HELP: Final = "call asyncio.run(...) inside a plain function, and decorate that"
 
 
-def require_plain(work: object, decorator: str) -> None:
-    """Raise a ConfigurationError unless ``work`` does its work when it is called."""
+def plain[W](work: W | None, decorator: str) -> W:
+    """Return ``work``; raise a ConfigurationError unless it does its work when it is called."""
     if work is None:
         raise ConfigurationError(f"write @{decorator} without parentheses")
     if not callable(work):
@@ -25,6 +25,7 @@ def require_plain(work: object, decorator: str) -> None:
         raise ConfigurationError(f"@{decorator} cannot run {name}, which is asynchronous: {_HELP}")
     if inspect.isgeneratorfunction(function):
         raise ConfigurationError(f"@{decorator} cannot run {name}, a generator: return instead of yielding")
+    return work
 
 
 def finished(value: Any) -> Any:

@@ -22,7 +22,7 @@ from idempotency.errors import (
     RetryableError,
 )
 from idempotency.fingerprint import fingerprint
-from idempotency.handlers import finished, require_plain
+from idempotency.handlers import finished, plain
 from idempotency.http_formats import PHRASES, Event, Request, Response, normal, to_json, values_of
 from idempotency.invocation import LambdaContext, LambdaInvocation, lambda_deadline
 from idempotency.keys import TransportId
@@ -108,10 +108,11 @@ def make_handler[E](
     problem_types: str = PROBLEM_TYPES,
 ) -> HttpHandler:
     """Return the Lambda handler: see `Consumer.http_handler`."""
-    require_plain(work, "http_handler")
     if isinstance(reader.key, TransportId):
         raise ConfigurationError(f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key")
-    service = _Service(reader, runner, work, frozenset(method.upper() for method in methods), problem_types)
+    service = _Service(
+        reader, runner, plain(work, "http_handler"), frozenset(method.upper() for method in methods), problem_types
+    )
 
     @functools.wraps(work)
     def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:

@@ -16,7 +16,6 @@ class LambdaContext(Protocol):
 
     def get_remaining_time_in_millis(self) -> int:
         """Return how much time is left before the invocation is stopped."""
-        ...
 
 
 class LambdaInvocation(NamedTuple):

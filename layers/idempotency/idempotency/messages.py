@@ -28,13 +28,7 @@ class Message[E](NamedTuple):
 
 
 class RejectedMessageError(Exception):
-    """Raised for a message that is itself at fault, so that no retry can help."""
-
-    def __init__(self, reason: str, cause: Exception) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        """A code of `dead_letters`."""
-        self.cause = cause
+    """Raised, with a code of `dead_letters` and the cause, for a message at fault itself: no retry can help."""
 
 
 @dataclass
@@ -165,7 +159,8 @@ class MessageHandler[E]:
         try:
             return self._reader.read(self.source, raw, invocation, delivery_id, postpones=postpones)
         except RejectedMessageError as rejected:
-            self._runner.reports.reject(delivery_id, rejected.reason, rejected.cause, raw)
+            reason, cause = rejected.args
+            self._runner.reports.reject(delivery_id, reason, cause, raw)
             return None
         except Exception as error:
             self._runner.reports.unread(delivery_id, describe(error))

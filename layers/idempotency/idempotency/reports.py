@@ -1,5 +1,7 @@
 """Reports how deliveries end: to the observer, and to the dead-letter queue for events that must not run again."""
 
+from collections.abc import Callable
+
 from idempotency import observation
 from idempotency.dead_letters import QUARANTINED, UNKNOWN, DeadLetter, DeadLetters
 from idempotency.delivery import POSTPONED, Answer, Delivery
@@ -35,9 +37,16 @@ class Reports:
             raise answer.error
         return answer
 
-    def raised(self, delivery: Delivery, error: Exception) -> None:
-        """Observe a delivery that ended with an error instead of an answer."""
-        self.report(delivery, Answer(observation.FAILED, None, describe(error)))
+    def observed[**P, T](
+        self, delivery: Delivery, step: Callable[P, T | Answer], *args: P.args, **kwargs: P.kwargs
+    ) -> T | Answer:
+        """Perform a step of a delivery; report an answer, or the error with which the delivery ends instead."""
+        try:
+            ended = step(*args, **kwargs)
+        except Exception as error:
+            self.report(delivery, Answer(observation.FAILED, None, describe(error)))
+            raise
+        return self.report(delivery, ended) if isinstance(ended, Answer) else ended
 
     def unread(self, delivery_id: str, reason: str, outcome: str = observation.FAILED) -> None:
         """Observe a message that could not be read: it has no key."""

@@ -114,15 +114,8 @@ class Runner:
 
     def run(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
         """Run ``work`` once for the delivery's key, report how the delivery ended, and answer or raise."""
-        try:
-            if self.policy.atomic and not delivery.claims:
-                answer = self._run_atomic(delivery, work)
-            else:
-                answer = self._run_claimed(delivery, work)
-        except Exception as error:
-            self.reports.raised(delivery, error)
-            raise
-        return self.reports.report(delivery, answer)
+        is_atomic = self.policy.atomic and not delivery.claims
+        return self.reports.observed(delivery, self._run_atomic if is_atomic else self._run_claimed, delivery, work)
 
     def _run_claimed(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
         started = self.begin(delivery)
@@ -403,15 +396,8 @@ class Runner:
     def _operation(
         self, record: Record, request: ClaimRequest, delivery: Delivery, *, claimed: bool = True, first: bool = True
     ) -> Operation:
-        return Operation(
-            record,
-            request,
-            self._store,
-            self.clock,
-            claimed=claimed,
-            first=first,
-            context=delivery.context,
-        )
+        context = delivery.context
+        return Operation(record, request, self._store, self.clock, claimed=claimed, first=first, context=context)
 
 
 def _keepable(event: object) -> str | None:

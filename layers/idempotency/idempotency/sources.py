@@ -51,7 +51,6 @@ def event_ms(message: Any) -> int | None:
 class Source(NamedTuple):
     """How to read one message of an event source; ``raw`` is a record of a batch, or the whole event."""
 
-    name: str
     message: Callable[[Raw], Any]
     """The decoded message, for extractors. A ValueError means that the message is broken."""
     message_id: Callable[[Raw], str]
@@ -82,7 +81,6 @@ def _detail_of(event: Any) -> object:
 
 
 EVENTBRIDGE: Final = Source(
-    "EventBridge",
     message=lambda event: event,
     message_id=lambda event: event["id"],
     sent_ms=lambda event: to_ms(datetime.fromisoformat(event["time"])) if "time" in event else None,
@@ -92,14 +90,12 @@ EVENTBRIDGE: Final = Source(
 )
 """An event without the whole envelope comes from a synchronous caller: EventBridge sends every field."""
 SNS: Final = Source(
-    "SNS",
     message=lambda event: json.loads(event["Records"][0]["Sns"]["Message"]),
     message_id=lambda event: event["Records"][0]["Sns"]["MessageId"],
     sent_ms=lambda event: to_ms(datetime.fromisoformat(event["Records"][0]["Sns"]["Timestamp"])),
     text=lambda event: event["Records"][0]["Sns"]["Message"],
 )
 SQS: Final = Source(
-    "SQS",
     message=lambda record: json.loads(record["body"]),
     message_id=lambda record: record["messageId"],
     sent_ms=lambda record: int(record["attributes"]["SentTimestamp"]),
@@ -109,13 +105,11 @@ SQS: Final = Source(
     text=lambda record: record["body"],
 )
 SNS_IN_SQS: Final = SQS._replace(
-    name="SNS in SQS",
     message=lambda record: json.loads(json.loads(record["body"])["Message"]),
     text=lambda record: json.loads(record["body"])["Message"],
 )
 """A queue subscribed to a topic without raw message delivery: the message is in SNS's envelope."""
 KINESIS: Final = Source(
-    "Kinesis",
     message=lambda record: json.loads(base64.b64decode(record["kinesis"]["data"])),
     message_id=lambda record: record["eventID"],
     sent_ms=lambda record: int(record["kinesis"]["approximateArrivalTimestamp"] * 1000),
@@ -124,7 +118,6 @@ KINESIS: Final = Source(
     text=lambda record: base64.b64decode(record["kinesis"]["data"]),
 )
 DYNAMODB_STREAM: Final = Source(
-    "DynamoDB stream",
     message=lambda record: record["dynamodb"],
     message_id=lambda record: record["eventID"],
     sent_ms=lambda record: int(record["dynamodb"]["ApproximateCreationDateTime"] * 1000),
@@ -132,7 +125,6 @@ DYNAMODB_STREAM: Final = Source(
     group=lambda record: json.dumps(record["dynamodb"]["Keys"], sort_keys=True),
 )
 KAFKA: Final = Source(
-    "Kafka",
     message=lambda record: json.loads(base64.b64decode(record["value"])),
     message_id=lambda record: f"{record['topic']}-{record['partition']}@{record['offset']}",
     sent_ms=lambda record: record["timestamp"],

@@ -1,16 +1,71 @@
-"""Calls of a decorated function: each is one operation, named by one of its arguments."""
+"""The direct ways to run an operation: calls of a decorated function, and the ``with`` block."""
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from idempotency.delivery import Answer, Delivery
 from idempotency.errors import ConfigurationError
 from idempotency.handlers import finished
 from idempotency.messages import Reader
 from idempotency.observation import COMMITTED
 from idempotency.operation import Operation
-from idempotency.runner import Runner
+from idempotency.runner import Runner, Started
+
+
+class Block:
+    """An operation that is either ``done`` already, or worked on and completed in this block.
+
+    The end of the block completes the operation with the result given to `complete`. An exception that leaves the block
+    is recorded as a failure and propagates.
+    """
+
+    def __init__(self, started: Started | None, answer: Answer | None) -> None:
+        self._started = started
+        self._answer = answer
+        self._result: object = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the operation was completed before: skip the work, and use ``result``."""
+        return self._started is None
+
+    @property
+    def operation(self) -> Operation:
+        """The attempt that is running; a RuntimeError if the operation was done before."""
+        if self._started is None:
+            raise RuntimeError("nothing is running: the operation was done before")
+        return self._started.operation
+
+    @property
+    def result(self) -> Any:
+        """The result of the committed run, which may be that of another attempt; or a ResultOmittedError."""
+        if self._answer is None or self._answer.outcome in COMMITTED:
+            return self._result
+        return self._answer.value()
+
+    def complete(self, result: object) -> None:
+        """Set the result; the end of the block completes the operation with it."""
+        self._result = finished(result)
+
+
+@contextmanager
+def opened(runner: Runner, delivery: Delivery) -> Generator[Block]:
+    """Claim the delivery's key for a block, and complete it or record its failure at the block's end."""
+    begun = runner.reports.observed(delivery, runner.begin, delivery)
+    if isinstance(begun, Answer):
+        yield Block(None, begun)
+        return
+    block = Block(begun, None)
+    try:
+        with runner.heartbeat(begun):
+            yield block
+    except Exception as error:  # anything else stops the process: for the record that is a crash
+        runner.reports.report(delivery, runner.fail(begun, error)._replace(error=None))
+        raise
+    block._answer = runner.reports.observed(delivery, runner.finish, begun, block._result)
 
 
 def decorated[**P, R](
