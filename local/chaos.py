@@ -52,7 +52,7 @@ _TABLES: Final = {
 """Tables that a replay must not change, and the condition of the items that it must not."""
 _SOCKET_SECONDS: Final = 30.0
 """Long, because the partner does not know whether a request took effect once it gives up waiting for the answer."""
-_DRAIN_SECONDS: Final = 120.0
+_DRAIN_SECONDS: Final = 300.0
 _PATIENCE_SECONDS: Final = 240.0  # a message that fails again and again takes a while until it is given up
 _PAUSE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
@@ -132,15 +132,14 @@ def rehearse(
             stack = cloud.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
             running.callback(cloud.delete_stack, stack.name)
             fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], cars)
-        sqs, partner, topic = cloud.client("sqs"), Partner(store, before=_stumble), stack.outputs["PartnersTopicArn"]
-        queue = subscribe(cloud.client("sns"), sqs, topic, f"partner-{seed}", visibility_s=2)
-        with partner.polling(sqs, queue):
-            with progress.step(f"seed {seed}: publishing {spec.rides:,} rides"):
-                for done, total, _ in simulate(stack, msgspec.to_builtins(spec), at_once=at_once):
-                    progress.note(f"{done:,} of {total:,} events")
-                    _pause(cloud, until=at_once // 4)
-            settle("waiting until every event is processed")
-            overdue = reconcile(stack, lambda: settle("reconciling rides that stand still"))
+        sqs, partner, topic = cloud.client("sqs"), Partner(store, _stumble), stack.outputs["PartnersTopicArn"]
+        queue = subscribe(cloud.client("sns"), sqs, topic, f"partner-{seed}")
+        with progress.step(f"seed {seed}: publishing {spec.rides:,} rides"):
+            for done, total, _ in simulate(stack, msgspec.to_builtins(spec), at_once=at_once):
+                progress.note(f"{done:,} of {total:,} events")
+                _pause(cloud, until=at_once // 4)
+        settle("waiting until every event is processed")
+        overdue = reconcile(stack, lambda: settle("reconciling rides that stand still"))
         _drain(partner, sqs, queue)
         found = audit.read(stack, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
         report, poison = audit.judge(found), set(_poison(spec))
@@ -160,11 +159,10 @@ def rehearse(
             }
 
         before, now = snapshot(), datetime.now(UTC)
-        with partner.polling(sqs, queue):
-            # It reaches into the future, because the reconciler runs as if it were tomorrow.
-            window = (now - timedelta(hours=1), now + timedelta(days=2))
-            replay.start(stack, replay.name_for(stack.region, now), *window, [])
-            settle("replaying the archive")
+        # It reaches into the future, because the reconciler runs as if it were tomorrow.
+        window = (now - timedelta(hours=1), now + timedelta(days=2))
+        replay.start(stack, replay.name_for(stack.region, now), *window, [])
+        settle("replaying the archive")
         _drain(partner, sqs, queue)
         after = snapshot()
         replayed = sum(event.replayed for event in reading.published(stack))
@@ -187,7 +185,7 @@ def _pause(cloud: LocalAws, *, until: int) -> None:
 
 
 def _drain(partner: Partner, sqs: Any, queue: str) -> None:
-    """Let the partner process all that is left in its queue, including failed messages."""
+    """Let the partner process its queue, including the messages that fail at first."""
     deadline = time.monotonic() + _DRAIN_SECONDS
     while left := waiting(sqs, queue, visible=True):
         if time.monotonic() > deadline:

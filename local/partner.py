@@ -6,8 +6,7 @@ idempotency records changes: memory for one process, Valkey or DynamoDB for many
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from idempotency import BatchFailedError, Consumer, Operation, Policy
@@ -28,11 +27,10 @@ _POLL_SECONDS: Final = 60.0
 class Partner:
     """Gives points for every event of a ride, once. ``before`` gets event and attempt, and may fail it."""
 
-    def __init__(self, store: Store, *, before: Callable[[Mapping[str, Any], int], None] | None = None) -> None:
+    def __init__(self, store: Store, before: Callable[[Mapping[str, Any], int], None]) -> None:
         self.points: Counter[str] = Counter()
         """How often each event took effect, by its idempotency id. Once is right."""
-        self._lock = threading.Lock()
-        self._before = before
+        self._before, self._lock = before, threading.Lock()  # messages of a batch are processed in threads
         key, policy = "attributes.idempotencyId", Policy(max_attempts=10)
         consumer: Consumer[dict[str, Any]] = Consumer(
             "points", store, key=key, payload="data", source=SQS, policy=policy
@@ -40,13 +38,12 @@ class Partner:
         self.receive = consumer.batch_handler(self._give)
 
     def _give(self, event: dict[str, Any], operation: Operation) -> None:
-        if self._before is not None:
-            self._before(event, operation.attempt)
+        self._before(event, operation.attempt)
         with self._lock:
             self.points[event["attributes"]["idempotencyId"]] += 1
 
-    def poll(self, sqs: "SQSClient", url: str) -> int:
-        """Process the messages that wait in a queue, and return their number."""
+    def poll(self, sqs: "SQSClient", url: str) -> None:
+        """Process a batch of the messages that wait in a queue."""
         messages = sqs.receive_message(
             QueueUrl=url,
             MaxNumberOfMessages=_MANY,
@@ -58,34 +55,16 @@ class Partner:
         try:
             answer = self.receive({"Records": records}, Invocation(epoch_ms, timeout_s=_POLL_SECONDS))
         except BatchFailedError:  # all messages stay in the queue
-            return len(messages)
+            return
         failed = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}
         for message in messages:
             if message["MessageId"] not in failed:
                 sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-        return len(messages)
-
-    @contextmanager
-    def polling(self, sqs: "SQSClient", url: str) -> Iterator[None]:
-        """Poll in the background for as long as the ``with`` block lasts."""
-        stop = threading.Event()
-
-        def run() -> None:
-            while not stop.is_set():
-                self.poll(sqs, url)
-
-        thread = threading.Thread(target=run, name="partner", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
 
 
-def subscribe(sns: Any, sqs: "SQSClient", topic: str, name: str, *, visibility_s: int = 30) -> str:
+def subscribe(sns: Any, sqs: "SQSClient", topic: str, name: str) -> str:
     """Create a queue that gets every message of a topic, by its ARN, unchanged; return its URL."""
-    url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": str(visibility_s)})["QueueUrl"]
+    url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "2"})["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": may_send("sns", topic, arn)})
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"})

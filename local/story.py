@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from ops.audit import Report
 
@@ -33,38 +33,22 @@ _REASONS: Final = {
 }
 
 
-class Line(NamedTuple):
-    """A number of the ledger, and why it is not zero."""
-
-    number: int
-    what: str
-    why: str
-
-
 def injected(counts: Mapping[str, int]) -> str:
     """Return what the simulator injected, as in ``309 copies, 2 crashes``."""
     found = ((counts.get(name, 0), words) for name, words in _INJECTED.items())
     return ", ".join(f"{number:,} {words[number > 1]}" for number, words in found if number)
 
 
-def unusual(report: Report) -> list[Line]:
-    """Return the numbers that a run without faults would not have."""
-    ledger = report.ledger
-    reasons = Counter[str]()
-    for found in ledger.dead_lettered.values():
+def unusual(report: Report) -> list[tuple[int, str, str]]:
+    """Return the numbers that a run without faults would not have, each with what it counts and why it is not zero."""
+    accounts, reasons = report.ledger.consumers.values(), Counter[str]()
+    for found in report.ledger.dead_lettered.values():
         reasons.update(found)
-    lines = [
-        *(
-            Line(sum(getattr(account, name) for account in ledger.consumers.values()), *words)
-            for name, words in _ACCOUNTS.items()
-        ),
-        *(
-            Line(number, "waiting for redrive", _REASONS.get(reason, f"{reason}: see docs/runbooks"))
-            for reason, number in reasons.items()
-        ),
-        Line(report.saga.reconciled, "reconciled", "rides that stood still, settled by the reconciler"),
-    ]
-    return [line for line in lines if line.number]
+    lines = [(sum(getattr(account, name) for account in accounts), *words) for name, words in _ACCOUNTS.items()]
+    for reason, number in reasons.items():
+        lines.append((number, "waiting for redrive", _REASONS.get(reason, f"{reason}: see docs/runbooks")))
+    lines.append((report.saga.reconciled, "reconciled", "rides that stood still, settled by the reconciler"))
+    return [line for line in lines if line[0]]
 
 
 def verdict(report: Report, counts: Mapping[str, int]) -> str:

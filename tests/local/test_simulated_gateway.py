@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from local.simulated_gateway import Books, Reply, Request, Trouble, Troubles
+from local.simulated_gateway import Books, Reply, Request, Troubles
 from tests.functions.gateways import FunctionBooks
 
 NONE: Final = Troubles()
@@ -92,21 +92,6 @@ def test_a_request_that_cannot_be_done_is_refused(kind: type[Books]) -> None:
         assert send(books, path, path, body).status == status
         assert books.look_up("/payments/pay_9", {}).status == 404
     assert ledger(books) == []
-
-
-def test_troubles_come_in_the_shares_that_were_asked_for() -> None:
-    """Each trouble meets its share of the requests, the same for the same seed; a retry has another chance."""
-    shares = Troubles.mixed(0.5, declined=0.3)
-    one, same, other = (Books(shares, seed=seed) for seed in (1, 1, 2))
-    keys = [f"key-{number}" for number in range(2000)]
-    met = [one.trouble(key) for key in keys]
-    assert met == [same.trouble(key) for key in keys] != [other.trouble(key) for key in keys]
-    assert all(120 < met.count(trouble) < 280 for trouble in Trouble)
-    assert any(one.trouble(key) is None for key, trouble in zip(keys, met, strict=True) if trouble)
-    assert {Books().trouble(key) for key in keys} == {None}
-    declined = [[authorize(books, key, reference=key).status == 402 for key in keys[:50]] for books in (one, same)]
-    assert declined[0] == declined[1]
-    assert 5 < sum(declined[0]) < 25
 
 
 RESERVATION: Final = ORDER | {"currency": "CHF"}

@@ -9,11 +9,10 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any, Final
 
-import boto3
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
-from local.local_aws import ROOT
+from local.local_aws import ROOT, engine_client
 from tests.engine.support import until
 
 TEMPLATE: Final = ROOT / "examples" / "minimal" / "template.yaml"
@@ -30,9 +29,7 @@ class Running:
         self.endpoint = re.findall(r"AWS_ENDPOINT_URL=(\S+)", printed)[0]
 
     def client(self, service: str) -> Any:
-        """Return a client of the engine."""
-        session: Any = boto3.session.Session()
-        return session.client(service, endpoint_url=self.endpoint, region_name="us-east-1")
+        return engine_client(self.endpoint, service, "us-east-1")
 
     def publish(self, ride: dict[str, str]) -> str:
         """Have the producer publish, and return the event's idempotency id."""

@@ -3,9 +3,7 @@
 import json
 from typing import Any
 
-from carride.simulation import older_envelope
-from idempotency import MemoryStore
-from local.partner import Partner, subscribe
+from local.partner import subscribe
 from tests.carride.rides import event as event_of
 from tests.pipeline.saga.town import Town
 
@@ -47,16 +45,3 @@ def test_a_topic_and_a_queue_are_all_that_a_partner_needs(town: Town) -> None:
         },
         "data": {"orderID": ride.order_id},
     }
-
-
-def test_a_copy_in_the_older_envelope_is_recognised_as_one(town: Town) -> None:
-    """The same fact in both envelopes is one event to the partner: the same id, and the same data."""
-    topic, ride = town.stack.outputs["PartnersTopicArn"], town.ride()
-    queue = subscribe(town.cloud.client("sns"), town.cloud.client("sqs"), topic, "both-envelopes")
-    fact = event_of(ride.created)
-    town.put(fact.to_detail(), older_envelope(fact))
-    town.settle()
-    partner = Partner(MemoryStore())
-    assert partner.poll(town.cloud.client("sqs"), queue) == 2
-    assert partner.points == {fact.idempotencyid: 1}
-    assert messages(town, queue) == []
