@@ -12,7 +12,7 @@ import pytest
 from moto.dynamodb.models.dynamo_type import DynamoType
 
 from carride.telemetry import logger, observe
-from idempotency.testing.dynamodb import Item
+from idempotency.testing.dynamodb import FakeDynamoDB, Item
 from infrastructure import costs
 from infrastructure.transformed import stack
 from tests.functions.world import World
@@ -39,12 +39,12 @@ class Meter:
     """Counts the units of the requests to a world's tables, by table; reads together."""
 
     def __init__(self, world: World, patch: pytest.MonkeyPatch) -> None:
-        self._dynamodb, self._take = world.dynamodb, world.dynamodb.take
+        self._dynamodb, self._stock = world.dynamodb, FakeDynamoDB.__call__
         self._deployed = stack().of_type("AWS::DynamoDB::GlobalTable")
         self.written, self.read = dict.fromkeys(costs.TABLES, 0), 0.0
         self.trips, self._working = Counter[str](), "carride-api"
         self._deliver: Any = world.deliver
-        patch.setattr(world.dynamodb, "take", self.take)
+        patch.setattr(FakeDynamoDB, "__call__", lambda _, operation, request: self.take(operation, request))
         patch.setattr(world, "deliver", self.deliver)
 
     def deliver(self, consumer: str, event: Mapping[str, Any]) -> None:
@@ -57,13 +57,13 @@ class Meter:
         """Carry a request out, and count it and its units."""
         self.trips[self._working] += 1
         if operation in {"GetItem", "Query"}:
-            answer = self._take(operation, request)
+            answer = self._stock(self._dynamodb, operation, request)
             found = sum(map(size, [answer.get("Item", {}), *answer.get("Items", ())]))
             self.read += max(1, math.ceil(found / 4096)) * (1 if request.get("ConsistentRead") else 0.5)
             return answer
         actions = [action for each in request.get("TransactItems", ()) for action in each.values()] or [request]
         items = [self._dynamodb.find(each) or {} for each in actions]
-        answer = self._take(operation, request)
+        answer = self._stock(self._dynamodb, operation, request)
         for action, old in zip(actions, items, strict=True):
             table, new = DEPLOYED[action["TableName"]], self._dynamodb.find(action) or {}
             units = math.ceil(max(size(old), size(new), 1) / 1024)
