@@ -1,10 +1,10 @@
 """Filter patterns of log groups, and their pages.
 
 Stock MiniStack has a pattern in braces match every line, where AWS compares properties of the line's JSON. Terms of
-another pattern are case-sensitive on AWS: all of them must be there, none with `-`, any of them with `?`; quoted ones
-may contain spaces. A `nextToken` leads to the events beyond the first 10,000. Stock MiniStack knows none of these.
+another pattern are case-sensitive on AWS: all of them must be there, or any of them with `?`; quoted ones may contain
+spaces. A `nextToken` leads to the events beyond the first 10,000. Stock MiniStack knows none of these.
 
-Here a pattern in braces may have comparisons with `=` that `||` connects; others are refused.
+Here a pattern in braces may have comparisons with `=` that `||` connects; others, and terms with `-`, are refused.
 """
 
 import json
@@ -33,13 +33,9 @@ def _compiled(pattern: str) -> Callable[[str], bool]:
     found = [(sign, quoted or plain) for sign, quoted, plain in _TERM.findall(pattern)]
     every = [term for sign, term in found if not sign]
     some = [term for sign, term in found if sign == "?"] if not every else []  # AWS ignores `?` beside other terms
-    none = [term for sign, term in found if sign == "-"]
-
-    def in_text(line: str) -> bool:
-        wanted = all(term in line for term in every) and (not some or any(term in line for term in some))
-        return wanted and not any(term in line for term in none)
-
-    return in_text
+    if any(sign == "-" for sign, _ in found):
+        raise ValueError(f"{pattern} is no filter pattern that this engine reads")
+    return lambda line: all(term in line for term in every) and (not some or any(term in line for term in some))
 
 
 def _holds(line: str, path: list[str], operand: str) -> bool:
