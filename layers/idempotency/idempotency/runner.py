@@ -242,8 +242,8 @@ class Runner:
         delivery, request, claim, operation, outcome = started
         if unknown := unknown_calls(operation._claim):
             return self.fail(started, errors.UnknownOutcomeError(delivery.key, *unknown))
-        record = settled(claim, completed(value, self.policy.max_result_bytes), request, self.clock())
         try:
+            record = settled(claim, completed(value, self.policy.max_result_bytes), request, self.clock())
             found = self._store.update_if_owner(record, operation._effects, until_ms=delivery.deadline_ms)
         except errors.StoreUnavailableError:
             raise  # the commit may have taken place: the record decides at the next delivery
