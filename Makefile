@@ -49,7 +49,7 @@ test: test-unit test-proofs test-integration ## Run every test that needs nothin
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
 	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof and not peer" $(UNIT) $(ARGS)
 
-test-proofs: .venv-dev/.synced ## Run the explorer, the simulation, the conformance suite and the comparison with Powertools
+test-proofs: .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced ## Run the explorer, the simulation, the conformance suite and the comparison with Powertools
 	@$(PYTHON) -m pytest -q -n 2 -m proof $(UNIT) $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
