@@ -49,7 +49,7 @@ test: test-unit test-proofs test-integration ## Run every test that needs nothin
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
 	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof and not peer" $(UNIT) $(ARGS)
 
-test-proofs: .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced ## Run the explorer, the simulation, the conformance suite and the comparison with Powertools
+test-proofs: $(ENVIRONMENTS) ## Run the explorer, the simulation, the conformance suite and the comparison with Powertools
 	@$(PYTHON) -m pytest -q -n 2 -m proof $(UNIT) $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
@@ -80,7 +80,7 @@ check: lint docs test test-peers ## Check everything, as CI does
 compare: .venv-dev/.synced ## Show what Powertools, durable functions and this layer do in the same adversities (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.differential $(ARGS)
 
-bench: .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced ## Measure the consumers beside the same on Powertools; a missed target fails (ARGS=--help)
+bench: $(ENVIRONMENTS) ## Measure the consumers beside the same on Powertools; a missed target fails (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.bench $(ARGS)
 
 explore: .venv-dev/.synced ## Explore every order of the steps of a few deliveries of one key (ARGS=--help)
