@@ -6,6 +6,7 @@ On another stack, and if a target or the bus refuses an event, an `OperatorError
 import json
 import secrets
 import threading
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,8 +17,11 @@ from carride.entry import BusEntry
 from carride.events import SOURCE, RideEvent, idempotency_id, parse_event, read_json, sequence
 from carride.simulation import FAULT_EXTENSION, STALLED_LEASE_S, Fault
 from idempotency import Policy
+from idempotency.clock import epoch_ms
+from idempotency.stores.dynamodb import record_of
 from ops import redrive
 from ops.audit.evidence import AuditedConsumer
+from ops.records import read
 from ops.stack import OperatorError, StackRef
 
 FAULTS: Final = {
@@ -31,6 +35,7 @@ _REPEATED: Final = frozenset({"subject", "partitionkey", "correlationid"})
 _COPY: Final = "_copy_"
 _AGAIN_S: Final = STALLED_LEASE_S + Policy().clock_skew
 """After this time another delivery may take over from a stalled attempt."""
+_LOOKS: Final = 5
 
 
 def deliver(stack: StackRef, consumer: AuditedConsumer, body: str, times: int = 1) -> None:
@@ -67,10 +72,19 @@ def send_with_fault(stack: StackRef, consumer: AuditedConsumer, body: str, fault
     send(stack, copy.to_detail())
     if fault is Fault.STALL:
         envelope = json.loads(body) | {"detail": copy.to_detail()}
-        timer = threading.Timer(_AGAIN_S, deliver, (stack, consumer, json.dumps(envelope)))
-        timer.daemon = True
-        timer.start()
+        again = (stack, consumer, f"{consumer.name}#{copy.idempotencyid}", json.dumps(envelope))
+        threading.Thread(target=_deliver_after_lease, args=again, daemon=True).start()
     return copy
+
+
+def _deliver_after_lease(stack: StackRef, consumer: AuditedConsumer, key: str, body: str) -> None:
+    """Deliver an event again when its stalled attempt, which may begin late, no longer holds the key."""
+    for _ in range(_LOOKS):
+        time.sleep(_AGAIN_S)
+        found = next(map(record_of, read(stack, [key])), None)
+        if consumer.policy.atomic or (found and (found.lease_ms or 0) + Policy().clock_skew * 1000 < epoch_ms()):
+            break
+    deliver(stack, consumer, body)
 
 
 def edited(text: str, *, derive: bool) -> dict[str, Any]:
