@@ -4,8 +4,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from contextvars import copy_context
-from typing import Protocol
+from contextvars import Context, copy_context
+from typing import Final, Protocol
+
+_MOMENT_S: Final = 0.002
 
 
 class Concurrency(Protocol):
@@ -25,35 +27,34 @@ class Threads:
     """The threads of this process. Each task sees the context variables of its caller."""
 
     def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
-        """Run the tasks in this thread and in further ones, which end with the last task.
+        """Run the tasks in this thread, and in further ones as soon as none ends for a moment.
 
-        What a task raises all the same, such as SystemExit, is raised when all have ended.
+        All threads end with the last task. What a task raises all the same, such as SystemExit, is raised then.
         """
         if len(tasks) <= 1:
             for task in tasks:
                 task()
             return
         left = deque([(copy_context(), task) for task in tasks])
+        threads: list[threading.Thread] = []
         raised: list[BaseException] = []
+        ended = threading.Event()
 
-        def work() -> None:
-            while True:
-                try:
-                    context, task = left.popleft()
-                except IndexError:
+        def watch() -> None:
+            number = -1
+            while number != len(left):  # tasks that end within a moment, as duplicates may, are not worth a thread each
+                number = len(left)
+                if ended.wait(_MOMENT_S):
                     return
-                try:
-                    context.run(task)
-                except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-                    raised.append(error)
+            for _ in range(min(limit - 1, number)):
+                threads.append(thread := threading.Thread(target=_work, args=(left, raised), name="idempotency-batch"))
+                thread.start()
 
-        threads = [
-            threading.Thread(target=work, name=f"idempotency-batch_{number}")
-            for number in range(1, min(limit, len(tasks)))
-        ]
-        for thread in threads:
-            thread.start()
-        work()
+        watcher = threading.Thread(target=watch, name="idempotency-batch-watcher")
+        watcher.start()
+        _work(left, raised)
+        ended.set()
+        watcher.join()
         for thread in threads:
             thread.join()
         if raised:
@@ -77,3 +78,16 @@ class Threads:
         finally:
             stop.set()
             thread.join()
+
+
+def _work(left: deque[tuple[Context, Callable[[], None]]], raised: list[BaseException]) -> None:
+    """Run tasks until none is left."""
+    while True:
+        try:
+            context, task = left.popleft()
+        except IndexError:
+            return
+        try:
+            context.run(task)
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            raised.append(error)
