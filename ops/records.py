@@ -125,7 +125,7 @@ def quarantined(stack: StackRef) -> Found:
 
 
 def read(
-    stack: StackRef, keys: Iterable[str], *, table: str = "IdempotencyTable", name: str = "idempotencyKey"
+    stack: StackRef, keys: Iterable[str], *, table: str = RECORDS, name: str = "idempotencyKey"
 ) -> Iterator[tables.Wire]:
     """Yield the items that exist under keys of a table, given by its logical id and the name of its partition key."""
     wire = ({name: {"S": key}} for key in sorted(keys))
@@ -134,9 +134,10 @@ def read(
 
 def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
     """Return what the tables hold about a ride, as Python values by logical id of the table; {} if nothing."""
-    every = ("BookingTable", *(each.table for each in CONSUMERS if each.table not in {None, RECORDS}))
-    found = {table: [*read(stack, [order_id], table=str(table), name="orderID")] for table in every}
-    items = {str(table): marshalling.values(each[0]) if each else {} for table, each in found.items()}
+    items = dict[str, dict[str, Any]]()
+    for table in ("BookingTable", *(each.table for each in CONSUMERS if each.table and each.table != RECORDS)):
+        item = next(read(stack, [order_id], table=table, name="orderID"), None)
+        items[table] = {} if item is None else marshalling.values(item)
     query = history.of_ride(stack.outputs[f"{RECORDS}Name"], order_id)
     pages = stack.client("dynamodb").get_paginator("query").paginate(**query)
     kept = history.merged(marshalling.values(item) for page in pages for item in page["Items"])

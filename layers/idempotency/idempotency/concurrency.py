@@ -8,6 +8,7 @@ from contextvars import Context, copy_context
 from typing import Final, Protocol
 
 _MOMENT_S: Final = 0.002
+"""Tasks that end within this time, as duplicates may, would spend more on threads than they gain."""
 
 
 class Concurrency(Protocol):
@@ -42,7 +43,7 @@ class Threads:
 
         def watch() -> None:
             number = -1
-            while number != len(left):  # tasks that end within a moment, as duplicates may, are not worth a thread each
+            while number != len(left):
                 number = len(left)
                 if ended.wait(_MOMENT_S):
                     return
