@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from carride.simulation import Fault, Simulation, Spec
-from idempotency import MemoryStore
-from idempotency.stores import Store
-from idempotency.stores.valkey import ValkeyStore
+from carride_idempotency import MemoryStore
+from carride_idempotency.stores import Store
+from carride_idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
 from local.command import WRONG, Progress, count, ending_in_order, leave, positive
 from local.demo import DECLINED, reconcile, write

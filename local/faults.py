@@ -1,7 +1,7 @@
 """Inject the faults that events ask for into the deployed consumers: on this machine only.
 
 The engine runs this file in the process of every function, before the function's own code (`--preload`). It wraps the
-work that a handler gives to `idempotency.Consumer.event_handler` or `batch_handler`: a fault comes after the handler
+work that a handler gives to `carride_idempotency.Consumer.event_handler` or `batch_handler`: a fault comes after the handler
 registered its effects and before the layer commits them, the moment at which it does the most harm. The consumers that
 the variable ``UNPROTECTED`` names lose their idempotency, which an audit has to notice; every attempt of those that
 ``FAILING`` names fails. Deployed code has no faults.
@@ -110,7 +110,7 @@ class Injector:
 
     def transport(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         """Return the sending of a request without the answers that are lost."""
-        from idempotency.stores.transport import NoAnswerError  # noqa: PLC0415 - found in the function's process only
+        from carride_idempotency.stores.transport import NoAnswerError  # noqa: PLC0415 - found in the function's process only
 
         def send(transport: Any, operation: str, request: Mapping[str, Any]) -> Any:
             answer = stock(transport, operation, request)
@@ -136,9 +136,9 @@ def _wait_for_another(consumer: Any, operation: Any) -> None:
 def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     """Have every consumer that is made from now on inject faults; a test's ``replace`` is undone."""
     try:
-        from idempotency import Consumer, decision  # noqa: PLC0415 - as above
-        from idempotency.stores.lean import LeanTransport  # noqa: PLC0415 - as above
-        from idempotency.stores.transport import BotocoreTransport  # noqa: PLC0415 - as above
+        from carride_idempotency import Consumer, decision  # noqa: PLC0415 - as above
+        from carride_idempotency.stores.lean import LeanTransport  # noqa: PLC0415 - as above
+        from carride_idempotency.stores.transport import BotocoreTransport  # noqa: PLC0415 - as above
     except ModuleNotFoundError:
         return
 

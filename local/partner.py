@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from idempotency import BatchFailedError, Consumer, Operation, Policy
-from idempotency.clock import epoch_ms
-from idempotency.sources import SQS
-from idempotency.stores import Store
-from idempotency.testing import Invocation
+from carride_idempotency import BatchFailedError, Consumer, Operation, Policy
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.sources import SQS
+from carride_idempotency.stores import Store
+from carride_idempotency.testing import Invocation
 from ops.replay.planning import may_send
 
 if TYPE_CHECKING:

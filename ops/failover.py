@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from idempotency import Policy
-from idempotency.record import IN_PROGRESS
+from carride_idempotency import Policy
+from carride_idempotency.record import IN_PROGRESS
 from ops import fence, outbox, replay, replicas, tables
 from ops.cli.verbs import Span
 from ops.fence import Fence

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import assignments
 from assignment_table import free
-from idempotency import marshalling
+from carride_idempotency import marshalling
 from ops import tables
 
 _STRIDE: Final = 27

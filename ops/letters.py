@@ -13,8 +13,8 @@ import jmespath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from idempotency.record import Record
-from idempotency.stores.dynamodb import record_of
+from carride_idempotency.record import Record
+from carride_idempotency.stores.dynamodb import record_of
 from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.audit.queues import HIDDEN_SECONDS, fact_of, opened, peek, read, waiting

@@ -24,9 +24,9 @@ from carride.events import ContractError, parse_event
 from carride.facts import FACTS
 from carride.history import EVENT_PREFIX, timeline_of
 from carride.ride import OrderID
-from idempotency import marshalling, observation
-from idempotency.record import COMPLETED
-from idempotency.stores.dynamodb import record_of
+from carride_idempotency import marshalling, observation
+from carride_idempotency.record import COMPLETED
+from carride_idempotency.stores.dynamodb import record_of
 from ops.audit import evidence, queues, reading
 from ops.audit.evidence import ALWAYS, CONSUMERS, AuditedConsumer, DeadLettered, Delivered, Evidence, Named, Published
 from ops.audit.reading import BUS, Tail, delivered_in, published_in

@@ -9,13 +9,13 @@ from typing import Any
 
 from carride.consumer import wired
 from carride.events import RideEvent
-from idempotency import IdempotencyError, Operation
-from idempotency.clock import epoch_ms
-from idempotency.observation import Observation
-from idempotency.policy import DAY
-from idempotency.record import Record
-from idempotency.stores.memory import MemoryStore
-from idempotency.testing import DeadLetterBox, Invocation
+from carride_idempotency import IdempotencyError, Operation
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.observation import Observation
+from carride_idempotency.policy import DAY
+from carride_idempotency.record import Record
+from carride_idempotency.stores.memory import MemoryStore
+from carride_idempotency.testing import DeadLetterBox, Invocation
 from ops.audit.evidence import AuditedConsumer
 from ops.stack import StackRef
 

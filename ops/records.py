@@ -15,13 +15,13 @@ from cyclopts import Parameter
 from carride import history
 from carride.events import idempotency_id
 from carride.facts import FACTS
-from idempotency import Policy, marshalling
-from idempotency.clock import epoch_ms, to_ms
-from idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, released
-from idempotency.externals import NOT_DONE, Done, settled
-from idempotency.policy import DAY
-from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record, unknown_calls
-from idempotency.stores.dynamodb import item_of, record_of
+from carride_idempotency import Policy, marshalling
+from carride_idempotency.clock import epoch_ms, to_ms
+from carride_idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, released
+from carride_idempotency.externals import NOT_DONE, Done, settled
+from carride_idempotency.policy import DAY
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record, unknown_calls
+from carride_idempotency.stores.dynamodb import item_of, record_of
 from ops import tables
 from ops.audit import reading
 from ops.audit.evidence import CONSUMERS, RECORDS, Named, RideItem
@@ -49,7 +49,7 @@ NO_RECORD: Final = (
 
 
 class Explained(NamedTuple):
-    """A record, and what it means; fields without a text are those of `idempotency.record.Record`."""
+    """A record, and what it means; fields without a text are those of `carride_idempotency.record.Record`."""
 
     key: str
     status: str

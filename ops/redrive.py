@@ -21,13 +21,13 @@ from msgspec.structs import replace
 from carride.decoding import FieldError, shaped
 from carride.entry import TOO_LARGE, BusEntry
 from carride.publisher import Outcome, Publisher
-from idempotency import DynamoDBStore, StoreError, dead_letters, observation
-from idempotency import release as release_record
-from idempotency.clock import epoch_ms
-from idempotency.decision import has_crashed, released
-from idempotency.policy import DAY
-from idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
-from idempotency.stores.transport import BotocoreTransport
+from carride_idempotency import DynamoDBStore, StoreError, dead_letters, observation
+from carride_idempotency import release as release_record
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.decision import has_crashed, released
+from carride_idempotency.policy import DAY
+from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
+from carride_idempotency.stores.transport import BotocoreTransport
 from ops.audit.queues import HIDDEN_SECONDS, read, waiting
 from ops.cli.verbs import Plan, Session, Span, acts
 from ops.letters import READERS, Found, Letter, count_key, found_in, url_of

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import batched
 from typing import Final
 
-from idempotency import marshalling
+from carride_idempotency import marshalling
 from ops import tables
 from ops.stack import OperatorError, StackRef
 from ops.tables import Wire

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from idempotency import marshalling
+from carride_idempotency import marshalling
 
 MOST_KEYS: Final = 100
 """Keys of one BatchGetItem."""

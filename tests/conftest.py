@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from local.local_aws import LocalAws
 
-pytest_plugins = ["idempotency.testing.plugin"]
+pytest_plugins = ["carride_idempotency.testing.plugin"]
 
 TESTS: Final = Path(__file__).parent
 PROOFS: Final = tuple(

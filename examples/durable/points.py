@@ -6,8 +6,8 @@ from typing import Any
 from aws_durable_execution_sdk_python import DurableContext, durable_execution
 from aws_durable_execution_sdk_python.config import Duration
 
-from idempotency import Consumer, Operation, Policy, Update, open_store
-from idempotency.durable import effect_once
+from carride_idempotency import Consumer, Operation, Policy, Update, open_store
+from carride_idempotency.durable import effect_once
 
 consumer: Consumer[Any] = Consumer("points", open_store(os.environ["IDEMPOTENCY_STORE"]), policy=Policy(atomic=True))
 

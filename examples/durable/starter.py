@@ -5,8 +5,8 @@ from typing import Any
 
 from botocore.session import get_session
 
-from idempotency import Consumer, Operation, SqsDeadLetters, open_store
-from idempotency.durable import start_once
+from carride_idempotency import Consumer, Operation, SqsDeadLetters, open_store
+from carride_idempotency.durable import start_once
 
 client: Any = get_session().create_client("lambda")
 consumer: Consumer[dict[str, Any]] = Consumer(

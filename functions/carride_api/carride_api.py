@@ -16,10 +16,10 @@ from carride.dynamodb import DynamoDB
 from carride.region_fence import RegionFence
 from carride.settings import from_environment
 from carride.telemetry import logger, observe
-from idempotency import Consumer, DynamoDBStore, EffectConflictError, Policy
-from idempotency.http import HttpHandler, HttpProblemError
-from idempotency.invocation import LambdaContext
-from idempotency.stores.transport import NoAnswerError, ServiceError, Transport, dynamodb_transport
+from carride_idempotency import Consumer, DynamoDBStore, EffectConflictError, Policy
+from carride_idempotency.http import HttpHandler, HttpProblemError
+from carride_idempotency.invocation import LambdaContext
+from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport, dynamodb_transport
 
 # A key is remembered for a day, longer than clients retry. Only outages and bugs fail an attempt, and clients may retry
 # those without limit.

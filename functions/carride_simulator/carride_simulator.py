@@ -21,7 +21,7 @@ from carride.simulation import Kind, Simulation, Spec
 from carride.telemetry import count, logger
 
 if TYPE_CHECKING:
-    from idempotency.invocation import LambdaContext
+    from carride_idempotency.invocation import LambdaContext
 
 CHUNK: Final = 100
 """The number of entries that are published before the time is checked; with a rate, at most a tenth of a second's."""

@@ -12,7 +12,7 @@ from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.facts import CarAssigned, CarReleased
 from carride.items import Outbox, Stored, step
-from idempotency import Check, Put, Update, marshalling
+from carride_idempotency import Check, Put, Update, marshalling
 
 type Effect = Check | Put | Update
 

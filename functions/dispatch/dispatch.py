@@ -12,8 +12,8 @@ from carride.events import RideEvent
 from carride.facts import CarReleased, NoCarAvailable
 from carride.settings import from_environment
 from carride.telemetry import count, logger
-from idempotency import Operation, Policy
-from idempotency.stores.transport import dynamodb_transport
+from carride_idempotency import Operation, Policy
+from carride_idempotency.stores.transport import dynamodb_transport
 
 POLICY = Policy(
     # All effects are in the commit: a message that comes again need not wait until the lease of a killed attempt is

@@ -11,10 +11,10 @@ from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.ride import Ride
 from carride.settings import from_environment
+from carride_idempotency import Operation, Policy
+from carride_idempotency.stores.transport import dynamodb_transport
 from gateway import Call, Charge, GatewayError, Status
 from gateway_client import Access, Bearer, HttpGateway, read_secret, signed
-from idempotency import Operation, Policy
-from idempotency.stores.transport import dynamodb_transport
 from payment_table import effects, owe_undo, read
 from payments import Action, State
 

@@ -7,8 +7,8 @@ from carride.dynamodb import CONDITION_FAILED, DynamoDB
 from carride.events import RideEvent
 from carride.history import EVENT_PREFIX
 from carride.items import Outbox, Stored, step, still_open
-from idempotency import Put, Update, marshalling
-from idempotency.stores.transport import ServiceError
+from carride_idempotency import Put, Update, marshalling
+from carride_idempotency.stores.transport import ServiceError
 from payments import OPEN, Decision, Payment, State
 
 

@@ -15,7 +15,7 @@ from carride.items import Outbox
 from carride.overdue import INDEX, LIMIT, Stage, shard, shards, text
 from carride.settings import from_environment
 from carride.telemetry import count, logger
-from idempotency import (
+from carride_idempotency import (
     BusyError,
     Consumer,
     EffectConflictError,
@@ -24,7 +24,7 @@ from idempotency import (
     marshalling,
     open_store,
 )
-from idempotency.stores.transport import ServiceError, dynamodb_transport
+from carride_idempotency.stores.transport import ServiceError, dynamodb_transport
 from settlement import Cancellation, Seen, decide
 
 _NEEDED_MS: Final = 15_000  # for one more ride, and the end of the run

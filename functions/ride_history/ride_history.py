@@ -7,7 +7,7 @@ from carride.consumer import ConsumerSettings, ride_consumer
 from carride.events import RideEvent
 from carride.history import kept
 from carride.settings import from_environment
-from idempotency import Keep, Operation, Policy
+from carride_idempotency import Keep, Operation, Policy
 
 
 def make_handler(settings: ConsumerSettings) -> Callable[[dict[str, Any], Any], Any]:

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 import gateway_rules
 from carride.dynamodb import DynamoDB
 from carride.settings import from_environment
+from carride_idempotency import Consumer, DynamoDBStore, Operation, Policy, Put, marshalling
+from carride_idempotency.http import HttpHandler, HttpProblemError
+from carride_idempotency.http_formats import Request
+from carride_idempotency.stores.transport import Transport, dynamodb_transport
 from gateway_rules import Payment, RefusedError
-from idempotency import Consumer, DynamoDBStore, Operation, Policy, Put, marshalling
-from idempotency.http import HttpHandler, HttpProblemError
-from idempotency.http_formats import Request
-from idempotency.stores.transport import Transport, dynamodb_transport
 
 # A key is remembered for a day. Two requests for payments of one reference conflict, and the later one runs again.
 _POLICY: Final = Policy(window=86_400, max_attempts=1_000, atomic=True, conflict_reruns=5)

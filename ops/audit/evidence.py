@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import assignments
 import payments
-from idempotency import Policy
+from carride_idempotency import Policy
 
 DISPATCH: Final = "dispatch"
 PAYMENT: Final = "payment"

@@ -16,7 +16,7 @@ from typing import Final
 
 from carride.events import idempotency_id
 from carride.facts import FACTS, RideChange
-from idempotency import Policy, observation
+from carride_idempotency import Policy, observation
 from ops.audit.evidence import ALWAYS, NEVER, AuditedConsumer, Evidence
 from ops.words import counted, grouped, row
 

@@ -16,7 +16,7 @@ from carride import telemetry
 from carride.events import DETAIL_TYPE, SOURCES, ContractError, idempotency_id, parse_event
 from carride.facts import ALIASES
 from carride.history import EVENT_PREFIX, merged
-from idempotency import marshalling, observation
+from carride_idempotency import marshalling, observation
 from ops import tables
 from ops.audit import evidence
 from ops.audit.evidence import ALWAYS, CONSUMERS, AuditedConsumer, Delivered, Evidence, GatewayPayment, Published

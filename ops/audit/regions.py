@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from idempotency import observation
+from carride_idempotency import observation
 from ops.audit.evidence import Evidence, RideItem
 
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from carride.overdue import LIMIT
-from idempotency import observation
+from carride_idempotency import observation
 from ops.audit.evidence import DISPATCH, PAYMENT, DeadLettered, Delivered, Evidence, GatewayPayment, RideItem
 from ops.words import grouped, row
 

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from idempotency.record import Record
+from carride_idempotency.record import Record
 from ops.desk import views
 from ops.desk.feed import Feed
 from ops.desk.jobs import Jobs

@@ -16,9 +16,9 @@ import msgspec
 from carride.entry import BusEntry
 from carride.events import SOURCE, RideEvent, idempotency_id, parse_event, read_json, sequence
 from carride.simulation import FAULT_EXTENSION, STALLED_LEASE_S, Fault
-from idempotency import Policy
-from idempotency.clock import epoch_ms
-from idempotency.stores.dynamodb import record_of
+from carride_idempotency import Policy
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.stores.dynamodb import record_of
 from ops import redrive
 from ops.audit.evidence import AuditedConsumer
 from ops.records import read

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from idempotency import observation
+from carride_idempotency import observation
 from ops.audit.evidence import AuditedConsumer, DeadLettered
 from ops.audit.queues import read
 from ops.audit.reading import delivered_in, published_in

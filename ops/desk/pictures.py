@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-from idempotency import observation
+from carride_idempotency import observation
 from ops.desk.index import CRASHED, WAITING
 
 WIDTH: Final = 1000.0

@@ -13,9 +13,9 @@ from starlette.requests import Request
 from carride.facts import FACTS
 from carride.history import EVENT_PREFIX, timeline_of
 from carride.simulation import Fault
-from idempotency import observation
-from idempotency.record import STATUSES, Record
-from idempotency.stores.dynamodb import record_of
+from carride_idempotency import observation
+from carride_idempotency.record import STATUSES, Record
+from carride_idempotency.stores.dynamodb import record_of
 from ops import letters as dead
 from ops import records, replay
 from ops.audit.evidence import OTHER_DLQS, AuditedConsumer

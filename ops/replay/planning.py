@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 import jmespath
 from botocore.exceptions import ClientError
 
-from idempotency import dead_letters, observation
-from idempotency.keys import record_key
-from idempotency.stores.dynamodb import record_of
+from carride_idempotency import dead_letters, observation
+from carride_idempotency.keys import record_key
+from carride_idempotency.stores.dynamodb import record_of
 from ops.audit.evidence import CONSUMERS, AuditedConsumer
 from ops.audit.queues import fact_of, waiting
 from ops.audit.reading import deliveries, type_of

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from carride.entry import BusEntry
 from carride.events import SOURCE
-from idempotency.stores.transport import BOTOCORE_USED
+from carride_idempotency.stores.transport import BOTOCORE_USED
 from ops import letters, redrive, replay
 from ops.audit import Report, audit
 from ops.audit.reading import lines

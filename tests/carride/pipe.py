@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from idempotency import marshalling
+from carride_idempotency import marshalling
 from infrastructure.transformed import source
 
 PLACE: Final = re.compile(r"<\$\.dynamodb\.NewImage\.(\w+)\.([A-Z]+)>")

@@ -48,15 +48,15 @@ def test_dependencies_point_one_way(layer: str, above: frozenset[str]) -> None:
 
 
 def test_what_is_deployed_uses_no_test_helpers() -> None:
-    """Functions and layers import nothing of `idempotency.testing`."""
+    """Functions and layers import nothing of `carride_idempotency.testing`."""
     sources = [path for folder in (LAYERS, ROOT / "functions") for path in folder.rglob("*.py")]
-    helped = [path for path in sources if re.search(r"(from|import) idempotency\.testing", path.read_text())]
+    helped = [path for path in sources if re.search(r"(from|import) carride_idempotency\.testing", path.read_text())]
     assert {path.parent.name for path in helped} == {"testing"}
 
 
 def test_a_producer_loads_no_idempotency() -> None:
     """The simulator has only the ride's layer."""
-    assert "idempotency" not in imported_by("carride.publisher")
+    assert "carride_idempotency" not in imported_by("carride.publisher")
 
 
 @pytest.mark.parametrize("layer", ["carride", "sigv4a"])
@@ -72,7 +72,9 @@ def test_the_layer_ships_what_it_imports() -> None:
     """Every package that the layer imports is its own, Python's, pinned, or part of Lambda's runtime."""
     pins = {line.split("==")[0] for line in (LAYERS / "carride" / "requirements.txt").read_text().splitlines()}
     shipped = (
-        {name.replace("-", "_") for name in pins} | {"carride", "idempotency", "botocore"} | sys.stdlib_module_names
+        {name.replace("-", "_") for name in pins}
+        | {"carride", "carride_idempotency", "botocore"}
+        | sys.stdlib_module_names
     )
     types_only = {"mypy_boto3_dynamodb", "mypy_boto3_events", "mypy_boto3_lambda", "mypy_boto3_sqs"}
     assert [found for found in imports_in(LAYERS / "carride") if found[1] not in shipped | types_only] == []

@@ -9,7 +9,7 @@ import pytest
 from carride import telemetry
 from carride.entry import BusEntry
 from carride.events import parse_event
-from idempotency.observation import Observation
+from carride_idempotency.observation import Observation
 from tests.carride.rides import NOW, event
 
 EVENTS = Path(__file__).parents[2] / "events"

@@ -7,11 +7,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import simulated_gateway
+from carride_idempotency import marshalling
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.testing import FakeDynamoDB, FaultyTransport, Invocation
 from gateway import GatewayUnavailableError
 from gateway_client import HttpGateway
-from idempotency import marshalling
-from idempotency.clock import epoch_ms
-from idempotency.testing import FakeDynamoDB, FaultyTransport, Invocation
 from local.simulated_gateway import Books, Reply, Request, Troubles
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import carride_simulator
 from carride.decoding import shaped
 from carride.region_fence import KNOWN_FOR, mark
-from idempotency import marshalling
+from carride_idempotency import marshalling
 from tests.functions.world import BOOKING, DEV, SETTINGS, STAFF, TABLES, Answer, World, request
 
 TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

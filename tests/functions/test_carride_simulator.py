@@ -9,9 +9,9 @@ from api.simulations import Simulate, start
 from carride.decoding import shaped
 from carride.publisher import ENTRY_TOO_LARGE, PublishError
 from carride.settings import SettingsError, from_environment
+from carride_idempotency import MemoryStore
+from carride_idempotency.http import HttpProblemError
 from carride_simulator import Settings, make_handler
-from idempotency import MemoryStore
-from idempotency.http import HttpProblemError
 from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publisher
 from tests.carride.rides import NOW
 

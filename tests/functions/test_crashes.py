@@ -6,10 +6,10 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from carride.facts import Fact
+from carride_idempotency.testing import crash_everywhere, sqs_event
+from carride_idempotency.testing.worlds import CRASH_AFTER, CRASH_BEFORE, Fault
 from examples.minimal.consumer import consumer as example
 from gateway import GatewayUnavailableError
-from idempotency.testing import crash_everywhere, sqs_event
-from idempotency.testing.worlds import CRASH_AFTER, CRASH_BEFORE, Fault
 from tests.carride.rides import Life
 from tests.functions.gateways import FakeGateway
 from tests.functions.world import BOOKING, World, request

@@ -13,9 +13,9 @@ import assignments
 from carride.dynamodb import DynamoDB
 from carride.facts import CarAssigned, Fact
 from carride.items import Outbox
-from idempotency import Check, Update
-from idempotency.effects import action_of
-from idempotency.testing import Invocation
+from carride_idempotency import Check, Update
+from carride_idempotency.effects import action_of
+from carride_idempotency.testing import Invocation
 from tests.carride.rides import NOW, Life
 from tests.carride.rides import event as event_of
 from tests.functions.world import World

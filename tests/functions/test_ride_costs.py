@@ -12,7 +12,7 @@ import pytest
 from moto.dynamodb.models.dynamo_type import DynamoType
 
 from carride.telemetry import logger, observe
-from idempotency.testing.dynamodb import FakeDynamoDB, Item
+from carride_idempotency.testing.dynamodb import FakeDynamoDB, Item
 from infrastructure import costs
 from infrastructure.transformed import stack
 from tests.functions.world import World

@@ -26,12 +26,19 @@ from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import FACTS, Fact
 from carride.overdue import LIMIT, Stage
 from carride.settings import from_environment
-from idempotency import lambda_deadline, marshalling, testing
-from idempotency.dead_letters import DeadLetter
-from idempotency.observation import Observation
-from idempotency.testing import FaultyTransport, Invocation, ManualClock, eventbridge_event, http_event, sqs_event
-from idempotency.testing.dynamodb import Item
-from idempotency.testing.worlds import NO_FAULT, Fault, Run
+from carride_idempotency import lambda_deadline, marshalling, testing
+from carride_idempotency.dead_letters import DeadLetter
+from carride_idempotency.observation import Observation
+from carride_idempotency.testing import (
+    FaultyTransport,
+    Invocation,
+    ManualClock,
+    eventbridge_event,
+    http_event,
+    sqs_event,
+)
+from carride_idempotency.testing.dynamodb import Item
+from carride_idempotency.testing.worlds import NO_FAULT, Fault, Run
 from tests.carride.pipe import piped
 from tests.carride.rides import NOW
 from tests.functions.gateways import FakeGateway

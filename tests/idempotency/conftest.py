@@ -2,7 +2,7 @@
 
 import pytest
 
-from idempotency.testing import ManualClock
+from carride_idempotency.testing import ManualClock
 from tests.idempotency.samples import World
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from idempotency import Consumer, DynamoDBStore, Observation, Operation, Policy, Update
-from idempotency.record import Record
-from idempotency.testing import (
+from carride_idempotency import Consumer, DynamoDBStore, Observation, Operation, Policy, Update
+from carride_idempotency.record import Record
+from carride_idempotency.testing import (
     Crash,
     DeadLetterBox,
     FakeDynamoDB,

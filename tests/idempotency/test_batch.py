@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from idempotency import TRANSPORT_ID, BatchFailedError
-from idempotency.dead_letters import CONTRACT
-from idempotency.sources import KAFKA
-from idempotency.testing import Crash, sqs_event
+from carride_idempotency import TRANSPORT_ID, BatchFailedError
+from carride_idempotency.dead_letters import CONTRACT
+from carride_idempotency.sources import KAFKA
+from carride_idempotency.testing import Crash, sqs_event
 from tests.idempotency.samples import World, crash
 
 DEADLINE_S = 10

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idempotency import codec
-from idempotency.errors import UndecodableResultError
-from idempotency.fingerprint import fingerprint
+from carride_idempotency import Put, codec
+from carride_idempotency.errors import UndecodableResultError
+from carride_idempotency.fingerprint import fingerprint
 
 FIXED = settings(derandomize=True, database=None, max_examples=100)
 
@@ -133,6 +133,15 @@ def test_result_comes_back_equal_and_of_its_type(value: Any) -> None:
     assert back == value
     assert type(back) is type(value)
     assert codec.encode(back) == text
+
+
+def test_result_of_our_own_class_is_readable_under_the_former_name_of_the_package() -> None:
+    """The package was imported as `idempotency` before; records that were stored then stay readable."""
+    value = Put("Invoices", {"id": "1"})
+    text = codec.encode(value)
+    former = text.replace("carride_idempotency.", "idempotency.")
+    assert former != text
+    assert codec.decode(former) == value
 
 
 def test_text_is_readable_and_the_same_in_every_process() -> None:

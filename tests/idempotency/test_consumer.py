@@ -10,11 +10,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from idempotency import ConfigurationError, Consumer, MemoryStore, Operation, Policy, Put, lambda_deadline
-from idempotency.concurrency import Threads
-from idempotency.dead_letters import CONTRACT
-from idempotency.errors import PayloadMismatchError, StoreUnavailableError
-from idempotency.testing import Invocation, ManualClock
+from carride_idempotency import ConfigurationError, Consumer, MemoryStore, Operation, Policy, Put, lambda_deadline
+from carride_idempotency.concurrency import Threads
+from carride_idempotency.dead_letters import CONTRACT
+from carride_idempotency.errors import PayloadMismatchError, StoreUnavailableError
+from carride_idempotency.testing import Invocation, ManualClock
 from tests.idempotency.samples import World, event
 
 DEADLINE_S = 10

@@ -18,15 +18,15 @@ UV: Final = shutil.which("uv") or str(ROOT / ".venv-uv" / "bin" / "uv")
 FILE: Final = re.compile(r'^```python title="(\w+\.py)"\n(.*?)^```', re.DOTALL | re.MULTILINE)
 USE: Final = """
 import sys
-import billing, idempotency, idempotency.durable, idempotency.telemetry
-from idempotency.stores.transport import botocore_transport
-from idempotency.testing import DeadLetterBox, Invocation
-for name in idempotency.__all__:
-    getattr(idempotency, name)
-handler = billing.billing(idempotency.MemoryStore(apply=[].extend), DeadLetterBox())
+import billing, carride_idempotency, carride_idempotency.durable, carride_idempotency.telemetry
+from carride_idempotency.stores.transport import botocore_transport
+from carride_idempotency.testing import DeadLetterBox, Invocation
+for name in carride_idempotency.__all__:
+    getattr(carride_idempotency, name)
+handler = billing.billing(carride_idempotency.MemoryStore(apply=[].extend), DeadLetterBox())
 for _ in range(2):
     handler({"id": "e1", "detail": {"orderID": "order-1", "total": 20}}, Invocation(lambda: 0))
-idempotency.open_store("dynamodb:Table"), botocore_transport()
+carride_idempotency.open_store("dynamodb:Table"), botocore_transport()
 print(*{name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names - {"__main__", "billing"})
 """
 """Uses every public name, the tutorial's handler and both transports; prints the packages that were imported."""
@@ -83,7 +83,7 @@ def test_files_of_the_documentation_run_with_the_wheel_alone(version: str, built
     link(site, "botocore")
     path = f"{site}{os.pathsep}{pages}"
     packages = set(run(python, "-S", "-c", USE, PYTHONPATH=path, IDEMPOTENCY_TRANSPORT="auto").split())
-    assert packages == {"idempotency", "botocore", "jmespath", "dateutil", "six", "urllib3"}
+    assert packages == {"carride_idempotency", "botocore", "jmespath", "dateutil", "six", "urllib3"}
 
     tools.mkdir()
     link(tools, "pytest", "opentelemetry-api")
@@ -102,9 +102,27 @@ def test_build_is_reproducible_and_complete(built: Path, tmp_path: Path) -> None
     names = ZipFile(wheel).namelist()
     assert ZipFile(layer).namelist() == [f"python/{name}" for name in names]
     folder = ROOT / "layers" / "idempotency"
-    source = {str(path.relative_to(folder)) for path in (folder / "idempotency").rglob("*.py")}
-    assert source | {"idempotency/py.typed"} <= set(names)
+    source = {str(path.relative_to(folder)) for path in (folder / "carride_idempotency").rglob("*.py")}
+    assert source | {"carride_idempotency/py.typed"} <= set(names)
     assert not [name for name in names if name.endswith("METADATA") and b"](.." in ZipFile(wheel).read(name)]
+
+
+def test_it_installs_beside_the_package_that_is_called_idempotency(built: Path, tmp_path: Path) -> None:
+    """Another project has that name on PyPI: the two share no file, and both can be used in one process."""
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path)
+    python = tmp_path / "bin" / "python"
+    (site,) = tmp_path.glob("lib/*/site-packages")
+    link(site, "botocore", "idempotency", "pytest")
+    run(UV, "pip", "install", "--offline", "--no-deps", "--python", python, *built.glob("*.whl"))
+    (wheel,) = built.glob("*.whl")
+    theirs = {file.as_posix() for file in distribution("idempotency").files or ()}
+    assert theirs.isdisjoint(ZipFile(wheel).namelist())
+    use = (
+        "import idempotency, carride_idempotency; print(idempotency.__file__, carride_idempotency.Consumer.__module__)"
+    )
+    assert run(python, "-c", use).endswith("idempotency/__init__.py carride_idempotency.consumer\n")
+    (tmp_path / "test_nothing.py").write_text("def test_plugin(crash_everywhere): assert crash_everywhere\n")
+    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_nothing.py", cwd=tmp_path)
 
 
 @pytest.mark.parametrize("fence", ["hcl", "ts"])

@@ -9,14 +9,14 @@ import boto3
 import pytest
 from moto import mock_aws
 
-import idempotency
-from idempotency import Observation
-from idempotency.clock import epoch_ms
-from idempotency.telemetry import span_attributes
-from idempotency.testing import Invocation
+import carride_idempotency
+from carride_idempotency import Observation
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.telemetry import span_attributes
+from carride_idempotency.testing import Invocation
 from tests.idempotency.samples import World, create_tables, event
 
-GUIDE: Final = Path(idempotency.__file__).parents[1] / "README.md"
+GUIDE: Final = Path(carride_idempotency.__file__).parents[1] / "README.md"
 
 
 @pytest.fixture

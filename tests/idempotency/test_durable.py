@@ -11,9 +11,9 @@ from aws_durable_execution_sdk_python import DurableContext, durable_execution
 from aws_durable_execution_sdk_python.config import Duration, MapConfig, StepConfig
 from aws_durable_execution_sdk_python.retries import RetryPresets
 
-from idempotency import Operation, PermanentError
-from idempotency.durable import effect_once, start_once
-from idempotency.testing import Crash
+from carride_idempotency import Operation, PermanentError
+from carride_idempotency.durable import effect_once, start_once
+from carride_idempotency.testing import Crash
 from tests.idempotency.differential import durable
 from tests.idempotency.differential.durable import EFFECT, FUNCTION, Case, Lambda
 from tests.idempotency.samples import create_tables, event

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from idempotency import Operation
-from idempotency.consumer import release, settle
-from idempotency.dead_letters import UNKNOWN
-from idempotency.errors import ConfigurationError, LostLeaseError, NotDoneError, PermanentError
-from idempotency.externals import CANNOT_TELL, NOT_DONE, Done
-from idempotency.operation import downstream_key
-from idempotency.record import Record, unknown_calls
-from idempotency.testing import Crash
+from carride_idempotency import Operation
+from carride_idempotency.consumer import release, settle
+from carride_idempotency.dead_letters import UNKNOWN
+from carride_idempotency.errors import ConfigurationError, LostLeaseError, NotDoneError, PermanentError
+from carride_idempotency.externals import CANNOT_TELL, NOT_DONE, Done
+from carride_idempotency.operation import downstream_key
+from carride_idempotency.record import Record, unknown_calls
+from carride_idempotency.testing import Crash
 from tests.idempotency.samples import World, crash
 
 KEY = "history#k1"

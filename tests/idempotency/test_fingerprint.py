@@ -12,8 +12,8 @@ import msgspec
 import pydantic
 import pytest
 
-from idempotency.decision import differ
-from idempotency.fingerprint import fingerprint
+from carride_idempotency.decision import differ
+from carride_idempotency.fingerprint import fingerprint
 
 
 class Status(enum.Enum):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from idempotency import ConfigurationError, UnfinishedWorkError
+from carride_idempotency import ConfigurationError, UnfinishedWorkError
 from tests.idempotency.samples import World
 
 

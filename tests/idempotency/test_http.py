@@ -10,10 +10,10 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from idempotency import TRANSPORT_ID, ConfigurationError, Operation, RetryableError
-from idempotency.errors import PayloadMismatchError, UnfinishedWorkError
-from idempotency.http import HttpProblemError, idempotency_key
-from idempotency.record import COMPLETED, FAILED, QUARANTINED
+from carride_idempotency import TRANSPORT_ID, ConfigurationError, Operation, RetryableError
+from carride_idempotency.errors import PayloadMismatchError, UnfinishedWorkError
+from carride_idempotency.http import HttpProblemError, idempotency_key
+from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED
 from tests.idempotency.samples import EFFECT, World
 
 NAME: Final = "hidden-name"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idempotency.errors import ConfigurationError, KeyExpressionError, MissingKeyError
-from idempotency.keys import LONGEST_KEY, check_name, extractor, record_key
+from carride_idempotency.errors import ConfigurationError, KeyExpressionError, MissingKeyError
+from carride_idempotency.keys import LONGEST_KEY, check_name, extractor, record_key
 from tests.idempotency.samples import Text
 
 EVENT: dict[str, Any] = {"detail": {"id": "id-1", "data": {"tenant": "north", "stops": ["a", "b"], "zero": 0}}}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from idempotency import ConfigurationError, MemoryStore, Put
-from idempotency.errors import StoreRefusedError
-from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from idempotency.testing import ManualClock
+from carride_idempotency import ConfigurationError, MemoryStore, Put
+from carride_idempotency.errors import StoreRefusedError
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.testing import ManualClock
 
 
 def record(key: str, status: str = COMPLETED, *, expiry: int | None = None) -> Record:

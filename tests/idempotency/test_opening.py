@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import valkey
 
-from idempotency import ConfigurationError, DynamoDBStore, open_store
-from idempotency.stores.valkey import ValkeyStore
+from carride_idempotency import ConfigurationError, DynamoDBStore, open_store
+from carride_idempotency.stores.valkey import ValkeyStore
 
 WORD = "hunter2"
 
@@ -70,19 +70,22 @@ def test_nonsense_is_refused_without_repeating_a_password(address: str) -> None:
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where valkey-py is not deployed, the error says what to add."""
     monkeypatch.setitem(sys.modules, "valkey", None)
-    monkeypatch.delitem(sys.modules, "idempotency.stores.valkey_client", raising=False)
+    monkeypatch.delitem(sys.modules, "carride_idempotency.stores.valkey_client", raising=False)
     with pytest.raises(ConfigurationError, match="package valkey"):
         open_store("valkey://localhost:6379")
 
 
 @pytest.mark.parametrize(
     ("address", "region", "foreign"),
-    [("dynamodb:Idempotency", "eu-west-1", ("valkey", "idempotency.effects")), ("valkey://localhost", "", ("boto",))],
+    [
+        ("dynamodb:Idempotency", "eu-west-1", ("valkey", "carride_idempotency.effects")),
+        ("valkey://localhost", "", ("boto",)),
+    ],
 )
 def test_only_what_was_chosen_is_imported(address: str, region: str, foreign: tuple[str, ...]) -> None:
     """Opening one kind of store does not import the other; Valkey needs neither a region nor an AWS SDK."""
     code = (
-        f"import sys; from idempotency import open_store; open_store({address!r});"
+        f"import sys; from carride_idempotency import open_store; open_store({address!r});"
         f"print([name for name in sys.modules for part in {foreign} if name.startswith(part)])"
     )
     environment = {"PYTHONPATH": "layers/idempotency", "PATH": os.environ["PATH"]}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from idempotency import ConfigurationError, Policy
+from carride_idempotency import ConfigurationError, Policy
 
 LIMITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"window": 2}, {"window": 1}),  # the clock skew is 1 second

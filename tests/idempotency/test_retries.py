@@ -11,13 +11,13 @@ import valkey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idempotency import DynamoDBStore, Update
-from idempotency.errors import EffectsRejectedError, StoreRefusedError, StoreUnavailableError
-from idempotency.record import COMPLETED, Record
-from idempotency.stores.retries import Retries, Verdict
-from idempotency.stores.transport import NoAnswerError, ServiceError
-from idempotency.stores.valkey import ValkeyStore
-from idempotency.testing import ManualClock
+from carride_idempotency import DynamoDBStore, Update
+from carride_idempotency.errors import EffectsRejectedError, StoreRefusedError, StoreUnavailableError
+from carride_idempotency.record import COMPLETED, Record
+from carride_idempotency.stores.retries import Retries, Verdict
+from carride_idempotency.stores.transport import NoAnswerError, ServiceError
+from carride_idempotency.stores.valkey import ValkeyStore
+from carride_idempotency.testing import ManualClock
 
 MOST_TRIES = 6
 UNANSWERED, PASSING, REFUSED = Verdict.UNANSWERED, Verdict.PASSING, Verdict.REFUSED

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from idempotency import BusyError, ConfigurationError, EffectConflictError, Operation, PermanentError, Put
-from idempotency.dead_letters import BEYOND_WINDOW, CORRUPT_RECORD, QUARANTINED, UNKNOWN
-from idempotency.errors import LostLeaseError, StoreUnavailableError
-from idempotency.testing import sqs_event
+from carride_idempotency import BusyError, ConfigurationError, EffectConflictError, Operation, PermanentError, Put
+from carride_idempotency.dead_letters import BEYOND_WINDOW, CORRUPT_RECORD, QUARANTINED, UNKNOWN
+from carride_idempotency.errors import LostLeaseError, StoreUnavailableError
+from carride_idempotency.testing import sqs_event
 from tests.idempotency.samples import TABLE, World, event, fail_with
 
 KEY = "history#k1"

@@ -9,7 +9,7 @@ from botocore.credentials import Credentials as BotocoreCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idempotency.stores.signing import Credentials, Signer
+from carride_idempotency.stores.signing import Credentials, Signer
 
 KEYS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=64)
 VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=64).filter(str.strip)

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from idempotency import sources
-from idempotency.clock import to_ms
-from idempotency.sources import Source, event_ms, is_eventbridge, payload_of
+from carride_idempotency import sources
+from carride_idempotency.clock import to_ms
+from carride_idempotency.sources import Source, event_ms, is_eventbridge, payload_of
 from tests.idempotency.samples import event
 
 DETAIL: Final = {"idempotencyid": "id-1", "data": {"orderID": "order_01"}}

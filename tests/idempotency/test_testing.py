@@ -10,10 +10,17 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from idempotency import ConfigurationError, Consumer, MemoryStore, Operation, Policy, Update
-from idempotency.sources import DYNAMODB_STREAM
-from idempotency.testing import BrokenPromiseError, World, eventbridge_event, http_event, sqs_event, stream_event
-from idempotency.testing.worlds import CRASH_BEFORE, Fault
+from carride_idempotency import ConfigurationError, Consumer, MemoryStore, Operation, Policy, Update
+from carride_idempotency.sources import DYNAMODB_STREAM
+from carride_idempotency.testing import (
+    BrokenPromiseError,
+    World,
+    eventbridge_event,
+    http_event,
+    sqs_event,
+    stream_event,
+)
+from carride_idempotency.testing.worlds import CRASH_BEFORE, Fault
 from tests.idempotency.samples import create_tables
 
 DETAIL: Final = {"idempotencyid": "k1", "data": {"orderID": "order_01"}}

@@ -11,11 +11,11 @@ import valkey
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from idempotency import ConfigurationError
-from idempotency.errors import StoreRefusedError, StoreUnavailableError
-from idempotency.record import IN_PROGRESS, Record
-from idempotency.stores.valkey import ValkeyStore
-from idempotency.testing import ManualClock
+from carride_idempotency import ConfigurationError
+from carride_idempotency.errors import StoreRefusedError, StoreUnavailableError
+from carride_idempotency.record import IN_PROGRESS, Record
+from carride_idempotency.stores.valkey import ValkeyStore
+from carride_idempotency.testing import ManualClock
 
 KEY = "history#order_01"
 LEASE_MS = 30_000

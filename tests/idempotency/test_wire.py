@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from boto3.dynamodb.types import TypeDeserializer
 
-from idempotency import marshalling
-from idempotency.effects import Check, Delete, Keep, Put, Update, action_of, prepared
-from idempotency.errors import EffectsRejectedError
+from carride_idempotency import marshalling
+from carride_idempotency.effects import Check, Delete, Keep, Put, Update, action_of, prepared
+from carride_idempotency.errors import EffectsRejectedError
 from tests.idempotency.samples import Text
 
 Status = enum.Enum("Status", {"PAID": "PAID"}, type=str)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from carride import telemetry
 from carride.events import DETAIL_TYPE, RideEvent
 from carride.facts import CarRideCompleted
-from idempotency import observation
+from carride_idempotency import observation
 from ops.audit.evidence import CONSUMERS
 from ops.audit.reading import Tail
 from ops.desk import open_browser

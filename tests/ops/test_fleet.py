@@ -9,7 +9,7 @@ from moto import mock_aws
 
 import assignments as city
 from assignment_table import free
-from idempotency import marshalling
+from carride_idempotency import marshalling
 from ops.fleet import cars, seed
 from tests.ops.world import create_table
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from carride.events import idempotency_id
-from idempotency import observation
+from carride_idempotency import observation
 from ops.audit.evidence import (
     CONSUMERS,
     LOG_RULE_DLQ,

@@ -12,7 +12,7 @@ from moto import mock_aws
 from carride.events import RideEvent
 from carride.facts import Fact
 from carride.outbox import outbox_item
-from idempotency import marshalling
+from carride_idempotency import marshalling
 from ops.outbox import entry_of, republish, written
 from ops.stack import OperatorError
 from tests.carride.fakes import FakeBus, FakeQueue, client_error

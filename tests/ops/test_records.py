@@ -11,11 +11,11 @@ from moto import mock_aws
 
 from carride.events import idempotency_id
 from carride.region_fence import mark
-from idempotency.clock import epoch_ms
-from idempotency.decision import Busy, ClaimRequest, Corrupt, Done, Limits, Quarantined, Write, decide
-from idempotency.externals import states
-from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from idempotency.stores.dynamodb import item_of, record_of
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.decision import Busy, ClaimRequest, Corrupt, Done, Limits, Quarantined, Write, decide
+from carride_idempotency.externals import states
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.stores.dynamodb import item_of, record_of
 from ops import records
 from ops.cli.verbs import Plan
 from ops.letters import COUNTS

@@ -14,9 +14,9 @@ from moto import mock_aws
 
 import ops.cli.looks  # noqa: F401 - how letters look
 from carride.entry import BusEntry
-from idempotency.clock import epoch_ms
-from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from idempotency.stores.dynamodb import item_of, record_of
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.stores.dynamodb import item_of, record_of
 from ops import letters, records, redrive
 from ops.audit.queues import peek
 from ops.cli.show import console, show

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from idempotency import observation
+from carride_idempotency import observation
 from ops.audit.evidence import (
     CONSUMERS,
     DISPATCH,

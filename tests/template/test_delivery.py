@@ -8,8 +8,8 @@ import botocore.session
 import pytest
 
 from carride import clients
-from idempotency.dead_letters import DeadLetter, SqsDeadLetters
-from idempotency.stores.transport import botocore_transport
+from carride_idempotency.dead_letters import DeadLetter, SqsDeadLetters
+from carride_idempotency.stores.transport import botocore_transport
 from infrastructure.rules import house_rules
 from infrastructure.transformed import Stack, named, stack
 from tests.template.stack import options

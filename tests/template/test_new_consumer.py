@@ -146,7 +146,7 @@ def test_a_second_consumer_can_follow(copied: Path, tmp_path: Path) -> None:
         ("YAML", ["null", "true", "yes", "on", "n"]),
         ("PartnersRule", ["partners"]),
         ("ProducerDlq", ["producer"]),
-        ("import", ["json", "assignments", "idempotency", "local", "botocore", "settlement"]),
+        ("import", ["json", "assignments", "carride_idempotency", "local", "botocore", "settlement"]),
     ],
 )
 def test_a_name_that_cannot_be_used_is_refused(copied: Path, problem: str, names: list[str]) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from idempotency import observation
+from carride_idempotency import observation
 from infrastructure.transformed import ROOT, Stack, source, stack
 
 NAMESPACE: Final = {"Fn::Sub": "CarRide/${AWS::StackName}"}

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from carride.publisher import Publisher
-from idempotency import Policy
+from carride_idempotency import Policy
 from infrastructure.transformed import ROOT, named, source
 
 RESOURCES: Final = source()["Resources"]

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from carride.outbox import KEPT
-from idempotency.policy import DAY, Policy
+from carride_idempotency.policy import DAY, Policy
 from infrastructure.transformed import Stack, source
 
 PRESETS: Final = source()["Mappings"]["Retentions"]

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from idempotency import Consumer, Operation, SqsDeadLetters, Update, open_store
+from carride_idempotency import Consumer, Operation, SqsDeadLetters, Update, open_store
 
 dead_letters = SqsDeadLetters(os.environ["DEAD_LETTER_QUEUE_URL"])
 consumer: Consumer[dict[str, Any]] = Consumer(

@@ -15,7 +15,7 @@ from api.simulations import Simulate
 from api.tables import Page, RideView
 from carride.bookings import Booking
 from carride.ride import CustomerID, OrderID, Ride
-from idempotency.http import KEY_PATTERN, MEDIA_TYPE, REPLAYED_HEADER
+from carride_idempotency.http import KEY_PATTERN, MEDIA_TYPE, REPLAYED_HEADER
 
 _JSON: Final = "application/json"
 _SCHEMAS: Final = "#/components/schemas/{name}"

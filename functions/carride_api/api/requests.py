@@ -14,7 +14,7 @@ from api.problems import Kind, refused
 from carride.decoding import FieldError, shaped
 from carride.ride import CustomerID, OrderID
 from carride.telemetry import current_trace
-from idempotency.http import HttpProblemError, idempotency_key
+from carride_idempotency.http import HttpProblemError, idempotency_key
 
 if TYPE_CHECKING:
     from api.simulations import Simulate

@@ -25,10 +25,10 @@ from carride.facts import CarRideCreated, Fact
 from carride.items import Outbox
 from carride.overdue import text
 from carride.telemetry import logger
-from idempotency import Operation, Put, RetryableError
-from idempotency.http import HttpProblemError
-from idempotency.stores import Store
-from idempotency.stores.transport import NoAnswerError, ServiceError
+from carride_idempotency import Operation, Put, RetryableError
+from carride_idempotency.http import HttpProblemError
+from carride_idempotency.stores import Store
+from carride_idempotency.stores.transport import NoAnswerError, ServiceError
 
 if TYPE_CHECKING:
     from api.simulations import Simulate

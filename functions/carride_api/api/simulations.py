@@ -14,9 +14,9 @@ from carride.clients import lambda_client
 from carride.decoding import FieldError, json_name
 from carride.simulation import Mode, Share, Simulation, Spec
 from carride.telemetry import logger
-from idempotency import Consumer, Policy, RetryableError
-from idempotency.errors import PayloadMismatchError
-from idempotency.stores import Store
+from carride_idempotency import Consumer, Policy, RetryableError
+from carride_idempotency.errors import PayloadMismatchError
+from carride_idempotency.stores import Store
 
 _DEFAULT_RIDES: Final = 10
 _LONGEST_S: Final = 800  # to publish all events; the simulator may run for 900 seconds

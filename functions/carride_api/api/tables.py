@@ -13,7 +13,7 @@ from carride.dynamodb import DynamoDB
 from carride.history import TimelineEntry, merged, of_ride, timeline_of
 from carride.overdue import text
 from carride.ride import OrderID, Ride
-from idempotency import marshalling
+from carride_idempotency import marshalling
 
 type _Position = tuple[Annotated[datetime, Meta(tz=True)], OrderID]
 """The end of a page: bookedAt and orderID, without the customer, so that a token reveals no other customer's rides."""

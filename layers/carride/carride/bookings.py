@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from carride.overdue import opened, text
 from carride.ride import OPEN, Ride
-from idempotency import Put, marshalling
+from carride_idempotency import Put, marshalling
 
 
 class Booking(Ride, frozen=True, kw_only=True):

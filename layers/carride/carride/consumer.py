@@ -9,14 +9,14 @@ from msgspec import Struct
 from carride.events import RideEvent, parse_event
 from carride.items import Outbox
 from carride.telemetry import labels, observe
-from idempotency import Consumer, Policy, SqsDeadLetters, open_store
-from idempotency.policy import DAY
+from carride_idempotency import Consumer, Policy, SqsDeadLetters, open_store
+from carride_idempotency.policy import DAY
 
 if TYPE_CHECKING:
-    from idempotency.dead_letters import DeadLetters
-    from idempotency.observation import Observer
-    from idempotency.stores import Store
-    from idempotency.stores.transport import Transport
+    from carride_idempotency.dead_letters import DeadLetters
+    from carride_idempotency.observation import Observer
+    from carride_idempotency.stores import Store
+    from carride_idempotency.stores.transport import Transport
 
 
 class ConsumerSettings(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from idempotency.stores.transport import NoAnswerError, ServiceError, Transport
+from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport
 
 CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 

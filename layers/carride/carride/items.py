@@ -13,7 +13,7 @@ from carride.facts import Fact
 from carride.history import EVENT_PREFIX
 from carride.outbox import KEPT, outbox_item
 from carride.overdue import opened
-from idempotency import Put, Update
+from carride_idempotency import Put, Update
 
 
 class Stored(NamedTuple):

@@ -15,7 +15,7 @@ from aws_lambda_powertools import Logger
 
 if TYPE_CHECKING:
     from carride.events import RideEvent
-    from idempotency.observation import Observation
+    from carride_idempotency.observation import Observation
 
 DELIVERY: Final = "delivery"  # the message of a delivery's log line
 

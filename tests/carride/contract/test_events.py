@@ -12,8 +12,8 @@ from jsonschema import Draft4Validator, FormatChecker, ValidationError
 from carride.events import ContractError, parse_event
 from carride.facts import FACTS
 from carride.simulation import Kind, Mode, Simulation, Spec
+from carride_idempotency.fingerprint import fingerprint
 from contract.schemas import schema
-from idempotency.fingerprint import fingerprint
 from tests.carride.rides import NOW
 
 PAST: Final = [json.loads(line) for line in (Path(__file__).parent / "past_events.jsonl").read_text().splitlines()]

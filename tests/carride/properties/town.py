@@ -17,12 +17,20 @@ from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import FACTS, CarRideCreated, CarRideOverdue, Fact
 from carride.overdue import LIMIT
 from carride.ride import Ride
+from carride_idempotency import BatchFailedError, BusyError, EffectConflictError
+from carride_idempotency.errors import RetryableError
+from carride_idempotency.stores.transport import NoAnswerError
+from carride_idempotency.testing import Crash
+from carride_idempotency.testing.worlds import (
+    ANSWER_LOST,
+    CRASH_AFTER,
+    CRASH_BEFORE,
+    NO_FAULT,
+    OVERTAKEN,
+    REQUEST_LOST,
+    Fault,
+)
 from gateway import GatewayUnavailableError
-from idempotency import BatchFailedError, BusyError, EffectConflictError
-from idempotency.errors import RetryableError
-from idempotency.stores.transport import NoAnswerError
-from idempotency.testing import Crash
-from idempotency.testing.worlds import ANSWER_LOST, CRASH_AFTER, CRASH_BEFORE, NO_FAULT, OVERTAKEN, REQUEST_LOST, Fault
 from local.simulated_gateway import Books, Troubles
 from tests.carride.rides import NOW
 from tests.functions.gateways import FakeGateway

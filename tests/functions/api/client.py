@@ -9,7 +9,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from idempotency import marshalling
+from carride_idempotency import marshalling
 from local.local_aws import LocalAws, Stack
 
 BOOKING: Final = {"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 1250}

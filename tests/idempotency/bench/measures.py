@@ -18,7 +18,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from carride.events import SOURCE, RideEvent, parse_event
-from idempotency.stores.transport import ServiceError
+from carride_idempotency.stores.transport import ServiceError
 from infrastructure import costs
 from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer

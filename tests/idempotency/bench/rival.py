@@ -22,9 +22,9 @@ from msgspec import Struct
 from carride.events import RideEvent, parse_event
 from carride.items import Outbox
 from carride.telemetry import observe
-from idempotency import marshalling
-from idempotency.effects import Keep, action_of
-from idempotency.observation import Observation
+from carride_idempotency import marshalling
+from carride_idempotency.effects import Keep, action_of
+from carride_idempotency.observation import Observation
 
 shared: Any = None
 """A client for everything; None: each part makes its own, as documented."""

@@ -37,7 +37,7 @@ def make(side: str, function: str) -> Any:
 
             config = Config(retries={"mode": "standard", "total_max_attempts": 1}, parameter_validation=False)
             rival.shared = get_session().create_client("dynamodb", config=config)
-        from idempotency.stores import transport  # noqa: PLC0415 - as above
+        from carride_idempotency.stores import transport  # noqa: PLC0415 - as above
 
         transport.dynamodb_transport = lambda: transport.BotocoreTransport(rival.client(), 1.5)
         sys.modules["carride.consumer"] = rival
@@ -72,5 +72,5 @@ if __name__ == "__main__":
     number, memory = len(deliveries) - 1, pages * os.sysconf("SC_PAGESIZE") / 2**20
     measured = {"new": new_ms / number, "wall": wall_ms / number, "duplicate": duplicate_ms / number}
     assert side != "here" or "botocore.client" not in sys.modules, "what goes well needs no botocore"
-    assert Path(sys.modules["idempotency"].__cached__).exists(), "packages have byte code"
+    assert Path(sys.modules["carride_idempotency"].__cached__).exists(), "packages have byte code"
     print(json.dumps({"cold": cold_ms, "memory": memory} | measured), file=out)

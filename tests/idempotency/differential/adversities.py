@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from idempotency.externals import NOT_DONE, Done
-from idempotency.testing import Crash, http_event, sqs_event
+from carride_idempotency.externals import NOT_DONE, Done
+from carride_idempotency.testing import Crash, http_event, sqs_event
 from tests.idempotency.differential.sides import EventWork, Side, Work
 from tests.idempotency.differential.world import LOST, World, inside
 from tests.idempotency.samples import event

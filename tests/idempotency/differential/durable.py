@@ -1,4 +1,4 @@
-"""AWS's durable functions as documented, and with `idempotency.durable`, on their local runner."""
+"""AWS's durable functions as documented, and with `carride_idempotency.durable`, on their local runner."""
 
 import dataclasses
 import json
@@ -19,11 +19,11 @@ from botocore.awsrequest import AWSResponse
 from botocore.compat import HTTPHeaders
 from moto.core.botocore_stubber import MockRawResponse
 
-from idempotency import Consumer, DynamoDBStore, Operation, Policy, Update
-from idempotency.durable import effect_once, start_once
-from idempotency.effects import action_of
-from idempotency.stores.transport import botocore_transport
-from idempotency.testing import Crash
+from carride_idempotency import Consumer, DynamoDBStore, Operation, Policy, Update
+from carride_idempotency.durable import effect_once, start_once
+from carride_idempotency.effects import action_of
+from carride_idempotency.stores.transport import botocore_transport
+from carride_idempotency.testing import Crash
 from infrastructure.costs import PRICES, Price
 from tests.idempotency.differential.adversities import raising
 from tests.idempotency.differential.world import ACCOUNT, LOST, POINTS, TABLE, World, inside
@@ -228,7 +228,7 @@ LambdaClient.initialize_client()
 durable_execution(lambda event, context: None)
 """,
     ALONE: """
-from idempotency import Consumer, open_store
+from carride_idempotency import Consumer, open_store
 Consumer("points", open_store("dynamodb:Idempotency"), key="id").event_handler(lambda event, operation: None)
 """,
 }

@@ -18,8 +18,8 @@ from aws_lambda_powertools.utilities.idempotency import (
     idempotent_function,
 )
 
-from idempotency import Consumer, DynamoDBStore, lambda_deadline
-from idempotency.stores.transport import botocore_transport
+from carride_idempotency import Consumer, DynamoDBStore, lambda_deadline
+from carride_idempotency.stores.transport import botocore_transport
 from tests.idempotency.differential.world import POWERTOOLS_TABLE, TABLE, World
 
 type Work = Callable[..., object]

@@ -26,8 +26,8 @@ from moto import mock_aws
 from moto.core.botocore_stubber import MockRawResponse
 from moto.core.models import botocore_stubber
 
-from idempotency import testing
-from idempotency.testing import Crash, Inline, Invocation, ManualClock
+from carride_idempotency import testing
+from carride_idempotency.testing import Crash, Inline, Invocation, ManualClock
 from tests.idempotency.samples import create_tables
 
 POWERTOOLS_TABLE: Final = "Powertools"

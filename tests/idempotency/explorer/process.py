@@ -10,16 +10,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from idempotency import Put
-from idempotency.dead_letters import DeadLetter, DeadLetterError
-from idempotency.delivery import Answer, Delivery
-from idempotency.effects import Effect
-from idempotency.errors import IdempotencyError, PermanentError, RetryableError, StoreUnavailableError
-from idempotency.externals import NOT_DONE, Done
-from idempotency.operation import Operation
-from idempotency.policy import Policy
-from idempotency.record import IN_PROGRESS, Record
-from idempotency.runner import Runner, Started
+from carride_idempotency import Put
+from carride_idempotency.dead_letters import DeadLetter, DeadLetterError
+from carride_idempotency.delivery import Answer, Delivery
+from carride_idempotency.effects import Effect
+from carride_idempotency.errors import IdempotencyError, PermanentError, RetryableError, StoreUnavailableError
+from carride_idempotency.externals import NOT_DONE, Done
+from carride_idempotency.operation import Operation
+from carride_idempotency.policy import Policy
+from carride_idempotency.record import IN_PROGRESS, Record
+from carride_idempotency.runner import Runner, Started
 
 type Kind = Literal["put if absent", "compare and swap", "update if owner", "work", "call", "probe", "send", "end"]
 """What a process asks for. At its ``end`` it has returned or raised; its transport does not know yet."""

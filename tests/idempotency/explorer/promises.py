@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from idempotency.observation import NEW, RETRIED, TAKEOVER
-from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.observation import NEW, RETRIED, TAKEOVER
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from tests.idempotency.explorer.process import Process, token
 
 _RAN: Final = frozenset({NEW, RETRIED, TAKEOVER})

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from idempotency.policy import DAY, Policy
+from carride_idempotency.policy import DAY, Policy
 from tests.idempotency.explorer.process import Machine, Message
 from tests.idempotency.explorer.world import Scenario
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from idempotency import observation
+from carride_idempotency import observation
 from tests.idempotency.explorer.__main__ import main
 from tests.idempotency.explorer.scenarios import SCENARIOS, machine
 from tests.idempotency.explorer.world import Scenario, explore
@@ -60,7 +60,7 @@ def test_a_broken_promise_is_shown_step_by_step(
 ) -> None:
     """A broken promise exits with status 1 and prints a readable timeline."""
     assert main(["--scenario", "deadlines"]) == 0
-    monkeypatch.setattr("idempotency.stores.may_put_if_absent", lambda found: True)
+    monkeypatch.setattr("carride_idempotency.stores.may_put_if_absent", lambda found: True)
     assert main(["--scenario", "deadlines"]) == 1
     claim = "[IN_PROGRESS of %s, attempt 1, lease 6000 ms] takes place"
     timeline = (

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from idempotency import stores
-from idempotency.record import IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency import stores
+from carride_idempotency.record import IN_PROGRESS, QUARANTINED, Record
 from tests.idempotency.explorer.process import WRITES, Machine, Message, Process, Processes, Reply, Request, Word, token
 from tests.idempotency.explorer.promises import Broken, require, require_of_process, require_of_write
 

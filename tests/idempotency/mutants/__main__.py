@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[3]
 CATALOGUE: Final = Path(__file__).with_name("catalogue.txt")
-LAYER: Final = Path("layers/idempotency/idempotency")
+LAYER: Final = Path("layers/idempotency/carride_idempotency")
 COPIED: Final = ("docs", "layers", "local", "ops", "infrastructure", "tests/idempotency", "tests/conftest.py")
 SEEDS: Final = "3000"
 """How many seeds the simulation may need to find a broken promise."""

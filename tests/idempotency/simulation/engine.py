@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from greenlet import getcurrent, greenlet
 
-from idempotency.testing import ManualClock
+from carride_idempotency.testing import ManualClock
 
 _LONGEST_MS: Final = 90 * 86_400_000
 _MOST_STEPS: Final = 400_000

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from idempotency import Consumer, Operation, PermanentError, RetryableError, Update, observation
-from idempotency.externals import NOT_DONE, Done
-from idempotency.observation import Observation
-from idempotency.sources import EVENTBRIDGE, SQS
-from idempotency.testing import START_MS
+from carride_idempotency import Consumer, Operation, PermanentError, RetryableError, Update, observation
+from carride_idempotency.externals import NOT_DONE, Done
+from carride_idempotency.observation import Observation
+from carride_idempotency.sources import EVENTBRIDGE, SQS
+from carride_idempotency.testing import START_MS
 from tests.idempotency.simulation.engine import Machine, here
 from tests.idempotency.simulation.network import Network, number_in
 

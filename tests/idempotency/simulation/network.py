@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from idempotency.dead_letters import DeadLetter, DeadLetterError
-from idempotency.record import Record
-from idempotency.stores.dynamodb import record_of
-from idempotency.stores.transport import ServiceError
-from idempotency.testing import START_MS, FakeDynamoDB, World
+from carride_idempotency.dead_letters import DeadLetter, DeadLetterError
+from carride_idempotency.record import Record
+from carride_idempotency.stores.dynamodb import record_of
+from carride_idempotency.stores.transport import ServiceError
+from carride_idempotency.testing import START_MS, FakeDynamoDB, World
 from tests.idempotency.simulation.engine import OUTSIDE, Killed, Machine, Simulation, here
 from tests.idempotency.simulation.plan import Fault, Message, Plan
 

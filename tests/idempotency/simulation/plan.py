@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from idempotency.policy import DAY, Policy
+from carride_idempotency.policy import DAY, Policy
 
 WORLDS: Final[Mapping[str, str]] = {
     "queue": "an SQS queue: duplicates, receive counts, redrive, partial failures",

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from idempotency import release
-from idempotency.dead_letters import BEYOND_WINDOW, QUARANTINED, UNKNOWN, DeadLetter
-from idempotency.record import COMPLETED
-from idempotency.testing import START_MS
+from carride_idempotency import release
+from carride_idempotency.dead_letters import BEYOND_WINDOW, QUARANTINED, UNKNOWN, DeadLetter
+from carride_idempotency.record import COMPLETED
+from carride_idempotency.testing import START_MS
 from tests.idempotency.simulation.engine import RestlessError
 from tests.idempotency.simulation.network import COMPANY, Entry, Network, number_in
 from tests.idempotency.simulation.plan import PASSING, THE_CODES_FAULT, UNREADABLE, Message, Plan

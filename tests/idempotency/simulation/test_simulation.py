@@ -37,7 +37,7 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
 
 def test_a_broken_promise_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A fault in the layer is found, and its seed and timeline are printed."""
-    monkeypatch.setattr("idempotency.runner.is_takeover", lambda step, me: False)
+    monkeypatch.setattr("carride_idempotency.runner.is_takeover", lambda step, me: False)
     assert main(["--stop", "--seeds", "300", "--world", "queue"]) == 1
     shown = capsys.readouterr().out
     assert "it is healthy and was given up, QUARANTINED" in shown

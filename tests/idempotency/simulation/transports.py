@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from idempotency.testing import Invocation, eventbridge_event, sqs_event
+from carride_idempotency.testing import Invocation, eventbridge_event, sqs_event
 from tests.idempotency.simulation.engine import Killed, Machine
 from tests.idempotency.simulation.handlers import Handler, Shop
 from tests.idempotency.simulation.network import Call, Entry, Network

@@ -23,14 +23,14 @@ from valkey.backoff import NoBackoff
 from valkey.exceptions import ReadOnlyError
 from valkey.retry import Retry
 
-from idempotency import DynamoDBStore, EffectConflictError, MemoryStore, Update
-from idempotency.effects import Check, Effect
-from idempotency.stores import Store
-from idempotency.stores.lean import LeanTransport
-from idempotency.stores.signing import Credentials
-from idempotency.stores.transport import BotocoreTransport, Transport
-from idempotency.stores.valkey import ValkeyStore
-from idempotency.testing import FakeDynamoDB
+from carride_idempotency import DynamoDBStore, EffectConflictError, MemoryStore, Update
+from carride_idempotency.effects import Check, Effect
+from carride_idempotency.stores import Store
+from carride_idempotency.stores.lean import LeanTransport
+from carride_idempotency.stores.signing import Credentials
+from carride_idempotency.stores.transport import BotocoreTransport, Transport
+from carride_idempotency.stores.valkey import ValkeyStore
+from carride_idempotency.testing import FakeDynamoDB
 from local import valkey_server
 from local.local_aws import LocalAws
 from tests.conftest import SHELL

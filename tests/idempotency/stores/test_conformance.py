@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pytest
 
-from idempotency import EffectConflictError, Update
-from idempotency.clock import epoch_ms
-from idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from idempotency.stores import may_compare_and_swap, may_put_if_absent, may_update_if_owner
+from carride_idempotency import EffectConflictError, Update
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.stores import may_compare_and_swap, may_put_if_absent, may_update_if_owner
 from tests.idempotency.stores.backends import FIRST_CHARGE, Backend
 
 KEY: Final = "history#order_01"

@@ -25,9 +25,9 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from idempotency.stores.lean import Guarded, LeanTransport, UnusableError, _received, lean_transport
-from idempotency.stores.signing import ContainerCredentials, Credentials, CredentialsError
-from idempotency.stores.transport import (
+from carride_idempotency.stores.lean import Guarded, LeanTransport, UnusableError, _received, lean_transport
+from carride_idempotency.stores.signing import ContainerCredentials, Credentials, CredentialsError
+from carride_idempotency.stores.transport import (
     BOTOCORE_USED,
     BotocoreTransport,
     NoAnswerError,

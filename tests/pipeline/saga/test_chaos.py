@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from carride.simulation import Spec
-from idempotency import MemoryStore
+from carride_idempotency import MemoryStore
 from local import chaos
 from local.chaos import cloud_without, mix, rehearse
 from local.command import Progress

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from carride_idempotency.clock import epoch_ms
 from gateway import Call, Charge, GatewayAnswerError, GatewayError, GatewayRefusedError, GatewayUnavailableError, Status
 from gateway_client import Bearer, HttpGateway
-from idempotency.clock import epoch_ms
 from local.simulated_gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
 
 READ_TIMEOUT_S = 0.25

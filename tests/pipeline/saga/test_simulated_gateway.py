@@ -4,7 +4,7 @@ from typing import Any
 
 import urllib3
 
-from idempotency import marshalling
+from carride_idempotency import marshalling
 from local.local_aws import LocalAws
 from tests.carride.rides import Life
 from tests.carride.rides import event as event_of

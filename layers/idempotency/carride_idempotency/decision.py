@@ -1,0 +1,365 @@
+"""Decides what to do next about one key: pure functions of the stored record, the claim request and the time.
+
+They use no I/O, no clock and no randomness. Their caller (the runner, or the explorer in the tests) performs the
+returned step and asks again with the record that it found. The life of a claim, and the words of the conditions::
+
+      claim               now              lease_ms      + skew            expiry       + skew
+    ────┼──────────────────┼──────────────────┼─────────────┼──── … ─────────┼─────────────┼──────▶ time
+        │◀──────────────── live: nobody else runs ────────▶ │ may be taken over
+        │◀─────────────────────────── remembered ───────────────────────────────────────▶ │ over: forgotten
+
+A record is judged in this order: our own token → window over → fingerprint → status.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from carride_idempotency.policy import no_backoff
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
+
+LONGEST_LEASE_MS = 900_000
+"""A Lambda invocation lasts 15 minutes at most, and so does a policy's lease."""
+TTL_BEYOND_LEASE_S = 3600
+"""The TTL of a live claim ends an hour after its lease, so that DynamoDB never deletes a claim that still holds."""
+
+
+class Limits(NamedTuple):
+    """A policy in the protocol's units."""
+
+    window_s: int
+    max_attempts: int
+    lease_ms: int
+    margin_ms: int
+    skew_ms: int
+    same_delivery_takes_over: bool
+    quarantines_crashes: bool = False
+    backoff: Callable[[int], float] = no_backoff
+
+
+class Outcome(NamedTuple):
+    """How a run ended: its result, or its error."""
+
+    status: str
+    result: str | None = None
+    error: str | None = None
+    """Why the run failed; for a completed run, why its result was not stored."""
+    permanent: bool = False
+    counted: bool = True
+    """Whether a failure uses up an attempt."""
+
+
+class ClaimRequest(NamedTuple):
+    """Inputs to a claim."""
+
+    key: str
+    owner: str
+    fingerprint: str | None
+    delivery: str | None
+    region: str | None
+    deadline_ms: int | None
+    """When the invocation is stopped; ``None`` outside Lambda."""
+    renewed: bool
+    """Heartbeats renew the lease: it is short, and independent of the deadline."""
+    limits: Limits
+    outcome: Outcome | None = None
+    """Set in atomic mode, where the run comes first and no claim is written."""
+    event: str | None = None
+    """The raw event, kept with a failure."""
+
+
+# ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Write(NamedTuple):
+    """Write ``record`` if the key is absent (``seen`` is None) or still as ``seen``; then decide on what is there."""
+
+    seen: Record | None
+    record: Record
+
+
+class _Judged(NamedTuple):
+    """A step that holds nothing but the judged record."""
+
+    record: Record
+
+
+class Run(_Judged):
+    """We hold the claim: run the handler."""
+
+
+class Done(_Judged):
+    """The operation is complete: answer with its stored result."""
+
+
+class Failed(_Judged):
+    """Our own failure is recorded: raise the error."""
+
+
+class Busy(NamedTuple):
+    """Another attempt holds the key for at most ``lease_left_ms``."""
+
+    record: Record
+    lease_left_ms: int
+
+
+class BackingOff(NamedTuple):
+    """The key failed and may not be tried again for ``wait_ms``."""
+
+    record: Record
+    wait_ms: int
+
+
+class Mismatch(_Judged):
+    """The key is known with another payload."""
+
+
+class Quarantined(_Judged):
+    """The key is quarantined: never run it, and dead-letter the event if that was not done."""
+
+
+class Corrupt(_Judged):
+    """The record is invalid: leave it as it is."""
+
+
+type Step = Write | Run | Done | Failed | Busy | BackingOff | Mismatch | Quarantined | Corrupt
+type Ending = Done | Failed | Quarantined | None
+"""None: another attempt took the claim over and has not completed it, or the record was deleted."""
+
+_END: Final[dict[str, type[Done | Failed | Quarantined]]] = {COMPLETED: Done, FAILED: Failed, QUARANTINED: Quarantined}
+"""The steps for our own record that has ended."""
+
+
+# ── Records ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lease_until(request: ClaimRequest, now_ms: int) -> int:
+    """Return when a claim or heartbeat made now ends: at most the margin after the invocation's deadline."""
+    limits = request.limits
+    if request.deadline_ms is None:
+        return now_ms + limits.lease_ms
+    end = request.deadline_ms + limits.margin_ms
+    return min(now_ms + limits.lease_ms, end) if request.renewed else end
+
+
+def attempt(request: ClaimRequest, now_ms: int, seen: Record | None = None) -> Record:
+    """Return the record that the request's next attempt writes: a claim, or in atomic mode the finished outcome."""
+    outcome = request.outcome
+    lease_ms = None if outcome is not None else lease_until(request, now_ms)
+    claim = Record(
+        request.key,
+        IN_PROGRESS,
+        request.owner,
+        1 if seen is None else seen.attempt + 1,
+        lease_ms,
+        None if lease_ms is None else _claim_expiry(request, lease_ms, now_ms),
+        request.fingerprint,
+        request.delivery,
+        request.region,
+        now_ms if seen is None else seen.created_ms,
+        now_ms,
+        externals=None if seen is None else seen.externals,
+    )
+    return claim if outcome is None else settled(claim, outcome, request, now_ms)
+
+
+def settled(claim: Record, outcome: Outcome, request: ClaimRequest, now_ms: int) -> Record:
+    """Return the record that ends ``claim``: COMPLETED, FAILED, or QUARANTINED when no attempt is left."""
+    limits = request.limits
+    if outcome.status == COMPLETED:
+        key, _, owner, number, _, _, fingerprint, delivery, region, created_ms, *_ = claim
+        known = (fingerprint, delivery, region, created_ms)  # by position: `_replace` takes twice as long
+        expiry = now_ms // 1000 + limits.window_s
+        return Record(key, COMPLETED, owner, number, None, expiry, *known, now_ms, outcome.result, outcome.error)
+    if outcome.permanent or (outcome.counted and claim.attempt >= limits.max_attempts):
+        return quarantined(claim, request, now_ms, outcome.error)
+    wait_s = limits.backoff(claim.attempt)
+    return claim._replace(
+        status=FAILED,
+        attempt=claim.attempt if outcome.counted else claim.attempt - 1,
+        lease_ms=None,
+        expiry=now_ms // 1000 + limits.window_s,
+        updated_ms=now_ms,
+        error=outcome.error,
+        retry_ms=now_ms + int(wait_s * 1000) if wait_s > 0 else None,
+        event=request.event,
+    )
+
+
+def quarantined(seen: Record, request: ClaimRequest, now_ms: int, error: str | None) -> Record:
+    """Return ``seen`` quarantined: with its attempt and without an expiry. No ``error`` means an unknown outcome.
+
+    A record of another claim gets a token that no claim has: a late ``dead_lettered`` update, after an operator's
+    release, must not change a record that this delivery has written under its own token.
+    """
+    return seen._replace(
+        status=QUARANTINED,
+        owner=request.owner if seen.owner == request.owner else f"{request.owner}/{now_ms}",
+        lease_ms=None,
+        expiry=None,
+        updated_ms=now_ms,
+        error=error,
+        retry_ms=None,
+        dead_lettered=False,
+        event=request.event,
+    )
+
+
+def renewed(claim: Record, request: ClaimRequest, now_ms: int) -> Record:
+    """Return ``claim`` with a later lease and TTL, as a heartbeat writes it."""
+    lease_ms = lease_until(request, now_ms)
+    return claim._replace(lease_ms=lease_ms, expiry=_claim_expiry(request, lease_ms, now_ms), updated_ms=now_ms)
+
+
+def intended(claim: Record, request: ClaimRequest, now_ms: int) -> Record:
+    """Return ``claim`` as it is written before an external call: a heartbeat that was sent before it is refused."""
+    beat = renewed(claim, request, now_ms)
+    return beat._replace(lease_ms=max(beat.lease_ms or 0, (claim.lease_ms or 0) + 1))
+
+
+def released(seen: Record, owner: str, now_ms: int, window_s: int) -> Record:
+    """Return a quarantined or corrupt record released by an operator: its next delivery is attempt 1."""
+    return seen._replace(
+        status=FAILED,
+        owner=owner,
+        attempt=0,
+        lease_ms=None,
+        expiry=now_ms // 1000 + window_s,
+        updated_ms=now_ms,
+        retry_ms=None,
+        dead_lettered=False,
+    )
+
+
+def _claim_expiry(request: ClaimRequest, lease_ms: int, now_ms: int) -> int:
+    return max(now_ms // 1000 + request.limits.window_s, lease_ms // 1000 + TTL_BEYOND_LEASE_S)
+
+
+# ── Decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def decide(found: Record | None, request: ClaimRequest, now_ms: int) -> Step:
+    """Decide on the record found under the key, which may be our own."""
+    if found is None:
+        return Write(None, attempt(request, now_ms))
+    if found.owner == request.owner:
+        return _decide_own(found, request, now_ms)
+    status = found.status
+    if status in (COMPLETED, FAILED) and is_over(found, request.limits, now_ms):
+        return Write(found, attempt(request, now_ms, found._replace(attempt=0, created_ms=now_ms)))
+    if differ(found.fingerprint, request.fingerprint):
+        return Mismatch(found)
+    if status == COMPLETED:
+        return Done(found)
+    if status == IN_PROGRESS:
+        return _decide_in_progress(found, request, now_ms)
+    if status == FAILED:
+        return _decide_failed(found, request, now_ms)
+    if status == QUARANTINED:
+        return Quarantined(found)
+    return Corrupt(found)
+
+
+def _decide_own(found: Record, request: ClaimRequest, now_ms: int) -> Step:
+    if is_corrupt(found):
+        return Corrupt(found)
+    if found.lease_ms is None or found.status != IN_PROGRESS:
+        return _END[found.status](found)
+    # The answer came late, so less than half of the lease is left. Under a deadline the lease is always whole, because
+    # it ends with the invocation whenever it was written.
+    if found.lease_ms + request.limits.lease_ms // 2 < lease_until(request, now_ms):
+        return Write(found, renewed(found, request, now_ms))
+    return Run(found)
+
+
+def _decide_in_progress(found: Record, request: ClaimRequest, now_ms: int) -> Step:
+    if found.lease_ms is None:
+        return Corrupt(found)
+    limits = request.limits
+    if is_live(found, limits, now_ms) and not _is_our_delivery_again(found, request):
+        return Busy(found, found.lease_ms + limits.skew_ms - now_ms + 1)
+    if request.outcome is not None and request.outcome.status == COMPLETED:
+        return Write(found, attempt(request, now_ms, found))  # the effects are ready, so no attempt can be wasted
+    if limits.quarantines_crashes:
+        return Write(found, quarantined(found, request, now_ms, None))
+    if found.attempt >= limits.max_attempts:
+        return Write(found, quarantined(found, request, now_ms, found.error or "every attempt ended without an answer"))
+    return Write(found, attempt(request, now_ms, found))
+
+
+def _decide_failed(found: Record, request: ClaimRequest, now_ms: int) -> Step:
+    if found.attempt >= request.limits.max_attempts:
+        return Write(found, quarantined(found, request, now_ms, found.error))
+    if found.retry_ms is not None and now_ms < found.retry_ms:
+        return BackingOff(found, found.retry_ms - now_ms)
+    return Write(found, attempt(request, now_ms, found))
+
+
+def conclude(found: Record | None, request: ClaimRequest) -> Ending:
+    """Decide on the answer to our commit or failure. After a run nothing may be run, failed or undone again."""
+    if found is not None and found.status == COMPLETED:
+        return Done(found)  # ours, if the answer to an earlier try was lost; otherwise the winner's
+    if found is None or found.owner != request.owner:
+        return None
+    return _END[found.status](found) if found.status in _END else None
+
+
+def is_live(record: Record, limits: Limits, now_ms: int) -> bool:
+    """Return whether a claim still holds, by the slowest allowed clock.
+
+    A lease that ends later than any lease can was written by a wrong clock, and does not count.
+    """
+    if record.lease_ms is None:
+        return False
+    return (
+        now_ms <= record.lease_ms + limits.skew_ms <= now_ms + LONGEST_LEASE_MS + limits.margin_ms + 2 * limits.skew_ms
+    )
+
+
+def is_corrupt(record: Record) -> bool:
+    """Return whether the record is invalid: an unknown status, or a claim without a lease."""
+    return record.status not in STATUSES or (record.status == IN_PROGRESS and record.lease_ms is None)
+
+
+def has_crashed(record: Record, now_ms: int) -> bool:
+    """Return whether a claim's lease ended without an answer, with a minute for clocks that differ."""
+    return record.status == IN_PROGRESS and record.lease_ms is not None and record.lease_ms + 60_000 < now_ms
+
+
+def is_takeover(step: object, request: ClaimRequest) -> bool:
+    """Return whether ``step`` would run a key whose earlier attempt ended without an answer."""
+    return (
+        isinstance(step, Write)
+        and step.seen is not None
+        and step.seen.status == IN_PROGRESS
+        and step.seen.owner != request.owner
+        and step.record.status == IN_PROGRESS
+    )
+
+
+def is_over(record: Record, limits: Limits, now_ms: int) -> bool:
+    """Return whether the window has ended. DynamoDB takes up to two days to delete the record after that."""
+    return record.expiry is not None and record.expiry * 1000 + limits.skew_ms < now_ms
+
+
+def is_beyond_window(sent_ms: int, end_ms: int, limits: Limits) -> bool:
+    """Return whether the record of a message sent then may be deleted before the invocation ends at ``end_ms``.
+
+    The whole invocation must fit into the window, both clocks may be wrong, and an expiry is in whole seconds.
+    """
+    return sent_ms + limits.window_s * 1000 < end_ms + 2 * limits.skew_ms + 1000
+
+
+def differ(stored: str | None, ours: str | None) -> bool:
+    """Return whether two fingerprints mean different payloads; different versions cannot be compared."""
+    if stored is None or ours is None or stored == ours:
+        return False
+    return stored.partition(":")[0] == ours.partition(":")[0]
+
+
+def _is_our_delivery_again(found: Record, request: ClaimRequest) -> bool:
+    return (
+        request.limits.same_delivery_takes_over
+        and request.delivery is not None
+        and found.delivery == request.delivery
+        and found.region == request.region
+    )

@@ -1,0 +1,116 @@
+"""The direct ways to run an operation: calls of a decorated function, and the ``with`` block."""
+
+import functools
+import inspect
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from carride_idempotency.delivery import Answer, Delivery
+from carride_idempotency.errors import ConfigurationError
+from carride_idempotency.handlers import finished
+from carride_idempotency.messages import Reader
+from carride_idempotency.observation import COMMITTED
+from carride_idempotency.operation import Operation
+from carride_idempotency.runner import Runner, Started
+
+
+class Block:
+    """An operation that is either ``done`` already, or worked on and completed in this block.
+
+    The end of the block completes the operation with the result given to `complete`. An exception that leaves the block
+    is recorded as a failure and propagates.
+    """
+
+    def __init__(self, started: Started | None, answer: Answer | None) -> None:
+        self._started = started
+        self._answer = answer
+        self._result: object = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the operation was completed before: skip the work, and use ``result``."""
+        return self._started is None
+
+    @property
+    def operation(self) -> Operation:
+        """The attempt that is running; a RuntimeError if the operation was done before."""
+        if self._started is None:
+            raise RuntimeError("nothing is running: the operation was done before")
+        return self._started.operation
+
+    @property
+    def result(self) -> Any:
+        """The result of the committed run, which may be that of another attempt; or a ResultOmittedError."""
+        if self._answer is None or self._answer.outcome in COMMITTED:
+            return self._result
+        return self._answer.value()
+
+    def complete(self, result: object) -> None:
+        """Set the result; the end of the block completes the operation with it."""
+        self._result = finished(result)
+
+
+@contextmanager
+def opened(runner: Runner, delivery: Delivery) -> Generator[Block]:
+    """Claim the delivery's key for a block, and complete it or record its failure at the block's end."""
+    begun = runner.reports.observed(delivery, runner.begin, delivery)
+    if isinstance(begun, Answer):
+        yield Block(None, begun)
+        return
+    block = Block(begun, None)
+    try:
+        with runner.heartbeat(begun):
+            yield block
+    except Exception as error:  # anything else stops the process: for the record that is a crash
+        runner.reports.report(delivery, runner.fail(begun, error)._replace(error=None))
+        raise
+    block._answer = runner.reports.observed(delivery, runner.finish, begun, block._result)
+
+
+def decorated[**P, R](
+    reader: Reader[Any], runner: Runner, work: Callable[P, R], *, name: str, key: str, payload: Sequence[str] | None
+) -> Callable[P, R]:
+    """Return the decorated function: `Consumer.function` explains the arguments."""
+    signature = inspect.signature(work)
+    takes_operation = "operation" in signature.parameters
+    defaults = {each.name: each.default for each in signature.parameters.values() if each.name != "operation"}
+    for argument in (key, *(payload or ())):
+        if argument not in defaults:
+            raise ConfigurationError(f"{reader.consumer}: {name} has no argument {argument!r}, but {list(defaults)}")
+
+    @functools.wraps(work)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
+        given = bound.arguments
+        own_key = given.get(key, defaults[key])
+        compared = {
+            argument: given[argument]
+            for argument in payload or defaults
+            if argument in given and not _equals(given[argument], defaults[argument])
+        }
+        returned: list[R] = []  # by the latest run: after a conflict there may be another one
+
+        def run(operation: Operation) -> object:
+            if takes_operation:
+                given["operation"] = operation
+            returned[:] = [finished(work(*bound.args, **bound.kwargs))]
+            return returned[0]
+
+        answer = runner.run(reader.call(None if own_key is inspect.Parameter.empty else own_key, compared, name), run)
+        if answer.outcome in COMMITTED:
+            return returned[0]  # the object itself, which may have no stored form
+        stored: R = answer.value()
+        return stored
+
+    return call
+
+
+def _equals(value: object, default: object) -> bool:
+    """Return whether an argument equals its default. True does not equal 1; incomparable values differ."""
+    if value is default:
+        return True
+    try:
+        return type(value) is type(default) and bool(value == default)
+    except Exception:  # noqa: BLE001 - raised by the values' own comparison: the argument is fingerprinted
+        return False

@@ -1,0 +1,277 @@
+"""Answers HTTP requests: one that is repeated with its idempotency key takes effect once, and gets its first answer.
+
+`http_formats` reads the payload formats. A request is answered in its own format, whichever format the first one had.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from carride_idempotency import observation
+from carride_idempotency.delivery import Delivery
+from carride_idempotency.errors import (
+    BusyError,
+    ConfigurationError,
+    MissingKeyError,
+    PayloadMismatchError,
+    QuarantinedError,
+    ResultOmittedError,
+    RetryableError,
+)
+from carride_idempotency.fingerprint import fingerprint
+from carride_idempotency.handlers import finished, plain
+from carride_idempotency.http_formats import PHRASES, Event, Request, Response, normal, to_json, values_of
+from carride_idempotency.invocation import LambdaContext, LambdaInvocation, lambda_deadline
+from carride_idempotency.keys import TransportId
+from carride_idempotency.messages import Reader
+from carride_idempotency.runner import Runner
+
+if TYPE_CHECKING:
+    from carride_idempotency.operation import Operation
+
+type HttpHandler = Callable[[dict[str, Any], LambdaContext], dict[str, Any]]
+
+KEY_HEADER: Final = "Idempotency-Key"
+KEY_PATTERN: Final = r'^(?:"(?:[ !#-\[\]-~]|\\["\\]){1,255}"|[!#-+\--~]{1,255})$(?!\n)'
+"""A quoted string, as in draft-ietf-httpapi-idempotency-key-header, or a value without quotes, blanks and commas. A
+comma separates the values of a header that was sent twice."""
+REPLAYED_HEADER: Final = "Idempotency-Replayed"
+MEDIA_TYPE: Final = "application/problem+json"
+UNSAFE: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+PROBLEM_TYPES: Final = "urn:problem-type:"
+
+_is_key: Final = re.compile(KEY_PATTERN).match
+_SERVER_ERROR: Final = 500
+
+
+class HttpProblemError(ValueError):
+    """Raise it to answer with a problem of RFC 9457, in ``application/problem+json``.
+
+    From ``parse`` or ``key`` it is answered without a record. From the handler, with a status below 500, it is stored
+    and replayed, without the effects registered before it; with another status, it is a failure of the attempt.
+
+    Args:
+        status: the answer's status, 400 to 599.
+        title: the kind of problem, in words. Default: HTTP's phrase for the status.
+        detail: what is wrong in this case.
+        type: the kind of problem for programs: a URI, or a name without a colon, which ``problem_types`` prefixes.
+        headers: headers of the answer, such as ``Retry-After``.
+        members: further members of the problem; those that are None are left out.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        title: str | None = None,
+        detail: str | None = None,
+        *,
+        type: str = "about:blank",  # noqa: A002 - RFC 9457's name
+        headers: Mapping[str, str] | None = None,
+        **members: object,
+    ) -> None:
+        super().__init__(f"{status} {type}: {detail or title}")
+        self.status = status
+        self.title = title or PHRASES.get(status, "Problem")
+        self.detail = detail
+        self.type = type
+        self.headers = headers or {}
+        self.members = members
+
+    def response(self, problem_types: str = PROBLEM_TYPES) -> dict[str, Any]:
+        """Return the problem as a handler returns a response."""
+        kind = self.type if ":" in self.type else problem_types + self.type
+        body = {"type": kind, "title": self.title, "status": self.status, "detail": self.detail, **self.members}
+        return {
+            "statusCode": self.status,
+            "headers": {"Content-Type": MEDIA_TYPE, **self.headers},
+            "body": to_json({name: value for name, value in body.items() if value is not None}),
+        }
+
+
+class _ServerAnswerError(RetryableError):
+    """Raised inside the protocol for an answer of 5xx: a recorded failure that uses up no attempt."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(f"the handler answered {response['statusCode']}")
+        self.response = response
+
+
+def make_handler[E](
+    reader: Reader[E],
+    runner: Runner,
+    work: "Callable[[E, Operation], object]",
+    *,
+    methods: Collection[str] = UNSAFE,
+    problem_types: str = PROBLEM_TYPES,
+) -> HttpHandler:
+    """Return the Lambda handler: see `Consumer.http_handler`."""
+    if isinstance(reader.key, TransportId):
+        raise ConfigurationError(f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key")
+    protected = frozenset(method.upper() for method in methods)
+    service = _Service(reader, runner, plain(work, "http_handler"), protected, problem_types)
+
+    @wraps(work)
+    def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+        request = Request.of(event)
+        try:
+            with lambda_deadline(context, runner.clock):
+                response = service.answer(request, context)
+        except HttpProblemError as problem:
+            response = normal(problem.response(problem_types))
+        except RetryableError as error:
+            response = normal(_problem_of(error).response(problem_types))
+        return request.render(response)
+
+    return handler
+
+
+class _Service[E](NamedTuple):
+    """A handler's work, and what runs it once."""
+
+    reader: Reader[E]
+    runner: Runner
+    work: Callable[[E, Any], object]
+    """Gets None as the operation, for methods that are not protected."""
+    methods: frozenset[str]
+    problem_types: str
+
+    def answer(self, request: Request, context: LambdaContext) -> Response:
+        """Do what the request asks for, or return its stored answer."""
+        event, body = self._read(request)
+        if request.method not in self.methods:
+            return normal(self.work(event, None))
+        ended: list[Response | Exception] = []
+        try:
+            answer = self.runner.run(self._delivery(request, event, body, context), partial(self._run, event, ended))
+            if answer.outcome not in observation.COMMITTED:
+                return _replayed(answer.value())
+        except _ServerAnswerError as failure:
+            return failure.response
+        except (RetryableError, *_SHOWN) as error:
+            if error in ended[-1:] and not isinstance(error, RetryableError):
+                raise  # the work's own error, of another operation inside it
+            raise _problem_of(error) from error
+        if isinstance(ended[-1], Exception):
+            raise ended[-1]
+        return ended[-1]
+
+    def _run(self, event: E, ended: list[Response | Exception], operation: "Operation") -> object:
+        """Return the response to store, or raise a _ServerAnswerError for a status of 500 or more.
+
+        Add the response to ``ended``, or what the work raised, or why the response cannot be sent.
+        """
+        try:
+            response = finished(self.work(event, operation))
+        except HttpProblemError as problem:
+            operation._effects.clear()
+            response = problem.response(self.problem_types)
+        except Exception as error:
+            ended.append(error)
+            raise
+        try:
+            ended.append(response := normal(response))
+        except (TypeError, ValueError, RecursionError) as unsendable:  # the request took effect all the same
+            ended.append(unsendable)
+            return response
+        if response["statusCode"] >= _SERVER_ERROR:
+            raise _ServerAnswerError(response)
+        return response
+
+    def _read(self, request: Request) -> tuple[E, bytes]:
+        parse = self.reader.parse
+        try:
+            return cast("E", request.event) if parse is None else parse(request.event), request.body()
+        except HttpProblemError:
+            raise
+        except ValueError as error:
+            raise HttpProblemError(400, "The request cannot be read", type="invalid-request") from error
+
+    def _delivery(self, request: Request, event: E, body: bytes, context: LambdaContext) -> Delivery:
+        reader = self.reader
+        found = idempotency_key(request.event) if reader.key is None else reader.find_key(request.event, event)
+        try:
+            key, protected = reader.record_key(found)
+        except MissingKeyError as error:
+            raise _key_problem("missing") from error
+        asked: dict[str, object] = {"method": request.method, "path": request.path, "query": request.query}
+        if reader.payload is not None:
+            request_print = fingerprint({**asked, "payload": reader.find_payload(request.event, event)})
+        else:
+            try:
+                request_print = fingerprint({**asked, "json": json.loads(body)})
+            except (ValueError, RecursionError):  # not JSON, or a number that JSON does not have: byte by byte
+                request_print = fingerprint({**asked, "body": body})
+        return Delivery(
+            key=key,
+            fingerprint=request_print,
+            id=context.aws_request_id,
+            deadline_ms=LambdaInvocation.of(context, self.runner.clock).deadline_ms,
+            context=context,
+            acknowledges=False,
+            protected=protected,
+            dead_letters=False,  # the client gets the error at once, and can repeat its request
+            event={**asked, "body": body.decode(errors="replace")},  # no headers: they hold the caller's credentials
+            labels=reader.labels_of(event),
+        )
+
+
+def _replayed(stored: object) -> Response:
+    try:
+        response = normal(stored)
+    except (TypeError, ValueError, RecursionError) as unsendable:
+        raise ResultOmittedError("the request", str(unsendable)) from unsendable
+    response["headers"][REPLAYED_HEADER] = ["true"]
+    return response
+
+
+def idempotency_key(event: Event) -> str:
+    """Return the content of a request's Idempotency-Key header, for a ``key=`` that adds the caller to it.
+
+    ``"abc"`` in quotes, as in the IETF's draft, and ``abc`` are the same key.
+
+    Raises:
+        HttpProblemError: 400: the header is missing, sent twice, or malformed.
+    """
+    values = values_of(event, KEY_HEADER)
+    if not values:
+        raise _key_problem("missing")
+    value = values[0].strip(" \t")
+    if len(values) > 1 or not _is_key(value):
+        raise _key_problem("malformed")
+    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
+
+
+def _key_problem(what: str) -> HttpProblemError:
+    rule = "It is one value of 1 to 255 visible ASCII characters without quotes or commas, or a quoted string."
+    return HttpProblemError(400, f"The {KEY_HEADER} is {what}", rule, type="invalid-request", field=KEY_HEADER)
+
+
+_SHOWN: Final = (PayloadMismatchError, QuarantinedError, ResultOmittedError)
+"""The errors that the client gets, besides RetryableError. Lambda logs and counts all others."""
+
+_PERHAPS: Final = "It may have taken effect."
+_WORDED: Final[Mapping[type[Exception], tuple[int, str, str, str | None]]] = {
+    BusyError: (409, "request-in-progress", "The same request is being processed", None),
+    PayloadMismatchError: (
+        422,
+        "idempotency-key-reused",
+        "This key was sent with another request",
+        "Choose a new key.",
+    ),
+    QuarantinedError: (500, "request-given-up", "The request has failed too often", _PERHAPS),
+    ResultOmittedError: (500, "answer-not-stored", "The request took effect, but its answer was not stored", None),
+    RetryableError: (503, "unavailable", "Send the request again, with the same key", _PERHAPS),
+}
+
+
+def _problem_of(error: Exception) -> HttpProblemError:
+    status, kind, title, detail = next(words for of, words in _WORDED.items() if isinstance(error, of))
+    headers = None
+    if isinstance(error, RetryableError):
+        wait_ms = getattr(error, "lease_left_ms", getattr(error, "wait_ms", 0))
+        headers = {"Retry-After": str(max(1, math.ceil(wait_ms / 1000)))}
+    field = KEY_HEADER if isinstance(error, PayloadMismatchError) else None
+    return HttpProblemError(status, title, detail, type=kind, headers=headers, field=field)

@@ -1,0 +1,153 @@
+"""Reads HTTP requests and renders responses in the payload formats of API Gateway, function URLs and load balancers.
+
+HTTP APIs and function URLs send format 2.0, REST APIs 1.0. A format is recognised by fields that AWS always sends.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, Literal, NamedTuple, Self, TypedDict
+from urllib.parse import parse_qsl, unquote_plus
+
+from carride_idempotency.errors import ConfigurationError
+
+type Event = Mapping[str, Any]
+
+PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
+STATUSES: Final = range(100, 600)
+_JSON: Final = "application/json"
+to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+class Response(TypedDict):
+    """A response in the one form that is stored. The body is text, or base64 if ``isBase64Encoded``."""
+
+    statusCode: int
+    headers: dict[str, list[str]]
+    cookies: list[str]
+    body: str | None
+    isBase64Encoded: bool
+
+
+class Request(NamedTuple):
+    """A request in any of the formats."""
+
+    event: Event
+    format: Literal["1.0", "2.0", "alb"]
+    method: str
+    path: str
+    query: list[tuple[str, str]]
+    """Decoded, and sorted by name: format 1.0 does not keep the client's order."""
+
+    @classmethod
+    def of(cls, event: Event) -> Self:
+        """Read an event.
+
+        Raises:
+            ConfigurationError: it is not an HTTP request: the function has another trigger.
+        """
+        match event:
+            case {
+                "version": "2.0",
+                "rawPath": str(path),
+                "rawQueryString": str(query),
+                "requestContext": {"http": {"method": str(method)}},
+            }:
+                return cls(event, "2.0", method, path, _by_name(parse_qsl(query, keep_blank_values=True)))
+            case {"httpMethod": str(method), "path": str(path), "requestContext": {"elb": _}}:
+                decoded = ((unquote_plus(name), unquote_plus(value)) for name, value in _parameters(event))
+                return cls(event, "alb", method, path, _by_name(decoded))
+            case {"httpMethod": str(method), "path": str(path), "resource": str(), "requestContext": {}}:
+                return cls(event, "1.0", method, path, _by_name(_parameters(event)))
+        raise ConfigurationError("this is no request from API Gateway, a function URL or a load balancer")
+
+    def body(self) -> bytes:
+        """Return the body.
+
+        Raises:
+            ValueError: it claims to be base64, and is not.
+        """
+        text: str = self.event.get("body") or ""
+        return base64.b64decode(text) if self.event.get("isBase64Encoded") else text.encode()
+
+    def render(self, response: Response) -> dict[str, Any]:
+        """Return a response in the format of this request.
+
+        A load balancer without multi-value headers can send one cookie only: the last one.
+        """
+        status, headers, cookies = response["statusCode"], response["headers"], response["cookies"]
+        rendered: dict[str, Any] = {"statusCode": status, "isBase64Encoded": response["isBase64Encoded"]}
+        if response["body"] is not None:
+            rendered["body"] = response["body"]
+        if self.format == "alb":
+            rendered["statusDescription"] = f"{status} {PHRASES.get(status, 'Unknown')}"
+        joined = {name: ", ".join(values) for name, values in headers.items()}
+        if self.format == "2.0":
+            return rendered | {"headers": joined} | ({"cookies": cookies} if cookies else {})
+        if self.event.get("multiValueHeaders") is not None:
+            return rendered | {"multiValueHeaders": headers | ({"Set-Cookie": cookies} if cookies else {})}
+        return rendered | {"headers": joined | ({"Set-Cookie": cookies[-1]} if cookies else {})}
+
+
+def _parameters(event: Event) -> Iterable[tuple[str, str]]:
+    many: Mapping[str, list[str]] | None = event.get("multiValueQueryStringParameters")
+    if many:
+        return [(name, value) for name, values in many.items() for value in values]
+    single: Mapping[str, str] = event.get("queryStringParameters") or {}
+    return single.items()
+
+
+def _by_name(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return sorted(pairs, key=lambda pair: pair[0])
+
+
+def values_of(event: Event, header: str) -> list[str]:
+    """Return the values of a request's header."""
+    many: Mapping[str, list[str]] | None = event.get("multiValueHeaders")
+    if many is None:
+        many = {name: [value] for name, value in (event.get("headers") or {}).items()}
+    return [value for name, values in many.items() if name.lower() == header.lower() for value in values]
+
+
+def normal(response: object) -> Response:
+    """Return what a handler returned in the form that is stored; that form itself stays as it is.
+
+    A value without ``statusCode`` is the JSON body of a 200. A body of bytes is sent as base64, any other body that is
+    not text as JSON.
+
+    Raises:
+        TypeError, ValueError, RecursionError: it has no form in JSON or UTF-8, or its status is not an HTTP status.
+    """
+    if isinstance(response, Mapping) and "statusCode" in response:
+        given: Mapping[str, Any] = response
+    else:
+        given = {"statusCode": 200, "headers": {"Content-Type": _JSON}, "body": to_json(response)}
+    status = int(given["statusCode"])
+    if status not in STATUSES:
+        raise ValueError(f"{status} is not an HTTP status")
+    headers, cookies = _headers_of(given)
+    body, encoded = given.get("body"), bool(given.get("isBase64Encoded"))
+    if isinstance(body, bytes | bytearray):
+        body, encoded = (bytes(body) if encoded else base64.b64encode(body)).decode(), True
+    elif body is not None and not isinstance(body, str):
+        body = to_json(body)
+        if not any(name.lower() == "content-type" for name in headers):
+            headers["Content-Type"] = [_JSON]
+    if body is not None:
+        body.encode()
+    return {"statusCode": status, "headers": headers, "cookies": cookies, "body": body, "isBase64Encoded": encoded}
+
+
+def _headers_of(response: Mapping[str, Any]) -> tuple[dict[str, list[str]], list[str]]:
+    """Return headers and cookies. A value that both fields of headers hold counts once, as in format 1.0."""
+    headers: dict[str, list[str]] = {}
+    names = {"set-cookie": "Set-Cookie"}
+    for field in (response.get("multiValueHeaders") or {}, response.get("headers") or {}):
+        for name, given in field.items():
+            several = given if isinstance(given, list | tuple) else [given]
+            values = [str(value) for value in several if value is not None]
+            kept = headers.setdefault(names.setdefault(name.lower(), name), [])
+            kept += [value for value in values if value not in kept]
+    cookies = [*map(str, response.get("cookies") or ()), *headers.pop("Set-Cookie", ())]
+    return {name: values for name, values in headers.items() if values}, cookies

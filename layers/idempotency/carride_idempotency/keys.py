@@ -1,0 +1,158 @@
+"""Idempotency keys: how they are found in an event, and how they become keys of records.
+
+A missing or partly missing key is an error: with an empty key unrelated events would share a record.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+from carride_idempotency.errors import ConfigurationError, KeyExpressionError, MissingKeyError
+
+type Extract = Callable[[Any], object]
+
+LONGEST_KEY: Final = 2_048
+"""Bytes of a DynamoDB partition key. A longer key is replaced by its hash."""
+_LONGEST_NAME: Final = 255
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_DOTTED: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+"""JMESPath expressions that are plain paths: they need no interpreter, and no import of one."""
+
+
+class TransportId:
+    """Marks the transport's own message id as the key: see `TRANSPORT_ID`."""
+
+
+TRANSPORT_ID: Final = TransportId()
+"""Use the transport's id of the message (EventBridge's ``id``, SQS's ``messageId``, …) as the key.
+
+It recognises a redelivery of the same message only, and no producer's retry: prefer a key from the event itself.
+"""
+
+
+def extractor(what: str | Extract, name: str) -> Extract:
+    """Return a function of an event; a string is compiled as a JMESPath expression.
+
+    Raises:
+        ConfigurationError: the expression does not compile, or calls a function that JMESPath does not have.
+    """
+    if callable(what):
+        return what
+    if _DOTTED.fullmatch(what):
+        return _descend(what.split("."))
+    import jmespath
+
+    try:
+        compiled = jmespath.compile(what)
+        _check_functions(compiled.parsed, jmespath.functions.Functions.FUNCTION_TABLE)
+    except ValueError as error:
+        raise ConfigurationError(f"{name}={what!r} is not a JMESPath expression: {error}") from error
+
+    def search(message: Any) -> object:
+        try:
+            return compiled.search(message)
+        except ValueError as error:  # a plain ValueError would mean that the message is broken
+            raise KeyExpressionError(f"{name}={what!r} cannot be applied: {error}") from error
+
+    return search
+
+
+def _check_functions(node: Any, table: Mapping[str, Any]) -> None:
+    """Refuse unknown functions and wrong numbers of arguments, which JMESPath refuses only when it runs."""
+    children = node["children"]
+    if node["type"] == "function_expression":
+        name, given = node["value"], len(children)
+        if name not in table:
+            raise ValueError(f"there is no function {name}()")
+        signature = table[name]["signature"]
+        needed = len(signature)
+        if given < needed or (given > needed and not signature[-1].get("variadic")):
+            raise ValueError(f"{name}() takes {needed} arguments, not {given}")
+    for child in children:
+        if isinstance(child, dict):  # a slice's are numbers
+            _check_functions(child, table)
+
+
+def _descend(names: list[str]) -> Extract:
+    def search(value: Any) -> object:
+        for name in names:
+            try:
+                value = value.get(name)
+            except AttributeError:  # no mapping: JMESPath finds nothing in it
+                return None
+        return value
+
+    return search
+
+
+def check_name(name: str, what: str) -> None:
+    """Check that a name, which an error calls ``what``, can precede the first ``#`` of a record's key.
+
+    Raises:
+        ConfigurationError: the name is empty, longer than 255 bytes, no UTF-8, or contains ``#`` or ``/``.
+    """
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(f"{what} cannot be written as UTF-8: {name!r}") from error
+    if not 0 < size <= _LONGEST_NAME or "#" in name or "/" in name:
+        rule = f"cannot be empty, have over {_LONGEST_NAME} bytes or contain '#' or '/'"
+        raise ConfigurationError(f"{what} {rule}: {name!r}")
+
+
+def record_key(consumer: str, value: object, operation: str | None = None) -> str:
+    """Return the key of a record: the same for equal idempotency keys, and different for all others.
+
+    It is ``<consumer>#<key>``, or ``<consumer>/<operation>#<key>``. The idempotency key is one scalar (a string, a
+    whole number, a UUID, or an enum member with such a value), or a list or tuple of scalars:
+
+    - Scalars of the same text are the same key: ``7`` and ``"7"``, a UUID and its text.
+    - The parts of a composite key are joined with ``#``; after the only part of one stands a ``#``.
+    - In scalars, ``%`` is written ``%25``, ``#`` is written ``%23``, and a lone surrogate ``%uD83D``.
+    - A key of more than 2,048 bytes is replaced by ``%sha256:<hash>``.
+
+    Raises:
+        MissingKeyError: the key, or a part of it, is missing or not a scalar.
+    """
+    prefix = consumer if operation is None else f"{consumer}/{operation}"
+    if isinstance(value, list | tuple):
+        if not value:
+            raise MissingKeyError(f"{consumer}: the event has no idempotency key")
+        text = "#".join([_scalar(consumer, part) for part in value])
+        if len(value) == 1:
+            text += "#"
+    else:
+        text = _scalar(consumer, value)
+    key = f"{prefix}#{text}"
+    if len(key) * 4 > LONGEST_KEY and len(key.encode()) > LONGEST_KEY:
+        return f"{prefix}#%sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return key
+
+
+def _scalar(consumer: str, part: object) -> str:
+    text = part if type(part) is str else _text(consumer, part)
+    if not text:
+        raise MissingKeyError(f"{consumer}: the event's idempotency key is missing, or a part of it is")
+    if "%" in text or "#" in text:
+        text = text.replace("%", "%25").replace("#", "%23")
+    return text if text.isascii() else _SURROGATE.sub(lambda lone: f"%u{ord(lone[0]):04X}", text)
+
+
+def _text(consumer: str, part: object) -> str:
+    if isinstance(part, Enum):
+        part = part.value
+    if part is None:
+        return ""
+    if isinstance(part, str):
+        return str.__str__(part)
+    if isinstance(part, int) and not isinstance(part, bool):
+        try:
+            return int.__repr__(part)
+        except ValueError as error:  # longer than Python writes
+            raise MissingKeyError(f"{consumer}: a number of that length is not an idempotency key") from error
+    if isinstance(part, UUID):
+        return str(part)
+    raise MissingKeyError(f"{consumer}: a {type(part).__name__} is not an idempotency key")

@@ -1,0 +1,185 @@
+"""Reads messages: a raw message of an event source becomes an event for the handler and a delivery for the protocol."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from carride_idempotency import dead_letters, observation
+from carride_idempotency.clock import to_ms
+from carride_idempotency.delivery import Answer, Delivery
+from carride_idempotency.errors import MissingKeyError, describe
+from carride_idempotency.fingerprint import fingerprint
+from carride_idempotency.handlers import finished
+from carride_idempotency.invocation import LambdaInvocation, current, enter, leave
+from carride_idempotency.keys import TransportId, extractor, record_key
+from carride_idempotency.operation import Operation
+from carride_idempotency.policy import Policy
+from carride_idempotency.runner import Runner
+from carride_idempotency.sources import Raw, Source, event_ms
+
+
+class Message[E](NamedTuple):
+    """One message that could be read."""
+
+    event: E
+    delivery: Delivery
+
+
+class RejectedMessageError(Exception):
+    """Raised, with a code of `dead_letters` and the cause, for a message at fault itself: no retry can help."""
+
+
+@dataclass
+class Reader[E]:
+    """A consumer's settings for reading what is delivered. `Consumer` explains them."""
+
+    consumer: str
+    policy: Policy
+    key: str | TransportId | Callable[[E], object] | None
+    parse: Callable[[Any], E] | None
+    payload: str | Callable[[E], object] | None
+    occurred: Callable[[E], datetime | None] | None
+    expires: Callable[[E], datetime | None] | None
+    labels: Callable[[E], Mapping[str, str]] | None
+
+    def __post_init__(self) -> None:
+        self._key = None if self.key is None or isinstance(self.key, TransportId) else extractor(self.key, "key")
+        self._payload = None if self.payload is None else extractor(self.payload, "payload")
+
+    def read(
+        self, source: Source, raw: Raw, invocation: LambdaInvocation, delivery_id: str, *, postpones: bool
+    ) -> Message[E]:
+        """Read one message.
+
+        Raises:
+            RejectedMessageError: it cannot be decoded, ``parse`` raised a ValueError, or its key is missing.
+            Exception: the consumer's own code failed.
+        """
+        message = self._decode(source, raw)
+        try:
+            event: E = message if self.parse is None else self.parse(message)
+        except ValueError as error:
+            raise RejectedMessageError(dead_letters.CONTRACT, error) from error
+        by_transport = isinstance(self.key, TransportId)
+        try:
+            found = source.message_id(raw) if by_transport else self.find_key(message, event)
+            key, protected = self.record_key(found)
+        except MissingKeyError as error:
+            raise RejectedMessageError(dead_letters.MISSING_KEY, error) from error
+        payload = source.payload(message) if self.payload is None else self.find_payload(message, event)
+        # A message in EventBridge's envelope may be older than the transport that carried it here knows.
+        times = [source.sent_ms(raw), None if message is raw else event_ms(message), _ms(self.occurred, event)]
+        received = source.attempts(raw)
+        delivery = Delivery(
+            key=key,
+            fingerprint=fingerprint(payload),
+            id=delivery_id,
+            deadline_ms=invocation.deadline_ms,
+            acknowledges=True,
+            comes_again=source.comes_again(raw),
+            postpones=postpones,
+            claims=postpones and received != 1,
+            protected=protected,
+            context=invocation.context,
+            replayed=source.replayed(raw),
+            sent_ms=min([at_ms for at_ms in times if at_ms is not None], default=None),
+            expires_ms=_ms(self.expires, event),
+            event=raw,
+            labels=self.labels_of(event),
+        )
+        return Message(event, delivery)
+
+    def call(self, key: object, payload: object, operation: str | None) -> Delivery:
+        """Return the delivery of a call of a function, or of a block."""
+        invocation = current()
+        name, protected = self.record_key(key, operation)
+        return Delivery(
+            key=name,
+            fingerprint=fingerprint(payload),
+            id=None,
+            deadline_ms=invocation.deadline_ms,
+            acknowledges=False,
+            protected=protected,
+            context=invocation.context,
+            event=payload,
+        )
+
+    def record_key(self, key: object, operation: str | None = None) -> tuple[str, bool]:
+        """Return a record key, and whether there is an idempotency key.
+
+        Without one, raise a MissingKeyError, or return a key that nothing else has if the policy runs such messages.
+        """
+        try:
+            return record_key(self.consumer, key, operation), True
+        except MissingKeyError:
+            if self.policy.missing_key != "run":
+                raise
+            return f"{self.consumer}#%none:{os.urandom(16).hex()}", False
+
+    def find_key(self, message: Any, event: E) -> object:
+        """Return what ``key=`` finds: an expression searches the message, a function is given the event."""
+        return None if self._key is None else self._key(message if isinstance(self.key, str) else event)
+
+    def find_payload(self, message: Any, event: E) -> object:
+        """Return what ``payload=`` finds, in the same way; None without it."""
+        return None if self._payload is None else self._payload(message if isinstance(self.payload, str) else event)
+
+    def labels_of(self, event: E) -> Mapping[str, str]:
+        """Return the labels of an event for the observer."""
+        return observation.NO_LABELS if self.labels is None else self.labels(event)
+
+    def _decode(self, source: Source, raw: Raw) -> Any:
+        try:
+            return source.message(raw)
+        except (ValueError, RecursionError) as error:  # invalid JSON, or JSON that is nested too deeply
+            if isinstance(self.key, TransportId) and self.parse is None:
+                text = source.text(raw)
+                if text is not None:
+                    return text
+            raise RejectedMessageError(dead_letters.CONTRACT, error) from error
+
+
+class MessageHandler[E]:
+    """Handles messages of one source: reads each, and runs the work for it under the protocol."""
+
+    def __init__(
+        self, reader: Reader[E], runner: Runner, source: Source, work: Callable[[E, Operation], object]
+    ) -> None:
+        self.source = source
+        self._reader = reader
+        self._runner = runner
+        self._work = work
+
+    def read(
+        self, raw: Raw, invocation: LambdaInvocation, delivery_id: str, *, postpones: bool = False
+    ) -> Message[E] | None:
+        """Read one message; return None if it is at fault and was dead-lettered. What raises is delivered again."""
+        try:
+            return self._reader.read(self.source, raw, invocation, delivery_id, postpones=postpones)
+        except RejectedMessageError as rejected:
+            reason, cause = rejected.args
+            self._runner.reports.reject(delivery_id, reason, cause, raw)
+            return None
+        except Exception as error:
+            self._runner.reports.unread(delivery_id, describe(error))
+            raise
+
+    def run(self, message: Message[E]) -> Answer:
+        """Run the work for one message. What the work returns is not stored: nobody reads it."""
+        event, delivery = message
+
+        def work(operation: Operation) -> None:
+            finished(self._work(event, operation))
+
+        token = enter(LambdaInvocation(delivery.deadline_ms, delivery.context))
+        try:
+            return self._runner.run(delivery, work)
+        finally:
+            leave(token)
+
+
+def _ms[E](find: Callable[[E], datetime | None] | None, event: E) -> int | None:
+    time = None if find is None else find(event)
+    return None if time is None else to_ms(time)

@@ -1,0 +1,171 @@
+"""One attempt at one operation, as the handler sees it."""
+
+import hashlib
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from carride_idempotency.clock import Clock
+from carride_idempotency.decision import ClaimRequest, renewed
+from carride_idempotency.errors import ConfigurationError
+from carride_idempotency.record import IN_PROGRESS, Record
+from carride_idempotency.stores import Store
+
+if TYPE_CHECKING:
+    from carride_idempotency.effects import Effect
+    from carride_idempotency.externals import Probe
+
+
+class Operation:
+    """The attempt that is running. It is immutable, and holds all that belongs to one attempt."""
+
+    key: str
+    """``<consumer>#<key>`` of the record, or ``<consumer>/<operation>#<key>`` of a function's or block's."""
+    attempt: int
+    """1 for the first run of this key. In atomic mode always 1: the commit finds out which attempt it is."""
+    owner: str
+    """The owner token of this attempt: random, and new for each claim."""
+    delivery: str | None
+    """The transport's id of this delivery, if it has one."""
+    deadline_ms: int | None
+    """When the invocation is stopped, in epoch milliseconds; None outside Lambda."""
+    context: Any
+    """Lambda's context object of the invocation; None outside Lambda."""
+    _claim: Record
+    """The claim as it was last sent to the store, and what became known of external calls since."""
+    _request: ClaimRequest
+    _store: Store
+    _clock: Clock
+    _first: bool
+    """Whether no earlier attempt at the key is known."""
+    _effects: list["Effect"]
+    _begun: set[str]
+    """The names of the external calls of this run."""
+    _lease_ms: int | None
+    """When the lease ends that the store has confirmed; None in atomic mode."""
+    _lost: bool
+    _lock: threading.Lock
+    """Guards ``_claim`` against heartbeats, and is held for no request."""
+
+    def __init__(
+        self,
+        record: Record,
+        request: ClaimRequest,
+        store: Store,
+        clock: Clock,
+        *,
+        claimed: bool,
+        first: bool,
+        context: Any = None,
+    ) -> None:
+        self.__dict__.update(
+            key=record.key,
+            attempt=record.attempt,
+            owner=record.owner,
+            delivery=record.delivery,
+            deadline_ms=request.deadline_ms,
+            context=context,
+            _claim=record,
+            _request=request,
+            _store=store,
+            _clock=clock,
+            _first=first,
+            _lease_ms=record.lease_ms if claimed else None,
+            _effects=[],
+            _begun=set(),
+            _lost=False,
+            _lock=threading.Lock(),
+        )
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"an operation is immutable: {name} cannot be set")
+
+    @property
+    def downstream_key(self) -> str:
+        """The idempotency key for another system: 32 hexadecimal digits, the same for every attempt."""
+        return downstream_key(self.key)
+
+    def downstream_key_for(self, step: str) -> str:
+        """Return a `downstream_key` for one of several calls to other systems."""
+        return downstream_key(self.key, step)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the claim is lost: a heartbeat found it taken over, or its lease ended. Stop the work then."""
+        return self._lost or (self._lease_ms is not None and self._clock() > self._lease_ms)
+
+    def heartbeat(self) -> bool:
+        """Renew the lease now, and return whether the claim still holds.
+
+        Long work is renewed in the background. Call this before an external effect that no other attempt may overlap.
+
+        Raises:
+            StoreError: the store gave no answer, or refused the renewal.
+        """
+        if self._lease_ms is not None and not self._lost:
+            beat = self._change(lambda claim: renewed(claim, self._request, self._clock()))
+            self._update(beat, until_ms=beat.updated_ms)  # one try: the next beat is the retry
+        return not self.lost
+
+    def _change(self, change: Callable[[Record], Record]) -> Record:
+        """Change what is known of the claim, and return it."""
+        with self._lock:
+            claim = self.__dict__["_claim"] = change(self._claim)
+        return claim
+
+    def _update(self, claim: Record, until_ms: int | None) -> None:
+        """Write the claim, or note that it is lost."""
+        found = self._store.update_if_owner(claim, until_ms=until_ms)
+        holds = found is not None and found.owner == self.owner and found.status == IN_PROGRESS
+        self.__dict__.update({"_lease_ms": claim.lease_ms} if holds else {"_lost": True})
+
+    def external[T](self, name: str, call: Callable[[str], T], probe: "Probe[T] | None" = None) -> T:
+        """Make a call to another system, or return what an earlier attempt at this operation got from it.
+
+        After a crash the next attempt asks ``probe`` whether the call took effect. Without an answer the key is
+        quarantined as UNKNOWN: the call is not made again before an operator has settled it.
+
+        Args:
+            name: names the call; the same in every attempt, and used once in a run.
+            call: gets the `downstream_key_for` this name. It raises a NotDoneError if the other system certainly did
+                nothing. After any other error the outcome is unknown: this run cannot be completed.
+            probe: gets the same key, and returns ``Done(result)``, ``NOT_DONE`` or ``CANNOT_TELL``. If it raises, the
+                attempt has failed. Without it one more write precedes the call.
+
+        Returns:
+            What ``call`` returned, or ``probe`` found. A later attempt gets an equal value if the codec can store it.
+
+        Raises:
+            ConfigurationError: the policy makes no claim that outlives the call, or the name was used before.
+            LostLeaseError: another attempt holds the key, or may soon; nothing was called.
+            UnknownOutcomeError: nobody can tell whether the call was made.
+            StoreError: the intent could not be written; nothing was called.
+        """
+        from carride_idempotency.externals import perform
+
+        return perform(self, name, call, probe)
+
+    def write(self, *effects: "Effect") -> None:
+        """Register DynamoDB writes that are committed together with this operation's completion, or not at all.
+
+        They are converted and checked now, before the handler does anything that cannot be undone.
+
+        Raises:
+            EffectsRejectedError: DynamoDB cannot hold one of them.
+            ConfigurationError: the store has no transactions.
+        """
+        if not self._store.transactional:
+            raise ConfigurationError(
+                "this store has no transactions, so effects cannot be committed with the record: keep this consumer's "
+                "records in a DynamoDBStore, or write them yourself under a condition that recognises a second write"
+            )
+        from carride_idempotency.effects import prepared
+
+        self._effects.extend([prepared(effect) for effect in effects])
+
+
+def downstream_key(key: str, step: str | None = None) -> str:
+    """Return the key for another system that belongs to a record's key, or to one of its calls."""
+    whole = hashlib.blake2b(key.encode(), digest_size=16)
+    own = whole if step is None else hashlib.blake2b(step.encode(), key=whole.digest(), digest_size=16)
+    return own.hexdigest()

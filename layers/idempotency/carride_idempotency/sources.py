@@ -1,0 +1,134 @@
+"""Event sources: how the messages of each one are read."""
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from carride_idempotency.clock import to_ms
+
+type Raw = Mapping[str, Any]
+
+_ENVELOPE: Final = frozenset(
+    {"version", "id", "detail-type", "source", "account", "time", "region", "resources", "detail"}
+)
+"""The fields of every event that EventBridge delivers."""
+_CLOUD_EVENT: Final = frozenset({"specversion", "id", "source", "type"})
+"""The attributes that CloudEvents 1.0 requires."""
+
+
+def _nothing(raw: Raw) -> None:
+    """Return None: the source does not say."""
+
+
+def payload_of(message: Any) -> object:
+    """Return what is fingerprinted: the ``data`` of an EventBridge event or a CloudEvent, the whole of other messages.
+
+    The metadata of an envelope changes between deliveries. A message counts as enveloped only with every field that the
+    envelope requires.
+    """
+    if is_eventbridge(message):
+        return _detail_of(message)
+    if isinstance(message, dict) and message.keys() >= _CLOUD_EVENT and "data" in message:
+        return message["data"]
+    return message
+
+
+def is_eventbridge(message: Any) -> bool:
+    """Return whether a message is an event from EventBridge, with all the fields of its envelope."""
+    return isinstance(message, dict) and message.keys() >= _ENVELOPE
+
+
+def event_ms(message: Any) -> int | None:
+    """Return the time in EventBridge's envelope, in epoch milliseconds; None for other messages.
+
+    A queue in between has a time of its own, even for an old event that was replayed or redriven.
+    """
+    return to_ms(datetime.fromisoformat(message["time"])) if is_eventbridge(message) else None
+
+
+class Source(NamedTuple):
+    """How to read one message of an event source; ``raw`` is a record of a batch, or the whole event."""
+
+    message: Callable[[Raw], Any]
+    """The decoded message, for extractors. A ValueError means that the message is broken."""
+    message_id: Callable[[Raw], str]
+    """The transport's own id."""
+    sent_ms: Callable[[Raw], int | None] = _nothing
+    """When it was first sent, in epoch milliseconds."""
+    replayed: Callable[[Raw], bool] = lambda raw: False
+    records: Callable[[Raw], list[Raw]] = lambda event: event["Records"]
+    """The records of a batch."""
+    failure_id: Callable[[Raw], str] | None = None
+    """The ``itemIdentifier`` by which a failed record of a batch is reported; without it the whole batch fails."""
+    attempts: Callable[[Raw], int | None] = _nothing
+    """How often this record has been received, including this time; None: the source does not count."""
+    group: Callable[[Raw], str | None] = _nothing
+    """Records of one group run in order, and a failure stops those behind it."""
+    comes_again: Callable[[Raw], bool] = lambda raw: True
+    """Whether the transport is known to deliver this again until it is acknowledged. A synchronous caller is not."""
+    text: Callable[[Raw], object] = _nothing
+    """The undecoded message, for `TRANSPORT_ID` keys if it cannot be decoded."""
+    payload: Callable[[Any], object] = payload_of
+    """What is fingerprinted of a message, if the consumer does not say."""
+
+
+def _detail_of(event: Any) -> object:
+    """Return the ``data`` of an event's detail, or the whole detail; anything else as it is."""
+    detail = event.get("detail", event) if isinstance(event, dict) else event
+    return detail.get("data", detail) if isinstance(detail, dict) else detail
+
+
+EVENTBRIDGE: Final = Source(
+    message=lambda event: event,
+    message_id=lambda event: event["id"],
+    sent_ms=lambda event: to_ms(datetime.fromisoformat(event["time"])) if "time" in event else None,
+    replayed=lambda event: "replay-name" in event,
+    comes_again=is_eventbridge,
+    payload=_detail_of,
+)
+"""An event without the whole envelope comes from a synchronous caller: EventBridge sends every field."""
+SNS: Final = Source(
+    message=lambda event: json.loads(event["Records"][0]["Sns"]["Message"]),
+    message_id=lambda event: event["Records"][0]["Sns"]["MessageId"],
+    sent_ms=lambda event: to_ms(datetime.fromisoformat(event["Records"][0]["Sns"]["Timestamp"])),
+    text=lambda event: event["Records"][0]["Sns"]["Message"],
+)
+SQS: Final = Source(
+    message=lambda record: json.loads(record["body"]),
+    message_id=lambda record: record["messageId"],
+    sent_ms=lambda record: int(record["attributes"]["SentTimestamp"]),
+    failure_id=lambda record: record["messageId"],
+    attempts=lambda record: int(record["attributes"]["ApproximateReceiveCount"]),
+    group=lambda record: record["attributes"].get("MessageGroupId"),
+    text=lambda record: record["body"],
+)
+SNS_IN_SQS: Final = SQS._replace(
+    message=lambda record: json.loads(json.loads(record["body"])["Message"]),
+    text=lambda record: json.loads(record["body"])["Message"],
+)
+"""A queue subscribed to a topic without raw message delivery: the message is in SNS's envelope."""
+KINESIS: Final = Source(
+    message=lambda record: json.loads(base64.b64decode(record["kinesis"]["data"])),
+    message_id=lambda record: record["eventID"],
+    sent_ms=lambda record: int(record["kinesis"]["approximateArrivalTimestamp"] * 1000),
+    failure_id=lambda record: record["kinesis"]["sequenceNumber"],
+    group=lambda record: record["kinesis"]["partitionKey"],
+    text=lambda record: base64.b64decode(record["kinesis"]["data"]),
+)
+DYNAMODB_STREAM: Final = Source(
+    message=lambda record: record["dynamodb"],
+    message_id=lambda record: record["eventID"],
+    sent_ms=lambda record: int(record["dynamodb"]["ApproximateCreationDateTime"] * 1000),
+    failure_id=lambda record: record["dynamodb"]["SequenceNumber"],
+    group=lambda record: json.dumps(record["dynamodb"]["Keys"], sort_keys=True),
+)
+KAFKA: Final = Source(
+    message=lambda record: json.loads(base64.b64decode(record["value"])),
+    message_id=lambda record: f"{record['topic']}-{record['partition']}@{record['offset']}",
+    sent_ms=lambda record: record["timestamp"],
+    records=lambda event: [record for records in event["records"].values() for record in records],
+    group=lambda record: f"{record['topic']}-{record['partition']}",
+    text=lambda record: base64.b64decode(record["value"]),
+)

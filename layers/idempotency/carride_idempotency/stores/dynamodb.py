@@ -1,0 +1,277 @@
+"""Records in a DynamoDB table: the default store.
+
+The table has the string partition key ``idempotencyKey`` and TTL on ``expiryTimestamp``. Every write is one conditional
+request. If it is refused it returns the stored item (``ReturnValuesOnConditionCheckFailure``), so that no step needs a
+separate read.
+"""
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from carride_idempotency import marshalling
+from carride_idempotency.clock import Clock, epoch_ms
+from carride_idempotency.errors import (
+    EffectConflictError,
+    EffectsRejectedError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from carride_idempotency.record import IN_PROGRESS, Record
+from carride_idempotency.stores.retries import Retries, Verdict
+from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport, dynamodb_transport
+
+if TYPE_CHECKING:
+    from carride_idempotency.effects import Action, Effect
+
+MAX_ACTIONS: Final = 100
+"""The most actions of one TransactWriteItems, including the record's."""
+
+_CONDITION: Final = "ConditionalCheckFailed"
+_CONFLICT_OR_THROTTLING: Final = frozenset({"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"})
+_INVALID: Final = frozenset({"ItemCollectionSizeLimitExceeded", "ValidationError"})
+_UNANSWERED: Final = frozenset({"InternalServerError", "TransactionInProgressException"})
+_PASSING: Final = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "ReplicatedWriteConflictException",
+        "RequestLimitExceeded",
+        "ThrottlingException",
+        "TransactionConflictException",
+    }
+)
+
+_STATUS_AND_OWNER: Final = {"#s": "status", "#o": "owner"}
+
+
+class DynamoDBStore:
+    """Idempotency records in one DynamoDB table.
+
+    Args:
+        table: the table's name or ARN.
+        transport: sends the requests. Default: what `dynamodb_transport` makes for the environment.
+        clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each pause.
+    """
+
+    transactional = True
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        transport: Transport | None = None,
+        clock: Clock = epoch_ms,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._transport = transport or dynamodb_transport()
+        self._table = table
+        self._retries = Retries(clock, sleep, jitter)
+
+    def put_if_absent(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
+        """Write ``record`` if its key is absent."""
+        found = self._write(record, "attribute_not_exists(idempotencyKey)", {}, effects, until_ms)
+        if found is None:  # deleted after the refusal: DynamoDB returns no item
+            raise StoreUnavailableError(
+                f"{record.key} was refused by a record that has been deleted; the next delivery decides"
+            )
+        return found
+
+    def compare_and_swap(
+        self, seen: Record, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
+    ) -> Record | None:
+        """Write ``record`` if the record under its key is still as ``seen``."""
+        values: dict[str, object] = {}
+        conditions = []
+        for name, value, kind in (
+            ("#s", seen.status or None, "S"),
+            ("#o", seen.owner, "S"),
+            ("attempt", str(seen.attempt), "N"),
+            ("leaseExpiry", None if seen.lease_ms is None else str(seen.lease_ms), "N"),
+        ):
+            if value is not None:
+                placeholder = f":{name.strip('#')}"
+                conditions.append(f"{name} = {placeholder}")
+                values[placeholder] = {kind: value}
+            else:
+                # A value of another type is read as None, so a damaged record can be replaced as well.
+                conditions.append(f"NOT attribute_type({name}, :type{kind})")
+                values[f":type{kind}"] = {"S": kind}
+        return self._write(record, " AND ".join(conditions), values, effects, until_ms)
+
+    def update_if_owner(
+        self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
+    ) -> Record | None:
+        """Write ``record`` if its owner still holds the key, with no later lease."""
+        condition = "#s = :s AND #o = :o"
+        values: dict[str, object] = {":s": {"S": IN_PROGRESS}, ":o": {"S": record.owner}}
+        if record.lease_ms is not None:
+            condition += " AND leaseExpiry <= :l"
+            values[":l"] = {"N": str(record.lease_ms)}
+        return self._write(record, condition, values, effects, until_ms)
+
+    def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
+        """Read the record under ``key``, consistently."""
+        request = {"TableName": self._table, "Key": {"idempotencyKey": {"S": key}}, "ConsistentRead": True}
+        item = self._send("GetItem", request, until_ms).get("Item")
+        return record_of(item) if item else None
+
+    def _write(
+        self,
+        record: Record,
+        condition: str,
+        values: Mapping[str, object],
+        effects: Sequence["Effect"],
+        until_ms: int | None,
+    ) -> Record | None:
+        item = item_of(record)
+        others = _keep(item, effects) if effects else {}
+        put: dict[str, Any] = {
+            "TableName": self._table,
+            "Item": item,
+            "ConditionExpression": condition,
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+        if values:
+            put |= {"ExpressionAttributeNames": _STATUS_AND_OWNER, "ExpressionAttributeValues": values}
+        if others:
+            return self._transact(record, put, others, until_ms)
+        try:
+            self._send("PutItem", put, until_ms)
+        except ServiceError as error:
+            there = error.body.get("Item")
+            return record_of(there) if there else None
+        return record
+
+    def _transact(
+        self, record: Record, put: Mapping[str, Any], effects: Mapping[int, "Action"], until_ms: int | None
+    ) -> Record | None:
+        from carride_idempotency.effects import action_of
+
+        actions: list[Mapping[str, object]] = [{"Put": put}, *map(action_of, effects.values())]
+        if len(actions) > MAX_ACTIONS:
+            raise EffectsRejectedError(f"{len(actions)} are more than the {MAX_ACTIONS} actions of one transaction")
+        # The token is made once for this request, and kept over its retries. A token derived from the key would collide
+        # with the different request of a later attempt.
+        request = {"TransactItems": actions, "ClientRequestToken": str(uuid.uuid4())}
+        try:
+            self._send("TransactWriteItems", request, until_ms, len(actions))
+        except ServiceError as error:
+            reasons = _reasons(error, len(actions))
+            if reasons[0].get("Code") == _CONDITION:
+                item = reasons[0].get("Item")
+                return record_of(item) if item else None
+            index = [reason.get("Code") for reason in reasons[1:]].index(_CONDITION)
+            raise EffectConflictError([*effects][index], reasons[index + 1].get("Item")) from error
+        except StoreRefusedError as refused:
+            cause = refused.__cause__
+            if isinstance(cause, ServiceError) and (
+                cause.code == "ValidationException"
+                or any(reason.get("Code") in _INVALID for reason in _reasons(cause, len(actions))[1:])
+            ):
+                raise EffectsRejectedError(f"DynamoDB rejects the effects: {cause}") from cause
+            raise
+        return record
+
+    def _send(
+        self, operation: str, request: Mapping[str, Any], until_ms: int | None, actions: int = 0
+    ) -> Mapping[str, Any]:
+        """Return DynamoDB's answer, or raise a ServiceError if a condition does not hold.
+
+        ``actions`` is the number of a transaction's actions.
+        """
+        return self._retries.send(
+            f"{operation} on {self._table}",
+            lambda: self._transport(operation, request),
+            lambda error: _judge(error, actions),
+            longest_try_s=self._transport.longest_try_s,
+            until_ms=until_ms,
+            remedy="; check the table, what was sent and the function's role",
+        )
+
+
+def _judge(error: Exception, actions: int) -> Verdict | None:
+    """Return what an error says about a request; ``actions`` is the number of a transaction's actions."""
+    if isinstance(error, NoAnswerError):
+        return Verdict.UNANSWERED
+    if not isinstance(error, ServiceError):
+        return None
+    if error.code == "TransactionCanceledException":
+        return _judge_cancelled(error, actions)
+    if error.code == "ConditionalCheckFailedException":
+        return Verdict.ANSWERED
+    if error.code in _UNANSWERED or error.status >= 500:  # noqa: PLR2004 - HTTP's server errors
+        return Verdict.UNANSWERED
+    return Verdict.PASSING if error.code in _PASSING else Verdict.REFUSED
+
+
+def _judge_cancelled(error: ServiceError, actions: int) -> Verdict:
+    codes = {reason.get("Code") for reason in _reasons(error, actions)}
+    if _CONDITION in codes:
+        return Verdict.ANSWERED
+    named = codes or str(error)  # an answer without reasons has their codes in its message
+    passing = any(code in named for code in _CONFLICT_OR_THROTTLING)
+    for_good = any(code in named for code in (_CONDITION, *_INVALID))
+    return Verdict.PASSING if passing and not for_good else Verdict.REFUSED
+
+
+def _reasons(error: ServiceError, actions: int) -> Sequence[Mapping[str, Any]]:
+    """Return why each action was refused; nothing if DynamoDB does not give a reason for each."""
+    reasons: Sequence[Mapping[str, Any]] = error.body.get("CancellationReasons") or ()
+    return reasons if len(reasons) == actions else ()
+
+
+def _keep(item: dict[str, dict[str, Any]], effects: Sequence["Effect"]) -> dict[int, "Action"]:
+    """Add to a record's item what it is to keep, and return the effects on items of their own by their position."""
+    from carride_idempotency.effects import Keep
+
+    others: dict[int, Action] = {}
+    for position, effect in enumerate(effects):
+        if isinstance(effect, Keep):
+            item |= marshalling.item(effect.attributes)
+            item.pop("expiryTimestamp", None)
+        else:
+            others[position] = effect
+    return others
+
+
+_ABSENT: Final[Mapping[str, Any]] = {}
+ATTRIBUTES: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("idempotencyKey", "S", ""),
+    ("status", "S", ""),
+    ("owner", "S", None),
+    ("attempt", "N", 0),
+    ("leaseExpiry", "N", None),
+    ("expiryTimestamp", "N", None),
+    ("fingerprint", "S", None),
+    ("delivery", "S", None),
+    ("region", "S", None),
+    ("createdAt", "N", 0),
+    ("updatedAt", "N", 0),
+    ("responseData", "S", None),
+    ("error", "S", None),
+    ("retryAt", "N", None),
+    ("deadLettered", "BOOL", False),
+    ("event", "S", None),
+    ("externals", "S", None),
+)
+"""The attribute of each of a record's fields, its type, and what it is read as where it is absent. The revision is
+never stored."""
+
+
+def item_of(record: Record) -> dict[str, dict[str, Any]]:
+    """Return the record as a stored item in the wire format. None is left out."""
+    return {
+        name: {kind: str(value) if kind == "N" else value}
+        for (name, kind, _), value in zip(ATTRIBUTES, record, strict=False)
+        if value is not None and value is not False
+    }
+
+
+def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
+    """Return a stored item as a record. An absent attribute is None; the decision handles invalid values."""
+    found = [(kind, item.get(name, _ABSENT).get(kind, absent)) for name, kind, absent in ATTRIBUTES]
+    values: list[Any] = [int(value) if kind == "N" and value is not None else value for kind, value in found]
+    return Record(*values)

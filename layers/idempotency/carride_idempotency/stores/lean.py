@@ -1,0 +1,406 @@
+"""A transport to DynamoDB without botocore: signed JSON over connections that are kept.
+
+Botocore loads for a third of a second and takes most of an event's CPU. This transport does what the store needs and
+nothing else. Wherever only botocore knows what was meant, such as proxies, profiles or other partitions,
+`lean_transport` returns None. Where an answer is none of DynamoDB's, `Guarded` goes over to botocore for good.
+"""
+
+import binascii
+import io
+import json
+import logging
+import os
+import re
+import select
+import socket
+import ssl
+import time
+import uuid
+import zlib
+from collections import deque
+from collections.abc import Buffer, Callable, Mapping
+from contextlib import suppress
+from threading import Lock
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from carride_idempotency.clock import Clock, epoch_ms
+from carride_idempotency.stores.signing import Credentials, CredentialsError, Signer, credentials_of
+from carride_idempotency.stores.transport import (
+    BOTOCORE_USED,
+    CONNECT_TIMEOUT_S,
+    READ_TIMEOUT_S,
+    NoAnswerError,
+    ServiceError,
+    Transport,
+)
+
+_KEPT: Final = 20
+_RECEIVED: Final = 65_536
+"""The most bytes that are received at once."""
+_CONTENT_TYPE: Final = "application/x-amz-json-1.0"
+_USER_AGENT: Final = "carride-idempotency lang/python"
+_OK: Final = 200
+_SERVER_ERROR: Final = 500
+_HTTP, _HTTPS = 80, 443
+
+_is_standard_region: Final = re.compile(
+    r"(?:af|ap|ca|eu|il|me|mx|sa|us)-(?:north|south)?(?:east|west|central)?-\d"
+).fullmatch
+"""Regions of the partition `aws`. Botocore knows the endpoints of the others."""
+_ONLY_BOTOCORE: Final = (
+    *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
+    *("AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"),
+    *("AWS_USE_FIPS_ENDPOINT", "AWS_USE_DUALSTACK_ENDPOINT", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"),
+)
+"""Variables whose meaning only botocore knows."""
+
+_SKEWED: Final = frozenset(
+    {"InvalidSignatureException", "RequestTimeTooSkewed", "RequestExpired", "SignatureDoesNotMatch"}
+)
+_EXPIRED: Final = frozenset({"ExpiredTokenException", "UnrecognizedClientException", "ExpiredToken"})
+
+_log: Final = logging.getLogger("carride_idempotency")
+
+
+class UnusableError(NoAnswerError):
+    """Raised for an answer that is none of DynamoDB's. The request may have taken place."""
+
+
+class LeanTransport:
+    """Sends requests to DynamoDB at a URL without a path. It may be used from several threads.
+
+    ``credentials`` returns what signs the requests, and is called with ``renew=True`` after a refusal for expired ones.
+    ``tls`` makes the TLS context, as `tls_context` does.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        region: str,
+        credentials: Callable[..., Credentials],
+        *,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        clock: Clock = epoch_ms,
+        tls: Callable[[bool], ssl.SSLContext] | None = None,
+    ) -> None:
+        self.longest_try_s = connect_timeout_s + read_timeout_s
+        self._connect_s, self._read_s, self._clock = connect_timeout_s, read_timeout_s, clock
+        self._address = urlsplit(url)
+        self._host = self._address.netloc
+        self._signer, self._credentials = Signer(region), credentials
+        self._kept: deque[socket.socket] = deque(maxlen=_KEPT)
+        self._tls = tls or tls_context
+        self._context: ssl.SSLContext | None = None
+        self._complete = False
+        self._skew_ms = 0
+
+    def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
+        """Send one request. An UnusableError: something else answered, or the connection cannot be trusted."""
+        if operation == "TransactWriteItems":
+            request = {"ClientRequestToken": str(uuid.uuid4())} | dict(request)
+        body = _json(request).encode()
+        corrected = False
+        while True:
+            status, headers, content = self._exchange(operation, body)
+            answer = _decoded(status, headers, content)
+            if status == _OK:
+                return answer
+            code = str(answer.get("__type", "")).rpartition("#")[2]
+            if corrected or not self._corrects(code, headers):
+                break
+            corrected = True
+        if code in _SKEWED:
+            raise UnusableError(f"the signature is refused: {answer}")
+        message = answer.get("message", answer.get("Message", ""))
+        raise ServiceError(code or str(status), status, str(message), answer)
+
+    def close(self) -> None:
+        """Close the kept connections. A function need not: it is frozen, not ended."""
+        while self._kept:
+            self._kept.pop().close()
+
+    def _corrects(self, code: str, headers: Mapping[str, str]) -> bool:
+        """Correct what a refused signature was made from, and return whether another one may be accepted."""
+        if code in _EXPIRED:
+            with suppress(CredentialsError):
+                self._credentials(renew=True)
+            return True
+        if code not in _SKEWED:
+            return False
+        from email.utils import parsedate_to_datetime
+
+        with suppress(LookupError, TypeError, ValueError):
+            theirs = parsedate_to_datetime(headers["date"])
+            self._skew_ms = int(theirs.timestamp() * 1000) - self._clock()
+        return True
+
+    def _exchange(self, operation: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        headers = self._signed(operation, body)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"POST / HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n".encode("latin-1")
+        connection = self._live() or self._connected()
+        try:
+            connection.settimeout(self._read_s)
+            connection.sendall(head + body)
+            status, found, content, is_kept = _received(connection)
+        except BaseException as error:
+            connection.close()
+            raise _no_answer(error) from error
+        if is_kept:
+            self._kept.append(connection)
+        else:
+            connection.close()
+        return status, found, content
+
+    def _signed(self, operation: str, body: bytes) -> dict[str, str]:
+        try:
+            credentials = self._credentials()
+        except CredentialsError as error:
+            raise ServiceError(type(error).__name__, 0, str(error), {}) from error
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime((self._clock() + self._skew_ms) // 1000))
+        headers = {
+            "content-type": _CONTENT_TYPE,
+            "host": self._host,
+            "x-amz-date": stamp,
+            "x-amz-target": f"DynamoDB_20120810.{operation}",
+        }
+        if credentials.token:
+            headers["x-amz-security-token"] = credentials.token
+        headers["authorization"] = self._signer.authorization(credentials, headers, body, stamp)
+        headers |= {"accept-encoding": "identity", "user-agent": _USER_AGENT}
+        if trace := os.environ.get("_X_AMZN_TRACE_ID"):
+            headers["x-amzn-trace-id"] = trace
+        if not all(map(str.isprintable, headers.values())):
+            raise UnusableError("a header holds a line break")
+        return headers
+
+    # ── Connections ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _live(self) -> socket.socket | None:
+        """Return a kept connection that is still open. One that has something to say was closed or is out of step."""
+        while True:
+            try:
+                connection = self._kept.pop()
+            except IndexError:
+                return None
+            if not select.select([connection], [], [], 0)[0]:
+                return connection
+            connection.close()
+
+    def _connected(self) -> socket.socket:
+        host, is_secure = str(self._address.hostname), self._address.scheme == "https"
+        connection = None
+        try:
+            port = self._address.port or (_HTTPS if is_secure else _HTTP)
+            connection = socket.create_connection((host, port), self._connect_s)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if is_secure:
+                self._context = self._context or self._tls(self._complete)
+                connection = self._context.wrap_socket(connection, server_hostname=host)
+        except OSError as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, ssl.SSLCertVerificationError) and not self._complete:
+                self._complete, self._context = True, None
+                return self._connected()
+            kind = UnusableError if isinstance(error, ssl.SSLError) else NoAnswerError
+            raise kind(f"no connection to {host}: {error}") from error
+        return connection
+
+
+# ── Requests and answers ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _encoded(value: object) -> str:
+    """Return what JSON cannot hold: binary values are sent in base64."""
+    if isinstance(value, bytes | bytearray):
+        return binascii.b2a_base64(value, newline=False).decode()
+    raise TypeError(f"a {type(value).__name__} cannot be sent to DynamoDB")
+
+
+_json: Final = json.JSONEncoder(separators=(",", ":"), default=_encoded, check_circular=False).encode
+
+_plain_head: Final = re.compile(
+    rb"HTTP/1\.1 (200|[45][0-9]{2}) [^\r\n]*\r\n((?:[A-Za-z0-9-]+:[^\r\n]*\r\n)+)\r\n"
+).match
+
+
+def _received(connection: socket.socket) -> tuple[int, Mapping[str, str], bytes, bool]:
+    """Return the status, the headers by their names in lower case, the content, and whether to keep the connection.
+
+    Answers as DynamoDB writes them are read here, because the standard library takes more CPU for that than all else
+    that an event needs. It reads every other form.
+    """
+    received = connection.recv(_RECEIVED)
+    if plain := _plain_head(received):
+        lines = [line.split(":", 1) for line in plain[2].decode("latin-1").split("\r\n")[:-1]]
+        headers = {name.lower(): value.strip() for name, value in lines}
+        length, is_kept = headers.get("content-length", ""), headers.get("connection", "keep-alive") == "keep-alive"
+        is_known = length.isdecimal() and len(length) <= len("16777216") and "transfer-encoding" not in headers
+        if is_known and is_kept and len(headers) == len(lines):
+            content, expected = received[plain.end() :], int(length)
+            while len(content) < expected:
+                more = connection.recv(_RECEIVED)
+                if not more:
+                    raise NoAnswerError("the answer was cut")
+                content += more
+            return int(plain[1]), headers, content[:expected], len(content) == expected
+    from http.client import HTTPResponse
+
+    answer: Any = HTTPResponse(_Again(received, connection), method="POST")  # type: ignore[arg-type] # calls makefile
+    answer.begin()
+    content = answer.read()
+    return answer.status, {name.lower(): value for name, value in answer.headers.items()}, content, False
+
+
+class _Again(io.RawIOBase):
+    """Gives what was received of an answer once more, and then what the connection still has."""
+
+    def __init__(self, received: bytes, connection: socket.socket) -> None:
+        self._received, self._connection = received, connection
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return a reader, as a socket does."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        """Fill a buffer, and return how many bytes were written."""
+        view = memoryview(buffer)
+        if not self._received:
+            return self._connection.recv_into(view)
+        part, self._received = self._received[: len(view)], self._received[len(view) :]
+        view[: len(part)] = part
+        return len(part)
+
+
+def _decoded(status: int, headers: Mapping[str, str], content: bytes) -> dict[str, Any]:
+    """Return the answer that a body holds."""
+    checksum = headers.get("x-amz-crc32")
+    if checksum is not None and checksum != str(zlib.crc32(content)):
+        raise NoAnswerError("the answer was damaged on its way")
+    try:
+        binary = b'"B":' in content or b'"BS":' in content
+        answer = json.loads(content, object_hook=_with_binary if binary else None)
+    except ValueError as error:
+        if status >= _SERVER_ERROR:
+            raise NoAnswerError(f"an answer of status {status} cannot be read") from error
+        raise UnusableError(f"an answer of status {status} is no JSON") from error
+    if not isinstance(answer, dict):
+        raise UnusableError(f"an answer of status {status} is no object")
+    return answer
+
+
+def _with_binary(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an attribute's value with its binary parts as bytes."""
+    match value:
+        case {"B": str(text), **rest} if not rest:
+            return {"B": binascii.a2b_base64(text)}
+        case {"BS": [*texts], **rest} if not rest:
+            return {"BS": [binascii.a2b_base64(text) for text in texts]}
+        case _:
+            return value
+
+
+def _no_answer(error: BaseException) -> BaseException:
+    """Return what the end of a connection means to the caller."""
+    from http.client import HTTPException, IncompleteRead
+
+    if isinstance(error, OSError | IncompleteRead):  # which RemoteDisconnected, time-outs and TLS errors are too
+        return NoAnswerError(f"the connection ended: {error!r}")
+    if isinstance(error, HTTPException):
+        return UnusableError(f"the answer is no HTTP: {error!r}")
+    return error
+
+
+# ── Trust ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_AMAZONS: Final = ("O=Amazon", "O=Starfield")
+"""Whose roots the certificates of AWS's endpoints have: https://www.amazontrust.com/repository/"""
+
+
+def tls_context(complete: bool) -> ssl.SSLContext:
+    """Return a context that trusts the roots of Amazon's certificates, or ``complete``, everything in the bundle.
+
+    To load a handful of roots takes a tenth of the time that all of them take. They are read out of the bundle that
+    botocore ships, which Lambda keeps current.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    bundle = _bundle()
+    certificates = bundle.split("# Issuer: ")
+    roots = [each for each in certificates if any(owner in each.partition("\n")[0] for owner in _AMAZONS)]
+    if not bundle:
+        context.load_default_certs()
+    elif complete or not roots:
+        context.load_verify_locations(cadata=bundle)
+    else:
+        context.load_verify_locations(cadata="# ".join(roots))
+    return context
+
+
+def _bundle() -> str:
+    """Return the certificates that botocore ships, without importing it."""
+    from importlib.util import find_spec
+
+    spec = find_spec("botocore")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        with suppress(OSError), open(f"{folder}/cacert.pem", encoding="utf-8") as bundle:  # noqa: PTH123 - pathlib costs import time
+            return bundle.read()
+    return ""
+
+
+# ── The choice ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lean_transport(environment: Mapping[str, str] | None = None, *, clock: Clock = epoch_ms) -> LeanTransport | None:
+    """Return the transport for an environment, by default this process's, or None if only botocore knows what it means.
+
+    With ``AWS_ACCOUNT_ID_ENDPOINT_MODE=required`` that is so too. In the modes ``preferred`` and ``disabled`` the
+    region's endpoint is used, which serves every account.
+    """
+    given = os.environ if environment is None else environment
+    region = given.get("AWS_DEFAULT_REGION", "")
+    url = given.get("AWS_ENDPOINT_URL_DYNAMODB") or given.get("AWS_ENDPOINT_URL") or ""
+    address = urlsplit(url or f"https://dynamodb.{region}.amazonaws.com")
+    unusual = (
+        any(given.get(name) for name in _ONLY_BOTOCORE)
+        or given.get("AWS_ACCOUNT_ID_ENDPOINT_MODE") == "required"
+        or not _is_standard_region(region)
+        or address.scheme not in {"http", "https"}
+        or not address.hostname
+        or address.path not in {"", "/"}
+        or "@" in address.netloc
+        or bool(address.query)
+    )
+    credentials = None if unusual else credentials_of(given, clock)
+    return None if credentials is None else LeanTransport(address.geturl(), region, credentials, clock=clock)
+
+
+class Guarded:
+    """Sends through one transport until an answer shows that it cannot be used, and through another from then on.
+
+    Every request of the store is safe to repeat, so the request that failed is sent again.
+    """
+
+    def __init__(self, lean: Transport, other: Callable[[], Transport]) -> None:
+        self.longest_try_s = lean.longest_try_s
+        self._transport = self._lean = lean
+        self._other, self._lock = other, Lock()
+
+    def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
+        """Send one request."""
+        try:
+            return self._transport(operation, request)
+        except UnusableError as error:
+            with self._lock:
+                if self._transport is self._lean:
+                    _log.warning("%s from now on: %s", BOTOCORE_USED, error)
+                    self._transport = self._other()
+        return self._transport(operation, request)
