@@ -18,7 +18,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 def documents(root: Path = ROOT) -> dict[str, str]:
     """Return each generated file that is checked in by its path. Raises BreakingChangeError, see `registry`."""
     return {
-        "infrastructure/schemas.yaml": registry((root / "infrastructure/schemas.yaml").read_text(encoding="utf-8")),
+        "infrastructure/schemas.yaml": registry(
+            (root / "infrastructure/schemas.yaml").read_text(encoding="utf-8")
+        ),
         "docs/openapi.json": text(openapi.document()),
         "docs/parameters.md": parameters.page(),
         "docs/costs.md": costs.current((root / "docs/costs.md").read_text(encoding="utf-8")),

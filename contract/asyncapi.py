@@ -48,9 +48,12 @@ def document() -> dict[str, Any]:
             "CarRideBus": {
                 "address": "{bus}",
                 "description": "The event bus of a stack.",
-                "parameters": {"bus": {"description": "Name of the bus: the stack's output `CarRideBusName`."}},
+                "parameters": {
+                    "bus": {"description": "Name of the bus: the stack's output `CarRideBusName`."}
+                },
                 "messages": {
-                    name: {"summary": fact.__doc__, "payload": _payload(fact)} for name, fact in FACTS.items()
+                    name: {"summary": fact.__doc__, "payload": _payload(fact)}
+                    for name, fact in FACTS.items()
                 },
             }
         },
@@ -59,7 +62,11 @@ def document() -> dict[str, Any]:
                 "action": action,
                 "channel": {"$ref": _CHANNEL},
                 "summary": summary,
-                "messages": [{"$ref": f"{_CHANNEL}/messages/{name}"} for name, fact in FACTS.items() if fact in facts],
+                "messages": [
+                    {"$ref": f"{_CHANNEL}/messages/{name}"}
+                    for name, fact in FACTS.items()
+                    if fact in facts
+                ],
             }
             for operation, (action, summary, facts) in _OPERATIONS.items()
         },

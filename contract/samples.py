@@ -22,7 +22,9 @@ def current(sample: Any) -> Any:
             for body, digest in (("body", "md5OfBody"), ("Body", "MD5OfBody")):
                 if digest in part:
                     part[body] = compact(current(json.loads(part[body])))
-                    part[digest] = hashlib.md5(part[body].encode(), usedforsecurity=False).hexdigest()
+                    part[digest] = hashlib.md5(
+                        part[body].encode(), usedforsecurity=False
+                    ).hexdigest()
             return part
         case list():
             return [current(each) for each in sample]

@@ -1,7 +1,8 @@
 """JSON Schemas of the events, and the template that publishes them in EventBridge's schema registry.
 
-The registry accepts draft 4 at most. A schema is replaced only by a compatible one; any other change needs a higher
-``schema_version``, which adds a schema. The template keeps every version, because archives hold events of it.
+The registry accepts draft 4 at most. A schema is replaced only by a compatible one; any other
+change needs a higher ``schema_version``, which adds a schema. The template keeps every version,
+because archives hold events of it.
 """
 
 import json
@@ -52,16 +53,25 @@ class BreakingChangeError(Exception):
 
 def schema(fact: type[Fact]) -> Schema:
     """Return the schema of the ``detail`` of a fact's event. The id of its ``data`` is the event's ``dataschema``."""
-    references, definitions = msgspec.json.schema_components([Attributes, fact], ref_template="#/definitions/{name}")
+    references, definitions = msgspec.json.schema_components(
+        [Attributes, fact], ref_template="#/definitions/{name}"
+    )
     envelope, data = (resolved(reference, definitions) for reference in references)
-    fact_type = {"description": envelope["properties"]["type"]["description"], "enum": [fact.__name__]}
+    fact_type = {
+        "description": envelope["properties"]["type"]["description"],
+        "enum": [fact.__name__],
+    }
     return {
         "$schema": _DRAFT,
         "title": fact.__name__,
         "description": fact.__doc__,
         "type": "object",
         "properties": envelope["properties"]
-        | {"type": fact_type, "data": {"id": fact.dataschema(), **data}, "data_base64": _DATA_BASE64},
+        | {
+            "type": fact_type,
+            "data": {"id": fact.dataschema(), **data},
+            "data_base64": _DATA_BASE64,
+        },
         "required": envelope["required"],
         "oneOf": [{"required": ["data"]}, {"required": ["data_base64"]}],
     }
@@ -70,8 +80,14 @@ def schema(fact: type[Fact]) -> Schema:
 def breaking_changes(old: Schema, new: Schema) -> Iterator[str]:
     """Yield the changes that existing events or readers do not agree with. Only a new optional field is compatible."""
     old_required, new_required = set(old["required"]), set(new["required"])
-    yield from (f"{name} is required now, and existing events lack it" for name in new_required - old_required)
-    yield from (f"{name} is no longer required, and existing readers need it" for name in old_required - new_required)
+    yield from (
+        f"{name} is required now, and existing events lack it"
+        for name in new_required - old_required
+    )
+    yield from (
+        f"{name} is no longer required, and existing readers need it"
+        for name in old_required - new_required
+    )
     for name, before in old["properties"].items():
         after = new["properties"].get(name)
         if after is None:
@@ -87,7 +103,9 @@ def breaking_changes(old: Schema, new: Schema) -> Iterator[str]:
 def published(template: str) -> dict[str, Schema]:
     """Return the schemas in a template of `registry`, by name."""
     resources = (resource["Properties"] for resource in yaml_parse(template)["Resources"].values())
-    return {each["SchemaName"]: json.loads(each["Content"]) for each in resources if "Content" in each}
+    return {
+        each["SchemaName"]: json.loads(each["Content"]) for each in resources if "Content" in each
+    }
 
 
 def registry(before: str) -> str:
@@ -95,12 +113,19 @@ def registry(before: str) -> str:
 
     BreakingChangeError if a changed schema is incompatible with existing readers or events.
     """
-    old, new = published(before), {f"{fact.__name__}.v{fact.schema_version}": schema(fact) for fact in FACTS.values()}
+    old, new = (
+        published(before),
+        {f"{fact.__name__}.v{fact.schema_version}": schema(fact) for fact in FACTS.values()},
+    )
     changes = [
-        f"{name}: {change}" for name in sorted(old.keys() & new) for change in breaking_changes(old[name], new[name])
+        f"{name}: {change}"
+        for name in sorted(old.keys() & new)
+        for change in breaking_changes(old[name], new[name])
     ]
     if changes:
-        raise BreakingChangeError("\n".join([*changes, "Raise the schema_version of these events."]))
+        raise BreakingChangeError(
+            "\n".join([*changes, "Raise the schema_version of these events."])
+        )
     resources = (
         _RESOURCE.format(
             logical_id="".join(part[0].upper() + part[1:] for part in name.split(".")),

@@ -1,7 +1,8 @@
 """What a month's bill holds, from the template and a number of rides: `make costs`.
 
-The template says what there is and how it is set, and constants say what a ride makes of it. Amounts are in dollars,
-without free tiers, and rather too high: the load is even over the month, and nothing is batched or compressed.
+The template says what there is and how it is set, and constants say what a ride makes of it.
+Amounts are in dollars, without free tiers, and rather too high: the load is even over the month,
+and nothing is batched or compressed.
 """
 
 import argparse
@@ -32,13 +33,20 @@ class Price(NamedTuple):
 
 PRICES: Final[Mapping[str, Price]] = {
     "alarm": Price(0.10, "metric", "cloudwatch"),
-    "query alarm": Price(0.10, "metric", "cloudwatch", "the price, and how many metrics a query analyzes"),
+    "query alarm": Price(
+        0.10, "metric", "cloudwatch", "the price, and how many metrics a query analyzes"
+    ),
     "composite alarm": Price(0.50, "alarm", "cloudwatch"),
     "dashboard": Price(3.00, "dashboard", "cloudwatch"),
     "custom metric": Price(0.30, "metric", "cloudwatch"),
     "log ingestion": Price(0.50, "GB", "cloudwatch"),
     "log storage": Price(0.03, "GB-month", "cloudwatch"),
-    "trace": Price(5.00, "million", "xray", "the price, and that each function has a second's first request sampled"),
+    "trace": Price(
+        5.00,
+        "million",
+        "xray",
+        "the price, and that each function has a second's first request sampled",
+    ),
     "event": Price(1.00, "million", "eventbridge"),
     "archived event": Price(0.10, "GB", "eventbridge"),
     "archive storage": Price(0.023, "GB-month", "eventbridge"),
@@ -55,19 +63,24 @@ PRICES: Final[Mapping[str, Price]] = {
     "write capacity": Price(0.00065, "unit-hour", "dynamodb"),
     "read capacity": Price(0.00013, "unit-hour", "dynamodb"),
     "stream read": Price(
-        0.20, "million", "dynamodb", "whether a pipe's reads are billed; Lambda's are not. The shards"
+        0.20,
+        "million",
+        "dynamodb",
+        "whether a pipe's reads are billed; Lambda's are not. The shards",
     ),
     "table storage": Price(0.25, "GB-month", "dynamodb"),
     "recovery": Price(0.20, "GB-month", "dynamodb"),
-    "health check": Price(0.50, "check", "route53", "that a check of an alarm costs what one of AWS's endpoints does"),
+    "health check": Price(
+        0.50, "check", "route53", "that a check of an alarm costs what one of AWS's endpoints does"
+    ),
     "key": Price(1.00, "key", "kms"),
     "secret": Price(0.40, "secret", "secrets-manager", "the price"),
     "transfer": Price(0.02, "GB", "ec2"),
 }
 _SCALES: Final = {"million": 1e6, "GB": 1e9, "GB-month": 1e9}
 
-# A ride that is booked, accepted, started and completed over the API, and paid, as tests/functions/test_ride_costs.py
-# measures it. Dispatch finds a car with one query.
+# A ride that is booked, accepted, started and completed over the API, and paid, as
+# tests/functions/test_ride_costs.py measures it. Dispatch finds a car with one query.
 REQUESTS: Final = 4
 ROUTES: Final = 2
 EVENTS: Final = (
@@ -84,9 +97,12 @@ TABLES: Final = {
     "IdempotencyTable": (36, 4100, 3900), "OutboxTable": (16, 0, 5850), "BookingTable": (14, 200, 0),
     "AssignmentTable": (6, 350, 0), "PaymentTable": (6, 350, 0), "CarTable": (6, 0, 0),
 }  # fmt: skip
-"""By table: write units, with those of its indexes; bytes of items that stay, and of those that expire."""
-EXPIRES: Final = {"IdempotencyTable": "WindowDays", "OutboxTable": "OutboxDays"}  # after these Retentions
-GATEWAY_CALLS, GATEWAY_UNITS = 3, 8  # of a ride's payment at the simulated gateway: invocations, write units
+"""By table: write units, with those of its indexes; bytes of items that stay, and of those that
+expire."""
+# After these Retentions.
+EXPIRES: Final = {"IdempotencyTable": "WindowDays", "OutboxTable": "OutboxDays"}
+# Of a ride's payment at the simulated gateway: invocations, write units.
+GATEWAY_CALLS, GATEWAY_UNITS = 3, 8
 OUTCOMES: Final = ("New", "Duplicate", "Retried")
 """The metrics of each consumer and the API in a month without failures."""
 ROUTE_METRICS: Final = 6  # API Gateway, http-api-metrics.html
@@ -94,7 +110,8 @@ PLATFORM_BYTES: Final = 400  # of Lambda's lines START, END and REPORT
 ACCESS_BYTES: Final = 350  # of a line in the API's access log
 SCALING_ALARMS: Final = 4  # of each scalable target
 POLLS: Final = 5 * SECONDS / 20  # of an idle queue: five pollers that wait for 20 seconds
-STREAM_READS: Final = 4 * 4 * SECONDS  # four shards, which an on-demand table begins with, four times a second
+# Four shards, which an on-demand table begins with, four times a second.
+STREAM_READS: Final = 4 * 4 * SECONDS
 SAMPLED: Final = 0.05  # after the first request of a second
 MILLISECONDS: Final = 20  # assumed for an invocation; only an account shows it
 
@@ -123,14 +140,18 @@ def bill(rides: float, *, regions: int = 1, **chosen: str) -> tuple[list[Use], l
     Args:
         rides: number of rides in the month.
         regions: 1, or 2 for a primary and a secondary.
-        **chosen: parameters of the template. By default there is a real payment gateway, because the rides are paid.
+        **chosen: parameters of the template. By default there is a real payment gateway, because
+            the rides are paid.
 
     Raises:
         ValueError: the template has no such parameter, or does not allow the value.
     """
     check(chosen)
     given = {"PaymentGatewayUrl": "https://gateway.example"} | chosen
-    stacks = [stack(**given | ROLES[role]) for role in (["standalone"], ["primary", "secondary"])[regions - 1]]
+    stacks = [
+        stack(**given | ROLES[role])
+        for role in (["standalone"], ["primary", "secondary"])[regions - 1]
+    ]
     return summed(*map(idle, stacks)), summed(*(load(each, rides) for each in stacks))
 
 
@@ -140,7 +161,9 @@ def check(chosen: Mapping[str, str]) -> None:
     for name, value in chosen.items():
         if name not in declared:
             raise ValueError(f"there is no parameter {name}: docs/parameters.md lists them")
-        if value not in (allowed := [str(each) for each in declared[name].get("AllowedValues", [value])]):
+        if value not in (
+            allowed := [str(each) for each in declared[name].get("AllowedValues", [value])]
+        ):
             raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value}")
 
 
@@ -152,7 +175,7 @@ def summed(*uses: Iterable[Use]) -> list[Use]:
     return [Use(*names, quantity) for names, quantity in sums.items() if quantity]
 
 
-# ── While nothing happens ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── While nothing happens ─────────────────────────────────────────────────────────────────────────
 
 
 def idle(deployed: Stack) -> Iterator[Use]:
@@ -163,16 +186,26 @@ def idle(deployed: Stack) -> Iterator[Use]:
 
     for alarm in map(json.dumps, deployed.of_type("AWS::CloudWatch::Alarm").values()):
         if "SELECT" in alarm:
-            yield Use("alarms on queries: metrics", "query alarm", number("Events::Rule") if "RuleName" in alarm else 1)
+            yield Use(
+                "alarms on queries: metrics",
+                "query alarm",
+                number("Events::Rule") if "RuleName" in alarm else 1,
+            )
         else:
             yield Use("alarms: metrics", "alarm", alarm.count('"MetricStat"') or 1)
     yield Use("composite alarms", "composite alarm", number("CloudWatch::CompositeAlarm"))
     yield Use("dashboard", "dashboard", number("CloudWatch::Dashboard"))
     yield Use("health check of the endpoint", "health check", number("Route53::HealthCheck"))
     yield Use("customer managed key", "key", bool(deployed.parameters["KmsKeyArn"]))
-    yield Use("secret of the gateway", "secret", bool(deployed.parameters["PaymentGatewaySecretArn"]))
+    yield Use(
+        "secret of the gateway", "secret", bool(deployed.parameters["PaymentGatewaySecretArn"])
+    )
     yield Use("SQS: Lambda's polls", "queue request", POLLS * number("Lambda::EventSourceMapping"))
-    yield Use("DynamoDB: the pipe's reads of the stream", "stream read", STREAM_READS * number("Pipes::Pipe"))
+    yield Use(
+        "DynamoDB: the pipe's reads of the stream",
+        "stream read",
+        STREAM_READS * number("Pipes::Pipe"),
+    )
     for table in deployed.of_type("AWS::DynamoDB::GlobalTable").values():
         if "WriteProvisionedThroughputSettings" in table:
             targets = (1 + len(table.get("GlobalSecondaryIndexes", []))) * len(table["Replicas"])
@@ -181,7 +214,10 @@ def idle(deployed: Stack) -> Iterator[Use]:
                 least = targets * int(deployed.parameters["MinCapacity"]) * HOURS
                 yield Use(f"DynamoDB: {kind} capacity, the least", f"{kind} capacity", least)
     for schedule in deployed.of_type("AWS::Scheduler::Schedule").values():
-        every, target = re.findall(r"\d+", schedule["ScheduleExpression"]), named(schedule["Target"]["Arn"])
+        every, target = (
+            re.findall(r"\d+", schedule["ScheduleExpression"]),
+            named(schedule["Target"]["Arn"]),
+        )
         runs = SECONDS / 60 / int(*every) if schedule["State"] == "ENABLED" else 0
         yield Use("Scheduler: runs", "scheduled run", runs)
         if target in deployed.of_type("AWS::Lambda::Function"):
@@ -192,7 +228,7 @@ def idle(deployed: Stack) -> Iterator[Use]:
             yield from _logged(deployed, runs * EVENT_BYTES)
 
 
-# ── Rides ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Rides ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def load(deployed: Stack, rides: float) -> Iterator[Use]:
@@ -209,7 +245,9 @@ def load(deployed: Stack, rides: float) -> Iterator[Use]:
     for archive in deployed.of_type("AWS::Events::Archive").values():
         yield Use("EventBridge: archived events", "archived event", events * EVENT_BYTES)
         months = archive["RetentionDays"] * MONTHS
-        yield Use("EventBridge: storage of the archive", "archive storage", events * EVENT_BYTES * months)
+        yield Use(
+            "EventBridge: storage of the archive", "archive storage", events * EVENT_BYTES * months
+        )
     yield from _logged(deployed, to("Logs::LogGroup") * EVENT_BYTES)
     yield Use("SNS: publishes to partners", "publish", to("SNS::Topic"))
     yield Use("SQS: send, receive and delete, one by one", "queue request", 3 * to("SQS::Queue"))
@@ -221,9 +259,16 @@ def load(deployed: Stack, rides: float) -> Iterator[Use]:
         replicas = len(table["Replicas"])
         units, staying, expiring = (each * rides * replicas for each in TABLES.get(name, (0, 0, 0)))
         yield from _units(deployed, "write", units)
-        yield Use("transfer to the other region", "transfer", units / replicas * 1024 * (replicas - 1))
+        yield Use(
+            "transfer to the other region", "transfer", units / replicas * 1024 * (replicas - 1)
+        )
         if name in EXPIRES:
-            expiring *= int(deployed.mappings["Retentions"][deployed.parameters["Retention"]][EXPIRES[name]]) * MONTHS
+            expiring *= (
+                int(
+                    deployed.mappings["Retentions"][deployed.parameters["Retention"]][EXPIRES[name]]
+                )
+                * MONTHS
+            )
         for kind, stored in (("stay, each month", staying), ("expire", expiring)):
             yield Use(f"DynamoDB: storage of items that {kind}", "table storage", stored)
             yield Use(f"DynamoDB: point-in-time recovery of items that {kind}", "recovery", stored)
@@ -236,9 +281,12 @@ def taken(deployed: Stack, *, copied: bool = False) -> Counter[str]:
         pattern = rule["EventPattern"]
         if rule.get("State") != "DISABLED" and not (copied and "$or" in pattern):
             details = pattern.get("detail", {}).get("$or", [pattern.get("detail", {})])
-            types = [each.get("type", EVENTS) for each in details if "attributes" not in each]  # the newer envelope
+            # The newer envelope.
+            types = [each.get("type", EVENTS) for each in details if "attributes" not in each]
             for target in rule["Targets"]:
-                events[named(target["Arn"])] += sum(event in each for each in types for event in EVENTS)
+                events[named(target["Arn"])] += sum(
+                    event in each for each in types for event in EVENTS
+                )
     return events
 
 
@@ -259,7 +307,11 @@ def _processed(deployed: Stack, rides: float) -> Iterator[Use]:
     for stage in deployed.of_type("AWS::ApiGatewayV2::Stage").values():
         yield Use("HTTP API: requests", "API request", REQUESTS * rides)
         detailed = stage["DefaultRouteSettings"]["DetailedMetricsEnabled"]
-        yield Use("HTTP API: detailed metrics of routes", "custom metric", detailed * ROUTES * ROUTE_METRICS)
+        yield Use(
+            "HTTP API: detailed metrics of routes",
+            "custom metric",
+            detailed * ROUTES * ROUTE_METRICS,
+        )
         yield from _logged(deployed, REQUESTS * rides * ACCESS_BYTES)
     if "SimulatedGatewayFunction" in deployed.of_type("AWS::Lambda::Function"):
         yield from _invoked(deployed, "SimulatedGatewayFunction", GATEWAY_CALLS * rides)
@@ -297,15 +349,19 @@ def _logged(deployed: Stack, volume: float) -> Iterator[Use]:
     """Yield what bytes of log lines cost. All log groups keep them for the same time."""
     for group in list(deployed.of_type("AWS::Logs::LogGroup").values())[:1]:
         yield Use("CloudWatch Logs: ingestion", "log ingestion", volume)
-        yield Use("CloudWatch Logs: storage", "log storage", volume * group["RetentionInDays"] * MONTHS)
+        yield Use(
+            "CloudWatch Logs: storage", "log storage", volume * group["RetentionInDays"] * MONTHS
+        )
 
 
-# ── Showing it ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Showing it ────────────────────────────────────────────────────────────────────────────────────
 
 COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
     "the defaults": {},
     "`Architecture=x86_64`": {"Architecture": "x86_64"},
-    "`KmsKeyArn`, without uses of the key": {"KmsKeyArn": "arn:aws:kms:us-east-1:123456789012:key/0a1b"},
+    "`KmsKeyArn`, without uses of the key": {
+        "KmsKeyArn": "arn:aws:kms:us-east-1:123456789012:key/0a1b"
+    },
     "`LogLevel=WARN`": {"LogLevel": "WARN"},
     "`Retention=long`": {"Retention": "long"},
     "`TableBilling=provisioned`": {"TableBilling": "provisioned"},
@@ -357,7 +413,13 @@ def filled(page: str, kind: str, tables: Mapping[str, str]) -> str:
 
 def parsed(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, str]]:
     """Return the options of a command line, and the template's parameters that they set."""
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the template")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter of the template",
+    )
     options = parser.parse_args()
     chosen = {name: value for name, _, value in (each.partition("=") for each in options.set)}
     try:
@@ -371,10 +433,14 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="make costs", description=" ".join(str(__doc__).split()))
     parser.add_argument("--rides", type=float, default=1e6, help="rides in the month (1000000)")
-    parser.add_argument("--regions", type=int, choices=[1, 2], default=1, help="2 for a primary and a secondary")
+    parser.add_argument(
+        "--regions", type=int, choices=[1, 2], default=1, help="2 for a primary and a secondary"
+    )
     options, chosen = parsed(parser)
     resting, rides = bill(options.rides, regions=options.regions, **chosen)
-    print(f"While nothing happens:\n\n{_lines(resting)}\n{options.rides:,.0f} rides:\n\n{_lines(rides)}")
+    print(
+        f"While nothing happens:\n\n{_lines(resting)}\n{options.rides:,.0f} rides:\n\n{_lines(rides)}"
+    )
     print(f"Prices of us-east-1, {LOOKED_UP}. No second source confirmed those marked *:")
     print(
         *(

@@ -60,7 +60,11 @@ class Stack:
     def functions(self) -> dict[str, Properties]:
         """Return the properties of every function by logical id, but the gateway, which plays somebody else's part."""
         found = self.of_type("AWS::Lambda::Function")
-        return {name: properties for name, properties in found.items() if name != "SimulatedGatewayFunction"}
+        return {
+            name: properties
+            for name, properties in found.items()
+            if name != "SimulatedGatewayFunction"
+        }
 
 
 def source(path: Path = TEMPLATE) -> dict[str, Any]:
@@ -130,7 +134,9 @@ def _merged(template: dict[str, Any], folder: Path) -> dict[str, Any]:
             found[name] = resource
             continue
         given = {  # a joined list is the list again
-            parameter: value["Fn::Join"][1] if isinstance(value, dict) and "Fn::Join" in value else value
+            parameter: value["Fn::Join"][1]
+            if isinstance(value, dict) and "Fn::Join" in value
+            else value
             for parameter, value in resource["Properties"]["Parameters"].items()
         }
         text = (folder / resource["Properties"]["TemplateURL"]).read_text(encoding="utf-8")
@@ -138,7 +144,10 @@ def _merged(template: dict[str, Any], folder: Path) -> dict[str, Any]:
         condition = {"Condition": resource["Condition"]} if "Condition" in resource else {}
         found |= {inner: condition | each for inner, each in nested["Resources"].items()}
         conditions |= nested.get("Conditions", {})
-        outputs |= {(name, f"Outputs.{output}"): each["Value"] for output, each in nested.get("Outputs", {}).items()}
+        outputs |= {
+            (name, f"Outputs.{output}"): each["Value"]
+            for output, each in nested.get("Outputs", {}).items()
+        }
 
     def linked(value: Any) -> Any:
         match value:
@@ -152,19 +161,27 @@ def _merged(template: dict[str, Any], folder: Path) -> dict[str, Any]:
                 return value
 
     conditions |= template["Conditions"]
-    return {**template, **linked({"Conditions": conditions, "Resources": found, "Outputs": template["Outputs"]})}
+    return {
+        **template,
+        **linked({"Conditions": conditions, "Resources": found, "Outputs": template["Outputs"]}),
+    }
 
 
 @cache
 def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
     """Return the transformed template for the given parameters and the defaults of the others."""
     template = _packaged(source(path))
-    parameters = {name: str(spec["Default"]) for name, spec in template["Parameters"].items()} | chosen
+    parameters = {
+        name: str(spec["Default"]) for name, spec in template["Parameters"].items()
+    } | chosen
     logging.getLogger("samtranslator").setLevel(logging.ERROR)
-    os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")  # the transform wants one, and uses it for nothing
+    # The transform wants one, and uses it for nothing.
+    os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
     result = transform(template, parameters, SimpleNamespace(load=dict))  # no managed policies
     declared, mappings = template["Conditions"], template["Mappings"]
-    conditions = {name: holds(condition, parameters, declared) for name, condition in declared.items()}
+    conditions = {
+        name: holds(condition, parameters, declared) for name, condition in declared.items()
+    }
 
     def decided(value: Any) -> Any:
         match value:
@@ -193,7 +210,11 @@ def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
 
 def _packaged(template: dict[str, Any]) -> dict[str, Any]:
     """Put the place of an upload where local files stand, as `sam package` does before the transform."""
-    uploads = {"CodeUri": "s3://bucket/key", "ContentUri": "s3://bucket/key", "TemplateURL": "https://s3/bucket/key"}
+    uploads = {
+        "CodeUri": "s3://bucket/key",
+        "ContentUri": "s3://bucket/key",
+        "TemplateURL": "https://s3/bucket/key",
+    }
     for resource in template["Resources"].values():
         for key, place in uploads.items():
             if key in resource.get("Properties", {}):
@@ -201,7 +222,9 @@ def _packaged(template: dict[str, Any]) -> dict[str, Any]:
     return template
 
 
-def holds(condition: dict[str, Any], parameters: dict[str, str], declared: dict[str, dict[str, Any]]) -> bool:
+def holds(
+    condition: dict[str, Any], parameters: dict[str, str], declared: dict[str, dict[str, Any]]
+) -> bool:
     """Evaluate a condition of the template."""
     match condition:
         case {"Condition": str(name)}:
@@ -211,7 +234,9 @@ def holds(condition: dict[str, Any], parameters: dict[str, str], declared: dict[
         case {"Fn::Or": list(parts)}:
             return any(holds(part, parameters, declared) for part in parts)
         case {"Fn::Equals": sides}:
-            left, right = (parameters[each["Ref"]] if isinstance(each, dict) else str(each) for each in sides)
+            left, right = (
+                parameters[each["Ref"]] if isinstance(each, dict) else str(each) for each in sides
+            )
             return left == right
         case {"Fn::Not": [negated]}:
             return not holds(negated, parameters, declared)

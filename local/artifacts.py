@@ -40,8 +40,13 @@ def build(engine: Engine, folder: Path = _FOLDER, root: Path = ROOT) -> None:
             engine.sam("build", "--config-env", "local", parameters=PARAMETERS, folder=root)
             # As `make build` does; a project without the script keeps its source only.
             script = root / "scripts" / "compile"
-            if script.exists() and subprocess.run([ROOT / ".venv-sam/bin/python", script], check=False).returncode:
-                raise EngineError("the code that was built could not be compiled: the lines above say why")
+            if (
+                script.exists()
+                and subprocess.run([ROOT / ".venv-sam/bin/python", script], check=False).returncode
+            ):
+                raise EngineError(
+                    "the code that was built could not be compiled: the lines above say why"
+                )
             built.write_text(_state(folder, root), encoding="utf-8")
 
 
@@ -63,7 +68,11 @@ def _locked(folder: Path, kind: int) -> Iterator[None]:
 
 def _state(folder: Path, root: Path) -> str:
     """Return a hash of the sources, and the time of the build, which every ``sam build`` changes."""
-    files = (path for name in ("functions", "infrastructure", "layers") for path in sorted((root / name).rglob("*")))
+    files = (
+        path
+        for name in ("functions", "infrastructure", "layers")
+        for path in sorted((root / name).rglob("*"))
+    )
     sources = [path for path in files if path.is_file() and path.suffix != ".pyc"]
     digest = hashlib.sha256()
     for path in (root / "template.yaml", root / "samconfig.toml", *sources):
@@ -79,7 +88,11 @@ class Uploads:
         self._s3 = s3
         self._bucket = f"local-artifacts-{region}"
         self._endpoint_url = endpoint_url
-        where = {} if region == REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+        where = (
+            {}
+            if region == REGION
+            else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+        )
         with suppress(s3.exceptions.BucketAlreadyOwnedByYou, s3.exceptions.BucketAlreadyExists):
             s3.create_bucket(Bucket=self._bucket, **where)
 

@@ -15,7 +15,8 @@ _CREATED: Final = 201
 def book(cloud: LocalAws, stack: Stack, rides: int) -> Iterator[int]:
     """Book rides and drive them; every fifth one is cancelled. Yield how many are done.
 
-    Every third request is sent twice under its idempotency key, as by a client that lost the first answer.
+    Every third request is sent twice under its idempotency key, as by a client that lost the first
+    answer.
 
     Raises:
         EngineError: The API refused a request, or gave a repeated request another answer.
@@ -38,12 +39,16 @@ def book(cloud: LocalAws, stack: Stack, rides: int) -> Iterator[int]:
         yield number
 
 
-def _send(method: str, url: str, body: Mapping[str, Any], *, key: str, twice: bool) -> dict[str, Any]:
+def _send(
+    method: str, url: str, body: Mapping[str, Any], *, key: str, twice: bool
+) -> dict[str, Any]:
     """Send a request under its key, ``twice`` as if the first answer was lost, and return the answered ride."""
     answers = set()
     for _ in range(2 if twice else 1):
         headers = {"Idempotency-Key": key}
-        answer = urllib3.request(method, url, json=body, headers=headers, timeout=_TIMEOUT_SECONDS, retries=False)
+        answer = urllib3.request(
+            method, url, json=body, headers=headers, timeout=_TIMEOUT_SECONDS, retries=False
+        )
         if answer.status not in (200, _CREATED):
             raise EngineError(
                 f"{method} {url} was answered with {answer.status}: {answer.data.decode(errors='replace')}"

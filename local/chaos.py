@@ -51,9 +51,11 @@ _TABLES: Final = {
 }
 """Tables that a replay must not change, and the condition of the items that it must not."""
 _SOCKET_SECONDS: Final = 30.0
-"""Long, because the partner does not know whether a request took effect once it gives up waiting for the answer."""
+"""Long, because the partner does not know whether a request took effect once it gives up waiting
+for the answer."""
 _DRAIN_SECONDS: Final = 300.0
-_PATIENCE_SECONDS: Final = 240.0  # a message that fails again and again takes a while until it is given up
+# A message that fails again and again takes a while until it is given up.
+_PATIENCE_SECONDS: Final = 240.0
 _PAUSE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
 
@@ -86,12 +88,21 @@ def mix(rides: int, seed: int) -> Spec:
     """Return the simulator's request for the worst mix: 5 % of the events kill their consumers, 2 % are poison."""
     events = len(Simulation(Spec(rides=rides, seed=seed), datetime.now(UTC)))
     crashes, poison = round(0.05 * events), round(0.02 * events)
-    return Spec(rides=rides, seed=seed, duplicates=0.5, out_of_order=0.3, older=0.1, crashes=crashes, poison=poison)
+    return Spec(
+        rides=rides,
+        seed=seed,
+        duplicates=0.5,
+        out_of_order=0.3,
+        older=0.1,
+        crashes=crashes,
+        poison=poison,
+    )
 
 
 def cloud_without(unprotected: Collection[str] = ()) -> LocalAws:
     """Return an engine that injects faults and takes the idempotency off these consumers."""
-    # As on AWS, a retry comes after the lease of a killed run of payment has ended: a sooner one would wait for that.
+    # As on AWS, a retry comes after the lease of a killed run of payment has ended: a sooner one
+    # would wait for that.
     options = ("--retry-delays=4.5,4.5", "--workers=3", *FAULTS)
     return LocalAws(*options, variables={"UNPROTECTED": ",".join(unprotected)})
 
@@ -114,8 +125,9 @@ def rehearse(
         store: Idempotency records of the partner's application.
         progress: Shows how far this has come.
         cars: Size of the fleet, fewer than the rides need.
-        at_once: Events that are published before the next ones wait until most of them are processed. So some rides are
-            published from end to end at once, and others have a car and a charge before they are cancelled.
+        at_once: Events that are published before the next ones wait until most of them are
+            processed. So some rides are published from end to end at once, and others have a car
+            and a charge before they are cancelled.
         troubles: Share of the requests to the gateway that go wrong.
     """
     seed, began = spec.seed, time.monotonic()
@@ -126,13 +138,19 @@ def rehearse(
 
     with ExitStack() as running:
         mixed = Troubles.mixed(troubles, declined=DECLINED)
-        books = Books(mixed._replace(refused=troubles / 2, pending=troubles, capped=0.5), seed=seed, keys_s=5)
+        books = Books(
+            mixed._replace(refused=troubles / 2, pending=troubles, capped=0.5), seed=seed, keys_s=5
+        )
         gateway = running.enter_context(GatewayServer(books))
         with progress.step(f"seed {seed}: deploying"):
             stack = cloud.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
             running.callback(cloud.delete_stack, stack.name)
             fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], cars)
-        sqs, partner, topic = cloud.client("sqs"), Partner(store, _stumble), stack.outputs["PartnersTopicArn"]
+        sqs, partner, topic = (
+            cloud.client("sqs"),
+            Partner(store, _stumble),
+            stack.outputs["PartnersTopicArn"],
+        )
         queue = subscribe(cloud.client("sns"), sqs, topic, f"partner-{seed}")
         with progress.step(f"seed {seed}: publishing {spec.rides:,} rides"):
             for done, total, _ in simulate(stack, msgspec.to_builtins(spec), at_once=at_once):
@@ -141,9 +159,13 @@ def rehearse(
         settle("waiting until every event is processed")
         overdue = reconcile(stack, lambda: settle("reconciling rides that stand still"))
         _drain(partner, sqs, queue)
-        found = audit.read(stack, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger()))
+        found = audit.read(
+            stack, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger())
+        )
         report, poison = audit.judge(found), set(_poison(spec))
-        dead_letters = {(letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters}
+        dead_letters = {
+            (letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters
+        }
         published = {event.fact for event in found.published if event.fact is not None}
         counts = {
             "rides are still overdue": overdue,
@@ -172,7 +194,9 @@ def rehearse(
             for given_up, some in ((True, dead_letters - poison), (False, poison - dead_letters))
             for consumer, fact, why in sorted(some, key=str)
         ]
-        changed = [f"{name}: changed by the replay" for name in before if before[name] != after[name]]
+        changed = [
+            f"{name}: changed by the replay" for name in before if before[name] != after[name]
+        ]
         wrong = [*wrong_in(report, counts), *unexpected, *changed]
         return Result(seed, time.monotonic() - began, report, dict(books.met), len(poison), wrong)
 
@@ -224,11 +248,19 @@ def _tables(stack: Stack) -> dict[str, object]:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
-        prog="make chaos ARGS=…", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="make chaos ARGS=…",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--rides", type=positive, default=500, metavar="N", help="rides for each seed (500)")
-    add("--seeds", type=positive, default=1, metavar="N", help="how many seeds, one after the other (1)")
+    add(
+        "--seeds",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="how many seeds, one after the other (1)",
+    )
     add("--first-seed", type=count, default=1, metavar="N", help="the first of them (1)")
     add(
         "--unprotected",
@@ -252,7 +284,9 @@ def main() -> None:
             f"{sum(each.gateway.values()):,} requests to the gateway went wrong; {each.poison:,} dead letters expected."
         )
     print(f"\nAs JSON: {REPORT.relative_to(ROOT)}", flush=True)
-    if wrong := [f"seed {result.seed}: {problem}" for result in results for problem in result.wrong]:
+    if wrong := [
+        f"seed {result.seed}: {problem}" for result in results for problem in result.wrong
+    ]:
         leave(WRONG, "\n".join(wrong))
 
 
@@ -265,11 +299,14 @@ def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
         with progress.step("building the functions and layers (sam build)"):
             cloud.build()
         for seed in range(options.first_seed, options.first_seed + options.seeds):
-            # The partner's records are in Valkey where it is installed. Each seed's keys have a prefix of their own.
+            # The partner's records are in Valkey where it is installed. Each seed's keys have a
+            # prefix of their own.
             client = valkey_server.client(int(port), _SOCKET_SECONDS) if port else None
             store = ValkeyStore(client, prefix=f"partner-{seed}:") if client else MemoryStore()
             spec = mix(options.rides, seed)
-            results.append(rehearse(cloud, spec, store=store, progress=progress, troubles=_TROUBLES))
+            results.append(
+                rehearse(cloud, spec, store=store, progress=progress, troubles=_TROUBLES)
+            )
     return results
 
 

@@ -36,7 +36,10 @@ def _number(kind: Any) -> Callable[[str], Any]:
 
 
 count, positive = _number(Annotated[int, Meta(ge=0)]), _number(Annotated[int, Meta(ge=1)])
-port, share = _number(Annotated[int, Meta(ge=0, le=65_535)]), _number(Annotated[float, Meta(ge=0, le=1)])
+port, share = (
+    _number(Annotated[int, Meta(ge=0, le=65_535)]),
+    _number(Annotated[float, Meta(ge=0, le=1)]),
+)
 
 
 @contextmanager
@@ -61,8 +64,14 @@ class Progress:
     """Shows each step while it lasts, and then its duration: live on a terminal, in plain lines elsewhere."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self._is_live = self.console.is_terminal and not self.console.no_color and not self.console.is_dumb_terminal
+        self.console = Console(
+            file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True
+        )
+        self._is_live = (
+            self.console.is_terminal
+            and not self.console.no_color
+            and not self.console.is_dumb_terminal
+        )
         self._note = ""
 
     @contextmanager
@@ -89,7 +98,11 @@ class Progress:
     def _show_live(self, what: str, began: float, ended: threading.Event) -> None:
         with self.console.status(what) as status:
             while not ended.wait(_REFRESH_SECONDS):
-                status.update(Text.assemble(f"{what} … ", (f"{time.monotonic() - began:.0f} s {self._note}", "dim")))
+                status.update(
+                    Text.assemble(
+                        f"{what} … ", (f"{time.monotonic() - began:.0f} s {self._note}", "dim")
+                    )
+                )
 
     def _show_plain(self, what: str, began: float, ended: threading.Event) -> None:
         self.console.print(f"{what} …")

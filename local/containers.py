@@ -1,7 +1,8 @@
 """Run functions in containers with `sam local invoke`, against the local engine.
 
-Containers cannot reach the engine, because it listens on this machine's loopback address only. On Linux `reachable`
-listens on the address that this machine has in the containers' network; Docker Desktop forwards by itself.
+Containers cannot reach the engine, because it listens on this machine's loopback address only. On
+Linux `reachable` listens on the address that this machine has in the containers' network; Docker
+Desktop forwards by itself.
 """
 
 import json
@@ -45,7 +46,9 @@ def host_address() -> str:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode == 0 and done.stdout.strip():
                 return done.stdout.strip()
-    raise EngineError("`sam local invoke` needs Docker or podman; `make invoke` runs the same without containers.")
+    raise EngineError(
+        "`sam local invoke` needs Docker or podman; `make invoke` runs the same without containers."
+    )
 
 
 @contextmanager
@@ -86,7 +89,10 @@ def in_containers(local: Kept, stack: StackRef) -> Iterator[Callable[[str, Any],
     """Yield a function that runs the last build's functions, by logical id; it returns answer and log."""
     address, found = host_address(), stack.environments()
     with ExitStack() as running:
-        urls = [running.enter_context(reachable(address, url)) for url in (local.endpoint, local.gateway)]
+        urls = [
+            running.enter_context(reachable(address, url))
+            for url in (local.endpoint, local.gateway)
+        ]
         for variables in found.values():
             variables["AWS_ENDPOINT_URL"] = urls[0]
             if "PAYMENT_GATEWAY_URL" in variables:
@@ -102,8 +108,17 @@ def _invoke(variables: Path, endpoint: str, function: str, event: Any) -> tuple[
             [
                 *(str(ROOT / ".venv-sam/bin/sam"), "local", "invoke", function, "--event", "-"),
                 *("--template", str(_with_endpoint(build)), "--env-vars", str(variables)),
-                *("--config-file", str(ROOT / "samconfig.toml"), "--config-env", "local", "--skip-pull-image"),
-                *("--parameter-overrides", *(f"{name}={each}" for name, each in PARAMETERS.items())),
+                *(
+                    "--config-file",
+                    str(ROOT / "samconfig.toml"),
+                    "--config-env",
+                    "local",
+                    "--skip-pull-image",
+                ),
+                *(
+                    "--parameter-overrides",
+                    *(f"{name}={each}" for name, each in PARAMETERS.items()),
+                ),
             ],
             env=os.environ | environment(endpoint) | {"SAM_CLI_TELEMETRY": "0"},
             input=json.dumps(event),

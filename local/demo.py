@@ -68,21 +68,56 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument_group("what the simulator publishes").add_argument
-    add("--rides", type=positive, default=200, metavar="N", help="rides, of 3 or 4 events each (200)")
+    add(
+        "--rides",
+        type=positive,
+        default=200,
+        metavar="N",
+        help="rides, of 3 or 4 events each (200)",
+    )
     add("--bookings", type=count, default=20, metavar="N", help="rides booked over HTTP (20)")
     add("--seed", type=count, default=1, metavar="N", help="the same seed gives the same rides (1)")
-    add("--duplicates", type=share, default=0.3, metavar="S", help="share of events sent twice (0.3)")
-    add("--out-of-order", type=share, default=0.1, metavar="S", help="share of rides in disorder (0.1)")
+    add(
+        "--duplicates",
+        type=share,
+        default=0.3,
+        metavar="S",
+        help="share of events sent twice (0.3)",
+    )
+    add(
+        "--out-of-order",
+        type=share,
+        default=0.1,
+        metavar="S",
+        help="share of rides in disorder (0.1)",
+    )
     add("--older", type=share, default=0.1, metavar="S", help="share in the older envelope (0.1)")
-    add("--malformed", type=count, default=12, metavar="N", help="events that break the contract (12)")
+    add(
+        "--malformed",
+        type=count,
+        default=12,
+        metavar="N",
+        help="events that break the contract (12)",
+    )
     add("--late", type=count, default=3, metavar="N", help="events past their expiry time (3)")
-    add("--crashes", type=count, default=2, metavar="N", help="events that kill the consumer once (2)")
+    add(
+        "--crashes",
+        type=count,
+        default=2,
+        metavar="N",
+        help="events that kill the consumer once (2)",
+    )
     add("--fails", type=count, default=2, metavar="N", help="events that make it raise once (2)")
     add("--poison", type=count, default=1, metavar="N", help="events that always make it raise (1)")
     add = parser.add_argument_group("how the demo runs").add_argument
     add("--keep", action="store_true", help="leave everything running until Ctrl-C, to look around")
     add("--port", type=port, default=PORT, metavar="N", help=f"of the kept page ({PORT})")
-    add("--no-browser", action="store_false", dest="browser", help="do not open the page in a browser")
+    add(
+        "--no-browser",
+        action="store_false",
+        dest="browser",
+        help="do not open the page in a browser",
+    )
     return parser.parse_args(arguments)
 
 
@@ -102,7 +137,9 @@ def main() -> None:
 def run(options: argparse.Namespace) -> Report:
     """Deploy, book, publish, wait, audit and print; return the report."""
     if options.keep and (other := kept()):
-        raise EngineError(f"process {other.pid} keeps a local stack already: use it, or end it first with Ctrl-C")
+        raise EngineError(
+            f"process {other.pid} keeps a local stack already: use it, or end it first with Ctrl-C"
+        )
     progress = Progress(sys.stdout)
     troubles = Troubles(declined=DECLINED)
     injected: Mapping[str, int] = {}
@@ -124,9 +161,17 @@ def run(options: argparse.Namespace) -> Report:
             for booked in book(cloud, stack, options.bookings):
                 progress.note(f"{booked:,} of {options.bookings:,} rides")
         with progress.step(f"publishing {options.rides} rides"):
-            spec = Spec(**{name: each for name, each in vars(options).items() if name in Spec.__struct_fields__})
+            spec = Spec(
+                **{
+                    name: each
+                    for name, each in vars(options).items()
+                    if name in Spec.__struct_fields__
+                }
+            )
             for done, total, injected in simulate(stack, msgspec.to_builtins(spec)):
-                progress.note(f"{done:,} of {total:,} events; injected: {story.injected(injected) or 'nothing'}")
+                progress.note(
+                    f"{done:,} of {total:,} events; injected: {story.injected(injected) or 'nothing'}"
+                )
         with progress.step("waiting until every event is processed"):
             cloud.wait_until_quiet(report=progress.note)
         with progress.step("reconciling rides that stand still, as if it were tomorrow"):
@@ -157,10 +202,14 @@ def tell(console: Console, report: Report, injected: Mapping[str, int]) -> None:
     for number, what, why in story.unusual(report):
         console.print(Text.assemble((f"{number:>7,} {what:<20} ", "cyan"), why))
     looking = story.commands(report)
-    console.print(f"\n{story.verdict(report, injected)}", style="bold red" if looking else "bold green")
+    console.print(
+        f"\n{story.verdict(report, injected)}", style="bold red" if looking else "bold green"
+    )
     if looking and "--keep" not in sys.argv:
         again = shlex.quote(shlex.join([*sys.argv[1:], "--keep"]))
-        console.print(f"\nTo look into it, run the same rides again and keep them: make demo ARGS={again}. Then:")
+        console.print(
+            f"\nTo look into it, run the same rides again and keep them: make demo ARGS={again}. Then:"
+        )
     for command in looking:
         console.print(f"  {command}")
 

@@ -1,13 +1,14 @@
 """Inject the faults that events ask for into the deployed consumers: on this machine only.
 
-The engine runs this file in the process of every function, before the function's own code (`--preload`). It wraps the
-work that a handler gives to `carride_idempotency.Consumer.event_handler` or `batch_handler`: a fault comes after the handler
-registered its effects and before the layer commits them, the moment at which it does the most harm. The consumers that
-the variable ``UNPROTECTED`` names lose their idempotency, which an audit has to notice; every attempt of those that
-``FAILING`` names fails. Deployed code has no faults.
+The engine runs this file in the process of every function, before the function's own code
+(`--preload`). It wraps the work that a handler gives to
+`carride_idempotency.Consumer.event_handler` or `batch_handler`: a fault comes after the handler
+registered its effects and before the layer commits them, the moment at which it does the most harm.
+The consumers that the variable ``UNPROTECTED`` names lose their idempotency, which an audit has to
+notice; every attempt of those that ``FAILING`` names fails. Deployed code has no faults.
 
-The extension ``simulatedfault`` of an event names a `carride.simulation.Fault`, which meets every consumer of the event
-or only one, as in ``stall@payment``.
+The extension ``simulatedfault`` of an event names a `carride.simulation.Fault`, which meets every
+consumer of the event or only one, as in ``stall@payment``.
 """
 
 import functools
@@ -23,7 +24,8 @@ from typing import Any, Final
 SLOW_S: Final = 3.0
 """Additional seconds that a slow consumer takes."""
 _FROZEN_S: Final = 20.0
-"""How long a stalled attempt waits for another delivery at most: less than the timeout of any consumer."""
+"""How long a stalled attempt waits for another delivery at most: less than the timeout of any
+consumer."""
 _POLL_S: Final = 0.05
 _EXIT_CODE: Final = 70
 
@@ -43,10 +45,13 @@ def fault_of(consumer: str, event: Any) -> str | None:
 def _mark(event: Any) -> Path:
     """Return the file that says that an event's fault was injected into this function. The process may end at once.
 
-    The event's time is part of the file's name: stacks that follow each other on one engine may publish the same rides.
+    The event's time is part of the file's name: stacks that follow each other on one engine may
+    publish the same rides.
     """
     where = (os.environ.get("AWS_REGION"), os.environ.get("AWS_LAMBDA_FUNCTION_NAME"))
-    name = hashlib.blake2b(repr((where, event.idempotencyid, event.time)).encode(), digest_size=16).hexdigest()
+    name = hashlib.blake2b(
+        repr((where, event.idempotencyid, event.time)).encode(), digest_size=16
+    ).hexdigest()
     return Path(gettempdir(), f"fault-{name}")
 
 
@@ -116,7 +121,10 @@ class Injector:
             answer = stock(transport, operation, request)
             put = request["TransactItems"][0]["Put"] if "TransactItems" in request else request
             item = put.get("Item", {})
-            if item.get("owner", {}).get("S") in self.unanswered and item["status"]["S"] == "COMPLETED":
+            if (
+                item.get("owner", {}).get("S") in self.unanswered
+                and item["status"]["S"] == "COMPLETED"
+            ):
                 raise NoAnswerError("the answer was lost on its way")
             return answer
 
@@ -165,7 +173,9 @@ def _with_faults(decorate: Callable[..., Any], injector: Injector) -> Callable[.
     return decorator
 
 
-def _with_keys(initialise: Callable[..., None], injector: Injector, unprotected: list[str]) -> Callable[..., None]:
+def _with_keys(
+    initialise: Callable[..., None], injector: Injector, unprotected: list[str]
+) -> Callable[..., None]:
     """Have keys learn of stalls, and give each delivery of the unprotected consumers a key of its own."""
 
     @functools.wraps(initialise)

@@ -31,11 +31,17 @@ def functions() -> list[str]:
 def choose(function: str, path: str) -> Any:
     """Check the name of the function, and return the event in a JSON file; an error lists the choices."""
     if function not in functions():
-        raise EngineError(f"there is no function {function!r}: set FUNCTION to one of {', '.join(functions())}")
+        raise EngineError(
+            f"there is no function {function!r}: set FUNCTION to one of {', '.join(functions())}"
+        )
     file = Path(path)
     if not path or not file.is_file():
-        files = ", ".join(sorted(str(sample.relative_to(ROOT)) for sample in ROOT.glob("events/*.json")))
-        raise EngineError(f"there is no event {path!r}: set EVENT to a JSON file, such as one of {files}")
+        files = ", ".join(
+            sorted(str(sample.relative_to(ROOT)) for sample in ROOT.glob("events/*.json"))
+        )
+        raise EngineError(
+            f"there is no event {path!r}: set EVENT to a JSON file, such as one of {files}"
+        )
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -48,8 +54,14 @@ def invoke(function: str, events: Sequence[Any], *, containers: bool = False) ->
     with ExitStack() as running:
         local = running.enter_context(_local_stack())
         # Its clients wait for long invocations.
-        stack = StackRef(local.name, local.region, cache(partial(engine_client, local.endpoint)), local)
-        run = running.enter_context(in_containers(local, stack)) if containers else partial(_on_the_engine, stack)
+        stack = StackRef(
+            local.name, local.region, cache(partial(engine_client, local.endpoint)), local
+        )
+        run = (
+            running.enter_context(in_containers(local, stack))
+            if containers
+            else partial(_on_the_engine, stack)
+        )
         list(_dead_letters(stack, function, known))  # those of earlier events
         for event in events:
             answer, log = run(function, event)
@@ -69,7 +81,10 @@ def invoke(function: str, events: Sequence[Any], *, containers: bool = False) ->
 def _local_stack() -> Iterator[Kept]:
     """Yield the stack that `make demo ARGS=--keep` keeps, or else a new one."""
     if (local := kept()) is not None:
-        print("using the tables and the code of the stack that `make demo ARGS=--keep` runs", file=sys.stderr)
+        print(
+            "using the tables and the code of the stack that `make demo ARGS=--keep` runs",
+            file=sys.stderr,
+        )
         yield local
         return
     with LocalAws() as cloud, GatewayServer(Books()) as gateway:
@@ -80,8 +95,12 @@ def _local_stack() -> Iterator[Kept]:
 
 def _on_the_engine(stack: StackRef, function: str, event: Any) -> tuple[Any, str]:
     name = stack.named("AWS::Lambda::Function")[function]
-    answer = stack.client("lambda").invoke(FunctionName=name, Payload=json.dumps(event), LogType="Tail")
-    return json.load(answer["Payload"]), base64.b64decode(answer.get("LogResult", "")).decode(errors="replace")
+    answer = stack.client("lambda").invoke(
+        FunctionName=name, Payload=json.dumps(event), LogType="Tail"
+    )
+    return json.load(answer["Payload"]), base64.b64decode(answer.get("LogResult", "")).decode(
+        errors="replace"
+    )
 
 
 def _dead_letters(stack: StackRef, function: str, known: set[str]) -> Iterator[tuple[str, str]]:
@@ -103,7 +122,11 @@ def main() -> None:
     )
     parser.add_argument("function", help=f"one of {', '.join(functions())}")
     parser.add_argument("event", nargs="+", help="JSON files, such as those in events/")
-    parser.add_argument("--containers", action="store_true", help="run it with `sam local invoke` (Docker or podman)")
+    parser.add_argument(
+        "--containers",
+        action="store_true",
+        help="run it with `sam local invoke` (Docker or podman)",
+    )
     options = parser.parse_args()
     with ending_in_order():
         events = [choose(options.function, path) for path in options.event]

@@ -6,7 +6,8 @@
         cloud.client("lambda").invoke(FunctionName=stack.outputs["CarRideSimulatorFunctionName"])
         cloud.wait_until_quiet()
 
-The engine is a process of its own in the environment ``.venv-engine``. It ends with the ``with`` block.
+The engine is a process of its own in the environment ``.venv-engine``. It ends with the ``with``
+block.
 """
 
 import itertools
@@ -30,7 +31,9 @@ __all__ = ["FAULTS", "HOST", "REGION", "ROOT", "Asked", "EngineError", "LocalAws
 FAULTS: Final = (f"--preload={ROOT / 'local' / 'faults.py'}",)
 """The engine's options with which consumers meet the faults that events ask for."""
 
-_OPERATION_BEGINS: Final = frozenset({"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"})
+_OPERATION_BEGINS: Final = frozenset(
+    {"CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"}
+)
 _CAPABILITIES: Final = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 _POLL_SECONDS: Final = 0.02
 _LONGEST_POLL_SECONDS: Final = 0.1
@@ -57,7 +60,9 @@ def engine_client(endpoint_url: str, service: str, region: str) -> Any:
         endpoint_url=endpoint_url,
         aws_access_key_id="test",
         aws_secret_access_key="test",  # noqa: S106 - the engine's own
-        config=Config(read_timeout=120, retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
+        config=Config(
+            read_timeout=120, retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}
+        ),
     )
 
 
@@ -67,7 +72,8 @@ class LocalAws(Engine):
     region: Final = REGION
 
     def __init__(self, *options: str, variables: Mapping[str, str] | None = None) -> None:
-        # The transport that a deployed function chooses, without its way back: what fails here is seen.
+        # The transport that a deployed function chooses, without its way back: what fails here is
+        # seen.
         given = {"IDEMPOTENCY_TRANSPORT": "lean", **(variables or {})}
         super().__init__(ROOT / ".venv-engine" / "bin" / "python", *options, variables=given)
         self._clients: dict[tuple[str, str], Any] = {}
@@ -103,7 +109,9 @@ class LocalAws(Engine):
         """Return the requests of roles since the engine started, allowed or not."""
         return {Asked(*each) for each in self.control("asked")}
 
-    def wait_until_quiet(self, timeout: float = 60.0, report: Callable[[str], object] = lambda _left: None) -> None:
+    def wait_until_quiet(
+        self, timeout: float = 60.0, report: Callable[[str], object] = lambda _left: None
+    ) -> None:
         """Wait until nothing more happens by itself, or for ``timeout`` seconds if unfinished work becomes no less."""
         fewest, deadline, pause = math.inf, 0.0, _POLL_SECONDS
         while left := sum((counts := self.in_flight()).values()):
@@ -111,8 +119,12 @@ class LocalAws(Engine):
             if left < fewest:
                 fewest, deadline = left, time.monotonic() + timeout
             if time.monotonic() > deadline:
-                kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count)
-                raise EngineError(f"the engine was still busy after {timeout:g} s ({kinds}): see {self.log}")
+                kinds = ", ".join(
+                    f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count
+                )
+                raise EngineError(
+                    f"the engine was still busy after {timeout:g} s ({kinds}): see {self.log}"
+                )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_SECONDS)
 
@@ -148,13 +160,17 @@ class LocalAws(Engine):
         else:
             body = uploads.package(template) if isinstance(template, Path) else dict(template)
         declared = body.get("Parameters", {})
-        given = {name: value for name, value in artifacts.PARAMETERS.items() if name in declared} | parameters
+        given = {
+            name: value for name, value in artifacts.PARAMETERS.items() if name in declared
+        } | parameters
         self._operate(
             "update_stack" if self.stack(stack_name, region=region).describe() else "create_stack",
             stack_name,
             region,
             TemplateURL=uploads.template(json.dumps(body).encode()),
-            Parameters=[{"ParameterKey": name, "ParameterValue": value} for name, value in given.items()],
+            Parameters=[
+                {"ParameterKey": name, "ParameterValue": value} for name, value in given.items()
+            ],
             Capabilities=_CAPABILITIES,
         )
         return self.stack(stack_name, region=region)
@@ -177,15 +193,21 @@ class LocalAws(Engine):
         except (ClientError, WaiterError) as error:
             raise self._failure(operation, stack_name, error, region) from error
 
-    def _failure(self, operation: str, stack_name: str, error: Exception, region: str = REGION) -> EngineError:
+    def _failure(
+        self, operation: str, stack_name: str, error: Exception, region: str = REGION
+    ) -> EngineError:
         """Return an error that names the first resource that failed in the stack's last operation, and why."""
         cloudformation, why = self.client("cloudformation", region=region), str(error)
         try:
-            events = cloudformation.describe_stack_events(StackName=stack_name)["StackEvents"]  # the newest comes first
+            # The newest comes first.
+            events = cloudformation.describe_stack_events(StackName=stack_name)["StackEvents"]
         except ClientError:  # there is no such stack
             events = []
         last = itertools.takewhile(
-            lambda each: each["LogicalResourceId"] != stack_name or each["ResourceStatus"] not in _OPERATION_BEGINS,
+            lambda each: (
+                each["LogicalResourceId"] != stack_name
+                or each["ResourceStatus"] not in _OPERATION_BEGINS
+            ),
             events,
         )
         for each in last:

@@ -1,7 +1,7 @@
 """A partner's application: one process that gives points for rides. It needs a topic of CarRide and a queue.
 
-It subscribes to the partners' topic, whose messages are in the older envelope. When it grows, only the store of the
-idempotency records changes: memory for one process, Valkey or DynamoDB for many.
+It subscribes to the partners' topic, whose messages are in the older envelope. When it grows, only
+the store of the idempotency records changes: memory for one process, Valkey or DynamoDB for many.
 """
 
 import threading
@@ -30,7 +30,8 @@ class Partner:
     def __init__(self, store: Store, before: Callable[[Mapping[str, Any], int], None]) -> None:
         self.points: Counter[str] = Counter()
         """How often each event took effect, by its idempotency id. Once is right."""
-        self._before, self._lock = before, threading.Lock()  # messages of a batch are processed in threads
+        # Messages of a batch are processed in threads.
+        self._before, self._lock = before, threading.Lock()
         key, policy = "attributes.idempotencyId", Policy(max_attempts=10)
         consumer: Consumer[dict[str, Any]] = Consumer(
             "points", store, key=key, payload="data", source=SQS, policy=policy
@@ -51,9 +52,14 @@ class Partner:
             MessageSystemAttributeNames=["SentTimestamp", "ApproximateReceiveCount"],
         ).get("Messages", [])
         names = {"messageId": "MessageId", "body": "Body", "attributes": "Attributes"}
-        records = [{name: message[theirs] for name, theirs in names.items()} for message in map(dict, messages)]
+        records = [
+            {name: message[theirs] for name, theirs in names.items()}
+            for message in map(dict, messages)
+        ]
         try:
-            answer = self.receive({"Records": records}, Invocation(epoch_ms, timeout_s=_POLL_SECONDS))
+            answer = self.receive(
+                {"Records": records}, Invocation(epoch_ms, timeout_s=_POLL_SECONDS)
+            )
         except BatchFailedError:  # all messages stay in the queue
             return
         failed = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}
@@ -65,7 +71,11 @@ class Partner:
 def subscribe(sns: Any, sqs: "SQSClient", topic: str, name: str) -> str:
     """Create a queue that gets every message of a topic, by its ARN, unchanged; return its URL."""
     url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "2"})["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"][
+        "QueueArn"
+    ]
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": may_send("sns", topic, arn)})
-    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"})
+    sns.subscribe(
+        TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"}
+    )
     return url

@@ -3,8 +3,8 @@
     with GatewayServer(Books(Troubles(dropped=0.05), seed=7)) as gateway:
         cloud.deploy(PaymentGatewayUrl=gateway.url)
 
-Its ledger is the evidence of charges (``GET /ledger``). docs/payment-gateway.md has its protocol. The rules are those
-of the gateway that a stack of stage `dev` deploys: `gateway_rules`.
+Its ledger is the evidence of charges (``GET /ledger``). docs/payment-gateway.md has its protocol.
+The rules are those of the gateway that a stack of stage `dev` deploys: `gateway_rules`.
 """
 
 import json
@@ -49,7 +49,8 @@ class Troubles(NamedTuple):
     dropped: float = 0.0
     declined: float = 0.0  # rides that cannot be paid for
     forgotten: float = 0.0  # keys that are forgotten as soon as they are used
-    refused: float = 0.0  # rides refused with a status of 4xx other than 402, and a body that is no payment
+    # Rides refused with a status of 4xx other than 402, and a body that is no payment.
+    refused: float = 0.0
     pending: float = 0.0  # reservations that are made only after a while
     capped: float = 0.0  # reservations that cannot be raised
 
@@ -88,8 +89,9 @@ class _Known:
 class Books:
     """The gateway without its network: payments, and the keys by which requests are recognised.
 
-    The same seed gives the same requests and rides the same troubles. A key is known for ``keys_s`` seconds, and a
-    pending reservation is made after ``pending_s``, by a clock that only grows. ``met`` counts each trouble.
+    The same seed gives the same requests and rides the same troubles. A key is known for ``keys_s``
+    seconds, and a pending reservation is made after ``pending_s``, by a clock that only grows.
+    ``met`` counts each trouble.
     """
 
     def __init__(
@@ -137,7 +139,9 @@ class Books:
                 return None
             if known.request != request:
                 return _problem(422, "this Idempotency-Key was used for another request")
-            return known.reply or _problem(409, "a request with this Idempotency-Key is being worked on")
+            return known.reply or _problem(
+                409, "a request with this Idempotency-Key is being worked on"
+            )
 
     def finish(self, request: Request) -> Reply:
         """Let an accepted request take effect, and return the answer."""
@@ -159,10 +163,18 @@ class Books:
                 self._payments[name].status = "authorized"
             if path in ("/ledger", "/payments"):
                 named = query.get("reference", [])
-                found = [each for each in self._payments.values() if path == "/ledger" or each.reference in named]
+                found = [
+                    each
+                    for each in self._payments.values()
+                    if path == "/ledger" or each.reference in named
+                ]
                 return Reply(200, {"payments": msgspec.to_builtins(found)})
             payment = self._payments.get(path.removeprefix("/payments/"))
-            return Reply(200, msgspec.to_builtins(payment)) if payment else _problem(404, "there is no such payment")
+            return (
+                Reply(200, msgspec.to_builtins(payment))
+                if payment
+                else _problem(404, "there is no such payment")
+            )
 
     def _payment_of(self, request: Request) -> Payment:
         """Return the payment that a request is about: a new one, or the one that its path names."""
@@ -177,14 +189,23 @@ class Books:
     def _settle(self, payment: Payment, request: Request) -> Reply:
         action, ride, status = request.path.rpartition("/")[2], payment.reference, 200
         if action != "payments":
-            if action == "adjust" and payment.status == "authorized" and self._meets("capped", ride):
+            if (
+                action == "adjust"
+                and payment.status == "authorized"
+                and self._meets("capped", ride)
+            ):
                 raise RefusedError(402, f"{payment.customer} has no more", "insufficient_funds")
             gateway_rules.change(payment, action, request.body)
         elif (refused := self._meets("refused", ride)) or self._meets("declined", ride):
             # Long and with control characters, as no client would like it.
-            payment.status, payment.reason = "declined", f"insufficient\0funds\n{'of the customer ' * 20}"
+            payment.status, payment.reason = (
+                "declined",
+                f"insufficient\0funds\n{'of the customer ' * 20}",
+            )
             if refused:
-                raise RefusedError(422, f"the card of {payment.customer} has expired", "expired_card")
+                raise RefusedError(
+                    422, f"the card of {payment.customer} has expired", "expired_card"
+                )
             status = 402
         elif self._meets("pending", ride):
             self._pending[payment.id], status = self._clock() + self._pending_s, 202
@@ -214,7 +235,8 @@ def _problem(status: int, title: str) -> Reply:
 class GatewayServer(ThreadingHTTPServer):
     """The gateway on a free loopback port, for as long as the ``with`` block lasts.
 
-    A late request takes effect after ``late_s`` seconds, and a hanging one keeps its connection for ``hanging_s``.
+    A late request takes effect after ``late_s`` seconds, and a hanging one keeps its connection for
+    ``hanging_s``.
     """
 
     daemon_threads = True
@@ -229,7 +251,9 @@ class GatewayServer(ThreadingHTTPServer):
         self._hanging_s = hanging_s
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, args=(0.05,), name="gateway", daemon=True).start()
+        threading.Thread(
+            target=self.serve_forever, args=(0.05,), name="gateway", daemon=True
+        ).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -253,7 +277,9 @@ class GatewayServer(ThreadingHTTPServer):
         if method == "GET":
             return self.books.look_up(url.path, parse_qs(url.query))
         if key is None or not isinstance(body, dict):
-            return _problem(400, "a request that changes something needs an Idempotency-Key and a JSON object")
+            return _problem(
+                400, "a request that changes something needs an Idempotency-Key and a JSON object"
+            )
         request = Request(url.path, key, body)
         trouble = self.books.trouble(key)
         if trouble is Trouble.HANGING:
@@ -280,7 +306,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = None
         with suppress(json.JSONDecodeError):
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-        reply = self.server.exchange(self.command, self.path, self.headers.get("Idempotency-Key"), body)
+        reply = self.server.exchange(
+            self.command, self.path, self.headers.get("Idempotency-Key"), body
+        )
         if reply is None:
             self.close_connection = True
             return

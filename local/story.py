@@ -18,7 +18,10 @@ _INJECTED: Final = {
 }
 """What the simulator counts, in the words of the demo: one, and several."""
 _ACCOUNTS: Final = {
-    "duplicates_absorbed": ("skipped duplicates", "copies and redeliveries: their record says done"),
+    "duplicates_absorbed": (
+        "skipped duplicates",
+        "copies and redeliveries: their record says done",
+    ),
     "retried": ("retried", "raised once; the next delivery took effect"),
     "takeovers": ("taken over", "killed with their process; the next delivery did the work"),
     "failed": ("failed", "raised or could not get the key; delivered again, or dead-lettered"),
@@ -44,10 +47,17 @@ def unusual(report: Report) -> list[tuple[int, str, str]]:
     accounts, reasons = report.ledger.consumers.values(), Counter[str]()
     for found in report.ledger.dead_lettered.values():
         reasons.update(found)
-    lines = [(sum(getattr(account, name) for account in accounts), *words) for name, words in _ACCOUNTS.items()]
+    lines = [
+        (sum(getattr(account, name) for account in accounts), *words)
+        for name, words in _ACCOUNTS.items()
+    ]
     for reason, number in reasons.items():
-        lines.append((number, "waiting for redrive", _REASONS.get(reason, f"{reason}: see docs/runbooks")))
-    lines.append((report.saga.reconciled, "reconciled", "rides that stood still, settled by the reconciler"))
+        lines.append(
+            (number, "waiting for redrive", _REASONS.get(reason, f"{reason}: see docs/runbooks"))
+        )
+    lines.append(
+        (report.saga.reconciled, "reconciled", "rides that stood still, settled by the reconciler")
+    )
     return [line for line in lines if line[0]]
 
 
@@ -65,8 +75,17 @@ def verdict(report: Report, counts: Mapping[str, int]) -> str:
 def commands(report: Report) -> list[str]:
     """Return the commands that look into what is wrong."""
     accounts, saga = report.ledger.consumers.values(), report.saga
-    events = sorted({name for account in accounts for name in (*account.lost_events, *account.effects_unpublished)})
+    events = sorted(
+        {
+            name
+            for account in accounts
+            for name in (*account.lost_events, *account.effects_unpublished)
+        }
+    )
     doubled = (ride for account in accounts for ride in account.doubled_rides)
     rides = sorted({*doubled, *saga.problems, *saga.overdue})
-    found = [*(f"./carride event {name}" for name in events), *(f"./carride ride {name}" for name in rides)]
+    found = [
+        *(f"./carride event {name}" for name in events),
+        *(f"./carride ride {name}" for name in rides),
+    ]
     return [*found[:_MOST_COMMANDS], "./carride audit"] if report.status or not saga.settled else []

@@ -35,10 +35,26 @@ def running(installed: str, *settings: str) -> Iterator[int]:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="carride-valkey-") as folder:
-        options = ["--port", str(port), "--bind", HOST, "--save", "", "--appendonly", "no", "--dir", folder, *settings]
-        server = subprocess.Popen([installed, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        options = [
+            "--port",
+            str(port),
+            "--bind",
+            HOST,
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            folder,
+            *settings,
+        ]
+        server = subprocess.Popen(
+            [installed, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
-            with valkey.Valkey(host=HOST, port=port, retry=Retry(ConstantBackoff(0.05), 600, (OSError,))) as asking:
+            with valkey.Valkey(
+                host=HOST, port=port, retry=Retry(ConstantBackoff(0.05), 600, (OSError,))
+            ) as asking:
                 asking.ping()  # until it answers
             yield port
         finally:
@@ -48,4 +64,6 @@ def running(installed: str, *settings: str) -> Iterator[int]:
 
 def client(port: int, timeout_s: float) -> valkey.Valkey:
     """Return a client that sends each call once."""
-    return valkey.Valkey(host=HOST, port=port, socket_timeout=timeout_s, retry=Retry(NoBackoff(), 0))
+    return valkey.Valkey(
+        host=HOST, port=port, socket_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
+    )

@@ -4,6 +4,7 @@ import signal
 
 from ops.cli.app import main
 
-for number in (signal.SIGINT, signal.SIGTERM):  # a command in the background would begin with SIGINT ignored
+# A command in the background would begin with SIGINT ignored.
+for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.default_int_handler)
 main()

@@ -27,10 +27,28 @@ class Finding(NamedTuple):
 _ANSWER_SECONDS: Final = 1.0
 _PROGRAMS: Final = (
     ("git", ("git",), True, "the sources", "install git with the system's package manager"),
-    ("make", ("make",), True, "installing the environments", "install make with the system's package manager"),
-    ("chromium", ("chromium", "chromium-browser", "google-chrome"), False, "tests of the page", "install chromium"),
+    (
+        "make",
+        ("make",),
+        True,
+        "installing the environments",
+        "install make with the system's package manager",
+    ),
+    (
+        "chromium",
+        ("chromium", "chromium-browser", "google-chrome"),
+        False,
+        "tests of the page",
+        "install chromium",
+    ),
     ("aws", ("aws",), False, "commands of the runbooks", "install the AWS CLI, version 2"),
-    ("jq", ("jq",), False, "commands of the runbooks", "install jq with the system's package manager"),
+    (
+        "jq",
+        ("jq",),
+        False,
+        "commands of the runbooks",
+        "install jq with the system's package manager",
+    ),
 )
 _CONTAINERS: Final = (
     "install and start Docker; or install podman, run `podman system service -t 0 unix:///tmp/podman.sock`, and set "
@@ -38,10 +56,16 @@ _CONTAINERS: Final = (
 )
 _DOCKER: Final = "unix:///var/run/docker.sock"
 """Where the SAM CLI looks for containers without DOCKER_HOST."""
-_ENVIRONMENTS: Final = {"dev": "./carride", "engine": "the local stack", "sam": "building and deploying"}
+_ENVIRONMENTS: Final = {
+    "dev": "./carride",
+    "engine": "the local stack",
+    "sam": "building and deploying",
+}
 
 
-@reads("doctor", status=lambda found: any(each.needed and not each.found for each in found["findings"]))
+@reads(
+    "doctor", status=lambda found: any(each.needed and not each.found for each in found["findings"])
+)
 def doctor(session: Session) -> dict[str, list[Finding]]:
     """Show what is missing on this machine or in the account, and how to get it.
 
@@ -55,10 +79,14 @@ def _machine() -> Iterator[Finding]:
     wanted = (ROOT / ".python-version").read_text(encoding="utf-8").strip()
     version = ".".join(map(str, sys.version_info[:3]))
     is_wanted = version.startswith(wanted)
-    yield Finding(f"Python {wanted}", version if is_wanted else None, True, "./carride", "run `make setup`")
+    yield Finding(
+        f"Python {wanted}", version if is_wanted else None, True, "./carride", "run `make setup`"
+    )
     for name, why in _ENVIRONMENTS.items():
         there = (ROOT / f".venv-{name}" / ".synced").exists()
-        yield Finding(f".venv-{name}", "installed" if there else None, True, why, "run `make setup`")
+        yield Finding(
+            f".venv-{name}", "installed" if there else None, True, why, "run `make setup`"
+        )
     for what, programs, needed, why, how in _PROGRAMS:
         found = next(filter(None, map(shutil.which, programs)), None)
         yield Finding(what, found, needed, why, how)
@@ -85,12 +113,18 @@ def _stack(session: Session) -> Iterator[Finding]:
         ref = session.stack
     except OperatorError:
         yield Finding(
-            "region", None, True, "reaching AWS", "set AWS_REGION and, for sam, AWS_DEFAULT_REGION; or give --region"
+            "region",
+            None,
+            True,
+            "reaching AWS",
+            "set AWS_REGION and, for sam, AWS_DEFAULT_REGION; or give --region",
         )
         return
     yield Finding("region", ref.region, True, "reaching AWS", "")
     local = ref.local and ref.local.endpoint
-    yield Finding("local stack", local, False, "trying things without AWS", "run `make demo ARGS=--keep`")
+    yield Finding(
+        "local stack", local, False, "trying things without AWS", "run `make demo ARGS=--keep`"
+    )
     who, problem = _asked(lambda: ref.client("sts").get_caller_identity()["Arn"])
     how = f"set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY ({problem})"
     yield Finding("credentials", who, True, "reaching AWS", how)

@@ -1,9 +1,9 @@
 """Moves the processing of events from the primary region to the secondary, and back.
 
-The health check of the global endpoint reports latency: the primary is late, not dead. It will deliver the events that
-it has accepted, and neither region's consumers see at once what the others have done. The secondary therefore receives
-the events of the lost window only when the primary is stopped, its running work has ended, and everything that it wrote
-has arrived in the secondary.
+The health check of the global endpoint reports latency: the primary is late, not dead. It will
+deliver the events that it has accepted, and neither region's consumers see at once what the others
+have done. The secondary therefore receives the events of the lost window only when the primary is
+stopped, its running work has ended, and everything that it wrote has arrived in the secondary.
 """
 
 import time
@@ -21,7 +21,8 @@ from ops.replay import ARCHIVED_IN
 from ops.stack import FAILURES, OperatorError, StackRef, reason
 
 LOST_WINDOW: Final = timedelta(hours=24)
-"""EventBridge retries for that long: an older event has been delivered, or lies in a dead-letter queue."""
+"""EventBridge retries for that long: an older event has been delivered, or lies in a dead-letter
+queue."""
 
 _POLL_SECONDS: Final = 1.0
 _NO_HEALTH_CHECK: Final = "none"
@@ -109,7 +110,8 @@ class Failover:
     ) -> Outcome:
         """Fail over. If the primary cannot be fenced or drained, go on only with ``accept_duplicates``.
 
-        By default the lost window ends with the drain, because some producers learn late that they are steered away.
+        By default the lost window ends with the drain, because some producers learn late that they
+        are steered away.
         """
         here, there = self.primary.region, self.secondary.region
         compared, drained, schedules = 0, False, tuple(self.secondary.named(fence.SCHEDULE))
@@ -117,7 +119,11 @@ class Failover:
             self.report(f"steering producers to {there}, then fencing {here}")
             self._steer(away=True)
             put_up = fence.put_up(self.primary, datetime.now(UTC))
-            compared, drained, schedules = self.drain(put_up, since, patience), True, put_up.schedules
+            compared, drained, schedules = (
+                self.drain(put_up, since, patience),
+                True,
+                put_up.schedules,
+            )
         except FAILURES as error:
             if not accept_duplicates:
                 raise OperatorError(
@@ -125,13 +131,17 @@ class Failover:
                     f"{reason(error)}. Wait for {here}: that loses nothing and doubles nothing. --accept-duplicates "
                     f"continues now, and events that {here} processes as well take effect twice"
                 ) from error
-            self.report(f"{here} is not fenced and drained ({reason(error)}); duplicates are accepted")
+            self.report(
+                f"{here} is not fenced and drained ({reason(error)}); duplicates are accepted"
+            )
         until = until or datetime.now(UTC)
         _check_no_replay(self.secondary)
         republished = outbox.republish(self.secondary, here, since, until, self.report)
         archived = until + patience.archived_in
         if (left := (archived - datetime.now(UTC)).total_seconds()) > 0:
-            self.report(f"waiting until {archived:%H:%M:%S}, when the archive has the window's last events")
+            self.report(
+                f"waiting until {archived:%H:%M:%S}, when the archive has the window's last events"
+            )
             self.sleep(left)
         name = replay.name_for(there, datetime.now(UTC))
         self.report(f"replaying the archive of {there}: {name}")
@@ -144,8 +154,11 @@ class Failover:
     def drain(self, put_up: Fence, since: datetime, patience: Patience) -> int:
         """Wait until the primary's work has ended and what it wrote since the trouble began has arrived."""
         given = patience.runs_end_in
-        longest = fence.longest_run(self.primary, put_up) if given is None else given.total_seconds()
-        if longest > 0:  # counted from now: an interrupted fence stops everything only when it is put up again
+        longest = (
+            fence.longest_run(self.primary, put_up) if given is None else given.total_seconds()
+        )
+        # Counted from now: an interrupted fence stops everything only when it is put up again.
+        if longest > 0:
             self.report(f"waiting {longest:.0f} s for running invocations")
             self.sleep(longest)
         deadline = time.monotonic() + patience.catches_up_in.total_seconds()
@@ -154,11 +167,15 @@ class Failover:
             if time.monotonic() > deadline:
                 raise OperatorError(f"{self.primary.region} is still at work: {', '.join(running)}")
             self.sleep(_POLL_SECONDS)
-        self.report(f"waiting until {self.secondary.region} has everything that {self.primary.region} wrote")
+        self.report(
+            f"waiting until {self.secondary.region} has everything that {self.primary.region} wrote"
+        )
         left = max(deadline - time.monotonic(), 0)
         return self._catch_up(self.primary, self.secondary, since, left)
 
-    def _catch_up(self, source: StackRef, target: StackRef, since: datetime, patience: float) -> int:
+    def _catch_up(
+        self, source: StackRef, target: StackRef, since: datetime, patience: float
+    ) -> int:
         return replicas.wait_until_caught_up(
             source, target, since=since, patience=patience, report=self.report, sleep=self.sleep
         )
@@ -167,7 +184,9 @@ class Failover:
         """Return the fence that `undo` would take down, or None if its former state is lost."""
         put_up = fence.fenced(self.primary)
         if put_up is None and not fence.is_forgotten(self.primary):
-            raise OperatorError(f"{self.primary.region} is not fenced: there is nothing to take down")
+            raise OperatorError(
+                f"{self.primary.region} is not fenced: there is nothing to take down"
+            )
         _check_no_replay(self.secondary)
         return put_up
 
@@ -176,19 +195,25 @@ class Failover:
         here, there = self.primary.region, self.secondary.region
         put_up = self.check_undo()
         if put_up is None:
-            self.report(f"the former state of {here} is lost, so everything starts (docs/runbooks/failover.md)")
+            self.report(
+                f"the former state of {here} is lost, so everything starts (docs/runbooks/failover.md)"
+            )
             put_up = fence.remember(self.primary, fence.everything(self.primary, datetime.now(UTC)))
         self.report(f"stopping the reconciler's schedule in {there}")
         fence.switch_schedules(self.secondary, put_up.schedules, on=False)
         self.report(f"waiting until {here} has everything that {there} wrote")
         # Before the fence the endpoint may already have sent events to the secondary.
-        self._catch_up(self.secondary, self.primary, put_up.since - LOST_WINDOW, catching_up.total_seconds())
+        self._catch_up(
+            self.secondary, self.primary, put_up.since - LOST_WINDOW, catching_up.total_seconds()
+        )
         self.report(f"starting {here} again")
         fence.take_down(self.primary, put_up)
         self.report(f"steering producers back to {here}")
         self._steer(away=False)
         fence.forget(self.primary)  # last, so that an interrupted command can continue
-        return {kind: len(getattr(put_up, kind)) for kind in Fence.__struct_fields__ if kind != "since"}
+        return {
+            kind: len(getattr(put_up, kind)) for kind in Fence.__struct_fields__ if kind != "since"
+        }
 
     def _running(self, put_up: Fence) -> list[str]:
         """Return what has not stopped in the primary: pipe or mappings, or the keys that a claim holds."""
@@ -205,10 +230,15 @@ class Failover:
     def _steer(self, *, away: bool) -> None:
         """Force the endpoint's health check to unhealthy, or let it follow its alarm again."""
         check = self.primary.outputs.get("CarRideHealthCheckId", _NO_HEALTH_CHECK)
-        if check != _NO_HEALTH_CHECK:  # disabled means healthy, and inverted as well means unhealthy
-            self.primary.client("route53").update_health_check(HealthCheckId=check, Disabled=away, Inverted=away)
+        # Disabled means healthy, and inverted as well means unhealthy.
+        if check != _NO_HEALTH_CHECK:
+            self.primary.client("route53").update_health_check(
+                HealthCheckId=check, Disabled=away, Inverted=away
+            )
 
 
 def _check_no_replay(stack: StackRef) -> None:
     if running := replay.unfinished(stack):
-        raise OperatorError(f"{stack.region} has a replay running: wait until {running[0]} has ended")
+        raise OperatorError(
+            f"{stack.region} has a replay running: wait until {running[0]} has ended"
+        )

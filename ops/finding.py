@@ -14,7 +14,8 @@ from ops.regions import ROOT, configured
 from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
 
 KEPT: Final = Path(os.environ.get("CARRIDE_KEPT", ROOT / ".demo" / "stack.json"))
-"""The file that says where the local stack runs. Set ``CARRIDE_KEPT`` for a second one beside it."""
+"""The file that says where the local stack runs. Set ``CARRIDE_KEPT`` for a second one beside
+it."""
 _ANSWER_SECONDS: Final = 1.0
 
 
@@ -53,7 +54,9 @@ def is_running(stack: Kept) -> bool:
     address = urlsplit(stack.endpoint)
     try:
         os.kill(stack.pid, 0)
-        socket.create_connection((str(address.hostname), int(address.port or 0)), _ANSWER_SECONDS).close()
+        socket.create_connection(
+            (str(address.hostname), int(address.port or 0)), _ANSWER_SECONDS
+        ).close()
     except OSError:
         return False
     return True
@@ -69,10 +72,16 @@ def is_quiet(stack: StackRef) -> bool:
 
 def local_clients(stack: Kept) -> ClientFactory:
     """Return a factory of clients of a local stack."""
-    return aws_clients(endpoint_url=stack.endpoint, aws_access_key_id="test", aws_secret_access_key="test")  # noqa: S106 - the engine's own
+    return aws_clients(
+        endpoint_url=stack.endpoint,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",  # noqa: S106 - the engine's own
+    )
 
 
-def find(stack: str | None = None, region: str | None = None, clients: ClientFactory | None = None) -> StackRef:
+def find(
+    stack: str | None = None, region: str | None = None, clients: ClientFactory | None = None
+) -> StackRef:
     """Return a reference to a stack; by default to the local one, or else to that of samconfig.toml.
 
     Without a region or clients they are as AWS's tools are configured.
@@ -86,5 +95,7 @@ def find(stack: str | None = None, region: str | None = None, clients: ClientFac
     clients = clients or aws_clients()
     region = region or boto3.session.Session().region_name or os.environ.get("AWS_REGION")
     if not region:
-        raise OperatorError("no region is configured: give --region, or set AWS_REGION and AWS_DEFAULT_REGION")
+        raise OperatorError(
+            "no region is configured: give --region, or set AWS_REGION and AWS_DEFAULT_REGION"
+        )
     return StackRef(stack or configured(clients)[0].stack.name, region, clients)

@@ -10,14 +10,17 @@ from carride_idempotency import marshalling
 from ops import tables
 
 _STRIDE: Final = 27
-"""Steps of this length visit every sector before any sector twice: it has no divisor in common with their number."""
+"""Steps of this length visit every sector before any sector twice: it has no divisor in common with
+their number."""
 
 
 def cars(count: int) -> Iterator[assignments.Car]:
     """Yield cars whose stands are spread evenly over the city."""
     sectors = assignments.BLOCKS * assignments.BLOCKS
     for number in range(count):
-        yield assignments.Car(f"car_{number + 1:03d}", f"sector_{number * _STRIDE % sectors + 1:02d}")
+        yield assignments.Car(
+            f"car_{number + 1:03d}", f"sector_{number * _STRIDE % sectors + 1:02d}"
+        )
 
 
 def seed(dynamodb: Any, table: str, count: int) -> int:
@@ -30,11 +33,15 @@ def seed(dynamodb: Any, table: str, count: int) -> int:
         key = {"zone": str(assignments.zone(car.sector)), "carID": car.car_id}
         item = marshalling.item(key | {"sector": car.sector} | free(car))
         try:
-            dynamodb.put_item(TableName=table, Item=item, ConditionExpression="attribute_not_exists(carID)")
+            dynamodb.put_item(
+                TableName=table, Item=item, ConditionExpression="attribute_not_exists(carID)"
+            )
         except dynamodb.exceptions.ConditionalCheckFailedException:
             continue
         added += 1
-    for item in tables.scan(dynamodb, table, "attribute_not_exists(rideID) AND attribute_not_exists(freeShard)"):
+    for item in tables.scan(
+        dynamodb, table, "attribute_not_exists(rideID) AND attribute_not_exists(freeShard)"
+    ):
         if old := assignments.parked(marshalling.values(item)):
             _index(dynamodb, table, old)
     return added
@@ -47,5 +54,7 @@ def _index(dynamodb: Any, table: str, car: assignments.Car) -> None:
             Key=marshalling.item({"zone": assignments.zone(car.sector), "carID": car.car_id}),
             UpdateExpression="SET freeShard = :freeShard, freePlace = :freePlace",
             ConditionExpression="attribute_exists(carID) AND attribute_not_exists(rideID)",
-            ExpressionAttributeValues=marshalling.item({f":{name}": value for name, value in free(car).items()}),
+            ExpressionAttributeValues=marshalling.item(
+                {f":{name}": value for name, value in free(car).items()}
+            ),
         )

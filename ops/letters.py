@@ -30,7 +30,9 @@ _varying = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")
 """Finds words with a digit: ids, numbers, times, addresses."""
 _ride = jmespath.compile("detail.subject || detail.data.orderID")
 
-READERS: Final = {f"{each.resources}{kind}": each for each in CONSUMERS for kind in ("Dlq", "RuleDlq")}
+READERS: Final = {
+    f"{each.resources}{kind}": each for each in CONSUMERS for kind in ("Dlq", "RuleDlq")
+}
 """The consumers to which the messages of queues were to go, by the queue's logical id."""
 COUNTS: Final = "redriven#"
 """The prefix of the keys of items that count redrives."""
@@ -98,8 +100,8 @@ class Found(NamedTuple):
 def letters(stack: StackRef, queue: str | None = None, /) -> Letters:
     """Show what lies in the dead-letter queues, grouped by failure.
 
-    Letters of one group have the same queue, consumer, reason and error; ids and numbers in the error do not count.
-    Of each group the oldest letters are shown. Every letter stays in its queue.
+    Letters of one group have the same queue, consumer, reason and error; ids and numbers in the
+    error do not count. Of each group the oldest letters are shown. Every letter stays in its queue.
 
     Args:
         queue: Logical id of one queue: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …
@@ -109,19 +111,30 @@ def letters(stack: StackRef, queue: str | None = None, /) -> Letters:
     failures: dict[str, Failure] = {}
     for name in names:
         for letter, _, _ in found_in(stack, name):
-            named = (letter.group, name, letter.consumer, letter.reason, normalised(letter.error), letter.sent)
+            named = (
+                letter.group,
+                name,
+                letter.consumer,
+                letter.reason,
+                normalised(letter.error),
+                letter.sent,
+            )
             failure = failures.setdefault(letter.group, Failure(*named))
             failure.count += 1
             failure.oldest = min(failure.oldest, letter.sent)
             failure.redriven = max(failure.redriven, letter.redriven)
-            failure.letters = tuple(sorted((*failure.letters, letter), key=lambda each: each.sent)[:_SHOWN])
+            failure.letters = tuple(
+                sorted((*failure.letters, letter), key=lambda each: each.sent)[:_SHOWN]
+            )
     ranked = sorted(failures.values(), key=lambda each: -each.count)
     return Letters(tuple(ranked), {name: count for name, count in hidden.items() if count})
 
 
 def reasons(stack: StackRef, queue: str) -> Counter[str]:
     """Count the messages of a dead-letter queue by reason."""
-    return Counter(opened(message)[0] for message in peek(stack.client("sqs"), url_of(stack, queue)))
+    return Counter(
+        opened(message)[0] for message in peek(stack.client("sqs"), url_of(stack, queue))
+    )
 
 
 def queues_of(stack: StackRef) -> list[str]:
@@ -133,7 +146,9 @@ def url_of(stack: StackRef, queue: str) -> str:
     """Return the URL of a dead-letter queue. Refuse any other: reading it would hide messages from its consumer."""
     known = queues_of(stack)
     if queue not in known:
-        raise OperatorError(f"the stack has no dead-letter queue {queue}: it has {', '.join(known)}")
+        raise OperatorError(
+            f"the stack has no dead-letter queue {queue}: it has {', '.join(known)}"
+        )
     return stack.outputs[f"{queue}Url"]
 
 
@@ -150,7 +165,9 @@ def found_in(
             for letter, receipt in received:
                 counted, item = items.get(count_key(letter) or "", {}), items.get(letter.key or "")
                 times = int(counted.get("redriven", {"N": 0})["N"])
-                yield Found(replace(letter, redriven=times), record_of(item) if item else None, receipt)
+                yield Found(
+                    replace(letter, redriven=times), record_of(item) if item else None, receipt
+                )
 
 
 def letter_of(queue: str, message: Any) -> Letter:

@@ -1,9 +1,10 @@
 """Answers what became of a ride or of an event, and follows the bus. Changes nothing.
 
-Tables are read by key, and log groups with filter patterns that name ids, from a day before the oldest known time.
+Tables are read by key, and log groups with filter patterns that name ids, from a day before the
+oldest known time.
 
-`tail` reads the log groups too. A rule and a queue of its own would show the same events as the log of the bus, a
-little sooner. But they would change the stack, and a crash would leave them behind.
+`tail` reads the log groups too. A rule and a queue of its own would show the same events as the log
+of the bus, a little sooner. But they would change the stack, and a crash would leave them behind.
 """
 
 import time
@@ -28,25 +29,48 @@ from carride_idempotency import marshalling, observation
 from carride_idempotency.record import COMPLETED
 from carride_idempotency.stores.dynamodb import record_of
 from ops.audit import evidence, queues, reading
-from ops.audit.evidence import ALWAYS, CONSUMERS, AuditedConsumer, DeadLettered, Delivered, Evidence, Named, Published
+from ops.audit.evidence import (
+    ALWAYS,
+    CONSUMERS,
+    AuditedConsumer,
+    DeadLettered,
+    Delivered,
+    Evidence,
+    Named,
+    Published,
+)
 from ops.audit.reading import BUS, Tail, delivered_in, published_in
 from ops.audit.saga import check
 from ops.cli.verbs import Moment, reads
 from ops.letters import Letter, letter_of, ride_of
-from ops.records import NO_RECORD, Explained, candidates, explain, items_of, keys_of, read, ride_items
+from ops.records import (
+    NO_RECORD,
+    Explained,
+    candidates,
+    explain,
+    items_of,
+    keys_of,
+    read,
+    ride_items,
+)
 from ops.redrive import PRODUCER_DLQ
 from ops.stack import OperatorError, StackRef
 
 _RETRIED: Final = timedelta(hours=25)
-"""An event can be logged that long before the times that a table knows, because EventBridge retries for 24 hours."""
+"""An event can be logged that long before the times that a table knows, because EventBridge retries
+for 24 hours."""
 _IDS_AT_ONCE: Final = 15
 """Ids in a filter pattern, which has at most 1,024 characters."""
 _OVERLAP: Final = timedelta(seconds=20)
 """How late a line may appear in a log group."""
 _POLL_S: Final = 1.0
-_NO_ITEM: Final = "nothing: no event of the ride has taken effect here, or it was not booked through the API"
+_NO_ITEM: Final = (
+    "nothing: no event of the ride has taken effect here, or it was not booked through the API"
+)
 _OUTCOMES: Final = observation.PROTECTED | {observation.UNPROTECTED}
-_stated = jmespath.compile("[id, detail.idempotencyid, detail.idempotencyId, detail.attributes.idempotencyId]")
+_stated = jmespath.compile(
+    "[id, detail.idempotencyid, detail.idempotencyId, detail.attributes.idempotencyId]"
+)
 
 
 class AtConsumer(NamedTuple):
@@ -54,7 +78,8 @@ class AtConsumer(NamedTuple):
 
     consumer: str
     outcome: str
-    """``took effect``, ``dead-lettered``, the record's status, the last delivery's outcome, or ``unknown``."""
+    """``took effect``, ``dead-lettered``, the record's status, the last delivery's outcome, or
+    ``unknown``."""
     says: str
     """What the record says, and why a part of the answer is missing."""
     deliveries: list[Delivered]
@@ -71,7 +96,8 @@ class Event(NamedTuple):
     ride: str | None
     version: int | None
     detail: Any
-    """The CloudEvents event; if it breaks the contract, EventBridge's event; None if neither log nor queue has it."""
+    """The CloudEvents event; if it breaks the contract, EventBridge's event; None if neither log
+    nor queue has it."""
     says: str | None
     """How it breaks the contract, and where it is if it is not on the bus."""
     copies: tuple[Published, ...]
@@ -130,7 +156,9 @@ def ride(stack: StackRef, order_id: str, /) -> Ride:
 
 def _besides_events(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an item has besides events, and the ride's status by its timeline in the read model."""
-    timeline = any(name.startswith(EVENT_PREFIX) and "data" in entry for name, entry in item.items())
+    timeline = any(
+        name.startswith(EVENT_PREFIX) and "data" in entry for name, entry in item.items()
+    )
     status = {"status": timeline_of(item)[-1].data["status"]} if timeline else {}
     return {name: each for name, each in item.items() if not name.startswith(EVENT_PREFIX)} | status
 
@@ -145,12 +173,18 @@ def event(stack: StackRef, event_id: str, /) -> Event:
     try:
         name = str(UUID(event_id))
     except ValueError:
-        raise OperatorError(f"{event_id!r} is no id of an event, which is a UUID; `ride` takes a ride's id") from None
+        raise OperatorError(
+            f"{event_id!r} is no id of an event, which is a UUID; `ride` takes a ride's id"
+        ) from None
     known = _read(stack, name, {name: None}, {})
-    wanted = {name, *known.names}  # another producer's id leads to the idempotency id, which is derived from it
-    rides = [ride_of(body) for body in known.bodies.values()] + [letter.ride for letter in known.letters]
+    # Another producer's id leads to the idempotency id, which is derived from it.
+    wanted = {name, *known.names}
+    rides = [ride_of(body) for body in known.bodies.values()] + [
+        letter.ride for letter in known.letters
+    ]
     rides += [each.ride for each in known.evidence.deliveries]
-    if order_id := next(filter(_is_ride, rides), None):  # an event that breaks the contract may name another thing
+    # An event that breaks the contract may name another thing.
+    if order_id := next(filter(_is_ride, rides), None):
         known = _of_ride(stack, order_id)  # the tables and logs of its ride tell more
     for each in (_event(known, each) for each in known.names):
         if wanted & {each.id, *(copy.event_id for copy in each.copies)}:
@@ -160,7 +194,9 @@ def event(stack: StackRef, event_id: str, /) -> Event:
 
 def _unknown(what: str, stack: StackRef, known: _Known) -> OperatorError:
     where = f"not in the tables, in the dead-letter queues, or in the logs, {known.kept}"
-    return OperatorError(f"nothing is known of {what} in {stack.name} ({stack.region}): it is {where}")
+    return OperatorError(
+        f"nothing is known of {what} in {stack.name} ({stack.region}): it is {where}"
+    )
 
 
 def _is_ride(order_id: str | None) -> bool:
@@ -173,7 +209,9 @@ def _is_ride(order_id: str | None) -> bool:
 
 def _check_ride(order_id: str) -> None:
     if not _is_ride(order_id):
-        raise OperatorError(f"{order_id!r} is no id of a ride, such as order_01: write letters, digits, '_', '.', '-'")
+        raise OperatorError(
+            f"{order_id!r} is no id of a ride, such as order_01: write letters, digits, '_', '.', '-'"
+        )
 
 
 def _of_ride(stack: StackRef, order_id: str) -> _Known:
@@ -183,18 +221,35 @@ def _of_ride(stack: StackRef, order_id: str) -> _Known:
 
 
 def _read(
-    stack: StackRef, text: str, facts: Mapping[str, Named | None], items: Mapping[str, Mapping[str, Any]]
+    stack: StackRef,
+    text: str,
+    facts: Mapping[str, Named | None],
+    items: Mapping[str, Mapping[str, Any]],
 ) -> _Known:
     """Read what is known of some facts, and of events that have an id: of the ride, or their own."""
-    at, consumers, rides, sqs = datetime.now(UTC), reading.enabled(stack), ride_items(items), stack.client("sqs")
+    at, consumers, rides, sqs = (
+        datetime.now(UTC),
+        reading.enabled(stack),
+        ride_items(items),
+        stack.client("sqs"),
+    )
     bookings = [reading.booked_ride(items["BookingTable"])] if items.get("BookingTable") else []
 
     def recorded(facts: Mapping[str, Named | None]) -> dict[str, Explained]:
-        return {each.key: each for each in (explain(record_of(item), at) for item in read(stack, keys_of(facts)))}
+        return {
+            each.key: each
+            for each in (explain(record_of(item), at) for item in read(stack, keys_of(facts)))
+        }
 
     records = recorded(facts)
-    times = [each.created for each in records.values() if each.created] + [each.booked for each in bookings]
-    times = [time for time in [*times, *(each.time for item in rides for each in item.effects)] if time > ALWAYS]
+    times = [each.created for each in records.values() if each.created] + [
+        each.booked for each in bookings
+    ]
+    times = [
+        time
+        for time in [*times, *(each.time for item in rides for each in item.effects)]
+        if time > ALWAYS
+    ]
     start = min(times) - _RETRIED if times else None
 
     seen = _logged(stack, text, start)
@@ -208,22 +263,41 @@ def _read(
     deliveries = _deliveries(stack, text, names, start)
     names |= {each.fact for each in deliveries if each.fact}
 
-    # Reading a queue takes a request for each ten messages, so skip those in which nothing of this can be.
-    due = {key.partition("#")[0] for key in {*keys_of({name: facts.get(name) for name in names})} - in_effect}
+    # Reading a queue takes a request for each ten messages, so skip those in which nothing of this
+    # can be.
+    due = {
+        key.partition("#")[0]
+        for key in {*keys_of({name: facts.get(name) for name in names})} - in_effect
+    }
     due |= {each.consumer for each in deliveries if each.outcome == observation.DEAD_LETTERED}
     broken = {each.event_id for each, _ in seen if not each.fact}
     asked = [each.resources for each in consumers if each.name in due or broken or not names]
-    dlqs = [PRODUCER_DLQ, evidence.LOG_RULE_DLQ, *(f"{each}{kind}" for each in asked for kind in ("RuleDlq", "Dlq"))]
+    dlqs = [
+        PRODUCER_DLQ,
+        evidence.LOG_RULE_DLQ,
+        *(f"{each}{kind}" for each in asked for kind in ("RuleDlq", "Dlq")),
+    ]
     urls = {queue: stack.outputs[f"{queue}Url"] for queue in dlqs}
     hidden = {queue: count for queue, url in urls.items() if (count := queues.waiting(sqs, url))}
-    every = [letter_of(queue, message) for queue, url in urls.items() for message in queues.peek(sqs, url)]
+    every = [
+        letter_of(queue, message)
+        for queue, url in urls.items()
+        for message in queues.peek(sqs, url)
+    ]
     letters = [each for each in every if {*_names_of(each)} & {text, *facts, *broken}]
-    dead = [DeadLettered(each.queue, each.reason, each.consumer, None, each.fact) for each in letters]
+    dead = [
+        DeadLettered(each.queue, each.reason, each.consumer, None, each.fact) for each in letters
+    ]
     since, published = reading.kept_since(stack, at), [each for each, _ in seen]
-    found = Evidence(consumers, published, deliveries, dead, rides, outbox, bookings, at=at, since=since)
+    found = Evidence(
+        consumers, published, deliveries, dead, rides, outbox, bookings, at=at, since=since
+    )
     names |= broken | {_names_of(each)[0] for each in letters}
     bodies = {each.event_id: body for each, body in seen}
-    unread = [f"{queue}: another reader hides {count} messages: try again later" for queue, count in hidden.items()]
+    unread = [
+        f"{queue}: another reader hides {count} messages: try again later"
+        for queue, count in hidden.items()
+    ]
     kept = f"kept since {since:%Y-%m-%d %H:%M UTC}"
     return _Known(found, names, facts, items, records, in_effect, bodies, letters, unread, kept)
 
@@ -232,17 +306,30 @@ def _logged(stack: StackRef, text: str, start: datetime | None) -> list[tuple[Pu
     """Return the lines of the log of events that have an id, with the events."""
     lines = reading.lines(stack, BUS, f'"{text}"', start)
     found = [(published_in(line), queues.read(line["message"])) for line in lines]
-    return [(one, event) for one, event in found if one and text in (one.fact, one.event_id, *_told_by(event))]
+    return [
+        (one, event)
+        for one, event in found
+        if one and text in (one.fact, one.event_id, *_told_by(event))
+    ]
 
 
-def _deliveries(stack: StackRef, text: str, facts: Collection[str], start: datetime | None) -> list[Delivered]:
+def _deliveries(
+    stack: StackRef, text: str, facts: Collection[str], start: datetime | None
+) -> list[Delivered]:
     """Return the deliveries that name an id, of a ride or an event, and those of some facts; the oldest first."""
     wanted, found = {text, *facts}, set[Delivered]()
-    terms = [f'$.correlationid = "{text}"', *(f'$.idempotencyid = "{name}"' for name in sorted(wanted))]
+    terms = [
+        f'$.correlationid = "{text}"',
+        *(f'$.idempotencyid = "{name}"' for name in sorted(wanted)),
+    ]
     for some in batched(terms, _IDS_AT_ONCE, strict=False):
         for each in CONSUMERS:
             lines = reading.lines(stack, each.resources, f"{{ {' || '.join(some)} }}", start)
-            found |= {one for line in lines if (one := delivered_in(line)) and wanted & {one.fact, one.ride}}
+            found |= {
+                one
+                for line in lines
+                if (one := delivered_in(line)) and wanted & {one.fact, one.ride}
+            }
     return sorted(found, key=lambda each: each.time)
 
 
@@ -261,7 +348,9 @@ def _car(stack: StackRef, order_id: str, assignment: Mapping[str, Any]) -> dict[
     if "carID" not in assignment:
         return {}
     key = marshalling.item({"zone": zone(assignment["sector"]), "carID": assignment["carID"]})
-    row = stack.client("dynamodb").get_item(TableName=stack.outputs["CarTableName"], Key=key, ConsistentRead=True)
+    row = stack.client("dynamodb").get_item(
+        TableName=stack.outputs["CarTableName"], Key=key, ConsistentRead=True
+    )
     held = row.get("Item", {}).get("rideID") == {"S": order_id}
     return {assignment["carID"]: order_id} if held else {}
 
@@ -277,20 +366,45 @@ def _event(known: _Known, name: str) -> Event:
             detail = parse_event(body or {}).to_detail()
         except ContractError as error:
             problem = f"it breaks the contract: {error}"
-    kind = fact.type if fact else next(filter(None, (each.type for found in (seen, letters) for each in found)), None)
-    says = [problem] + [f"it is in {each.queue}: {each.reason}" for each in letters if each.consumer is None]
+    kind = (
+        fact.type
+        if fact
+        else next(filter(None, (each.type for found in (seen, letters) for each in found)), None)
+    )
+    says = [problem] + [
+        f"it is in {each.queue}: {each.reason}" for each in letters if each.consumer is None
+    ]
     if name in known.evidence.outbox and not seen:
         says.append("it is in the outbox, and not in the log of the bus: look at OutboxPipe")
     says += [] if seen else [f"it is not in the log of events, {known.kept}"]
     order_id, version = (fact.order_id, fact.version) if fact else (ride_of(body), None)
-    takers = [each for each in known.evidence.consumers if each.takes(kind) or f"{each.name}#{name}" in known.records]
+    takers = [
+        each
+        for each in known.evidence.consumers
+        if each.takes(kind) or f"{each.name}#{name}" in known.records
+    ]
     consumers = tuple(_at_consumer(known, each, name, letters) for each in takers)
-    return Event(name, kind, order_id, version, detail, "; ".join(filter(None, says)) or None, tuple(seen), consumers)
+    return Event(
+        name,
+        kind,
+        order_id,
+        version,
+        detail,
+        "; ".join(filter(None, says)) or None,
+        tuple(seen),
+        consumers,
+    )
 
 
-def _at_consumer(known: _Known, consumer: AuditedConsumer, name: str, letters: Iterable[Letter]) -> AtConsumer:
+def _at_consumer(
+    known: _Known, consumer: AuditedConsumer, name: str, letters: Iterable[Letter]
+) -> AtConsumer:
     key = f"{consumer.name}#{name}"
-    runs = [each for each in known.evidence.deliveries if (each.consumer, each.fact) == (consumer.name, name)]
+    runs = [
+        each
+        for each in known.evidence.deliveries
+        if (each.consumer, each.fact) == (consumer.name, name)
+    ]
     left = [replace(letter, event=None) for letter in letters if letter.consumer == consumer.name]
     record = known.records.get(key)
     outcome = record.status if record else runs[-1].outcome if runs else "unknown"
@@ -300,7 +414,9 @@ def _at_consumer(known: _Known, consumer: AuditedConsumer, name: str, letters: I
         outcome = "took effect"
     says = [NO_RECORD if record is None else record.says]
     if not runs:
-        says.append(f"no delivery is in its log, {known.kept}: it may be on its way, or an attempt crashed")
+        says.append(
+            f"no delivery is in its log, {known.kept}: it may be on its way, or an attempt crashed"
+        )
     return AtConsumer(consumer.name, outcome, "; ".join(says), runs, record, left)
 
 
@@ -329,18 +445,32 @@ def tail(
         _check_ride(ride)
     for given, known, what in ((type, FACTS, "type of event"), (outcome, _OUTCOMES, "outcome")):
         if given not in (None, *known):
-            raise OperatorError(f"there is no {what} {given}: give one of {', '.join(sorted(known))}")
-    begin, text, tails = since or datetime.now(UTC), ride or outcome or type, list[tuple[Callable[..., Any], Tail]]()
+            raise OperatorError(
+                f"there is no {what} {given}: give one of {', '.join(sorted(known))}"
+            )
+    begin, text, tails = (
+        since or datetime.now(UTC),
+        ride or outcome or type,
+        list[tuple[Callable[..., Any], Tail]](),
+    )
     for resources in (BUS, *(each.resources for each in CONSUMERS)):
-        found_in, every = (published_in, "detail") if resources == BUS else (delivered_in, telemetry.DELIVERY)
+        found_in, every = (
+            (published_in, "detail") if resources == BUS else (delivered_in, telemetry.DELIVERY)
+        )
         tails.append((found_in, Tail(stack, resources, begin, _OVERLAP, f'"{text or every}"')))
     while True:
-        found = ((found_in(line), line["timestamp"]) for found_in, tail in tails for line in tail.lines())
-        for each, _ in sorted((pair for pair in found if pair[0]), key=lambda pair: (pair[0].time, pair[1])):
+        found = (
+            (found_in(line), line["timestamp"]) for found_in, tail in tails for line in tail.lines()
+        )
+        for each, _ in sorted(
+            (pair for pair in found if pair[0]), key=lambda pair: (pair[0].time, pair[1])
+        ):
             if isinstance(each, Delivered):
                 is_wanted = ride in (None, each.ride) and outcome in (None, each.outcome)
             else:  # an event that breaks the contract was found by its text
-                is_wanted = outcome is None and (each.named is None or ride in (None, each.named.order_id))
+                is_wanted = outcome is None and (
+                    each.named is None or ride in (None, each.named.order_id)
+                )
             if is_wanted and type in (None, each.type):
                 yield each
         if not follow:

@@ -1,7 +1,8 @@
 """The verbs as tools of the Model Context Protocol, over standard input and output.
 
-A tool runs `./carride VERB … --json` as a process of its own: tools and command line take the same arguments and answer
-the same. A call that the client cancels is interrupted as by Ctrl-C, and cleans up.
+A tool runs `./carride VERB … --json` as a process of its own: tools and command line take the same
+arguments and answer the same. A call that the client cancels is interrupted as by Ctrl-C, and
+cleans up.
 """
 
 import json
@@ -29,18 +30,24 @@ _ANSWERED: Final = frozenset({0, 1, 3})
 _TYPES: Final[Mapping[Any, str]] = {bool: "boolean", int: "integer", float: "number"}
 
 
-def tools(line: App, *, allow_changes: bool, fixed: Sequence[str] = ()) -> dict[str, tuple[Verb, types.Tool]]:
+def tools(
+    line: App, *, allow_changes: bool, fixed: Sequence[str] = ()
+) -> dict[str, tuple[Verb, types.Tool]]:
     """Return the tools by name, with their verbs, whose arguments the command line knows.
 
-    Verbs that act, or use temporary resources, are among them if changes are allowed. The server sets the arguments
-    ``fixed``, such as ``stack``.
+    Verbs that act, or use temporary resources, are among them if changes are allowed. The server
+    sets the arguments ``fixed``, such as ``stack``.
     """
     found = {}
     for verb in VERBS.values():
         changes = verb.acts or verb.temporary
         if verb.tool and (allow_changes or not changes):
             name = verb.name.replace(" ", "_").replace("-", "_")
-            arguments = {key: each for key, each in _arguments(line, verb) if key not in {"json", "watch", *fixed}}
+            arguments = {
+                key: each
+                for key, each in _arguments(line, verb)
+                if key not in {"json", "watch", *fixed}
+            }
             schema = {
                 "type": "object",
                 "properties": {key: _schema(each) for key, each in arguments.items()},
@@ -49,7 +56,10 @@ def tools(line: App, *, allow_changes: bool, fixed: Sequence[str] = ()) -> dict[
             }
             hints = types.ToolAnnotations(read_only_hint=not changes)
             text = str(verb.run.__doc__).partition("\n\n    Args:")[0]
-            found[name] = verb, types.Tool(name=name, description=text, input_schema=schema, annotations=hints)
+            found[name] = (
+                verb,
+                types.Tool(name=name, description=text, input_schema=schema, annotations=hints),
+            )
     return found
 
 
@@ -66,13 +76,18 @@ def serve(line: App, *, allow_changes: bool, options: Mapping[str, str | None]) 
 
     async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         if params.name not in offered:
-            return _answer({"error": f"there is no tool {params.name}: it may need --allow-changes"}, failed=True)
+            return _answer(
+                {"error": f"there is no tool {params.name}: it may need --allow-changes"},
+                failed=True,
+            )
         verb, _ = offered[params.name]
         fixed = given if verb.chooses else {}
         return await _run(words(line, verb, {**(params.arguments or {}), **fixed}))
 
     async def run() -> None:
-        server = Server("carride", instructions=_INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
+        server = Server(
+            "carride", instructions=_INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool
+        )
         async with stdio_server() as (requests, answers):
             await server.run(requests, answers, server.create_initialization_options())
 
@@ -82,14 +97,20 @@ def serve(line: App, *, allow_changes: bool, options: Mapping[str, str | None]) 
 def words(line: App, verb: Verb, given: Mapping[str, Any]) -> list[str]:
     """Return the command for a tool's arguments. The command refuses those that it does not know."""
     known = dict(_arguments(line, verb))
-    positional = [str(given[key]) for key, each in known.items() if key in given and not each.name.startswith("-")]
+    positional = [
+        str(given[key])
+        for key, each in known.items()
+        if key in given and not each.name.startswith("-")
+    ]
     options = []
     for key, value in given.items():
         name = known[key].name if key in known else f"--{key}"
         if value is True:
             options.append(name)
         elif name.startswith("-") and value is not False and value is not None:
-            options += [f"{name}={each}" for each in (value if isinstance(value, list) else [value])]
+            options += [
+                f"{name}={each}" for each in (value if isinstance(value, list) else [value])
+            ]
     return [*verb.name.split(), *options, "--json", "--", *positional]
 
 
@@ -113,7 +134,9 @@ def _schema(argument: Argument) -> dict[str, Any]:
 
 async def _run(command: Sequence[str]) -> types.CallToolResult:
     """Run a command, and return its result, its exit status and what it said on the way."""
-    process = Popen([sys.executable, "-m", "ops", *command], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
+    process = Popen(
+        [sys.executable, "-m", "ops", *command], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True
+    )
     try:
         out, notes = await anyio.to_thread.run_sync(process.communicate, abandon_on_cancel=True)
     finally:
@@ -121,7 +144,9 @@ async def _run(command: Sequence[str]) -> types.CallToolResult:
             process.send_signal(signal.SIGINT)
     if process.returncode not in _ANSWERED:
         return _answer({"error": notes.strip()}, failed=True)
-    return _answer({"status": process.returncode, "result": _decoded(out), "notes": notes.splitlines()})
+    return _answer(
+        {"status": process.returncode, "result": _decoded(out), "notes": notes.splitlines()}
+    )
 
 
 def _decoded(text: str) -> Any:

@@ -30,7 +30,11 @@ class Republished(NamedTuple):
 
 
 def republish(
-    stack: StackRef, region: str, since: datetime, until: datetime, report: Callable[[str], None] = print
+    stack: StackRef,
+    region: str,
+    since: datetime,
+    until: datetime,
+    report: Callable[[str], None] = print,
 ) -> Republished:
     """Publish again on a stack's bus what a region wrote to its outbox, by the stack's replica of the table.
 
@@ -41,10 +45,14 @@ def republish(
     report(f"republishing {counted(len(entries), 'event')} of the outbox")
     bus, dlq = (stack.outputs[name] for name in ("CarRideBusName", "ProducerDlqUrl"))
     try:
-        receipts = Publisher(stack.client("events"), stack.client("sqs"), bus, dlq).publish(entries, lambda: math.inf)
+        receipts = Publisher(stack.client("events"), stack.client("sqs"), bus, dlq).publish(
+            entries, lambda: math.inf
+        )
     except PublishError as error:
         raise OperatorError(f"{error}. They are still in the outbox: run it again") from error
-    refused = [str(receipt.code) for receipt in receipts if receipt.outcome is not Outcome.PUBLISHED]
+    refused = [
+        str(receipt.code) for receipt in receipts if receipt.outcome is not Outcome.PUBLISHED
+    ]
     if refused:
         report(f"{len(refused)} of them lie in the ProducerDlq: {', '.join(sorted(set(refused)))}")
     return Republished(len(receipts) - len(refused), len(refused))
@@ -53,9 +61,12 @@ def republish(
 def written(stack: StackRef, region: str, since: datetime, until: datetime) -> Iterator[BusEntry]:
     """Return what a region wrote to its outbox, in the form in which its pipe publishes it.
 
-    An event happens shortly before it is written, so both ends of the window are extended by a minute.
+    An event happens shortly before it is written, so both ends of the window are extended by a
+    minute.
     """
-    begin, end = (f"{time.astimezone(UTC):{_SECONDS}}" for time in (since - _MARGIN, until + _MARGIN))
+    begin, end = (
+        f"{time.astimezone(UTC):{_SECONDS}}" for time in (since - _MARGIN, until + _MARGIN)
+    )
     items = tables.scan(
         stack.client("dynamodb"),
         stack.outputs["OutboxTableName"],

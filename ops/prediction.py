@@ -28,17 +28,23 @@ class Predictor:
         function = stack.client("lambda").get_function_configuration(FunctionName=name)
         window = int(function["Environment"]["Variables"]["IDEMPOTENCY_WINDOW_DAYS"]) * DAY
         self._invocation = partial(Invocation, epoch_ms, timeout_s=function["Timeout"])
-        self._name, self._policy = consumer.name, replace(consumer.policy, window=window, busy="raise", warm_cache=0)
+        self._name, self._policy = (
+            consumer.name,
+            replace(consumer.policy, window=window, busy="raise", warm_cache=0),
+        )
         self.start()
 
     def start(self, *records: Record) -> None:
         """Forget all that was, and know these records."""
-        # A clock that stands at 0: the table may still have records whose window has ended, and so has this store.
+        # A clock that stands at 0: the table may still have records whose window has ended, and so
+        # has this store.
         self.store = MemoryStore(capacity=sys.maxsize, apply=lambda _effects: None, clock=lambda: 0)
         for record in records:
             self.store.put_if_absent(record)
         self._observed: list[Observation] = []
-        consumer = wired(self._name, self.store, self._policy, DeadLetterBox(), self._observed.append)
+        consumer = wired(
+            self._name, self.store, self._policy, DeadLetterBox(), self._observed.append
+        )
         self._handle = consumer.event_handler(_work)
 
     def observe(self, event: Mapping[str, Any]) -> Observation:

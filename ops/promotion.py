@@ -1,7 +1,8 @@
 """Gives the secondary's stack the tables that the stack of a lost primary created.
 
-CloudFormation imports resources only if nothing else of the stack changes. The stack's template describes the tables
-already, under a condition that is false: without the condition, and with all parameters as they are, they are imported.
+CloudFormation imports resources only if nothing else of the stack changes. The stack's template
+describes the tables already, under a condition that is false: without the condition, and with all
+parameters as they are, they are imported.
 """
 
 import json
@@ -28,13 +29,17 @@ def promote(session: Session, *, bucket: str | None = None) -> Plan:
     The primary must not answer. docs/promotion.md has what comes before and after.
 
     Args:
-        bucket: A bucket of yours in the secondary's region, for the template; by default the SAM CLI's.
+        bucket: A bucket of yours in the secondary's region, for the template; by default the SAM
+            CLI's.
     """
     return promotion(session.stack, bucket, session.say)
 
 
 def promotion(
-    stack: StackRef, bucket: str | None, say: Callable[[str], object], sleep: Callable[[float], object] = time.sleep
+    stack: StackRef,
+    bucket: str | None,
+    say: Callable[[str], object],
+    sleep: Callable[[float], object] = time.sleep,
 ) -> Plan:
     """Plan the import of a region's replicas into its stack; the result has their names. Arguments as in `promote`.
 
@@ -43,7 +48,9 @@ def promotion(
     """
     peer = stack.peer()
     if stack.role != "secondary" or peer is None:
-        raise OperatorError(f"{stack.name} in {stack.region} is no secondary: give the secondary's --region")
+        raise OperatorError(
+            f"{stack.name} in {stack.region} is no secondary: give the secondary's --region"
+        )
     try:
         alive = peer.describe() is not None
     except (BotoCoreError, ClientError):
@@ -71,7 +78,9 @@ def promotion(
 
 def with_tables(stack: StackRef) -> dict[str, Any]:
     """Return a stack's template without the condition of its tables."""
-    answer = stack.client("cloudformation").get_template(StackName=stack.name, TemplateStage="Processed")
+    answer = stack.client("cloudformation").get_template(
+        StackName=stack.name, TemplateStage="Processed"
+    )
     template: dict[str, Any] = answer["TemplateBody"]
     for each in template["Resources"].values():
         if each["Type"] == TABLE:
@@ -80,7 +89,11 @@ def with_tables(stack: StackRef) -> dict[str, Any]:
 
 
 def _detach(
-    stack: StackRef, table: str, region: str, say: Callable[[str], object], sleep: Callable[[float], object]
+    stack: StackRef,
+    table: str,
+    region: str,
+    say: Callable[[str], object],
+    sleep: Callable[[float], object],
 ) -> None:
     """Remove a table's replica in a region. A region that does not answer may keep it: only writes wait for it."""
     dynamodb = stack.client("dynamodb")
@@ -93,30 +106,52 @@ def _detach(
         sleep(5)
 
 
-def _import(stack: StackRef, template: Mapping[str, Any], tables: Mapping[str, str], bucket: str | None) -> None:
+def _import(
+    stack: StackRef, template: Mapping[str, Any], tables: Mapping[str, str], bucket: str | None
+) -> None:
     """Import tables, by logical id, by a change set that must change nothing else."""
-    managed, s3 = StackRef(_MANAGED, stack.region, lambda service, _: stack.client(service)), stack.client("s3")
+    managed, s3 = (
+        StackRef(_MANAGED, stack.region, lambda service, _: stack.client(service)),
+        stack.client("s3"),
+    )
     bucket, key = bucket or managed.outputs["SourceBucket"], f"{stack.name}-{NAME}"
-    s3.put_object(Bucket=bucket, Key=key, Body=json.dumps(template).encode())  # too large for a request
-    cloudformation, changes = stack.client("cloudformation"), {"StackName": stack.name, "ChangeSetName": NAME}
+    # Too large for a request.
+    s3.put_object(Bucket=bucket, Key=key, Body=json.dumps(template).encode())
+    cloudformation, changes = (
+        stack.client("cloudformation"),
+        {"StackName": stack.name, "ChangeSetName": NAME},
+    )
     cloudformation.create_change_set(
         **changes,
         ChangeSetType="IMPORT",
         TemplateURL=f"{s3.meta.endpoint_url}/{bucket}/{key}",
         ResourcesToImport=[
-            {"ResourceType": TABLE, "LogicalResourceId": name, "ResourceIdentifier": {"TableName": table}}
+            {
+                "ResourceType": TABLE,
+                "LogicalResourceId": name,
+                "ResourceIdentifier": {"TableName": table},
+            }
             for name, table in tables.items()
         ],
-        Parameters=[{"ParameterKey": name, "UsePreviousValue": True} for name in stack.parameters() or ()],
+        Parameters=[
+            {"ParameterKey": name, "UsePreviousValue": True} for name in stack.parameters() or ()
+        ],
         Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"],
     )
     try:
         cloudformation.get_waiter("change_set_create_complete").wait(**changes)
-        found = [each["ResourceChange"] for each in cloudformation.describe_change_set(**changes)["Changes"]]
-        others = {each["LogicalResourceId"] for each in found if each["Action"] == "Import"} ^ set(tables)
+        found = [
+            each["ResourceChange"]
+            for each in cloudformation.describe_change_set(**changes)["Changes"]
+        ]
+        others = {each["LogicalResourceId"] for each in found if each["Action"] == "Import"} ^ set(
+            tables
+        )
         others |= {each["LogicalResourceId"] for each in found if each["Action"] != "Import"}
         if others:
-            raise OperatorError(f"the import would change {', '.join(sorted(others))}: nothing was done")
+            raise OperatorError(
+                f"the import would change {', '.join(sorted(others))}: nothing was done"
+            )
         cloudformation.execute_change_set(**changes)
         cloudformation.get_waiter("stack_import_complete").wait(StackName=stack.name)
     except WaiterError as error:

@@ -1,6 +1,7 @@
 """Reads idempotency records and says what they mean; releases, settles and forgets them.
 
-A change is a conditional write on the record as it was shown. If a delivery claims the key in between, nothing is done.
+A change is a conditional write on the record as it was shown. If a delivery claims the key in
+between, nothing is done.
 """
 
 import json
@@ -20,7 +21,15 @@ from carride_idempotency.clock import epoch_ms, to_ms
 from carride_idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, released
 from carride_idempotency.externals import NOT_DONE, Done, settled
 from carride_idempotency.policy import DAY
-from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record, unknown_calls
+from carride_idempotency.record import (
+    COMPLETED,
+    FAILED,
+    IN_PROGRESS,
+    QUARANTINED,
+    STATUSES,
+    Record,
+    unknown_calls,
+)
 from carride_idempotency.stores.dynamodb import item_of, record_of
 from ops import tables
 from ops.audit import reading
@@ -82,12 +91,17 @@ class Change(NamedTuple):
     then: str
 
 
-# ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @reads("records", "--ride order_01", "--status FAILED")
 def records(
-    stack: StackRef, *, ride: str | None = None, key: str | None = None, status: str | None = None, limit: int = 100
+    stack: StackRef,
+    *,
+    ride: str | None = None,
+    key: str | None = None,
+    status: str | None = None,
+    limit: int = 100,
 ) -> Found:
     """Show idempotency records and what they mean: owner token, lease, attempt, and what the next delivery does.
 
@@ -103,16 +117,22 @@ def records(
         OperatorError: there is no such status.
     """
     if status is not None and (status := status.upper()) not in STATUSES:
-        raise OperatorError(f"there is no status {status}: give one of {', '.join(sorted(STATUSES))}")
+        raise OperatorError(
+            f"there is no status {status}: give one of {', '.join(sorted(STATUSES))}"
+        )
     if ride is None and key is None:
         if status is None:
             return _found(_scan(stack, "attribute_exists(#status)"), limit, "there are no records")
-        return _found(_scan(stack, "#status = :wanted", wanted=status), limit, f"no record is {status}")
+        return _found(
+            _scan(stack, "#status = :wanted", wanted=status), limit, f"no record is {status}"
+        )
     keys = set() if ride is None else set(keys_of(candidates(ride, items_of(stack, ride))))
     if key is not None:
         named = {key} if "#" in key else {f"{name}#{key}" for name in NAMES}
         keys = named if ride is None else named & keys
-    items = (item for item in read(stack, keys) if status in (None, item.get("status", {}).get("S")))
+    items = (
+        item for item in read(stack, keys) if status in (None, item.get("status", {}).get("S"))
+    )
     return _found(items, limit, NO_RECORD)
 
 
@@ -135,7 +155,10 @@ def read(
 def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
     """Return what the tables hold about a ride, as Python values by logical id of the table; {} if nothing."""
     items = dict[str, dict[str, Any]]()
-    for table in ("BookingTable", *(each.table for each in CONSUMERS if each.table and each.table != RECORDS)):
+    for table in (
+        "BookingTable",
+        *(each.table for each in CONSUMERS if each.table and each.table != RECORDS),
+    ):
         item = next(read(stack, [order_id], table=table, name="orderID"), None)
         items[table] = {} if item is None else marshalling.values(item)
     query = history.of_ride(stack.outputs[f"{RECORDS}Name"], order_id)
@@ -146,25 +169,43 @@ def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
 
 def ride_items(items: Mapping[str, Mapping[str, Any]]) -> list[RideItem]:
     """Return what `items_of` returns as evidence."""
-    return [reading.ride_item(each, items[each.table]) for each in CONSUMERS if each.table and items.get(each.table)]
+    return [
+        reading.ride_item(each, items[each.table])
+        for each in CONSUMERS
+        if each.table and items.get(each.table)
+    ]
 
 
 def candidates(order_id: str, items: Mapping[str, Mapping[str, Any]]) -> dict[str, Named]:
     """Return the facts that a ride can have, by idempotency id: of each type, at and soon after the known versions.
 
-    An idempotency id is derived from its fact, so a record is found although nothing else tells of the fact. Other
-    producers may give their facts ids of their own, which only the items tell.
+    An idempotency id is derived from its fact, so a record is found although nothing else tells of
+    the fact. Other producers may give their facts ids of their own, which only the items tell.
     """
-    told = {effect.fact: effect.named for item in ride_items(items) for effect in item.effects if effect.named}
+    told = {
+        effect.fact: effect.named
+        for item in ride_items(items)
+        for effect in item.effects
+        if effect.named
+    }
     known = {items["BookingTable"].get("version", 1), *(each.version for each in told.values())}
-    versions = {*range(1, _FIRST_VERSIONS + 1), *(each + more for each in known for more in range(_VERSIONS_AHEAD + 1))}
-    return {idempotency_id(*each): each for each in starmap(Named, product([order_id], FACTS, versions))} | told
+    versions = {
+        *range(1, _FIRST_VERSIONS + 1),
+        *(each + more for each in known for more in range(_VERSIONS_AHEAD + 1)),
+    }
+    return {
+        idempotency_id(*each): each for each in starmap(Named, product([order_id], FACTS, versions))
+    } | told
 
 
 def keys_of(facts: Mapping[str, Named | None]) -> list[str]:
     """Return the keys under which consumers may have records of these facts; None is a fact of an unknown type."""
     pairs = product(CONSUMERS, facts.items())
-    return [f"{each.name}#{fact}" for each, (fact, named) in pairs if named is None or each.takes(named.type)]
+    return [
+        f"{each.name}#{fact}"
+        for each, (fact, named) in pairs
+        if named is None or each.takes(named.type)
+    ]
 
 
 def _scan(stack: StackRef, condition: str, **values: str) -> Iterator[tables.Wire]:
@@ -173,7 +214,9 @@ def _scan(stack: StackRef, condition: str, **values: str) -> Iterator[tables.Wir
     The table also holds the mark of a fence, and counts of redrives. They have no status.
     """
     condition = f"attribute_exists(#status) AND ({condition})"
-    return tables.scan(stack.client("dynamodb"), stack.outputs["IdempotencyTableName"], condition, **values)
+    return tables.scan(
+        stack.client("dynamodb"), stack.outputs["IdempotencyTableName"], condition, **values
+    )
 
 
 def _found(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) -> Found:
@@ -183,7 +226,7 @@ def _found(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) 
     return Found(tuple(shown), len(taken) == len(shown), None if shown else nothing)
 
 
-# ── Explaining ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Explaining ────────────────────────────────────────────────────────────────────────────────────
 
 
 def explain(record: Record, now: datetime) -> Explained:
@@ -194,7 +237,16 @@ def explain(record: Record, now: datetime) -> Explained:
         says = f"attempt {record.attempt} has been running since {since} under owner token {record.owner}; "
         says += f"no other delivery runs before its lease ends at {until}"
     created = _moment(record.created_ms)
-    return Explained(record.key, record.status, says, record.attempt, record.owner, record.delivery, created, held)
+    return Explained(
+        record.key,
+        record.status,
+        says,
+        record.attempt,
+        record.owner,
+        record.delivery,
+        created,
+        held,
+    )
 
 
 def _is_held(record: Record, now_ms: int) -> bool:
@@ -214,9 +266,13 @@ def _says(record: Record, now_ms: int) -> str:
     if number >= _ATTEMPTS:
         runs = f"all {_ATTEMPTS} attempts are used up, so the next delivery quarantines the key"
     if is_corrupt(record):
-        return "the record is corrupt: deliveries of this key are dead-lettered until you release it"
+        return (
+            "the record is corrupt: deliveries of this key are dead-lettered until you release it"
+        )
     if record.status == QUARANTINED:
-        where = "its event is in" if record.dead_lettered else "the next delivery puts its event into"
+        where = (
+            "its event is in" if record.dead_lettered else "the next delivery puts its event into"
+        )
         given_up = f"given up at {updated} after attempt {number} ({record.error})"
         return f"{given_up}; no delivery runs until you release it; {where} the dead-letter queue"
     if record.status == IN_PROGRESS:
@@ -229,7 +285,11 @@ def _says(record: Record, now_ms: int) -> str:
         until = _text(None if record.expiry is None else record.expiry * 1000)
         return f"attempt {number} committed at {updated}; further deliveries are answered as duplicates until {until}"
     wait = f", but not before {_text(record.retry_ms)}" if record.retry_ms is not None else ""
-    ended = f"attempt {number} failed at {updated} ({record.error})" if number else f"released at {updated}"
+    ended = (
+        f"attempt {number} failed at {updated} ({record.error})"
+        if number
+        else f"released at {updated}"
+    )
     return f"{ended}; {runs}{wait}"
 
 
@@ -246,22 +306,27 @@ def _text(ms: int | None) -> str:
     return "an unknown time" if time is None else f"{time:%Y-%m-%d %H:%M:%S UTC}"
 
 
-# ── Changing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Changing ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @acts("release", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --yes")
 def release(stack: StackRef, key: str, /) -> Plan:
     """Let a quarantined, crashed or corrupt key run again: its next delivery is attempt 1.
 
-    Fix the cause first, then release the key, then redrive its dead letter. A key is refused while an attempt runs.
+    Fix the cause first, then release the key, then redrive its dead letter. A key is refused while
+    an attempt runs.
 
     Args:
         key: CONSUMER#KEY, from a dead letter or a log line.
     """
     item, record, found = _free(stack, key)
     if record.status not in (QUARANTINED, IN_PROGRESS) and not is_corrupt(record):
-        raise OperatorError(f"{key} is neither quarantined nor crashed, so there is nothing to release: {found.says}")
-    change = Change("release", found, "the next delivery runs as attempt 1: redrive its dead letter")
+        raise OperatorError(
+            f"{key} is neither quarantined nor crashed, so there is nothing to release: {found.says}"
+        )
+    change = Change(
+        "release", found, "the next delivery runs as attempt 1: redrive its dead letter"
+    )
     return _plan(stack, item, change, record)
 
 
@@ -276,8 +341,8 @@ def settle(
 ) -> Plan:
     """Record whether an external call with an unknown outcome took effect, and release its key.
 
-    The dead letter names the call and its downstream key: ask the other system. Then redrive the letter. If several are
-    unknown, settle one after the other: the preview names the call.
+    The dead letter names the call and its downstream key: ask the other system. Then redrive the
+    letter. If several are unknown, settle one after the other: the preview names the call.
 
     Args:
         key: CONSUMER#KEY, from a dead letter or a log line.
@@ -289,7 +354,9 @@ def settle(
     try:
         answer = NOT_DONE if done is None else Done(json.loads(done))
     except ValueError as error:
-        raise OperatorError(f"{done!r} is no JSON: write a text as '\"text\"', and no result as null") from error
+        raise OperatorError(
+            f"{done!r} is no JSON: write a text as '\"text\"', and no result as null"
+        ) from error
     item, record, found = _free(stack, key)
     call = next(iter(unknown_calls(record)), None)
     if call is None:
@@ -320,7 +387,9 @@ def _free(stack: StackRef, key: str) -> tuple[dict[str, Any], Record, Explained]
     """
     consumer, _, rest = key.partition("#")
     if consumer.partition("/")[0] not in NAMES or not rest:  # such as the mark of a fenced region
-        raise OperatorError(f"{key!r} is no key: it begins with {' or '.join(f'{each}#' for each in NAMES)}")
+        raise OperatorError(
+            f"{key!r} is no key: it begins with {' or '.join(f'{each}#' for each in NAMES)}"
+        )
     item = next(read(stack, [key]), None)
     if item is None:
         raise OperatorError(f"there is no record of {key}: `records --ride` shows those of a ride")
@@ -334,7 +403,10 @@ def _free(stack: StackRef, key: str) -> tuple[dict[str, Any], Record, Explained]
 def _plan(stack: StackRef, seen: Mapping[str, Any], change: Change, left: Record | None) -> Plan:
     """Return the plan that deletes a record, or lets its key run again, if it is still as it was seen."""
     key, dynamodb = change.record.key, stack.client("dynamodb")
-    conditions = [f"#{name} = :{name}" if name in seen else f"attribute_not_exists(#{name})" for name in _REVISION]
+    conditions = [
+        f"#{name} = :{name}" if name in seen else f"attribute_not_exists(#{name})"
+        for name in _REVISION
+    ]
     condition = {
         "TableName": stack.outputs["IdempotencyTableName"],
         "ConditionExpression": " AND ".join(conditions),

@@ -1,7 +1,8 @@
 """Sends dead letters to the target that they were meant for, and releases quarantined keys first, if asked.
 
-A message is deleted after its target accepted the event. If the command is interrupted in between, the event is sent
-again, and consumers recognise it. The preview and the redrive ask the same `judge` about each letter.
+A message is deleted after its target accepted the event. If the command is interrupted in between,
+the event is sent again, and consumers recognise it. The preview and the redrive ask the same
+`judge` about each letter.
 """
 
 import json
@@ -36,7 +37,8 @@ from ops.stack import OperatorError, StackRef
 
 PRODUCER_DLQ: Final = "ProducerDlq"
 WAIT: Final = timedelta(minutes=5)
-"""How long the outcome of the first letters may take. Lambda gives up an event some four minutes after it came."""
+"""How long the outcome of the first letters may take. Lambda gives up an event some four minutes
+after it came."""
 _ANSWER_SECONDS: Final = 20.0
 _COUNTED_FOR: Final = timedelta(days=30)
 _POLL_SECONDS: Final = 1.0
@@ -46,7 +48,8 @@ RUNS: Final = "the consumer processes it"
 RELEASED: Final = f"its key is released, and {RUNS}"
 PUBLISHED: Final = "the bus publishes it to every consumer"
 _UNKNOWN: Final = (
-    "the letter is not back. Lambda repeats a failed delivery for some minutes: read the function's log, then try again"
+    "the letter is not back. Lambda repeats a failed delivery for some minutes: "
+    "read the function's log, then try again"
 )
 HELD: Final = "the first letter of its group did not succeed"
 _GOES: Final = {
@@ -59,7 +62,9 @@ _STAYS: Final = {
     dead_letters.PAYLOAD_MISMATCH: "another event has its idempotency id: it would come back",
     dead_letters.BEYOND_WINDOW: "it is older than records are kept and would come back",
 }
-_HELD_BY_ANOTHER: Final = "an attempt may be running: wait until its lease has been over for a minute"
+_HELD_BY_ANOTHER: Final = (
+    "an attempt may be running: wait until its lease has been over for a minute"
+)
 _CLOCKS_DIFFER_MS: Final = 60_000
 
 
@@ -131,13 +136,17 @@ def target_of(stack: StackRef, queue: str) -> str:
         return str(stack.client("events").describe_event_bus(Name=bus)["Arn"])
     if queue not in READERS:
         known = ", ".join([*READERS, PRODUCER_DLQ])
-        raise OperatorError(f"this command knows {known}; the page of {queue} in docs/runbooks says what to do")
+        raise OperatorError(
+            f"this command knows {known}; the page of {queue} in docs/runbooks says what to do"
+        )
     rule = stack.named("AWS::Events::Rule")[f"{READERS[queue].resources}Rule"]
     (target,) = stack.client("events").list_targets_by_rule(Rule=rule, EventBusName=bus)["Targets"]
     return str(target["Arn"])
 
 
-def judge(letter: Letter, record: Record | None, predictor: Predictor | None, *, release: bool = False) -> Verdict:
+def judge(
+    letter: Letter, record: Record | None, predictor: Predictor | None, *, release: bool = False
+) -> Verdict:
     """Return what a redrive would do with a letter whose key has this record; the bus has no predictor."""
     event = letter.event
     if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
@@ -150,7 +159,8 @@ def judge(letter: Letter, record: Record | None, predictor: Predictor | None, *,
         refused = entry.size >= TOO_LARGE or read(entry.detail) is None
         return Verdict(False, "the bus would refuse it") if refused else Verdict(True, PUBLISHED)
     if record is not None and record.lease_ms is not None:
-        # A consumer would acknowledge a letter whose key an attempt holds, which may not come again. Clocks differ.
+        # A consumer would acknowledge a letter whose key an attempt holds, which may not come
+        # again. Clocks differ.
         record = record._replace(lease_ms=record.lease_ms + _CLOCKS_DIFFER_MS)
     predictor.start(*filter(None, [record]))
     seen = predictor.observe(event)
@@ -159,7 +169,9 @@ def judge(letter: Letter, record: Record | None, predictor: Predictor | None, *,
     if record is not None and seen.outcome != observation.BUSY:
         predictor.start(released(record, "", epoch_ms(), DAY))
         if predictor.observe(event).outcome in _GOES:
-            problem = "attempts are used up" if has_crashed(record, epoch_ms()) else "key is quarantined"
+            problem = (
+                "attempts are used up" if has_crashed(record, epoch_ms()) else "key is quarantined"
+            )
             add = f"its {problem}: add --release when the cause is fixed"
             return Verdict(True, RELEASED, releases=True) if release else Verdict(False, add)
     return Verdict(False, _STAYS.get(seen.reason or "", _HELD_BY_ANOTHER))
@@ -182,8 +194,8 @@ def redrive(
 ) -> Plan:
     """Send dead letters to the target that they were meant for. Other targets do not receive them.
 
-    Letters that would only return stay in the queue. One letter of each group goes first, and the others of the group
-    only if the consumer has completed it.
+    Letters that would only return stay in the queue. One letter of each group goes first, and the
+    others of the group only if the consumer has completed it.
 
     Args:
         queue: Logical id of the queue: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …
@@ -205,7 +217,12 @@ def redrive(
 
 
 def plan(
-    stack: StackRef, queue: str, *, limit: int | None = None, release: bool = False, **chosen: str | None
+    stack: StackRef,
+    queue: str,
+    *,
+    limit: int | None = None,
+    release: bool = False,
+    **chosen: str | None,
 ) -> RedrivePlan:
     """Return what a redrive would do with each letter, and change nothing. ``chosen`` are a key, reason or group."""
     url, target = url_of(stack, queue), target_of(stack, queue)
@@ -218,7 +235,9 @@ def plan(
         else:
             others.append(f"{letter.group} ({letter.reason})")
     if others and not found:
-        raise OperatorError(f"{queue} has no such letter: its groups are {', '.join(sorted({*others}))}")
+        raise OperatorError(
+            f"{queue} has no such letter: its groups are {', '.join(sorted({*others}))}"
+        )
     found.sort(key=lambda each: each.letter.sent)
     taken = tuple(found[:limit])
     return RedrivePlan(queue, target, taken, len(others) + len(found) - len(taken), hidden, release)
@@ -236,7 +255,8 @@ class Job:
     stack: StackRef
     plan: RedrivePlan
     canary: bool = True
-    """Whether to send one letter of each group first, and the others only if the consumer completed it."""
+    """Whether to send one letter of each group first, and the others only if the consumer completed
+    it."""
     rate: float | None = None
     """The most letters a second."""
     wait: timedelta = WAIT
@@ -249,13 +269,16 @@ class Job:
         """Look at the plan."""
         self.left = {each.letter.id: each for each in self.plan.letters if each.verdict.goes}
         self.going, self.sent, self.began = len(self.left), 0, datetime.now(UTC)
-        self.stayed = Counter(each.verdict.why for each in self.plan.letters if not each.verdict.goes)
+        self.stayed = Counter(
+            each.verdict.why for each in self.plan.letters if not each.verdict.goes
+        )
         self.first: dict[str, bool | None] = {}
         transport = BotocoreTransport(self.stack.client("dynamodb"), _ANSWER_SECONDS)
         self.store = DynamoDBStore(self.stack.outputs["IdempotencyTableName"], transport=transport)
         self.reported, self.predictor = time.monotonic(), predictor_of(self.stack, self.plan.queue)
         self.pause_s = 1 / self.rate if self.rate else 0.0
-        # A receive returns ten messages, and the last of them must still be hidden when its turn comes.
+        # A receive returns ten messages, and the last of them must still be hidden when its turn
+        # comes.
         self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * self.pause_s))
 
     def run(self) -> Redriven:
@@ -265,7 +288,9 @@ class Job:
                 self._send_first()
             # Then the letters of all groups whose first letter did not fail.
             with closing(
-                self._received(id_ for id_, each in self.left.items() if not self._is_held(each.letter))
+                self._received(
+                    id_ for id_, each in self.left.items() if not self._is_held(each.letter)
+                )
             ) as rest:
                 for found in rest:
                     self._send(found)
@@ -292,7 +317,9 @@ class Job:
 
     def _send_first(self) -> None:
         """Send one letter of each group that runs, and wait for their outcomes."""
-        runs = {id_: each.letter.group for id_, each in self.left.items() if each.verdict.is_uncertain}
+        runs = {
+            id_: each.letter.group for id_, each in self.left.items() if each.verdict.is_uncertain
+        }
         pending: dict[str, tuple[Letter, Record | None]] = {}
         with closing(self._received(runs)) as messages:
             for found in messages:
@@ -305,13 +332,17 @@ class Job:
                 if len(self.first) == len(set(runs.values())):
                     break
         if pending:
-            self.report(f"waiting for the outcome of {len(pending)} letters, up to {self.wait.total_seconds():.0f} s")
+            self.report(
+                f"waiting for the outcome of {len(pending)} letters, up to {self.wait.total_seconds():.0f} s"
+            )
             self._wait(pending)
 
     def _received(self, ids: Iterable[str]) -> Generator[Found]:
         """Receive the messages with these ids, and show all others again."""
         wanted = set(ids)
-        with closing(found_in(self.stack, self.plan.queue, at_once=1, hidden_s=self.hidden_s)) as received:
+        with closing(
+            found_in(self.stack, self.plan.queue, at_once=1, hidden_s=self.hidden_s)
+        ) as received:
             while wanted and (found := next(received, None)):
                 if found.letter.id in wanted:
                     wanted.discard(found.letter.id)
@@ -320,15 +351,23 @@ class Job:
     def _send(self, found: Found) -> tuple[str | None, Record | None]:
         """Send a letter; return why it stays, or None, and the record that its delivery finds."""
         letter, record, receipt = found
-        (goes, why, releases), key = judge(letter, record, self.predictor, release=self.plan.release), letter.key or ""
+        (goes, why, releases), key = (
+            judge(letter, record, self.predictor, release=self.plan.release),
+            letter.key or "",
+        )
         if releases:
-            goes, why = release_record(self.store, key), "its record changed meanwhile: run the command again"
+            goes, why = (
+                release_record(self.store, key),
+                "its record changed meanwhile: run the command again",
+            )
             record = self.store.read(key)
         problem = send(self.stack, self.plan.target, letter.event) if goes else why
         del self.left[letter.id]
         if problem is None:
             _count(self.stack, letter)
-            self.stack.client("sqs").delete_message(QueueUrl=url_of(self.stack, letter.queue), ReceiptHandle=receipt)
+            self.stack.client("sqs").delete_message(
+                QueueUrl=url_of(self.stack, letter.queue), ReceiptHandle=receipt
+            )
             self.sent += 1
             self.sleep(self.pause_s)
         else:
@@ -353,7 +392,10 @@ class Job:
                 if outcome is None and (again := back.get(letter.fact)):
                     outcome = False, f"it is back in {queue}: {again.reason} {again.error}".rstrip()
                 elif outcome is None and is_over:
-                    outcome = None, f"unknown so far: {letter.consumer} has not answered, and {_UNKNOWN}"
+                    outcome = (
+                        None,
+                        f"unknown so far: {letter.consumer} has not answered, and {_UNKNOWN}",
+                    )
                 if outcome is not None:
                     self._note(group, *outcome)
                     del pending[group]
@@ -398,13 +440,18 @@ def send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
     sqs = stack.client("sqs")
     try:
         if service == "lambda":
-            stack.client("lambda").invoke(FunctionName=arn, InvocationType="Event", Payload=_json(event))
+            stack.client("lambda").invoke(
+                FunctionName=arn, InvocationType="Event", Payload=_json(event)
+            )
         elif service == "sqs":
-            sqs.send_message(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"], MessageBody=_json(event))
+            sqs.send_message(
+                QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"], MessageBody=_json(event)
+            )
         else:
             bus, dlq = stack.outputs["CarRideBusName"], stack.outputs[f"{PRODUCER_DLQ}Url"]
             publisher = Publisher(stack.client("events"), sqs, bus, dlq)
-            (receipt,) = publisher.put([entry_in(event)], lambda: math.inf)  # `put` makes no second message
+            # `put` makes no second message.
+            (receipt,) = publisher.put([entry_in(event)], lambda: math.inf)
             return None if receipt.outcome is Outcome.PUBLISHED else f"refused: {receipt.code}"
     except ClientError as error:
         return f"refused: {error.response['Error']['Code']}"
@@ -415,7 +462,11 @@ def entry_in(event: Mapping[str, Any]) -> BusEntry:
     """Return the entry in a dead letter of the publisher; a FieldError names what is missing or has another form."""
     envelope = shaped(event, _Envelope)
     try:
-        time = envelope.time.astimezone(UTC) if envelope.time.tzinfo else envelope.time.replace(tzinfo=UTC)
+        time = (
+            envelope.time.astimezone(UTC)
+            if envelope.time.tzinfo
+            else envelope.time.replace(tzinfo=UTC)
+        )
     except OverflowError as error:
         raise FieldError("time", "not in the calendar of UTC") from error
     return BusEntry(

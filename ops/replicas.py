@@ -31,14 +31,15 @@ def wait_until_caught_up(
 ) -> int:
     """Wait until each item of the source's replicas has been the same in both regions at some moment.
 
-    The source must be fenced. Then the last write to each item there has arrived in the target, or a later write has
-    replaced it, whatever the target writes meanwhile. Records of the idempotency table, which are most of all items,
-    are compared only if they were written after ``since``; items of other tables do not carry the time of their last
-    write. Reports how many items a table has before it is read. Returns the number of compared items.
+    The source must be fenced. Then the last write to each item there has arrived in the target, or
+    a later write has replaced it, whatever the target writes meanwhile. Records of the idempotency
+    table, which are most of all items, are compared only if they were written after ``since``;
+    items of other tables do not carry the time of their last write. Reports how many items a table
+    has before it is read. Returns the number of compared items.
 
     Raises:
-        OperatorError: items have not been compared or have not arrived within ``patience`` seconds for all tables
-            together.
+        OperatorError: items have not been compared or have not arrived within ``patience`` seconds
+            for all tables together.
     """
     deadline, compared = clock() + patience, 0
     for output, table in sorted(source.outputs.items()):
@@ -47,7 +48,9 @@ def wait_until_caught_up(
         client = source.client("dynamodb")
         described = client.describe_table(TableName=table)["Table"]
         names = [key["AttributeName"] for key in described["KeySchema"]]
-        report(f"reading {table}: some {described['ItemCount']} items, {described['TableSizeBytes'] / 1e6:.0f} MB")
+        report(
+            f"reading {table}: some {described['ItemCount']} items, {described['TableSizeBytes'] / 1e6:.0f} MB"
+        )
         items = tables.scan(client, table)
         if output == "IdempotencyTableName":
             since_ms = int(since.timestamp() * 1000)
@@ -73,7 +76,9 @@ def wait_until_caught_up(
     return compared
 
 
-def _differing(keys: Iterable[Wire], here: Mapping[str, object], there: Mapping[str, object]) -> list[Wire]:
+def _differing(
+    keys: Iterable[Wire], here: Mapping[str, object], there: Mapping[str, object]
+) -> list[Wire]:
     return [key for key in keys if here.get(str(key)) != there.get(str(key))]
 
 
@@ -85,5 +90,7 @@ def _by_key(items: Iterable[Wire], names: Iterable[str]) -> dict[str, object]:
 def _get(stack: StackRef, table: str, keys: list[Wire]) -> dict[str, object]:
     read = partial(tables.get, stack.client("dynamodb"), table)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        parts = pool.map(lambda some: list(read(some)), batched(keys, tables.MOST_KEYS, strict=False))
+        parts = pool.map(
+            lambda some: list(read(some)), batched(keys, tables.MOST_KEYS, strict=False)
+        )
         return _by_key((item for part in parts for item in part), keys[0])

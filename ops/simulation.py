@@ -18,7 +18,9 @@ class Published(NamedTuple):
     injected: Mapping[str, int]
 
 
-def simulate(stack: StackRef, request: Mapping[str, Any], *, at_once: int = AT_ONCE) -> Iterator[Published]:
+def simulate(
+    stack: StackRef, request: Mapping[str, Any], *, at_once: int = AT_ONCE
+) -> Iterator[Published]:
     """Call the deployed simulator until it has published everything, and yield its progress after each call."""
     request = {**request, "limit": at_once}
     injected = Counter[str]()

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 type ClientFactory = Callable[[str, str], Any]
 """Returns a boto3 client for ``(service, region)``."""
 
-_CONFIG: Final = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 3})
+_CONFIG: Final = Config(
+    connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 3}
+)
 
 
 class OperatorError(Exception):
@@ -31,7 +33,9 @@ def reason(error: Exception) -> str:
     match error:
         case ClientError():
             told = error.response["Error"]
-            return f"AWS refused {error.operation_name}: {told['Code']}: {told.get('Message', error)}"
+            return (
+                f"AWS refused {error.operation_name}: {told['Code']}: {told.get('Message', error)}"
+            )
         case NoCredentialsError():
             return (
                 "there are no credentials for AWS: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
@@ -45,7 +49,9 @@ def reason(error: Exception) -> str:
 class StackRef:
     """A stack in one region. ``local`` describes the local engine that it runs on; it is None on AWS."""
 
-    def __init__(self, name: str, region: str, clients: ClientFactory, local: "Kept | None" = None) -> None:
+    def __init__(
+        self, name: str, region: str, clients: ClientFactory, local: "Kept | None" = None
+    ) -> None:
         self.name = name
         self.region = region
         self.local = local
@@ -60,7 +66,8 @@ class StackRef:
         try:
             (stack,) = self.client("cloudformation").describe_stacks(StackName=self.name)["Stacks"]
         except ClientError as error:
-            if error.response["Error"]["Code"] != "ValidationError":  # CloudFormation's code for an unknown stack
+            # CloudFormation's code for an unknown stack.
+            if error.response["Error"]["Code"] != "ValidationError":
                 raise
             return None
         # A stack in review is a change set that nobody has executed.
@@ -70,14 +77,18 @@ class StackRef:
         """Return the parameters with which the stack was deployed, or None if there is no such stack."""
         if (described := self.describe()) is None:
             return None
-        return {each["ParameterKey"]: each["ParameterValue"] for each in described.get("Parameters", [])}
+        return {
+            each["ParameterKey"]: each["ParameterValue"] for each in described.get("Parameters", [])
+        }
 
     @cached_property
     def outputs(self) -> Mapping[str, str]:
         """The stack's outputs by name."""
         stack = self.describe()
         if stack is None:
-            raise OperatorError(f"there is no stack {self.name} in {self.region}: give --stack and --region")
+            raise OperatorError(
+                f"there is no stack {self.name} in {self.region}: give --stack and --region"
+            )
         return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
 
     @cached_property
@@ -89,7 +100,11 @@ class StackRef:
     def by_type(self) -> Mapping[str, Mapping[str, str]]:
         """The same, by type and logical id."""
         found: dict[str, dict[str, str]] = {}
-        for page in self.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=self.name):
+        for page in (
+            self.client("cloudformation")
+            .get_paginator("list_stack_resources")
+            .paginate(StackName=self.name)
+        ):
             for each in page["StackResourceSummaries"]:
                 # The physical id of a rule on a custom bus is `bus|rule`.
                 name = each["PhysicalResourceId"].rsplit("|", 1)[-1]
@@ -102,7 +117,10 @@ class StackRef:
 
     def environments(self) -> dict[str, dict[str, str]]:
         """Return the environment variables of each function, by its logical id."""
-        functions, ask = self.named("AWS::Lambda::Function"), self.client("lambda").get_function_configuration
+        functions, ask = (
+            self.named("AWS::Lambda::Function"),
+            self.client("lambda").get_function_configuration,
+        )
         return {
             name: ask(FunctionName=function).get("Environment", {"Variables": {}})["Variables"]
             for name, function in functions.items()
@@ -110,10 +128,14 @@ class StackRef:
 
     def invoke(self, output: str, payload: Mapping[str, Any]) -> Any:
         """Invoke the function that an output names, and return its answer."""
-        answer = self.client("lambda").invoke(FunctionName=self.outputs[output], Payload=json.dumps(payload))
+        answer = self.client("lambda").invoke(
+            FunctionName=self.outputs[output], Payload=json.dumps(payload)
+        )
         content = json.load(answer["Payload"])
         if "FunctionError" in answer:
-            raise OperatorError(f"{self.outputs[output]} failed: {content.get('errorMessage', content)}")
+            raise OperatorError(
+                f"{self.outputs[output]} failed: {content.get('errorMessage', content)}"
+            )
         return content
 
     @property
@@ -123,7 +145,11 @@ class StackRef:
 
     def peer(self) -> "StackRef | None":
         """Return the stack in the other region, or None for a standalone stack."""
-        return None if self.role == "standalone" else StackRef(self.name, self.outputs["PeerRegion"], self._clients)
+        return (
+            None
+            if self.role == "standalone"
+            else StackRef(self.name, self.outputs["PeerRegion"], self._clients)
+        )
 
 
 def aws_clients(**settings: Any) -> ClientFactory:

@@ -18,7 +18,9 @@ def get(dynamodb: Any, table: str, keys: Iterable[Wire]) -> Iterator[Wire]:
     left = list(keys)
     while left:
         wanted, left = left[:MOST_KEYS], left[MOST_KEYS:]
-        answer = dynamodb.batch_get_item(RequestItems={table: {"Keys": wanted, "ConsistentRead": True}})
+        answer = dynamodb.batch_get_item(
+            RequestItems={table: {"Keys": wanted, "ConsistentRead": True}}
+        )
         yield from answer["Responses"].get(table, [])
         left += answer.get("UnprocessedKeys", {}).get(table, {"Keys": []})["Keys"]
 
@@ -29,6 +31,10 @@ def scan(dynamodb: Any, table: str, condition: str = "", **given: object) -> Ite
     if names := re.findall(r"#\w+", condition):
         filters["ExpressionAttributeNames"] = {name: name[1:] for name in names}
     if given:
-        filters["ExpressionAttributeValues"] = {f":{name}": marshalling.attribute(each) for name, each in given.items()}
-    for page in dynamodb.get_paginator("scan").paginate(TableName=table, ConsistentRead=True, **filters):
+        filters["ExpressionAttributeValues"] = {
+            f":{name}": marshalling.attribute(each) for name, each in given.items()
+        }
+    for page in dynamodb.get_paginator("scan").paginate(
+        TableName=table, ConsistentRead=True, **filters
+    ):
         yield from page["Items"]

@@ -10,7 +10,9 @@ def counted(number: int, noun: str) -> str:
 
 def row(label: str, *values: int | str, note: str = "") -> str:
     """Return a row of a table as text."""
-    cells = "".join(f" {value:>13,}" if isinstance(value, int) else f" {value:>13}" for value in values)
+    cells = "".join(
+        f" {value:>13,}" if isinstance(value, int) else f" {value:>13}" for value in values
+    )
     return f"{label:<26}{cells}  {note}".rstrip()
 
 

@@ -21,12 +21,24 @@ pytest_plugins = ["carride_idempotency.testing.plugin"]
 TESTS: Final = Path(__file__).parent
 PROOFS: Final = tuple(
     TESTS / "idempotency" / name
-    for name in ("bench", "differential", "explorer", "simulation", "test_distribution.py", "test_store_conformance.py")
+    for name in (
+        "bench",
+        "differential",
+        "explorer",
+        "simulation",
+        "test_distribution.py",
+        "test_store_conformance.py",
+    )
 )
-PEERS: Final = tuple(TESTS / name for name in ("containers", "idempotency/stores", "pipeline/test_desk.py"))
-INTEGRATION: Final = tuple(TESTS / folder for folder in ("engine", "functions/api", "pipeline", "regions", "template"))
+PEERS: Final = tuple(
+    TESTS / name for name in ("containers", "idempotency/stores", "pipeline/test_desk.py")
+)
+INTEGRATION: Final = tuple(
+    TESTS / folder for folder in ("engine", "functions/api", "pipeline", "regions", "template")
+)
 
-# Whatever account the shell is logged in to, no test can reach it but those that DYNAMODB_ENDPOINT is meant for.
+# Whatever account the shell is logged in to, no test can reach it but those that DYNAMODB_ENDPOINT
+# is meant for.
 SHELL: Final = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith("AWS_")}
 os.environ |= {
     "AWS_ACCESS_KEY_ID": "test",
@@ -36,7 +48,8 @@ os.environ |= {
     "AWS_REGION": "us-east-1",
     "CARRIDE_CHANGES": os.devnull,
 }
-# What a function finds in its environment when it is imported; tests that call it give it settings of their own.
+# What a function finds in its environment when it is imported; tests that call it give it settings
+# of their own.
 FUNCTION_ENVIRONMENT: Final = {
     **{f"{name.upper()}_TABLE": f"{name}s" for name in ("assignment", "booking", "car", "payment")},
     "DEAD_LETTER_QUEUE_URL": "https://sqs.us-east-1.amazonaws.com/000000000000/dead-letters",
@@ -60,7 +73,8 @@ os.environ |= FUNCTION_ENVIRONMENT
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
 
-# AWS's descriptions of its services are megabytes of JSON, which every session of botocore's would read for itself.
+# AWS's descriptions of its services are megabytes of JSON, which every session of botocore's would
+# read for itself.
 botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
@@ -68,7 +82,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Skip the folders of a tier that is not run: importing them takes seconds."""
     tiers = {"not integration": INTEGRATION, "not proof": PROOFS, "not peer": PEERS}
     left_out = [folders for tier, folders in tiers.items() if tier in config.option.markexpr]
-    return any(collection_path.is_relative_to(folder) for folders in left_out for folder in folders) or None
+    return (
+        any(collection_path.is_relative_to(folder) for folders in left_out for folder in folders)
+        or None
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

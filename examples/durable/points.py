@@ -9,7 +9,9 @@ from aws_durable_execution_sdk_python.config import Duration
 from carride_idempotency import Consumer, Operation, Policy, Update, open_store
 from carride_idempotency.durable import effect_once
 
-consumer: Consumer[Any] = Consumer("points", open_store(os.environ["IDEMPOTENCY_STORE"]), policy=Policy(atomic=True))
+consumer: Consumer[Any] = Consumer(
+    "points", open_store(os.environ["IDEMPOTENCY_STORE"]), policy=Policy(atomic=True)
+)
 
 
 @durable_execution
@@ -19,7 +21,9 @@ def handler(ride: dict[str, Any], context: DurableContext) -> str:
 
     def add_point(operation: Operation) -> str:
         customer = {"customerID": ride["customerID"]}
-        operation.write(Update(os.environ["POINTS_TABLE"], customer, "ADD points :one", values={":one": 1}))
+        operation.write(
+            Update(os.environ["POINTS_TABLE"], customer, "ADD points :one", values={":one": 1})
+        )
         return f"a point for {ride['orderID']}"
 
     return effect_once(context, consumer, "point", add_point)

@@ -1,6 +1,7 @@
 """The HTTP API: books, changes, lists and shows rides. Each request takes effect once, however often it is sent.
 
-`Requests.read` reads a request, `Service.answer` decides it, and the idempotency layer commits it with its answer.
+`Requests.read` reads a request, `Service.answer` decides it, and the idempotency layer commits it
+with its answer.
 """
 
 import json
@@ -19,10 +20,15 @@ from carride.telemetry import logger, observe
 from carride_idempotency import Consumer, DynamoDBStore, EffectConflictError, Policy
 from carride_idempotency.http import HttpHandler, HttpProblemError
 from carride_idempotency.invocation import LambdaContext
-from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport, dynamodb_transport
+from carride_idempotency.stores.transport import (
+    NoAnswerError,
+    ServiceError,
+    Transport,
+    dynamodb_transport,
+)
 
-# A key is remembered for a day, longer than clients retry. Only outages and bugs fail an attempt, and clients may retry
-# those without limit.
+# A key is remembered for a day, longer than clients retry. Only outages and bugs fail an attempt,
+# and clients may retry those without limit.
 _CLAIMED: Final = Policy(window=86_400, max_attempts=1_000)
 # A conflict means that another request has changed the ride: decide again, on the changed ride.
 _ATOMIC: Final = Policy(window=86_400, max_attempts=1_000, atomic=True, conflict_reruns=2)
@@ -47,7 +53,11 @@ def make_handler(
     requests = Requests(settings.stage, settings.staff_group)
     # A stack in one region is never fenced, and spends no read on it.
     has_peer = settings.stack_role != "standalone"
-    fence = RegionFence(dynamodb, settings.idempotency_table, settings.aws_region, now) if has_peer else None
+    fence = (
+        RegionFence(dynamodb, settings.idempotency_table, settings.aws_region, now)
+        if has_peer
+        else None
+    )
 
     def http_handler(name: str, policy: Policy) -> HttpHandler:
         consumer = Consumer(
@@ -63,11 +73,14 @@ def make_handler(
         return consumer.http_handler(problem_types=TYPES)(service.answer)
 
     rides = http_handler("carride-api", _ATOMIC)
-    simulations = http_handler("carride-api-simulate", _CLAIMED)  # an invocation is not part of a transaction
+    # An invocation is not part of a transaction.
+    simulations = http_handler("carride-api-simulate", _CLAIMED)
 
     def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         if fence and event.get("routeKey", "").startswith(_WRITES) and (refusal := _refusal(fence)):
-            problem = HttpProblemError(503, detail=refusal, type=Kind.UNAVAILABLE, headers=_RETRY_AFTER)
+            problem = HttpProblemError(
+                503, detail=refusal, type=Kind.UNAVAILABLE, headers=_RETRY_AFTER
+            )
             return problem.response(TYPES)
         match event.get("routeKey"):
             case "GET /openapi.json":
@@ -79,7 +92,9 @@ def make_handler(
                 return simulations(event, context)
         try:
             return rides(event, context)
-        except EffectConflictError:  # only of a booking: a change is decided again, and is stale then
+        except (
+            EffectConflictError
+        ):  # only of a booking: a change is decided again, and is stale then
             detail = "a ride was booked with this key, and the answer is no longer stored"
             return refused(Kind.KEY_FORGOTTEN, detail, field="Idempotency-Key").response(TYPES)
 
@@ -89,7 +104,11 @@ def make_handler(
 def _refusal(fence: RegionFence) -> str | None:
     """Return why a write is refused, or None. If the fence cannot be read, the write could not be stored either."""
     try:
-        return "this region accepts no writes at present: the other one does" if fence.is_up() else None
+        return (
+            "this region accepts no writes at present: the other one does"
+            if fence.is_up()
+            else None
+        )
     except (NoAnswerError, ServiceError) as error:
         logger.warning("DynamoDB did not answer", exc_info=error)
         return "an AWS service did not answer"

@@ -1,7 +1,7 @@
 """Publishes simulated rides directly to the bus, in as many calls as it takes.
 
-A call publishes what it has time for, and returns where the next call continues. The ids of events are derived, so a
-repeated call only adds copies of known facts.
+A call publishes what it has time for, and returns where the next call continues. The ids of events
+are derived, so a repeated call only adds copies of known facts.
 """
 
 import time
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from carride_idempotency.invocation import LambdaContext
 
 CHUNK: Final = 100
-"""The number of entries that are published before the time is checked; with a rate, at most a tenth of a second's."""
+"""The number of entries that are published before the time is checked; with a rate, at most a tenth
+of a second's."""
 NEEDED_FOR_A_CHUNK_MS: Final = NEEDED_MS + 5_000
 
 
@@ -35,15 +36,18 @@ class Settings(Struct, frozen=True):
     producer_dlq_url: str
     # The global endpoint to publish through, e.g. ``abcde.veo``; empty for this region's bus.
     event_endpoint_id: Annotated[str, Meta(pattern=r"^$|^[A-Za-z0-9-]+\.[A-Za-z0-9-]+$")] = ""
-    event_producer: str = ""  # the stack's id, which names the producer in `Resources` of its entries
+    # The stack's id, which names the producer in `Resources` of its entries.
+    event_producer: str = ""
 
 
 class Request(Spec, frozen=True, kw_only=True):
     """What to simulate, and the part of it to publish."""
 
     offset: Annotated[int, Meta(ge=0)] = 0  # the index of the first entry
-    limit: Annotated[int, Meta(ge=1, le=2**31)] | None = None  # the largest number of entries to publish
-    time: Annotated[datetime, Meta(tz=True)] | None = None  # the present of the simulation; by default the clock's
+    # The largest number of entries to publish.
+    limit: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    # The present of the simulation; by default the clock's.
+    time: Annotated[datetime, Meta(tz=True)] | None = None
 
 
 def make_handler(
@@ -74,12 +78,14 @@ def make_handler(
         With a rate, no entry is published before it is due, counted from the start of the call.
 
         Returns:
-            Counts of entries: ``requested`` (handled in this call), ``published`` (on the bus), ``distinct`` (published
-            facts without copies), ``deadLettered`` (in the ProducerDlq), ``rejected`` (dead-lettered because of a final
-            refusal), ``reasons`` (dead-lettered, by code), ``injected`` (by what they test consumers with: ``copy``,
-            ``malformed``, ``late``, ``crash``, ``fail``, ``poison``, ``slow``) and ``total`` (of the whole simulation).
-            ``resume`` and ``time`` are ``offset`` and ``time`` of the next call; ``resume`` is None and ``complete``
-            true at the end. For an invalid request: ``error`` and the invalid ``field``.
+            Counts of entries: ``requested`` (handled in this call), ``published`` (on the bus),
+            ``distinct`` (published facts without copies), ``deadLettered`` (in the ProducerDlq),
+            ``rejected`` (dead-lettered because of a final refusal), ``reasons`` (dead-lettered, by
+            code), ``injected`` (by what they test consumers with: ``copy``, ``malformed``,
+            ``late``, ``crash``, ``fail``, ``poison``, ``slow``) and ``total`` (of the whole
+            simulation). ``resume`` and ``time`` are ``offset`` and ``time`` of the next call;
+            ``resume`` is None and ``complete`` true at the end. For an invalid request: ``error``
+            and the invalid ``field``.
 
         Raises:
             PublishError: entries reached neither the bus nor the queue. Repeat the request.
@@ -105,7 +111,9 @@ def make_handler(
             if counts["requested"] and left_ms < NEEDED_FOR_A_CHUNK_MS:
                 break
             sleep(wait_s)
-            receipts = publisher.publish([one.entry for one in chunk], context.get_remaining_time_in_millis)
+            receipts = publisher.publish(
+                [one.entry for one in chunk], context.get_remaining_time_in_millis
+            )
             for simulated, receipt in zip(chunk, receipts, strict=True):
                 published = receipt.outcome is Outcome.PUBLISHED
                 counts["requested"] += 1
@@ -121,7 +129,13 @@ def make_handler(
         reached, total = request.offset + counts["requested"], len(simulation)
         complete = reached >= total
         end = {"total": total, "resume": None if complete else reached, "complete": complete}
-        summary = {**counts, "reasons": dict(reasons), "injected": dict(injected), **end, "time": present.isoformat()}
+        summary = {
+            **counts,
+            "reasons": dict(reasons),
+            "injected": dict(injected),
+            **end,
+            "time": present.isoformat(),
+        }
         # Nobody reads the answer to an asynchronous call, so the log warns if time ran out.
         out_of_time = not complete and counts["requested"] != request.limit
         (logger.warning if out_of_time else logger.info)("simulated", extra={"summary": summary})

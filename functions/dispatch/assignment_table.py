@@ -53,7 +53,9 @@ class Reader:
         seen = Seen(Assignment(State(item["state"]), car), Stored(item["state"], item["effects"]))
         if seen.assignment.state is not State.ASSIGNED or car is None:
             return seen
-        return seen._replace(holds=self._item(self._tables.cars, _key(car)).get("rideID") == order_id)
+        return seen._replace(
+            holds=self._item(self._tables.cars, _key(car)).get("rideID") == order_id
+        )
 
     def free_car(self, start: Spot, forward: bool, skipped: list[str]) -> Car | None:
         """Find a free car as `assignments.FindCar` asks, and add the rows that hold no car to ``skipped``.
@@ -79,28 +81,43 @@ class Reader:
 
     def has_fleet(self) -> bool:
         """Return whether there is any car."""
-        request = {"TableName": self._tables.cars, "KeyConditionExpression": "#zone = :zone", "Limit": 1}
+        request = {
+            "TableName": self._tables.cars,
+            "KeyConditionExpression": "#zone = :zone",
+            "Limit": 1,
+        }
         names = {"#zone": "zone"}
         return any(
             page["Items"]
             for each in ZONES
             for page in self._client.query(
-                **request, ExpressionAttributeNames=names, ExpressionAttributeValues={":zone": {"S": each}}
+                **request,
+                ExpressionAttributeNames=names,
+                ExpressionAttributeValues={":zone": {"S": each}},
             )
         )
 
     def _item(self, table: str, key: Mapping[str, object]) -> dict[str, Any]:
-        answer = self._client.get_item(TableName=table, Key=marshalling.item(key), ConsistentRead=True)
+        answer = self._client.get_item(
+            TableName=table, Key=marshalling.item(key), ConsistentRead=True
+        )
         return marshalling.values(answer.get("Item", {}))
 
 
 def effects(
-    tables: Tables, event: RideEvent, seen: Seen, decision: Decision, *, why: str, outbox: Outbox, now: datetime
+    tables: Tables,
+    event: RideEvent,
+    seen: Seen,
+    decision: Decision,
+    *,
+    why: str,
+    outbox: Outbox,
+    now: datetime,
 ) -> list[Effect]:
     """Return the writes by which a decision takes effect: the ride's, its car's, and the events that are emitted.
 
-    They are refused if the ride has changed since it was ``seen``. ``why`` there is no free car is emitted for a ride
-    that gets none.
+    They are refused if the ride has changed since it was ``seen``. ``why`` there is no free car is
+    emitted for a ride that gets none.
     """
     state, car = decision.after
     added = {"reason": why} if car is None else {"car_id": car.car_id}
@@ -127,12 +144,18 @@ def _move(tables: Tables, order_id: str, seen: Seen, decision: Decision) -> list
     match decision.facts:
         case (assigned,) if assigned is CarAssigned:
             taken = f"SET rideID = :ride REMOVE {', '.join(free(car))}"
-            return [Update(tables.cars, _key(car), taken, condition=_FREE, values={":ride": order_id})]
+            return [
+                Update(tables.cars, _key(car), taken, condition=_FREE, values={":ride": order_id})
+            ]
         case (released,) if released is CarReleased:
             values = {f":{name}": value for name, value in free(car).items()}
             again = f"SET {', '.join(f'{name} = :{name}' for name in free(car))} REMOVE rideID"
             mine = Update(
-                tables.cars, _key(car), again, condition="rideID = :ride", values=values | {":ride": order_id}
+                tables.cars,
+                _key(car),
+                again,
+                condition="rideID = :ride",
+                values=values | {":ride": order_id},
             )
             return [mine] if seen.holds else []
         case _:  # taken and given back in one step: it has to be free, and stays so

@@ -8,9 +8,10 @@ What dispatch knows of a ride, and what an event makes of it::
     completed        released, or unserved    ·                  ·                                   cancelled
     unserved, released, cancelled: final, every event leaves them as they are
 
-Events come in any order. A ride that was called off before dispatch heard of its acceptance never gets a car; one that
-was completed before that gets it and gives it back in one step, so that payment learns of a car whatever the order. If
-its acceptance never comes, the ride is overdue, and gets no car any more.
+Events come in any order. A ride that was called off before dispatch heard of its acceptance never
+gets a car; one that was completed before that gets it and gives it back in one step, so that
+payment learns of a car whatever the order. If its acceptance never comes, the ride is overdue, and
+gets no car any more.
 """
 
 import hashlib
@@ -35,14 +36,17 @@ from carride.facts import (
 )
 from carride.ride import CarID, Sector
 
-CONSUMED: Final = frozenset({CarRideAccepted, CarRideCancelled, CarRideCompleted, PaymentDeclined, CarRideOverdue})
+CONSUMED: Final = frozenset(
+    {CarRideAccepted, CarRideCancelled, CarRideCompleted, PaymentDeclined, CarRideOverdue}
+)
 """The facts that dispatch acts on: the rule's pattern lists the same."""
 
 EMITTED: Final = frozenset[type[Fact]]((CarAssigned, NoCarAvailable, CarReleased))
 """The facts that dispatch adds; none of them is consumed by it, or it would feed itself."""
 
 SHARD: Final = 2
-"""Neighbouring sectors of a row that share a partition of the index of free cars, which takes 1,000 writes a second."""
+"""Neighbouring sectors of a row that share a partition of the index of free cars, which takes 1,000
+writes a second."""
 
 NO_CAR: Final = "every car has another ride"
 
@@ -50,7 +54,8 @@ NO_FLEET: Final = "the fleet has no cars: ./carride fleet --cars 64 --yes"
 """Why no ride of a new stack gets a car, and what to do."""
 
 BLOCKS: Final = 8
-"""The city is a square of this many sectors a side, numbered row by row: sector_01 to sector_64. A row is a zone."""
+"""The city is a square of this many sectors a side, numbered row by row: sector_01 to sector_64. A
+row is a zone."""
 
 
 class Car(NamedTuple):
@@ -68,7 +73,8 @@ class Spot(NamedTuple):
 
 
 type FindCar = Callable[[Spot, bool], Car | None]
-"""Finds the first free car of a spot's shard at its place or after it, or, with False, the last one before it."""
+"""Finds the first free car of a spot's shard at its place or after it, or, with False, the last one
+before it."""
 
 
 class State(StrEnum):
@@ -82,7 +88,8 @@ class State(StrEnum):
     COMPLETED = "completed"  # its end was heard of before its acceptance
 
 
-OPEN: Final = frozenset({State.ASSIGNED, State.COMPLETED})  # where dispatch waits for an event of the ride
+# Where dispatch waits for an event of the ride.
+OPEN: Final = frozenset({State.ASSIGNED, State.COMPLETED})
 
 
 class Assignment(NamedTuple):
@@ -96,7 +103,8 @@ class Decision(NamedTuple):
     """What an event makes of a ride."""
 
     after: Assignment
-    facts: tuple[type[CarAssigned | NoCarAvailable | CarReleased], ...] = ()  # what to emit, in this order
+    # What to emit, in this order.
+    facts: tuple[type[CarAssigned | NoCarAvailable | CarReleased], ...] = ()
 
 
 def wants_car(seen: Assignment, fact: Fact) -> bool:
@@ -119,7 +127,10 @@ def decide(seen: Assignment, fact: Fact, free: Car | None = None) -> Decision:
             return Decision(Assignment(State.ASSIGNED, free), (CarAssigned,))
         case CarRideAccepted(), State.COMPLETED:
             return Decision(Assignment(State.RELEASED, free), (CarAssigned, CarReleased))
-        case CarRideCompleted() | CarRideCancelled() | PaymentDeclined() | CarRideOverdue(), State.ASSIGNED:
+        case (
+            CarRideCompleted() | CarRideCancelled() | PaymentDeclined() | CarRideOverdue(),
+            State.ASSIGNED,
+        ):
             return Decision(Assignment(State.RELEASED, seen.car), (CarReleased,))
         case CarRideCompleted(), State.UNKNOWN:
             return Decision(Assignment(State.COMPLETED))
@@ -139,7 +150,7 @@ def reason(pickup: str, has_fleet: Callable[[], bool]) -> str:
     return NO_CAR if has_fleet() else NO_FLEET
 
 
-# ── The city ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The city ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Row(Struct, frozen=True, rename=json_name):
@@ -174,16 +185,20 @@ def spot(car: Car) -> Spot:
 def nearest(pickup: str, order_id: str, find: FindCar) -> Car | None:
     """Return the free car whose stand is nearest to the pickup, along the streets; None where there is none.
 
-    Of a sector's cars each ride prefers another one: rides that begin at one place at the same moment do not all reach
-    for the same car. Outside of the city there is none. ``find`` is asked for the nearest shards first, and no more
-    often than needed.
+    Of a sector's cars each ride prefers another one: rides that begin at one place at the same
+    moment do not all reach for the same car. Outside of the city there is none. ``find`` is asked
+    for the nearest shards first, and no more often than needed.
     """
     start = _place(pickup)
     if start is None:
         return None
     # The sector of each shard that is nearest to the pickup, nearest first.
     firsts = range(0, BLOCKS, SHARD)
-    near = [(row, min(max(start[1], first), first + SHARD - 1)) for row in range(BLOCKS) for first in firsts]
+    near = [
+        (row, min(max(start[1], first), first + SHARD - 1))
+        for row in range(BLOCKS)
+        for first in firsts
+    ]
     best: tuple[int, Car] | None = None
     for row, column in sorted(near, key=lambda place: _distance(start, place)):
         least = _distance(start, (row, column))
@@ -206,9 +221,12 @@ def _place(sector: str) -> tuple[int, int] | None:
 
 def _spot(row: int, column: int, name: str) -> Spot:
     number = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
-    return Spot(f"{ZONES[row]}.{column // SHARD}", f"sector_{row * BLOCKS + column + 1:02d}/{number}")
+    return Spot(
+        f"{ZONES[row]}.{column // SHARD}", f"sector_{row * BLOCKS + column + 1:02d}/{number}"
+    )
 
 
 def _distance(start: tuple[int, int], place: tuple[int, int] | None) -> int:
-    row, column = place or (BLOCKS, BLOCKS)  # a stand that is nowhere is further away than all others
+    # A stand that is nowhere is further away than all others.
+    row, column = place or (BLOCKS, BLOCKS)
     return abs(row - start[0]) + abs(column - start[1])

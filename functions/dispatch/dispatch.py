@@ -16,13 +16,15 @@ from carride_idempotency import Operation, Policy
 from carride_idempotency.stores.transport import dynamodb_transport
 
 POLICY = Policy(
-    # All effects are in the commit: a message that comes again need not wait until the lease of a killed attempt is
-    # over, and a decision on what has changed meanwhile (another ride took the car) is simply made again.
+    # All effects are in the commit: a message that comes again need not wait until the lease of a
+    # killed attempt is over, and a decision on what has changed meanwhile (another ride took the
+    # car) is simply made again.
     same_delivery_takes_over=True,
     conflict_reruns=20,
 )
-"""Claimed, not atomic: a message that kills its process has to be counted by its record. Without a claim nobody would
-know which one of the batch it was, and it would use up the receives of its neighbours."""
+"""Claimed, not atomic: a message that kills its process has to be counted by its record. Without a
+claim nobody would know which one of the batch it was, and it would use up the receives of its
+neighbours."""
 
 
 class Settings(SagaSettings, frozen=True, kw_only=True):
@@ -47,12 +49,18 @@ def make_handler(
         seen, skipped, car, why = reader.ride(event.subject), list[str](), None, ""
         if assignments.wants_car(seen.assignment, event.data):
             pickup = event.data.pickup
-            car = assignments.nearest(pickup, event.subject, lambda spot, on: reader.free_car(spot, on, skipped))
+            car = assignments.nearest(
+                pickup, event.subject, lambda spot, on: reader.free_car(spot, on, skipped)
+            )
             why = "" if car else assignments.reason(pickup, reader.has_fleet)
         decision = assignments.decide(seen.assignment, event.data, car)
         operation.write(*effects(tables, event, seen, decision, why=why, outbox=outbox, now=now()))
         if NoCarAvailable in decision.facts:
-            report("EmptyFleet" if why == assignments.NO_FLEET else "NoCarAvailable", 1, ride=event.subject)
+            report(
+                "EmptyFleet" if why == assignments.NO_FLEET else "NoCarAvailable",
+                1,
+                ride=event.subject,
+            )
         if skipped:
             report("CarRowSkipped", len(skipped), rows=skipped)
         if CarReleased in decision.facts and not seen.holds:

@@ -47,7 +47,8 @@ class GatewayUnavailableError(GatewayError):
 class GatewayRefusedError(GatewayError):
     """Raised when the gateway does not do what it was asked, and would not the next time.
 
-    ``reason`` is the gateway's own, as `Charge.reason`; it may be about the customer, so the message leaves it out.
+    ``reason`` is the gateway's own, as `Charge.reason`; it may be about the customer, so the
+    message leaves it out.
     """
 
     def __init__(self, message: str, reason: str) -> None:

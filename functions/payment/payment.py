@@ -24,7 +24,8 @@ class Settings(SagaSettings, frozen=True, kw_only=True):
 
     payment_table: str
     payment_gateway_url: str = ""
-    payment_gateway_signed: bool = False  # whether it is a Lambda function URL, which takes signed requests only
+    # Whether it is a Lambda function URL, which takes signed requests only.
+    payment_gateway_signed: bool = False
     payment_gateway_secret_arn: str = ""
     lease_seconds: float = 30.0
 
@@ -32,20 +33,25 @@ class Settings(SagaSettings, frozen=True, kw_only=True):
 def policy(lease_seconds: float) -> Policy:
     """Return how payment wants its operations protected."""
     return Policy(
-        # Short, and renewed by heartbeats: the gateway may take minutes, but the lease of a killed run must have
-        # expired when Lambda tries again a minute later. A delivery that comes before that waits.
+        # Short, and renewed by heartbeats: the gateway may take minutes, but the lease of a killed
+        # run must have expired when Lambda tries again a minute later. A delivery that comes before
+        # that waits.
         lease=lease_seconds,
         busy="wait",
-        # A rerun is safe, although the gateway is outside of the commit: it is asked what it has done already, and
-        # gets the same key again.
+        # A rerun is safe, although the gateway is outside of the commit: it is asked what it has
+        # done already, and gets the same key again.
         conflict_reruns=5,
-        # Money may have moved: whoever settles a failure by hand needs the event, also when its dead letter is gone.
+        # Money may have moved: whoever settles a failure by hand needs the event, also when its
+        # dead letter is gone.
         keep_event=True,
     )
 
 
 def make_handler(
-    settings: Settings, gateway: HttpGateway, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    settings: Settings,
+    gateway: HttpGateway,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
     table = settings.payment_table
@@ -64,7 +70,8 @@ def make_handler(
         try:
             charge = carry_out(gateway, call, action, seen.payment, event.data)
         except GatewayError:
-            # What was asked for may come about later, and a cancellation that came meanwhile may have found nothing.
+            # What was asked for may come about later, and a cancellation that came meanwhile may
+            # have found nothing.
             late = read(client, table, event.subject)
             if late.stored.state == State.CANCELLED:
                 owe_undo(client, table, event, late, now())
@@ -75,18 +82,29 @@ def make_handler(
     return handler
 
 
-def carry_out(gateway: HttpGateway, call: Call, action: Action, seen: payments.Payment, ride: Ride) -> Charge | None:
+def carry_out(
+    gateway: HttpGateway, call: Call, action: Action, seen: payments.Payment, ride: Ride
+) -> Charge | None:
     """Ask the gateway for what is planned, and return the payment as it is afterwards.
 
-    None, where nothing was asked for or there was nothing to undo. Asked again, the gateway answers the same.
+    None, where nothing was asked for or there was nothing to undo. Asked again, the gateway answers
+    the same.
     """
     amount = payments.due(seen, ride)
     match action:
         case Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE:
             charge = gateway.authorize(
-                call, order_id=ride.order_id, customer_id=ride.customer_id, amount=amount, currency=ride.currency
+                call,
+                order_id=ride.order_id,
+                customer_id=ride.customer_id,
+                amount=amount,
+                currency=ride.currency,
             )
-            return _capture(gateway, call, charge, amount) if action is Action.AUTHORIZE_AND_CAPTURE else charge
+            return (
+                _capture(gateway, call, charge, amount)
+                if action is Action.AUTHORIZE_AND_CAPTURE
+                else charge
+            )
         case Action.CAPTURE if seen.payment_id is not None:
             reserved = Charge(seen.payment_id, Status.AUTHORIZED, seen.amount or 0)
             return _capture(gateway, call, reserved, amount)
@@ -94,7 +112,11 @@ def carry_out(gateway: HttpGateway, call: Call, action: Action, seen: payments.P
             return gateway.refund(call, payment_id=seen.payment_id)
         case Action.UNDO | Action.RELEASE:
             found = gateway.find(call, order_id=ride.order_id)
-            held = {Status.AUTHORIZED} if action is Action.RELEASE else {Status.AUTHORIZED, Status.CAPTURED}
+            held = (
+                {Status.AUTHORIZED}
+                if action is Action.RELEASE
+                else {Status.AUTHORIZED, Status.CAPTURED}
+            )
             if found is None or found.payment_id is None or found.status not in held:
                 return found
             return gateway.refund(call, payment_id=found.payment_id)

@@ -32,9 +32,10 @@ def read(client: DynamoDB, table: str, order_id: str) -> Seen:
 def owe_undo(client: DynamoDB, table: str, event: RideEvent, seen: Seen, now: datetime) -> Seen:
     """Write down that the gateway may hold money which has to be given back; return the payment as it is in the table.
 
-    It is written by itself, before the gateway is asked, so that the duty outlives a run that fails. Where the payment
-    has changed since it was seen nothing is written: the run's own effects will be refused, and decided again. Nor if
-    the event has taken effect already, in the attempt that took this one over: nobody would fulfil the duty.
+    It is written by itself, before the gateway is asked, so that the duty outlives a run that
+    fails. Where the payment has changed since it was seen nothing is written: the run's own effects
+    will be refused, and decided again. Nor if the event has taken effect already, in the attempt
+    that took this one over: nobody would fulfil the duty.
     """
     condition, unchanged = seen.stored.unchanged()
     since, values = still_open(event.subject, now)
@@ -44,8 +45,13 @@ def owe_undo(client: DynamoDB, table: str, event: RideEvent, seen: Seen, now: da
             Key={"orderID": {"S": event.subject}},
             UpdateExpression=f"SET #state = :due, effects = if_not_exists(effects, :zero), {since}",
             ConditionExpression=f"{condition} AND attribute_not_exists(#entry)",
-            ExpressionAttributeNames={"#state": "state", "#entry": EVENT_PREFIX + event.idempotencyid},
-            ExpressionAttributeValues=marshalling.item(unchanged | values | {":due": State.UNDO_DUE.value, ":zero": 0}),
+            ExpressionAttributeNames={
+                "#state": "state",
+                "#entry": EVENT_PREFIX + event.idempotencyid,
+            },
+            ExpressionAttributeValues=marshalling.item(
+                unchanged | values | {":due": State.UNDO_DUE.value, ":zero": 0}
+            ),
         )
     except ServiceError as error:
         if error.code != CONDITION_FAILED:

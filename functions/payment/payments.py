@@ -11,19 +11,22 @@ What payment knows of a ride, and what an event makes of it; the gateway's part 
     undo due       [undo] cancelled, or refunded              as CarAssigned           as CarAssigned
     declined, refunded: final, every event leaves them as they are
 
-CarRideOverdue says how the ride ended. What is "undo due" or cancelled is undone. A ride that a car has driven is paid:
-[reserve, capture] or [capture], as above. Of any other, what is reserved is released. What the gateway has captured
-stays so: it was asked for that when somebody knew that the ride was over.
+CarRideOverdue says how the ride ended. What is "undo due" or cancelled is undone. A ride that a car
+has driven is paid: [reserve, capture] or [capture], as above. Of any other, what is reserved is
+released. What the gateway has captured stays so: it was asked for that when somebody knew that the
+ride was over.
 
-    * declined where the gateway refuses the capture for good; refunded where it has given the money back
+    * declined where the gateway refuses the capture for good; refunded where it has given the money
+      back
 
-Events come in any order. A ride that was called off before a car was heard of is never charged. But the cancellation
-may have overtaken a run that had asked for the money already, so the gateway is asked for it by the ride's name, and
-what it has is given back: that is to undo.
+Events come in any order. A ride that was called off before a car was heard of is never charged. But
+the cancellation may have overtaken a run that had asked for the money already, so the gateway is
+asked for it by the ride's name, and what it has is given back: that is to undo.
 
-A ride is "undo due" from before the gateway is asked to give something back until it has. So the duty is known though
-the gateway does not answer, still works on the reservation, or the run is killed and its event quarantined. Whichever
-event of the ride comes next fulfils it, a redriven one too.
+A ride is "undo due" from before the gateway is asked to give something back until it has. So the
+duty is known though the gateway does not answer, still works on the reservation, or the run is
+killed and its event quarantined. Whichever event of the ride comes next fulfils it, a redriven one
+too.
 """
 
 from enum import StrEnum
@@ -44,7 +47,9 @@ from carride.facts import (
 from carride.ride import Ride
 from gateway import Charge, Status
 
-CONSUMED: Final = frozenset({CarAssigned, CarRideCompleted, CarRideCancelled, NoCarAvailable, CarRideOverdue})
+CONSUMED: Final = frozenset(
+    {CarAssigned, CarRideCompleted, CarRideCancelled, NoCarAvailable, CarRideOverdue}
+)
 """The facts that payment acts on: the rule's pattern lists the same."""
 
 EMITTED: Final = frozenset({PaymentAuthorized, PaymentDeclined, PaymentCaptured, PaymentRefunded})
@@ -57,14 +62,16 @@ class State(StrEnum):
     UNKNOWN = "unknown"
     COMPLETED = "completed"  # it is over and the money is due, but no car was heard of yet
     CANCELLED = "cancelled"  # it was called off, and nothing is known to be reserved
-    UNDO_DUE = "undo due"  # it was called off, and the gateway may hold money that has to be given back
+    # It was called off, and the gateway may hold money that has to be given back.
+    UNDO_DUE = "undo due"
     AUTHORIZED = "authorized"
     DECLINED = "declined"
     CAPTURED = "captured"
     REFUNDED = "refunded"
 
 
-OPEN: Final = frozenset({State.COMPLETED, State.UNDO_DUE, State.AUTHORIZED})  # payment waits for an event of the ride
+# Payment waits for an event of the ride.
+OPEN: Final = frozenset({State.COMPLETED, State.UNDO_DUE, State.AUTHORIZED})
 
 
 class Payment(NamedTuple):
@@ -135,8 +142,8 @@ def due(seen: Payment, ride: Ride) -> int:
 def conclude(seen: Payment, fact: Fact, action: Action, charge: Charge | None) -> Decision:
     """Decide what a fact makes of a payment, for which ``action`` was planned.
 
-    ``charge`` is the payment as the gateway has it afterwards; None where it was asked for nothing, or had nothing to
-    undo. UnexpectedStatusError if it is no answer to the plan.
+    ``charge`` is the payment as the gateway has it afterwards; None where it was asked for nothing,
+    or had nothing to undo. UnexpectedStatusError if it is no answer to the plan.
     """
     if charge is None:
         if action in {Action.UNDO, Action.RELEASE}:
@@ -148,18 +155,29 @@ def conclude(seen: Payment, fact: Fact, action: Action, charge: Charge | None) -
         case Action.AUTHORIZE, Status.AUTHORIZED:
             return Decision(_as(State.AUTHORIZED, charge), (PaymentAuthorized.of(fact, **paid),))
         case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE), Status.DECLINED):
-            declined = PaymentDeclined.of(fact, amount=charge.amount, reason=charge.reason or "declined")
+            declined = PaymentDeclined.of(
+                fact, amount=charge.amount, reason=charge.reason or "declined"
+            )
             return Decision(_as(State.DECLINED, charge), (declined,))
-        case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE | Action.RELEASE), Status.CAPTURED):
-            reserved = () if seen.state is State.AUTHORIZED else (PaymentAuthorized.of(fact, **paid),)
-            return Decision(_as(State.CAPTURED, charge), (*reserved, PaymentCaptured.of(fact, **paid)))
+        case (
+            (Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE | Action.RELEASE),
+            Status.CAPTURED,
+        ):
+            reserved = (
+                () if seen.state is State.AUTHORIZED else (PaymentAuthorized.of(fact, **paid),)
+            )
+            return Decision(
+                _as(State.CAPTURED, charge), (*reserved, PaymentCaptured.of(fact, **paid))
+            )
         # Whatever was asked for, another run may have given the money back meanwhile.
         case _, Status.REFUNDED:
             return Decision(_as(State.REFUNDED, charge), (PaymentRefunded.of(fact, **paid),))
         case ((Action.UNDO | Action.RELEASE), Status.DECLINED):
             return Decision(Payment(State.CANCELLED))
         case _:
-            raise UnexpectedStatusError(f"{charge.payment_id} is {charge.status} after it was to {action}")
+            raise UnexpectedStatusError(
+                f"{charge.payment_id} is {charge.status} after it was to {action}"
+            )
 
 
 def _as(state: State, charge: Charge) -> Payment:

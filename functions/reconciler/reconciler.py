@@ -47,7 +47,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 class Tick(Struct, frozen=True):
     """What the schedule sends."""
 
-    time: Annotated[datetime, Meta(tz=True)]  # the schedule's: the run's present, and its idempotency key
+    # The schedule's: the run's present, and its idempotency key.
+    time: Annotated[datetime, Meta(tz=True)]
 
 
 class Reconciler:
@@ -61,12 +62,20 @@ class Reconciler:
         self._client = DynamoDB(transport)
         self._bookings, self._records = settings.booking_table, settings.idempotency_table
         self._saga = settings.assignment_table, settings.payment_table
-        self._outbox = Outbox(settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days))
+        self._outbox = Outbox(
+            settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days)
+        )
 
     def unsettled(self, now: datetime) -> int:
         """Return how many rides were dealt with in earlier runs, and need something still."""
         before = now - self.limit
-        return len({ride for table in self._saga for ride in self._in_index(table, Stage.RECONCILED, before)})
+        return len(
+            {
+                ride
+                for table in self._saga
+                for ride in self._in_index(table, Stage.RECONCILED, before)
+            }
+        )
 
     def reconcile(self, now: datetime, left_ms: Callable[[], int]) -> int:
         """Settle rides while there is time, and return how many; ExceptionGroup if some failed, after the others."""
@@ -78,11 +87,15 @@ class Reconciler:
             try:
                 settled += self._settle(order_id, now)
             except (EffectConflictError, BusyError):
-                logger.info("the ride is being changed: the next run looks again", extra={"ride": order_id})
+                logger.info(
+                    "the ride is being changed: the next run looks again", extra={"ride": order_id}
+                )
             except Exception as error:  # noqa: BLE001 - one ride must not keep the others from being settled
                 failures.append(error)
         if failures:
-            raise ExceptionGroup(f"{len(failures)} rides could not be settled, {settled} were", failures)
+            raise ExceptionGroup(
+                f"{len(failures)} rides could not be settled, {settled} were", failures
+            )
         return settled
 
     def _settle(self, order_id: str, now: datetime) -> bool:
@@ -97,20 +110,26 @@ class Reconciler:
                 if not once.done:
                     once.operation.write(self._outbox.put(event, now))
                     if isinstance(decision, Cancellation):
-                        once.operation.write(changed(self._bookings, decision.before, decision.after, now))
+                        once.operation.write(
+                            changed(self._bookings, decision.before, decision.after, now)
+                        )
         if not isinstance(decision, Cancellation):
             self._set_aside(order_id)
         return True
 
     def find(self, order_id: str) -> Seen:
         """Return what is known of a ride."""
-        booking, assignment = (self._item(table, order_id) for table in (self._bookings, self._saga[0]))
+        booking, assignment = (
+            self._item(table, order_id) for table in (self._bookings, self._saga[0])
+        )
         pages = self._client.query(**of_ride(self._records, order_id))
         ride = merged(marshalling.values(item) for page in pages for item in page["Items"])
         values = marshalling.values(booking)
         return Seen(
             booking=Booking.read(booking) if booking else None,
-            booked_since=str(values.get("changedAt", values.get("openSince", values.get("bookedAt", "")))),
+            booked_since=str(
+                values.get("changedAt", values.get("openSince", values.get("bookedAt", "")))
+            ),
             past=timeline_of(ride[0]) if ride else (),
             had_car="carID" in assignment,
         )
@@ -154,7 +173,9 @@ class Reconciler:
             yield from (item["orderID"]["S"] for page in pages for item in page["Items"])
 
     def _item(self, table: str, order_id: str) -> Mapping[str, Any]:
-        answer = self._client.get_item(TableName=table, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
+        answer = self._client.get_item(
+            TableName=table, Key={"orderID": {"S": order_id}}, ConsistentRead=True
+        )
         item: Mapping[str, Any] = answer.get("Item", {})
         return item
 
@@ -166,11 +187,15 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], LambdaContext]
     def handler(raw: dict[str, Any], context: LambdaContext) -> dict[str, int]:
         """Settle overdue rides, given a `Tick` as JSON, as many as there is time for; the next run goes on.
 
-        The answer counts rides: ``reconciled`` (dealt with in this run) and ``overdue`` (dealt with in an earlier run,
-        and not settled yet). A run that comes again returns what it returned before.
+        The answer counts rides: ``reconciled`` (dealt with in this run) and ``overdue`` (dealt with
+        in an earlier run, and not settled yet). A run that comes again returns what it returned
+        before.
         """
         now = shaped(raw, Tick).time
-        with lambda_deadline(context), reconciler.consumer.operation(now.isoformat(), name="run") as run:
+        with (
+            lambda_deadline(context),
+            reconciler.consumer.operation(now.isoformat(), name="run") as run,
+        ):
             if not run.done:
                 overdue = reconciler.unsettled(now)
                 reconciled = reconciler.reconcile(now, context.get_remaining_time_in_millis)

@@ -61,8 +61,12 @@ def decide(seen: Seen, now: datetime, limit: timedelta) -> Cancellation | Settle
         return Cancellation(CarRideCancelled.of(cancelled, reason=REASON), booking, cancelled)
     if not seen.past:
         return Settlement(None)
-    # A time that is still to come is its producer's error, and must not keep the ride from being settled.
-    if any(not is_overdue(each.time, now, limit) and datetime.fromisoformat(each.time) <= now for each in seen.past):
+    # A time that is still to come is its producer's error, and must not keep the ride from being
+    # settled.
+    if any(
+        not is_overdue(each.time, now, limit) and datetime.fromisoformat(each.time) <= now
+        for each in seen.past
+    ):
         return None
     return Settlement(_settled(msgspec.convert(seen.past[-1].data, Ride), had_car=seen.had_car))
 

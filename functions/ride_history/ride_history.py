@@ -12,7 +12,8 @@ from carride_idempotency import Keep, Operation, Policy
 
 def make_handler(settings: ConsumerSettings) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    # The one effect is in the record itself, so it needs no claim before it, and one write makes both.
+    # The one effect is in the record itself, so it needs no claim before it, and one write makes
+    # both.
     consumer = ride_consumer("ride-history", settings, Policy(atomic=True))
 
     @consumer.event_handler

@@ -58,7 +58,9 @@ def change(found: Payment, action: str, body: object) -> None:
             found.amount = amount
         case "capture", "authorized" | "captured":
             if amount > found.amount:
-                raise RefusedError(422, f"{found.customer} has {found.amount} reserved", "amount_too_large")
+                raise RefusedError(
+                    422, f"{found.customer} has {found.amount} reserved", "amount_too_large"
+                )
             found.status, found.amount = "captured", amount
             found.captures.append(amount)
         case "refund", "authorized" | "captured" | "refunded":

@@ -1,7 +1,8 @@
 """A payment gateway that takes no money, for stacks of stage `dev`. `gateway_rules` decides, this module stores.
 
-Requests with the same key take effect once, because the idempotency layer commits the payment together with the answer.
-The payments of one reference are one item, whose key their ids contain: so both lookups are consistent reads.
+Requests with the same key take effect once, because the idempotency layer commits the payment
+together with the answer. The payments of one reference are one item, whose key their ids contain:
+so both lookups are consistent reads.
 """
 
 import hashlib
@@ -20,7 +21,8 @@ from carride_idempotency.http_formats import Request
 from carride_idempotency.stores.transport import Transport, dynamodb_transport
 from gateway_rules import Payment, RefusedError
 
-# A key is remembered for a day. Two requests for payments of one reference conflict, and the later one runs again.
+# A key is remembered for a day. Two requests for payments of one reference conflict, and the later
+# one runs again.
 _POLICY: Final = Policy(window=86_400, max_attempts=1_000, atomic=True, conflict_reruns=5)
 
 
@@ -40,7 +42,9 @@ def make_handler(settings: Settings, transport: Transport) -> HttpHandler:
     def read(group: str) -> tuple[list[Payment], int]:
         """Return the payments of one reference, and their version."""
         key = {"idempotencyKey": {"S": f"payments#{group}"}}
-        item: Any = marshalling.values(dynamodb.get_item(TableName=table, Key=key, ConsistentRead=True).get("Item", {}))
+        item: Any = marshalling.values(
+            dynamodb.get_item(TableName=table, Key=key, ConsistentRead=True).get("Item", {})
+        )
         return msgspec.convert(item.get("payments", []), list[Payment]), item.get("version", 0)
 
     def answer(request: Request, operation: Operation | None) -> object:

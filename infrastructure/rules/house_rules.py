@@ -1,14 +1,15 @@
 """The house rules of template.yaml, as rules of cfn-lint: stricter than what AWS accepts.
 
-`.cfnlintrc` adds them to cfn-lint's own rules, so `make template`, an editor with cfn-lint and `sam validate --lint`
-report them with the line. Metadata excepts a resource from some of them, with a reason::
+`.cfnlintrc` adds them to cfn-lint's own rules, so `make template`, an editor with cfn-lint and `sam
+validate --lint` report them with the line. Metadata excepts a resource from some of them, with a
+reason::
 
     Metadata:
       HouseRules:
         NoTimeToLive: the fleet does not grow with the traffic
 
-A rule sees a template with its loops expanded, before conditions are decided: each branch of an ``Fn::If`` has to keep
-the rule. A nested template has to keep the rules by itself.
+A rule sees a template with its loops expanded, before conditions are decided: each branch of an
+``Fn::If`` has to keep the rule. A nested template has to keep the rules by itself.
 """
 
 import json
@@ -39,7 +40,7 @@ _NO_VALUE: Final = {"Ref": "AWS::NoValue"}
 _NAME: Final = re.compile(r"\$\{(\w+)(?:\.\w+)?\}")
 
 
-# ── Reading a template ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Reading a template ────────────────────────────────────────────────────────────────────────────
 
 
 def branches(value: Value) -> Iterator[Value]:
@@ -60,7 +61,11 @@ def at(value: Value, *names: str) -> list[Value]:
     for name in names:
         inner: list[Value] = []
         for each in found:
-            elements = [one for element in each for one in branches(element)] if isinstance(each, list) else [each]
+            elements = (
+                [one for element in each for one in branches(element)]
+                if isinstance(each, list)
+                else [each]
+            )
             for element in elements:
                 if element is not None or not isinstance(each, list):
                     inner += branches(element.get(name) if isinstance(element, Mapping) else None)
@@ -162,16 +167,24 @@ class _HouseRule:
         return [RuleMatch(["Resources", *path], message) for path, message in found]
 
 
-def _rule(rule_id: str) -> Callable[[Callable[[House], Iterator[Finding]]], type[CloudFormationLintRule]]:
+def _rule(
+    rule_id: str,
+) -> Callable[[Callable[[House], Iterator[Finding]]], type[CloudFormationLintRule]]:
     def made(check: Callable[[House], Iterator[Finding]]) -> type[CloudFormationLintRule]:
         texts = {"shortdesc": check.__name__.replace("_", " "), "description": check.__doc__}
-        members = {"__doc__": check.__doc__, "id": rule_id, "tags": ["house"], "check": staticmethod(check), **texts}
+        members = {
+            "__doc__": check.__doc__,
+            "id": rule_id,
+            "tags": ["house"],
+            "check": staticmethod(check),
+            **texts,
+        }
         return type(check.__name__, (_HouseRule, CloudFormationLintRule), members)
 
     return made
 
 
-# ── Functions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Functions ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @_rule("E9101")
@@ -181,10 +194,16 @@ def functions_log(house: House) -> Iterator[Finding]:
     for name, function in house.of_type(*FUNCTIONS):
         for group in at(function, "LoggingConfig", "LogGroup"):
             if not named(group) or not named(group) <= groups:
-                yield [name, "Properties"], f"{name} needs LoggingConfig.LogGroup, a log group of this template"
+                yield (
+                    [name, "Properties"],
+                    f"{name} needs LoggingConfig.LogGroup, a log group of this template",
+                )
     for name, group in house.of_type(LOG_GROUP):
         if None in at(group, "RetentionInDays"):
-            yield [name, "Properties"], f"{name} needs RetentionInDays; without it, it keeps its entries for ever"
+            yield (
+                [name, "Properties"],
+                f"{name} needs RetentionInDays; without it, it keeps its entries for ever",
+            )
 
 
 @_rule("E9103")
@@ -192,8 +211,14 @@ def functions_alarm(house: House) -> Iterator[Finding]:
     """Every function, API and pipe has alarms on failures, and on failed events that Lambda cannot dead-letter."""
     own = [name for name, _ in house.of_type(*FUNCTIONS) if not house.reason(name, "NoAlarms")]
     wanted = [(name, "AWS/Lambda", "FunctionName", ["Errors", "Throttles"]) for name in own]
-    wanted += [(name, "AWS/ApiGateway", "ApiId", ["5xx"]) for name, _ in house.of_type("AWS::Serverless::HttpApi")]
-    wanted += [(name, "AWS/EventBridge/Pipes", "PipeName", ["ExecutionFailed"]) for name, _ in house.of_type(PIPE)]
+    wanted += [
+        (name, "AWS/ApiGateway", "ApiId", ["5xx"])
+        for name, _ in house.of_type("AWS::Serverless::HttpApi")
+    ]
+    wanted += [
+        (name, "AWS/EventBridge/Pipes", "PipeName", ["ExecutionFailed"])
+        for name, _ in house.of_type(PIPE)
+    ]
     wanted += [
         (name, "AWS/Lambda", "FunctionName", ["DestinationDeliveryFailures"])
         for _, config in house.of_type("AWS::Lambda::EventInvokeConfig")
@@ -205,7 +230,7 @@ def functions_alarm(house: House) -> Iterator[Finding]:
                 yield [name], f"{name} needs an alarm on {metric}"
 
 
-# ── Rules of the bus ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Rules of the bus ──────────────────────────────────────────────────────────────────────────────
 
 
 @_rule("E9201")
@@ -219,10 +244,13 @@ def targets_are_retried(house: House) -> Iterator[Finding]:
                     yield place, f"{name} needs RetryPolicy.{setting} on its target"
             for arn in at(target, "DeadLetterConfig", "Arn"):
                 if not named(arn) or not named(arn) <= house.dead_letter_queues():
-                    yield place, f"{name} needs DeadLetterConfig.Arn on its target, a queue of this template"
+                    yield (
+                        place,
+                        f"{name} needs DeadLetterConfig.Arn on its target, a queue of this template",
+                    )
 
 
-# ── Queues and topics ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Queues and topics ─────────────────────────────────────────────────────────────────────────────
 
 
 @_rule("E9301")
@@ -233,25 +261,42 @@ def queues_have_one_policy(house: House) -> Iterator[Finding]:
         (TOPIC, "AWS::SNS::TopicPolicy", "Topics", "sns:Publish"),
     ):
         for name, _ in house.of_type(kind):
-            policies = {each: policy for each, policy in house.of_type(policy_kind) if name in named(policy.get(place))}
+            policies = {
+                each: policy
+                for each, policy in house.of_type(policy_kind)
+                if name in named(policy.get(place))
+            }
             if len(policies) != 1:
                 yield [name], f"{name} needs exactly one policy"
             for policy, properties in policies.items():
                 statements = listed(properties.get("PolicyDocument", {}).get("Statement"))
                 if not any(is_tls_only(statement, name, denied) for statement in statements):
-                    yield [policy, "Properties"], f"{policy} needs a statement that denies requests without TLS"
+                    yield (
+                        [policy, "Properties"],
+                        f"{policy} needs a statement that denies requests without TLS",
+                    )
 
 
 @_rule("E9302")
 def policies_are_pinned(house: House) -> Iterator[Finding]:
     """A policy of a queue or a topic admits a service only on behalf of a resource that it names."""
     for name, policy in house.of_type("AWS::SQS::QueuePolicy", "AWS::SNS::TopicPolicy"):
-        loose = [each for each in listed(policy.get("PolicyDocument", {}).get("Statement")) if not is_pinned(each)]
+        loose = [
+            each
+            for each in listed(policy.get("PolicyDocument", {}).get("Statement"))
+            if not is_pinned(each)
+        ]
         reason = house.reason(name, "NotPinned")
         if loose and not reason:
-            yield [name, "Properties"], f"{name} needs a service and aws:SourceArn in each statement that allows"
+            yield (
+                [name, "Properties"],
+                f"{name} needs a service and aws:SourceArn in each statement that allows",
+            )
         if reason and not loose:
-            yield [name, "Metadata"], f"{name} has a reason for NotPinned and is pinned; remove the reason"
+            yield (
+                [name, "Metadata"],
+                f"{name} has a reason for NotPinned and is pinned; remove the reason",
+            )
 
 
 @_rule("E9303")
@@ -259,7 +304,10 @@ def queues_keep_messages(house: House) -> Iterator[Finding]:
     """A queue keeps its messages for 14 days, which leaves time to fix and redrive."""
     for name, queue in house.of_type(QUEUE):
         if at(queue, "MessageRetentionPeriod") != [FOURTEEN_DAYS]:
-            yield [name, "Properties"], f"{name} needs MessageRetentionPeriod: {FOURTEEN_DAYS}, which is 14 days"
+            yield (
+                [name, "Properties"],
+                f"{name} needs MessageRetentionPeriod: {FOURTEEN_DAYS}, which is 14 days",
+            )
 
 
 @_rule("E9304")
@@ -267,16 +315,23 @@ def queues_alarm(house: House) -> Iterator[Finding]:
     """A dead-letter queue alarms at its first message; a queue that a function polls, at an old message."""
     dead_letters = house.dead_letter_queues()
     for name, _ in house.of_type(QUEUE):
-        metric = "ApproximateNumberOfMessagesVisible" if name in dead_letters else "ApproximateAgeOfOldestMessage"
+        metric = (
+            "ApproximateNumberOfMessagesVisible"
+            if name in dead_letters
+            else "ApproximateAgeOfOldestMessage"
+        )
         alarms = house.alarms("AWS/SQS", metric, "QueueName", name)
         if not alarms:
             yield [name], f"{name} needs an alarm on {metric}"
         for alarm in alarms if name in dead_letters else ():
             if house.resources[alarm]["Properties"].get("Threshold") != 0:
-                yield [alarm, "Properties"], f"{alarm} needs Threshold 0, to report the first message in {name}"
+                yield (
+                    [alarm, "Properties"],
+                    f"{alarm} needs Threshold 0, to report the first message in {name}",
+                )
 
 
-# ── Tables, keys and roles ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Tables, keys and roles ────────────────────────────────────────────────────────────────────────
 
 
 @_rule("E9401")
@@ -286,9 +341,15 @@ def tables_expire(house: House) -> Iterator[Finding]:
         expires = at(table, "TimeToLiveSpecification", "Enabled") == [True]
         reason = house.reason(name, "NoTimeToLive")
         if not expires and not reason:
-            yield [name, "Properties"], f"{name} needs TimeToLiveSpecification, or a reason for NoTimeToLive"
+            yield (
+                [name, "Properties"],
+                f"{name} needs TimeToLiveSpecification, or a reason for NoTimeToLive",
+            )
         if expires and reason:
-            yield [name, "Metadata"], f"{name} has a reason for NoTimeToLive and a time to live; remove one"
+            yield (
+                [name, "Metadata"],
+                f"{name} has a reason for NoTimeToLive and a time to live; remove one",
+            )
 
 
 @_rule("E9402")
@@ -297,13 +358,21 @@ def tables_come_back(house: House) -> Iterator[Finding]:
     for name, table in house.of_type(TABLE):
         for index, replica in enumerate(listed(table.get("Replicas"))):
             path: Place = [name, "Properties", "Replicas", index]
-            if at(replica, "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled") != [True]:
+            if at(replica, "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled") != [
+                True
+            ]:
                 yield path, f"{name} needs PointInTimeRecoverySpecification on every replica"
             if True not in at(replica, "DeletionProtectionEnabled"):
-                yield path, f"{name} needs DeletionProtectionEnabled on every replica, in production at least"
+                yield (
+                    path,
+                    f"{name} needs DeletionProtectionEnabled on every replica, in production at least",
+                )
     for name, _ in house.of_type("AWS::DynamoDB::Table", "AWS::Serverless::SimpleTable"):
         if not house.reason(name, "Disposable"):
-            yield [name], f"{name} has to be an {TABLE} with one replica; a plain table cannot get a replica later"
+            yield (
+                [name],
+                f"{name} has to be an {TABLE} with one replica; a plain table cannot get a replica later",
+            )
 
 
 @_rule("E9503")
@@ -314,11 +383,17 @@ def roles_are_narrow(house: House) -> Iterator[Finding]:
     for role, properties in house.of_type("AWS::IAM::Role"):
         if role in used:
             if listed(properties.get("ManagedPolicyArns")):
-                yield [role, "Properties"], f"{role} must not have managed policies; write the permissions down"
-            for statement in (each for each in at(properties, "Policies", "PolicyDocument", "Statement") if each):
+                yield (
+                    [role, "Properties"],
+                    f"{role} must not have managed policies; write the permissions down",
+                )
+            for statement in (
+                each for each in at(properties, "Policies", "PolicyDocument", "Statement") if each
+            ):
                 yield from _wildcards(role, statement)
     for policy, properties in house.of_type("AWS::IAM::Policy"):
-        if not named(properties["Roles"]) <= house.resources.keys() - used:  # also a role that a parameter names
+        # Also a role that a parameter names.
+        if not named(properties["Roles"]) <= house.resources.keys() - used:
             yield from _wildcards(policy, properties["PolicyDocument"]["Statement"])
 
 
@@ -326,7 +401,13 @@ def _wildcards(holder: str, statements: Value) -> Iterator[Finding]:
     for statement in listed(statements):
         actions = set(listed(statement.get("Action")))
         if any("*" in action for action in actions):
-            yield [holder, "Properties"], f"{holder} allows actions by a wildcard: {sorted(actions)}"
+            yield (
+                [holder, "Properties"],
+                f"{holder} allows actions by a wildcard: {sorted(actions)}",
+            )
         everywhere = any("*" in json.dumps(each) for each in listed(statement.get("Resource")))
         if everywhere and not actions <= WITHOUT_RESOURCES:
-            yield [holder, "Properties"], f"{holder} allows {sorted(actions)} on resources by a wildcard"
+            yield (
+                [holder, "Properties"],
+                f"{holder} allows {sorted(actions)} on resources by a wildcard",
+            )

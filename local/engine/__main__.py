@@ -20,7 +20,9 @@ _CAPABILITIES = ("CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPA
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m local.engine", description="An AWS on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="python -m local.engine", description="An AWS on this machine."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
     serving = commands.add_parser("serve", help="run the engine in the foreground, on 127.0.0.1")
@@ -33,16 +35,50 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S,S",
         help="seconds before each retry of an asynchronous invocation (%(default)s); AWS waits 60,120",
     )
-    add("--workers", type=int, default=2, help="processes per function, for events or for a queue (%(default)s)")
-    add("--preload", action="append", default=[], metavar="FILE", help="Python file to run in each function's process")
-    add("--plug-in", action="append", default=[], dest="plug_ins", metavar="MODULE", help="module to extend the engine")
-    add("--stock", action="store_true", help="leave the engine's plug-ins out, to compare with MiniStack itself")
-    add("--until-stdin-closes", metavar="FOLDER", help="end with the process that started it, and remove FOLDER")
+    add(
+        "--workers",
+        type=int,
+        default=2,
+        help="processes per function, for events or for a queue (%(default)s)",
+    )
+    add(
+        "--preload",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="Python file to run in each function's process",
+    )
+    add(
+        "--plug-in",
+        action="append",
+        default=[],
+        dest="plug_ins",
+        metavar="MODULE",
+        help="module to extend the engine",
+    )
+    add(
+        "--stock",
+        action="store_true",
+        help="leave the engine's plug-ins out, to compare with MiniStack itself",
+    )
+    add(
+        "--until-stdin-closes",
+        metavar="FOLDER",
+        help="end with the process that started it, and remove FOLDER",
+    )
 
-    running = commands.add_parser("run", help="build and deploy a SAM template, and keep it running until Ctrl-C")
+    running = commands.add_parser(
+        "run", help="build and deploy a SAM template, and keep it running until Ctrl-C"
+    )
     add = running.add_argument
     add("template", type=Path, help="path of the SAM template")
-    add("parameters", nargs="*", type=lambda text: text.partition("=")[::2], metavar="NAME=VALUE", help="parameters")
+    add(
+        "parameters",
+        nargs="*",
+        type=lambda text: text.partition("=")[::2],
+        metavar="NAME=VALUE",
+        help="parameters",
+    )
     add("--port", type=int, default=0, help="TCP port to listen on (a free one)")
     add("--stack-name", default="local", help="name of the stack (%(default)s)")
     return parser
@@ -51,7 +87,9 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(settings: Settings) -> None:
     """Set MiniStack's environment, apply the plug-ins and serve until stopped."""
     if settings.until_stdin_closes:
-        threading.Thread(target=_end_with_parent, args=[settings.until_stdin_closes], daemon=True).start()
+        threading.Thread(
+            target=_end_with_parent, args=[settings.until_stdin_closes], daemon=True
+        ).start()
     # MiniStack reads these when it is imported.
     os.environ |= {
         "GATEWAY_PORT": str(settings.port),
@@ -74,7 +112,8 @@ def _serve(settings: Settings) -> None:
 def _end_with_parent(folder: str) -> None:
     """Wait until standard input closes, then kill this process group and remove the folder."""
     sys.stdin.buffer.read()
-    group = os.getpgid(0)  # with the functions' processes, which write into the folder until they are gone
+    # With the functions' processes, which write into the folder until they are gone.
+    group = os.getpgid(0)
     script = 'kill -9 "-$1"; sleep 1; rm -rf -- "$2"'
     subprocess.Popen(["/bin/sh", "-c", script, "sh", str(group), folder], start_new_session=True)
 
@@ -85,7 +124,14 @@ def _run(template: Path, parameters: Mapping[str, str], *, port: int, stack: str
     with Engine(Path(sys.executable), port=port) as engine:
         built = engine.folder / "build"
         print("sam build …", flush=True)
-        engine.sam("build", "--template-file", str(template), "--build-dir", str(built), parameters=parameters)
+        engine.sam(
+            "build",
+            "--template-file",
+            str(template),
+            "--build-dir",
+            str(built),
+            parameters=parameters,
+        )
         print("sam deploy …", flush=True)
         target = ("--template-file", str(built / "template.yaml"), "--stack-name", stack)
         engine.sam("deploy", *target, *_OPTIONS, *_CAPABILITIES, parameters=parameters)
@@ -94,7 +140,9 @@ def _run(template: Path, parameters: Mapping[str, str], *, port: int, stack: str
         print(f"\nThe stack {stack} is deployed:")
         print(*(f"  {name:<{width}}  {value}" for name, value in rows.items()), sep="\n")
         print("\nIn another terminal, the AWS CLI, the SAM CLI and boto3 reach it with:")
-        print(f"  export {' '.join(f'{name}={value}' for name, value in engine.environment().items())}")
+        print(
+            f"  export {' '.join(f'{name}={value}' for name, value in engine.environment().items())}"
+        )
         print(f"\nThe engine's log is {engine.log}.\n\nCtrl-C ends it.", flush=True)
         signal.pause()
 
@@ -102,7 +150,9 @@ def _run(template: Path, parameters: Mapping[str, str], *, port: int, stack: str
 def _addresses(engine: Engine, stack: str) -> dict[str, str]:
     """Return the stack's outputs, and the addresses of its HTTP APIs by logical id."""
     session: Any = boto3.session.Session(aws_access_key_id="test", aws_secret_access_key="test")  # noqa: S106 - no secret
-    cloudformation = session.client("cloudformation", endpoint_url=engine.endpoint_url, region_name=REGION)
+    cloudformation = session.client(
+        "cloudformation", endpoint_url=engine.endpoint_url, region_name=REGION
+    )
     outputs = cloudformation.describe_stacks(StackName=stack)["Stacks"][0].get("Outputs", [])
     rows = {output["OutputKey"]: output["OutputValue"] for output in outputs}
     for page in cloudformation.get_paginator("list_stack_resources").paginate(StackName=stack):
@@ -120,7 +170,9 @@ def main() -> None:
         _serve(options)
         return
     try:
-        _run(options.template, dict(options.parameters), port=options.port, stack=options.stack_name)
+        _run(
+            options.template, dict(options.parameters), port=options.port, stack=options.stack_name
+        )
     except EngineError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

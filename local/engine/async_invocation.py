@@ -1,12 +1,13 @@
 """Asynchronous invocations: a queue, retries under one request id, then the failure's destination.
 
-Stock MiniStack gives each attempt of an event a new request id, where **on AWS all have the same**, ignores the
-settings of an alias, and records in the OnFailure destination neither the request id nor the right count. It invokes an
-EventBridge target once, on a thread for each event, so that a burst starts a process for each event and loses events.
-On AWS an event waits in the function's queue, and throttling costs it no attempt.
+Stock MiniStack gives each attempt of an event a new request id, where **on AWS all have the same**,
+ignores the settings of an alias, and records in the OnFailure destination neither the request id
+nor the right count. It invokes an EventBridge target once, on a thread for each event, so that a
+burst starts a process for each event and loses events. On AWS an event waits in the function's
+queue, and throttling costs it no attempt.
 
-Here delays are scaled down and no event becomes too old; destinations are SQS queues; a function's own
-`DeadLetterConfig` is ignored.
+Here delays are scaled down and no event becomes too old; destinations are SQS queues; a function's
+own `DeadLetterConfig` is ignored.
 """
 
 import json
@@ -49,7 +50,8 @@ class _Functions:
     """The events of every function, each on a bounded number of threads."""
 
     def __init__(self, settings: Settings) -> None:
-        self.unfinished: set[str] = set()  # request ids of events that are queued, waiting for a retry or in hand
+        # Request ids of events that are queued, waiting for a retry or in hand.
+        self.unfinished: set[str] = set()
         self._settings = settings
         self._threads: dict[tuple[Scope, str], ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
@@ -72,7 +74,9 @@ class _Functions:
         with self._lock:
             if event.request_id in self.unfinished:
                 if key not in self._threads:
-                    self._threads[key] = ThreadPoolExecutor(self._settings.workers, f"async-{event.function}")
+                    self._threads[key] = ThreadPoolExecutor(
+                        self._settings.workers, f"async-{event.function}"
+                    )
                 self._threads[key].submit(self._work, event)
 
     def _work(self, event: _Event) -> None:
@@ -114,7 +118,9 @@ class _Functions:
             return None
         return self._settings.delay(max(1, event.attempts))
 
-    def _give_up(self, event: _Event, config: dict[str, Any], rules: dict[str, Any], result: dict[str, Any]) -> None:
+    def _give_up(
+        self, event: _Event, config: dict[str, Any], rules: dict[str, Any], result: dict[str, Any]
+    ) -> None:
         record: dict[str, Any] = {
             "requestContext": {
                 "requestId": event.request_id,
@@ -133,7 +139,9 @@ class _Functions:
             record["responsePayload"] = result["body"]
         destination = rules.get("DestinationConfig", {}).get("OnFailure", {}).get("Destination")
         # As the function's role, so that a missing permission shows.
-        role_clients.dead_letter(self._settings, destination, record, role=config["Role"], user=event.function)
+        role_clients.dead_letter(
+            self._settings, destination, record, role=config["Role"], user=event.function
+        )
 
 
 def _invoke_config(function: dict[str, Any], qualifier: str | None) -> dict[str, Any]:
@@ -166,6 +174,8 @@ def apply(settings: Settings) -> None:
         stock_reset()
 
     lambda_svc.invoke_async_with_retry = invoke
-    eventbridge._dispatch_to_lambda = lambda arn, payload: functions.submit(arn, json.loads(payload))
+    eventbridge._dispatch_to_lambda = lambda arn, payload: functions.submit(
+        arn, json.loads(payload)
+    )
     lambda_svc.reset = reset
     control.count_work("async_events", lambda: len(functions.unfinished))

@@ -1,8 +1,8 @@
 """Permissions for batches of SQS, policies that demand TLS, and the list of roles' requests.
 
-Stock MiniStack asks for ``sqs:SendMessageBatch``, an action that no policy can name, where AWS asks for
-``sqs:SendMessage``, and likewise for other batches. It counts loopback as insecure, so that a TLS-only queue refuses
-every caller.
+Stock MiniStack asks for ``sqs:SendMessageBatch``, an action that no policy can name, where AWS asks
+for ``sqs:SendMessage``, and likewise for other batches. It counts loopback as insecure, so that a
+TLS-only queue refuses every caller.
 """
 
 from contextvars import ContextVar
@@ -13,14 +13,18 @@ from ministack.core import iam_actions, iam_evaluator
 
 from local.engine import control
 
-_BATCHES = {f"sqs:{name}Batch": f"sqs:{name}" for name in ("SendMessage", "DeleteMessage", "ChangeMessageVisibility")}
+_BATCHES = {
+    f"sqs:{name}Batch": f"sqs:{name}"
+    for name in ("SendMessage", "DeleteMessage", "ChangeMessageVisibility")
+}
 
 
 def apply(_settings: object) -> None:
     """Decide as AWS does, and keep the list, which ``GET /_engine/asked`` answers."""
     action, evaluate = iam_actions.extract_iam_action, iam_evaluator.evaluate
     pin = iam_evaluator.pin_request_origin
-    asked: dict[tuple[str, str, str], bool] = {}  # role, action and resource, and whether it was allowed
+    # Role, action and resource, and whether it was allowed.
+    asked: dict[tuple[str, str, str], bool] = {}
 
     def extract_iam_action(*request: Any, **more: Any) -> str | None:
         found: str | None = action(*request, **more)

@@ -1,8 +1,9 @@
 """The main program of a function's process: the engine's counterpart of Lambda's Python runtime.
 
-The engine writes JSON lines to the process's standard input: first one that names the code, then one for each
-invocation. It reads one JSON line for each invocation from the process's original standard output. The function's own
-standard output and standard error are its log, the file `LOG` beside this one.
+The engine writes JSON lines to the process's standard input: first one that names the code, then
+one for each invocation. It reads one JSON line for each invocation from the process's original
+standard output. The function's own standard output and standard error are its log, the file `LOG`
+beside this one.
 
 The engine copies this file to a folder of its own, so it imports the standard library only.
 """
@@ -28,7 +29,10 @@ type Handler = Callable[[Any, Any], Any]
 
 def _context(call: dict[str, Any]) -> SimpleNamespace:
     """Return the second argument of a handler."""
-    name, deadline = os.environ["AWS_LAMBDA_FUNCTION_NAME"], time.time() + float(os.environ["_LAMBDA_TIMEOUT"])
+    name, deadline = (
+        os.environ["AWS_LAMBDA_FUNCTION_NAME"],
+        time.time() + float(os.environ["_LAMBDA_TIMEOUT"]),
+    )
     return SimpleNamespace(
         aws_request_id=call["request_id"],
         invoked_function_arn=call["invoked_function_arn"],
@@ -48,7 +52,8 @@ def _search_path(code: str) -> list[str]:
     layers = os.environ.get("_LAMBDA_LAYERS_DIRS", "").split(os.pathsep)
     layered = [f"{layer}/python" for layer in reversed(layers)]
     runtime = sys.path[1:]  # without this file's own folder
-    # Layers are built for Lambda's Linux. Elsewhere their compiled modules cannot be loaded, but the runtime's can.
+    # Layers are built for Lambda's Linux. Elsewhere their compiled modules cannot be loaded, but
+    # the runtime's can.
     return [code, *layered, *runtime] if sys.platform == "linux" else [code, *runtime, *layered]
 
 
@@ -63,7 +68,11 @@ def _describe(error: BaseException) -> dict[str, Any]:
     """Log an error with its stack trace, and return it in the form of Lambda's answer."""
     frames = traceback.format_tb(error.__traceback__)[1:]  # without this file's own
     kind = type(error).__name__
-    print(f"[ERROR] {kind}: {error}\n{''.join(traceback.format_exception(error))}", end="", file=sys.stderr)
+    print(
+        f"[ERROR] {kind}: {error}\n{''.join(traceback.format_exception(error))}",
+        end="",
+        file=sys.stderr,
+    )
     return {"error": {"errorMessage": str(error), "errorType": kind, "stackTrace": frames}}
 
 
@@ -81,8 +90,8 @@ def _call(handler: Handler, call: dict[str, Any], event: Any) -> str:
 
 def main() -> None:
     """Serve invocations until standard input ends."""
-    # Keep the engine's two pipes out of reach of the function and of programs that it starts, whose standard output
-    # belongs to the log.
+    # Keep the engine's two pipes out of reach of the function and of programs that it starts, whose
+    # standard output belongs to the log.
     calls = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     log = os.open(Path(__file__).with_name(LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND)

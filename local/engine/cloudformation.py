@@ -1,8 +1,8 @@
 """How a plug-in adds a resource type to MiniStack's CloudFormation, or extends one.
 
-MiniStack keeps a handler for each type: `create(logical_id, properties, stack)` returns the physical id and the
-attributes for `Fn::GetAtt`, `update(physical_id, old, new, stack)` likewise, `delete(physical_id, properties)`
-nothing.
+MiniStack keeps a handler for each type: `create(logical_id, properties, stack)` returns the
+physical id and the attributes for `Fn::GetAtt`, `update(physical_id, old, new, stack)` likewise,
+`delete(physical_id, properties)` nothing.
 """
 
 import json
@@ -43,7 +43,9 @@ def extend(type_name: str, finish: Callable[[str, Properties], None]) -> None:
         finish(resource[0], properties)
         return resource
 
-    def update(physical_id: str, old: Properties, new: Properties, stack: str, *more: Any) -> Resource:
+    def update(
+        physical_id: str, old: Properties, new: Properties, stack: str, *more: Any
+    ) -> Resource:
         resource: Resource = stock["update"](physical_id, old, new, stack, *more)
         finish(resource[0], new)
         return resource

@@ -25,24 +25,32 @@ def count_work(kind: str, count: Callable[[], int]) -> None:
 def _in_flight(_body: object) -> dict[str, int]:
     """Count the unfinished work of each kind; if all are zero, nothing happens until the next call.
 
-    Work moves between the kinds while they are counted: a function's write becomes a stream's record and then another
-    function's event. So a first look that finds nothing is followed by a second one.
+    Work moves between the kinds while they are counted: a function's write becomes a stream's
+    record and then another function's event. So a first look that finds nothing is followed by a
+    second one.
     """
     counts = {kind: count() for kind, count in _work.items()}
     return counts if any(counts.values()) else {kind: count() for kind, count in _work.items()}
 
 
 def _replays() -> int:
-    return sum(replay.get("State") in {"STARTING", "RUNNING"} for replay in eventbridge._replays.all_values())
+    return sum(
+        replay.get("State") in {"STARTING", "RUNNING"}
+        for replay in eventbridge._replays.all_values()
+    )
 
 
 def _mapped_messages() -> int:
     """Count messages in queues that a function polls; others wait for their reader."""
-    sources = {esm["EventSourceArn"] for esm in lambda_svc._esms.all_values() if esm.get("Enabled", True)}
+    sources = {
+        esm["EventSourceArn"] for esm in lambda_svc._esms.all_values() if esm.get("Enabled", True)
+    }
     return sum(len(queue["messages"]) for arn in sources if (queue := sqs._queue_by_arn(arn)))
 
 
-async def _app(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+async def _app(
+    scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]
+) -> None:
     answer = _routes.get(scope.get("path", ""))
     if answer is None:
         await _stock_app(scope, receive, send)
@@ -53,7 +61,10 @@ async def _app(scope: dict[str, Any], receive: Callable[[], Any], send: Callable
         body += message.get("body", b"")
         more = message.get("more_body", False)
     content = json.dumps(answer(json.loads(body or b"{}"))).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(content)).encode()),
+    ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": content})
 

@@ -1,8 +1,8 @@
 """A function's reserved concurrency and URL in a template, and its end.
 
-Stock MiniStack drops `ReservedConcurrentExecutions` from a template, where 0 switches a function off on AWS, and keeps
-the processes of a function that is deleted with its stack. `FunctionUrl` has AWS's form, which no name server knows
-here; the engine serves it below ``/_aws/lambda-url/``.
+Stock MiniStack drops `ReservedConcurrentExecutions` from a template, where 0 switches a function
+off on AWS, and keeps the processes of a function that is deleted with its stack. `FunctionUrl` has
+AWS's form, which no name server knows here; the engine serves it below ``/_aws/lambda-url/``.
 """
 
 from ministack.core import lambda_runtime

@@ -1,7 +1,8 @@
 """Names that CloudFormation generates for resources without one in the template.
 
-Stock MiniStack makes them from the stack's name and the logical id, where AWS's end in random characters. Roles are
-global to an account: stacks of one name in two regions would share them. Here a name ends in a hash with the region.
+Stock MiniStack makes them from the stack's name and the logical id, where AWS's end in random
+characters. Roles are global to an account: stacks of one name in two regions would share them. Here
+a name ends in a hash with the region.
 """
 
 import hashlib

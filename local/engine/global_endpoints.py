@@ -1,13 +1,14 @@
 """Global endpoints: PutEvents by `EndpointId`, the health check that routes it, and copies on the other bus.
 
-Stock MiniStack ignores `EndpointId`, copies nothing, and has endpoints and health checks but not the resources. On AWS
-an event that is put through an endpoint goes to the bus of the primary region while the endpoint's health check is
-healthy, else to the secondary's. With replication, each event that either bus ingests is put on the other one too,
-under an id of its own and with the `region` that ingested it. A disabled health check counts as healthy, and as
-unhealthy if it is also inverted.
+Stock MiniStack ignores `EndpointId`, copies nothing, and has endpoints and health checks but not
+the resources. On AWS an event that is put through an endpoint goes to the bus of the primary region
+while the endpoint's health check is healthy, else to the secondary's. With replication, each event
+that either bus ingests is put on the other one too, under an id of its own and with the `region`
+that ingested it. A disabled health check counts as healthy, and as unhealthy if it is also
+inverted.
 
-This is a simulation: a health check is unhealthy while the region of its alarm is impaired (`local.engine.scope`);
-copies are made at once, without a rule or a role; replays are not copied.
+This is a simulation: a health check is unhealthy while the region of its alarm is impaired
+(`local.engine.scope`); copies are made at once, without a rule or a role; replays are not copied.
 """
 
 import uuid
@@ -27,7 +28,11 @@ type _Endpoint = dict[str, Any]
 
 def _endpoints() -> list[_Endpoint]:
     account = Scope.current().account
-    return [endpoint for (owner, _, _), endpoint in eventbridge._endpoints.all_items() if owner == account]
+    return [
+        endpoint
+        for (owner, _, _), endpoint in eventbridge._endpoints.all_items()
+        if owner == account
+    ]
 
 
 def _id_of(endpoint: _Endpoint) -> str:
@@ -44,7 +49,10 @@ def _is_healthy(endpoint: _Endpoint) -> bool:
     arn = endpoint["RoutingConfig"]["FailoverConfig"]["Primary"]["HealthCheck"]
     config = route53._health_checks.get(arn.rsplit("/", 1)[-1], {"config": {}})["config"]
     alarm = config.get("AlarmIdentifier", {})
-    healthy = config.get("Disabled", False) or Scope(Scope.current().account, alarm.get("Region", "")) not in impaired
+    healthy = (
+        config.get("Disabled", False)
+        or Scope(Scope.current().account, alarm.get("Region", "")) not in impaired
+    )
     return bool(healthy != config.get("Inverted", False))
 
 
@@ -63,8 +71,13 @@ def _put_events(data: dict[str, Any], allow_aws_source: bool = False) -> Any:
         return put_events(data, allow_aws_source)
     region = region_of(endpoint_id)
     if region is None:
-        return error_response_json("ResourceNotFoundException", f"Endpoint {endpoint_id} does not exist.", 400)
-    entries = [entry | {"EventBusName": entry["EventBusName"].rsplit("/", 1)[-1]} for entry in data["Entries"]]
+        return error_response_json(
+            "ResourceNotFoundException", f"Endpoint {endpoint_id} does not exist.", 400
+        )
+    entries = [
+        entry | {"EventBusName": entry["EventBusName"].rsplit("/", 1)[-1]}
+        for entry in data["Entries"]
+    ]
     with Scope(Scope.current().account, region).entered():
         return put_events({**data, "Entries": entries}, allow_aws_source)
 
@@ -87,17 +100,28 @@ def _create_endpoint(logical_id: str, properties: Properties, stack: str) -> Res
     name = properties.get("Name") or physical_name(stack, logical_id, 64)
     call(eventbridge._create_endpoint, {**properties, "Name": name})
     endpoint = eventbridge._endpoints[name]
-    return name, {"Arn": endpoint["Arn"], "EndpointId": _id_of(endpoint), "State": endpoint["State"]}
+    return name, {
+        "Arn": endpoint["Arn"],
+        "EndpointId": _id_of(endpoint),
+        "State": endpoint["State"],
+    }
 
 
 def _create_health_check(_logical_id: str, properties: Properties, _stack: str) -> Resource:
     name = str(uuid.uuid4())
-    check = {"id": name, "caller_reference": name, "config": dict(properties["HealthCheckConfig"]), "version": 1}
+    check = {
+        "id": name,
+        "caller_reference": name,
+        "config": dict(properties["HealthCheckConfig"]),
+        "version": 1,
+    }
     route53._health_checks[name] = check
     return name, {"HealthCheckId": name}
 
 
-def _update_health_check(physical_id: str, _old: Properties, new: Properties, _stack: str) -> Resource:
+def _update_health_check(
+    physical_id: str, _old: Properties, new: Properties, _stack: str
+) -> Resource:
     route53._health_checks[physical_id]["config"] |= new["HealthCheckConfig"]
     return physical_id, {"HealthCheckId": physical_id}
 
@@ -106,8 +130,15 @@ def apply(_settings: object) -> None:
     """Let endpoints route and copy."""
     eventbridge._put_events = _put_events
     eventbridge._archive_event = _ingest  # which every ingested event passes
-    register("AWS::Events::Endpoint", _create_endpoint, lambda name, _: eventbridge._delete_endpoint({"Name": name}))
+    register(
+        "AWS::Events::Endpoint",
+        _create_endpoint,
+        lambda name, _: eventbridge._delete_endpoint({"Name": name}),
+    )
     remove = route53._health_checks.pop
     register(
-        "AWS::Route53::HealthCheck", _create_health_check, lambda name, _: remove(name, None), _update_health_check
+        "AWS::Route53::HealthCheck",
+        _create_health_check,
+        lambda name, _: remove(name, None),
+        _update_health_check,
     )

@@ -1,8 +1,8 @@
 """The routes of an HTTP API that a template gives as an OpenAPI document.
 
-Stock MiniStack ignores `Body` of `AWS::ApiGatewayV2::Api`, which is what SAM writes for `AWS::Serverless::HttpApi`, so
-that every path answers 404. Here AWS_IAM is the only way to authorise callers; a document with another one, such as
-JWT, is refused.
+Stock MiniStack ignores `Body` of `AWS::ApiGatewayV2::Api`, which is what SAM writes for
+`AWS::Serverless::HttpApi`, so that every path answers 404. Here AWS_IAM is the only way to
+authorise callers; a document with another one, such as JWT, is refused.
 """
 
 from ministack.services import apigateway
@@ -24,7 +24,9 @@ def _install(api_id: str, properties: Properties) -> None:
                 route = {
                     "routeKey": "$default" if path == "/$default" else f"{verb} {path}",
                     "target": f"integrations/{_integration(api_id, body, operation[_INTEGRATION])}",
-                    "authorizationType": _authorization(body, operation.get("security", body.get("security", []))),
+                    "authorizationType": _authorization(
+                        body, operation.get("security", body.get("security", []))
+                    ),
                 }
                 call(apigateway._create_route, api_id, route)
 

@@ -1,10 +1,12 @@
 """Filter patterns of log groups, and their pages.
 
-Stock MiniStack has a pattern in braces match every line, where AWS compares properties of the line's JSON. Terms of
-another pattern are case-sensitive on AWS: all of them must be there, or any of them with `?`; quoted ones may contain
-spaces. A `nextToken` leads to the events beyond the first 10,000. Stock MiniStack knows none of these.
+Stock MiniStack has a pattern in braces match every line, where AWS compares properties of the
+line's JSON. Terms of another pattern are case-sensitive on AWS: all of them must be there, or any
+of them with `?`; quoted ones may contain spaces. A `nextToken` leads to the events beyond the first
+10,000. Stock MiniStack knows none of these.
 
-Here a pattern in braces may have comparisons with `=` that `||` connects; others, and terms with `-`, are refused.
+Here a pattern in braces may have comparisons with `=` that `||` connects; others, and terms with
+`-`, are refused.
 """
 
 import json
@@ -32,10 +34,13 @@ def _compiled(pattern: str) -> Callable[[str], bool]:
         return lambda line: any(_holds(line, path, operand) for path, operand in wanted)
     found = [(sign, quoted or plain) for sign, quoted, plain in _TERM.findall(pattern)]
     every = [term for sign, term in found if not sign]
-    some = [term for sign, term in found if sign == "?"] if not every else []  # AWS ignores `?` beside other terms
+    # AWS ignores `?` beside other terms.
+    some = [term for sign, term in found if sign == "?"] if not every else []
     if any(sign == "-" for sign, _ in found):
         raise ValueError(f"{pattern} is no filter pattern that this engine reads")
-    return lambda line: all(term in line for term in every) and (not some or any(term in line for term in some))
+    return lambda line: (
+        all(term in line for term in every) and (not some or any(term in line for term in some))
+    )
 
 
 def _holds(line: str, path: list[str], operand: str) -> bool:
@@ -53,7 +58,9 @@ def _holds(line: str, path: list[str], operand: str) -> bool:
 def _filter_log_events(request: dict[str, Any]) -> Any:
     name = cloudwatch_logs._resolve_log_group_name(request)
     if name not in cloudwatch_logs._log_groups:
-        return error_response_json("ResourceNotFoundException", f"The specified log group does not exist: {name}", 400)
+        return error_response_json(
+            "ResourceNotFoundException", f"The specified log group does not exist: {name}", 400
+        )
     try:
         matches = _compiled(request.get("filterPattern", "").strip())
     except ValueError as error:

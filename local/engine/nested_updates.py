@@ -1,7 +1,7 @@
 """Updates of nested stacks.
 
-Stock MiniStack forgets the attributes of a resource that an update of a nested stack leaves as it is, so that a
-`Fn::GetAtt` of the resource fails the update.
+Stock MiniStack forgets the attributes of a resource that an update of a nested stack leaves as it
+is, so that a `Fn::GetAtt` of the resource fails the update.
 """
 
 from typing import Any
@@ -24,7 +24,9 @@ def apply(_settings: object) -> None:
     def provision_resource(kind: str, *request: Any, **options: Any) -> Resource:
         return remembered(kind, provision(kind, *request, **options))
 
-    def update_resource(kind: str, name: str, *request: Any, old_attrs: Properties | None = None) -> Resource:
+    def update_resource(
+        kind: str, name: str, *request: Any, old_attrs: Properties | None = None
+    ) -> Resource:
         known = old_attrs or attributes.get((Scope.current(), kind, name))
         return remembered(kind, update(kind, name, *request, old_attrs=known))
 

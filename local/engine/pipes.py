@@ -1,10 +1,11 @@
 """A pipe from a table's stream to an event bus.
 
-Stock MiniStack never delivers records whose target is a bus, drops `SourceParameters` and `TargetParameters` of a
-template, and looks at the stream once a second. On AWS a pipe drops the records that its filters do not match, makes an
-event of each as `InputTemplate` and `EventBridgeEventBusParameters` say, and puts them on the bus with the pipe's role.
-A refused record is tried again, `MaximumRetryAttempts` times if that is set and for ever if not; then a note that names
-the record goes to the pipe's dead-letter queue.
+Stock MiniStack never delivers records whose target is a bus, drops `SourceParameters` and
+`TargetParameters` of a template, and looks at the stream once a second. On AWS a pipe drops the
+records that its filters do not match, makes an event of each as `InputTemplate` and
+`EventBridgeEventBusParameters` say, and puts them on the bus with the pipe's role. A refused record
+is tried again, `MaximumRetryAttempts` times if that is set and for ever if not; then a note that
+names the record goes to the pipe's dead-letter queue.
 """
 
 import json
@@ -46,7 +47,8 @@ class _EventBusPipes:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.progress: dict[tuple[str, float], _Progress] = {}
-        """By the pipe's ARN and the time of its creation: a stack may be deleted and deployed again."""
+        """By the pipe's ARN and the time of its creation: a stack may be deleted and deployed
+        again."""
 
     def deliver(self, pipe: Properties, batch: list[_Record]) -> bool:
         """Take the pipe through its batch, or as far as its target lets it; return whether all of it is delivered."""
@@ -74,7 +76,9 @@ class _EventBusPipes:
         # An endpoint hands the events to the bus of the region that it uses at the moment.
         endpoint = _target(pipe).get("EndpointId")
         region = global_endpoints.region_of(endpoint) if endpoint else None
-        events = role_clients.client(self._settings, "events", role=pipe["RoleArn"], user=pipe["Name"], region=region)
+        events = role_clients.client(
+            self._settings, "events", role=pipe["RoleArn"], user=pipe["Name"], region=region
+        )
         try:
             return not events.put_events(Entries=[_entry(pipe, record)])["FailedEntryCount"]
         except (BotoCoreError, ClientError) as error:
@@ -93,7 +97,9 @@ class _EventBusPipes:
             },
         }
         queue = _source(pipe).get("DeadLetterConfig", {}).get("Arn")
-        role_clients.dead_letter(self._settings, queue, note, role=pipe["RoleArn"], user=pipe["Name"])
+        role_clients.dead_letter(
+            self._settings, queue, note, role=pipe["RoleArn"], user=pipe["Name"]
+        )
 
 
 def _behind() -> int:
@@ -101,7 +107,10 @@ def _behind() -> int:
     count = 0
     for (account, region, _), pipe in stock._pipes.all_items():
         if _is_ours(pipe) and _runs(pipe):
-            where, table = {"account_id": account, "region": region}, stock._dynamodb_stream_source(pipe["Source"])[1]
+            where, table = (
+                {"account_id": account, "region": region},
+                stock._dynamodb_stream_source(pipe["Source"])[1],
+            )
             position = stock._positions.get_scoped(account, region, pipe["Arn"], 0)
             start = max(position, dynamodb.stream_start_position(table, **where))
             count += max(0, dynamodb.stream_end_position(table, **where) - start)
@@ -109,7 +118,10 @@ def _behind() -> int:
 
 
 def _is_ours(pipe: Properties) -> bool:
-    return ":event-bus/" in pipe["Target"] and stock._dynamodb_stream_source(pipe["Source"]) is not None
+    return (
+        ":event-bus/" in pipe["Target"]
+        and stock._dynamodb_stream_source(pipe["Source"]) is not None
+    )
 
 
 def _runs(pipe: Properties) -> bool:
@@ -127,7 +139,9 @@ def _target(pipe: Properties) -> Properties:
 
 def _matches(pipe: Properties, record: _Record) -> bool:
     filters = pipe.get("SourceParameters", {}).get("FilterCriteria", {}).get("Filters", [])
-    patterns = [pattern for each in filters for pattern in eventbridge._compiled_pattern(each["Pattern"])]
+    patterns = [
+        pattern for each in filters for pattern in eventbridge._compiled_pattern(each["Pattern"])
+    ]
     return not filters or any(eventbridge._matches_detail(record, pattern) for pattern in patterns)
 
 

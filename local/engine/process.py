@@ -39,7 +39,9 @@ class Engine:
         variables: Environment variables of every function, beside the template's.
     """
 
-    def __init__(self, python: Path, *options: str, port: int = 0, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, python: Path, *options: str, port: int = 0, variables: Mapping[str, str] | None = None
+    ) -> None:
         self.port = port
         self._python = python
         self._options = options
@@ -55,9 +57,19 @@ class Engine:
                 raise EngineError(f"port {self.port} cannot be used: {error.strerror}") from error
             self.port = probe.getsockname()[1]
         self.folder = Path(tempfile.mkdtemp(prefix="engine-"))
-        serve = ["-m", "local.engine", "serve", f"--port={self.port}", f"--until-stdin-closes={self.folder}"]
+        serve = [
+            "-m",
+            "local.engine",
+            "serve",
+            f"--port={self.port}",
+            f"--until-stdin-closes={self.folder}",
+        ]
         # Functions see nothing else of this machine's environment.
-        given = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.folder), "TMPDIR": str(self.folder)}
+        given = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(self.folder),
+            "TMPDIR": str(self.folder),
+        }
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [self._python, *serve, *self._options],
@@ -66,7 +78,8 @@ class Engine:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a group of its own, which ends with everything that functions started
+                # A group of its own, which ends with everything that functions started.
+                start_new_session=True,
             )
         try:
             self._wait_until_ready()
@@ -81,12 +94,14 @@ class Engine:
     def stop(self) -> None:
         """End the engine and every function's process, and remove its folder."""
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # all its state is in memory: nothing would be saved
+            # All its state is in memory: nothing would be saved.
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
         deadline = time.monotonic() + _REMOVE_SECONDS
-        while self.folder.exists() and time.monotonic() < deadline:  # dying processes may still write into it
+        # Dying processes may still write into it.
+        while self.folder.exists() and time.monotonic() < deadline:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
@@ -116,7 +131,9 @@ class Engine:
                 return bytes(answer.read())
         except urllib.error.URLError as error:
             if self._process.poll() is not None:
-                raise EngineError(f"the engine ended by itself; its last lines:\n{self._last_lines()}") from error
+                raise EngineError(
+                    f"the engine ended by itself; its last lines:\n{self._last_lines()}"
+                ) from error
             raise
 
     def sam(self, *command: str, parameters: Mapping[str, str], folder: Path | None = None) -> None:
@@ -128,7 +145,9 @@ class Engine:
         path = f"{ROOT / '.venv-sam' / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         if (program := shutil.which("sam", path=path)) is None:
             raise EngineError("the SAM CLI is missing: run `make setup`")
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("AWS_")
+        }
         overrides = [f"{name}={value}" for name, value in parameters.items()]
         done = subprocess.run(
             [program, *command, *(["--parameter-overrides", *overrides] if overrides else [])],
@@ -150,10 +169,14 @@ class Engine:
                 self.request("/_ministack/health")
                 return
             time.sleep(_POLL_SECONDS)
-        raise EngineError(f"the engine was not ready in {_START_SECONDS:g} s; it said:\n{self._last_lines()}")
+        raise EngineError(
+            f"the engine was not ready in {_START_SECONDS:g} s; it said:\n{self._last_lines()}"
+        )
 
     def _last_lines(self) -> str:
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
+        return "\n".join(
+            self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+        )
 
 
 def environment(endpoint_url: str) -> dict[str, str]:
@@ -170,7 +193,8 @@ def environment(endpoint_url: str) -> dict[str, str]:
 def end_in_order() -> None:
     """Have Ctrl-C and SIGTERM raise KeyboardInterrupt, so that ``with`` blocks stop what they started.
 
-    A shell without job control starts background commands with SIGINT ignored, and Python leaves it ignored.
+    A shell without job control starts background commands with SIGINT ignored, and Python leaves it
+    ignored.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)

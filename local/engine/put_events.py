@@ -1,8 +1,9 @@
 """PutEvents: refused entries, and the event's own time.
 
-Stock MiniStack accepts an empty `Source` and a malformed `Detail`, and replaces `Time` by now. On AWS an entry without
-`Source`, `DetailType` or `Detail` fails with ``InvalidArgument``, one whose `Detail` is no JSON object with
-``MalformedDetail``. The event carries the entry's `Time`, by which the archive is searched.
+Stock MiniStack accepts an empty `Source` and a malformed `Detail`, and replaces `Time` by now. On
+AWS an entry without `Source`, `DetailType` or `Detail` fails with ``InvalidArgument``, one whose
+`Detail` is no JSON object with ``MalformedDetail``. The event carries the entry's `Time`, by which
+the archive is searched.
 
 Here a request may have any size.
 """
@@ -52,7 +53,9 @@ def put_events(data: dict[str, Any], allow_aws_source: bool = False) -> Any:
         finally:
             _time.reset(stamped)
         results += json.loads(body)["Entries"]
-    return json_response({"FailedEntryCount": sum("ErrorCode" in each for each in results), "Entries": results})
+    return json_response(
+        {"FailedEntryCount": sum("ErrorCode" in each for each in results), "Entries": results}
+    )
 
 
 def apply(_settings: object) -> None:

@@ -1,8 +1,8 @@
 """Types of resources that are recorded only: schemas, log delivery, saved queries, CodeDeploy, composite alarms.
 
-Stock MiniStack refuses a template that has them, or an alarm that watches an expression. Here `Ref` is the resource's
-name, or a UUID, and `Fn::GetAtt` of the attributes that templates use works. The resource does nothing: such an alarm
-stays without data.
+Stock MiniStack refuses a template that has them, or an alarm that watches an expression. Here `Ref`
+is the resource's name, or a UUID, and `Fn::GetAtt` of the attributes that templates use works. The
+resource does nothing: such an alarm stays without data.
 """
 
 import uuid
@@ -33,7 +33,11 @@ def _record(type_name: str, named_by: str | None) -> None:
     _, service, kind = type_name.split("::")
 
     def create(logical_id: str, properties: Properties, stack: str) -> Resource:
-        name = (properties.get(named_by) or physical_name(stack, logical_id, 64)) if named_by else str(uuid.uuid4())
+        name = (
+            (properties.get(named_by) or physical_name(stack, logical_id, 64))
+            if named_by
+            else str(uuid.uuid4())
+        )
         return update(name, {}, properties, stack)
 
     def update(name: str, _old: Properties, _new: Properties, _stack: str) -> Resource:
@@ -45,8 +49,14 @@ def _record(type_name: str, named_by: str | None) -> None:
 
 
 def _alarm(name: str, properties: Properties) -> Properties:
-    if "Metrics" in properties:  # MiniStack evaluates one metric an alarm; nobody publishes this one
-        properties = {**properties, "Namespace": "Engine/MetricMath", "MetricName": name, "Metrics": None}
+    # MiniStack evaluates one metric an alarm; nobody publishes this one.
+    if "Metrics" in properties:
+        properties = {
+            **properties,
+            "Namespace": "Engine/MetricMath",
+            "MetricName": name,
+            "Metrics": None,
+        }
     record: Properties = _stock_alarm(name, properties)
     return record
 

@@ -19,16 +19,23 @@ from local.engine.settings import Settings
 _logger = logging.getLogger("local.engine")
 
 
-def client(settings: Settings, service: str, *, role: str, user: str, region: str | None = None) -> Any:
+def client(
+    settings: Settings, service: str, *, role: str, user: str, region: str | None = None
+) -> Any:
     """Return a boto3 client of this engine that acts with a role (an ARN), for the function or pipe of this name."""
     account, here = Scope.current()
-    # MiniStack makes sessions for functions only. It looks at the ARN and the role, not at the function.
+    # MiniStack makes sessions for functions only. It looks at the ARN and the role, not at the
+    # function.
     arn = f"arn:aws:lambda:{region or here}:{account}:function:{user}"
-    credentials = lambda_runtime.execution_credentials({"FunctionArn": arn, "FunctionName": user, "Role": role})
+    credentials = lambda_runtime.execution_credentials(
+        {"FunctionArn": arn, "FunctionName": user, "Role": role}
+    )
     return _client(f"http://{HOST}:{settings.port}", service, region or here, **credentials)
 
 
-def dead_letter(settings: Settings, queue: str | None, record: dict[str, Any], *, role: str, user: str) -> None:
+def dead_letter(
+    settings: Settings, queue: str | None, record: dict[str, Any], *, role: str, user: str
+) -> None:
     """Send a record of what was given up to the queue with this ARN; log it if there is none, or it may not."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     body = json.dumps({"version": "1.0", "timestamp": now, **record})

@@ -1,9 +1,10 @@
 """Delivery of events to the targets of rules: permissions, dead-letter queues, log groups, named rules.
 
-Stock MiniStack checks no policies of functions and queues, logs a missing target, ignores `DeadLetterConfig` and the
-`FilterArns` of a replay, and has no log groups as targets. On AWS a rule calls its target as ``events.amazonaws.com``,
-which the target's policy has to allow. If the target is missing or forbids the call, the event goes to the target's
-dead-letter queue at once, with attributes that name the rule, the target and the reason.
+Stock MiniStack checks no policies of functions and queues, logs a missing target, ignores
+`DeadLetterConfig` and the `FilterArns` of a replay, and has no log groups as targets. On AWS a rule
+calls its target as ``events.amazonaws.com``, which the target's policy has to allow. If the target
+is missing or forbids the call, the event goes to the target's dead-letter queue at once, with
+attributes that name the rule, the target and the reason.
 
 Here no target throttles, so `RetryPolicy` has nothing to retry.
 """
@@ -49,7 +50,10 @@ def _invoke_target(target: _Dict, event: _Dict, rule: _Dict, view: Any = None) -
             case "lambda":
                 exists = lambda_svc._get_func_record_for_ref(arn)[0] is not None
                 _require(
-                    lambda_svc.function_policy_for_arn(arn) if exists else None, "lambda:InvokeFunction", arn, rule
+                    lambda_svc.function_policy_for_arn(arn) if exists else None,
+                    "lambda:InvokeFunction",
+                    arn,
+                    rule,
                 )
             case "sqs":
                 _require(sqs.queue_policy_for_arn(arn), "sqs:SendMessage", arn, rule)
@@ -62,7 +66,9 @@ def _require(policy: Any, action: str, arn: str, rule: _Dict) -> None:
     if policy is None:
         raise _RefusedError("NO_RESOURCE", f"The target does not exist: {arn}")
     if not _allows(policy[0], action, arn, rule):
-        raise _RefusedError("NO_PERMISSIONS", f"{_SERVICE} may not {action} on {arn} for {rule['Arn']}")
+        raise _RefusedError(
+            "NO_PERMISSIONS", f"{_SERVICE} may not {action} on {arn} for {rule['Arn']}"
+        )
 
 
 def _allows(policy: str | _Dict | None, action: str, resource: str, rule: _Dict) -> bool:
@@ -90,19 +96,31 @@ def _log(arn: str, rule: _Dict, view: Any) -> None:
         raise _RefusedError("NO_RESOURCE", f"The specified log group does not exist: {group}")
     documents = [policy["policyDocument"] for policy in cloudwatch_logs._resource_policies.values()]
     names = (f"{arn}:log-stream:{stream}", f"{arn}:*")
-    if not any(_allows(document, "logs:PutLogEvents", name, rule) for document in documents for name in names):
-        raise _RefusedError("NO_PERMISSIONS", f"no resource policy lets {_SERVICE} write to {group}")
+    if not any(
+        _allows(document, "logs:PutLogEvents", name, rule)
+        for document in documents
+        for name in names
+    ):
+        raise _RefusedError(
+            "NO_PERMISSIONS", f"no resource policy lets {_SERVICE} write to {group}"
+        )
     if stream not in cloudwatch_logs._log_groups[group]["streams"]:
         cloudwatch_logs._create_log_stream({"logGroupName": group, "logStreamName": stream})
     entry = {"timestamp": int(time.time() * 1000), "message": json.dumps(view.event_with_detail())}
-    cloudwatch_logs._put_log_events({"logGroupName": group, "logStreamName": stream, "logEvents": [entry]})
+    cloudwatch_logs._put_log_events(
+        {"logGroupName": group, "logStreamName": stream, "logEvents": [entry]}
+    )
 
 
 def _dead_letter(target: _Dict, rule: _Dict, view: Any, refusal: _RefusedError) -> None:
     arn: str = (target.get("DeadLetterConfig") or {}).get("Arn", "")
     queue: _Dict = sqs._queue_by_arn(arn) or {}
     if not (queue and _allows(queue["attributes"].get("Policy"), "sqs:SendMessage", arn, rule)):
-        place = f"the dead-letter queue {arn} does not take it" if arn else "the target has no dead-letter queue"
+        place = (
+            f"the dead-letter queue {arn} does not take it"
+            if arn
+            else "the target has no dead-letter queue"
+        )
         _logger.error("an event is lost: %s; %s", refusal, place)
         return
     attributes = {
@@ -112,7 +130,9 @@ def _dead_letter(target: _Dict, rule: _Dict, view: Any, refusal: _RefusedError) 
         "ERROR_CODE": refusal.code,
         "ERROR_MESSAGE": str(refusal),
     }
-    typed = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()}
+    typed = {
+        name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()
+    }
     message = {"MessageBody": json.dumps(view.event_with_detail()), "MessageAttributes": typed}
     sqs._act_send_message(message, queue["url"])
 

@@ -1,13 +1,19 @@
 """The account and region in which MiniStack reads its stores.
 
-MiniStack keeps them in context variables that a request sets. Work on a thread of its own has to set them itself.
+MiniStack keeps them in context variables that a request sets. Work on a thread of its own has to
+set them itself.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Self
 
-from ministack.core.responses import get_account_id, get_region, set_request_account_id, set_request_region
+from ministack.core.responses import (
+    get_account_id,
+    get_region,
+    set_request_account_id,
+    set_request_region,
+)
 
 
 class Scope(NamedTuple):
@@ -38,4 +44,5 @@ class Scope(NamedTuple):
 
 
 impaired: set[Scope] = set()
-"""Where EventBridge delivers nothing: pipes wait and endpoints route elsewhere. Empty, unless a plug-in fills it."""
+"""Where EventBridge delivers nothing: pipes wait and endpoints route elsewhere. Empty, unless a
+plug-in fills it."""

@@ -1,8 +1,9 @@
 """The replicas of a global table in a template.
 
-Stock MiniStack drops the replicas of `AWS::DynamoDB::GlobalTable`, replaces a table without a name by an empty one when
-it is updated, and imports only plain tables into a stack. A change set compares all resources, so none can be imported
-that a condition left out before. Here a write is seen in every replica at once, which is not what AWS does.
+Stock MiniStack drops the replicas of `AWS::DynamoDB::GlobalTable`, replaces a table without a name
+by an empty one when it is updated, and imports only plain tables into a stack. A change set
+compares all resources, so none can be imported that a condition left out before. Here a write is
+seen in every replica at once, which is not what AWS does.
 """
 
 from typing import Any
@@ -47,10 +48,16 @@ def apply(_settings: object) -> None:
         if template:
             conditions = changesets._evaluate_conditions(template, params)
             resources = template["Resources"].items()
-            active = {name: each for name, each in resources if conditions.get(each.get("Condition"), True)}
+            active = {
+                name: each
+                for name, each in resources
+                if conditions.get(each.get("Condition"), True)
+            }
             template = {**template, "Resources": active}
         return resolve(template, params, *names)
 
-    handlers(_TYPE).update({"update": update, "delete": delete, "import": handlers(_PLAIN)["import"]})
+    handlers(_TYPE).update(
+        {"update": update, "delete": delete, "import": handlers(_PLAIN)["import"]}
+    )
     changesets._IMPORT_LOOKUPS[_TYPE] = changesets._IMPORT_LOOKUPS[_PLAIN]
     changesets._resolve_props_for_diff = resolve_active

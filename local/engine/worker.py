@@ -1,12 +1,13 @@
 """Function processes: errors, exits and timeouts, the order of modules, and complete logs.
 
-Stock MiniStack kills a handler that raises, and answers ``Runtime.HandlerError`` without the stack trace. A layer's
-module hides the function's. The log is read with timers: lines can be late, belong to the next invocation, or be lost
-when the process dies, and a quiet invocation waits 50 ms for them. On AWS only a handler that exits, is killed or
-overruns the function's timeout ends the environment and fails the invocation.
+Stock MiniStack kills a handler that raises, and answers ``Runtime.HandlerError`` without the stack
+trace. A layer's module hides the function's. The log is read with timers: lines can be late, belong
+to the next invocation, or be lost when the process dies, and a quiet invocation waits 50 ms for
+them. On AWS only a handler that exits, is killed or overruns the function's timeout ends the
+environment and fails the invocation.
 
-Here the processes of a function share one copy of its package and layers, where MiniStack unpacks them for each. As on
-AWS, functions must not write there.
+Here the processes of a function share one copy of its package and layers, where MiniStack unpacks
+them for each. As on AWS, functions must not write there.
 """
 
 import hashlib
@@ -68,7 +69,9 @@ class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has
             if not wait([process.stdout.fileno()], timeout + (_INIT_SECONDS if cold else 0.0)):
                 process.kill()
                 process.wait()
-                return self._failed("Sandbox.Timedout", f"Task timed out after {timeout}.00 seconds")
+                return self._failed(
+                    "Sandbox.Timedout", f"Task timed out after {timeout}.00 seconds"
+                )
             if answer := process.stdout.readline():
                 return {**json.loads(answer), "log": self._log()}
             status = process.wait()
@@ -82,7 +85,8 @@ class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has
 
     def _log(self) -> str:
         written = b""
-        with suppress(FileNotFoundError), Path(self._tmpdir, LOG).open("rb") as log:  # it goes with its function
+        # It goes with its function.
+        with suppress(FileNotFoundError), Path(self._tmpdir, LOG).open("rb") as log:
             log.seek(self._logged)
             written = log.read()
         self._logged += len(written)
@@ -100,7 +104,10 @@ def _execute(function: dict[str, Any], event: Any, request_id: str) -> dict[str,
         return stock
     lambda_svc._ensure_reaper_thread()
     worker, _ = lambda_runtime.acquire_worker(
-        config["FunctionName"], config, function["code_zip"], qualifier=config.get("Version", "$LATEST")
+        config["FunctionName"],
+        config,
+        function["code_zip"],
+        qualifier=config.get("Version", "$LATEST"),
     )
     context = {
         "request_id": request_id,
@@ -111,20 +118,31 @@ def _execute(function: dict[str, Any], event: Any, request_id: str) -> dict[str,
         answer = worker.call(event, context)
     except (OSError, RuntimeError) as error:  # the process could not be started
         _logger.exception("%s could not be started", config["FunctionName"])
-        answer = {"error": {"errorType": type(error).__name__, "errorMessage": str(error)}, "log": str(error)}
+        answer = {
+            "error": {"errorType": type(error).__name__, "errorMessage": str(error)},
+            "log": str(error),
+        }
     finally:
         lambda_runtime.release_worker(worker)
     if "error" in answer:
-        return {"body": answer["error"], "error": True, "function_error": "Unhandled", "log": answer["log"]}
+        return {
+            "body": answer["error"],
+            "error": True,
+            "function_error": "Unhandled",
+            "log": answer["log"],
+        }
     return {"body": answer["result"], "log": answer["log"]}
 
 
 def apply(settings: Settings) -> None:
     """Replace the Python worker."""
     if settings.preload:
-        os.environ[PRELOAD] = os.pathsep.join(settings.preload)  # functions' processes inherit the environment
+        # Functions' processes inherit the environment.
+        os.environ[PRELOAD] = os.pathsep.join(settings.preload)
     lambda_runtime.zipfile = types.SimpleNamespace(**vars(zipfile) | {"ZipFile": _SharedZipFile})
-    lambda_runtime._PYTHON_WORKER_SCRIPT = Path(__file__).with_name("bootstrap.py").read_text(encoding="utf-8")
+    lambda_runtime._PYTHON_WORKER_SCRIPT = (
+        Path(__file__).with_name("bootstrap.py").read_text(encoding="utf-8")
+    )
     lambda_runtime._worker_class_for = lambda config: (
         PythonWorker if _is_python(config) else _stock_worker_class_for(config)
     )

@@ -13,7 +13,16 @@ from ops.audit.saga import Saga, check
 from ops.stack import StackRef
 from ops.words import counted
 
-__all__ = ["CONSUMERS", "DEFAULT_GRACE", "Evidence", "Report", "audit", "gateway_payments", "judge", "read"]
+__all__ = [
+    "CONSUMERS",
+    "DEFAULT_GRACE",
+    "Evidence",
+    "Report",
+    "audit",
+    "gateway_payments",
+    "judge",
+    "read",
+]
 
 
 class Report(NamedTuple):
@@ -46,12 +55,14 @@ class Report(NamedTuple):
 
 
 def read(
-    *stacks: StackRef, grace: timedelta = DEFAULT_GRACE, payments: Sequence[GatewayPayment] | None = None
+    *stacks: StackRef,
+    grace: timedelta = DEFAULT_GRACE,
+    payments: Sequence[GatewayPayment] | None = None,
 ) -> Evidence:
     """Read all evidence of a stack in one region, or in two.
 
-    An event that is younger than ``grace`` is not judged. ``payments`` are the gateway's ledger, None if it cannot be
-    asked.
+    An event that is younger than ``grace`` is not judged. ``payments`` are the gateway's ledger,
+    None if it cannot be asked.
     """
     with READING:
         found = [(stack.region, read_evidence(stack, grace, payments)) for stack in stacks]

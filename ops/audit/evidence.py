@@ -1,7 +1,7 @@
 """The types of evidence: who consumes what, and what the bus, tables, queues and gateway hold. No I/O.
 
-A ``fact`` is an idempotency id, the same for every copy of an event; None if the event breaks the contract. An
-``event_id`` is EventBridge's id, and ``order_id`` the ride's.
+A ``fact`` is an idempotency id, the same for every copy of an event; None if the event breaks the
+contract. An ``event_id`` is EventBridge's id, and ``order_id`` the ride's.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,8 +24,9 @@ class AuditedConsumer(NamedTuple):
     resources: str
     """Prefix of the logical ids of its resources."""
     table: str | None = None
-    """Logical id of the table with its effects: an item per ride, with an attribute per event and a counter of effects;
-    or `RECORDS`, if its records keep them. A consumer without such a table is audited by its log."""
+    """Logical id of the table with its effects: an item per ride, with an attribute per event and a
+    counter of effects; or `RECORDS`, if its records keep them. A consumer without such a table is
+    audited by its log."""
     acts_on: frozenset[type] | None = None
     """The types of facts that it acts on; None is every event of the bus, broken ones included."""
     policy: Policy = Policy()
@@ -116,7 +117,8 @@ class Effect(NamedTuple):
     named: Named | None = None
     time: datetime = ALWAYS
     emitted: tuple[str, ...] = ()
-    """Types of the events that were emitted in the same transaction, about the same version of the ride."""
+    """Types of the events that were emitted in the same transaction, about the same version of the
+    ride."""
 
 
 class RideItem(NamedTuple):
@@ -174,7 +176,8 @@ class Evidence(NamedTuple):
     payments: Sequence[GatewayPayment] | None = None
     """None if the gateway was not asked."""
     unread: Mapping[str, int] = {}
-    """Messages that could not be read, by queue: another reader hides them, or a consumer is about to receive them."""
+    """Messages that could not be read, by queue: another reader hides them, or a consumer is about
+    to receive them."""
     routes: Mapping[str, str] = {}
     """The state of each route whose deliveries the audit cannot count, by name."""
     broken_routes: Collection[str] = ()

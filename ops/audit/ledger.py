@@ -1,11 +1,13 @@
 """The ledger: how many events were published, what became of them, and which are lost or duplicated. No I/O.
 
-A published event is accounted for at a consumer that subscribes to it if its effect is in the consumer's table, if it
-lies in a dead-letter queue of that consumer, or if the consumer dropped it after its expiry time. Any other published
-event is lost, and so is a committed event that was never published. An event that took effect more than once is
-duplicated. An effect of an event that was never published is wrong as well.
+A published event is accounted for at a consumer that subscribes to it if its effect is in the
+consumer's table, if it lies in a dead-letter queue of that consumer, or if the consumer dropped it
+after its expiry time. Any other published event is lost, and so is a committed event that was never
+published. An event that took effect more than once is duplicated. An effect of an event that was
+never published is wrong as well.
 
-Only what the log of events covers is judged: nothing older than the log, and nothing that may still be in flight.
+Only what the log of events covers is judged: nothing older than the log, and nothing that may still
+be in flight.
 """
 
 from collections import Counter
@@ -42,8 +44,9 @@ ROWS: Final = {
 class Account:
     """What became of the events of one consumer.
 
-    Events are named by their idempotency ids; those that break the contract by EventBridge's id. A killed delivery logs
-    nothing; its retry does. `retried` and `takeovers` count effects of a later attempt, after a failure or a crash.
+    Events are named by their idempotency ids; those that break the contract by EventBridge's id. A
+    killed delivery logs nothing; its retry does. `retried` and `takeovers` count effects of a later
+    attempt, after a failure or a crash.
     """
 
     distinct: int
@@ -102,7 +105,8 @@ class Ledger:
     blind: tuple[str, ...]
     """Why the audit cannot tell whether something is lost."""
     span: Mapping[str, str | None]
-    """Times of the audit, of the oldest event that is judged, and of the first and last event in the log."""
+    """Times of the audit, of the oldest event that is judged, and of the first and last event in
+    the log."""
 
     @property
     def lost(self) -> int:
@@ -157,36 +161,69 @@ class Ledger:
     def to_json(self) -> dict[str, object]:
         """Return the ledger and its sums as JSON-ready values."""
         sums = {name: self._sum(name) for name in ROWS if name != "distinct"}
-        totals = {"lost": self.lost, "doubled": self.doubled, "balanced": self.balanced, "verdict": self.verdict}
+        totals = {
+            "lost": self.lost,
+            "doubled": self.doubled,
+            "balanced": self.balanced,
+            "verdict": self.verdict,
+        }
         return asdict(self) | sums | totals
 
     def to_text(self) -> str:
         """Return the ledger as a table."""
         first, last, judged = (self.span[name] for name in ("first", "last", "since"))
-        lines = [row("published events", self.published, note=f"logged from {first} to {last}" if first else "")]
+        lines = [
+            row(
+                "published events",
+                self.published,
+                note=f"logged from {first} to {last}" if first else "",
+            )
+        ]
         if self.replayed:
             lines.append(row("replayed", self.replayed, note="events from the archive"))
-        lines.append(row("distinct", self.distinct, note="events among them that honour the contract, without copies"))
+        lines.append(
+            row(
+                "distinct",
+                self.distinct,
+                note="events among them that honour the contract, without copies",
+            )
+        )
         if judged:
             lines.append(f"judged: events since {judged}, when the log begins")
         lines += ["", row("", *self.consumers)]
         for name, label in ROWS.items():
-            lines.append(row(label, *(getattr(account, name) for account in self.consumers.values())))
+            lines.append(
+                row(label, *(getattr(account, name) for account in self.consumers.values()))
+            )
         lines += ["", row("waiting for redrive", self.waiting)]
         for queue, reasons in self.dead_lettered.items():
             lines.append(
-                row(f"  {queue}", sum(reasons.values()), note=", ".join(f"{w} {n}" for w, n in reasons.items()))
+                row(
+                    f"  {queue}",
+                    sum(reasons.values()),
+                    note=", ".join(f"{w} {n}" for w, n in reasons.items()),
+                )
             )
         for queue, count in self.unread.items():
-            lines.append(row(f"  {queue}", count, note="hidden by another reader, or about to be received"))
+            lines.append(
+                row(f"  {queue}", count, note="hidden by another reader, or about to be received")
+            )
         lines += [f"{route}: {state}" for route, state in self.routes.items()]
         lines += [row("lost", self.lost), row("doubled", self.doubled)]
         names = self.named()
-        return "\n".join(lines + [f"  {name}" for name in names[:_MOST_NAMES]] + ["  …"] * (len(names) > _MOST_NAMES))
+        return "\n".join(
+            lines
+            + [f"  {name}" for name in names[:_MOST_NAMES]]
+            + ["  …"] * (len(names) > _MOST_NAMES)
+        )
 
     def named(self) -> list[str]:
         """Return everything that does not add up, by consumer."""
-        fields = {"lost_events": "lost", "doubled_rides": "doubled", "effects_unpublished": "effect of unpublished"}
+        fields = {
+            "lost_events": "lost",
+            "doubled_rides": "doubled",
+            "effects_unpublished": "effect of unpublished",
+        }
         return [
             *(f"outbox: lost {fact}" for fact in self.unpublished),
             *(
@@ -207,18 +244,32 @@ def balance(evidence: Evidence) -> Ledger:
     events = evidence.published
     facts = {event.fact for event in events if event.fact is not None}
     committed = {name: time for name, time in _committed(evidence) if time >= evidence.since}
-    missing = {} if evidence.log_is_gone else {name: time for name, time in committed.items() if name not in facts}
-    ids = grouped((each.named, each.fact) for each in events if each.named and each.fact and not each.adopted)
+    missing = (
+        {}
+        if evidence.log_is_gone
+        else {name: time for name, time in committed.items() if name not in facts}
+    )
+    ids = grouped(
+        (each.named, each.fact) for each in events if each.named and each.fact and not each.adopted
+    )
     letters = grouped(sorted((each.queue, each.reason) for each in evidence.dead_letters))
     times = [event.time for event in events if event.time != ALWAYS]
-    consumers = {consumer.name: _account(evidence, consumer, facts) for consumer in evidence.consumers}
+    consumers = {
+        consumer.name: _account(evidence, consumer, facts) for consumer in evidence.consumers
+    }
     return Ledger(
         published=sum(not event.replayed for event in events),
         replayed=sum(event.replayed for event in events),
         distinct=len(facts),
-        unpublished=tuple(sorted(name for name, time in missing.items() if not evidence.is_young(time))),
+        unpublished=tuple(
+            sorted(name for name, time in missing.items() if not evidence.is_young(time))
+        ),
         publishing=sum(evidence.is_young(time) for time in missing.values()),
-        two_ids={"/".join(map(str, named)): sorted({*found}) for named, found in ids.items() if len({*found}) > 1},
+        two_ids={
+            "/".join(map(str, named)): sorted({*found})
+            for named, found in ids.items()
+            if len({*found}) > 1
+        },
         dead_lettered={queue: dict(Counter(reasons)) for queue, reasons in letters.items()},
         consumers=consumers,
         unread=dict(evidence.unread),
@@ -236,14 +287,17 @@ def balance(evidence: Evidence) -> Ledger:
 def _committed(evidence: Evidence) -> Iterator[tuple[str, datetime]]:
     """Yield each event that a producer committed, with its time, from every table that shows it.
 
-    Items of the outbox expire after some days. The other tables keep their evidence: each effect names the events that
-    were emitted with it, and each version of a booked ride is one event.
+    Items of the outbox expire after some days. The other tables keep their evidence: each effect
+    names the events that were emitted with it, and each version of a booked ride is one event.
     """
     for item in evidence.items:
         for effect in item.effects:
             if effect.named is not None:
                 for fact_type in effect.emitted:
-                    yield idempotency_id(item.order_id, fact_type, effect.named.version), effect.time
+                    yield (
+                        idempotency_id(item.order_id, fact_type, effect.named.version),
+                        effect.time,
+                    )
     seen = {
         (event.named.order_id, event.named.version)
         for event in evidence.published
@@ -266,10 +320,16 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
 
     outcomes = Counter(delivery.outcome for delivery in deliveries)
     applied = frozenset[str]().union(*(item.facts for item in items))
-    dropped = grouped((each.fact, each.time) for each in deliveries if each.outcome == observation.EXPIRED)
+    dropped = grouped(
+        (each.fact, each.time) for each in deliveries if each.outcome == observation.EXPIRED
+    )
     expires = grouped((event.fact, event.expires or NEVER) for event in wanted)
     # The consumer decided by its own clock. CloudWatch's clock shows when it did.
-    early = {fact for fact in dropped.keys() & expires if dropped[fact][0] + _CLOCK_SKEW < min(expires[fact])}
+    early = {
+        fact
+        for fact in dropped.keys() & expires
+        if dropped[fact][0] + _CLOCK_SKEW < min(expires[fact])
+    }
     expired = dropped.keys() - applied - early
     dead_events = {message.event_id for message in dead_letters}
     accounted = applied | expired | {message.fact for message in dead_letters}
@@ -278,13 +338,21 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
         for event in wanted
         if event.event_id not in dead_events and (event.fact is None or event.fact not in accounted)
     )
-    old = sorted(name_of for name_of, times in missing.items() if not all(map(evidence.is_young, times)))
-    hidden = sum(evidence.unread.get(f"{consumer.resources}{queue}", 0) for queue in ("Queue", "RuleDlq", "Dlq"))
+    old = sorted(
+        name_of for name_of, times in missing.items() if not all(map(evidence.is_young, times))
+    )
+    hidden = sum(
+        evidence.unread.get(f"{consumer.resources}{queue}", 0)
+        for queue in ("Queue", "RuleDlq", "Dlq")
+    )
     undecided = old if len(old) <= hidden else []  # each message holds one event
-    # A fact that was published under two ids counts as one effect; facts of another producer have its ids.
+    # A fact that was published under two ids counts as one effect; facts of another producer have
+    # its ids.
     adopted = {event.fact for event in evidence.published if event.adopted}
     known = {
-        item.order_id: {(each.fact not in adopted and each.named) or each.fact for each in item.effects}
+        item.order_id: {
+            (each.fact not in adopted and each.named) or each.fact for each in item.effects
+        }
         for item in items
     }
     surplus = {item.order_id: item.total - len(known[item.order_id]) for item in items}
@@ -302,16 +370,24 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
         undecided=tuple(undecided),
         lost_events=() if undecided else tuple(old),
         doubled_rides={order_id: extra for order_id, extra in surplus.items() if extra > 0},
-        effects_unpublished=() if evidence.log_is_gone else tuple(sorted(_unpublished(evidence, name, facts))),
+        effects_unpublished=()
+        if evidence.log_is_gone
+        else tuple(sorted(_unpublished(evidence, name, facts))),
     )
 
 
 def _unpublished(evidence: Evidence, consumer: str, facts: set[str]) -> Iterator[str]:
     """Yield the events that took effect and are not in the log, although the log covers their time."""
-    times = grouped((effect.fact, effect.time) for item in evidence.items for effect in item.effects)
+    times = grouped(
+        (effect.fact, effect.time) for item in evidence.items for effect in item.effects
+    )
     applied = {fact for item in evidence.items if item.consumer == consumer for fact in item.facts}
     oldest = {fact: min(times[fact]) for fact in applied - facts}
-    return (fact for fact, time in oldest.items() if evidence.since <= time and not evidence.is_young(time))
+    return (
+        fact
+        for fact, time in oldest.items()
+        if evidence.since <= time and not evidence.is_young(time)
+    )
 
 
 def _blind(evidence: Evidence, consumers: Mapping[str, Account]) -> Iterator[str]:

@@ -25,7 +25,9 @@ _LARGEST: Final = 2**26
 """The most bytes of a compressed event."""
 _LEVELS: Final = MOST_LEVELS + 16
 """The most levels of a log line or a dead letter, which wraps an event."""
-_event_id: Final = re.compile(r"""\\?"version\\?": ?\\?"0\\?", ?\\?"id\\?": ?\\?"([0-9a-f-]{36})""").search
+_event_id: Final = re.compile(
+    r"""\\?"version\\?": ?\\?"0\\?", ?\\?"id\\?": ?\\?"([0-9a-f-]{36})"""
+).search
 """Finds EventBridge's id, with which the envelope begins, in unreadable text."""
 
 
@@ -40,15 +42,15 @@ def waiting(sqs: "SQSClient", url: str, *, taken: bool = True, visible: bool = F
 def peek(sqs: "SQSClient", url: str, hidden_s: int = HIDDEN_SECONDS) -> Generator["MessageTypeDef"]:
     """Yield every visible message of a queue once, and make all of them visible again.
 
-    If reading takes so long that messages become visible again, they are hidden for longer. Reading ends when only
-    known messages are received.
+    If reading takes so long that messages become visible again, they are hidden for longer. Reading
+    ends when only known messages are received.
     """
     expected = waiting(sqs, url, taken=False, visible=True)
     receipts: dict[str, str] = {}
     shown_again = 0
     try:
-        # The count is approximate, so read until a read returns nothing. While more messages are expected, use long
-        # polls, which ask every server that holds a part of the queue.
+        # The count is approximate, so read until a read returns nothing. While more messages are
+        # expected, use long polls, which ask every server that holds a part of the queue.
         while shown_again <= 2 * len(receipts) and (
             messages := sqs.receive_message(
                 QueueUrl=url,
@@ -81,7 +83,9 @@ def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> 
     """Return a dead letter as evidence, whoever sent it: its queue's logical id, and the consumer if any."""
     reason, event = opened(message)
     event_id = event.get("id") if isinstance(event, Mapping) else id_in(message["Body"])
-    return DeadLettered(queue, reason, consumer, event_id if isinstance(event_id, str) else None, fact_of(event))
+    return DeadLettered(
+        queue, reason, consumer, event_id if isinstance(event_id, str) else None, fact_of(event)
+    )
 
 
 def opened(message: "MessageTypeDef") -> tuple[str, Any]:
@@ -91,15 +95,27 @@ def opened(message: "MessageTypeDef") -> tuple[str, Any]:
     if body is None:
         return UNREADABLE, None
     match body:
-        case {"reason": str(reason), "consumer": str(), "event": event}:  # sent by the consumer itself
+        case {
+            "reason": str(reason),
+            "consumer": str(),
+            "event": event,
+        }:  # sent by the consumer itself
             event = event if event is not None else read(_unpacked(body.get("eventGzip")))
-        case {"requestContext": {"condition": str(reason)}, "requestPayload": event}:  # sent by Lambda
+        case {
+            "requestContext": {"condition": str(reason)},
+            "requestPayload": event,
+        }:  # sent by Lambda
             pass
-        case {"context": {"condition": str(reason)}}:  # sent by a pipe, which names the record and omits it
+        case {
+            "context": {"condition": str(reason)}
+        }:  # sent by a pipe, which names the record and omits it
             event = None
         case _:  # sent by EventBridge, or by the publisher in the same form; or moved here by SQS, unchanged
             code = message.get("MessageAttributes", {}).get("ERROR_CODE")
-            reason, event = "ReceivesExhausted" if code is None else code.get("StringValue", UNREADABLE), body
+            reason, event = (
+                "ReceivesExhausted" if code is None else code.get("StringValue", UNREADABLE),
+                body,
+            )
     match event:
         case {"messageId": _, "body": str(text)}:  # a record of a batch
             event = read(text)
@@ -136,7 +152,9 @@ def _unpacked(packed: object) -> str | None:
     """Return a text that was compressed and encoded as base64, or None if it is incomplete."""
     unpacking = zlib.decompressobj(GZIP)
     try:
-        text = unpacking.decompress(binascii.a2b_base64(str(packed)), _LARGEST).decode(errors="surrogatepass")
+        text = unpacking.decompress(binascii.a2b_base64(str(packed)), _LARGEST).decode(
+            errors="surrogatepass"
+        )
     except (zlib.error, ValueError):
         return None
     return text if unpacking.eof else None

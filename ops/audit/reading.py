@@ -1,7 +1,7 @@
 """Reads the evidence of a deployed stack from its tables, queues, log groups and rules, and changes nothing.
 
-The log group of the bus's catch-all rule shows which events were published. Events that the rule could not log lie in
-its dead-letter queue; they count as published too.
+The log group of the bus's catch-all rule shows which events were published. Events that the rule
+could not log lie in its dead-letter queue; they count as published too.
 """
 
 import json
@@ -19,7 +19,15 @@ from carride.history import EVENT_PREFIX, merged
 from carride_idempotency import marshalling, observation
 from ops import tables
 from ops.audit import evidence
-from ops.audit.evidence import ALWAYS, CONSUMERS, AuditedConsumer, Delivered, Evidence, GatewayPayment, Published
+from ops.audit.evidence import (
+    ALWAYS,
+    CONSUMERS,
+    AuditedConsumer,
+    Delivered,
+    Evidence,
+    GatewayPayment,
+    Published,
+)
 from ops.audit.queues import dead_letter, id_in, opened, peek, read, waiting
 from ops.stack import StackRef
 
@@ -34,36 +42,53 @@ _ENABLED: Final = "ENABLED"
 _LATEST: Final = timedelta(minutes=2)
 """How long a line takes to appear in its log group, at most."""
 READING: Final = Lock()
-"""Held while a stack is read: a reading hides dead letters for a moment, and would make another one incomplete."""
+"""Held while a stack is read: a reading hides dead letters for a moment, and would make another one
+incomplete."""
 
 
-def read_evidence(stack: StackRef, grace: timedelta, payments: Sequence[GatewayPayment] | None) -> Evidence:
+def read_evidence(
+    stack: StackRef, grace: timedelta, payments: Sequence[GatewayPayment] | None
+) -> Evidence:
     """Read all evidence of a stack in one region; arguments as in `ops.audit.read`. Hold `READING` meanwhile."""
     at = datetime.now(UTC)
     dynamodb, sqs, outputs = stack.client("dynamodb"), stack.client("sqs"), stack.outputs
     consumers = enabled(stack)
-    queues: dict[str, str | None] = dict.fromkeys(queue for queue in evidence.OTHER_DLQS if f"{queue}Url" in outputs)
+    queues: dict[str, str | None] = dict.fromkeys(
+        queue for queue in evidence.OTHER_DLQS if f"{queue}Url" in outputs
+    )
     for each in consumers:
         queues |= dict.fromkeys((f"{each.resources}RuleDlq", f"{each.resources}Dlq"), each.name)
-    # Read effects before their causes, so that the cause of each effect is found. Read the tables before the queues,
-    # because an event moves from its consumer to a dead-letter queue.
-    items = [item for each in consumers if each.table is not None for item in ride_items(stack, each)]
+    # Read effects before their causes, so that the cause of each effect is found. Read the tables
+    # before the queues, because an event moves from its consumer to a dead-letter queue.
+    items = [
+        item for each in consumers if each.table is not None for item in ride_items(stack, each)
+    ]
     logs = {each.name: list(deliveries(stack, each)) for each in consumers}
-    items += [item for each in consumers if each.table is None for item in logged_items(each.name, logs[each.name])]
+    items += [
+        item
+        for each in consumers
+        if each.table is None
+        for item in logged_items(each.name, logs[each.name])
+    ]
     bookings = [booked_ride(item) for item in scan(dynamodb, outputs["BookingTableName"])]
     cars = rides_of_cars(dynamodb, outputs["CarTableName"])
     committed = outbox(dynamodb, outputs["OutboxTableName"])
     unread = {queue: waiting(sqs, outputs[f"{queue}Url"]) for queue in queues}
-    for name in [f"{each.resources}Queue" for each in consumers if f"{each.resources}QueueUrl" in outputs]:
+    for name in [
+        f"{each.resources}Queue" for each in consumers if f"{each.resources}QueueUrl" in outputs
+    ]:
         unread[name] = waiting(sqs, outputs[f"{name}Url"], visible=True)
-    messages = [(queue, message) for queue in queues for message in peek(sqs, outputs[f"{queue}Url"])]
+    messages = [
+        (queue, message) for queue in queues for message in peek(sqs, outputs[f"{queue}Url"])
+    ]
     logged = list(published(stack))
     known = {event.event_id for event in logged}
     unlogged = [_unlogged(message) for queue, message in messages if queue == evidence.LOG_RULE_DLQ]
     routes, broken, archived = _routes(stack)
     return Evidence(
         consumers=consumers,
-        published=logged + [event for event in unlogged if event is not None and event.event_id not in known],
+        published=logged
+        + [event for event in unlogged if event is not None and event.event_id not in known],
         deliveries=[delivery for logged_by in logs.values() for delivery in logged_by],
         dead_letters=[dead_letter(queue, queues[queue], message) for queue, message in messages],
         items=items,
@@ -83,13 +108,18 @@ def read_evidence(stack: StackRef, grace: timedelta, payments: Sequence[GatewayP
 
 def enabled(stack: StackRef) -> list[AuditedConsumer]:
     """Return the consumers that get events. One whose rule a parameter can disable shows that in an output."""
-    return [each for each in CONSUMERS if stack.outputs.get(f"{each.resources}RuleState", _ENABLED) == _ENABLED]
+    return [
+        each
+        for each in CONSUMERS
+        if stack.outputs.get(f"{each.resources}RuleState", _ENABLED) == _ENABLED
+    ]
 
 
 def published(stack: StackRef) -> Iterator[Published]:
     """Yield every ride event in the log of the bus.
 
-    An unreadable line may have been any event: it is yielded under EventBridge's id, or the line's id if it has none.
+    An unreadable line may have been any event: it is yielded under EventBridge's id, or the line's
+    id if it has none.
     """
     yield from filter(None, map(published_in, lines(stack, BUS)))
 
@@ -109,14 +139,18 @@ def _published(event: Any, text: str, name: str, time: datetime) -> Published | 
         case _:
             return Published(id_in(text) or name, None, None, time=time)
     region = str(event["region"]) if "region" in event else None
-    found = Published(event_id, type_of(event), None, time=time, replayed="replay-name" in event, region=region)
+    found = Published(
+        event_id, type_of(event), None, time=time, replayed="replay-name" in event, region=region
+    )
     try:
         parsed = parse_event(event)
     except ContractError:
         return found
     named = evidence.Named(parsed.subject, parsed.type, parsed.data.version)
     adopted = parsed.idempotencyid != idempotency_id(*named)
-    return found._replace(fact=parsed.idempotencyid, named=named, expires=parsed.expirytime, adopted=adopted)
+    return found._replace(
+        fact=parsed.idempotencyid, named=named, expires=parsed.expirytime, adopted=adopted
+    )
 
 
 def _unlogged(message: Any) -> Published | None:
@@ -135,17 +169,30 @@ def type_of(event: Mapping[str, Any]) -> str | None:
             return None
 
 
-def deliveries(stack: StackRef, consumer: AuditedConsumer, since: datetime | None = None) -> Iterator[Delivered]:
+def deliveries(
+    stack: StackRef, consumer: AuditedConsumer, since: datetime | None = None
+) -> Iterator[Delivered]:
     """Yield every delivery that a consumer has logged, from a time on."""
-    yield from filter(None, map(delivered_in, lines(stack, consumer.resources, _DELIVERY_LINES, since)))
+    yield from filter(
+        None, map(delivered_in, lines(stack, consumer.resources, _DELIVERY_LINES, since))
+    )
 
 
 def delivered_in(line: Mapping[str, Any]) -> Delivered | None:
     """Return the delivery in a line of a consumer's log, or None."""
     match read(line["message"]):
-        case {"message": telemetry.DELIVERY, "consumer": str(name), "outcome": str(outcome), **entry}:
-            _, _, fact = str(entry.get("key", "")).partition("#")  # the logger omits what is missing
-            more: Any = [entry.get(label) for label in ("attempt", "delivery", "reason", "type", "correlationid")]
+        case {
+            "message": telemetry.DELIVERY,
+            "consumer": str(name),
+            "outcome": str(outcome),
+            **entry,
+        }:
+            # The logger omits what is missing.
+            _, _, fact = str(entry.get("key", "")).partition("#")
+            more: Any = [
+                entry.get(label)
+                for label in ("attempt", "delivery", "reason", "type", "correlationid")
+            ]
             return Delivered(name, outcome, fact or None, _logged_at(line), *more)
     return None
 
@@ -162,7 +209,11 @@ def ride_item(consumer: AuditedConsumer, item: Mapping[str, Any]) -> evidence.Ri
     return evidence.RideItem(
         consumer.name,
         item["orderID"],
-        tuple(_effect(item["orderID"], name, entry) for name, entry in item.items() if name.startswith(EVENT_PREFIX)),
+        tuple(
+            _effect(item["orderID"], name, entry)
+            for name, entry in item.items()
+            if name.startswith(EVENT_PREFIX)
+        ),
         item["effects"],
         item.get("state"),
         item.get(_DETAILS.get(consumer.name, "")),
@@ -172,7 +223,10 @@ def ride_item(consumer: AuditedConsumer, item: Mapping[str, Any]) -> evidence.Ri
 
 def booked_ride(item: Mapping[str, Any]) -> evidence.BookedRide:
     """Return an item of the API's table, given as Python values."""
-    booked, open_since = _time(item.get("bookedAt")), _time_or_none(item.get("changedAt", item.get("openSince")))
+    booked, open_since = (
+        _time(item.get("bookedAt")),
+        _time_or_none(item.get("changedAt", item.get("openSince"))),
+    )
     return evidence.BookedRide(item["orderID"], item["version"], booked, open_since)
 
 
@@ -187,15 +241,21 @@ def _effect(order_id: str, attribute: str, entry: Mapping[str, Any]) -> evidence
 def logged_items(consumer: str, logged: Iterable[Delivered]) -> Iterator[evidence.RideItem]:
     """Yield the effects of a consumer without a table, by its log: an item for each event.
 
-    A duplicate shows that the event took effect: the attempt that committed it may have died before it logged that.
+    A duplicate shows that the event took effect: the attempt that committed it may have died before
+    it logged that.
     """
     commits, times = Counter[str](), dict[str, datetime]()
     for delivery in logged:
-        if delivery.fact is not None and delivery.outcome in (*observation.COMMITTED, observation.DUPLICATE):
+        if delivery.fact is not None and delivery.outcome in (
+            *observation.COMMITTED,
+            observation.DUPLICATE,
+        ):
             commits[delivery.fact] += delivery.outcome != observation.DUPLICATE
             times.setdefault(delivery.fact, delivery.time)
     for fact, count in commits.items():
-        yield evidence.RideItem(consumer, fact, (evidence.Effect(fact, None, times[fact]),), max(1, count))
+        yield evidence.RideItem(
+            consumer, fact, (evidence.Effect(fact, None, times[fact]),), max(1, count)
+        )
 
 
 def rides_of_cars(dynamodb: Any, table: str) -> dict[str, str | None]:
@@ -219,7 +279,13 @@ def gateway_payments(ledger: str | Iterable[Mapping[str, Any]]) -> list[GatewayP
     """
     loaded = json.loads(ledger) if isinstance(ledger, str) else ledger
     return [
-        GatewayPayment(each["reference"], each["status"], each["amount"], len(each["captures"]), len(each["refunds"]))
+        GatewayPayment(
+            each["reference"],
+            each["status"],
+            each["amount"],
+            len(each["captures"]),
+            len(each["refunds"]),
+        )
         for each in (loaded["payments"] if isinstance(loaded, dict) else loaded)
     ]
 
@@ -228,7 +294,10 @@ def _routes(stack: StackRef) -> tuple[dict[str, str], list[str], int]:
     """Return the state of the log's and the partners' routes, what is broken, and the number of archived events."""
     states, broken, rules = {}, [], stack.named("AWS::Events::Rule")
     events = stack.client("events")
-    for rule, effect in (("CarRideLogRule", "events are not logged"), ("PartnersRule", "partners get nothing")):
+    for rule, effect in (
+        ("CarRideLogRule", "events are not logged"),
+        ("PartnersRule", "partners get nothing"),
+    ):
         if rule not in rules:
             broken.append(f"the stack has no {rule}: {effect}")
             continue
@@ -241,10 +310,16 @@ def _routes(stack: StackRef) -> tuple[dict[str, str], list[str], int]:
     topic = stack.client("sns").get_paginator("list_subscriptions_by_topic")
     pages = topic.paginate(TopicArn=stack.outputs["PartnersTopicArn"])
     subscriptions = sum(len(page.get("Subscriptions", ())) for page in pages)
-    states["partners' topic"] = f"{subscriptions} subscriptions, whose deliveries the audit cannot see"
-    archive = events.describe_archive(ArchiveName=stack.outputs["CarRideArchiveArn"].rpartition("/")[2])
+    states["partners' topic"] = (
+        f"{subscriptions} subscriptions, whose deliveries the audit cannot see"
+    )
+    archive = events.describe_archive(
+        ArchiveName=stack.outputs["CarRideArchiveArn"].rpartition("/")[2]
+    )
     archived: int = archive.get("EventCount", 0)
-    states["CarRideArchive"] = f"{archived:,} events counted, kept for {archive.get('RetentionDays', 0)} days"
+    states["CarRideArchive"] = (
+        f"{archived:,} events counted, kept for {archive.get('RetentionDays', 0)} days"
+    )
     return states, broken, archived
 
 
@@ -252,7 +327,9 @@ def kept_since(stack: StackRef, at: datetime) -> datetime:
     """Return since when the log of events is complete."""
     group = stack.outputs[f"{BUS}LogGroupName"]
     groups = stack.client("logs").describe_log_groups(logGroupNamePrefix=group)["logGroups"]
-    days = next((each.get("retentionInDays") for each in groups if each["logGroupName"] == group), None)
+    days = next(
+        (each.get("retentionInDays") for each in groups if each["logGroupName"] == group), None
+    )
     return ALWAYS if days is None else at - timedelta(days=days)
 
 
@@ -266,9 +343,13 @@ def lines(
 ) -> Iterator[dict[str, Any]]:
     """Yield the lines of a log group that match a filter pattern, from a time on.
 
-    ``resources`` is the prefix of the logical id of the group: that of a consumer's resources, or `BUS`.
+    ``resources`` is the prefix of the logical id of the group: that of a consumer's resources, or
+    `BUS`.
     """
-    request: dict[str, Any] = {"logGroupName": stack.outputs[f"{resources}LogGroupName"], "filterPattern": pattern}
+    request: dict[str, Any] = {
+        "logGroupName": stack.outputs[f"{resources}LogGroupName"],
+        "filterPattern": pattern,
+    }
     if since is not None:
         request["startTime"] = max(0, int(since.timestamp() * 1000))
     pages = stack.client("logs").get_paginator("filter_log_events").paginate(**request)
@@ -281,7 +362,14 @@ class Tail:
     A line may appear later than a newer one by up to ``overlap``, or `_LATEST` if that is less.
     """
 
-    def __init__(self, stack: StackRef, resources: str, since: datetime, overlap: timedelta, pattern: str = "") -> None:
+    def __init__(
+        self,
+        stack: StackRef,
+        resources: str,
+        since: datetime,
+        overlap: timedelta,
+        pattern: str = "",
+    ) -> None:
         self._read = partial(lines, stack, resources, pattern)
         self._since, self._newest, self._overlap = since, since, overlap
         self._known: dict[int, datetime] = {}  # times by hash of the lines that will be read again

@@ -1,9 +1,10 @@
 """How every ride ended, and whether cars, payments and events agree about it. No I/O.
 
-A ride ends in one of a few ways: paid, declined, without a car, cancelled. Until then it is open. It waits for redrive
-while one of its events lies in a dead-letter queue or was dropped as expired. Events, the tables of dispatch and
-payment, and the gateway's ledger all describe it. If they contradict each other, the ride is broken. If it has needed
-something for longer than a limit, it is overdue.
+A ride ends in one of a few ways: paid, declined, without a car, cancelled. Until then it is open.
+It waits for redrive while one of its events lies in a dead-letter queue or was dropped as expired.
+Events, the tables of dispatch and payment, and the gateway's ledger all describe it. If they
+contradict each other, the ride is broken. If it has needed something for longer than a limit, it is
+overdue.
 """
 
 from collections import Counter
@@ -15,7 +16,15 @@ from typing import Final, NamedTuple
 
 from carride.overdue import LIMIT
 from carride_idempotency import observation
-from ops.audit.evidence import DISPATCH, PAYMENT, DeadLettered, Delivered, Evidence, GatewayPayment, RideItem
+from ops.audit.evidence import (
+    DISPATCH,
+    PAYMENT,
+    DeadLettered,
+    Delivered,
+    Evidence,
+    GatewayPayment,
+    RideItem,
+)
 from ops.words import grouped, row
 
 _OVERDUE: Final = "CarRideOverdue"
@@ -41,8 +50,9 @@ _MAY_PRECEDE: Final[Mapping[str, frozenset[str]]] = {
     "refunded": frozenset({"PaymentAuthorized", "PaymentCaptured"}),
     "undo due": frozenset({"PaymentAuthorized", "PaymentCaptured"}),
 }
-"""What payment may have emitted, or not, before a ride reached a state. A capture can be refused permanently after the
-reservation, and money can be returned before an event about it was emitted."""
+"""What payment may have emitted, or not, before a ride reached a state. A capture can be refused
+permanently after the reservation, and money can be returned before an event about it was
+emitted."""
 _CHARGED: Final = frozenset({"authorized", "captured", "refunded"})
 """The states in which the gateway has a payment with the same status."""
 
@@ -70,7 +80,8 @@ class Saga:
     cars: int
     cars_held: int
     gateway_asked: bool
-    """Without the gateway's ledger the next four are 0, and payments are compared with events only."""
+    """Without the gateway's ledger the next four are 0, and payments are compared with events
+    only."""
     charged: int
     """Rides for which the gateway has a payment that it did not decline."""
     captured: int
@@ -102,7 +113,11 @@ class Saga:
         """Return the saga as a table."""
         money = [
             row("charged", self.charged, note="rides, by the gateway's own ledger"),
-            row("  captured", self.captured, note=f"of them; {self.captured_amount / 100:,.2f} is kept"),
+            row(
+                "  captured",
+                self.captured,
+                note=f"of them; {self.captured_amount / 100:,.2f} is kept",
+            ),
             row("  refunded", self.refunded, note="of them, or released"),
         ]
         rows = [
@@ -113,7 +128,10 @@ class Saga:
             row("cars", self.cars, note=f"{self.cars_held} of them with a ride"),
             *(money if self.gateway_asked else []),
             row("reconciled", self.reconciled, note="rides that were overdue"),
-            *(row(f"broken: {ride}", len(found), note="; ".join(found)) for ride, found in self.problems.items()),
+            *(
+                row(f"broken: {ride}", len(found), note="; ".join(found))
+                for ride, found in self.problems.items()
+            ),
             *(row(f"overdue: {ride}", 1, note=since) for ride, since in self.overdue.items()),
         ]
         return "\n".join(rows)
@@ -133,7 +151,8 @@ class _Ride(NamedTuple):
     waits: frozenset[str]
     """The consumers that have not acted on an event, because it was dead-lettered or dropped."""
     is_judged: bool
-    """Whether the log has all of its events: none is older than the log, and none may be in flight."""
+    """Whether the log has all of its events: none is older than the log, and none may be in
+    flight."""
 
     def count(self, fact_type: str) -> int:
         return len(self.events.get(fact_type, ()))
@@ -148,8 +167,14 @@ def check(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
     A ride is overdue if it has needed something for longer than ``overdue_after``.
     """
     rides = _rides(evidence)
-    problems = {order_id: tuple(found) for order_id, ride in rides.items() if (found := list(_problems(ride)))}
-    endings = Counter(Ending.BROKEN if order_id in problems else _ending(ride) for order_id, ride in rides.items())
+    problems = {
+        order_id: tuple(found)
+        for order_id, ride in rides.items()
+        if (found := list(_problems(ride)))
+    }
+    endings = Counter(
+        Ending.BROKEN if order_id in problems else _ending(ride) for order_id, ride in rides.items()
+    )
     emitted = {name: sum(ride.count(name) for ride in rides.values()) for name in _TYPES}
     payments = evidence.payments or ()
     taken = [payment for payment in payments if payment.captures]
@@ -170,7 +195,10 @@ def check(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
 
 
 def _overdue(evidence: Evidence, limit: timedelta) -> Iterator[tuple[str, str]]:
-    tables = [(each.order_id, each.open_since, f"{each.consumer} has it as {each.state}") for each in evidence.items]
+    tables = [
+        (each.order_id, each.open_since, f"{each.consumer} has it as {each.state}")
+        for each in evidence.items
+    ]
     tables += [(each.order_id, each.open_since, "it is booked") for each in evidence.bookings]
     since = grouped((order_id, (time, what)) for order_id, time, what in tables if time is not None)
     for order_id, found in sorted(since.items()):
@@ -180,10 +208,16 @@ def _overdue(evidence: Evidence, limit: timedelta) -> Iterator[tuple[str, str]]:
 
 
 def _rides(evidence: Evidence) -> dict[str, _Ride]:
-    named = [(event.named, event.fact) for event in evidence.published if event.named and event.fact is not None]
+    named = [
+        (event.named, event.fact)
+        for event in evidence.published
+        if event.named and event.fact is not None
+    ]
     events = grouped((name.order_id, (name.type, fact)) for name, fact in named)
     items = grouped((item.order_id, item) for item in evidence.items if item.consumer in _EMITTED)
-    cars = grouped((order_id, car) for car, order_id in evidence.cars.items() if order_id is not None)
+    cars = grouped(
+        (order_id, car) for car, order_id in evidence.cars.items() if order_id is not None
+    )
     payments = grouped((payment.order_id, payment) for payment in evidence.payments or ())
     unprocessed = {consumer: _unprocessed(evidence, consumer) for consumer in _EMITTED}
     unjudged = set(_unjudged(evidence))
@@ -197,7 +231,11 @@ def _rides(evidence: Evidence) -> dict[str, _Ride]:
             of_consumers,
             cars.get(order_id, []),
             None if evidence.payments is None else payments.get(order_id, []),
-            frozenset(each for each in _EMITTED if facts & unprocessed[each] - applied.get(each, frozenset())),
+            frozenset(
+                each
+                for each in _EMITTED
+                if facts & unprocessed[each] - applied.get(each, frozenset())
+            ),
             order_id not in unjudged,
         )
 
@@ -206,8 +244,14 @@ def _rides(evidence: Evidence) -> dict[str, _Ride]:
 
 def _unjudged(evidence: Evidence) -> Iterator[str]:
     for item in evidence.items:
-        young = any(evidence.is_young(effect.time) for effect in item.effects if item.consumer in _EMITTED)
-        if evidence.log_is_gone or young or any(effect.time < evidence.since for effect in item.effects):
+        young = any(
+            evidence.is_young(effect.time) for effect in item.effects if item.consumer in _EMITTED
+        )
+        if (
+            evidence.log_is_gone
+            or young
+            or any(effect.time < evidence.since for effect in item.effects)
+        ):
             yield item.order_id
     for event in evidence.published:
         if event.named is not None and evidence.is_young(event.time):
@@ -235,7 +279,9 @@ def _ending(ride: _Ride) -> Ending:
             return Ending.UNSERVED
         case "refunded" | "cancelled", "released" | "cancelled" | None:
             return Ending.CANCELLED  # also if a compensation ended it without a cancellation
-    return Ending.CANCELLED if ride.count("CarRideCancelled") or ride.count(_OVERDUE) else Ending.OPEN
+    return (
+        Ending.CANCELLED if ride.count("CarRideCancelled") or ride.count(_OVERDUE) else Ending.OPEN
+    )
 
 
 def _problems(ride: _Ride) -> Iterator[str]:
@@ -279,7 +325,8 @@ def _contradictions_of_payment(ride: _Ride) -> Iterator[str]:
     """Yield where table, gateway and events disagree about the money."""
     yield from _disagreements(ride, PAYMENT)
     state = ride.state(PAYMENT)
-    if ride.payments is None or state == "undo due":  # the gateway may hold anything until it is undone
+    # The gateway may hold anything until it is undone.
+    if ride.payments is None or state == "undo due":
         return
     at_gateway = [(payment.status, payment.amount) for payment in ride.payments]
     found = [each for each in at_gateway if each[0] != "declined"]
@@ -312,5 +359,9 @@ def _left_undone(ride: _Ride) -> Iterator[str]:
     if state == "authorized":
         yield f"{ended}, and its money is still reserved"
     served = ride.state(DISPATCH) == "released"
-    if "CarRideCompleted" in ends and served and state not in {"captured", "declined", "refunded", "undo due"}:
+    if (
+        "CarRideCompleted" in ends
+        and served
+        and state not in {"captured", "declined", "refunded", "undo due"}
+    ):
         yield f"it was driven, and its payment is {state}"

@@ -37,7 +37,10 @@ A time is written as 90m, 6h or 2d (before now), or as 2026-11-21T10:00:00Z.
 
 Exit status: 0 fine; 1 something is wrong; 2 a mistake or a refusal; 3 the evidence is incomplete; 130 interrupted."""
 
-GROUPS: Final = {"failover": "Move the processing to the other region, and back.", "replay": "Replay the archive."}
+GROUPS: Final = {
+    "failover": "Move the processing to the other region, and back.",
+    "replay": "Replay the archive.",
+}
 
 CHANGES: Final = Path(os.environ.get("CARRIDE_CHANGES", ROOT / ".carride" / "changes.jsonl"))
 """A line of JSON for each change."""
@@ -73,7 +76,9 @@ def command_line(clients: ClientFactory | None = None) -> App:
         group_name, _, name = verb.name.rpartition(" ")
         lines = [f"    ./carride {verb.name} {arguments}".rstrip() for arguments in verb.examples]
         examples = "\n".join(["Examples:", "", *lines]) if lines else None
-        groups.get(group_name, app).command(_command(verb, clients), name=name, help_epilogue=examples)
+        groups.get(group_name, app).command(
+            _command(verb, clients), name=name, help_epilogue=examples
+        )
     app.register_install_completion_command()
     return app
 
@@ -87,12 +92,16 @@ def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
     first, *own = inspect.signature(verb.run).parameters.values()
 
     def command(*given: Any, **options: Any) -> int:
-        stack, region, yes, as_json = (options.pop(name, None) for name in ("stack", "region", "yes", "json"))
+        stack, region, yes, as_json = (
+            options.pop(name, None) for name in ("stack", "region", "yes", "json")
+        )
         say = console(sys.stderr if as_json else sys.stdout)
         session = Session(lambda data: say.print(show(data)), clients, stack=stack, region=region)
         result = None
         try:
-            result = verb.run(session.stack if first.name == "stack" else session, *given, **options)
+            result = verb.run(
+                session.stack if first.name == "stack" else session, *given, **options
+            )
             if isinstance(result, Iterator):
                 for each in result:
                     _print(each, as_json=as_json, indent=None)
@@ -130,9 +139,16 @@ def _recorded(plan: Plan) -> Any:
         CHANGES.parent.mkdir(exist_ok=True)
         file = CHANGES.open("a", encoding="utf-8")
     except OSError as error:
-        raise OperatorError(f"{CHANGES} cannot be written ({error.strerror}), and nothing was done") from error
+        raise OperatorError(
+            f"{CHANGES} cannot be written ({error.strerror}), and nothing was done"
+        ) from error
     first, regions = plan.stacks[0], ", ".join(each.region for each in plan.stacks)
-    line: dict[str, Any] = {"time": datetime.now(UTC), "who": None, "stack": first.name, "region": regions}
+    line: dict[str, Any] = {
+        "time": datetime.now(UTC),
+        "who": None,
+        "stack": first.name,
+        "region": regions,
+    }
     line["command"] = shlex.join(["carride", *sys.argv[1:]])
     with suppress(BotoCoreError, ClientError):
         line["who"] = first.client("sts").get_caller_identity()["Arn"]
@@ -158,7 +174,9 @@ def _print(data: object, *, as_json: bool, indent: int | None = 2) -> None:
 def _common(verb: Verb) -> Iterator[inspect.Parameter]:
     def option(name: str, kind: Any, default: object, text: str) -> inspect.Parameter:
         annotation = Annotated[kind, Parameter(group=_COMMON, help=text)]
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        return inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
 
     if verb.chooses:
         yield option("stack", str | None, None, "Name of the stack.")

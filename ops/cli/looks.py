@@ -32,13 +32,17 @@ def _(found: Letters) -> RenderableType:
     for each in found.failures:
         again = f", redriven up to {counted(each.redriven, 'time')}" if each.redriven else ""
         title = f"{counted(each.count, 'letter')} in {each.queue}: {each.reason}"
-        shown.append(Text.assemble((f"{each.group}  {title}", "bold"), f", {_age(each.oldest)} old{again}"))
+        shown.append(
+            Text.assemble((f"{each.group}  {title}", "bold"), f", {_age(each.oldest)} old{again}")
+        )
         shown += wrap(each.error, _WIDTH, initial_indent="  ", subsequent_indent="  ")
         for letter in each.letters:
             named = (letter.key or letter.fact, letter.ride, letter.type, _age(letter.sent))
             shown.append("    " + "  ".join(map(str, filter(None, named))))
         event = each.letters[0].event
-        detail = json.dumps(event.get("detail") if isinstance(event, Mapping) else event, ensure_ascii=False)
+        detail = json.dumps(
+            event.get("detail") if isinstance(event, Mapping) else event, ensure_ascii=False
+        )
         shown.append(Text(f"    {detail}"[:_WIDTH], style="dim"))
     hidden = (wrap(line, _WIDTH) for line in _hidden(found.hidden))
     return Group(*shown, *(line for lines in hidden for line in lines))
@@ -48,15 +52,31 @@ def _(found: Letters) -> RenderableType:
 def _(plan: RedrivePlan) -> RenderableType:
     rows = table("group", "reason", "key", "ride", "age", "redriven", "what happens")
     for letter, verdict in plan.letters[:_SHOWN]:
-        named = (letter.group, letter.reason, letter.key or "", letter.ride or "", _age(letter.sent))
-        rows.add_row(*named, str(letter.redriven), f"{'goes' if verdict.goes else 'stays'}: {verdict.why}")
+        named = (
+            letter.group,
+            letter.reason,
+            letter.key or "",
+            letter.ride or "",
+            _age(letter.sent),
+        )
+        rows.add_row(
+            *named, str(letter.redriven), f"{'goes' if verdict.goes else 'stays'}: {verdict.why}"
+        )
     more = len(plan.letters) - _SHOWN
     return Group(
         *([rows] if plan.letters else []),
         *([f"… and {more} more, which --json lists"] if more > 0 else []),
         f"target: {plan.target}",
-        _totals(Counter(("go" if each.verdict.goes else "stay", each.verdict.why) for each in plan.letters)),
-        *([f"{plan.queue} has more letters, which were not chosen: {plan.others}"] if plan.others else []),
+        _totals(
+            Counter(
+                ("go" if each.verdict.goes else "stay", each.verdict.why) for each in plan.letters
+            )
+        ),
+        *(
+            [f"{plan.queue} has more letters, which were not chosen: {plan.others}"]
+            if plan.others
+            else []
+        ),
         *_hidden({plan.queue: plan.hidden}),
     )
 
@@ -64,7 +84,13 @@ def _(plan: RedrivePlan) -> RenderableType:
 @show.register
 def _(done: Redriven) -> RenderableType:
     gone = {("gone", "no longer in the queue, or another operator has received them"): done.gone}
-    return _totals({("sent", ""): done.sent, **{("stay", why): count for why, count in done.stayed.items()}, **gone})
+    return _totals(
+        {
+            ("sent", ""): done.sent,
+            **{("stay", why): count for why, count in done.stayed.items()},
+            **gone,
+        }
+    )
 
 
 def _totals(counts: Mapping[tuple[str, str], int]) -> RenderableType:
@@ -97,7 +123,9 @@ _COLOURS: Final = {
 
 
 def _word(word: str) -> Text:
-    return Text(word, next((colour for colour, words in _COLOURS.items() if word in words.split(", ")), ""))
+    return Text(
+        word, next((colour for colour, words in _COLOURS.items() if word in words.split(", ")), "")
+    )
 
 
 @show.register
@@ -105,7 +133,11 @@ def _(shown: Ride) -> RenderableType:
     found: list[RenderableType] = [Text.assemble(shown.order_id, " is ", _word(shown.state))]
     found += [Text(problem, "red") for problem in shown.problems]
     for name, fields in shown.tables.items():
-        text = fields if isinstance(fields, str) else ", ".join(f"{each} {value}" for each, value in fields.items())
+        text = (
+            fields
+            if isinstance(fields, str)
+            else ", ".join(f"{each} {value}" for each, value in fields.items())
+        )
         found.append(f"  {name}: {text}")
     return Group(*found, *(line for each in shown.events for line in ("", *_about(each))))
 
@@ -124,7 +156,10 @@ def _about(event: Event) -> Iterator[RenderableType]:
     for at in event.consumers:
         yield Text.assemble(f"  {at.consumer}: ", _word(at.outcome), f"; {at.says}")
         for each in at.dead_letters:
-            yield Text(f"    in {each.queue} since {each.sent:%Y-%m-%d %H:%M UTC}: {each.reason} {each.error}", "red")
+            yield Text(
+                f"    in {each.queue} since {each.sent:%Y-%m-%d %H:%M UTC}: {each.reason} {each.error}",
+                "red",
+            )
     if not event.consumers:
         yield "  no consumer acts on it"
 
@@ -133,7 +168,13 @@ def _about(event: Event) -> Iterator[RenderableType]:
 def _(line: Published) -> RenderableType:
     ride = line.named.order_id if line.named else "an unknown ride"
     what = f"{line.type or 'unreadable'} of {ride}  "
-    return Text.assemble(_time(line), what, ("on the bus", "blue"), ", replayed" * line.replayed, f"  {line.event_id}")
+    return Text.assemble(
+        _time(line),
+        what,
+        ("on the bus", "blue"),
+        ", replayed" * line.replayed,
+        f"  {line.event_id}",
+    )
 
 
 @show.register
@@ -142,7 +183,9 @@ def _(line: Delivered) -> RenderableType:
     why = f" ({line.reason})" if line.reason else ""
     what = f"{line.type or 'unreadable'} of {line.ride or 'an unknown ride'}  "
     consumer = (f"{line.consumer}: ", "cyan")
-    return Text.assemble(_time(line), what, consumer, _word(line.outcome), f"{attempt}{why}  {line.fact or ''}")
+    return Text.assemble(
+        _time(line), what, consumer, _word(line.outcome), f"{attempt}{why}  {line.fact or ''}"
+    )
 
 
 def _time(line: Published | Delivered) -> Text:
@@ -151,7 +194,11 @@ def _time(line: Published | Delivered) -> Text:
 
 @show.register
 def _(found: Found) -> RenderableType:
-    more = [] if found.complete else [f"there are more than {len(found.records)}: give --limit, --ride or --key"]
+    more = (
+        []
+        if found.complete
+        else [f"there are more than {len(found.records)}: give --limit, --ride or --key"]
+    )
     return Group(*([found.says] if found.says else []), *map(show, found.records), *more)
 
 

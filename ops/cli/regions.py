@@ -26,13 +26,13 @@ def failover_run(
 ) -> Plan:
     """Let the secondary region take over.
 
-    Steer producers away, fence the primary, wait until its running work has ended and its tables have caught up, then
-    process again in the secondary what may be lost.
+    Steer producers away, fence the primary, wait until its running work has ended and its tables
+    have caught up, then process again in the secondary what may be lost.
 
-    If the primary cannot be fenced and drained, the command refuses, and nothing is republished or replayed: a primary
-    that is late, not dead, would work on the same events. Waiting for it loses nothing and doubles nothing.
-    --accept-duplicates continues at once; what both regions then work on can take effect twice. See
-    docs/runbooks/failover.md.
+    If the primary cannot be fenced and drained, the command refuses, and nothing is republished or
+    replayed: a primary that is late, not dead, would work on the same events. Waiting for it loses
+    nothing and doubles nothing. --accept-duplicates continues at once; what both regions then work
+    on can take effect twice. See docs/runbooks/failover.md.
 
     Args:
         since: Begin of the lost window.
@@ -52,8 +52,9 @@ def failover_run(
 def failover_drill(session: Session, *, since: Moment, patience: Waits = PATIENCE) -> Plan:
     """Fail over, go back at once, and audit both regions.
 
-    It changes what a failover and its end change, and is meant for a stack without traffic that matters. If it is
-    interrupted, `failover status` shows where it stands, and `failover run` or `unfence` continues.
+    It changes what a failover and its end change, and is meant for a stack without traffic that
+    matters. If it is interrupted, `failover status` shows where it stands, and `failover run` or
+    `unfence` continues.
 
     Args:
         since: Begin of the window to process again in the secondary.
@@ -91,8 +92,9 @@ def fenced(session: Session) -> dict[str, bool]:
 def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catches_up_in) -> Plan:
     """Go back to the primary region.
 
-    Undo the fence of a failover: the primary starts as it was before when its tables have caught up, and gets the
-    producers back. Choose a quiet time: a ride in progress changes regions between its events.
+    Undo the fence of a failover: the primary starts as it was before when its tables have caught
+    up, and gets the producers back. Choose a quiet time: a ride in progress changes regions between
+    its events.
 
     Args:
         catches_up_in: How long comparing both regions' tables may take.
@@ -108,16 +110,22 @@ def _back(session: Session) -> str:
 
 
 @acts("deploy-regions", "", "--set Stage=prod --yes", chooses=False)
-def deploy_regions(session: Session, *, set_: Annotated[tuple[str, ...], Parameter(name="--set")] = ()) -> Plan:
+def deploy_regions(
+    session: Session, *, set_: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
+) -> Plan:
     """Deploy the stack to the two regions of samconfig.toml.
 
-    Both deploy what was built last: run `sam build` first. The first deployment takes four steps, later ones two. An
-    interrupted deployment continues when it is run again. While a region is fenced, it is refused.
+    Both deploy what was built last: run `sam build` first. The first deployment takes four steps,
+    later ones two. An interrupted deployment continues when it is run again. While a region is
+    fenced, it is refused.
 
     Args:
-        set_: NAME=VALUE: a parameter of the template, for both regions; it takes precedence over samconfig.toml.
+        set_: NAME=VALUE: a parameter of the template, for both regions; it takes precedence over
+            samconfig.toml.
     """
-    pair = two_regions.configured(session.clients, overrides=dict(map(two_regions.assignment, set_)))
+    pair = two_regions.configured(
+        session.clients, overrides=dict(map(two_regions.assignment, set_))
+    )
     for each in pair:
         fence.refuse_deployment(each.stack)
     return _changes(session, two_regions.deployment(*pair), pair)

@@ -28,8 +28,8 @@ class Replayed(NamedTuple):
 def replay_plan(session: Session, *, since: Moment, until: Moment | None = None) -> ReplayPlan:
     """Show what a replay would do: for each consumer and event type, how many events are new, recognised or refused.
 
-    A replay to a temporary rule and queue reads the events out of the archive. Nobody else receives them. What the
-    consumers would do is decided by their own code, on copies of their records.
+    A replay to a temporary rule and queue reads the events out of the archive. Nobody else receives
+    them. What the consumers would do is decided by their own code, on copies of their records.
 
     Args:
         since: Time of the oldest event.
@@ -40,7 +40,12 @@ def replay_plan(session: Session, *, since: Moment, until: Moment | None = None)
     return plan(stack, since, end)
 
 
-@acts("replay run", "--since 2h", "--since 2h --only PaymentRule --yes", status=lambda done: done.audit.status)
+@acts(
+    "replay run",
+    "--since 2h",
+    "--since 2h --only PaymentRule --yes",
+    status=lambda done: done.audit.status,
+)
 def replay_run(
     session: Session,
     *,
@@ -52,9 +57,9 @@ def replay_run(
 ) -> Plan:
     """Replay a part of the archive, wait until nothing is in flight as far as AWS can tell, and audit the stack.
 
-    The replay is named for its region, as the rules of two regions require. It is refused while the other region works
-    on the same events. Consumers recognise what has taken effect. Partners would receive the events once more, so they
-    get them only with --partners.
+    The replay is named for its region, as the rules of two regions require. It is refused while the
+    other region works on the same events. Consumers recognise what has taken effect. Partners would
+    receive the events once more, so they get them only with --partners.
 
     Args:
         since: Time of the oldest event.
@@ -84,7 +89,9 @@ def replay_run(
                 session.say(progress)
         except KeyboardInterrupt:
             cancel = f"./carride replay cancel {name} --yes"
-            raise KeyboardInterrupt(f"the replay goes on: ./carride replay status shows it, {cancel} ends it") from None
+            raise KeyboardInterrupt(
+                f"the replay goes on: ./carride replay status shows it, {cancel} ends it"
+            ) from None
         progress.replay.check()
         return Replayed(name, audit(*filter(None, (stack, stack.peer()))))
 
@@ -111,7 +118,9 @@ def replay_cancel(session: Session, name: str) -> Plan:
     found = replay.describe(stack, name)
     if found.handed_over:
         raise OperatorError(f"{name} is {found.state}: there is nothing left to cancel")
-    step = f"cancel {name}, which has replayed events until {found.replayed_until or 'no known time'}"
+    step = (
+        f"cancel {name}, which has replayed events until {found.replayed_until or 'no known time'}"
+    )
 
     def cancel() -> ReplayState:
         stack.client("events").cancel_replay(ReplayName=name)
@@ -130,7 +139,9 @@ def _window(since: datetime, until: datetime) -> str:
 
 @show.register
 def _(found: ReplayPlan) -> RenderableType:
-    present = {fate for types in found.fates.values() for counts in types.values() for fate in counts}
+    present = {
+        fate for types in found.fates.values() for counts in types.values() for fate in counts
+    }
     fates = [fate for fate in Fate if fate in present]
     title = f"{found.events:,} archived events whose own time is in the window; the audit counts by the time of the log"
     rows = table("consumer", "type", *map(str, fates), title=title)
@@ -145,14 +156,22 @@ def _(found: ReplayPlan) -> RenderableType:
 def _(state: ReplayState) -> RenderableType:
     waiting = f"{counted(state.waiting, 'message')} in queues of consumers"
     what = "nothing is in flight as far as AWS can tell" if state.ended else waiting
-    return Text(f"{state.name} {state.state}: events from {_spelt(state.since)} to {_spelt(state.until)}; {what}")
+    return Text(
+        f"{state.name} {state.state}: events from {_spelt(state.since)} to {_spelt(state.until)}; {what}"
+    )
 
 
 @show.register
 def _(progress: Progress) -> RenderableType:
     replayed, until = progress.replay.state, progress.replay.replayed_until
-    fates = {each: ", ".join(f"{count} {fate}" for fate, count in of.items()) for each, of in progress.fates.items()}
-    logged = "; ".join(f"{consumer} {counts}" for consumer, counts in fates.items() if counts) or "no deliveries"
+    fates = {
+        each: ", ".join(f"{count} {fate}" for fate, count in of.items())
+        for each, of in progress.fates.items()
+    }
+    logged = (
+        "; ".join(f"{consumer} {counts}" for consumer, counts in fates.items() if counts)
+        or "no deliveries"
+    )
     replayed += f" until {_spelt(until)}" if until else ""
     return Text(f"{replayed}, {counted(progress.replay.waiting, 'message')} in queues; {logged}")
 
@@ -178,5 +197,11 @@ def republish(session: Session, *, since: Moment, until: Moment | None = None) -
     """
     end, stack = before(since, until), session.stack
     events = counted(sum(1 for _ in outbox.written(stack, stack.region, since, end)), "event")
-    step = f"publish {events} that were written to the outbox in {stack.region} from {since} to {end}"
-    return Plan(Steps((step,)), lambda: outbox.republish(stack, stack.region, since, end, session.say), (stack,))
+    step = (
+        f"publish {events} that were written to the outbox in {stack.region} from {since} to {end}"
+    )
+    return Plan(
+        Steps((step,)),
+        lambda: outbox.republish(stack, stack.region, since, end, session.say),
+        (stack,),
+    )

@@ -31,7 +31,9 @@ def console(stream: TextIO) -> Console:
 
 def table(*columns: str, title: str | None = None) -> Table:
     """Return a table without lines, which is readable as plain text too."""
-    return Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    return Table(
+        *columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold"
+    )
 
 
 @singledispatch
@@ -97,4 +99,8 @@ def _parts(data: Any) -> Any:
         return msgspec.structs.asdict(data)
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
         return {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
-    return list(data) if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping) else data
+    return (
+        list(data)
+        if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping)
+        else data
+    )

@@ -66,14 +66,15 @@ def audit_stack(
 ) -> Report | Iterator[Watched]:
     """Show what is lost, doubled, waiting for redrive or overdue.
 
-    The audit compares what the bus, tables, queues and log groups of a stack hold, in both regions of a stack that has
-    two. It also shows what the evidence does not cover.
+    The audit compares what the bus, tables, queues and log groups of a stack hold, in both regions
+    of a stack that has two. It also shows what the evidence does not cover.
 
-    Status 0: balanced; 1: something is wrong; 3: the evidence is incomplete. An event younger than --grace counts as
-    in flight. EventBridge and Lambda may retry for 30 hours.
+    Status 0: balanced; 1: something is wrong; 3: the evidence is incomplete. An event younger than
+    --grace counts as in flight. EventBridge and Lambda may retry for 30 hours.
 
     Args:
-        grace: Age from which an event is judged; 15m by default, and 0s for a local stack in which nothing moves.
+        grace: Age from which an event is judged; 15m by default, and 0s for a local stack in which
+            nothing moves.
         overdue: How long a ride may need something.
         payments: File with the gateway's ledger as JSON, to compare with.
         watch: Audit again and again, with a line for each result, until Ctrl-C.
@@ -85,7 +86,13 @@ def audit_stack(
     stacks = [each for each in (session.stack, session.stack.peer()) if each is not None]
 
     def read() -> Report:
-        young = grace if grace is not None else timedelta() if is_quiet(session.stack) else DEFAULT_GRACE
+        young = (
+            grace
+            if grace is not None
+            else timedelta()
+            if is_quiet(session.stack)
+            else DEFAULT_GRACE
+        )
         return audit(*stacks, grace=young, payments=known, overdue_after=overdue)
 
     return _watched(read) if watch else read()
@@ -104,9 +111,10 @@ def _watched(read: Callable[[], Report]) -> Iterator[Watched]:
 def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> Plan:
     """Check every statement about a deployed stack that code can check.
 
-    Publish simulated rides, book rides over the API, audit the stack, and look at what is deployed. With --drills,
-    break and mend a few things as well. In stage prod, publish and break nothing. docs/on-an-account.md has the rest.
-    The results are in .aws-sam/verify.json and .aws-sam/verify.md.
+    Publish simulated rides, book rides over the API, audit the stack, and look at what is deployed.
+    With --drills, break and mend a few things as well. In stage prod, publish and break nothing.
+    docs/on-an-account.md has the rest. The results are in .aws-sam/verify.json and
+    .aws-sam/verify.md.
 
     Status 0: no check failed; 1: at least one failed.
 
@@ -120,7 +128,9 @@ def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> 
         results: list[verify.Result] = []
         for result in verify.verify(verify.Deployment(session.stack, rides=rides), checks):
             results.append(result)
-            session.say(f"{result.verdict}  {result.statement}\n      {result.detail} ({result.seconds:.1f} s)")
+            session.say(
+                f"{result.verdict}  {result.statement}\n      {result.detail} ({result.seconds:.1f} s)"
+            )
         found = verify.to_json(results)
         _VERIFIED.mkdir(exist_ok=True)
         (_VERIFIED / "verify.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
@@ -139,7 +149,11 @@ def fleet(session: Session, *, cars_: Annotated[int, Parameter(name="--cars")] =
     """
     stack, table = session.stack, session.stack.outputs["CarTableName"]
     step = f"park cars in {table} until there are {cars_}"
-    return Plan(Steps((step,)), lambda: {"added": cars.seed(stack.client("dynamodb"), table, cars_)}, (stack,))
+    return Plan(
+        Steps((step,)),
+        lambda: {"added": cars.seed(stack.client("dynamodb"), table, cars_)},
+        (stack,),
+    )
 
 
 @acts("simulate", "--rides 100 --duplicates 0.3 --crashes 2 --yes", "--rides 1000 --rate 20 --yes")
@@ -161,8 +175,8 @@ def simulate(
 ) -> Plan:
     """Have the deployed simulator publish rides.
 
-    The same seed gives the same rides with the same ids, so consumers recognise what they have seen. Consumers meet
-    the faults of crashes, fails, poison and slow on the local engine only.
+    The same seed gives the same rides with the same ids, so consumers recognise what they have
+    seen. Consumers meet the faults of crashes, fails, poison and slow on the local engine only.
 
     Args:
         rides: Rides, of 3 or 4 events each.
@@ -178,7 +192,9 @@ def simulate(
         poison: Events that make their consumer raise, at every attempt.
         slow: Events that take their consumer long, at the first attempt.
     """
-    given = {name: value for name, value in locals().items() if name != "session" and value is not None}
+    given = {
+        name: value for name, value in locals().items() if name != "session" and value is not None
+    }
     try:
         spec = shaped({json_name(name): value for name, value in given.items()}, Spec)
         entries = len(Simulation(spec, datetime.now(UTC)))
@@ -189,7 +205,10 @@ def simulate(
     step = f"have {function} publish {counted(entries, 'event')} of {counted(rides, 'ride')}"
 
     def publish() -> Published:
-        request, at_once = msgspec.to_builtins(spec), AT_ONCE if rate is None else max(1, round(rate * _CALL_SECONDS))
+        request, at_once = (
+            msgspec.to_builtins(spec),
+            AT_ONCE if rate is None else max(1, round(rate * _CALL_SECONDS)),
+        )
         for progress in simulation.simulate(stack, request, at_once=min(at_once, AT_ONCE)):
             session.say(f"{progress.entries:,} of {progress.total:,} events")
         return progress
@@ -210,8 +229,9 @@ def environments(stack: StackRef) -> dict[str, dict[str, str]]:
 def desk(session: Session, *, port: int = PORT, no_browser: bool = False) -> Iterator[str]:
     """Serve a page that shows every event of a stack and what became of it, until Ctrl-C.
 
-    Only this machine can open it. It changes nothing until you confirm a button. On AWS the audit runs when you ask for
-    it, because it reads whole tables. On a local stack the page also injects faults.
+    Only this machine can open it. It changes nothing until you confirm a button. On AWS the audit
+    runs when you ask for it, because it reads whole tables. On a local stack the page also injects
+    faults.
 
     Args:
         port: Where to serve it.
@@ -229,11 +249,13 @@ def desk(session: Session, *, port: int = PORT, no_browser: bool = False) -> Ite
 def mcp(session: Session, *, allow_changes: bool = False) -> None:
     """Serve the commands as tools of the Model Context Protocol, over standard input and output.
 
-    A client starts it, for example with `"command": "/path/to/carride", "args": ["mcp"]`. Every command that changes
-    nothing is a tool. --stack and --region fix the stack; without them each call chooses it.
+    A client starts it, for example with `"command": "/path/to/carride", "args": ["mcp"]`. Every
+    command that changes nothing is a tool. --stack and --region fix the stack; without them each
+    call chooses it.
 
     Args:
-        allow_changes: Offer the commands that change something too; each does it only when it is called with yes.
+        allow_changes: Offer the commands that change something too; each does it only when it is
+            called with yes.
     """
     from ops.cli.app import command_line  # noqa: PLC0415 - it imports this module
     from ops.mcp_server import serve  # noqa: PLC0415 - it takes long to import

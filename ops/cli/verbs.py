@@ -1,7 +1,8 @@
 """The registry of verbs, and what their functions use.
 
-A verb is a function of the ``stack`` or of a ``session``, and of its own options. Its docstring is its help. A reading
-verb returns data. An acting verb returns a `Plan`: what it would do, and the function that does it.
+A verb is a function of the ``stack`` or of a ``session``, and of its own options. Its docstring is
+its help. A reading verb returns data. An acting verb returns a `Plan`: what it would do, and the
+function that does it.
 """
 
 import re
@@ -73,7 +74,9 @@ acts: Final = partial(reads, acts=True)
 class Session:
     """What a verb works with: ``say`` shows progress, text or data, and the options choose the stack."""
 
-    def __init__(self, say: Callable[[object], None], clients: ClientFactory | None, **options: str | None) -> None:
+    def __init__(
+        self, say: Callable[[object], None], clients: ClientFactory | None, **options: str | None
+    ) -> None:
         self.say, self._made, self.options = say, clients, options
 
     @cached_property
@@ -127,7 +130,9 @@ def before(since: datetime, until: datetime | None) -> datetime:
     """Return the end of a window, by default now; refuse one that does not come after ``since``."""
     until = until or datetime.now(UTC)
     if not since < until:
-        raise OperatorError(f"--since has to be before --until, which is {until:%Y-%m-%d %H:%M:%S %Z}")
+        raise OperatorError(
+            f"--since has to be before --until, which is {until:%Y-%m-%d %H:%M:%S %Z}"
+        )
     return until
 
 
@@ -145,5 +150,7 @@ def _read(by: Callable[[str], Any]) -> Callable[[Any, Any], Any]:
     return lambda _, tokens: by(tokens[0].value)
 
 
-type Span = Annotated[timedelta, Parameter(converter=_read(span), show_default=spelt, metavar="SPAN")]
+type Span = Annotated[
+    timedelta, Parameter(converter=_read(span), show_default=spelt, metavar="SPAN")
+]
 type Moment = Annotated[datetime, Parameter(converter=_read(moment), metavar="TIME")]

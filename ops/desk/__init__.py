@@ -31,12 +31,18 @@ def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
     try:
         listener = socket.create_server((_HOST, port))
     except OSError as error:
-        raise OperatorError(f"port {port} cannot be used ({error.strerror}): give another one with --port") from error
+        raise OperatorError(
+            f"port {port} cannot be used ({error.strerror}): give another one with --port"
+        ) from error
     with listener:
         host = f"{_HOST}:{listener.getsockname()[1]}"
         desk = Desk(feed, host)
         settings = uvicorn.Config(
-            desk.app, log_level="warning", lifespan="off", access_log=False, timeout_graceful_shutdown=1
+            desk.app,
+            log_level="warning",
+            lifespan="off",
+            access_log=False,
+            timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(settings)
         thread = threading.Thread(target=server.run, args=([listener],), name="desk")
@@ -53,6 +59,8 @@ def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
 
 def open_browser(url: str) -> None:
     """Open a page if this is a terminal of a desktop. Elsewhere a browser in text mode would take the terminal."""
-    has_display = sys.platform in {"darwin", "win32"} or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+    has_display = (
+        sys.platform in {"darwin", "win32"} or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+    )
     if sys.stdout.isatty() and has_display:
         webbrowser.open(url)

@@ -13,7 +13,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -26,7 +32,8 @@ from ops.stack import FAILURES, reason
 
 _HERE: Final = Path(__file__).parent
 _FADE_S: Final = 2
-"""After this time the parts are rendered again although nothing has happened: rates fade, records change."""
+"""After this time the parts are rendered again although nothing has happened: rates fade, records
+change."""
 _SAID_S: Final = 20.0
 """How long the page says what the last button did."""
 _POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
@@ -48,7 +55,11 @@ class Desk:
         self._hosts = {host, host.replace("127.0.0.1", "localhost")}
         loader = FileSystemLoader(_HERE / "templates")
         self._templates = Environment(
-            loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+            loader=loader,
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
         )
         self._templates.globals |= {"desk": self, "feed": feed, "stack": feed.stack}
         self._templates.globals |= {"look": look, "looks": LOOKS, "views": views.VIEWS}
@@ -65,7 +76,9 @@ class Desk:
         at, sentence = self._said
         return sentence if time.monotonic() - at < _SAID_S else None
 
-    async def _guard(self, request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
+    async def _guard(
+        self, request: Request, call: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
         """Refuse what another site could send: requests under another host name, and changes from another origin."""
         if request.headers.get("host") not in self._hosts:
             return PlainTextResponse(f"This page is served as {min(self._hosts)} only.", 421)
@@ -89,10 +102,17 @@ class Desk:
             try:
                 context |= view(self, request)
             except views.NotThereError as error:
-                body, context = "sentence.html", context | {"title": "Not known", "sentence": str(error)}
+                body, context = (
+                    "sentence.html",
+                    context | {"title": "Not known", "sentence": str(error)},
+                )
             except FAILURES as error:
                 sentence = f"{self.feed.stack.name} cannot be asked: {reason(error)}"
-                status, body, context = 503, "sentence.html", context | {"title": "No answer", "sentence": sentence}
+                status, body, context = (
+                    503,
+                    "sentence.html",
+                    context | {"title": "No answer", "sentence": sentence},
+                )
             parts["live"] = self._render(body, context)
             if wants_parts:
                 return JSONResponse(parts, headers={"etag": tag})
@@ -124,7 +144,11 @@ def age(since: datetime) -> str:
 
 def clock(time_ms: float | None) -> str:
     """Return a time of day to the millisecond, in UTC."""
-    return "none" if time_ms is None else f"{datetime.fromtimestamp(time_ms / 1000, UTC):%H:%M:%S.%f}"[:-3]
+    return (
+        "none"
+        if time_ms is None
+        else f"{datetime.fromtimestamp(time_ms / 1000, UTC):%H:%M:%S.%f}"[:-3]
+    )
 
 
 def span(milliseconds: float) -> str:

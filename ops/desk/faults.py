@@ -57,11 +57,13 @@ def send(stack: StackRef, detail: Mapping[str, Any]) -> None:
         raise OperatorError(f"the bus refused the event: {answer['ErrorCode']}")
 
 
-def send_with_fault(stack: StackRef, consumer: AuditedConsumer, body: str, fault: Fault) -> RideEvent:
+def send_with_fault(
+    stack: StackRef, consumer: AuditedConsumer, body: str, fault: Fault
+) -> RideEvent:
     """Send a copy of an event as that of a new ride, which meets a fault in one consumer; return the copy.
 
-    An event that has taken effect is not run again, so the fault needs a new one. A stalled attempt waits until another
-    delivery has taken over; that delivery follows when the lease has ended.
+    An event that has taken effect is not run again, so the fault needs a new one. A stalled attempt
+    waits until another delivery has taken over; that delivery follows when the lease has ended.
     """
     event = parse_event(json.loads(body))
     data = msgspec.structs.replace(
@@ -82,7 +84,9 @@ def _deliver_after_lease(stack: StackRef, consumer: AuditedConsumer, key: str, b
     for _ in range(_LOOKS):
         time.sleep(_AGAIN_S)
         found = next(map(record_of, read(stack, [key])), None)
-        if consumer.policy.atomic or (found and (found.lease_ms or 0) + Policy().clock_skew * 1000 < epoch_ms()):
+        if consumer.policy.atomic or (
+            found and (found.lease_ms or 0) + Policy().clock_skew * 1000 < epoch_ms()
+        ):
             break
     deliver(stack, consumer, body)
 
@@ -105,7 +109,9 @@ def edited(text: str, *, derive: bool) -> dict[str, Any]:
         case {"type": str(fact_type), "data": {"orderID": str(order_id), "version": int(version)}}:
             fact_id = idempotency_id(order_id, fact_type, version)
         case _:
-            raise OperatorError("ids follow from type, data.orderID and data.version, and one of them is missing")
+            raise OperatorError(
+                "ids follow from type, data.orderID and data.version, and one of them is missing"
+            )
     rest = {name: value for name, value in detail.items() if name not in _REPEATED}
     return rest | {"id": fact_id, "idempotencyid": fact_id, "sequence": sequence(version)}
 

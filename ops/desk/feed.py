@@ -19,7 +19,9 @@ _GRACE: Final = timedelta(seconds=90)
 """Longer than the lease of a killed run, after which a local stack tries again."""
 _REST: Final = 4
 """A feed pauses for this many times as long as its last look took."""
-ENDED: Final = "The local stack does not answer. If it has ended, start it with `make demo ARGS=--keep`."
+ENDED: Final = (
+    "The local stack does not answer. If it has ended, start it with `make demo ARGS=--keep`."
+)
 
 
 _PAUSES: Final = {"local": (0.4, 1.0, 2.0), "AWS": (3.0, 15.0, 1.0)}
@@ -51,16 +53,23 @@ class Feed:
         self.answered_at = time.time()
         """When the stack answered last."""
         self.audits_by_itself = stack.local is not None
-        """Whether the audit is repeated; on AWS it waits until somebody asks, because it reads whole tables."""
+        """Whether the audit is repeated; on AWS it waits until somebody asks, because it reads
+        whole tables."""
         self.audit_wanted = threading.Event()
         self._stopping = threading.Event()
         self._audited_version = -1
         where = "local" if stack.local else "AWS"
-        adds = {BUS: self.index.add_published} | {each.resources: self.index.add_line for each in self.consumers}
+        adds = {BUS: self.index.add_published} | {
+            each.resources: self.index.add_line for each in self.consumers
+        }
         since = datetime.now(UTC) - _HISTORY[where]
-        self._tails = [(add, Tail(stack, name, since, _OVERLAP[where])) for name, add in adds.items()]
+        self._tails = [
+            (add, Tail(stack, name, since, _OVERLAP[where])) for name, add in adds.items()
+        ]
         work = zip((self._read_logs, self._count_queues, self._audit), _PAUSES[where], strict=True)
-        self._threads = [threading.Thread(target=self._repeat, args=each, daemon=True) for each in work]
+        self._threads = [
+            threading.Thread(target=self._repeat, args=each, daemon=True) for each in work
+        ]
 
     def start(self) -> None:
         """Begin to poll."""
@@ -82,8 +91,12 @@ class Feed:
                 local = self.stack.local
                 has_ended = local is not None and not is_running(local)
                 if isinstance(error, LookupError) and not has_ended:
-                    _logger.exception("a bug of the desk, or an answer without content from an engine that is ending")
-                sentence = ENDED if has_ended else f"{self.stack.name} cannot be asked: {reason(error)}."
+                    _logger.exception(
+                        "a bug of the desk, or an answer without content from an engine that is ending"
+                    )
+                sentence = (
+                    ENDED if has_ended else f"{self.stack.name} cannot be asked: {reason(error)}."
+                )
             else:
                 self.answered_at = time.time()
             with self.lock:
@@ -98,8 +111,14 @@ class Feed:
 
     def _count_queues(self) -> None:
         sqs = self.stack.client("sqs")
-        urls = {name: url for name, url in self.stack.outputs.items() if name.endswith(("DlqUrl", "QueueUrl"))}
-        found = {name.removesuffix("Url"): waiting(sqs, url, visible=True) for name, url in urls.items()}
+        urls = {
+            name: url
+            for name, url in self.stack.outputs.items()
+            if name.endswith(("DlqUrl", "QueueUrl"))
+        }
+        found = {
+            name.removesuffix("Url"): waiting(sqs, url, visible=True) for name, url in urls.items()
+        }
         with self.lock:
             if found != self.queues:
                 self.queues = found
@@ -120,4 +139,6 @@ class Feed:
             self.report, self.audited_at = report, began
             # A message that nobody could read, or an event in flight, calls for another look.
             settled = not report.ledger.unread and not report.ledger.in_flight
-            self._audited_version = version + 1 if settled and version + 1 == self.index.version else -1
+            self._audited_version = (
+                version + 1 if settled and version + 1 == self.index.version else -1
+            )

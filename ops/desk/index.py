@@ -33,11 +33,15 @@ GROUPS: Final[Mapping[str, frozenset[str]]] = {
     "new": frozenset({observation.NEW, observation.RETRIED}),
     "takeover": frozenset({observation.TAKEOVER}),
     "duplicate": ABSORBED,
-    "failed": frozenset({observation.FAILED, observation.LOST_LEASE, observation.UNPROTECTED, CRASHED}),
+    "failed": frozenset(
+        {observation.FAILED, observation.LOST_LEASE, observation.UNPROTECTED, CRASHED}
+    ),
     "dead": frozenset({observation.DEAD_LETTERED, observation.QUARANTINED}),
 }
 """Outcomes that are asked for together. Those after the first are the parts of a chart."""
-_SETTLED: Final = observation.COMMITTED | GROUPS["dead"] | {observation.DUPLICATE, observation.EXPIRED}
+_SETTLED: Final = (
+    observation.COMMITTED | GROUPS["dead"] | {observation.DUPLICATE, observation.EXPIRED}
+)
 
 _reported: Final = re.compile(r"^REPORT RequestId: .*?\bDuration: ([\d.]+) ms").search
 
@@ -90,9 +94,14 @@ class Fact:
     def attempts(self, consumer: str) -> list[Run]:
         """Return a consumer's runs, the oldest first, with the crashed attempts that a takeover's number shows."""
         found: list[Run] = []
-        for run in sorted((each for each in self.runs if each.consumer == consumer), key=lambda each: each.began_ms):
+        for run in sorted(
+            (each for each in self.runs if each.consumer == consumer),
+            key=lambda each: each.began_ms,
+        ):
             if run.outcome == observation.TAKEOVER:
-                missing = range(1 + sum(each.outcome in GROUPS["failed"] for each in found), run.attempt)
+                missing = range(
+                    1 + sum(each.outcome in GROUPS["failed"] for each in found), run.attempt
+                )
                 told = (None, "it logged nothing", int(run.began_ms))
                 found += [Run(consumer, CRASHED, number, *told) for number in missing]
             found.append(run)
@@ -130,7 +139,11 @@ class Filter(NamedTuple):
     def matches(self, fact: Fact, consumers: Iterable[AuditedConsumer]) -> bool:
         """Return whether a fact is to be shown."""
         begin, asterisk, _ = self.ride.partition("*")
-        is_named = (fact.ride or "").startswith(begin) if asterisk else self.ride in {"", fact.ride, fact.id}
+        is_named = (
+            (fact.ride or "").startswith(begin)
+            if asterisk
+            else self.ride in {"", fact.ride, fact.id}
+        )
         if not is_named or self.type not in {"", fact.type}:
             return False
         if not self.at and not self.outcome:
@@ -152,14 +165,18 @@ class Index:
         self.facts: dict[str, Fact] = {}
         """By id, the oldest first; one without copies is not known to be published."""
         self.totals = defaultdict[str, Counter[str]](Counter)
-        """How often an outcome was seen at a consumer; at the bus, kinds of events, and at the producers, sources."""
-        self._buckets = defaultdict[int, defaultdict[str, Counter[str]]](lambda: defaultdict(Counter))
+        """How often an outcome was seen at a consumer; at the bus, kinds of events, and at the
+        producers, sources."""
+        self._buckets = defaultdict[int, defaultdict[str, Counter[str]]](
+            lambda: defaultdict(Counter)
+        )
         self.waiting: dict[str, set[str]] = {each.name: set() for each in consumers}
         """Ids of the facts without an outcome, by consumer."""
         self.version = 0
         """Grows with every change."""
         self._most = most
-        self._open = defaultdict[str, list[Run]](list)  # the runs of the invocation that each log stream is in
+        # The runs of the invocation that each log stream is in.
+        self._open = defaultdict[str, list[Run]](list)
 
     def add_published(self, line: Mapping[str, Any]) -> None:
         """Add a line of the bus's log."""
@@ -173,14 +190,28 @@ class Index:
             if event.named:
                 fact.ride, fact.version = event.named.order_id, event.named.version
             for each in self.consumers if event.fact else ():
-                settled = any(run.outcome in _SETTLED for run in fact.runs if run.consumer == each.name)
+                settled = any(
+                    run.outcome in _SETTLED for run in fact.runs if run.consumer == each.name
+                )
                 if each.takes(fact.type) and not settled:
                     self.waiting[each.name].add(fact.id)
-        kind = REPLAYED if event.replayed else _BROKEN if event.fact is None else _COPY if fact.copies else _DISTINCT
+        kind = (
+            REPLAYED
+            if event.replayed
+            else _BROKEN
+            if event.fact is None
+            else _COPY
+            if fact.copies
+            else _DISTINCT
+        )
         fact.body = line["message"]
         fact.copies.append(Copy(event.event_id, time_ms, event.replayed))
         self._count(BUS, kind, time_ms)
-        self._count(PRODUCERS, REPLAYED if event.replayed else str((read(fact.body) or {}).get("source")), time_ms)
+        self._count(
+            PRODUCERS,
+            REPLAYED if event.replayed else str((read(fact.body) or {}).get("source")),
+            time_ms,
+        )
 
     def add_line(self, line: Mapping[str, Any]) -> None:
         """Add a line of a consumer's log: a delivery, or the begin or the end of an invocation."""
@@ -192,7 +223,9 @@ class Index:
                 run.duration_ms = float(match[1])
             self.version += 1
         elif text.startswith("{") and (found := delivered_in(line)):
-            run = Run(*found[:2], found.attempt or 0, found.delivery, found.reason, int(line["timestamp"]))
+            run = Run(
+                *found[:2], found.attempt or 0, found.delivery, found.reason, int(line["timestamp"])
+            )
             self._open[stream].append(run)
             self._count(run.consumer, run.outcome, run.ended_ms)
             if found.fact is not None:
@@ -239,4 +272,6 @@ class Index:
     def recent(self, lane: str, now_s: float) -> list[Counter[str]]:
         """Return the totals of a lane by time bucket, the oldest first; the newest bucket is the current one."""
         end, none = int(now_s) // BUCKET_S + 1, dict[str, Counter[str]]()
-        return [self._buckets.get(each, none).get(lane, Counter()) for each in range(end - BUCKETS, end)]
+        return [
+            self._buckets.get(each, none).get(lane, Counter()) for each in range(end - BUCKETS, end)
+        ]

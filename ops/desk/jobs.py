@@ -39,10 +39,20 @@ class Job:
         self.command = shlex.join(["./carride", *typed])
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         if stack.local is not None:
-            test = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}  # the engine's own
+            # The engine's own.
+            test = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
             environment |= {"AWS_ENDPOINT_URL": stack.local.endpoint, **test}
-        command = [sys.executable, "-m", "ops", *typed, f"--stack={stack.name}", f"--region={stack.region}"]
-        self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, cwd=ROOT, env=environment)
+        command = [
+            sys.executable,
+            "-m",
+            "ops",
+            *typed,
+            f"--stack={stack.name}",
+            f"--region={stack.region}",
+        ]
+        self._process = Popen(
+            command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, cwd=ROOT, env=environment
+        )
         self.reader = threading.Thread(target=self._read, name=f"desk-{verb}", daemon=True)
         """Reads what it prints, and ends with it."""
         self.reader.start()
@@ -70,7 +80,8 @@ class Jobs:
     def start(self, verb: str, arguments: Mapping[str, str]) -> str:
         """Start the dry run of a verb and return the job's id.
 
-        Options are given by name, and the argument without a name under the empty one; ``on`` is a flag.
+        Options are given by name, and the argument without a name under the empty one; ``on`` is a
+        flag.
 
         Raises:
             OperatorError: the desk does not offer the verb or an option.
@@ -80,7 +91,9 @@ class Jobs:
             if verb not in _OFFERED or name not in _OPTIONS or (not name and value.startswith("-")):
                 raise OperatorError(f"the desk does not run {verb} with {name} {value}")
             if value:
-                words.append(value if not name else f"--{name}" if value == "on" else f"--{name}={value}")
+                words.append(
+                    value if not name else f"--{name}" if value == "on" else f"--{name}={value}"
+                )
         return self._add(Job(verb, words, self._stack, confirmed=False))
 
     def confirm(self, name: str) -> str:

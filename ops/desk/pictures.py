@@ -46,10 +46,13 @@ def look(outcome: str) -> Look:
 
 
 type Bar = tuple[str, int, int, int]
-"""CSS class, x, y and height of a part of a bucket's bar; 1 is a bucket's width and an event's height."""
+"""CSS class, x, y and height of a part of a bucket's bar; 1 is a bucket's width and an event's
+height."""
 
 
-def stacked(buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]]) -> tuple[list[Bar], int]:
+def stacked(
+    buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]]
+) -> tuple[list[Bar], int]:
     """Stack the counts of time buckets, the oldest first; return the bars, and the height of the highest bucket.
 
     ``parts`` are the outcomes that each part adds up, by CSS class, from the bottom up.
@@ -67,9 +70,13 @@ def stacked(buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]])
 def axis(times_ms: Iterable[float]) -> dict[float, float]:
     """Return the places of times on an axis from 0 to `WIDTH`.
 
-    Long gaps are compressed, so that milliseconds and minutes can be seen in one picture; the order is kept.
+    Long gaps are compressed, so that milliseconds and minutes can be seen in one picture; the order
+    is kept.
     """
     points = sorted(set(times_ms))
     gaps = (math.log1p((later - earlier) / _INSTANT_MS) for earlier, later in pairwise(points))
     places = [0.0, *accumulate(gaps)]
-    return {point: place * WIDTH / (places[-1] or 1.0) for point, place in zip(points, places, strict=True)}
+    return {
+        point: place * WIDTH / (places[-1] or 1.0)
+        for point, place in zip(points, places, strict=True)
+    }

@@ -23,7 +23,18 @@ from ops.audit.ledger import ROWS
 from ops.audit.queues import read
 from ops.desk import faults
 from ops.desk.feed import Feed
-from ops.desk.index import BUCKET_S, BUCKETS, BUS, GROUPS, KINDS, PRODUCERS, REPLAYED, WAITING, Fact, Filter
+from ops.desk.index import (
+    BUCKET_S,
+    BUCKETS,
+    BUS,
+    GROUPS,
+    KINDS,
+    PRODUCERS,
+    REPLAYED,
+    WAITING,
+    Fact,
+    Filter,
+)
 from ops.desk.pictures import WIDTH, axis, look, stacked
 
 if TYPE_CHECKING:
@@ -73,7 +84,7 @@ class Watched[T](dict[str, list[T]]):
         return versions
 
 
-# ── Pages: each function returns the variables of a template ──────────────────────────────────────────────────────────
+# ── Pages: each function returns the variables of a template ──────────────────────────────────────
 
 type View = Callable[["Desk", Request], Mapping[str, Any]]
 
@@ -83,10 +94,13 @@ PAGES: Final[list[tuple[str, str, View]]] = []
 VIEWS: Final[list[tuple[str, str]]] = []
 """Path and name of each page in the navigation, in order."""
 STILL: Final[set[str]] = set()
-"""Templates that do not change by themselves: reading takes long or hides messages, or somebody edits them."""
+"""Templates that do not change by themselves: reading takes long or hides messages, or somebody
+edits them."""
 
 
-def _page(path: str, template: str, name: str = "", *, still: bool = False) -> Callable[[View], View]:
+def _page(
+    path: str, template: str, name: str = "", *, still: bool = False
+) -> Callable[[View], View]:
     def register(view: View) -> View:
         PAGES.append((path, template, view))
         VIEWS.extend([(path, name)] if name else [])
@@ -112,7 +126,9 @@ def _flow(desk: "Desk", _request: Request) -> dict[str, Any]:
             "buckets": BUCKETS,
             "minutes": BUCKETS * BUCKET_S // 60,
             "producer_dlqs": _PRODUCER_DLQS,
-            "bus_dlqs": [each for each in OTHER_DLQS if each not in _PRODUCER_DLQS and feed.queues.get(each)],
+            "bus_dlqs": [
+                each for each in OTHER_DLQS if each not in _PRODUCER_DLQS and feed.queues.get(each)
+            ],
         }
 
 
@@ -123,7 +139,11 @@ def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
         "name": consumer.name,
         "deliveries": total.total(),
         "parts": [
-            (name, look(sign).sign, *(sum(counts[each] for each in GROUPS[name]) for counts in (total, minute)))
+            (
+                name,
+                look(sign).sign,
+                *(sum(counts[each] for each in GROUPS[name]) for counts in (total, minute)),
+            )
             for name, sign in _SIGNS.items()
         ],
         "chart": stacked(buckets, _CHARTED),
@@ -141,7 +161,9 @@ def _facts(desk: "Desk", request: Request) -> dict[str, Any]:
     with desk.feed.lock:
         found, more = desk.feed.index.page(wanted, number)
         return {
-            "title": f"Ride {wanted.ride}" if {each.ride for each in found} == {wanted.ride} else "Facts",
+            "title": f"Ride {wanted.ride}"
+            if {each.ride for each in found} == {wanted.ride}
+            else "Facts",
             "found": found,
             "wanted": wanted,
             "groups": GROUPS,
@@ -157,9 +179,13 @@ def _facts(desk: "Desk", request: Request) -> dict[str, Any]:
 @_page("/event/{id}", "event.html")
 def _event(desk: "Desk", request: Request) -> dict[str, Any]:
     fact, feed = _fact(desk, request.path_params["id"]), desk.feed
-    takers = [each.name for each in feed.consumers if each.takes(fact.type) and fact.ride is not None]
+    takers = [
+        each.name for each in feed.consumers if each.takes(fact.type) and fact.ride is not None
+    ]
     found = map(record_of, records.read(feed.stack, [f"{name}#{fact.id}" for name in takers]))
-    history = {record.key.partition("#")[0]: desk.records.add(record.key, record) for record in found}
+    history = {
+        record.key.partition("#")[0]: desk.records.add(record.key, record) for record in found
+    }
     items = records.items_of(feed.stack, fact.ride) if fact.ride else {}
     with feed.lock:
         stops: list[dict[str, Any]] = [
@@ -167,7 +193,10 @@ def _event(desk: "Desk", request: Request) -> dict[str, Any]:
                 "name": each.name,
                 "takes": each.takes(fact.type),
                 # An invocation of a batch may have begun before the event was published.
-                "runs": [(run, max(run.began_ms, min(fact.time_ms, run.ended_ms))) for run in fact.attempts(each.name)],
+                "runs": [
+                    (run, max(run.began_ms, min(fact.time_ms, run.ended_ms)))
+                    for run in fact.attempts(each.name)
+                ],
                 "letter": fact.letters.get(each.name),
                 "history": (seen := history.get(each.name, ())),
                 "says": records.explain(seen[-1], datetime.now(UTC)).says if seen else None,
@@ -216,10 +245,13 @@ def _indented(found: object) -> str:
     return found if isinstance(found, str) else json.dumps(found, indent=2)
 
 
-def _effect(desk: "Desk", consumer: AuditedConsumer, fact: Fact, item: Mapping[str, Any]) -> dict[str, Any] | None:
+def _effect(
+    desk: "Desk", consumer: AuditedConsumer, fact: Fact, item: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """Return an event's effect on a consumer's item; None if it has none, or the consumer has no items.
 
-    ``before`` is the item before it, None if the desk has not seen that; ``emitted`` are types of events.
+    ``before`` is the item before it, None if the desk has not seen that; ``emitted`` are types of
+    events.
     """
     name, entry = f"{consumer.name} {fact.id}", item.get(f"event#{fact.id}")
     plain = {field: value for field, value in item.items() if not field.startswith(EVENT_PREFIX)}
@@ -236,7 +268,11 @@ def _effect(desk: "Desk", consumer: AuditedConsumer, fact: Fact, item: Mapping[s
 @_page("/event/{id}/edit", "edit.html", still=True)
 def _edit(desk: "Desk", request: Request) -> dict[str, Any]:
     fact = _fact(desk, request.path_params["id"])
-    return {"title": "Edit and send", "fact": fact, "detail": _indented((read(fact.body) or {}).get("detail"))}
+    return {
+        "title": "Edit and send",
+        "fact": fact,
+        "detail": _indented((read(fact.body) or {}).get("detail")),
+    }
 
 
 @_page("/letters", "letters.html", "Dead letters", still=True)
@@ -246,7 +282,9 @@ def _letters(desk: "Desk", _request: Request) -> dict[str, Any]:
 
 @_page("/keys", "keys.html", "Keys", still=True)
 def _keys(desk: "Desk", request: Request) -> dict[str, Any]:
-    wanted = {name: request.query_params.get(name, "").strip() for name in ("ride", "key", "status")}
+    wanted = {
+        name: request.query_params.get(name, "").strip() for name in ("ride", "key", "status")
+    }
     asked = {name: value for name, value in wanted.items() if value}
     found = records.records(desk.feed.stack, **asked, limit=_MOST_RECORDS) if asked else None
     return {"title": "Keys", "wanted": wanted, "found": found, "statuses": sorted(STATUSES)}
@@ -271,7 +309,7 @@ def _ledger(desk: "Desk", _request: Request) -> dict[str, Any]:
     return {"title": "Ledger", "report": desk.feed.report, "rows": rows, "behind": _BEHIND}
 
 
-# ── Buttons: each returns the page to show, and what was done in a sentence ───────────────────────────────────────────
+# ── Buttons: each returns the page to show, and what was done in a sentence ───────────────────────
 
 type Act = Callable[["Desk", Mapping[str, str]], tuple[str, str | None]]
 
@@ -287,7 +325,11 @@ def _act(act: Act) -> Act:
 @_act
 def _start(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
     """Start the dry run of a command."""
-    arguments = {name.removeprefix("argument"): value for name, value in form.items() if name not in {"verb", "back"}}
+    arguments = {
+        name.removeprefix("argument"): value
+        for name, value in form.items()
+        if name not in {"verb", "back"}
+    }
     return f"/job/{desk.jobs.start(form['verb'], arguments)}", None
 
 
@@ -332,4 +374,7 @@ def _deliver(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
         return f"/event/{copy.idempotencyid}", said
     times = 2 if how == "twice" else 1
     faults.deliver(desk.feed.stack, consumer, fact.body, times)
-    return f"/event/{fact.id}", f"The event was put at {consumer.name} {'twice' if times > 1 else 'again'}."
+    return (
+        f"/event/{fact.id}",
+        f"The event was put at {consumer.name} {'twice' if times > 1 else 'again'}.",
+    )

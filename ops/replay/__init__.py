@@ -14,7 +14,8 @@ from ops.fence import fenced
 from ops.stack import OperatorError, StackRef
 
 PLAN_PREFIX: Final = "plan."
-"""The beginning of the names of replays that only predict. No rule of the template takes such a replay."""
+"""The beginning of the names of replays that only predict. No rule of the template takes such a
+replay."""
 ARCHIVED_IN: Final = timedelta(minutes=10)
 """How long an event may take until it is in the archive (EventBridge, eb-archive.html)."""
 
@@ -51,7 +52,9 @@ class ReplayState(NamedTuple):
     def check(self) -> None:
         """Raise an OperatorError unless the replay is completed."""
         if self.state != "COMPLETED":
-            raise OperatorError(f"the replay {self.name} is {self.state}: {self.reason or 'without a reason'}")
+            raise OperatorError(
+                f"the replay {self.name} is {self.state}: {self.reason or 'without a reason'}"
+            )
 
 
 def name_for(region: str, now: datetime) -> str:
@@ -68,7 +71,9 @@ def _replays(stack: StackRef) -> Iterator[dict[str, Any]]:
     request: dict[str, Any] = {"EventSourceArn": stack.outputs["CarRideArchiveArn"]}
     while request:
         answer = stack.client("events").list_replays(**request)
-        yield from (each for each in answer["Replays"] if not each["ReplayName"].startswith(PLAN_PREFIX))
+        yield from (
+            each for each in answer["Replays"] if not each["ReplayName"].startswith(PLAN_PREFIX)
+        )
         request = {**request, "NextToken": answer["NextToken"]} if answer.get("NextToken") else {}
 
 
@@ -85,18 +90,28 @@ def check(stack: StackRef, *, accept_duplicates: bool = False) -> None:
         raise OperatorError(f"{why}: wait for it, or take --accept-duplicates") from error
     twice = "and events that two regions process at once take effect twice"
     if running:
-        raise OperatorError(f"{peer.region} has a replay running ({running[0]}), {twice}: wait until it has ended")
+        raise OperatorError(
+            f"{peer.region} has a replay running ({running[0]}), {twice}: wait until it has ended"
+        )
     if is_fenced:
-        raise OperatorError(f"{stack.region} is fenced and would process nothing: replay in {peer.region}")
+        raise OperatorError(
+            f"{stack.region} is fenced and would process nothing: replay in {peer.region}"
+        )
     if stack.role == "secondary" and not peer_is_fenced:
-        raise OperatorError(f"{peer.region} is at work, {twice}: replay in {peer.region}, or fail over first")
+        raise OperatorError(
+            f"{peer.region} is at work, {twice}: replay in {peer.region}, or fail over first"
+        )
 
 
 def warnings(stack: StackRef, since: datetime, until: datetime, now: datetime) -> list[str]:
     """Return why a replay of a window may leave out events; refuse one that has none."""
     if since >= now:
-        raise OperatorError(f"the window begins in the future, at {since:%Y-%m-%d %H:%M %Z}: take an earlier --since")
-    archive = stack.client("events").describe_archive(ArchiveName=stack.outputs["CarRideArchiveArn"].rpartition("/")[2])
+        raise OperatorError(
+            f"the window begins in the future, at {since:%Y-%m-%d %H:%M %Z}: take an earlier --since"
+        )
+    archive = stack.client("events").describe_archive(
+        ArchiveName=stack.outputs["CarRideArchiveArn"].rpartition("/")[2]
+    )
     days = archive.get("RetentionDays", 0)
     oldest = now - timedelta(days=days) if days else ALWAYS
     kept = f"the archive keeps events for {days} days, so it has none before {oldest:%Y-%m-%d %H:%M %Z}"
@@ -130,10 +145,14 @@ def receivers(stack: StackRef, *, only: str | None = None, partners: bool = Fals
     return [rule["Arn"] for rule in found if rule["Name"] not in left_out]
 
 
-def start(stack: StackRef, name: str, since: datetime, until: datetime, rules: Collection[str]) -> None:
+def start(
+    stack: StackRef, name: str, since: datetime, until: datetime, rules: Collection[str]
+) -> None:
     """Start a replay of the archive to the rules with these ARNs; to every rule if there are none."""
     events = stack.client("events")
-    destination: dict[str, Any] = {"Arn": events.describe_event_bus(Name=stack.outputs["CarRideBusName"])["Arn"]}
+    destination: dict[str, Any] = {
+        "Arn": events.describe_event_bus(Name=stack.outputs["CarRideBusName"])["Arn"]
+    }
     if rules:
         destination["FilterArns"] = list(rules)
     archive = stack.outputs["CarRideArchiveArn"]
@@ -157,9 +176,13 @@ def describe(stack: StackRef, name: str) -> ReplayState:
         found = {}
     if found.get("EventSourceArn") != stack.outputs["CarRideArchiveArn"]:
         names = ", ".join(unfinished(stack)) or "none"
-        raise OperatorError(f"{stack.name} has no replay {name} in {stack.region}: unfinished are {names}")
+        raise OperatorError(
+            f"{stack.name} has no replay {name} in {stack.region}: unfinished are {names}"
+        )
     urls = [stack.outputs.get(f"{each.resources}QueueUrl") for each in CONSUMERS]
-    since, until, started = (found[f"{each}Time"] for each in ("EventStart", "EventEnd", "ReplayStart"))
+    since, until, started = (
+        found[f"{each}Time"] for each in ("EventStart", "EventEnd", "ReplayStart")
+    )
     queued = sum(waiting(sqs, url, visible=True) for url in urls if url is not None)
     last, why = found.get("EventLastReplayedTime"), found.get("StateReason", "")
     return ReplayState(name, found["State"], since, until, started, last, queued, why)

@@ -28,7 +28,8 @@ PAUSE: Final = 5.0
 """Seconds between two looks."""
 _GONE: Final = (
     *("ResourceNotFoundException", "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"),
-    *("IllegalStatusException", "ValidationException"),  # of EventBridge and MiniStack: the replay has ended
+    # Of EventBridge and MiniStack: the replay has ended.
+    *("IllegalStatusException", "ValidationException"),
 )
 """The codes for what is gone already."""
 _LEFT_AFTER: Final = timedelta(days=1)
@@ -37,7 +38,9 @@ _AT_ONCE: Final = 1_000
 """The most events of a list."""
 _LATE: Final = timedelta(minutes=5)
 """How much later than others CloudWatch may show a line."""
-_matter: Final = jmespath.compile('[source, "detail-type", region, detail.type, detail.attributes.type]')
+_matter: Final = jmespath.compile(
+    '[source, "detail-type", region, detail.type, detail.attributes.type]'
+)
 """Finds what the patterns of consumers' rules look at, besides the replay's name."""
 
 
@@ -45,11 +48,13 @@ class Fate(StrEnum):
     """What a consumer does with a delivery."""
 
     NEW = "new"
-    """It runs: there is no record, or one that a run may replace. Whether the run succeeds is not predicted."""
+    """It runs: there is no record, or one that a run may replace. Whether the run succeeds is not
+    predicted."""
     RECOGNISED = "recognised"
     """It took effect before, or earlier in the same replay."""
     IN_PROGRESS = "in progress"
-    """Another attempt holds the key, or a failed attempt may not be repeated yet. Lambda or SQS tries again."""
+    """Another attempt holds the key, or a failed attempt may not be repeated yet. Lambda or SQS
+    tries again."""
     QUARANTINED = "quarantined"
     """The key is quarantined, and its event is in the dead-letter queue already."""
     TOO_OLD = "too old"
@@ -95,7 +100,9 @@ class Prediction:
         """Count what the consumer would do with more events."""
         delivered = [{**event, "replay-name": self._replay} for event in events]
         taken = [event for event in delivered if self._takes(event)]
-        keys = {record_key(self._name, fact) for event in taken if (fact := fact_of(event)) is not None}
+        keys = {
+            record_key(self._name, fact) for event in taken if (fact := fact_of(event)) is not None
+        }
         for item in read(self._stack, keys):
             self._predictor.store.put_if_absent(record_of(item))
         for event in delivered:
@@ -109,7 +116,9 @@ class Prediction:
         """Return whether the rule takes an event. EventBridge is asked once about events that look alike to rules."""
         alike = json.dumps(_matter.search(event))
         if alike not in self._matched:
-            self._matched[alike] = self._is_enabled and self._match(Event=json.dumps(event))["Result"]
+            self._matched[alike] = (
+                self._is_enabled and self._match(Event=json.dumps(event))["Result"]
+            )
         return self._matched[alike]
 
 
@@ -134,15 +143,20 @@ def plan(stack: StackRef, since: datetime, until: datetime, *, looks: int = 10) 
             count += len(batch)
             for prediction in predictions.values():
                 prediction.add(batch)
-    return ReplayPlan(since, until, count, {name: each.fates for name, each in predictions.items()}, found)
+    return ReplayPlan(
+        since, until, count, {name: each.fates for name, each in predictions.items()}, found
+    )
 
 
-def captured(stack: StackRef, since: datetime, until: datetime, *, looks: int) -> Generator[list[dict[str, Any]]]:
+def captured(
+    stack: StackRef, since: datetime, until: datetime, *, looks: int
+) -> Generator[list[dict[str, Any]]]:
     """Yield the archived events of a window once, in lists, and deliver them to nobody else.
 
-    Two things keep the replay from consumers: it goes to the one rule that it names, and its own name is one that the
-    template's rules refuse. The rule takes nothing but this replay. Rule, queue and replay end with the iteration.
-    The queue counts as empty after ``looks`` reads that find nothing, each of a second.
+    Two things keep the replay from consumers: it goes to the one rule that it names, and its own
+    name is one that the template's rules refuse. The rule takes nothing but this replay. Rule,
+    queue and replay end with the iteration. The queue counts as empty after ``looks`` reads that
+    find nothing, each of a second.
     """
     now = datetime.now(UTC)
     remove_leftovers(stack, now)
@@ -153,24 +167,38 @@ def captured(stack: StackRef, since: datetime, until: datetime, *, looks: int) -
         removals.callback(_remove, stack, name)
         removals.callback(_quietly, events.cancel_replay, ReplayName=name)
         only = json.dumps({"replay-name": [name]})
-        rule = events.put_rule(Name=name, EventBusName=bus, EventPattern=only, Description="./carride replay plan")
+        rule = events.put_rule(
+            Name=name, EventBusName=bus, EventPattern=only, Description="./carride replay plan"
+        )
         url, arn = _make_queue(stack, _queue(name), rule["RuleArn"])
-        answer = events.put_targets(Rule=name, EventBusName=bus, Targets=[{"Id": "queue", "Arn": arn}])
+        answer = events.put_targets(
+            Rule=name, EventBusName=bus, Targets=[{"Id": "queue", "Arn": arn}]
+        )
         if answer["FailedEntryCount"]:
-            raise OperatorError(f"EventBridge refused the target of {name}: {answer['FailedEntries']}")
+            raise OperatorError(
+                f"EventBridge refused the target of {name}: {answer['FailedEntries']}"
+            )
         start(stack, name, since, until, [rule["RuleArn"]])
         seen, new, empty = set[str](), list[dict[str, Any]](), 0
         while empty < looks:
             handed_over = (state := describe(stack, name)).handed_over
-            messages = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1).get("Messages", [])
-            found = {event["id"]: event for event in (json.loads(each["Body"]) for each in messages)}
-            new += [event for event_id, event in found.items() if event_id not in seen]  # queues may deliver twice
+            messages = sqs.receive_message(
+                QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1
+            ).get("Messages", [])
+            found = {
+                event["id"]: event for event in (json.loads(each["Body"]) for each in messages)
+            }
+            # Queues may deliver twice.
+            new += [event for event_id, event in found.items() if event_id not in seen]
             seen |= found.keys()
             if len(new) >= _AT_ONCE:
                 yield new
                 new = []
             if messages:
-                handles = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(messages)]
+                handles = [
+                    {"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]}
+                    for at, each in enumerate(messages)
+                ]
                 sqs.delete_message_batch(QueueUrl=url, Entries=handles)
             is_empty = handed_over and not messages and not waiting(sqs, url, visible=True)
             empty = empty + 1 if is_empty else 0
@@ -180,7 +208,10 @@ def captured(stack: StackRef, since: datetime, until: datetime, *, looks: int) -
 
 def remove_leftovers(stack: StackRef, now: datetime) -> None:
     """Remove the rules and queues of captures that were killed. A younger one may be another operator's."""
-    request = {"EventBusName": stack.outputs["CarRideBusName"], "NamePrefix": f"{PLAN_PREFIX}{stack.region}."}
+    request = {
+        "EventBusName": stack.outputs["CarRideBusName"],
+        "NamePrefix": f"{PLAN_PREFIX}{stack.region}.",
+    }
     pages = stack.client("events").get_paginator("list_rules").paginate(**request)
     oldest = _name(stack, now - _LEFT_AFTER)
     for name in [rule["Name"] for page in pages for rule in page["Rules"] if rule["Name"] < oldest]:
@@ -200,10 +231,14 @@ def _queue(name: str) -> str:
 def _make_queue(stack: StackRef, name: str, rule: str) -> tuple[str, str]:
     """Make a queue that takes a rule's messages, encrypted as the stack's queues are; return its URL and its ARN."""
     sqs = stack.client("sqs")
-    like: Any = {"QueueUrl": stack.outputs["RideHistoryDlqUrl"], "AttributeNames": ["KmsMasterKeyId", "QueueArn"]}
+    like: Any = {
+        "QueueUrl": stack.outputs["RideHistoryDlqUrl"],
+        "AttributeNames": ["KmsMasterKeyId", "QueueArn"],
+    }
     attributes = sqs.get_queue_attributes(**like)["Attributes"]
     arn = f"{attributes.pop('QueueArn').rpartition(':')[0]}:{name}"
-    # The policy comes with the queue: a later one may take a minute to be in force, and what is refused is lost.
+    # The policy comes with the queue: a later one may take a minute to be in force, and what is
+    # refused is lost.
     attributes["Policy"] = may_send("events", rule, arn)
     return str(sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]), arn
 
@@ -244,11 +279,13 @@ class Progress(NamedTuple):
 
     replay: ReplayState
     fates: Mapping[str, Mapping[Fate, int]]
-    """What consumers have logged since the replay began: deliveries by consumer and by the fate of their last attempt.
-    Deliveries of new events are among them."""
+    """What consumers have logged since the replay began: deliveries by consumer and by the fate of
+    their last attempt. Deliveries of new events are among them."""
 
 
-def watch(stack: StackRef, name: str, *, looks: int = 3, pause: float = PAUSE) -> Iterator[Progress]:
+def watch(
+    stack: StackRef, name: str, *, looks: int = 3, pause: float = PAUSE
+) -> Iterator[Progress]:
     """Yield a replay's progress, each ``pause`` seconds, until nothing was in flight or logged for ``looks`` looks."""
     since = dict.fromkeys((each.name for each in CONSUMERS), describe(stack, name).started)
     fates: dict[str, dict[str | None, Fate]] = {consumer: {} for consumer in since}
@@ -256,7 +293,8 @@ def watch(stack: StackRef, name: str, *, looks: int = 3, pause: float = PAUSE) -
     while unchanged < looks:
         for each in CONSUMERS:
             for found in deliveries(stack, each, since[each.name]):
-                since[each.name] = max(since[each.name], found.time - _LATE)  # what is read again changes nothing
+                # What is read again changes nothing.
+                since[each.name] = max(since[each.name], found.time - _LATE)
                 fates[each.name][found.delivery] = fate_of(found.outcome, found.reason)
         counts = {consumer: Counter(fates[consumer].values()) for consumer in fates}
         progress = Progress(describe(stack, name), counts)

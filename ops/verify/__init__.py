@@ -3,7 +3,8 @@
     for result in verify(Deployment(stack), CHECKS):
         print(result.verdict, result.statement, result.detail)
 
-`checks` has the statements that code can check; docs/on-an-account.md has those that a person has to.
+`checks` has the statements that code can check; docs/on-an-account.md has those that a person has
+to.
 """
 
 import json
@@ -38,8 +39,8 @@ class SkippedError(Exception):
 class Deployment:
     """A stack under verification.
 
-    The simulator publishes so many rides, and a tenth of them are also booked over the API. Events may take ``wait``
-    seconds to reach their end.
+    The simulator publishes so many rides, and a tenth of them are also booked over the API. Events
+    may take ``wait`` seconds to reach their end.
     """
 
     def __init__(self, stack: StackRef, *, rides: int = 20, wait: float = 600) -> None:
@@ -85,7 +86,13 @@ class Deployment:
         raise FailedError(f"{what}, {self._wait:.0f} s after the check began")
 
     def request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, key: str = "", sign: bool = True
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        key: str = "",
+        sign: bool = True,
     ) -> tuple[int, Any]:
         """Send a request to the API, signed with the credentials of AWS's tools; return status and content."""
         headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
@@ -93,14 +100,24 @@ class Deployment:
         request = AWSRequest(method, url, headers=headers, data=json.dumps(body) if body else None)
         if sign:
             is_local = self.stack.local is not None
-            known: Any = Credentials("test", "test") if is_local else boto3.session.Session().get_credentials()
+            known: Any = (
+                Credentials("test", "test")
+                if is_local
+                else boto3.session.Session().get_credentials()
+            )
             SigV4Auth(known, "execute-api", self.stack.region).add_auth(request)
-        sent: dict[str, Any] = {"body": request.data, "headers": dict(request.headers), "timeout": _ANSWER_SECONDS}
+        sent: dict[str, Any] = {
+            "body": request.data,
+            "headers": dict(request.headers),
+            "timeout": _ANSWER_SECONDS,
+        }
         try:
             answer = urllib3.request(method, url, **sent, retries=False)
         except urllib3.exceptions.HTTPError as error:
             raise FailedError(f"{url} does not answer: {error}") from error
-        return answer.status, answer.json() if answer.status < _REFUSED else answer.data.decode(errors="replace")
+        return answer.status, answer.json() if answer.status < _REFUSED else answer.data.decode(
+            errors="replace"
+        )
 
     @property
     def _api(self) -> str:
@@ -124,7 +141,8 @@ class Check(NamedTuple):
 
     statement: str
     run: Callable[[Deployment], str]
-    """Returns what it found, and adds what is wrong to the deployment's list. May raise an exception of this module."""
+    """Returns what it found, and adds what is wrong to the deployment's list. May raise an
+    exception of this module."""
     drill: bool = False
     """Whether it disrupts the stack for a while."""
     only: Mapping[str, tuple[str, ...]] = {}
@@ -159,11 +177,18 @@ def verify(deployment: Deployment, checks: Iterable[Check]) -> Iterator[Result]:
 def to_json(results: Iterable[Result]) -> dict[str, Any]:
     """Return results as JSON-ready values, with the number of each verdict."""
     listed = list(results)
-    counts = {verdict.name.lower(): sum(each.verdict is verdict for each in listed) for verdict in Verdict}
-    return counts | {"checks": [each._asdict() | {"verdict": each.verdict.name.lower()} for each in listed]}
+    counts = {
+        verdict.name.lower(): sum(each.verdict is verdict for each in listed) for verdict in Verdict
+    }
+    return counts | {
+        "checks": [each._asdict() | {"verdict": each.verdict.name.lower()} for each in listed]
+    }
 
 
 def to_markdown(results: Iterable[Result]) -> str:
     """Return results as a table in Markdown."""
-    rows = (f"| {each.verdict} | {each.statement} | {each.detail.replace('|', '\\|')} |" for each in results)
+    rows = (
+        f"| {each.verdict} | {each.statement} | {each.detail.replace('|', '\\|')} |"
+        for each in results
+    )
     return "\n".join(["| result | statement | detail |", "| --- | --- | --- |", *rows, ""])

@@ -28,7 +28,9 @@ _TRIAL: Final = ("local", "dev")
 type _Run = Callable[[Deployment], str]
 
 
-def check(statement: str, *, drill: bool = False, **only: tuple[str, ...]) -> Callable[[_Run], _Run]:
+def check(
+    statement: str, *, drill: bool = False, **only: tuple[str, ...]
+) -> Callable[[_Run], _Run]:
     """Register a function as the check of a statement; arguments as in `Check`."""
 
     def register(run: _Run) -> _Run:
@@ -38,10 +40,12 @@ def check(statement: str, *, drill: bool = False, **only: tuple[str, ...]) -> Ca
     return register
 
 
-# ── What is deployed ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── What is deployed ──────────────────────────────────────────────────────────────────────────────
 
 
-@check("The stack and its nested stacks are complete; in stage prod, deleting the stack is protected")
+@check(
+    "The stack and its nested stacks are complete; in stage prod, deleting the stack is protected"
+)
 def _stacks(it: Deployment) -> str:
     names = [it.stack.name, *it.stack.named("AWS::CloudFormation::Stack").values()]
     for name in names:
@@ -50,7 +54,9 @@ def _stacks(it: Deployment) -> str:
             it.wrong.append(f"{found['StackName']} is {found['StackStatus']}")
     protected = (it.stack.describe() or {}).get("EnableTerminationProtection")
     if it.parameters["Stage"] == "prod" and not protected:
-        it.wrong.append("nothing protects the stack: enable its termination protection (docs/on-an-account.md)")
+        it.wrong.append(
+            "nothing protects the stack: enable its termination protection (docs/on-an-account.md)"
+        )
     return counted(len(names), "stack")
 
 
@@ -77,22 +83,37 @@ def _functions(it: Deployment) -> str:
     client, reserved = it.client("lambda"), int(it.parameters["ReservedConcurrency"])
     for logical, name in it.functions.items():
         found = client.get_function_configuration(FunctionName=name)
-        if found.get("State", "Active") != "Active" or found.get("LastUpdateStatus", "Successful") != "Successful":
-            it.wrong.append(f"{logical} is {found.get('State')}, {found.get('LastUpdateStatusReason', 'not updated')}")
+        if (
+            found.get("State", "Active") != "Active"
+            or found.get("LastUpdateStatus", "Successful") != "Successful"
+        ):
+            it.wrong.append(
+                f"{logical} is {found.get('State')}, {found.get('LastUpdateStatusReason', 'not updated')}"
+            )
         if found["Architectures"] != [it.parameters["Architecture"]]:
             it.wrong.append(f"{logical} runs on {found['Architectures']}")
-        kept = client.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions", 0)
+        kept = client.get_function_concurrency(FunctionName=name).get(
+            "ReservedConcurrentExecutions", 0
+        )
         if kept != reserved:
             it.wrong.append(f"{logical} has {kept} reserved invocations, not {reserved}")
     return counted(len(it.functions), "function")
 
 
-@check("Rules deliver: each is enabled, and its target has retries and a dead-letter queue that lets it in")
+@check(
+    "Rules deliver: each is enabled, and its target has retries and a dead-letter queue that lets it in"
+)
 def _rules(it: Deployment) -> str:
-    events, bus, rules = it.client("events"), it.stack.outputs["CarRideBusName"], it.stack.named("AWS::Events::Rule")
+    events, bus, rules = (
+        it.client("events"),
+        it.stack.outputs["CarRideBusName"],
+        it.stack.named("AWS::Events::Rule"),
+    )
     for logical, name in rules.items():
         rule = events.describe_rule(Name=name, EventBusName=bus)
-        if rule["State"] != (it.stack.outputs["PaymentRuleState"] if logical == "PaymentRule" else "ENABLED"):
+        if rule["State"] != (
+            it.stack.outputs["PaymentRuleState"] if logical == "PaymentRule" else "ENABLED"
+        ):
             it.wrong.append(f"{logical} is {rule['State']}")
         for target in events.list_targets_by_rule(Rule=name, EventBusName=bus)["Targets"]:
             if ":logs:" in target["Arn"]:
@@ -112,8 +133,12 @@ def _rules(it: Deployment) -> str:
 def _lets_in(it: Deployment, target: str, source: str) -> bool:
     """Return whether the policy of a queue or a function names the ARN of a source."""
     for statement in _policy(it, target):
-        conditions = [each for kind in statement.get("Condition", {}).values() for each in kind.values()]
-        sources = [one for each in conditions for one in (each if isinstance(each, list) else [each])]
+        conditions = [
+            each for kind in statement.get("Condition", {}).values() for each in kind.values()
+        ]
+        sources = [
+            one for each in conditions for one in (each if isinstance(each, list) else [each])
+        ]
         if statement["Effect"] == "Allow" and source in sources:
             return True
     return False
@@ -124,7 +149,11 @@ def _policy(it: Deployment, arn: str) -> list[dict[str, Any]]:
     sqs, functions = it.client("sqs"), it.client("lambda")
     if ":sqs:" in arn:
         url = sqs.get_queue_url(QueueName=arn.rpartition(":")[2])["QueueUrl"]
-        policy = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["Policy"]).get("Attributes", {}).get("Policy")
+        policy = (
+            sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["Policy"])
+            .get("Attributes", {})
+            .get("Policy")
+        )
     else:
         try:
             policy = functions.get_policy(FunctionName=arn)["Policy"]
@@ -142,7 +171,11 @@ def _movers(it: Deployment) -> str:
         states[logical] = pipes.describe_pipe(Name=name)["CurrentState"]
     for logical, uuid in stack.named("AWS::Lambda::EventSourceMapping").items():
         states[logical] = functions.get_event_source_mapping(UUID=uuid)["State"]
-    it.wrong += [f"{name} is {state}" for name, state in states.items() if state not in {"RUNNING", "Enabled"}]
+    it.wrong += [
+        f"{name} is {state}"
+        for name, state in states.items()
+        if state not in {"RUNNING", "Enabled"}
+    ]
     return ", ".join(states)
 
 
@@ -154,12 +187,16 @@ def _schedule(it: Deployment) -> str:
         raise FailedError("the schedule is not enabled")
     group = stack.outputs["ReconcilerLogGroupName"]
     since = int((datetime.now(UTC) - timedelta(minutes=15)).timestamp() * 1000)
-    newest = partial(stack.client("logs").filter_log_events, logGroupName=group, startTime=since, limit=1)
+    newest = partial(
+        stack.client("logs").filter_log_events, logGroupName=group, startTime=since, limit=1
+    )
     it.until(f"{group} has no line of the last 15 minutes", lambda: newest()["events"])
     return "it ran in the last 15 minutes"
 
 
-@check("Tables keep what was promised: expiry of records, point-in-time recovery, protection in stage prod")
+@check(
+    "Tables keep what was promised: expiry of records, point-in-time recovery, protection in stage prod"
+)
 def _tables(it: Deployment) -> str:
     client = it.client("dynamodb")
     for logical, table in it.tables.items():
@@ -167,10 +204,17 @@ def _tables(it: Deployment) -> str:
         if it.parameters["Stage"] == "prod" and not table.get("DeletionProtectionEnabled"):
             it.wrong.append(f"{logical} is not protected from deletion")
         if it.parameters["Stage"] != "local":  # the engine keeps neither
-            expires = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]["TimeToLiveStatus"]
-            if logical in {"IdempotencyTable", "OutboxTable"} and expires not in {"ENABLED", "ENABLING"}:
+            expires = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"][
+                "TimeToLiveStatus"
+            ]
+            if logical in {"IdempotencyTable", "OutboxTable"} and expires not in {
+                "ENABLED",
+                "ENABLING",
+            }:
                 it.wrong.append(f"{logical} never deletes expired items")
-            backups = client.describe_continuous_backups(TableName=name)["ContinuousBackupsDescription"]
+            backups = client.describe_continuous_backups(TableName=name)[
+                "ContinuousBackupsDescription"
+            ]
             if backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] != "ENABLED":
                 it.wrong.append(f"{logical} has no point-in-time recovery")
     return counted(len(it.tables), "table")
@@ -179,7 +223,11 @@ def _tables(it: Deployment) -> str:
 @check("Provisioned tables and their indexes scale", TableBilling=("provisioned",))
 def _scaling(it: Deployment) -> str:
     pages = it.client("application-autoscaling").get_paginator("describe_scalable_targets")
-    targets = [each for page in pages.paginate(ServiceNamespace="dynamodb") for each in page["ScalableTargets"]]
+    targets = [
+        each
+        for page in pages.paginate(ServiceNamespace="dynamodb")
+        for each in page["ScalableTargets"]
+    ]
     mine = {each["ResourceId"] for each in targets if it.stack.name in each["ResourceId"]}
     names = [table["TableName"] for table in it.tables.values()]
     it.wrong += [f"{name} does not scale" for name in names if f"table/{name}" not in mine]
@@ -191,8 +239,13 @@ def _key(it: Deployment) -> str:
     key = it.parameters["KmsKeyArn"]
     if not key:
         raise SkippedError("KmsKeyArn is not set")
-    keys = {logical: table.get("SSEDescription", {}).get("KMSMasterKeyArn") for logical, table in it.tables.items()}
-    it.wrong += [f"{logical} is not encrypted with it" for logical, found in keys.items() if found != key]
+    keys = {
+        logical: table.get("SSEDescription", {}).get("KMSMasterKeyArn")
+        for logical, table in it.tables.items()
+    }
+    it.wrong += [
+        f"{logical} is not encrypted with it" for logical, found in keys.items() if found != key
+    ]
     return counted(len(it.tables), "table")
 
 
@@ -201,7 +254,9 @@ def _aliases(it: Deployment) -> str:
     if it.parameters["DeploymentStrategy"] == "AllAtOnce":
         raise SkippedError("DeploymentStrategy is AllAtOnce")
     alias = partial(it.client("lambda").get_alias, Name="live")
-    return ", ".join(f"{name} {alias(FunctionName=name)['FunctionVersion']}" for name in it.functions.values())
+    return ", ".join(
+        f"{name} {alias(FunctionName=name)['FunctionVersion']}" for name in it.functions.values()
+    )
 
 
 @check("The archive is enabled, and its days of retention are those that you expect")
@@ -213,15 +268,22 @@ def _archive(it: Deployment) -> str:
     return f"{archive['RetentionDays']} days"
 
 
-@check("The endpoint is active, and the health check of the primary is good", GlobalEndpoint=("present",))
+@check(
+    "The endpoint is active, and the health check of the primary is good",
+    GlobalEndpoint=("present",),
+)
 def _endpoint(it: Deployment) -> str:
     stack = it.stack
     state = stack.client("events").describe_endpoint(Name=stack.name)["State"]
     if state != "ACTIVE":
         raise FailedError(f"the endpoint is {state}")
-    answers = stack.client("route53").get_health_check_status(HealthCheckId=stack.outputs["CarRideHealthCheckId"])
+    answers = stack.client("route53").get_health_check_status(
+        HealthCheckId=stack.outputs["CarRideHealthCheckId"]
+    )
     states = [each["StatusReport"]["Status"] for each in answers["HealthCheckObservations"]]
-    it.wrong += [f"the health check says {each}" for each in states if not each.startswith("Success")]
+    it.wrong += [
+        f"the health check says {each}" for each in states if not each.startswith("Success")
+    ]
     return "active"
 
 
@@ -238,8 +300,14 @@ def _replicas(it: Deployment) -> str:
 
 @check("The dashboard is there, and no alarm is on", Stage=_ON_AWS)
 def _alarms(it: Deployment) -> str:
-    client, prefix, kinds = it.client("cloudwatch"), f"{it.stack.name}-", ("MetricAlarm", "CompositeAlarm")
-    pages = client.get_paginator("describe_alarms").paginate(AlarmNamePrefix=prefix, AlarmTypes=[*kinds])
+    client, prefix, kinds = (
+        it.client("cloudwatch"),
+        f"{it.stack.name}-",
+        ("MetricAlarm", "CompositeAlarm"),
+    )
+    pages = client.get_paginator("describe_alarms").paginate(
+        AlarmNamePrefix=prefix, AlarmTypes=[*kinds]
+    )
     alarms = [each for page in pages for kind in kinds for each in page[f"{kind}s"]]
     it.wrong += [f"{each['AlarmName']} is on" for each in alarms if each["StateValue"] == "ALARM"]
     if not client.list_dashboards(DashboardNamePrefix=prefix)["DashboardEntries"]:
@@ -247,7 +315,7 @@ def _alarms(it: Deployment) -> str:
     return counted(len(alarms), "alarm")
 
 
-# ── What it does ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── What it does ──────────────────────────────────────────────────────────────────────────────────
 
 
 @check("Dispatch has cars to assign")
@@ -282,7 +350,12 @@ def _bookings(it: Deployment) -> str:
     rides = max(1, it.rides // 10)
     for number in range(rides):
         name = f"verify-{it.began:%Y%m%dT%H%M%S}-{number}"
-        order = {"customerID": name, "pickup": "sector_01", "destination": "sector_09", "price": 1000 + number}
+        order = {
+            "customerID": name,
+            "pickup": "sector_01",
+            "destination": "sector_09",
+            "price": 1000 + number,
+        }
         ride = _twice(it, "POST", "/carrides", order, f"{name}-book")
         for action in _TRANSITIONS:
             change = {"action": action, "version": ride["version"]}
@@ -297,7 +370,9 @@ def _twice(it: Deployment, method: str, path: str, body: Mapping[str, Any], key:
     return answers[0][1]
 
 
-@check("Every event of simulated rides takes effect once per consumer; nothing is lost", Stage=_TRIAL)
+@check(
+    "Every event of simulated rides takes effect once per consumer; nothing is lost", Stage=_TRIAL
+)
 def _rides(it: Deployment) -> str:
     request: dict[str, Any] = {"rides": it.rides, "seed": int(it.began.timestamp())} | _SIMULATED
     answer = it.stack.invoke("CarRideSimulatorFunctionName", request)
@@ -311,7 +386,11 @@ def _settled(it: Deployment) -> Report:
 
     def settled() -> Report | None:
         report = audit(it.stack)
-        return report if report.ledger.wrong or report.ledger.blind or not report.ledger.in_flight else None
+        return (
+            report
+            if report.ledger.wrong or report.ledger.blind or not report.ledger.in_flight
+            else None
+        )
 
     report = it.until("events are still in flight", settled)
     if not report.ledger.balanced:
@@ -321,7 +400,9 @@ def _settled(it: Deployment) -> Report:
 
 @check("No process since the last deployment went through botocore")
 def _transport(it: Deployment) -> str:
-    groups = [group for name in it.stack.outputs if (group := name.removesuffix("LogGroupName")) != name]
+    groups = [
+        group for name in it.stack.outputs if (group := name.removesuffix("LogGroupName")) != name
+    ]
     stack = it.stack.describe() or {}
     since = stack.get("LastUpdatedTime") or stack["CreationTime"]  # a process logs the warning once
     look = partial(lines, it.stack, pattern=f'"{BOTOCORE_USED}"', since=since)
@@ -337,23 +418,29 @@ def _metrics(it: Deployment) -> str:
     return namespace
 
 
-@check("A trace connects the producers, the bus and the consumers", Stage=_ON_AWS, Tracing=("Active",))
+@check(
+    "A trace connects the producers, the bus and the consumers", Stage=_ON_AWS, Tracing=("Active",)
+)
 def _traces(it: Deployment) -> str:
     traces = partial(it.client("xray").get_trace_summaries, StartTime=it.began)
 
     def connected() -> list[Any]:
         found = traces(EndTime=datetime.now(UTC))["TraceSummaries"]
-        return [each for each in found if len({service["Name"] for service in each["ServiceIds"]}) > 1]
+        return [
+            each for each in found if len({service["Name"] for service in each["ServiceIds"]}) > 1
+        ]
 
     return counted(len(it.until("no trace has more than one service", connected)), "trace")
 
 
-# ── Drills ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Drills ────────────────────────────────────────────────────────────────────────────────────────
 
 _drill: Final = partial(check, drill=True, Stage=_TRIAL)
 
 
-@_drill("An event that breaks the contract is dead-lettered at once; its message stays for you to delete")
+@_drill(
+    "An event that breaks the contract is dead-lettered at once; its message stays for you to delete"
+)
 def _poison(it: Deployment) -> str:
     stack = it.stack
 
@@ -361,14 +448,22 @@ def _poison(it: Deployment) -> str:
         return letters.reasons(stack, "RideHistoryDlq")["CONTRACT"]
 
     before = broken()
-    detail = {"specversion": "1.0", "id": "verify", "source": "verify", "type": "CarRideCreated", "data": {}}
+    detail = {
+        "specversion": "1.0",
+        "id": "verify",
+        "source": "verify",
+        "type": "CarRideCreated",
+        "data": {},
+    }
     entry = BusEntry(source=SOURCE, detail=json.dumps(detail), time=datetime.now(UTC))
     stack.client("events").put_events(Entries=[entry.to_request(stack.outputs["CarRideBusName"])])
     it.until("the event is in no dead-letter queue", lambda: broken() > before)
     return "in RideHistoryDlq, with the reason CONTRACT"
 
 
-@_drill("A rule without permission dead-letters its events; with it, a redrive gives each its effect once")
+@_drill(
+    "A rule without permission dead-letters its events; with it, a redrive gives each its effect once"
+)
 def _permission(it: Deployment) -> str:
     stack, functions = it.stack, it.client("lambda")
     function = stack.outputs["RideHistoryFunctionName"]
@@ -378,8 +473,12 @@ def _permission(it: Deployment) -> str:
     (source,) = statement["Condition"]["ArnLike"].values()
     functions.remove_permission(FunctionName=function, StatementId=statement["Sid"])
     try:
-        stack.invoke("CarRideSimulatorFunctionName", {"rides": 1, "seed": int(it.began.timestamp()) + 1})
-        it.until("nothing is in RideHistoryRuleDlq", lambda: letters.reasons(stack, "RideHistoryRuleDlq"))
+        stack.invoke(
+            "CarRideSimulatorFunctionName", {"rides": 1, "seed": int(it.began.timestamp()) + 1}
+        )
+        it.until(
+            "nothing is in RideHistoryRuleDlq", lambda: letters.reasons(stack, "RideHistoryRuleDlq")
+        )
     finally:
         functions.add_permission(
             FunctionName=function,

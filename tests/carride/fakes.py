@@ -46,7 +46,8 @@ class _Fake:
 
     Args:
         answer: decides on an entry or a message, given as it was sent.
-        failures: what the calls raise, one after the other; None answers. When it ends, calls answer.
+        failures: what the calls raise, one after the other; None answers. When it ends, calls
+            answer.
         on_call: called with each batch; what it raises is the call's outcome.
     """
 
@@ -80,10 +81,17 @@ class FakeBus(_Fake):
         self.endpoints: list[str | None] = []
         """The global endpoint of each request."""
 
-    def put_events(self, *, Entries: list[dict[str, Any]], EndpointId: str | None = None) -> dict[str, Any]:  # noqa: N803 - botocore's names
+    def put_events(
+        self,
+        *,
+        Entries: list[dict[str, Any]],  # noqa: N803 - botocore's name
+        EndpointId: str | None = None,  # noqa: N803 - botocore's name
+    ) -> dict[str, Any]:
         """Put entries on the bus, or say which not and why."""
         self.endpoints.append(EndpointId)
-        self._begin(Entries, "ValidationException" if sum(map(entry_bytes, Entries)) >= MEBIBYTE else None)
+        self._begin(
+            Entries, "ValidationException" if sum(map(entry_bytes, Entries)) >= MEBIBYTE else None
+        )
         answers = []
         for entry in Entries:
             code = self._answer(entry) or malformed(entry)
@@ -92,7 +100,10 @@ class FakeBus(_Fake):
                 answers.append({"EventId": str(len(self.events))})
             else:
                 answers.append({"ErrorCode": code, "ErrorMessage": f"{code} of the fake"})
-        return {"FailedEntryCount": sum("ErrorCode" in answer for answer in answers), "Entries": answers}
+        return {
+            "FailedEntryCount": sum("ErrorCode" in answer for answer in answers),
+            "Entries": answers,
+        }
 
 
 class FakeQueue(_Fake):
@@ -114,7 +125,9 @@ class FakeQueue(_Fake):
                 self.messages.append(entry)
                 response["Successful"].append({"Id": entry["Id"]})
             else:
-                response["Failed"].append({"Id": entry["Id"], "Code": code, "SenderFault": self._sender_fault})
+                response["Failed"].append(
+                    {"Id": entry["Id"], "Code": code, "SenderFault": self._sender_fault}
+                )
         return {part: entries for part, entries in response.items() if entries}
 
     def bodies(self) -> list[dict[str, Any]]:
@@ -143,7 +156,9 @@ def publish(
 ) -> list[Receipt]:
     """Publish entries between the fakes, by default healthy ones with time enough; return the receipts."""
     time = time or FakeTime()
-    return publisher(bus or FakeBus(), queue or FakeQueue(), time, **settings).publish(entries, time.remaining_ms)
+    return publisher(bus or FakeBus(), queue or FakeQueue(), time, **settings).publish(
+        entries, time.remaining_ms
+    )
 
 
 def malformed(entry: dict[str, Any]) -> Answer:
@@ -158,7 +173,10 @@ def malformed(entry: dict[str, Any]) -> Answer:
 def client_error(code: str, status: int) -> ClientError:
     """Return what botocore raises for a call that AWS refused."""
     return ClientError(
-        {"Error": {"Code": code, "Message": f"{code} of the fake"}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore[typeddict-item]  # not all is read
+        {
+            "Error": {"Code": code, "Message": f"{code} of the fake"},
+            "ResponseMetadata": {"HTTPStatusCode": status},
+        },  # type: ignore[typeddict-item]  # not all is read
         "Operation",
     )
 
@@ -166,7 +184,9 @@ def client_error(code: str, status: int) -> ClientError:
 def entry_bytes(entry: Mapping[str, Any]) -> int:
     """Measure an entry as EventBridge documents it."""
     texts = [entry["Source"], entry["DetailType"], entry["Detail"], *entry["Resources"]]
-    return (14 if "Time" in entry else 0) + sum(len(text.encode(errors="surrogatepass")) for text in texts)
+    return (14 if "Time" in entry else 0) + sum(
+        len(text.encode(errors="surrogatepass")) for text in texts
+    )
 
 
 def message_bytes(message: dict[str, Any]) -> int:

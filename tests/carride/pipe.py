@@ -26,7 +26,9 @@ TEMPLATE: Final[str] = PIPE["TargetParameters"]["InputTemplate"]  # the text tha
 def image(item: Mapping[str, object]) -> dict[str, Mapping[str, Any]]:
     """Return an item in the form of a stream record, with binary in base64."""
     return {
-        name: {"B": base64.b64encode(value).decode()} if isinstance(value, bytes) else marshalling.attribute(value)
+        name: {"B": base64.b64encode(value).decode()}
+        if isinstance(value, bytes)
+        else marshalling.attribute(value)
         for name, value in item.items()
     }
 
@@ -34,5 +36,7 @@ def image(item: Mapping[str, object]) -> dict[str, Mapping[str, Any]]:
 def piped(item: Mapping[str, object]) -> dict[str, Any]:
     """Return the ``detail`` that the pipe puts on the bus; KeyError for an attribute that the item has not."""
     attributes = image(item)
-    detail: dict[str, Any] = json.loads(PLACE.sub(lambda place: json.dumps(attributes[place[1]][place[2]]), TEMPLATE))
+    detail: dict[str, Any] = json.loads(
+        PLACE.sub(lambda place: json.dumps(attributes[place[1]][place[2]]), TEMPLATE)
+    )
     return detail

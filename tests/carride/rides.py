@@ -14,18 +14,29 @@ NOW: Final = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
 
 
 def booked(
-    order_id: str = "order_01", *, price: int = 550, pickup: str = "sector_01", destination: str = "sector_03"
+    order_id: str = "order_01",
+    *,
+    price: int = 550,
+    pickup: str = "sector_01",
+    destination: str = "sector_03",
 ) -> Ride:
     """Return a ride that was just requested."""
     return rides.request(
-        order_id=order_id, customer_id="customer_a", pickup=pickup, destination=destination, passengers=2, price=price
+        order_id=order_id,
+        customer_id="customer_a",
+        pickup=pickup,
+        destination=destination,
+        passengers=2,
+        price=price,
     )
 
 
 class Life:
     """What can happen to one ride."""
 
-    def __init__(self, order_id: str = "order_01", *, pickup: str = "sector_01", price: int = 1250) -> None:
+    def __init__(
+        self, order_id: str = "order_01", *, pickup: str = "sector_01", price: int = 1250
+    ) -> None:
         requested = booked(order_id, price=price, pickup=pickup, destination="sector_64")
         accepted = rides.accept(requested)
         started = rides.start(accepted)
@@ -37,7 +48,9 @@ class Life:
         self.cancelled = facts.CarRideCancelled.of(rides.cancel(accepted), reason="waited too long")
         self.assigned = facts.CarAssigned.of(accepted, car_id="car_01")
         self.no_car = facts.NoCarAvailable.of(accepted)
-        self.declined = facts.PaymentDeclined.of(accepted, amount=price, reason="insufficient funds")
+        self.declined = facts.PaymentDeclined.of(
+            accepted, amount=price, reason="insufficient funds"
+        )
         self.overdue = facts.CarRideOverdue.of(started, outcome="cancelled")
         self.overdue_driven = facts.CarRideOverdue.of(self.completed, outcome="completed")
 
@@ -49,7 +62,9 @@ def every_fact() -> list[Fact]:
     paid = {"payment_id": "pay_1", "amount": 1250}
     return [
         *(life.created, life.accepted, life.started, life.completed, life.cancelled),
-        facts.CarRideDestinationChanged.of(redirected, previous_destination="sector_64", previous_price=1250),
+        facts.CarRideDestinationChanged.of(
+            redirected, previous_destination="sector_64", previous_price=1250
+        ),
         *(life.assigned, life.no_car, life.declined, life.overdue),
         facts.CarReleased.of(life.completed, car_id="car_01"),
         facts.PaymentAuthorized.of(life.accepted, **paid),
@@ -67,7 +82,9 @@ def nested(value: Any, levels: int) -> Any:
 
 def event(fact: Fact | None = None, **changes: Any) -> RideEvent:
     """Return an event, of a ride that was just requested unless a fact is given."""
-    return RideEvent.of(fact or facts.CarRideCreated.of(booked()), source=SOURCE, time=NOW, **changes)
+    return RideEvent.of(
+        fact or facts.CarRideCreated.of(booked()), source=SOURCE, time=NOW, **changes
+    )
 
 
 def entry(order_id: str = "order_01", size: int | None = None) -> BusEntry:
@@ -76,4 +93,6 @@ def entry(order_id: str = "order_01", size: int | None = None) -> BusEntry:
     if size is None:
         return made
     padding = size - made.size - len(',"note":""')
-    return BusEntry(source=made.source, time=made.time, detail=f'{made.detail[:-1]},"note":"{"x" * padding}"}}')
+    return BusEntry(
+        source=made.source, time=made.time, detail=f'{made.detail[:-1]},"note":"{"x" * padding}"}}'
+    )

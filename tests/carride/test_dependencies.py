@@ -20,7 +20,11 @@ def imported_by(modules: str) -> set[str]:
     code = f"import sys, {modules}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     path = ":".join(str(LAYERS / layer) for layer in ("carride", "idempotency"))
     process = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PYTHONPATH": path}
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": path},
     )
     return set(process.stdout.split())
 
@@ -40,7 +44,9 @@ def test_the_domain_knows_no_aws() -> None:
     assert imported_by(PURE).isdisjoint(AWS)
 
 
-@pytest.mark.parametrize(("layer", "above"), [("carride", frozenset[str]()), ("idempotency", frozenset({"carride"}))])
+@pytest.mark.parametrize(
+    ("layer", "above"), [("carride", frozenset[str]()), ("idempotency", frozenset({"carride"}))]
+)
 def test_dependencies_point_one_way(layer: str, above: frozenset[str]) -> None:
     """The ride's layer may import the idempotency layer; neither imports anything above it."""
     above |= {"contract", "functions", "local", "ops", "tests"}
@@ -50,7 +56,11 @@ def test_dependencies_point_one_way(layer: str, above: frozenset[str]) -> None:
 def test_what_is_deployed_uses_no_test_helpers() -> None:
     """Functions and layers import nothing of `carride_idempotency.testing`."""
     sources = [path for folder in (LAYERS, ROOT / "functions") for path in folder.rglob("*.py")]
-    helped = [path for path in sources if re.search(r"(from|import) carride_idempotency\.testing", path.read_text())]
+    helped = [
+        path
+        for path in sources
+        if re.search(r"(from|import) carride_idempotency\.testing", path.read_text())
+    ]
     assert {path.parent.name for path in helped} == {"testing"}
 
 
@@ -62,19 +72,31 @@ def test_a_producer_loads_no_idempotency() -> None:
 @pytest.mark.parametrize("layer", ["carride", "sigv4a"])
 def test_a_layer_ships_what_is_locked(layer: str) -> None:
     """A layer's requirements, and theirs, are pinned to the versions that the tests run with."""
-    locked = {package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
-    pins = dict(line.split("==") for line in (LAYERS / layer / "requirements.txt").read_text().split())
+    locked = {
+        package["name"]: package
+        for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    }
+    pins = dict(
+        line.split("==") for line in (LAYERS / layer / "requirements.txt").read_text().split()
+    )
     assert pins == {name: locked[name]["version"] for name in pins} != {}
-    assert {needs["name"] for name in pins for needs in locked[name].get("dependencies", ())} <= pins.keys()
+    assert {
+        needs["name"] for name in pins for needs in locked[name].get("dependencies", ())
+    } <= pins.keys()
 
 
 def test_the_layer_ships_what_it_imports() -> None:
     """Every package that the layer imports is its own, Python's, pinned, or part of Lambda's runtime."""
-    pins = {line.split("==")[0] for line in (LAYERS / "carride" / "requirements.txt").read_text().splitlines()}
+    pins = {
+        line.split("==")[0]
+        for line in (LAYERS / "carride" / "requirements.txt").read_text().splitlines()
+    }
     shipped = (
         {name.replace("-", "_") for name in pins}
         | {"carride", "carride_idempotency", "botocore"}
         | sys.stdlib_module_names
     )
     types_only = {"mypy_boto3_dynamodb", "mypy_boto3_events", "mypy_boto3_lambda", "mypy_boto3_sqs"}
-    assert [found for found in imports_in(LAYERS / "carride") if found[1] not in shipped | types_only] == []
+    assert [
+        found for found in imports_in(LAYERS / "carride") if found[1] not in shipped | types_only
+    ] == []

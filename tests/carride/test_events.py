@@ -16,13 +16,17 @@ from carride.ride import accept
 from carride.simulation import older_envelope
 from tests.carride.rides import NOW, booked, event, nested
 
-DETAIL = event(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", expirytime=NOW).to_detail()
+DETAIL = event(
+    traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", expirytime=NOW
+).to_detail()
 OLDER: Final = older_envelope(event())  # past_events.jsonl has the same
 
 
 def parse(detail: object) -> RideEvent:
     """Read a detail as EventBridge delivers it."""
-    return parse_event({"source": "acr.com.car-ride", "detail-type": "CarRideEvent", "detail": detail})
+    return parse_event(
+        {"source": "acr.com.car-ride", "detail-type": "CarRideEvent", "detail": detail}
+    )
 
 
 def field_at_fault(detail: object) -> str:
@@ -46,7 +50,7 @@ def changed(detail: Mapping[str, Any], path: str, value: object = ...) -> dict[s
     return copy
 
 
-# ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_event_carries_on_what_its_cause_began() -> None:
@@ -59,7 +63,8 @@ def test_an_event_carries_on_what_its_cause_began() -> None:
 
 
 @pytest.mark.parametrize(
-    "times", [{"time": NOW.replace(tzinfo=None)}, {"time": NOW, "expirytime": NOW.replace(tzinfo=None)}]
+    "times",
+    [{"time": NOW.replace(tzinfo=None)}, {"time": NOW, "expirytime": NOW.replace(tzinfo=None)}],
 )
 def test_a_time_without_a_zone_is_not_written(times: dict[str, Any]) -> None:
     """A producer cannot write a time that every consumer would refuse."""
@@ -69,7 +74,7 @@ def test_a_time_without_a_zone_is_not_written(times: dict[str, Any]) -> None:
         BusEntry(source="a", detail="{}", time=NOW.replace(tzinfo=None))
 
 
-# ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 NOT_WHOLE = DETAIL["idempotencyid"][:18]
@@ -88,8 +93,20 @@ NOT_JSON: Final = [b"[" * 20_000 + b"]" * 20_000, b"9" * 5_000, b'"\xff"', b"NaN
     ("field", "values"),
     [
         ("idempotencyid", [..., None, "", 17, NOT_WHOLE, DETAIL["idempotencyid"] + "\n"]),
-        ("idempotencyid", ["2f1e4c1a-8c0f-4a55-9d0a-0a4f5b1f9a55", idempotency_id("order_02", "CarRideCreated", 1)]),
-        ("idempotencyid", [idempotency_id("order_01", *of) for of in (("CarRideAccepted", 1), ("CarRideCreated", 2))]),
+        (
+            "idempotencyid",
+            [
+                "2f1e4c1a-8c0f-4a55-9d0a-0a4f5b1f9a55",
+                idempotency_id("order_02", "CarRideCreated", 1),
+            ],
+        ),
+        (
+            "idempotencyid",
+            [
+                idempotency_id("order_01", *of)
+                for of in (("CarRideAccepted", 1), ("CarRideCreated", 2))
+            ],
+        ),
         ("type", [..., "CarRideTeleported", ["CarRideCreated"]]),
         ("specversion", ["0.3"]),
         ("id", [...]),
@@ -105,25 +122,40 @@ NOT_JSON: Final = [b"[" * 20_000 + b"]" * 20_000, b"9" * 5_000, b'"\xff"', b"NaN
         ("data.customerID", [...]),
         ("data.orderID", ["order/01"]),
         ("data.status", ["flying"]),
-        ("data_base64", ["{}", "e30", "", "bm8ganNvbg==", 17, encoded({"orderID": "order_01"})[:-1] + "\n"]),
+        (
+            "data_base64",
+            ["{}", "e30", "", "bm8ganNvbg==", 17, encoded({"orderID": "order_01"})[:-1] + "\n"],
+        ),
         ("data_base64", [base64.b64encode(raw).decode() for raw in NOT_JSON]),
     ],
 )
 def test_an_event_that_breaks_the_contract_says_where(field: str, values: list[object]) -> None:
     """The error names the field that breaks the contract, such as data that is not JSON in base64."""
     for value in values:
-        assert field_at_fault(changed(IN_BASE64 if field == "data_base64" else DETAIL, field, value)) == field
+        assert (
+            field_at_fault(changed(IN_BASE64 if field == "data_base64" else DETAIL, field, value))
+            == field
+        )
 
 
 def test_what_is_no_event_at_all_is_refused_as_a_whole() -> None:
     """An unknown envelope, a number that JSON cannot write, half a surrogate pair and deep nesting are refused."""
     values = (float("inf"), "\ud800", nested([], 62), nested([], 99_999))
-    envelopes: list[object] = [None, "text", [], {}, {"attributes": "none"}, {"data": DETAIL["data"]}]
+    envelopes: list[object] = [
+        None,
+        "text",
+        [],
+        {},
+        {"attributes": "none"},
+        {"data": DETAIL["data"]},
+    ]
     for detail in (*envelopes, *(changed(DETAIL, "data.note", value) for value in values)):
         assert field_at_fault(detail) == "detail"
 
 
-@pytest.mark.parametrize("name", ["subject", "datacontenttype", "dataschema", "partitionkey", "correlationid"])
+@pytest.mark.parametrize(
+    "name", ["subject", "datacontenttype", "dataschema", "partitionkey", "correlationid"]
+)
 @pytest.mark.parametrize("value", [..., None])
 def test_attributes_that_repeat_others_may_be_missing(name: str, value: object) -> None:
     """A reader fills in absent attributes that repeat the data."""
@@ -146,14 +178,20 @@ def test_data_in_base64_says_the_same() -> None:
     assert field_at_fault(IN_BASE64 | DETAIL) == "data_base64"
 
 
-# ── The older envelope ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The older envelope ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("path", "value", "field"),
     [
-        *(("attributes.idempotencyId", value, "attributes.idempotencyId") for value in (..., "", None)),
-        *(("attributes.idempotencyId", value, "idempotencyid") for value in ("order_01#", "order_01#CarRideCreated")),
+        *(
+            ("attributes.idempotencyId", value, "attributes.idempotencyId")
+            for value in (..., "", None)
+        ),
+        *(
+            ("attributes.idempotencyId", value, "idempotencyid")
+            for value in ("order_01#", "order_01#CarRideCreated")
+        ),
         ("attributes.type", "CarRideTeleported", "type"),
         ("attributes.type", ..., "attributes.type"),
         ("attributes.eventCount", 0, "attributes.eventCount"),
@@ -163,7 +201,9 @@ def test_data_in_base64_says_the_same() -> None:
         ("data.price", "550", "data.price"),
     ],
 )
-def test_the_older_envelope_is_held_to_the_contract_too(path: str, value: object, field: str) -> None:
+def test_the_older_envelope_is_held_to_the_contract_too(
+    path: str, value: object, field: str
+) -> None:
     """An older event that breaks the contract is refused, with the field at fault."""
     assert field_at_fault(changed(OLDER, path, value)) == field
 
@@ -171,12 +211,14 @@ def test_the_older_envelope_is_held_to_the_contract_too(path: str, value: object
 def test_every_source_derives_its_ids() -> None:
     """No source, whatever the envelope says, may give a fact another id."""
     for detail, path in ((DETAIL, "idempotencyid"), (OLDER, "attributes.idempotencyId")):
-        foreign = changed(detail, path, idempotency_id("order_02", "CarRideCreated", 1)) | {"source": "somebody.else"}
+        foreign = changed(detail, path, idempotency_id("order_02", "CarRideCreated", 1)) | {
+            "source": "somebody.else"
+        }
         with pytest.raises(ContractError, match="idempotencyid"):
             parse_event({"source": "somebody.else", "detail": foreign})
 
 
-# ── Other producers ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Other producers ───────────────────────────────────────────────────────────────────────────────
 
 
 def of_another_producer(given: str, change: str = "Created", **data: Any) -> dict[str, Any]:
@@ -210,7 +252,10 @@ def test_ids_of_another_producer_stay_apart(one: str, other: str) -> None:
         return
     assert (ids[0] == ids[1]) is (one == other)
     assert parse(OLDER).idempotencyid not in ids
-    assert parse(of_another_producer(OLDER["attributes"]["idempotencyId"])).idempotencyid != parse(OLDER).idempotencyid
+    assert (
+        parse(of_another_producer(OLDER["attributes"]["idempotencyId"])).idempotencyid
+        != parse(OLDER).idempotencyid
+    )
 
 
 @pytest.mark.parametrize("detail", [DETAIL, of_another_producer(RANDOM) | {"specversion": "1.0"}])

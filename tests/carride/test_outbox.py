@@ -25,7 +25,10 @@ def through(emitted: RideEvent) -> RideEvent:
     return parse_event({"detail": piped(outbox_item(emitted, region="us-east-1", now=NOW))})
 
 
-TIMES: Final = st.datetimes(datetime(2000, 1, 1), timezones=st.sampled_from([UTC, timezone(timedelta(hours=5.5))]))  # noqa: DTZ001 - a bound
+TIMES: Final = st.datetimes(
+    datetime(2000, 1, 1),  # noqa: DTZ001 - a bound
+    timezones=st.sampled_from([UTC, timezone(timedelta(hours=5.5))]),
+)
 
 
 @given(facts(), TIMES, st.text(min_size=1, max_size=200).filter(str.isprintable))
@@ -64,7 +67,9 @@ def test_an_event_with_extensions_is_refused() -> None:
         (CarAssigned, {"car_id": "car_1\n"}),
     ],
 )
-def test_what_no_reader_would_accept_is_not_put_into_the_outbox(fact: type[Fact], wrong: dict[str, Any]) -> None:
+def test_what_no_reader_would_accept_is_not_put_into_the_outbox(
+    fact: type[Fact], wrong: dict[str, Any]
+) -> None:
     """The attempt fails instead: every consumer would dead-letter the committed event."""
     with pytest.raises(ContractError):
         outbox_item(event(fact.of(booked(), **wrong)), region="us-east-1", now=NOW)
@@ -73,19 +78,28 @@ def test_what_no_reader_would_accept_is_not_put_into_the_outbox(fact: type[Fact]
 def test_an_event_that_is_emitted_again_has_the_same_item() -> None:
     """Written twice, an event is one item, and the pipe carries new items of its own region only."""
     emitted = event()
-    first, second = (outbox_item(emitted, region="us-east-1", now=NOW + timedelta(hours=hours)) for hours in (0, 1))
+    first, second = (
+        outbox_item(emitted, region="us-east-1", now=NOW + timedelta(hours=hours))
+        for hours in (0, 1)
+    )
     assert first["id"] == second["id"]
     assert first["expiryTimestamp"] == int((NOW + KEPT).timestamp())
     [wanted] = PIPE["SourceParameters"]["FilterCriteria"]["Filters"]
     pattern = json.loads(wanted["Pattern"]["Fn::Sub"].replace("${AWS::Region}", "us-east-1"))
-    assert pattern == {"eventName": ["INSERT"], "dynamodb": {"NewImage": {"region": {"S": [first["region"]]}}}}
+    assert pattern == {
+        "eventName": ["INSERT"],
+        "dynamodb": {"NewImage": {"region": {"S": [first["region"]]}}},
+    }
 
 
 def test_both_roads_name_the_stack_that_published() -> None:
     """Entries of the pipe and of the simulator have the same resource."""
     stack_id = {"Ref": "AWS::StackId"}
     assert PIPE["TargetParameters"]["EventBridgeEventBusParameters"]["Resources"] == [stack_id]
-    assert resource("CarRideSimulatorFunction")["Environment"]["Variables"]["EVENT_PRODUCER"] == stack_id
+    assert (
+        resource("CarRideSimulatorFunction")["Environment"]["Variables"]["EVENT_PRODUCER"]
+        == stack_id
+    )
 
 
 def test_the_template_names_every_attribute_of_the_contract() -> None:
@@ -93,4 +107,6 @@ def test_the_template_names_every_attribute_of_the_contract() -> None:
     detail = json.loads(PLACE.sub('""', TEMPLATE))
     assert set(detail) == {*Attributes.__struct_fields__, "data_base64"}
     attributes = image(outbox_item(event(), region="us-east-1", now=NOW))
-    assert {(name, kind) for name, kind in PLACE.findall(TEMPLATE) if kind not in attributes[name]} == set()
+    assert {
+        (name, kind) for name, kind in PLACE.findall(TEMPLATE) if kind not in attributes[name]
+    } == set()

@@ -23,7 +23,12 @@ from ops.redrive import entry_in
 from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, entry_bytes, publish
 from tests.carride.rides import NOW, entry
 
-FINAL: Final = ["AccessDeniedException", "InvalidArgument", "MalformedDetail", "NotAuthorizedForSourceException"]
+FINAL: Final = [
+    "AccessDeniedException",
+    "InvalidArgument",
+    "MalformedDetail",
+    "NotAuthorizedForSourceException",
+]
 URL: Final = "https://events.us-east-1.amazonaws.com"
 
 
@@ -49,18 +54,27 @@ def first_times(count: int, code: str) -> Callable[[dict[str, Any]], str | None]
     return answer
 
 
-# ── To the bus ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── To the bus ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("code", [*sorted(RETRYABLE), *FINAL])
 def test_only_the_entries_that_failed_are_sent_again_unless_that_is_final(code: str) -> None:
     """A code that may pass has its entry sent again as it was; a final one sends it to the dead-letter queue."""
     fails, final = first_times(1, code), code in FINAL
-    bus, queue = FakeBus(lambda request: fails(request) if order(request) == "order_3" else None), FakeQueue()
+    bus, queue = (
+        FakeBus(lambda request: fails(request) if order(request) == "order_3" else None),
+        FakeQueue(),
+    )
     receipts = publish(entries(5), bus, queue)
     assert list(map(order, bus.requests[0])) == [f"order_{number}" for number in range(5)]
     assert bus.requests[1:] == ([] if final else [[bus.requests[0][3]]])
-    assert [receipt.outcome is Outcome.PUBLISHED for receipt in receipts] == [True, True, True, not final, True]
+    assert [receipt.outcome is Outcome.PUBLISHED for receipt in receipts] == [
+        True,
+        True,
+        True,
+        not final,
+        True,
+    ]
     assert [receipt.attempts for receipt in receipts] == [1, 1, 1, 1 if final else 2, 1]
     assert [parse_event(body).subject for body in queue.bodies()] == (["order_3"] if final else [])
     for message in queue.messages:
@@ -73,7 +87,10 @@ def test_only_the_entries_that_failed_are_sent_again_unless_that_is_final(code: 
 
 def test_pauses_double_up_to_a_limit_and_are_jittered() -> None:
     """Each pause is a random part of one that doubles, so that producers do not come back at the same time."""
-    for jitters, pauses in (([1.0] * 7, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]), ([0.5, 0.0], [0.05, 0.0])):
+    for jitters, pauses in (
+        ([1.0] * 7, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]),
+        ([0.5, 0.0], [0.05, 0.0]),
+    ):
         time, jitter = FakeTime(), iter(jitters)
         bus, attempts = FakeBus(lambda _: "InternalFailure"), len(jitters) + 1
         publish(entries(1), bus, time=time, max_attempts=attempts, jitter=jitter.__next__)
@@ -83,23 +100,34 @@ def test_pauses_double_up_to_a_limit_and_are_jittered() -> None:
 PASSING: Final = [
     *(client_error("ThrottlingException", 400), client_error("TooManyRequests", 429)),
     *(client_error("ServiceUnavailable", 503), client_error("InternalException", 500)),
-    *(error(endpoint_url=URL) for error in (ReadTimeoutError, ConnectTimeoutError, EndpointConnectionError)),
+    *(
+        error(endpoint_url=URL)
+        for error in (ReadTimeoutError, ConnectTimeoutError, EndpointConnectionError)
+    ),
 ]
 REFUSED: Final = [client_error("AccessDeniedException", 400), NoCredentialsError()]
 
 
 @pytest.mark.parametrize("failure", [*PASSING, *REFUSED], ids=repr)
-def test_a_call_that_failed_as_a_whole_is_made_again_unless_that_is_final(failure: Exception) -> None:
+def test_a_call_that_failed_as_a_whole_is_made_again_unless_that_is_final(
+    failure: Exception,
+) -> None:
     """Throttling, server errors and lost connections are waited out; a final refusal dead-letters the whole batch."""
     time, passes = FakeTime(), failure in PASSING
     receipts = publish(entries(12), bus := FakeBus(failures=[failure, failure]), time=time)
-    assert {receipt.outcome for receipt in receipts} == {Outcome.PUBLISHED if passes else Outcome.DEAD_LETTERED}
+    assert {receipt.outcome for receipt in receipts} == {
+        Outcome.PUBLISHED if passes else Outcome.DEAD_LETTERED
+    }
     assert (len(bus.requests), len(time.sleeps)) == ((4, 2) if passes else (2, 0)), "two batches"
 
 
 @pytest.mark.parametrize(
     "failure",
-    [client_error("ValidationException", 400), client_error("Whatever", 413), ParamValidationError(report="Resources")],
+    [
+        client_error("ValidationException", 400),
+        client_error("Whatever", 413),
+        ParamValidationError(report="Resources"),
+    ],
     ids=repr,
 )
 def test_one_bad_entry_does_not_take_its_batch_along(failure: Exception) -> None:
@@ -110,9 +138,12 @@ def test_one_bad_entry_does_not_take_its_batch_along(failure: Exception) -> None
             raise failure
 
     receipts = publish(entries(10), FakeBus(on_call=refuse), queue := FakeQueue())
-    assert [receipt.outcome is Outcome.PUBLISHED for receipt in receipts] == [number != 6 for number in range(10)]
+    assert [receipt.outcome is Outcome.PUBLISHED for receipt in receipts] == [
+        number != 6 for number in range(10)
+    ]
     assert [body["detail"]["subject"] for body in queue.bodies()] == ["order_6"]
-    spoilt = FakeQueue(failures=[failure, failure, None, failure])  # all four, the first two, none, the second
+    # All four, the first two, none, the second.
+    spoilt = FakeQueue(failures=[failure, failure, None, failure])
     with pytest.raises(PublishError) as unsent:
         publish(entries(4), FakeBus(lambda _: "MalformedDetail"), spoilt)
     assert (len(spoilt.messages), len(unsent.value.entries)) == (3, 1)
@@ -125,7 +156,11 @@ def test_an_answer_that_does_not_match_the_request_is_no_answer(answered: int | 
     class Short(FakeBus):
         def put_events(self, **request: Any) -> dict[str, Any]:
             response = super().put_events(**request)
-            return response if len(self.requests) > 1 else {"Entries": answered and response["Entries"][:answered]}
+            return (
+                response
+                if len(self.requests) > 1
+                else {"Entries": answered and response["Entries"][:answered]}
+            )
 
     assert [receipt.attempts for receipt in publish(entries(2), Short())] == [2, 2]
 
@@ -142,11 +177,15 @@ def test_every_request_names_the_global_endpoint(monkeypatch: pytest.MonkeyPatch
     """With an endpoint the first attempt and the later ones go to it."""
     monkeypatch.setitem(AUTH_TYPE_MAPS, "v4a", object)
     bus = FakeBus(first_times(1, "InternalFailure"))
-    assert [receipt.attempts for receipt in publish(entries(3), bus, endpoint_id="abcde.veo")] == [2, 2, 2]
+    assert [receipt.attempts for receipt in publish(entries(3), bus, endpoint_id="abcde.veo")] == [
+        2,
+        2,
+        2,
+    ]
     assert bus.endpoints == ["abcde.veo"] * 2
 
 
-# ── To the dead-letter queue ──────────────────────────────────────────────────────────────────────────────────────────
+# ── To the dead-letter queue ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -166,7 +205,9 @@ def test_a_dead_letter_keeps_the_whole_event(detail: str) -> None:
     (receipt,) = publish([kept], FakeBus(lambda _: "ThrottlingException"), queue := FakeQueue())
     assert receipt.outcome is Outcome.DEAD_LETTERED
     body = queue.messages[0]["MessageBody"]
-    assert "乘" not in detail or detail in body, "text that SQS takes is neither escaped nor compressed"
+    assert "乘" not in detail or detail in body, (
+        "text that SQS takes is neither escaped nor compressed"
+    )
     _, event = opened({"Body": body})
     read = entry_in(event)
     assert (read.source, read.time, read.resources) == (kept.source, kept.time, kept.resources)
@@ -177,7 +218,10 @@ def test_every_entry_names_its_producer_on_the_bus_and_in_its_dead_letter() -> N
     """An entry that has resources keeps them, and detail, source and time stay as they are."""
     own = BusEntry(source="a", detail="{}", time=NOW, resources=("arn:1",))
     plain = entry("order_01")
-    bus, queue = FakeBus(lambda each: "InvalidArgument" if each["Resources"] == ["arn:1"] else None), FakeQueue()
+    bus, queue = (
+        FakeBus(lambda each: "InvalidArgument" if each["Resources"] == ["arn:1"] else None),
+        FakeQueue(),
+    )
     publish([plain, own], bus, queue, producer="arn:2")
     assert bus.events == [plain.to_request("carride-bus") | {"Resources": ["arn:2"]}]
     assert [entry_in(opened({"Body": each["MessageBody"]})[1]) for each in queue.messages] == [own]
@@ -189,7 +233,9 @@ def test_what_fits_into_no_dead_letter_comes_back() -> None:
     with pytest.raises(PublishError, match=MESSAGE_TOO_LARGE) as failure:
         publish([noise, entry("order_02")], FakeBus(lambda _: "MalformedDetail"))
     assert failure.value.entries == [noise]
-    assert [(receipt.outcome, receipt.attempts, receipt.code) for receipt in failure.value.receipts] == [
+    assert [
+        (receipt.outcome, receipt.attempts, receipt.code) for receipt in failure.value.receipts
+    ] == [
         (Outcome.UNSENT, 0, ENTRY_TOO_LARGE),
         (Outcome.DEAD_LETTERED, 1, "MalformedDetail"),
     ]

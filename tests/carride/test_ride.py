@@ -16,7 +16,10 @@ type Action = Callable[..., Ride]
 redirect: Final = partial(rides.change_destination, destination="sector_09", price=900)
 
 ACTIONS: Final[dict[str, Action]] = {
-    **{action.__name__: action for action in (rides.accept, rides.start, rides.complete, rides.cancel)},
+    **{
+        action.__name__: action
+        for action in (rides.accept, rides.start, rides.complete, rides.cancel)
+    },
     "redirect": redirect,
 }
 
@@ -60,7 +63,9 @@ def test_a_ride_goes_somewhere_else() -> None:
             rides.change_destination(booked(), destination, 300)
 
 
-@pytest.mark.parametrize(("price", "allowed"), [(0, False), (1, True), (10_000_000, True), (10_000_001, False)])
+@pytest.mark.parametrize(
+    ("price", "allowed"), [(0, False), (1, True), (10_000_000, True), (10_000_001, False)]
+)
 def test_a_ride_costs_something_and_not_too_much(price: int, *, allowed: bool) -> None:
     """The price has the same limits when a ride is booked and after a change."""
     with nullcontext() if allowed else pytest.raises(FieldError, match="price: "):

@@ -8,7 +8,17 @@ from msgspec.structs import replace
 
 from carride.decoding import FieldError
 from carride.events import RideEvent, parse_event
-from carride.simulation import MALFORMED, PREDEFINED, Fault, Kind, Mode, SimulatedEntry, Simulation, Spec, predefined
+from carride.simulation import (
+    MALFORMED,
+    PREDEFINED,
+    Fault,
+    Kind,
+    Mode,
+    SimulatedEntry,
+    Simulation,
+    Spec,
+    predefined,
+)
 from tests.carride.rides import NOW
 
 FAULTY: Final = Spec(rides=60, seed=7, malformed=12, late=3, crashes=2, fails=4, poison=1, slow=2)
@@ -36,7 +46,9 @@ def test_a_simulation_follows_from_its_spec() -> None:
     simulation = Simulation(EVERYTHING, NOW)
     assert list(simulation.entries(50)) == simulate()[50:]
     assert len(simulation) == len(simulate())
-    small = {entry.fact: event_of(entry).payload for entry in facts(simulate(Spec(rides=10, seed=7)))}
+    small = {
+        entry.fact: event_of(entry).payload for entry in facts(simulate(Spec(rides=10, seed=7)))
+    }
     later = Simulation(EVERYTHING, NOW + timedelta(days=1))
     large = {entry.fact: event_of(entry).payload for entry in facts(list(later.entries()))}
     assert small.items() <= large.items()
@@ -108,7 +120,9 @@ def test_a_duration_is_filled_at_the_rate() -> None:
         (Spec(rides=1, late=2, poison=3), "poison"),
     ],
 )
-def test_an_impossible_simulation_is_refused(spec: Spec, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_simulation_is_refused(
+    spec: Spec, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error names the field that asks for a second end, for no end, or for too much."""
     monkeypatch.setattr("carride.simulation.MOST_RIDES", 1_000)  # a hundred thousand take seconds
     with pytest.raises(FieldError) as refusal:
@@ -121,11 +135,22 @@ def test_predefined_rides_are_known_beforehand() -> None:
     lives = [[predefined(seed, number) for number in range(len(PREDEFINED))] for seed in (1, 2)]
     ids = [{fact.order_id for life in each for fact in life} for each in lives]
     assert ids[0].isdisjoint(ids[1])
-    same = [[[replace(fact, order_id="order_01") for fact in life] for life in each] for each in lives]
+    same = [
+        [[replace(fact, order_id="order_01") for fact in life] for life in each] for each in lives
+    ]
     assert same[0] == same[1]
-    simulated = map(event_of, facts(simulate(Spec(mode=Mode.PREDEFINED, rides=len(PREDEFINED), seed=1))))
+    simulated = map(
+        event_of, facts(simulate(Spec(mode=Mode.PREDEFINED, rides=len(PREDEFINED), seed=1)))
+    )
     assert {event.data.order_id for event in simulated} == ids[0]
-    stories = {"".join(type(fact).__name__.removeprefix("CarRide")[:2] for fact in life) for life in lives[0]}
+    stories = {
+        "".join(type(fact).__name__.removeprefix("CarRide")[:2] for fact in life)
+        for life in lives[0]
+    }
     assert stories == {"CrAcStCo", "CrAcCa", "CrCa", "CrAcStDeCo"}
     first = lives[0][0][0]
-    assert (first.customer_id, first.pickup, first.destination) == ("customer_a", "sector_01", "sector_03")
+    assert (first.customer_id, first.pickup, first.destination) == (
+        "customer_a",
+        "sector_01",
+        "sector_03",
+    )

@@ -26,16 +26,28 @@ def lines(capsys: Captured) -> list[dict[str, Any]]:
     return [*map(json.loads, capsys.readouterr().out.splitlines())]
 
 
-def test_a_delivery_makes_one_structured_line(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delivery_makes_one_structured_line(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The line holds the message that the audit looks for, the outcome, the ids, and the labels of the event."""
     monkeypatch.setenv("_X_AMZN_TRACE_ID", TRACE.format(1))
     event = parse_event(json.loads((EVENTS / "ride_history_live.json").read_text()))
     reason = "CONTRACT: \ud800"  # half of a surrogate pair, which UTF-8 cannot hold
-    fields: dict[str, Any] = {"outcome": "DeadLettered", "attempt": 3, "reason": reason, "key": "ride-history#1#2"}
+    fields: dict[str, Any] = {
+        "outcome": "DeadLettered",
+        "attempt": 3,
+        "reason": reason,
+        "key": "ride-history#1#2",
+    }
     telemetry.observe(NEW._replace(labels=telemetry.labels(event), **fields))
     (logged,) = lines(capsys)
     ids = {"delivery": "request-1", "idempotencyid": "1#2", "correlationid": event.correlationid}
-    known = {"level": "INFO", "message": "delivery", "service": "ride-history", "consumer": "ride-history"}
+    known = {
+        "level": "INFO",
+        "message": "delivery",
+        "service": "ride-history",
+        "consumer": "ride-history",
+    }
     assert logged.items() >= {**fields, **ids, **known, "xray_trace_id": TRACE[5:40]}.items()
     assert (logged["type"], "labels" in logged) == ("CarRideCreated", False)
 
@@ -58,7 +70,9 @@ def test_a_delivery_is_counted_under_its_outcome(level: str, capsys: Captured) -
     assert definition["Metrics"] == [{"Name": "Duplicate", "Unit": "Count"}]
     assert (metric["service"], metric["Duplicate"]) == ("ride-history", 1)
     assert ("message" in metric) is (level == "INFO")
-    assert not {"key", "idempotencyid", "delivery", "reason"} & set(metric), "what is unknown is left out"
+    assert not {"key", "idempotencyid", "delivery", "reason"} & set(metric), (
+        "what is unknown is left out"
+    )
 
 
 def test_a_producer_counts_what_it_published_in_one_line(capsys: Captured) -> None:
@@ -67,7 +81,11 @@ def test_a_producer_counts_what_it_published_in_one_line(capsys: Captured) -> No
     (metric,) = lines(capsys)
     (definition,) = metric["_aws"]["CloudWatchMetrics"]
     assert [each["Name"] for each in definition["Metrics"]] == ["Published", "Rejected"]
-    assert (metric["service"], metric["Published"], metric["Rejected"]) == ("carride-simulator", 3, 1)
+    assert (metric["service"], metric["Published"], metric["Rejected"]) == (
+        "carride-simulator",
+        3,
+        1,
+    )
 
 
 def test_each_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +109,10 @@ def test_each_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (TRACE.format(1), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
         (TRACE.format(0), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"),
-        (TRACE.format(1) + ";Lineage=1:a87bd80c:0", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+        (
+            TRACE.format(1) + ";Lineage=1:a87bd80c:0",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        ),
         ("Root=1-4bf92f35-77b34da6a3ce929d0e0e4736", None),
         ("nonsense", None),
         (None, None),
@@ -110,4 +131,8 @@ def test_the_trace_of_an_invocation_is_written_as_events_have_it_and_entries_as_
     assert telemetry.current_trace() == traceparent
     request = BusEntry.of(event(traceparent=traceparent or header)).to_request("the-bus")
     assert request.get("TraceHeader") == (traceparent and str(header).partition(";Lineage")[0])
-    assert (request["EventBusName"], request["DetailType"], request["Time"]) == ("the-bus", "CarRideEvent", NOW)
+    assert (request["EventBusName"], request["DetailType"], request["Time"]) == (
+        "the-bus",
+        "CarRideEvent",
+        NOW,
+    )

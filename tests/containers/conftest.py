@@ -46,12 +46,16 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         subprocess.run([ROOT / "scripts" / "lambda-base-image"], check=True)
         service = subprocess.Popen([program, "system", "service", "--time=0", address])
         try:
-            assert until((folder / "podman.sock").exists, _START_SECONDS), "podman's service did not start"
+            assert until((folder / "podman.sock").exists, _START_SECONDS), (
+                "podman's service did not start"
+            )
             yield
         finally:
             service.terminate()
             service.wait()
-            subprocess.run([program, "system", "reset", "--force"], check=False, capture_output=True)
+            subprocess.run(
+                [program, "system", "reset", "--force"], check=False, capture_output=True
+            )
 
 
 @pytest.fixture

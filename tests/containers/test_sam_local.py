@@ -30,7 +30,9 @@ def test_each_sample_has_the_outcome_of_the_readme(invoke: Invoke, consumer: str
     """Invoked in the order of events/README.md, a consumer reports the outcomes that the page says."""
     expected = listed(EVENTS / "README.md", rf"{consumer}_\w+\.json")
     assert expected
-    answers = [(name, invoke(CONSUMERS[consumer], sample(name))[0]["outcome"]) for name, _ in expected]
+    answers = [
+        (name, invoke(CONSUMERS[consumer], sample(name))[0]["outcome"]) for name, _ in expected
+    ]
     assert answers == expected
 
 
@@ -40,7 +42,9 @@ def test_a_batch_is_acknowledged(invoke: Invoke, cloud: LocalAws, name: str) -> 
     answers = [invoke("DispatchFunction", sample(each))[0] for each, _ in samples]
     assert answers == [{"batchItemFailures": []}] * len(samples)
     outputs = cloud.stack(name).outputs
-    assert [opened(message)[0] for message in peek(cloud.client("sqs"), outputs["DispatchDlqUrl"])] == ["CONTRACT"]
+    assert [
+        opened(message)[0] for message in peek(cloud.client("sqs"), outputs["DispatchDlqUrl"])
+    ] == ["CONTRACT"]
     rides = cloud.client("dynamodb").scan(TableName=outputs["AssignmentTableName"])["Items"]
     assert {ride["orderID"]["S"]: ride["state"]["S"] for ride in rides} == {
         "order_01": "unserved",

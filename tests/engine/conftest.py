@@ -17,7 +17,9 @@ def start() -> Iterator[Callable[..., LocalAws]]:
     """Start an engine with the given options, once for each choice of them."""
     with ExitStack() as running:
         variables = {"LAMBDA_ASYNC_RETRY_BASE_SECONDS": "0.05"}  # of stock MiniStack
-        yield functools.cache(lambda *options: running.enter_context(LocalAws(*options, variables=variables)))
+        yield functools.cache(
+            lambda *options: running.enter_context(LocalAws(*options, variables=variables))
+        )
 
 
 @pytest.fixture

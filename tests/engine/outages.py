@@ -1,11 +1,13 @@
 """Outages and delays: a plug-in of the engine for tests.
 
-``POST /_engine/outages`` with ``{"late": […], "lagging": …, "slow_replays": …}`` sets these switches.
+``POST /_engine/outages`` with ``{"late": […], "lagging": …, "slow_replays": …}`` sets these
+switches.
 
-- ``late`` names the regions whose EventBridge accepts events and delivers none of them. Their pipes stand still, and
-  endpoints route elsewhere. The waiting events are delivered when the region has recovered.
-- ``lagging``: replicas of global tables see no writes of other regions. Afterwards each item's latest write is copied.
-  MiniStack itself copies each write at once.
+- ``late`` names the regions whose EventBridge accepts events and delivers none of them. Their pipes
+  stand still, and endpoints route elsewhere. The waiting events are delivered when the region has
+  recovered.
+- ``lagging``: replicas of global tables see no writes of other regions. Afterwards each item's
+  latest write is copied. MiniStack itself copies each write at once.
 - ``slow_replays``: replays pause before each event until they are cancelled, for a second at most.
 """
 
@@ -38,7 +40,9 @@ def _deliver(*delivery: Any) -> None:
 
 def _dispatch(event: dict[str, Any], view: Any = None) -> None:
     replay, until = eventbridge._replays.get(event.get("ReplayName"), {}), time.monotonic() + 1.0
-    while _switches["slow_replays"] and replay.get("State") == "RUNNING" and time.monotonic() < until:
+    while (
+        _switches["slow_replays"] and replay.get("State") == "RUNNING" and time.monotonic() < until
+    ):
         time.sleep(0.02)
     _dispatch_event(event, view)
 

@@ -20,8 +20,12 @@ ENGINE: Final = ("--retry-delays=0.05,0.1",)
 def needed(module: str) -> pytest.MarkDecorator:
     """Run a test on stock MiniStack as well, as a canary: it must fail there while the module is needed."""
     reason = f"MiniStack lacks it; once this passes, see whether local/engine/{module}.py can go"
-    canary = pytest.param(("--stock",), marks=pytest.mark.xfail(strict=True, reason=reason), id="stock")
-    return pytest.mark.parametrize("engine", [pytest.param(ENGINE, id="engine"), canary], indirect=True)
+    canary = pytest.param(
+        ("--stock",), marks=pytest.mark.xfail(strict=True, reason=reason), id="stock"
+    )
+    return pytest.mark.parametrize(
+        "engine", [pytest.param(ENGINE, id="engine"), canary], indirect=True
+    )
 
 
 def until[T](look: Callable[[], T], timeout: float = 10.0) -> T:
@@ -40,7 +44,12 @@ def function(body: str, **properties: Any) -> Resource:
     """A Python function whose handler, `handler(event, context)`, has the given body."""
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
     code = f"import json, os, sys, time\ndef handler(event, context):\n{lines}\n"
-    settings = {"Runtime": "python3.13", "Handler": "index.handler", "Timeout": 10, "InlineCode": code}
+    settings = {
+        "Runtime": "python3.13",
+        "Handler": "index.handler",
+        "Timeout": 10,
+        "InlineCode": code,
+    }
     return {"Type": "AWS::Serverless::Function", "Properties": settings | properties}
 
 
@@ -61,9 +70,14 @@ def rule(target: Mapping[str, Any]) -> Resource:
 
 
 def queue_policy(queue_id: str, *statements: Resource) -> Resource:
-    whole = [{"Resource": {"Fn::GetAtt": [queue_id, "Arn"]}, **statement} for statement in statements]
+    whole = [
+        {"Resource": {"Fn::GetAtt": [queue_id, "Arn"]}, **statement} for statement in statements
+    ]
     document = {"Version": "2012-10-17", "Statement": whole}
-    return {"Type": "AWS::SQS::QueuePolicy", "Properties": {"Queues": [{"Ref": queue_id}], "PolicyDocument": document}}
+    return {
+        "Type": "AWS::SQS::QueuePolicy",
+        "Properties": {"Queues": [{"Ref": queue_id}], "PolicyDocument": document},
+    }
 
 
 def from_rule(rule_id: str = "Rule") -> Resource:
@@ -101,7 +115,13 @@ def attribute(logical_id: str, name: str = "Arn") -> Resource:
 
 def entry(stack: Stack, detail: Any, **more: Any) -> dict[str, Any]:
     text = detail if isinstance(detail, str) else json.dumps(detail)
-    return {"Source": "test", "DetailType": "Test", "Detail": text, "EventBusName": stack.resources["Bus"], **more}
+    return {
+        "Source": "test",
+        "DetailType": "Test",
+        "Detail": text,
+        "EventBusName": stack.resources["Bus"],
+        **more,
+    }
 
 
 def put(cloud: LocalAws, stack: Stack, *details: Any) -> None:
@@ -130,8 +150,15 @@ def messages(cloud: LocalAws, stack: Stack, queue_id: str = "Queue") -> list[dic
     """Receive the messages of a queue of the stack: ``body`` as JSON and ``attributes`` by name."""
     found: list[dict[str, Any]] = []
     request = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
-    while batch := cloud.client("sqs").receive_message(QueueUrl=stack.resources[queue_id], **request).get("Messages"):
+    while (
+        batch := cloud.client("sqs")
+        .receive_message(QueueUrl=stack.resources[queue_id], **request)
+        .get("Messages")
+    ):
         for message in batch:
-            attributes = {name: value["StringValue"] for name, value in message.get("MessageAttributes", {}).items()}
+            attributes = {
+                name: value["StringValue"]
+                for name, value in message.get("MessageAttributes", {}).items()
+            }
             found.append({"body": json.loads(message["Body"]), "attributes": attributes})
     return found

@@ -5,7 +5,16 @@ import pytest
 
 from local.local_aws import LocalAws, Stack
 from tests.engine.conftest import Deploy
-from tests.engine.support import QUEUE, Resource, attribute, function, messages, needed, records, until
+from tests.engine.support import (
+    QUEUE,
+    Resource,
+    attribute,
+    function,
+    messages,
+    needed,
+    records,
+    until,
+)
 
 PRINTS: Final = 'print(json.dumps({"id": context.aws_request_id, "event": event}))'
 FAILS: Final = f'{PRINTS}\nraise KeyError("no such ride")'
@@ -19,13 +28,19 @@ def failing(retries: int, body: str = FAILS, **properties: object) -> dict[str, 
     """A function whose failed events go to the queue ``Queue``."""
     to_queue = {"OnFailure": {"Type": "SQS", "Destination": attribute("Queue")}}
     invoke = {"MaximumRetryAttempts": retries, "DestinationConfig": to_queue}
-    return {"Role": NO_ROLE, "Queue": QUEUE, "Function": function(body, EventInvokeConfig=invoke, **properties)}
+    return {
+        "Role": NO_ROLE,
+        "Queue": QUEUE,
+        "Function": function(body, EventInvokeConfig=invoke, **properties),
+    }
 
 
 def invoke(cloud: LocalAws, stack: Stack, *rides: int) -> None:
     for ride in rides:
         cloud.client("lambda").invoke(
-            FunctionName=stack.resources["Function"], InvocationType="Event", Payload=json.dumps({"ride": ride})
+            FunctionName=stack.resources["Function"],
+            InvocationType="Event",
+            Payload=json.dumps({"ride": ride}),
         )
 
 
@@ -54,11 +69,15 @@ def test_an_event_ends_as_on_aws(
 ) -> None:
     """A failed event goes to its destination if the role may send there, without an attempt at a concurrency of 0.
 
-    Events beyond a larger reserved concurrency wait for their turn; throttling costs none of their attempts.
+    Events beyond a larger reserved concurrency wait for their turn; throttling costs none of their
+    attempts.
     """
     stack = deploy(**resources)
     invoke(engine, stack, 0, 1, 2)
     engine.wait_until_quiet()
     assert len(records(engine, stack)) == attempts
-    found = [message["body"]["requestContext"]["approximateInvokeCount"] for message in messages(engine, stack)]
+    found = [
+        message["body"]["requestContext"]["approximateInvokeCount"]
+        for message in messages(engine, stack)
+    ]
     assert found == invoke_counts

@@ -15,15 +15,26 @@ return len(boto3.client("sqs").send_message_batch(QueueUrl=os.environ["QUEUE"], 
 
 @needed("authorization")
 @pytest.mark.parametrize("allowed", ["sqs:SendMessage", "sqs:GetQueueUrl"])
-def test_a_role_may_send_a_batch_if_it_may_send(engine: LocalAws, deploy: Deploy, allowed: str) -> None:
+def test_a_role_may_send_a_batch_if_it_may_send(
+    engine: LocalAws, deploy: Deploy, allowed: str
+) -> None:
     """`sqs:SendMessage` is the permission for a batch too, and a TLS-only queue takes what comes over loopback.
 
     Without it, the action is an error of the function. Every request is listed under its role.
     """
-    policies = [{"Statement": [{"Effect": "Allow", "Action": allowed, "Resource": attribute("Queue")}]}]
-    sender = function(SENDS_A_BATCH, Policies=policies, Environment={"Variables": {"QUEUE": {"Ref": "Queue"}}})
+    policies = [
+        {"Statement": [{"Effect": "Allow", "Action": allowed, "Resource": attribute("Queue")}]}
+    ]
+    sender = function(
+        SENDS_A_BATCH, Policies=policies, Environment={"Variables": {"QUEUE": {"Ref": "Queue"}}}
+    )
     stack = deploy(Queue=QUEUE, QueuePolicy=queue_policy("Queue", TLS_ONLY), Function=sender)
-    answer = engine.client("lambda").invoke(FunctionName=stack.resources["Function"])["Payload"].read().decode()
+    answer = (
+        engine.client("lambda")
+        .invoke(FunctionName=stack.resources["Function"])["Payload"]
+        .read()
+        .decode()
+    )
     assert answer == "3" if allowed == "sqs:SendMessage" else "AccessDenied" in answer
     (asked,) = (each for each in engine.asked() if each.role == stack.resources["FunctionRole"])
     assert (asked.action, asked.allowed) == ("sqs:SendMessage", allowed == "sqs:SendMessage")

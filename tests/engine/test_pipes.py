@@ -4,7 +4,18 @@ import pytest
 
 from local.local_aws import LocalAws, Stack
 from tests.engine.conftest import Deploy
-from tests.engine.support import QUEUE, Resource, attribute, bus, from_rule, messages, needed, queue_policy, rule, until
+from tests.engine.support import (
+    QUEUE,
+    Resource,
+    attribute,
+    bus,
+    from_rule,
+    messages,
+    needed,
+    queue_policy,
+    rule,
+    until,
+)
 from tests.engine.test_resources import HOME, table
 
 PUT = ("events:PutEvents", "Bus")
@@ -13,14 +24,29 @@ SEND = ("sqs:SendMessage", "Dlq")
 
 def piped(*actions: tuple[str, str]) -> dict[str, Resource]:
     """A table, a pipe from its stream to a bus with these permissions, a queue of events and a dead-letter queue."""
-    allowed = [{"Effect": "Allow", "Action": action, "Resource": attribute(to)} for action, to in actions]
-    trust = {"Effect": "Allow", "Principal": {"Service": "pipes.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    allowed = [
+        {"Effect": "Allow", "Action": action, "Resource": attribute(to)} for action, to in actions
+    ]
+    trust = {
+        "Effect": "Allow",
+        "Principal": {"Service": "pipes.amazonaws.com"},
+        "Action": "sts:AssumeRole",
+    }
     role = {
         "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [trust]},
-        "Policies": [{"PolicyName": "pipe", "PolicyDocument": {"Version": "2012-10-17", "Statement": allowed}}],
+        "Policies": [
+            {
+                "PolicyName": "pipe",
+                "PolicyDocument": {"Version": "2012-10-17", "Statement": allowed},
+            }
+        ],
     }
     pattern = {"eventName": ["INSERT"], "dynamodb": {"NewImage": {"region": {"S": ["here"]}}}}
-    stream = {"StartingPosition": "LATEST", "MaximumRetryAttempts": 1, "DeadLetterConfig": {"Arn": attribute("Dlq")}}
+    stream = {
+        "StartingPosition": "LATEST",
+        "MaximumRetryAttempts": 1,
+        "DeadLetterConfig": {"Arn": attribute("Dlq")},
+    }
     image = "$.dynamodb.NewImage"
     event = {"Source": "outbox", "DetailType": f"{image}.type.S", "Time": f"{image}.time.S"}
     pipe = {
@@ -42,14 +68,22 @@ def piped(*actions: tuple[str, str]) -> dict[str, Resource]:
         "Dlq": QUEUE,
         "Rule": rule({"Arn": attribute("Queue")}),
         "QueuePolicy": queue_policy("Queue", from_rule()),
-        "Table": table("GlobalTable", Replicas=[HOME], StreamSpecification={"StreamViewType": "NEW_IMAGE"}),
+        "Table": table(
+            "GlobalTable", Replicas=[HOME], StreamSpecification={"StreamViewType": "NEW_IMAGE"}
+        ),
         "Role": {"Type": "AWS::IAM::Role", "Properties": role},
         "Pipe": {"Type": "AWS::Pipes::Pipe", "Properties": pipe},
     }
 
 
 def write(cloud: LocalAws, stack: Stack, key: str, **changes: str) -> None:
-    item = {"region": "here", "type": "Ride", "time": "2026-01-02T03:04:05Z", "ride": "1", "key": key}
+    item = {
+        "region": "here",
+        "type": "Ride",
+        "time": "2026-01-02T03:04:05Z",
+        "ride": "1",
+        "key": key,
+    }
     values = {name: {"S": value} for name, value in (item | changes).items()}
     cloud.client("dynamodb").put_item(TableName=stack.resources["Table"], Item=values)
 
@@ -65,11 +99,17 @@ def test_what_is_written_to_the_table_is_put_on_the_bus(engine: LocalAws, deploy
     [message] = until(lambda: messages(engine, stack), timeout=2.5)
     event = message["body"]
     assert event["detail"] == {"ride": "1"}
-    assert (event["source"], event["detail-type"], event["time"]) == ("outbox", "Ride", "2026-01-02T03:04:05Z")
+    assert (event["source"], event["detail-type"], event["time"]) == (
+        "outbox",
+        "Ride",
+        "2026-01-02T03:04:05Z",
+    )
 
 
 @pytest.mark.parametrize(
-    ("allowed", "arrived", "given_up"), [([PUT, SEND], 2, 1), ([SEND], 0, 3)], ids=["refused", "forbidden"]
+    ("allowed", "arrived", "given_up"),
+    [([PUT, SEND], 2, 1), ([SEND], 0, 3)],
+    ids=["refused", "forbidden"],
 )
 def test_a_record_that_the_bus_does_not_take_ends_in_the_pipes_queue(
     engine: LocalAws, deploy: Deploy, allowed: list[tuple[str, str]], arrived: int, given_up: int
@@ -82,4 +122,6 @@ def test_a_record_that_the_bus_does_not_take_ends_in_the_pipes_queue(
     assert len(messages(engine, stack)) == arrived
     notes = [message["body"] for message in messages(engine, stack, "Dlq")]
     assert [note["context"]["condition"] for note in notes] == ["RetryAttemptsExhausted"] * given_up
-    assert all(note["DDBStreamBatchInfo"]["streamArn"].startswith("arn:aws:dynamodb:") for note in notes)
+    assert all(
+        note["DDBStreamBatchInfo"]["streamArn"].startswith("arn:aws:dynamodb:") for note in notes
+    )

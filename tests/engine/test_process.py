@@ -32,7 +32,9 @@ with LocalAws() as cloud:
 
 
 def processes_in(folder: Path) -> list[str]:
-    listing = subprocess.run(["/bin/ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(
+        ["/bin/ps", "-eo", "args"], capture_output=True, text=True, check=True
+    ).stdout
     return [line for line in listing.splitlines() if str(folder) in line]
 
 
@@ -59,7 +61,9 @@ def test_nothing_is_left_when_the_block_ends_in_an_error() -> None:
 
 def test_the_engine_ends_with_the_process_that_started_it() -> None:
     """When that process is killed, the engine ends by itself and removes its folder."""
-    with subprocess.Popen([sys.executable, "-c", STAYS], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", STAYS], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         port, folder = parent.stdout.readline().split()
         parent.send_signal(signal.SIGKILL)
@@ -70,11 +74,14 @@ def test_the_engine_ends_with_the_process_that_started_it() -> None:
 def test_functions_see_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables of the shell that started the engine do not reach functions; variables of the engine do.
 
-    Waiting names the unfinished work when its time is over; after a reset there are no events and no stacks.
+    Waiting names the unfinished work when its time is over; after a reset there are no events and
+    no stacks.
     """
     monkeypatch.setenv("SECRET_OF_THE_SHELL", "x")
     with LocalAws(variables={"GIVEN": "y"}) as cloud:
-        stack = cloud.deploy_fast("environment", template({"Function": function("return dict(os.environ)")}))
+        stack = cloud.deploy_fast(
+            "environment", template({"Function": function("return dict(os.environ)")})
+        )
         answer = cloud.client("lambda").invoke(FunctionName=stack.resources["Function"])
         variables = json.loads(answer["Payload"].read())
         assert "SECRET_OF_THE_SHELL" not in variables
@@ -93,7 +100,10 @@ def test_a_failed_deployment_names_the_resource(engine: LocalAws, name: str) -> 
     broken = {"Type": "AWS::Events::Archive", "Properties": {"SourceArn": "x", "EventPattern": "{"}}
     engine.deploy_fast(name, template({"Bus": bus()}))
     for archive in ("First", "Second"):
-        with pytest.raises(EngineError, match=rf"^update_stack of {name} failed: {archive} \(AWS::Events::Archive\): "):
+        with pytest.raises(
+            EngineError,
+            match=rf"^update_stack of {name} failed: {archive} \(AWS::Events::Archive\): ",
+        ):
             engine.deploy_fast(name, template({"Bus": bus(), archive: broken}))
 
 
@@ -110,10 +120,16 @@ def test_an_engine_that_cannot_start_says_why(python: str, reason: str) -> None:
         pass
 
 
-def test_a_build_is_repeated_only_when_something_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_is_repeated_only_when_something_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A source that changed, and a build by another program, lead to one more build each."""
     built = tmp_path / ".aws-sam" / "build" / "template.yaml"
-    sources = [tmp_path / "template.yaml", tmp_path / "samconfig.toml", tmp_path / "layers" / "module.py"]
+    sources = [
+        tmp_path / "template.yaml",
+        tmp_path / "samconfig.toml",
+        tmp_path / "layers" / "module.py",
+    ]
     for file in (built, *sources):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()

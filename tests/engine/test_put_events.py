@@ -2,7 +2,17 @@ from datetime import UTC, datetime
 
 from local.local_aws import LocalAws
 from tests.engine.conftest import Deploy
-from tests.engine.support import QUEUE, attribute, bus, entry, from_rule, messages, needed, queue_policy, rule
+from tests.engine.support import (
+    QUEUE,
+    attribute,
+    bus,
+    entry,
+    from_rule,
+    messages,
+    needed,
+    queue_policy,
+    rule,
+)
 
 LONG_AGO = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -15,14 +15,19 @@ print(json.dumps({"received": count, "time": time.time(), "process": os.getpid()
 RETRY_DELAYS_AND_TWICE_AS_LONG: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
-def processed(cloud: LocalAws, deploy: Deploy, ending: str, *, sent: int = 1, receives: int = 1) -> tuple[Stack, Any]:
+def processed(
+    cloud: LocalAws, deploy: Deploy, ending: str, *, sent: int = 1, receives: int = 1
+) -> tuple[Stack, Any]:
     """Send messages to a queue whose function ends like this; return the stack, and the function's prints."""
     redrive = {"deadLetterTargetArn": attribute("Queue"), "maxReceiveCount": receives}
     types = {"FunctionResponseTypes": ["ReportBatchItemFailures"], "BatchSize": 1}
     event = {"Type": "SQS", "Properties": {"Queue": attribute("Source"), **types}}
     stack = deploy(
         Queue=QUEUE,
-        Source={"Type": "AWS::SQS::Queue", "Properties": {"VisibilityTimeout": 3600, "RedrivePolicy": redrive}},
+        Source={
+            "Type": "AWS::SQS::Queue",
+            "Properties": {"VisibilityTimeout": 3600, "RedrivePolicy": redrive},
+        },
         Function=function(f"{PRINTS}{ending}", Events={"Messages": event}),
     )
     entries = [{"Id": str(number), "MessageBody": '{"ride": 1}'} for number in range(sent)]
@@ -36,16 +41,22 @@ def processed(cloud: LocalAws, deploy: Deploy, ending: str, *, sent: int = 1, re
     ['return {"batchItemFailures": [{"itemIdentifier": record["messageId"]}]}', "os._exit(1)"],
     ids=["reported as failed", "process died"],
 )
-def test_a_failed_message_comes_back_soon_and_later_each_time(engine: LocalAws, deploy: Deploy, ending: str) -> None:
+def test_a_failed_message_comes_back_soon_and_later_each_time(
+    engine: LocalAws, deploy: Deploy, ending: str
+) -> None:
     """Despite a visibility timeout of an hour it is soon received again, up to maxReceiveCount, and then moved on."""
     stack, runs = processed(engine, deploy, ending, receives=6)
     assert [run["received"] for run in runs] == [1, 2, 3, 4, 5, 6]
     pauses = [after["time"] - before["time"] for before, after in itertools.pairwise(runs)]
-    assert all(pause >= least for pause, least in zip(pauses, RETRY_DELAYS_AND_TWICE_AS_LONG, strict=True))
+    assert all(
+        pause >= least for pause, least in zip(pauses, RETRY_DELAYS_AND_TWICE_AS_LONG, strict=True)
+    )
     assert [message["body"] for message in messages(engine, stack)] == [{"ride": 1}]
 
 
-def test_messages_in_hand_stay_hidden_and_processes_are_few(engine: LocalAws, deploy: Deploy) -> None:
+def test_messages_in_hand_stay_hidden_and_processes_are_few(
+    engine: LocalAws, deploy: Deploy
+) -> None:
     """Ten messages are run once each by two processes, however long each takes."""
     _, runs = processed(engine, deploy, "time.sleep(0.2)", sent=10)
     assert [run["received"] for run in runs] == [1] * 10

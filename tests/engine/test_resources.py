@@ -13,7 +13,9 @@ from local.local_aws import LocalAws
 from tests.engine.conftest import Deploy
 from tests.engine.support import QUEUE, function, needed, template
 
-CASES: Final[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("resources.yaml").read_text(encoding="utf-8"))
+CASES: Final[dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("resources.yaml").read_text(encoding="utf-8")
+)
 HOME: Final = {"Region": {"Ref": "AWS::Region"}}
 AWAY: Final = {"Region": "us-west-2"}
 
@@ -22,10 +24,16 @@ AWAY: Final = {"Region": "us-west-2"}
 @pytest.mark.parametrize("case", CASES)
 def test_a_template_may_hold_it(engine: LocalAws, deploy: Deploy, case: str) -> None:
     """A stack with such resources is created, updated with a change, and deleted."""
-    resources, (service, operation, request, expression) = CASES[case]["resources"], CASES[case]["seen"]
+    resources, (service, operation, request, expression) = (
+        CASES[case]["resources"],
+        CASES[case]["seen"],
+    )
     for more in ({}, {"More": QUEUE}):
         stack = deploy(**resources, **more)
-        filled = {name: stack.resources.get(value.removeprefix("$"), value) for name, value in request.items()}
+        filled = {
+            name: stack.resources.get(value.removeprefix("$"), value)
+            for name, value in request.items()
+        }
         assert jmespath.search(expression, getattr(engine.client(service), operation)(**filled))
     engine.delete_stack(stack.name)
 
@@ -40,7 +48,9 @@ def table(kind: str, **properties: Any) -> Any:
 
 
 @needed("table_resources")
-def test_a_global_table_is_in_every_region_of_its_replicas(engine: LocalAws, deploy: Deploy) -> None:
+def test_a_global_table_is_in_every_region_of_its_replicas(
+    engine: LocalAws, deploy: Deploy
+) -> None:
     """An item written in one region is read in the other, and survives an update that removes a replica."""
     stack = deploy(Table=table("GlobalTable", Replicas=[HOME, AWAY]))
     name = stack.resources["Table"]
@@ -60,7 +70,10 @@ def test_an_update_of_a_nested_stack_keeps_the_attributes_of_what_it_leaves(
 ) -> None:
     """`Fn::GetAtt` of an unchanged resource gives the same value after another resource of its stack has changed."""
     group = {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": f"/{name}"}}
-    queue = {"Type": "AWS::SQS::Queue", "Properties": {"MessageRetentionPeriod": {"Ref": "Seconds"}}}
+    queue = {
+        "Type": "AWS::SQS::Queue",
+        "Properties": {"MessageRetentionPeriod": {"Ref": "Seconds"}},
+    }
     inner = {
         "Parameters": {"Seconds": {"Type": "Number"}},
         "Resources": {"Group": group, "Queue": queue},
@@ -87,7 +100,9 @@ def test_a_role_belongs_to_one_region(engine: LocalAws, name: str) -> None:
         properties = {"AssumeRolePolicyDocument": document, "Description": description}
         body = template({"Role": {"Type": "AWS::IAM::Role", "Properties": properties}})
         regions = ("us-east-1", "us-west-2")
-        return [engine.deploy_fast(name, body, region=region).resources["Role"] for region in regions]
+        return [
+            engine.deploy_fast(name, body, region=region).resources["Role"] for region in regions
+        ]
 
     made = roles("first")
     assert len(set(made)) == 2
@@ -98,10 +113,15 @@ def test_a_role_belongs_to_one_region(engine: LocalAws, name: str) -> None:
 def test_a_route_of_the_document_reaches_its_function(engine: LocalAws, deploy: Deploy) -> None:
     """A path and method of the API call their function with the path's parameters; another method does not."""
     body = 'return {"statusCode": 201, "body": json.dumps([event["routeKey"], event["pathParameters"]["ride"]])}'
-    route = {"Type": "HttpApi", "Properties": {"ApiId": {"Ref": "Api"}, "Path": "/rides/{ride}", "Method": "put"}}
+    route = {
+        "Type": "HttpApi",
+        "Properties": {"ApiId": {"Ref": "Api"}, "Path": "/rides/{ride}", "Method": "put"},
+    }
     api = {"Type": "AWS::Serverless::HttpApi", "Properties": {}}
     stack = deploy(Api=api, Function=function(body, Events={"Ride": route}))
     url = f"{engine.endpoint_url}/_aws/execute-api/{stack.resources['Api']}/$default/rides/7"
-    put, delete = (URLLib3Session().send(AWSRequest(method, url).prepare()) for method in ("PUT", "DELETE"))
+    put, delete = (
+        URLLib3Session().send(AWSRequest(method, url).prepare()) for method in ("PUT", "DELETE")
+    )
     assert (put.status_code, put.text) == (201, '["PUT /rides/{ride}", "7"]')
     assert delete.status_code == 404

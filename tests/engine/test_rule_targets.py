@@ -7,7 +7,18 @@ import pytest
 from local.local_aws import LocalAws, Stack
 from tests.engine import support
 from tests.engine.conftest import Deploy
-from tests.engine.support import QUEUE, Resource, attribute, bus, from_rule, messages, needed, put, queue_policy, rule
+from tests.engine.support import (
+    QUEUE,
+    Resource,
+    attribute,
+    bus,
+    from_rule,
+    messages,
+    needed,
+    put,
+    queue_policy,
+    rule,
+)
 
 PRINTS = 'print(json.dumps(event["detail"]))'
 GROUP_ARN = {"Fn::Sub": "arn:aws:logs:${AWS::Region}:${AWS::AccountId}:log-group:${Group}"}
@@ -74,7 +85,10 @@ def queued(cloud: LocalAws, stack: Stack) -> list[Any]:
 def logged(cloud: LocalAws, stack: Stack) -> list[Any]:
     """Return the details of the log group's events, each of which is one line with all that other targets get."""
     events = [json.loads(line) for line in support.lines(cloud, stack.resources["Group"])]
-    assert all({"id", "time", "source", "detail-type", "region", "account"} <= event.keys() for event in events)
+    assert all(
+        {"id", "time", "source", "detail-type", "region", "account"} <= event.keys()
+        for event in events
+    )
     return [event["detail"] for event in events]
 
 
@@ -83,7 +97,12 @@ def logged(cloud: LocalAws, stack: Stack) -> list[Any]:
     ("target", "allowed", "seen", "more"),
     [
         ("Function", {"Permission": support.PERMISSION}, support.records, {}),
-        ("Queue", {"QueuePolicy": queue_policy("Queue", from_rule(), support.TLS_ONLY)}, queued, {}),
+        (
+            "Queue",
+            {"QueuePolicy": queue_policy("Queue", from_rule(), support.TLS_ONLY)},
+            queued,
+            {},
+        ),
         (GROUP_ARN, {"LogsPolicy": LOGS_POLICY}, logged, {"Group": LOG_GROUP}),
     ],
     ids=["function", "queue", "log-group"],
@@ -103,4 +122,7 @@ def test_a_target_takes_only_what_its_policy_allows(
     engine.wait_until_quiet()
     assert sorted(detail["ride"] for detail in seen(engine, stack)) == list(range(1, 20))
     [message] = messages(engine, stack, "Dlq")
-    assert (message["body"]["detail"], message["attributes"]["ERROR_CODE"]) == ({"ride": 0}, "NO_PERMISSIONS")
+    assert (message["body"]["detail"], message["attributes"]["ERROR_CODE"]) == (
+        {"ride": 0},
+        "NO_PERMISSIONS",
+    )

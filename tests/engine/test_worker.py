@@ -26,11 +26,17 @@ def test_an_exception_leaves_the_process_alive(engine: LocalAws, deploy: Deploy)
 
     An answer that JSON cannot hold is an error, too.
     """
-    body = 'if event == 1: raise KeyError("no such ride")\nreturn object() if event else os.getpid()'
+    body = (
+        'if event == 1: raise KeyError("no such ride")\nreturn object() if event else os.getpid()'
+    )
     stack = deploy(Function=function(body))
     before = call(engine, stack, 0)
     kind, error = call(engine, stack, 1)
-    assert (kind, error["errorType"], error["errorMessage"]) == ("Unhandled", "KeyError", "'no such ride'")
+    assert (kind, error["errorType"], error["errorMessage"]) == (
+        "Unhandled",
+        "KeyError",
+        "'no such ride'",
+    )
     assert "in handler" in error["stackTrace"][0]
     assert call(engine, stack, 2)[1]["errorType"] == "Runtime.MarshalError"
     assert call(engine, stack, 0) == before
@@ -52,10 +58,16 @@ def test_the_death_of_a_process_fails_the_invocation(
     engine: LocalAws, deploy: Deploy, body: str, kind: str, message: str
 ) -> None:
     """A process that exits, is killed or overruns the timeout is a failed invocation with a log; the next one runs."""
-    stack = deploy(Function=function(f'print("began")\nif event:\n    {body}\nreturn "fine"', Timeout=1))
+    stack = deploy(
+        Function=function(f'print("began")\nif event:\n    {body}\nreturn "fine"', Timeout=1)
+    )
     assert call(engine, stack, 0) == (None, "fine")
     failed, error = call(engine, stack, 1)
-    assert (failed, error["errorType"], message in error["errorMessage"]) == ("Unhandled", kind, True)
+    assert (failed, error["errorType"], message in error["errorMessage"]) == (
+        "Unhandled",
+        kind,
+        True,
+    )
     assert call(engine, stack, 0) == (None, "fine")
     assert log(engine, stack).count("began") == 3
 
@@ -95,13 +107,25 @@ FILES: Final = {
 
 
 @needed("worker")
-def test_the_functions_own_module_wins_over_a_layers(engine: LocalAws, tmp_path: Path, name: str) -> None:
+def test_the_functions_own_module_wins_over_a_layers(
+    engine: LocalAws, tmp_path: Path, name: str
+) -> None:
     """Where function and layer have a module of one name, the function's is imported, as from /var/task on AWS."""
     for file, text in FILES.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
-    code = {"Runtime": "python3.13", "Handler": "index.handler", "CodeUri": "code", "Layers": [{"Ref": "Layer"}]}
+    code = {
+        "Runtime": "python3.13",
+        "Handler": "index.handler",
+        "CodeUri": "code",
+        "Layers": [{"Ref": "Layer"}],
+    }
     layer = {"Type": "AWS::Serverless::LayerVersion", "Properties": {"ContentUri": "layer"}}
-    body = template({"Layer": layer, "Function": {"Type": "AWS::Serverless::Function", "Properties": code}})
+    body = template(
+        {"Layer": layer, "Function": {"Type": "AWS::Serverless::Function", "Properties": code}}
+    )
     (tmp_path / "template.json").write_text(json.dumps(body))
-    assert call(engine, engine.deploy_fast(name, tmp_path / "template.json"))[1] == ["function", "layer"]
+    assert call(engine, engine.deploy_fast(name, tmp_path / "template.json"))[1] == [
+        "function",
+        "layer",
+    ]

@@ -21,7 +21,9 @@ class FunctionBooks(Books):
     def __init__(self, troubles: Troubles | None = None) -> None:
         super().__init__(troubles)
         self.dynamodb = FakeDynamoDB({"gateway": ("idempotencyKey",)})
-        settings = simulated_gateway.Settings(simulated_gateway_table="gateway", aws_region="us-east-1")
+        settings = simulated_gateway.Settings(
+            simulated_gateway_table="gateway", aws_region="us-east-1"
+        )
         self.transport = FaultyTransport(self.dynamodb)
         self._handler = simulated_gateway.make_handler(settings, self.transport)
 
@@ -31,19 +33,36 @@ class FunctionBooks(Books):
 
     def finish(self, request: Request) -> Reply:
         """Send a request that changes something."""
-        return self.send("POST", request.path, json.dumps(request.body), {"idempotency-key": request.key})
+        return self.send(
+            "POST", request.path, json.dumps(request.body), {"idempotency-key": request.key}
+        )
 
     def look_up(self, path: str, query: Mapping[str, list[str]]) -> Reply:
         """Ask a question; the ledger is read from the table."""
         if path != "/ledger":
             return self.send("GET", path, query=urlencode(query, doseq=True))
         items: Any = map(marshalling.values, self.dynamodb.all("gateway"))
-        return Reply(200, {"payments": [each for item in items for each in item.get("payments", ())]})
+        return Reply(
+            200, {"payments": [each for item in items for each in item.get("payments", ())]}
+        )
 
-    def send(self, method: str, path: str, body: str = "", headers: Mapping[str, str] = {}, query: str = "") -> Reply:
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: str = "",
+        headers: Mapping[str, str] = {},
+        query: str = "",
+    ) -> Reply:
         """Send any request, as a function URL hands it to the function."""
         http = {"method": method, "path": path}
-        event = {"version": "2.0", "rawPath": path, "rawQueryString": query, "headers": headers, "body": body}
+        event = {
+            "version": "2.0",
+            "rawPath": path,
+            "rawQueryString": query,
+            "headers": headers,
+            "body": body,
+        }
         answer = self._handler({**event, "requestContext": {"http": http}}, Invocation(epoch_ms))
         return Reply(answer["statusCode"], json.loads(answer["body"]))
 
@@ -60,7 +79,9 @@ class FakeGateway(HttpGateway):
     """
 
     def __init__(self, books: Books | None = None, *, forgotten: float = 0.0) -> None:
-        super().__init__("http://127.0.0.1:9", clock=lambda: 0, sleep=lambda _: None, jitter=lambda: 0.0)
+        super().__init__(
+            "http://127.0.0.1:9", clock=lambda: 0, sleep=lambda _: None, jitter=lambda: 0.0
+        )
         self.books = books or Books(Troubles(forgotten=forgotten))
         self.away = False
         self.asked: list[str] = []
@@ -76,10 +97,14 @@ class FakeGateway(HttpGateway):
         payments: list[dict[str, Any]] = self.books.look_up("/ledger", {}).body["payments"]
         return payments
 
-    def _send(self, method: str, path: str, key: str | None, content: bytes | None) -> tuple[int, bytes]:
+    def _send(
+        self, method: str, path: str, key: str | None, content: bytes | None
+    ) -> tuple[int, bytes]:
         return self.sent(method, path, key, content)
 
-    def answer(self, method: str, path: str, key: str | None, content: bytes | None) -> tuple[int, bytes]:
+    def answer(
+        self, method: str, path: str, key: str | None, content: bytes | None
+    ) -> tuple[int, bytes]:
         """Have what was told to happen take place, and answer a request."""
         if self.away:
             raise GatewayUnavailableError("nobody is there")

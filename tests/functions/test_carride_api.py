@@ -28,20 +28,34 @@ def test_a_ride_runs_to_its_end(world: World) -> None:
     changed = world.change(order_id, "changeDestination", 2, destination="sector_09", price=2000)
     assert (changed.body["destination"], changed.body["price"]) == ("sector_09", 2000)
     assert world.change(order_id, "start", 3).body["status"] == "started"
-    assert world.change(order_id, "complete", 4).body == {**changed.body, "status": "completed", "version": 5}
+    assert world.change(order_id, "complete", 4).body == {
+        **changed.body,
+        "status": "completed",
+        "version": 5,
+    }
     events = world.outbox()
     types = ["Created", "Accepted", "DestinationChanged", "Started", "Completed"]
     assert [event.type for event in events] == [f"CarRide{each}" for each in types]
-    assert (events[2].payload["previousDestination"], events[2].payload["previousPrice"]) == ("sector_03", 1250)
+    assert (events[2].payload["previousDestination"], events[2].payload["previousPrice"]) == (
+        "sector_03",
+        1250,
+    )
 
 
 def test_a_ride_has_a_hundred_versions_and_its_end_is_among_them(world: World) -> None:
     """However often the destination has changed, the ride can still be completed."""
     order_id = world.booked()
     world.put("bookings", world.item("bookings", order_id) | {"version": 96})
-    assert world.change(order_id, "changeDestination", 96, destination="sector_09", price=1).status == 200
+    assert (
+        world.change(order_id, "changeDestination", 96, destination="sector_09", price=1).status
+        == 200
+    )
     refused = world.change(order_id, "changeDestination", 97, destination="sector_08", price=1)
-    assert (refused.status, refused.problem, refused.body["version"]) == (409, "too-many-changes", 97)
+    assert (refused.status, refused.problem, refused.body["version"]) == (
+        409,
+        "too-many-changes",
+        97,
+    )
     for version, action in enumerate(("accept", "start", "complete"), start=97):
         assert world.change(order_id, action, version).status == 200
     assert world.items("bookings")[0]["version"] == 100
@@ -49,7 +63,12 @@ def test_a_ride_has_a_hundred_versions_and_its_end_is_among_them(world: World) -
 
 @pytest.mark.parametrize(
     ("header", "xray", "trace"),
-    [(TRACE, XRAY[:-1] + "0", TRACE), ("", XRAY, TRACE), (TRACE.upper(), XRAY, TRACE), ("nonsense", "", None)],
+    [
+        (TRACE, XRAY[:-1] + "0", TRACE),
+        ("", XRAY, TRACE),
+        (TRACE.upper(), XRAY, TRACE),
+        ("nonsense", "", None),
+    ],
 )
 def test_events_carry_the_trace_of_the_request(
     world: World, monkeypatch: pytest.MonkeyPatch, header: str, xray: str, trace: str | None
@@ -76,14 +95,16 @@ def test_a_request_costs_one_transaction_and_its_copies_get_its_answer(world: Wo
     world.spent()
     assert world.book() == booked.replayed()
     assert world.spent() == ["TransactWriteItems"]
-    assert world.change(order_id, "accept", 1) == accepted.replayed()  # though its version is stale by now
+    # Though its version is stale by now.
+    assert world.change(order_id, "accept", 1) == accepted.replayed()
     assert len(world.outbox()) == 3
 
 
 def test_a_fenced_region_reads_and_writes_nothing(world: World) -> None:
     """Within five seconds of a fence every write is a 503 with Retry-After and stores nothing; reads are answered.
 
-    The fence is read once in five seconds, and never in a stack without a peer. A write that cannot read it is refused.
+    The fence is read once in five seconds, and never in a stack without a peer. A write that cannot
+    read it is refused.
     """
     world.restart(replace(SETTINGS, stack_role="primary"))
     order_id = world.booked()
@@ -93,8 +114,16 @@ def test_a_fenced_region_reads_and_writes_nothing(world: World) -> None:
     world.clock.advance(KNOWN_FOR.total_seconds())
     stored = [world.items(table) for table in STORED]
     simulation = request("POST", "/carrides/simulate", {"rides": 5}, key="other")
-    for answer in (world.change(order_id, "start", 2), world.book(key="other"), world.ask(simulation)):
-        assert (answer.status, answer.problem, answer.headers["Retry-After"]) == (503, "unavailable", "30")
+    for answer in (
+        world.change(order_id, "start", 2),
+        world.book(key="other"),
+        world.ask(simulation),
+    ):
+        assert (answer.status, answer.problem, answer.headers["Retry-After"]) == (
+            503,
+            "unavailable",
+            "30",
+        )
     assert [world.items(table) for table in STORED] == stored
     listed = world.ask(request("GET", "/carrides", query={"customer": "customer_a"}))
     assert [ride["orderID"] for ride in listed.body["rides"]] == [order_id]
@@ -121,10 +150,12 @@ def test_another_request_under_the_same_key_is_refused(world: World) -> None:
     """A key that was used is refused for another price, another action, or a change of the ride."""
     without = {name: value for name, value in BOOKING.items() if name != "passengers"}
     booked = world.ask(request("POST", "/carrides", without, key="same"))
-    assert world.book(key="same", passengers=1) == booked.replayed()  # the default is the same request
+    # The default is the same request.
+    assert world.book(key="same", passengers=1) == booked.replayed()
     order_id = booked.body["orderID"]
     assert world.change(order_id, "accept", 1).status == 200
-    started = world.change(order_id, "start", 1, key=f"{order_id}-accept-1")  # the fields of the change under that key
+    # The fields of the change under that key.
+    started = world.change(order_id, "start", 1, key=f"{order_id}-accept-1")
     others = [world.book(key="same"), world.change(order_id, "cancel", 2, key="same"), started]
     assert {other.problem for other in others} == {"idempotency-key-reused"}
     assert [ride["version"] for ride in world.items("bookings")] == [2]
@@ -133,8 +164,13 @@ def test_another_request_under_the_same_key_is_refused(world: World) -> None:
 def test_callers_do_not_share_keys(world: World) -> None:
     """Two callers that choose the same key book two rides; one role's sessions are one caller."""
     users = ("AROAEXAMPLE1:monday", "AROAEXAMPLE1:tuesday", "AROAEXAMPLE2:monday")
-    pool = ({"userId": "AROAEXAMPLE3:C", "cognitoIdentity": {"identityId": identity}} for identity in ("a", "b"))
-    callers: list[Any] = [{"iam": {"userId": user}} for user in users] + [{"iam": identity} for identity in pool]
+    pool = (
+        {"userId": "AROAEXAMPLE3:C", "cognitoIdentity": {"identityId": identity}}
+        for identity in ("a", "b")
+    )
+    callers: list[Any] = [{"iam": {"userId": user}} for user in users] + [
+        {"iam": identity} for identity in pool
+    ]
     callers.append({"jwt": {"claims": {"sub": "AROAEXAMPLE1"}}})
     rides = [world.book(authorizer=caller).body["orderID"] for caller in callers]
     assert rides[0] == rides[1]
@@ -144,7 +180,9 @@ def test_callers_do_not_share_keys(world: World) -> None:
 def test_a_forgotten_key_books_no_second_ride(world: World) -> None:
     """If the record of a key is gone, its ride refuses a second booking."""
     world.book()
-    world.dynamodb.delete_item(TableName="idempotency", Key={"idempotencyKey": {"S": "carride-api#anyone#key-1"}})
+    world.dynamodb.delete_item(
+        TableName="idempotency", Key={"idempotencyKey": {"S": "carride-api#anyone#key-1"}}
+    )
     world.restart()
     assert world.book().problem == "idempotency-key-forgotten"
     assert len(world.items("bookings")) == len(world.outbox()) == 1
@@ -157,7 +195,11 @@ def test_a_change_that_was_overtaken_is_stale(world: World) -> None:
     answer = world.change(order_id, "accept", 1)
     assert (answer.problem, answer.body["version"]) == ("stale-version", 2)
     created, cancelled = world.outbox()
-    assert (created.type, cancelled.type, cancelled.payload["reason"]) == ("CarRideCreated", "CarRideCancelled", "x")
+    assert (created.type, cancelled.type, cancelled.payload["reason"]) == (
+        "CarRideCreated",
+        "CarRideCancelled",
+        "x",
+    )
 
 
 def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> None:
@@ -184,7 +226,10 @@ def test_a_ride_is_read_from_the_read_model(world: World) -> None:
     world.flow()
     answer = world.read(order_id)
     assert (answer.status, answer.body["status"], answer.body["version"]) == (200, "accepted", 2)
-    assert [entry["type"] for entry in answer.body["timeline"]][:2] == ["CarRideCreated", "CarRideAccepted"]
+    assert [entry["type"] for entry in answer.body["timeline"]][:2] == [
+        "CarRideCreated",
+        "CarRideAccepted",
+    ]
 
 
 def simulate(world: World, key: str = "key-1", **body: Any) -> Answer:
@@ -208,7 +253,9 @@ def test_a_simulation_is_started_once(world: World) -> None:
 def test_the_defaults_of_a_simulation_are_filled_in(world: World) -> None:
     """By default ten rides are simulated with a seed from the key; given settings are kept."""
     asked = {"mode": "predefined", "duration": 60.0, "rate": 5.0, "seed": 7}
-    one, two, three = (simulate(world, key, **body).body for key, body in (("a", {}), ("b", {}), ("c", asked)))
+    one, two, three = (
+        simulate(world, key, **body).body for key, body in (("a", {}), ("b", {}), ("c", asked))
+    )
     assert (one["rides"], one["duration"]) == (10, None)
     assert one["seed"] != two["seed"]
     assert three.items() >= {**asked, "rides": None}.items()

@@ -32,31 +32,51 @@ def table() -> list[tuple[str, str, str]]:
     head, *rows = re.findall(r"^\| (.*) \|$", section, re.MULTILINE)
     whos = head.split(" | ")[1:]
     cells = [row.split(" | ") for row in rows if not row.startswith("-")]
-    return [(row[0].strip("`"), who, cell) for row in cells for who, cell in zip(whos, row[1:], strict=True)]
+    return [
+        (row[0].strip("`"), who, cell)
+        for row in cells
+        for who, cell in zip(whos, row[1:], strict=True)
+    ]
 
 
-def ask(world: World, action: str, who: str, ride: str, version: int, customer: str = "customer_a") -> Answer:
+def ask(
+    world: World, action: str, who: str, ride: str, version: int, customer: str = "customer_a"
+) -> Answer:
     """Ask for something, as somebody."""
-    caller: dict[str, Any] = {"authorizer": BY_TOKEN.get(who), "key": f"{action}-{who}-{ride}".replace(" ", "-")}
+    caller: dict[str, Any] = {
+        "authorizer": BY_TOKEN.get(who),
+        "key": f"{action}-{who}-{ride}".replace(" ", "-"),
+    }
     if action == "list":
         return world.ask(request("GET", "/carrides", query={"customer": customer}, **caller))
     method, path, body = {
         "book": ("POST", "/carrides", BOOKING),
         "read": ("GET", f"/carrides/{ride}", None),
         "simulate": ("POST", "/carrides/simulate", {}),
-    }.get(action, ("PUT", f"/carrides/{ride}", {"action": action, "version": version, **FIELDS.get(action, {})}))
+    }.get(
+        action,
+        (
+            "PUT",
+            f"/carrides/{ride}",
+            {"action": action, "version": version, **FIELDS.get(action, {})},
+        ),
+    )
     return world.ask(request(method, path, body, **caller))
 
 
 @pytest.mark.parametrize("action", sorted({action for action, _, _ in table()}))
 def test_each_caller_may_do_what_the_page_says(world: World, action: str) -> None:
     """The API answers as the table says; a ride that a caller may not see is as unknown as one that does not exist."""
-    for number, (who, cell) in enumerate((who, cell) for each, who, cell in table() if each == action):
+    for number, (who, cell) in enumerate(
+        (who, cell) for each, who, cell in table() if each == action
+    ):
         is_local = who not in BY_TOKEN
         world.restart(SETTINGS if is_local else DEV)
         owner = None if is_local else BY_TOKEN["the owner"]
         customer = f"customer_{number}"
-        ride = world.book(key=f"booking-{number}", authorizer=owner, customerID=customer).body["orderID"]
+        ride = world.book(key=f"booking-{number}", authorizer=owner, customerID=customer).body[
+            "orderID"
+        ]
         version = 1
         for step in BEFORE.get(action, ()):
             version = ask(world, step, who if is_local else "staff", ride, version).body["version"]
@@ -67,15 +87,22 @@ def test_each_caller_may_do_what_the_page_says(world: World, action: str) -> Non
         assert answer.status in ANSWERS[cell], who
         if cell == "404":
             unknown = ask(world, action, who, "no_ride", version).body
-            assert {**answer.body, "detail": answer.body["detail"].replace(ride, "no_ride")} == unknown
+            assert {
+                **answer.body,
+                "detail": answer.body["detail"].replace(ride, "no_ride"),
+            } == unknown
         assert cell == "yes" or len(world.outbox()) == before
         if action == "list":
-            assert [one["orderID"] for one in answer.body["rides"]] == ([ride] if cell == "yes" else [])
+            assert [one["orderID"] for one in answer.body["rides"]] == (
+                [ride] if cell == "yes" else []
+            )
 
 
 def test_the_page_has_every_action_and_every_caller() -> None:
     """Whatever can be asked for has its row."""
-    assert {action for action, _, _ in table()} == {action.value for action in Action} >= set(CHANGES)
+    assert (
+        {action for action, _, _ in table()} == {action.value for action in Action} >= set(CHANGES)
+    )
     assert {who for _, who, _ in table()} == {*BY_TOKEN, "anybody in stage `local`"}
 
 
@@ -91,12 +118,24 @@ def test_a_ride_that_nobody_booked_here_is_for_staff(world: World) -> None:
 def test_pages_show_nothing_of_the_rides_of_others(world: World) -> None:
     """A customer's rides come newest first, each on one full page; neither pages nor tokens depend on others' rides."""
     world.restart(DEV)
-    whos = ("the owner", "another caller", "another caller", "another caller", "the owner", "the owner")
+    whos = (
+        "the owner",
+        "another caller",
+        "another caller",
+        "another caller",
+        "the owner",
+        "the owner",
+    )
     booked = [
         (who, world.book(authorizer=BY_TOKEN[who], key=f"key-{number}").body["orderID"])
         for number, who in enumerate(whos)
     ]
-    for who, lengths in {"the owner": [2, 1], "another caller": [2, 1], "staff": [2, 2, 2], "nobody": [0]}.items():
+    for who, lengths in {
+        "the owner": [2, 1],
+        "another caller": [2, 1],
+        "staff": [2, 2, 2],
+        "nobody": [0],
+    }.items():
         caller = BY_TOKEN.get(who, token(sub="nobody"))
         query: dict[str, Any] = {"customer": "customer_a", "limit": "2"}
         pages = []
@@ -109,7 +148,10 @@ def test_pages_show_nothing_of_the_rides_of_others(world: World) -> None:
         assert [len(page) for page in pages] == lengths
         if used:  # a token says where a page ends, not whose it is
             query |= {"customer": "customer_b", "next": used}
-            assert world.ask(request("GET", "/carrides", query=query, authorizer=caller)).body["rides"] == []
+            assert (
+                world.ask(request("GET", "/carrides", query=query, authorizer=caller)).body["rides"]
+                == []
+            )
 
 
 ACCOUNT: Final = "123456789012"
@@ -123,7 +165,15 @@ def token(**claims: Any) -> dict[str, Any]:
 
 def signed(arn: str, user: str = "AROAEXAMPLE:monday", **more: Any) -> dict[str, Any]:
     """Return what API Gateway says about a signed request."""
-    return {"iam": {"userId": user, "userArn": arn, "accountId": ACCOUNT, "cognitoIdentity": None, **more}}
+    return {
+        "iam": {
+            "userId": user,
+            "userArn": arn,
+            "accountId": ACCOUNT,
+            "cognitoIdentity": None,
+            **more,
+        }
+    }
 
 
 @pytest.mark.parametrize(
@@ -141,10 +191,16 @@ def signed(arn: str, user: str = "AROAEXAMPLE:monday", **more: Any) -> dict[str,
         (signed(f"{ROLE}/staff/monday"), "iam:AROAEXAMPLE", True),
         (signed(f"{ROLE}/staff/monday".replace(ACCOUNT, "210987654321")), "iam:AROAEXAMPLE", False),
         (signed(f"arn:aws:iam::{ACCOUNT}:user/staff", "AIDAEXAMPLE"), "iam:AIDAEXAMPLE", False),
-        (signed(f"{ROLE}/pool/C", cognitoIdentity={"identityId": "us-east-1:1"}), "identity:us-east-1:1", False),
+        (
+            signed(f"{ROLE}/pool/C", cognitoIdentity={"identityId": "us-east-1:1"}),
+            "identity:us-east-1:1",
+            False,
+        ),
     ],
 )
-def test_a_caller_is_staff_by_group_scope_or_role(authorizer: dict[str, Any], name: str, staff: bool) -> None:
+def test_a_caller_is_staff_by_group_scope_or_role(
+    authorizer: dict[str, Any], name: str, staff: bool
+) -> None:
     """A group, a scope or a role counts whole, and in this account; without a `StaffGroup`, nobody is staff."""
     event = request("GET", "/carrides", authorizer=authorizer)
     assert caller_of(event, staff_group="staff", everyone=False) == Caller(name, staff)
@@ -156,10 +212,19 @@ def test_a_caller_without_a_name_is_refused(world: World) -> None:
     """Two callers without a name would share rides and keys: only stage `local` accepts them."""
     world.restart(DEV)
     nameless: list[dict[str, Any] | None] = [
-        *(token(), token(sub=""), token(sub=None, scope="staff"), {"iam": {"userArn": f"{ROLE}/staff/monday"}}),
+        *(
+            token(),
+            token(sub=""),
+            token(sub=None, scope="staff"),
+            {"iam": {"userArn": f"{ROLE}/staff/monday"}},
+        ),
         *(signed(f"{ROLE}/staff/monday", ""), signed(f"{ROLE}/staff/monday", ":monday"), {}, None),
     ]
-    requests = (("POST", "/carrides", BOOKING), ("GET", "/carrides", None), ("GET", "/carrides/a", None))
+    requests = (
+        ("POST", "/carrides", BOOKING),
+        ("GET", "/carrides", None),
+        ("GET", "/carrides/a", None),
+    )
     for authorizer in nameless:
         for method, path, body in requests:
             answer = world.ask(request(method, path, body, authorizer=authorizer))

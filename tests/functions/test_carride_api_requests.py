@@ -20,8 +20,17 @@ type Json = dict[str, Any]
 
 
 INVALID: Final[list[tuple[str, str, Json, str, tuple[Any, ...]]]] = [
-    *(("POST", "/carrides", BOOKING, name, (MISSING,)) for name in ("pickup", "destination", "price")),
-    ("POST", "/carrides", BOOKING, "customerID", (MISSING, 7, None, "", "a'; DROP TABLE rides; --", "customer_a\n")),
+    *(
+        ("POST", "/carrides", BOOKING, name, (MISSING,))
+        for name in ("pickup", "destination", "price")
+    ),
+    (
+        "POST",
+        "/carrides",
+        BOOKING,
+        "customerID",
+        (MISSING, 7, None, "", "a'; DROP TABLE rides; --", "customer_a\n"),
+    ),
     ("POST", "/carrides", BOOKING, "customerID", ("Zoë", "🚕", "a" * 65, {"$ne": None})),
     ("POST", "/carrides", BOOKING, "destination", ("../sector_01",)),
     ("POST", "/carrides", BOOKING, "passengers", (0, 9, 1.5, "2", True)),
@@ -33,14 +42,18 @@ INVALID: Final[list[tuple[str, str, Json, str, tuple[Any, ...]]]] = [
     ("PUT", "/carrides/order_01", CHANGE, "reason", ("an unknown field",)),
     ("PUT", "/carrides/order_01", ELSEWHERE | {"price": 1}, "destination", (MISSING,)),
     ("PUT", "/carrides/order_01", ELSEWHERE | {"destination": "sector_02"}, "price", (MISSING,)),
-    *(("POST", SIMULATE, {}, name, (bad,)) for name, bad in {"poison": 3, "seed": "x", "mode": "wild"}.items()),
+    *(
+        ("POST", SIMULATE, {}, name, (bad,))
+        for name, bad in {"poison": 3, "seed": "x", "mode": "wild"}.items()
+    ),
     ("POST", SIMULATE, {}, "rate", (0,)),
     ("POST", SIMULATE, {"rate": 1}, "duration", (0, 601)),
     ("POST", SIMULATE, {"duration": 60}, "rate", (MISSING,)),
     ("POST", SIMULATE, {"rides": 1, "rate": 1}, "duration", (60,)),  # two ends
     ("POST", SIMULATE, {"duplicates": 1}, "rides", (500, 501)),  # too many events
     ("POST", SIMULATE, {"rate": 50}, "duration", (600,)),
-    *(("POST", SIMULATE, end, "rate", (0.001,)) for end in ({"rides": 500}, {"duration": 600})),  # too slow
+    # Too slow.
+    *(("POST", SIMULATE, end, "rate", (0.001,)) for end in ({"rides": 500}, {"duration": 600})),
 ]
 
 
@@ -49,11 +62,21 @@ def test_an_invalid_field_is_named(world: World) -> None:
     world.restart(DEV)
     cases = [(*case, value) for *case, values in INVALID for value in values]
     for number, (method, path, valid, field, value) in enumerate(cases):
-        body = {name: content for name, content in (valid | {field: value}).items() if content is not MISSING}
+        body = {
+            name: content
+            for name, content in (valid | {field: value}).items()
+            if content is not MISSING
+        }
         answer = world.ask(request(method, path, body, key=str(number), authorizer=STAFF))
-        assert (answer.status, answer.problem, answer.body["field"]) == (422, "invalid-field", field), (body, answer)
+        assert (answer.status, answer.problem, answer.body["field"]) == (
+            422,
+            "invalid-field",
+            field,
+        ), (body, answer)
     keys = {item["idempotencyKey"].split("#")[0] for item in world.items("idempotency")}
-    assert keys == {"carride-api-simulate"}, "an invalid request is not stored; a simulation that is too large is"
+    assert keys == {"carride-api-simulate"}, (
+        "an invalid request is not stored; a simulation that is too large is"
+    )
     assert world.simulations == world.items("bookings") == world.items("outbox") == []
 
 
@@ -62,22 +85,42 @@ def test_an_invalid_field_is_named(world: World) -> None:
     [
         ({}, "customer", (MISSING, "", "' OR 1=1 --", "customer_a,customer_b")),
         (CUSTOMER, "limit", ("0", "101", "many")),
-        (CUSTOMER, "next", ("", "nonsense", "é", "W10", "x" * 257, "WyIyMDI2LTExLTIxIiwib3JkZXJfMDEiXQ")),
+        (
+            CUSTOMER,
+            "next",
+            ("", "nonsense", "é", "W10", "x" * 257, "WyIyMDI2LTExLTIxIiwib3JkZXJfMDEiXQ"),
+        ),
         (CUSTOMER, "next", ("WyIwMDAxLTAxLTAxVDAwOjAwOjAwKzE0OjAwIiwib3JkZXJfMDEiXQ",)),
         (CUSTOMER, "sort", ("price",)),
     ],
 )
-def test_an_invalid_parameter_is_named(world: World, query: Json, field: str, values: tuple[Any, ...]) -> None:
+def test_an_invalid_parameter_is_named(
+    world: World, query: Json, field: str, values: tuple[Any, ...]
+) -> None:
     """Parameters are validated, and unknown ones are refused."""
     for value in values:
         asked = query if value is MISSING else query | {field: value}
         answer = world.ask(request("GET", "/carrides", key=None, query=asked))
-        assert (answer.status, answer.problem, answer.body["field"]) == (400, "invalid-request", field), value
+        assert (answer.status, answer.problem, answer.body["field"]) == (
+            400,
+            "invalid-request",
+            field,
+        ), value
 
 
 JSON: Final = json.dumps(BOOKING).encode()
 UNREADABLE: Final = [
-    *(b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"price": NaN}', b"{'a': 1}", b'{"a": "\\ud800"}', b"[" * 10_000)
+    *(
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b'{"price": NaN}',
+        b"{'a': 1}",
+        b'{"a": "\\ud800"}',
+        b"[" * 10_000,
+    )
 ]
 
 
@@ -93,8 +136,14 @@ def test_a_request_that_cannot_be_read(world: World, method: str, path: str, val
     invalid = [base64, *(request(method, path, body) for body in UNREADABLE)]
     invalid += [request(method, path, valid, key=key) for key in keys]
     large = [request(method, path, JSON.ljust(size)) for size in (16_385, 2_000_000)]
-    other = [request(method, path, valid, headers={"content-type": media_type}) for media_type in types]
-    refused = {(400, "invalid-request"): invalid, (413, "too-large"): large, (415, "unsupported-media-type"): other}
+    other = [
+        request(method, path, valid, headers={"content-type": media_type}) for media_type in types
+    ]
+    refused = {
+        (400, "invalid-request"): invalid,
+        (413, "too-large"): large,
+        (415, "unsupported-media-type"): other,
+    }
     for expected, events in refused.items():
         for event in events:
             answer = world.ask(event)
@@ -104,7 +153,11 @@ def test_a_request_that_cannot_be_read(world: World, method: str, path: str, val
 
 def test_json_by_its_other_names_is_accepted(world: World) -> None:
     """Every JSON media type is read."""
-    for media_type in ("application/json; charset=utf-8", "Application/JSON", "application/ld+json"):
+    for media_type in (
+        "application/json; charset=utf-8",
+        "Application/JSON",
+        "application/ld+json",
+    ):
         headers = {"content-type": media_type}
         assert world.ask(request("POST", "/carrides", BOOKING, headers=headers)).status == 201
 
@@ -112,8 +165,12 @@ def test_json_by_its_other_names_is_accepted(world: World) -> None:
 def test_an_unknown_ride(world: World) -> None:
     """A ride that does not exist cannot be read or changed, whatever its name."""
     for order_id in ("order_01", "no ride", "'; DROP TABLE rides", "x" * 10_000, "乗車", "\ud800"):
-        assert world.ask(request("GET", f"/carrides/{order_id}", key=None)).problem == "unknown-ride"
-        answer = world.ask(request("PUT", f"/carrides/{order_id}", CHANGE, key=str(len(ascii(order_id)))))
+        assert (
+            world.ask(request("GET", f"/carrides/{order_id}", key=None)).problem == "unknown-ride"
+        )
+        answer = world.ask(
+            request("PUT", f"/carrides/{order_id}", CHANGE, key=str(len(ascii(order_id))))
+        )
         assert (answer.status, answer.problem) == (404, "unknown-ride")
     assert world.items("bookings") == world.items("outbox") == []
 
@@ -122,10 +179,28 @@ def test_an_unknown_ride(world: World) -> None:
     ("done", "change", "status", "problem", "field"),
     [
         ([], {"action": "start"}, 409, "illegal-transition", "action"),
-        (["accept", "start", "complete"], CANCEL | {"reason": "x"}, 409, "illegal-transition", "action"),
+        (
+            ["accept", "start", "complete"],
+            CANCEL | {"reason": "x"},
+            409,
+            "illegal-transition",
+            "action",
+        ),
         (["accept"], CANCEL | {"reason": "x", "version": 1}, 409, "stale-version", "version"),
-        ([], ELSEWHERE | {"destination": "sector_03", "price": 1}, 422, "invalid-field", "destination"),
-        ([], ELSEWHERE | {"destination": "sector_01", "price": 1}, 422, "invalid-field", "destination"),
+        (
+            [],
+            ELSEWHERE | {"destination": "sector_03", "price": 1},
+            422,
+            "invalid-field",
+            "destination",
+        ),
+        (
+            [],
+            ELSEWHERE | {"destination": "sector_01", "price": 1},
+            422,
+            "invalid-field",
+            "destination",
+        ),
     ],
 )
 def test_what_a_ride_refuses_changes_nothing(
@@ -148,7 +223,9 @@ class LaterBook(Book, frozen=True, kw_only=True):
     payment_method: str | None = None
 
 
-def test_a_retry_after_a_deployment_gets_its_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_after_a_deployment_gets_its_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A request has the same fingerprint after its command has gained an optional field, unless it sets the field."""
     before = world.book(key="a")
     monkeypatch.setattr(requests, "Book", LaterBook)

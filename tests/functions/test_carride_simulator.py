@@ -19,12 +19,19 @@ from tests.carride.rides import NOW
 class Stage:
     """The function between fakes that share a clock."""
 
-    def __init__(self, bus: FakeBus | None = None, queue: FakeQueue | None = None, time: FakeTime | None = None):
+    def __init__(
+        self,
+        bus: FakeBus | None = None,
+        queue: FakeQueue | None = None,
+        time: FakeTime | None = None,
+    ):
         self.bus = bus or FakeBus()
         self.queue = queue or FakeQueue()
         self.time = time or FakeTime(900_000)
         self.handler = make_handler(
-            Settings("carride-bus", "https://sqs.us-east-1.amazonaws.com/123456789012/producer-dlq"),
+            Settings(
+                "carride-bus", "https://sqs.us-east-1.amazonaws.com/123456789012/producer-dlq"
+            ),
             publisher=publisher(self.bus, self.queue, self.time),
             now=lambda: NOW,
             monotonic=lambda: -self.time.remaining_ms() / 1000,
@@ -38,13 +45,20 @@ class Stage:
 def test_it_publishes_what_was_asked_for_and_counts_it() -> None:
     """The summary agrees with what is on the bus and in the queue."""
     stage = Stage()
-    summary = stage.simulate(rides=40, seed=7, duplicates=0.5, outOfOrder=0.1, malformed=6, late=2, crashes=1)
+    summary = stage.simulate(
+        rides=40, seed=7, duplicates=0.5, outOfOrder=0.1, malformed=6, late=2, crashes=1
+    )
     facts = summary["distinct"]
     assert summary["requested"] == summary["total"] == facts + round(facts * 0.5) + 6
     assert summary["published"] == len(stage.bus.events) == summary["requested"] - 2
     assert summary["deadLettered"] == summary["rejected"] == len(stage.queue.messages) == 2
     assert summary["reasons"] == {ENTRY_TOO_LARGE: 1, "MalformedDetail": 1}
-    assert summary["injected"] == {"copy": round(facts * 0.5), "malformed": 6, "late": 2, "crash": 1}
+    assert summary["injected"] == {
+        "copy": round(facts * 0.5),
+        "malformed": 6,
+        "late": 2,
+        "crash": 1,
+    }
     assert summary["resume"] is None
     default = Stage().simulate()
     assert default["requested"] == default["published"] == default["distinct"] > 600
@@ -61,7 +75,9 @@ def test_a_simulation_that_takes_too_long_is_continued(
     assert most - 5 < summary["resume"] == summary["requested"] <= most
     assert "WARNING" in {record.levelname for record in caplog.records}
     assert time.remaining_ms() > 10_000
-    rest = Stage(first.bus).simulate(rides=100, seed=1, offset=summary["resume"], time=summary["time"])
+    rest = Stage(first.bus).simulate(
+        rides=100, seed=1, offset=summary["resume"], time=summary["time"]
+    )
     assert (rest["resume"], rest["complete"]) == (None, True)
     assert summary["requested"] + rest["requested"] == rest["total"] == len(first.bus.events)
     assert len({event["Detail"] for event in first.bus.events}) == rest["total"]
@@ -138,7 +154,14 @@ def test_what_the_api_starts_is_published_whole(
     started: list[Any] = []
     command = shaped({"mode": mode, "duplicates": duplicates, **rate, **end}, Simulate)
     try:
-        start(command, "0123456789", stage="dev", store=MemoryStore(), now=NOW, start_simulator=started.append)
+        start(
+            command,
+            "0123456789",
+            stage="dev",
+            store=MemoryStore(),
+            now=NOW,
+            start_simulator=started.append,
+        )
     except HttpProblemError:
         assert not started
         return
@@ -147,7 +170,9 @@ def test_what_the_api_starts_is_published_whole(
     assert summary["total"] <= 3_000
 
 
-def test_a_global_endpoint_that_cannot_be_signed_for_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_global_endpoint_that_cannot_be_signed_for_fails_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Without SigV4A the function does not start, and says what to do."""
     monkeypatch.setattr("carride.publisher.AUTH_TYPE_MAPS", {"v4": object})
     with pytest.raises(SettingsError, match=r"abcde\.veo.*SigV4A.*SigV4aLayer"):
@@ -158,8 +183,16 @@ def test_a_global_endpoint_that_cannot_be_signed_for_fails_the_start(monkeypatch
 def test_a_variable_that_is_missing_or_wrong_names_itself() -> None:
     """The function does not start: the error says which variable it is, what is wrong with it, and what to do."""
     environment = {"EVENT_BUS_NAME": "bus", "PRODUCER_DLQ_URL": "https://sqs"}
-    assert from_environment(Settings, environment | {"OTHER": "x"}) == Settings("bus", "https://sqs")
-    with pytest.raises(SettingsError, match=r"^EVENT_ENDPOINT_ID: Expected.*template\.yaml.*export EVENT_ENDPOINT_ID"):
+    assert from_environment(Settings, environment | {"OTHER": "x"}) == Settings(
+        "bus", "https://sqs"
+    )
+    with pytest.raises(
+        SettingsError,
+        match=r"^EVENT_ENDPOINT_ID: Expected.*template\.yaml.*export EVENT_ENDPOINT_ID",
+    ):
         from_environment(Settings, environment | {"EVENT_ENDPOINT_ID": "abcde.veo "})
-    with pytest.raises(SettingsError, match=r"^EVENT_BUS_NAME: it is not set.*template\.yaml.*export EVENT_BUS_NAME"):
+    with pytest.raises(
+        SettingsError,
+        match=r"^EVENT_BUS_NAME: it is not set.*template\.yaml.*export EVENT_BUS_NAME",
+    ):
         from_environment(Settings, {})

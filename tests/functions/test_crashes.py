@@ -34,17 +34,26 @@ class Case(NamedTuple):
         if self.before:
             world.deliver(self.consumer, world.envelope(self.before))
         world.gateway.sent = world.external(
-            "gateway", world.gateway.sent, key=lambda *request: request[2], lost=GatewayUnavailableError
+            "gateway",
+            world.gateway.sent,
+            key=lambda *request: request[2],
+            lost=GatewayUnavailableError,
         )
         return world
 
     def run(self, make: Callable[[], World]) -> int:
         """Deliver the event with each fault, each time in a new world."""
-        settings: dict[str, Any] = {"world": make, "without": ["taken over"] if self.forgotten else []}
+        settings: dict[str, Any] = {
+            "world": make,
+            "without": ["taken over"] if self.forgotten else [],
+        }
         if self.consumer == "example":
             return crash_everywhere(example.handler, self.event, **settings)
         return crash_everywhere(
-            lambda world: world.process(self.consumer)[self.consumer], self.event, state=books, **settings
+            lambda world: world.process(self.consumer)[self.consumer],
+            self.event,
+            state=books,
+            **settings,
         )
 
 
@@ -52,7 +61,14 @@ def books(world: World) -> object:
     """Return what must be as it is without a fault: payments at the gateway, cars, bookings and events."""
     paid = [(each["status"], each["captures"], each["refunds"]) for each in world.gateway.ledger()]
     bookings = sorted(item["version"] for item in world.items("bookings"))
-    return paid, world.cars(), bookings, sorted(world.emitted()), world.state("payments"), world.state("assignments")
+    return (
+        paid,
+        world.cars(),
+        bookings,
+        sorted(world.emitted()),
+        world.state("payments"),
+        world.state("assignments"),
+    )
 
 
 def heard(fact: Fact) -> dict[str, Any]:
@@ -69,10 +85,14 @@ EACH: Final = {
     "example": Case("example", heard(RIDE.completed)),
 }
 FURTHER: Final = {
-    "dispatch completed": Case("dispatch", sqs_event(heard(RIDE.completed), clock=World().clock), RIDE.accepted),
+    "dispatch completed": Case(
+        "dispatch", sqs_event(heard(RIDE.completed), clock=World().clock), RIDE.accepted
+    ),
     "api accept": Case("api", request("PUT", f"/carrides/{World().booked()}", CHANGE)),
 } | {
-    f"payment {name}{' forgotten' if forgotten else ''}": Case("payment", heard(last), before, forgotten)
+    f"payment {name}{' forgotten' if forgotten else ''}": Case(
+        "payment", heard(last), before, forgotten
+    )
     for name, last, before in (
         ("completed", RIDE.completed, RIDE.assigned),
         ("completed first", RIDE.assigned, RIDE.completed),
@@ -101,5 +121,7 @@ def test_a_killed_request_leaves_ride_and_event_or_neither(kind: str, at: int) -
     """Whether or not its client sends it again: a booking of version n has n events."""
     for case in (EACH["api"], FURTHER["api accept"]):
         world = case.world()
-        world.invoke(world.handlers["api"], case.event, fault=Fault(kind, lambda number, _: number == at))
+        world.invoke(
+            world.handlers["api"], case.event, fault=Fault(kind, lambda number, _: number == at)
+        )
         assert sum(item["version"] for item in world.items("bookings")) == len(world.emitted())

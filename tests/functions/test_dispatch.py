@@ -45,7 +45,11 @@ def test_what_is_emitted_follows_from_what_was_heard(world: World) -> None:
     world.deliver("dispatch", heard)
     (emitted,) = world.outbox()
     assert isinstance(emitted.data, CarAssigned)
-    assert (emitted.data.car_id, emitted.subject, emitted.sequence) == ("car_01", "order_01", "00000002")
+    assert (emitted.data.car_id, emitted.subject, emitted.sequence) == (
+        "car_01",
+        "order_01",
+        "00000002",
+    )
     cause = heard["detail"]["id"], heard["detail"]["correlationid"]
     assert (emitted.traceparent, emitted.causationid, emitted.correlationid) == (trace, *cause)
 
@@ -60,7 +64,11 @@ def test_what_is_emitted_follows_from_what_was_heard(world: World) -> None:
     ],
 )
 def test_a_ride_without_a_car_says_why(
-    cars: list[str], pickup: str, reason: str | None, metrics: list[str], capsys: pytest.CaptureFixture[str]
+    cars: list[str],
+    pickup: str,
+    reason: str | None,
+    metrics: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The event has the reason, and a metric tells an empty fleet from a busy one."""
     world = World()
@@ -88,7 +96,9 @@ def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None
     deliver(world, ride.completed, late.accepted, Life("order_03").accepted)
     stale += [(ride.declined, assigned, assignments.decide(assigned.assignment, ride.declined))]
     for fact, seen, decision in stale:
-        writes = assignment_table.effects(TABLES, event_of(fact), seen, decision, why="", outbox=OUTBOX, now=NOW)
+        writes = assignment_table.effects(
+            TABLES, event_of(fact), seen, decision, why="", outbox=OUTBOX, now=NOW
+        )
         conditional = [action_of(write) for write in writes if isinstance(write, Check | Update)]
         assert len(conditional) == 2
         for action in conditional:
@@ -111,7 +121,11 @@ ROWS: Final[list[dict[str, object] | None]] = [
 @pytest.mark.parametrize("heard", [None, "accepted", "completed", "cancelled"])
 @pytest.mark.parametrize("end", ["completed", "cancelled", "declined", "overdue"])
 def test_the_end_of_a_ride_takes_effect_whatever_has_become_of_its_car(
-    world: World, row: dict[str, object] | None, heard: str | None, end: str, capsys: pytest.CaptureFixture[str]
+    world: World,
+    row: dict[str, object] | None,
+    heard: str | None,
+    end: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its car counts as released, and is free only if it was its own; another ride's car stays that ride's."""
     ride = Life()
@@ -120,7 +134,9 @@ def test_the_end_of_a_ride_takes_effect_whatever_has_become_of_its_car(
     mine = row is not None and row.get("rideID") == "mine"
     if row is not None:
         holder = {"rideID": ride.order_id} if mine else {}
-        world.put("cars", {"zone": "zone_01", "carID": "car_01", "sector": "sector_01"} | row | holder)
+        world.put(
+            "cars", {"zone": "zone_01", "carID": "car_01", "sector": "sector_01"} | row | holder
+        )
     before = world.cars()
     deliver(world, getattr(ride, end))
     released = heard == "accepted" and mine
@@ -143,10 +159,17 @@ ORDERS: Final = itertools.count()
 )
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_row_that_holds_no_car_is_skipped_and_reported(
-    world: World, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, spoilt: dict[str, Any]
+    world: World,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    spoilt: dict[str, Any],
 ) -> None:
     """Rides near it get the other car, and one metric and one line of the log name the row."""
-    keys = {name: each for name, each in spoilt.items() if name in {"sector", "extra"} or isinstance(each, str)}
+    keys = {
+        name: each
+        for name, each in spoilt.items()
+        if name in {"sector", "extra"} or isinstance(each, str)
+    }
     at = assignment_table.free(assignments.Car("car_00", "sector_01"))
     row = {"zone": "zone_01", "carID": "car_00", "sector": "sector_01"} | at | keys
     row = {name: value for name, value in row.items() if value is not None}
@@ -154,7 +177,10 @@ def test_a_row_that_holds_no_car_is_skipped_and_reported(
     world.park("car_01", sector="sector_08")
     world.put("cars", row)
     place = row["zone"], row.get("sector")
-    fine = row["carID"] in {"car_00", *TEXTS[:3]} and place in [("zone_01", "sector_01"), ("zone_02", "sector_9")]
+    fine = row["carID"] in {"car_00", *TEXTS[:3]} and place in [
+        ("zone_01", "sector_01"),
+        ("zone_02", "sector_9"),
+    ]
     skipped = not fine
     ride = Life(f"order_{next(ORDERS)}")
     capsys.readouterr()
@@ -180,9 +206,15 @@ def test_each_car_has_one_ride_however_many_reach_for_it(monkeypatch: pytest.Mon
         return handler(world.batch(*map(world.envelope, facts)), Invocation(world.clock))
 
     with ThreadPoolExecutor(3) as pool:
-        answers = pool.map(lambda first: batch(*(ride.accepted for ride in rides[first::3])), range(3))
+        answers = pool.map(
+            lambda first: batch(*(ride.accepted for ride in rides[first::3])), range(3)
+        )
         assert [*answers] == [{"batchItemFailures": []}] * 3
-    taken = {item["orderID"]: item["carID"] for item in world.items("assignments") if item["state"] == "assigned"}
+    taken = {
+        item["orderID"]: item["carID"]
+        for item in world.items("assignments")
+        if item["state"] == "assigned"
+    }
     assert {car: ride for ride, car in taken.items()} == world.cars()
     assert sorted(world.emitted()) == ["CarAssigned"] * 12 + ["NoCarAvailable"] * 18
     assert batch(*(ride.completed for ride in rides)) == {"batchItemFailures": []}

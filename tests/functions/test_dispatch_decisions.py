@@ -31,12 +31,15 @@ def test_every_order_ends_with_one_car_at_most_and_none_that_is_held(
 ) -> None:
     """However a ride's events arrive, and whichever are lost, it has one car at the most, and none at the end.
 
-    An overdue ride is settled all the same. A ride that was called off before it was accepted gets no car.
+    An overdue ride is settled all the same. A ride that was called off before it was accepted gets
+    no car.
     """
     heard = [*facts[:place], *ends, *facts[place:]][lost:]
     seen, emitted = Assignment(State.UNKNOWN), list[type[Fact]]()
     for fact in [*heard, LIFE.overdue]:
-        decision = assignments.decide(seen, fact, free if assignments.wants_car(seen, fact) else None)
+        decision = assignments.decide(
+            seen, fact, free if assignments.wants_car(seen, fact) else None
+        )
         assert type(fact) in assignments.CONSUMED or decision == assignments.Decision(seen)
         seen = decision.after
         emitted += decision.facts
@@ -50,7 +53,7 @@ def test_every_order_ends_with_one_car_at_most_and_none_that_is_held(
         assert (seen, emitted) == (Assignment(State.UNSERVED), [NoCarAvailable])
 
 
-# ── The city ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The city ──────────────────────────────────────────────────────────────────────────────────────
 
 SECTORS = st.integers(1, assignments.BLOCKS**2).map(lambda number: f"sector_{number:02d}")
 
@@ -82,13 +85,16 @@ class City:
 def distance(one: str, other: str) -> int:
     """Return how far two sectors are from each other along rows and columns."""
     (row, column), (other_row, other_column) = (
-        divmod(int(sector.removeprefix("sector_")) - 1, assignments.BLOCKS) for sector in (one, other)
+        divmod(int(sector.removeprefix("sector_")) - 1, assignments.BLOCKS)
+        for sector in (one, other)
     )
     return abs(row - other_row) + abs(column - other_column)
 
 
 @given(pickup=SECTORS, stands=st.lists(SECTORS, max_size=6), data=st.data())
-def test_the_nearest_car_is_found_along_the_streets(pickup: str, stands: list[str], data: st.DataObject) -> None:
+def test_the_nearest_car_is_found_along_the_streets(
+    pickup: str, stands: list[str], data: st.DataObject
+) -> None:
     """Whatever order cars are parked in, the choice is the same, and no shard is asked that has no nearer car."""
     fleet = [Car(f"car_{number}", sector) for number, sector in enumerate(stands)]
     city = City(fleet)
@@ -106,7 +112,8 @@ def test_the_nearest_car_is_found_along_the_streets(pickup: str, stands: list[st
 def test_dispatchers_of_a_busy_city_hardly_get_into_each_others_way(dispatchers: int) -> None:
     """Of 20,000 cars, 70 % are busy: a ride reads about one page of the index, and few want a car that is just taken.
 
-    The dispatchers choose at the same moment, and then commit one after the other; who is refused chooses again.
+    The dispatchers choose at the same moment, and then commit one after the other; who is refused
+    chooses again.
     """
     random = Random(7)  # noqa: S311 - a simulation, not a secret
     city = City(car for car in cars(20_000) if random.random() > 0.7)
@@ -130,7 +137,11 @@ def test_the_city_is_the_one_that_rides_are_simulated_in() -> None:
     """Dispatch and simulation number the same sectors."""
     assert assignments.BLOCKS == simulation.BLOCKS
     last = simulation.sector(assignments.BLOCKS**2 - 1)
-    assert [assignments.zone(each) for each in ("sector_01", "sector_09", last)] == ["zone_01", "zone_02", "zone_08"]
+    assert [assignments.zone(each) for each in ("sector_01", "sector_09", last)] == [
+        "zone_01",
+        "zone_02",
+        "zone_08",
+    ]
 
 
 @pytest.mark.parametrize("pickup", ["sector_00", "sector_65", "downtown", "sector_x", "sector_"])

@@ -23,11 +23,19 @@ def test_a_function_url_can_verify_what_it_gets(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
     monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: datetime(2026, 11, 22))  # noqa: DTZ001 - botocore's
     access = signed(get_session(), "eu-west-1")
-    requests = product(("GET", "POST"), ("/payments", "/payments?reference=order_01"), ("1", "2"), (None, b"{}"))
-    found = [access(method, URL + target, {"Idempotency-Key": key}, body) for method, target, key, body in requests]
+    requests = product(
+        ("GET", "POST"), ("/payments", "/payments?reference=order_01"), ("1", "2"), (None, b"{}")
+    )
+    found = [
+        access(method, URL + target, {"Idempotency-Key": key}, body)
+        for method, target, key, body in requests
+    ]
     assert len({headers["Authorization"] for headers in found}) == len(found)
     for headers in found:
-        assert "/eu-west-1/lambda/aws4_request, SignedHeaders=host;idempotency-key;" in headers["Authorization"]
+        assert (
+            "/eu-west-1/lambda/aws4_request, SignedHeaders=host;idempotency-key;"
+            in headers["Authorization"]
+        )
         assert headers["X-Amz-Security-Token"] == "token"
 
 

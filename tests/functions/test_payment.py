@@ -57,7 +57,9 @@ def test_a_ride_is_paid(world: Payment) -> None:
     assert world.charge()["currency"] == "CHF"
     assert world.send(RIDE.completed) == "New"
     assert world.settled() == ("captured", "captured", ["PaymentAuthorized", "PaymentCaptured"])
-    assert {getattr(event.data, "payment_id", None) for event in world.outbox()} == {world.charge()["id"]}
+    assert {getattr(event.data, "payment_id", None) for event in world.outbox()} == {
+        world.charge()["id"]
+    }
 
 
 @pytest.mark.parametrize("price", [500, 2000])
@@ -68,7 +70,9 @@ def test_two_events_that_ask_the_gateway_at_once_charge_once(fact: Fact, price: 
     world.send(*([RIDE.assigned] if fact is RIDE.completed else [RIDE.accepted]))
     overdue = replace(RIDE.overdue_driven, price=price)
 
-    def overtaken(method: str, path: str, key: str | None, content: bytes | None) -> tuple[int, bytes]:
+    def overtaken(
+        method: str, path: str, key: str | None, content: bytes | None
+    ) -> tuple[int, bytes]:
         if method == "POST":
             world.gateway.sent = world.gateway.answer
             world.send(overdue)
@@ -107,7 +111,9 @@ def test_facts_of_others_cost_no_request(world: Payment) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["declined", "refused"])
-def test_a_refusal_becomes_an_event_whatever_the_gateway_says_with_it(world: Payment, trouble: str) -> None:
+def test_a_refusal_becomes_an_event_whatever_the_gateway_says_with_it(
+    world: Payment, trouble: str
+) -> None:
     """A final refusal declines the ride at the first attempt, and a long text breaks no event."""
     world.gateway.books = Books(Troubles(**{trouble: 1.0}))
     assert world.send(RIDE.assigned) == "New"
@@ -148,7 +154,10 @@ def test_a_price_that_has_changed_is_captured_from_one_reservation(
     world.send(Life(price=price).completed if in_order else RIDE.assigned)
     taken = min(price, 1250) if capped and in_order else price
     assert world.charge()["captures"] == [taken]
-    assert (world.item("payments")["amount"], world.emitted()) == (taken, ["PaymentAuthorized", "PaymentCaptured"])
+    assert (world.item("payments")["amount"], world.emitted()) == (
+        taken,
+        ["PaymentAuthorized", "PaymentCaptured"],
+    )
 
 
 def test_a_refused_capture_is_declined_and_leaves_nothing_reserved(world: Payment) -> None:
@@ -158,9 +167,15 @@ def test_a_refused_capture_is_declined_and_leaves_nothing_reserved(world: Paymen
     assert world.settled() == ("declined", "refunded", ["PaymentAuthorized", "PaymentDeclined"])
 
 
-@pytest.mark.parametrize("last", [RIDE.assigned, RIDE.cancelled], ids=["the car", "the cancellation"])
-@pytest.mark.parametrize("early", [True, False], ids=["cancelled before it is reserved", "cancelled while it pends"])
-def test_a_reservation_that_comes_after_every_attempt_is_given_back(world: Payment, last: Fact, *, early: bool) -> None:
+@pytest.mark.parametrize(
+    "last", [RIDE.assigned, RIDE.cancelled], ids=["the car", "the cancellation"]
+)
+@pytest.mark.parametrize(
+    "early", [True, False], ids=["cancelled before it is reserved", "cancelled while it pends"]
+)
+def test_a_reservation_that_comes_after_every_attempt_is_given_back(
+    world: Payment, last: Fact, *, early: bool
+) -> None:
     """The duty to undo stands in the payment, and whichever event is redriven fulfils it."""
     time = [0.0]
     world.gateway.books = Books(Troubles(pending=1.0), pending_s=60, clock=lambda: time[0])
@@ -172,7 +187,8 @@ def test_a_reservation_that_comes_after_every_attempt_is_given_back(world: Payme
         world.quarantine(RIDE.cancelled)
     assert world.settled() == ("undo due", "pending", [])
     time[0] = 60.0
-    world.dynamodb.clear("idempotency")  # so that the next delivery begins at attempt 1, as that of a released key does
+    # So that the next delivery begins at attempt 1, as that of a released key does.
+    world.dynamodb.clear("idempotency")
     assert world.send(last) == "New"
     assert world.settled() == ("refunded", "refunded", ["PaymentRefunded"])
 
@@ -232,7 +248,11 @@ def test_a_duty_that_came_meanwhile_is_not_overwritten(world: Payment) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "problem"),
-    [({"id": "p" * 65}, "has no id"), ({"currency": "USD"}, "another currency"), ({"currency": "$"}, "no currency")],
+    [
+        ({"id": "p" * 65}, "has no id"),
+        ({"currency": "USD"}, "another currency"),
+        ({"currency": "$"}, "no currency"),
+    ],
 )
 def test_a_payment_that_no_event_can_hold_is_never_committed(
     world: Payment, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, str], problem: str

@@ -13,20 +13,29 @@ from payments import Action, Decision, Payment, State, UnexpectedStatusError
 from tests.carride.rides import Life
 
 LIFE: Final = Life()
-UNDONE: Final = {"unknown": "undo", "completed": "undo", "authorized": "refund", "captured": "refund"}
+UNDONE: Final = {
+    "unknown": "undo",
+    "completed": "undo",
+    "authorized": "refund",
+    "captured": "refund",
+}
 DRIVEN: Final = dict.fromkeys(["unknown", "completed"], "authorize and capture")
 PLANS: Final[dict[str, dict[str, str]]] = {
     "assigned": {"unknown": "authorize", "completed": "authorize and capture", "cancelled": "undo"},
     "completed": {"authorized": "capture"},
     "cancelled": UNDONE,
     "no_car": UNDONE,
-    "overdue": dict.fromkeys(["unknown", "completed", "authorized"], "release") | {"cancelled": "undo"},
+    "overdue": dict.fromkeys(["unknown", "completed", "authorized"], "release")
+    | {"cancelled": "undo"},
     "overdue_driven": DRIVEN | {"authorized": "capture", "cancelled": "undo"},
 }
-"""The table of payments.py: the action for what was heard, by the state; nothing where it says nothing."""
+"""The table of payments.py: the action for what was heard, by the state; nothing where it says
+nothing."""
 
 
-@pytest.mark.parametrize(("heard", "state"), [*product([*PLANS, "created", "accepted", "started", "declined"], State)])
+@pytest.mark.parametrize(
+    ("heard", "state"), [*product([*PLANS, "created", "accepted", "started", "declined"], State)]
+)
 def test_the_gateway_is_asked_for_what_the_table_says(heard: str, state: State) -> None:
     """Whatever is heard in whichever state. A duty to undo is fulfilled by every event that payment consumes."""
     undo = {"undo due": "undo"} if heard in PLANS else {}
@@ -36,16 +45,22 @@ def test_the_gateway_is_asked_for_what_the_table_says(heard: str, state: State) 
 
 @pytest.mark.parametrize("action", [Action.UNDO, Action.RELEASE])
 @pytest.mark.parametrize("charge", [None, Charge("pay_1", Status.DECLINED, 1250)])
-def test_where_nothing_is_reserved_nothing_is_emitted(action: Action, charge: Charge | None) -> None:
+def test_where_nothing_is_reserved_nothing_is_emitted(
+    action: Action, charge: Charge | None
+) -> None:
     """A ride that was called off, and whose money was never reserved, stays cancelled."""
-    assert payments.conclude(Payment(State.UNKNOWN), LIFE.overdue, action, charge) == Decision(Payment(State.CANCELLED))
+    assert payments.conclude(Payment(State.UNKNOWN), LIFE.overdue, action, charge) == Decision(
+        Payment(State.CANCELLED)
+    )
 
 
 def test_an_answer_that_fits_no_question_is_an_error() -> None:
     """A gateway that says captured when it was asked to give back is not believed."""
     seen = Payment(State.AUTHORIZED, "pay_1", 1250)
     with pytest.raises(UnexpectedStatusError, match="pay_1 is captured"):
-        payments.conclude(seen, LIFE.cancelled, Action.REFUND, Charge("pay_1", Status.CAPTURED, 1250))
+        payments.conclude(
+            seen, LIFE.cancelled, Action.REFUND, Charge("pay_1", Status.CAPTURED, 1250)
+        )
 
 
 @pytest.mark.parametrize("saga", [assignments, payments], ids=["dispatch", "payment"])

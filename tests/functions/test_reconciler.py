@@ -54,7 +54,10 @@ def test_a_ride_is_compensated_once_and_stays_visible(world: World) -> None:
     """Dispatch never gets the event: no second one is emitted, and every run counts the ride as overdue."""
     ride = Life()
     world.publish(ride.created, ride.accepted)
-    assert world.reconcile(lost=lambda consumer, _: consumer == "dispatch") == {"reconciled": 1, "overdue": 0}
+    assert world.reconcile(lost=lambda consumer, _: consumer == "dispatch") == {
+        "reconciled": 1,
+        "overdue": 0,
+    }
     emitted = world.emitted()
     for _ in range(5):
         assert world.reconcile() == {"reconciled": 0, "overdue": 1}
@@ -91,7 +94,9 @@ def test_a_long_ride_is_left_alone(world: World, *, booked: bool) -> None:
     assert world.cars() == {"car_01": order_id}
 
 
-def test_a_booking_that_changes_meanwhile_is_not_cancelled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_booking_that_changes_meanwhile_is_not_cancelled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The customer starts the ride after the reconciler has read it: the commit is refused."""
     order_id = world.booked("accept")
     find = reconciler.Reconciler.find
@@ -129,7 +134,7 @@ def test_rides_are_spread_over_all_partitions() -> None:
     assert {shard(f"order_{number}") for number in range(300)} == set(shards(Stage.OPEN))
 
 
-# ── Stated outcomes: docs/architecture.md has a row for each ──────────────────────────────────────────────────────────
+# ── Stated outcomes: docs/architecture.md has a row for each ──────────────────────────────────────
 
 
 def test_completed_after_the_payment_was_declined() -> None:
@@ -163,4 +168,8 @@ def test_accepted_without_a_car(*, ends: bool) -> None:
     world.reconcile()
     assert world.item("bookings", order_id)["status"] == ("completed" if ends else "cancelled")
     assert world.state("assignments", order_id) == "unserved"
-    assert (world.state("payments", order_id), world.gateway.ledger(), world.open()) == ("cancelled", [], set())
+    assert (world.state("payments", order_id), world.gateway.ledger(), world.open()) == (
+        "cancelled",
+        [],
+        set(),
+    )

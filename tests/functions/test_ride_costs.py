@@ -44,7 +44,9 @@ class Meter:
         self.written, self.read = dict.fromkeys(costs.TABLES, 0), 0.0
         self.trips, self._working = Counter[str](), "carride-api"
         self._deliver: Any = world.deliver
-        patch.setattr(FakeDynamoDB, "__call__", lambda _, operation, request: self.take(operation, request))
+        patch.setattr(
+            FakeDynamoDB, "__call__", lambda _, operation, request: self.take(operation, request)
+        )
         patch.setattr(world, "deliver", self.deliver)
 
     def deliver(self, consumer: str, event: Mapping[str, Any]) -> None:
@@ -59,9 +61,13 @@ class Meter:
         if operation in {"GetItem", "Query"}:
             answer = self._stock(self._dynamodb, operation, request)
             found = sum(map(size, [answer.get("Item", {}), *answer.get("Items", ())]))
-            self.read += max(1, math.ceil(found / 4096)) * (1 if request.get("ConsistentRead") else 0.5)
+            self.read += max(1, math.ceil(found / 4096)) * (
+                1 if request.get("ConsistentRead") else 0.5
+            )
             return answer
-        actions = [action for each in request.get("TransactItems", ()) for action in each.values()] or [request]
+        actions = [
+            action for each in request.get("TransactItems", ()) for action in each.values()
+        ] or [request]
         items = [self._dynamodb.find(each) or {} for each in actions]
         answer = self._stock(self._dynamodb, operation, request)
         for action, old in zip(actions, items, strict=True):
@@ -70,7 +76,9 @@ class Meter:
             self.written[table] += units * (2 if operation == "TransactWriteItems" else 1)
             for index in self._deployed[table].get("GlobalSecondaryIndexes", ()):
                 before, after = entry(index, old), entry(index, new)
-                self.written[table] += sum(before.get(key) != after.get(key) for key in before | after)
+                self.written[table] += sum(
+                    before.get(key) != after.get(key) for key in before | after
+                )
         return answer
 
 
@@ -103,7 +111,8 @@ def test_a_ride_uses_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     for each, name in DEPLOYED.items():
         items = [] if each == "cars" else world.dynamodb.all(each)
         stored = [
-            sum(size(item) for item in items if ("expiryTimestamp" in item) is expires) for expires in (False, True)
+            sum(size(item) for item in items if ("expiryTimestamp" in item) is expires)
+            for expires in (False, True)
         ]
         assert stored == [*map(nearly, costs.TABLES[name][1:])], name
     events = [json.dumps(world.envelope(each)) for each in world.outbox()]

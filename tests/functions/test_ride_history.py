@@ -16,7 +16,10 @@ def test_an_entry_is_in_the_record_of_its_event() -> None:
     world = World()
     for fact in (RIDE.accepted, RIDE.created):
         world.deliver("ride-history", world.envelope(fact))
-    assert [entry.type for entry in timeline_of(world.item("rides"))] == ["CarRideCreated", "CarRideAccepted"]
+    assert [entry.type for entry in timeline_of(world.item("rides"))] == [
+        "CarRideCreated",
+        "CarRideAccepted",
+    ]
     for record in world.items("idempotency"):
         assert (record["status"], record["orderID"]) == ("COMPLETED", "order_01")
         assert "expiryTimestamp" not in record
@@ -39,6 +42,9 @@ def test_another_payload_under_a_known_id_is_dead_lettered() -> None:
     world = World()
     first, second = world.envelope(RIDE.created), world.envelope(RIDE.created)
     second["detail"]["data"]["price"] = 1
-    assert [world.deliver("ride-history", event) for event in (first, second)] == ["New", "DeadLettered"]
+    assert [world.deliver("ride-history", event) for event in (first, second)] == [
+        "New",
+        "DeadLettered",
+    ]
     assert [letter.reason for letter in world.given_up()] == ["PAYLOAD_MISMATCH"]
     assert timeline_of(world.item("rides"))[0].data["price"] == RIDE.created.price

@@ -57,16 +57,23 @@ TABLES: Final = {
 }
 SETTINGS: Final = from_environment(Settings)  # of the API, in stage `local`
 DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
-STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}}  # a token of the staff of DEV
+# A token of the staff of DEV.
+STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}}
 BOOKING: Final = {
     "customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "passengers": 2, "price": 1250,
 }  # fmt: skip
 
-type Lost = Callable[[str, str], bool]  # whether a consumer, by its name, never gets an event, by its type
+# Whether a consumer, by its name, never gets an event, by its type.
+type Lost = Callable[[str, str], bool]
 
 
 def request(
-    method: str, path: str, body: object = None, *, authorizer: Mapping[str, Any] | None = None, **options: Any
+    method: str,
+    path: str,
+    body: object = None,
+    *,
+    authorizer: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Return a request to the API; ``options`` are those of `http_event`."""
     event = http_event(method, path, body, **options)
@@ -153,19 +160,36 @@ class World(testing.World):
             patch.setattr(carride.consumer, "observe", self.observations.append)
             make: dict[str, Callable[[], Any]] = {
                 "api": lambda: carride_api.make_handler(
-                    api, transport=self.transport, start_simulator=self._start_simulator, now=self.now
+                    api,
+                    transport=self.transport,
+                    start_simulator=self._start_simulator,
+                    now=self.now,
                 ),
-                "ride-history": lambda: ride_history.make_handler(from_environment(ConsumerSettings)),
-                "dispatch": lambda: dispatch.make_handler(from_environment(dispatch.Settings), now=self.now),
-                "payment": lambda: payment.make_handler(from_environment(payment.Settings), self.gateway, now=self.now),
-                "reconciler": lambda: reconciler.make_handler(from_environment(reconciler.Settings)),
+                "ride-history": lambda: ride_history.make_handler(
+                    from_environment(ConsumerSettings)
+                ),
+                "dispatch": lambda: dispatch.make_handler(
+                    from_environment(dispatch.Settings), now=self.now
+                ),
+                "payment": lambda: payment.make_handler(
+                    from_environment(payment.Settings), self.gateway, now=self.now
+                ),
+                "reconciler": lambda: reconciler.make_handler(
+                    from_environment(reconciler.Settings)
+                ),
             }
             return {name: make[name]() for name in functions or make}
 
-    # ── Deliveries ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Deliveries ────────────────────────────────────────────────────────────────────────────────
 
     def deliver(
-        self, consumer: str, event: Mapping[str, Any], *, attempt: int = 1, delivery: str = "", fault: Fault = NO_FAULT
+        self,
+        consumer: str,
+        event: Mapping[str, Any],
+        *,
+        attempt: int = 1,
+        delivery: str = "",
+        fault: Fault = NO_FAULT,
     ) -> str:
         """Deliver an EventBridge event to a consumer, and return the outcome, which dispatch does not tell.
 
@@ -173,12 +197,18 @@ class World(testing.World):
         """
         raw = dict(event) | {"time": self.now().isoformat()}
         raw = self.batch(raw, attempt=attempt) if consumer == "dispatch" else raw
-        outcome: str = self.run(consumer, raw, delivery or event["id"], 180, fault).get("outcome", "")
+        outcome: str = self.run(consumer, raw, delivery or event["id"], 180, fault).get(
+            "outcome", ""
+        )
         return outcome
 
-    def run(self, function: str, event: object, delivery: str, timeout_s: float, fault: Fault = NO_FAULT) -> Any:
+    def run(
+        self, function: str, event: object, delivery: str, timeout_s: float, fault: Fault = NO_FAULT
+    ) -> Any:
         """Invoke a function, and return its answer, or raise what it raised."""
-        self.last = self.invoke(self.handlers[function], event, delivery=delivery, timeout_s=timeout_s, fault=fault)
+        self.last = self.invoke(
+            self.handlers[function], event, delivery=delivery, timeout_s=timeout_s, fault=fault
+        )
         if self.last.error:
             raise self.last.error
         return self.last.answer
@@ -187,14 +217,24 @@ class World(testing.World):
         """Return events as a batch of the queue of dispatch."""
         batch = sqs_event(*events, clock=self.clock, received=attempt)
         return {
-            "Records": [each | {"messageId": event["id"]} for each, event in zip(batch["Records"], events, strict=True)]
+            "Records": [
+                each | {"messageId": event["id"]}
+                for each, event in zip(batch["Records"], events, strict=True)
+            ]
         }
 
     def envelope(self, fact: Fact | RideEvent, **attributes: Any) -> dict[str, Any]:
         """Return the EventBridge event of a fact."""
-        event = fact if isinstance(fact, RideEvent) else RideEvent.of(fact, source=SOURCE, time=NOW, **attributes)
+        event = (
+            fact
+            if isinstance(fact, RideEvent)
+            else RideEvent.of(fact, source=SOURCE, time=NOW, **attributes)
+        )
         return eventbridge_event(
-            event.to_detail(), event_id=f"delivery-of-{event.id}", source=event.source, clock=self.clock
+            event.to_detail(),
+            event_id=f"delivery-of-{event.id}",
+            source=event.source,
+            clock=self.clock,
         )
 
     def given_up(self) -> list[DeadLetter]:
@@ -202,7 +242,7 @@ class World(testing.World):
         letters, self.dead_letters.letters = self.dead_letters.letters, []
         return letters
 
-    # ── The bus ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The bus ───────────────────────────────────────────────────────────────────────────────────
 
     def _inserted(self, table: str, item: Item) -> None:
         if table == "outbox":
@@ -224,9 +264,12 @@ class World(testing.World):
             detail = self._on_the_bus.pop(0)
             for consumer, consumed in CONSUMED.items():
                 if FACTS[detail["type"]] in consumed and not lost(consumer, detail["type"]):
-                    self.deliver(consumer, {"id": f"{detail['id']}", "source": detail["source"], "detail": detail})
+                    self.deliver(
+                        consumer,
+                        {"id": f"{detail['id']}", "source": detail["source"], "detail": detail},
+                    )
 
-    # ── The API ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The API ───────────────────────────────────────────────────────────────────────────────────
 
     def restart(self, api: Settings = SETTINGS) -> None:
         """Have another process of the API, with an empty memory, answer from now on."""
@@ -250,14 +293,28 @@ class World(testing.World):
         trips, self.transport.requests = self.transport.requests, []
         return trips
 
-    def book(self, *, key: str = "key-1", authorizer: Mapping[str, Any] | None = None, **changes: Any) -> Answer:
+    def book(
+        self, *, key: str = "key-1", authorizer: Mapping[str, Any] | None = None, **changes: Any
+    ) -> Answer:
         """Book a ride, as the caller of an authorizer."""
-        return self.ask(request("POST", "/carrides", BOOKING | changes, key=key, authorizer=authorizer))
+        return self.ask(
+            request("POST", "/carrides", BOOKING | changes, key=key, authorizer=authorizer)
+        )
 
-    def change(self, order_id: str, action: str, version: int, *, key: str | None = None, **more: Any) -> Answer:
+    def change(
+        self, order_id: str, action: str, version: int, *, key: str | None = None, **more: Any
+    ) -> Answer:
         """Change a ride, by default under a new key for each change."""
-        body = {"action": action, "version": version} | ({"reason": "x"} if action == "cancel" else {}) | more
-        return self.ask(request("PUT", f"/carrides/{order_id}", body, key=key or f"{order_id}-{action}-{version}"))
+        body = (
+            {"action": action, "version": version}
+            | ({"reason": "x"} if action == "cancel" else {})
+            | more
+        )
+        return self.ask(
+            request(
+                "PUT", f"/carrides/{order_id}", body, key=key or f"{order_id}-{action}-{version}"
+            )
+        )
 
     def booked(self, *actions: str, customer: str = "customer_a") -> str:
         """Book a ride, change it so, and return its id."""
@@ -275,24 +332,33 @@ class World(testing.World):
         self.clock.advance(LIMIT.total_seconds() + 60)
         return self.tick(lost=lost, timeout_s=timeout_s)
 
-    def tick(self, *, lost: Lost = lambda *_: False, timeout_s: float = 120, fault: Fault = NO_FAULT) -> dict[str, int]:
+    def tick(
+        self, *, lost: Lost = lambda *_: False, timeout_s: float = 120, fault: Fault = NO_FAULT
+    ) -> dict[str, int]:
         """Run the reconciler now, and have its events delivered."""
         event, request_id = {"time": self.now().isoformat()}, f"tick-{next(self._requests)}"
         try:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(reconciler, "lambda_deadline", partial(lambda_deadline, clock=self.clock))
+                patch.setattr(
+                    reconciler, "lambda_deadline", partial(lambda_deadline, clock=self.clock)
+                )
                 counts: dict[str, int] = self.run("reconciler", event, request_id, timeout_s, fault)
         finally:
             self.flow(lost)
         return counts
 
-    # ── The tables ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The tables ────────────────────────────────────────────────────────────────────────────────
 
     def park(self, *car_ids: str, sector: str = "sector_01", ride: str | None = None) -> None:
         """Add cars: free ones, or ones with a ride."""
         for car_id in car_ids:
-            more = {"rideID": ride} if ride else assignment_table.free(assignments.Car(car_id, sector))
-            self.put("cars", {"zone": assignments.zone(sector), "carID": car_id, "sector": sector, **more})
+            more = (
+                {"rideID": ride} if ride else assignment_table.free(assignments.Car(car_id, sector))
+            )
+            self.put(
+                "cars",
+                {"zone": assignments.zone(sector), "carID": car_id, "sector": sector, **more},
+            )
 
     def put(self, table: str, item: Mapping[str, object]) -> None:
         """Write an item unconditionally."""
@@ -314,8 +380,14 @@ class World(testing.World):
 
     def open(self, stage: Stage | str = "") -> set[str]:
         """Return the rides that need something, in any table."""
-        found = [item for table in ("bookings", "assignments", "payments") for item in self.items(table)]
-        return {item["orderID"] for item in found if "openSince" in item and item["openShard"].startswith(stage)}
+        found = [
+            item for table in ("bookings", "assignments", "payments") for item in self.items(table)
+        ]
+        return {
+            item["orderID"]
+            for item in found
+            if "openSince" in item and item["openShard"].startswith(stage)
+        }
 
     def cars(self) -> dict[str, str | None]:
         """Return the ride of each car."""

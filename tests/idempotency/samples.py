@@ -24,7 +24,9 @@ EFFECT = Update(RIDES, {"id": "order_01"}, "ADD n :one", values={":one": 1})
 
 def event(key: str | None = "k1", **data: object) -> dict[str, Any]:
     """An event of EventBridge's with an idempotency id and data."""
-    return eventbridge_event({"idempotencyid": key, "data": {"orderID": "order_01"} | data}, event_id="e1")
+    return eventbridge_event(
+        {"idempotencyid": key, "data": {"orderID": "order_01"} | data}, event_id="e1"
+    )
 
 
 def create_tables(dynamodb: Any, keys: Mapping[str, str]) -> None:

@@ -27,7 +27,9 @@ class Batches:
         self.world = world
         self.consumer = world.consumer("dispatch", **({"key": "id"} | settings))
 
-    def deliver(self, batch: Any, work: Callable[[Any], object], *, timeout_s: float = 30.0) -> list[str]:
+    def deliver(
+        self, batch: Any, work: Callable[[Any], object], *, timeout_s: float = 30.0
+    ) -> list[str]:
         """Deliver one batch to ``work(message)``; return the ids of the records that are to be delivered again."""
         handler = self.consumer.batch_handler(lambda message, operation: work(message))
         event = batch if isinstance(batch, dict) else {"Records": batch}
@@ -44,7 +46,9 @@ def sqs(world: World) -> Batches:
     return Batches(world)
 
 
-def message(key: str | None, number: int, *, received: int = 1, **attributes: Any) -> dict[str, Any]:
+def message(
+    key: str | None, number: int, *, received: int = 1, **attributes: Any
+) -> dict[str, Any]:
     batch = sqs_event({"id": key}, received=received, **attributes)
     return {**batch["Records"][0], "messageId": f"m{number}"}
 
@@ -103,7 +107,9 @@ def test_suspects_of_a_crash_run_alone_and_last(sqs: Batches) -> None:
     """Records whose earlier attempt crashed run alone after the others, those with most crashes last."""
     kill(sqs, "twice", "once", "twice")
     order: list[str] = []
-    sqs.deliver(messages("twice", "once", "new1", "new2"), lambda message: order.append(message["id"]))
+    sqs.deliver(
+        messages("twice", "once", "new1", "new2"), lambda message: order.append(message["id"])
+    )
     assert sorted(order[:2]) == ["new1", "new2"]
     assert order[2:] == ["once", "twice"]
 
@@ -131,11 +137,15 @@ def test_suspects_run_in_groups_if_time_is_short(sqs: Batches) -> None:
 
 
 @pytest.mark.parametrize(("reserve", "takes_s", "timeout_s"), [(1, 25, 60), (2, 5, 12)])
-def test_records_start_only_if_they_fit(world: World, reserve: int, takes_s: int, timeout_s: int) -> None:
+def test_records_start_only_if_they_fit(
+    world: World, reserve: int, takes_s: int, timeout_s: int
+) -> None:
     """A record starts, and is claimed, only if what runs have taken still fits; the others are delivered again."""
     one_by_one = Batches(world, policy={"concurrency": 1, "reserve": reserve})
     records = messages("k0", "k1", "k2", "k3")
-    failed = one_by_one.deliver(records, lambda _: world.clock.advance(takes_s), timeout_s=timeout_s)
+    failed = one_by_one.deliver(
+        records, lambda _: world.clock.advance(takes_s), timeout_s=timeout_s
+    )
     assert failed == ["m2", "m3"]
     assert one_by_one.statuses("k1", "k2") == ["COMPLETED", None]
 
@@ -152,7 +162,9 @@ def test_fifo_group_keeps_its_order_and_stops_at_a_failure(sqs: Batches) -> None
 def test_plain_text_is_a_message_where_the_transport_names_it(world: World) -> None:
     """With TRANSPORT_ID the message may be any text."""
     received: list[object] = []
-    Batches(world, key=TRANSPORT_ID).deliver([message("k1", 1) | {"body": "hello"}], received.append)
+    Batches(world, key=TRANSPORT_ID).deliver(
+        [message("k1", 1) | {"body": "hello"}], received.append
+    )
     assert received == ["hello"]
 
 
@@ -225,7 +237,11 @@ def test_source_without_single_failures_raises(world: World) -> None:
     """A Kafka batch with a failed record is raised as a whole; at its next delivery only that record is run."""
     kafka, runs = Batches(world, source=KAFKA), list[str]()
     record = {"topic": "rides", "partition": 0, "timestamp": 1_800_000_000_000}
-    batch = {"records": {"rides-0": [record | {"offset": each, "value": encoded(f"k{each}")} for each in (1, 2)]}}
+    batch = {
+        "records": {
+            "rides-0": [record | {"offset": each, "value": encoded(f"k{each}")} for each in (1, 2)]
+        }
+    }
     with pytest.raises(BatchFailedError):
         kafka.deliver(batch, fails_at("k2", runs.append))
     kafka.deliver(batch, lambda message: runs.append(message["id"]))

@@ -78,7 +78,9 @@ class Pair(NamedTuple):
     other: Any
 
 
-ZONES = st.none() | st.builds(lambda minutes: timezone(timedelta(minutes=minutes)), st.integers(-1439, 1439))
+ZONES = st.none() | st.builds(
+    lambda minutes: timezone(timedelta(minutes=minutes)), st.integers(-1439, 1439)
+)
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -115,7 +117,11 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.dictionaries(HASHABLE, inner, max_size=3),
         st.builds(Box, content=inner, label=st.text(max_size=5)),
         st.builds(Crate, inner, st.just("label")),
-        st.builds(lambda content, note: Parcel.model_validate({"Content": content, "note": note}), inner, inner),
+        st.builds(
+            lambda content, note: Parcel.model_validate({"Content": content, "note": note}),
+            inner,
+            inner,
+        ),
         st.builds(Crate.Sack, inner),
         st.builds(Pair, inner, inner),
     )
@@ -146,23 +152,35 @@ def test_result_of_our_own_class_is_readable_under_the_former_name_of_the_packag
 
 def test_text_is_readable_and_the_same_in_every_process() -> None:
     """What JSON can hold is stored as itself, a set in a fixed order; a float that equals nothing is still a float."""
-    assert codec.encode({"order": ["order_01", 1, None, True]}) == '{"order":["order_01",1,null,true]}'
+    assert (
+        codec.encode({"order": ["order_01", 1, None, True]}) == '{"order":["order_01",1,null,true]}'
+    )
     numbers = [f"sector_{number:02}" for number in range(30)]
     assert codec.encode(set(numbers)) == json.dumps({"$": ["set", numbers]}, separators=(",", ":"))
-    assert str(codec.decode(codec.encode([float("nan"), Decimal("NaN")]))) == "[nan, Decimal('NaN')]"
+    assert (
+        str(codec.decode(codec.encode([float("nan"), Decimal("NaN")]))) == "[nan, Decimal('NaN')]"
+    )
 
 
-# ── Classes that change ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Classes that change ───────────────────────────────────────────────────────────────────────────
 
 named_tuple: Any = namedtuple
 model: Any = pydantic.create_model
 model_dataclass: Any = pydantic.dataclasses.dataclass
 MAKE: dict[str, Callable[..., Any]] = {
-    "dataclass": lambda name, **more: dataclasses.make_dataclass(name, ["order", *((n, Any, more[n]) for n in more)]),
-    "Struct": lambda name, **more: msgspec.defstruct(name, ["order", *((n, Any, more[n]) for n in more)]),
-    "model": lambda name, **more: model(name, order=(Any, ...), **{n: (Any, more[n]) for n in more}),
+    "dataclass": lambda name, **more: dataclasses.make_dataclass(
+        name, ["order", *((n, Any, more[n]) for n in more)]
+    ),
+    "Struct": lambda name, **more: msgspec.defstruct(
+        name, ["order", *((n, Any, more[n]) for n in more)]
+    ),
+    "model": lambda name, **more: model(
+        name, order=(Any, ...), **{n: (Any, more[n]) for n in more}
+    ),
     "model dataclass": lambda name, **more: model_dataclass(
-        dataclasses.make_dataclass(name, [("order", Any), *((n, Any, pydantic.Field(more[n])) for n in more)])
+        dataclasses.make_dataclass(
+            name, [("order", Any), *((n, Any, pydantic.Field(more[n])) for n in more)]
+        )
     ),
     "named tuple": lambda name, **more: named_tuple(name, ["order", *more], defaults=more.values()),
 }
@@ -182,12 +200,29 @@ def test_stored_result_survives_a_field_that_its_class_gains(kind: str) -> None:
     old, new = made(kind, "Old"), made(kind, "New", note="none")
     text = codec.encode(old(order=[Decimal(1)])).replace(":Old", ":New")
     assert codec.decode(text) == new(order=[Decimal(1)])
-    for lost in (text.replace('"order"', '"other"'), codec.encode(new(order=1)).replace(":New", ":Old")):
+    for lost in (
+        text.replace('"order"', '"other"'),
+        codec.encode(new(order=1)).replace(":New", ":Old"),
+    ):
         with pytest.raises(UndecodableResultError):
             codec.decode(lost)
 
 
-DEFAULTS: list[Any] = [None, "", "PAID", Status.PAID, 0, 1, True, 1.0, 0.5, Decimal("1.00"), Kind.SMALL, Size.ONE, ()]
+DEFAULTS: list[Any] = [
+    None,
+    "",
+    "PAID",
+    Status.PAID,
+    0,
+    1,
+    True,
+    1.0,
+    0.5,
+    Decimal("1.00"),
+    Kind.SMALL,
+    Size.ONE,
+    (),
+]
 
 
 @pytest.mark.parametrize("kind", list(MAKE)[:-1])
@@ -199,10 +234,13 @@ def test_field_that_has_its_default_is_no_part_of_a_fingerprint(kind: str) -> No
         assert fingerprint(new(order="order_01")) == known
         for note in DEFAULTS:
             is_default = fingerprint(note) == fingerprint(default)
-            assert (fingerprint(new(order="order_01", note=note)) == known) == is_default, (default, note)
+            assert (fingerprint(new(order="order_01", note=note)) == known) == is_default, (
+                default,
+                note,
+            )
 
 
-# ── What cannot be stored or rebuilt ──────────────────────────────────────────────────────────────────────────────────
+# ── What cannot be stored or rebuilt ──────────────────────────────────────────────────────────────
 
 
 class SilentError(Exception):
@@ -256,7 +294,9 @@ RAISING = [Lazy(ConnectionError("\ud83d" * 999)), Lazy(SilentError()), RefusedEr
 NO_FORM = [object(), len, int, iter(()), _local(), complex(1), pydantic.SecretStr("secret")]
 
 
-@pytest.mark.parametrize("value", [*TOO_MUCH, *RAISING, *NO_FORM], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value", [*TOO_MUCH, *RAISING, *NO_FORM], ids=lambda value: type(value).__name__
+)
 def test_unencodable_value_is_told_by_one_error(value: object) -> None:
     """A value that cannot be stored raises UnencodableResultError, whose text can be stored."""
     for result in (value, {"a": [value]}):
@@ -269,7 +309,11 @@ def _stored(tag: str, kind: str, content: object) -> str:
     return json.dumps({"$": [tag, f"{__name__}:{kind}", content]})
 
 
-def _model(content: dict[str, Any], extra: dict[str, Any] | None = None, hidden: dict[str, Any] | None = None) -> str:
+def _model(
+    content: dict[str, Any],
+    extra: dict[str, Any] | None = None,
+    hidden: dict[str, Any] | None = None,
+) -> str:
     parts = {"__dict__": content, "__pydantic_extra__": extra, "__pydantic_private__": hidden}
     return _stored("pydantic", "Receipt", {**parts, "__pydantic_fields_set__": {"$": ["set", []]}})
 

@@ -10,7 +10,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from carride_idempotency import ConfigurationError, Consumer, MemoryStore, Operation, Policy, Put, lambda_deadline
+from carride_idempotency import (
+    ConfigurationError,
+    Consumer,
+    MemoryStore,
+    Operation,
+    Policy,
+    Put,
+    lambda_deadline,
+)
 from carride_idempotency.concurrency import Threads
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.errors import PayloadMismatchError, StoreUnavailableError
@@ -30,11 +38,15 @@ class TestEventHandler:
             key=lambda ride: ride[0],
             payload=lambda ride: ride[1],
         )
-        history.event_handler(lambda ride, operation: parsed.append(ride))(event(), world.invocation())
+        history.event_handler(lambda ride, operation: parsed.append(ride))(
+            event(), world.invocation()
+        )
         assert parsed == [("k1", {"orderID": "order_01"})]
         assert history.record("k1") is not None
 
-    def test_event_that_breaks_the_contract_goes_to_the_dead_letter_queue(self, world: World) -> None:
+    def test_event_that_breaks_the_contract_goes_to_the_dead_letter_queue(
+        self, world: World
+    ) -> None:
         """The consumer's queue gets it, with the reason; without one the error is raised: the transport has its own."""
         settings: Any = {"parse": lambda raw: int("no type"), "payload": lambda ride: ride}
         handler = world.consumer(**settings).event_handler(world.work)
@@ -82,18 +94,24 @@ class TestExpiry:
         end = datetime.fromtimestamp(world.clock() / 1000, UTC) + timedelta(minutes=1)
         return world.consumer(expires=lambda ride: end)
 
-    def test_expired_event_is_dropped_and_counted(self, expiring: Consumer[Any], world: World) -> None:
+    def test_expired_event_is_dropped_and_counted(
+        self, expiring: Consumer[Any], world: World
+    ) -> None:
         """A new event past its expiry is acknowledged without a run or a record."""
         world.clock.advance(120)
         outcome = expiring.event_handler(world.work)(event(), world.invocation())["outcome"]
         assert outcome == world.seen[-1].outcome == "Expired"
         assert (world.work.runs, expiring.record("k1")) == ([], None)
 
-    def test_half_done_event_is_finished_though_it_expired(self, expiring: Consumer[Any], world: World) -> None:
+    def test_half_done_event_is_finished_though_it_expired(
+        self, expiring: Consumer[Any], world: World
+    ) -> None:
         """An attempt that failed before the expiry is still retried after it."""
         world.fail(KeyError("pickup"))
         world.clock.advance(120)
-        assert expiring.event_handler(world.work)(event(), world.invocation())["outcome"] == "Retried"
+        assert (
+            expiring.event_handler(world.work)(event(), world.invocation())["outcome"] == "Retried"
+        )
 
 
 class TestFunction:
@@ -148,12 +166,19 @@ class TestFunction:
         """A parameter that a later version adds with a default changes no fingerprint of an old call."""
         decorate = world.consumer().function(key="order_id", name="book")
 
-        def book_later(order_id: str, price: int, currency: str = "EUR", note: object = None) -> int:
+        def book_later(
+            order_id: str, price: int, currency: str = "EUR", note: object = None
+        ) -> int:
             return -1
 
         decorate(lambda order_id, price: price)("order_01", 10)
         later = decorate(book_later)
-        assert later("order_01", 10) == later("order_01", 10, "EUR") == later("order_01", price=10, note=None) == 10
+        assert (
+            later("order_01", 10)
+            == later("order_01", 10, "EUR")
+            == later("order_01", price=10, note=None)
+            == 10
+        )
         with pytest.raises(PayloadMismatchError):
             later("order_01", 10, "USD")
 
@@ -168,8 +193,12 @@ class TestFunction:
         with pytest.raises(PayloadMismatchError):
             book("order_01", 11, "third")
 
-    @pytest.mark.parametrize("named", [{"key": "orderid"}, {"key": "order_id", "payload": ["prize"]}])
-    def test_function_needs_the_arguments_that_it_names(self, world: World, named: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "named", [{"key": "orderid"}, {"key": "order_id", "payload": ["prize"]}]
+    )
+    def test_function_needs_the_arguments_that_it_names(
+        self, world: World, named: dict[str, Any]
+    ) -> None:
         """A misspelt argument is found when the function is decorated."""
         with pytest.raises(ConfigurationError, match=r"no argument '(orderid|prize)'"):
             world.consumer().function(name="book", **named)(lambda order_id: order_id)
@@ -186,7 +215,9 @@ class TestBlock:
             slow.complete("a late one")
         assert (slow.result, fast.result) == ("the committed one",) * 2
 
-    def test_block_completes_with_its_result_and_is_done_the_second_time(self, world: World) -> None:
+    def test_block_completes_with_its_result_and_is_done_the_second_time(
+        self, world: World
+    ) -> None:
         """The next block has the completed result and runs nothing; an operation's attributes cannot be set."""
         history = world.consumer()
         with history.operation("k1", {"price": 1}) as first:
@@ -198,7 +229,9 @@ class TestBlock:
             with pytest.raises(RuntimeError):
                 assert second.operation
 
-    def test_downstream_key_is_stable_over_attempts_and_differs_between_consumers(self, world: World) -> None:
+    def test_downstream_key_is_stable_over_attempts_and_differs_between_consumers(
+        self, world: World
+    ) -> None:
         """An external system gets one key for all attempts at a step, and another for another step or consumer."""
         keys = []
         for name in ("payment", "payment", "refund"):
@@ -222,7 +255,9 @@ class TestConfiguration:
             ({"policy": {"atomic": True}}, "atomic"),
         ],
     )
-    def test_consumer_is_checked_when_it_is_used(self, world: World, settings: dict[str, Any], says: str) -> None:
+    def test_consumer_is_checked_when_it_is_used(
+        self, world: World, settings: dict[str, Any], says: str
+    ) -> None:
         """The error names each mistake: of the consumer, of a handler without a key, of an atomic block."""
 
         def use(consumer: Consumer[Any]) -> None:
@@ -238,7 +273,10 @@ class TestConfiguration:
         with pytest.raises(ConfigurationError, match="transactions"):
             Consumer("history", store, key="id", policy=Policy(atomic=True))
         bare = Consumer("history", store, clock=clock)
-        with pytest.raises(ConfigurationError, match="no transactions"), bare.operation("k1") as block:
+        with (
+            pytest.raises(ConfigurationError, match="no transactions"),
+            bare.operation("k1") as block,
+        ):
             block.operation.write(Put("Rides", {"id": "order_01"}))
 
 

@@ -29,11 +29,14 @@ for _ in range(2):
 carride_idempotency.open_store("dynamodb:Table"), botocore_transport()
 print(*{name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names - {"__main__", "billing"})
 """
-"""Uses every public name, the tutorial's handler and both transports; prints the packages that were imported."""
+"""Uses every public name, the tutorial's handler and both transports; prints the packages that were
+imported."""
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
-    done = subprocess.run(command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -61,11 +64,16 @@ def link(folder: Path, *names: str) -> None:
         for name in {file.parts[0] for file in found.files or () if file.parts[0] != ".."}:
             if not (folder / name).exists():
                 (folder / name).symlink_to(Path(str(found.locate_file(name))))
-        link(folder, *(re.split(r"[^\w.-]", need)[0] for need in found.requires or () if ";" not in need))
+        link(
+            folder,
+            *(re.split(r"[^\w.-]", need)[0] for need in found.requires or () if ";" not in need),
+        )
 
 
 @pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
-def test_files_of_the_documentation_run_with_the_wheel_alone(version: str, built: Path, tmp_path: Path) -> None:
+def test_files_of_the_documentation_run_with_the_wheel_alone(
+    version: str, built: Path, tmp_path: Path
+) -> None:
     """Their tests pass, their types are strict, and the library imports only the standard library and botocore."""
     run(interpreter(version), "-m", "venv", "--without-pip", tmp_path)
     python, site, pages, tools = (
@@ -82,7 +90,9 @@ def test_files_of_the_documentation_run_with_the_wheel_alone(version: str, built
 
     link(site, "botocore")
     path = f"{site}{os.pathsep}{pages}"
-    packages = set(run(python, "-S", "-c", USE, PYTHONPATH=path, IDEMPOTENCY_TRANSPORT="auto").split())
+    packages = set(
+        run(python, "-S", "-c", USE, PYTHONPATH=path, IDEMPOTENCY_TRANSPORT="auto").split()
+    )
     assert packages == {"carride_idempotency", "botocore", "jmespath", "dateutil", "six", "urllib3"}
 
     tools.mkdir()
@@ -90,7 +100,14 @@ def test_files_of_the_documentation_run_with_the_wheel_alone(version: str, built
     (site / "tools.pth").write_text(str(tools), encoding="utf-8")
     run(python, "-c", "import app", cwd=pages, IDEMPOTENCY_STORE="dynamodb:Table")
     run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=pages)
-    mypy = (sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache" / "library")
+    mypy = (
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--cache-dir",
+        ROOT / ".mypy_cache" / "library",
+    )
     run(*mypy, "--python-executable", python, *pages.glob("*.py"), cwd=pages)
 
 
@@ -98,16 +115,24 @@ def test_build_is_reproducible_and_complete(built: Path, tmp_path: Path) -> None
     """The same source gives the same bytes; wheel and layer have the package; the wheel's page has no dead links."""
     run(sys.executable, ROOT / "scripts" / "dist", tmp_path)
     layer, wheel, sdist = sorted(built.iterdir())
-    assert [(tmp_path / file.name).read_bytes() == file.read_bytes() for file in (layer, wheel, sdist)] == [True] * 3
+    assert [
+        (tmp_path / file.name).read_bytes() == file.read_bytes() for file in (layer, wheel, sdist)
+    ] == [True] * 3
     names = ZipFile(wheel).namelist()
     assert ZipFile(layer).namelist() == [f"python/{name}" for name in names]
     folder = ROOT / "layers" / "idempotency"
-    source = {str(path.relative_to(folder)) for path in (folder / "carride_idempotency").rglob("*.py")}
+    source = {
+        str(path.relative_to(folder)) for path in (folder / "carride_idempotency").rglob("*.py")
+    }
     assert source | {"carride_idempotency/py.typed"} <= set(names)
-    assert not [name for name in names if name.endswith("METADATA") and b"](.." in ZipFile(wheel).read(name)]
+    assert not [
+        name for name in names if name.endswith("METADATA") and b"](.." in ZipFile(wheel).read(name)
+    ]
 
 
-def test_it_installs_beside_the_package_that_is_called_idempotency(built: Path, tmp_path: Path) -> None:
+def test_it_installs_beside_the_package_that_is_called_idempotency(
+    built: Path, tmp_path: Path
+) -> None:
     """Another project has that name on PyPI: the two share no file, and both can be used in one process."""
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path)
     python = tmp_path / "bin" / "python"
@@ -118,16 +143,21 @@ def test_it_installs_beside_the_package_that_is_called_idempotency(built: Path, 
     theirs = {file.as_posix() for file in distribution("idempotency").files or ()}
     assert theirs.isdisjoint(ZipFile(wheel).namelist())
     use = (
-        "import idempotency, carride_idempotency; print(idempotency.__file__, carride_idempotency.Consumer.__module__)"
+        "import idempotency, carride_idempotency as ours; "
+        "print(idempotency.__file__, ours.Consumer.__module__)"
     )
     assert run(python, "-c", use).endswith("idempotency/__init__.py carride_idempotency.consumer\n")
-    (tmp_path / "test_nothing.py").write_text("def test_plugin(crash_everywhere): assert crash_everywhere\n")
+    (tmp_path / "test_nothing.py").write_text(
+        "def test_plugin(crash_everywhere): assert crash_everywhere\n"
+    )
     run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_nothing.py", cwd=tmp_path)
 
 
 @pytest.mark.parametrize("fence", ["hcl", "ts"])
 def test_recipes_name_what_the_store_needs(fence: str) -> None:
     """Each recipe makes the key, the TTL attribute and the permissions that the store uses."""
-    (recipe,) = re.findall(rf"```{fence}\n(.*?)```", (PAGES / "recipes.md").read_text(encoding="utf-8"), re.DOTALL)
+    (recipe,) = re.findall(
+        rf"```{fence}\n(.*?)```", (PAGES / "recipes.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     for name in ('"idempotencyKey"', '"expiryTimestamp"', '"dynamodb:GetItem", "dynamodb:PutItem"'):
         assert name in recipe

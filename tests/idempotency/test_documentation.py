@@ -75,7 +75,9 @@ def test_a_span_has_the_attributes_of_the_guide() -> None:
     """An observation becomes the attributes of the guide's table; those without a value are left out."""
     text = (GUIDE.parents[2] / "docs/library/opentelemetry.md").read_text()
     stated = re.findall("`([a-z.]+)", "".join(re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE)))
-    observation = Observation("billing", "Failed", "billing#1", 2, "m1", "KeyError", {"": "order-1"})
+    observation = Observation(
+        "billing", "Failed", "billing#1", 2, "m1", "KeyError", {"": "order-1"}
+    )
     attributes = span_attributes(observation)
     assert list(attributes) == [name if name[0] != "." else f"idempotency{name}" for name in stated]
     assert attributes["error.type"] == "Failed"

@@ -30,7 +30,9 @@ def case() -> Iterator[Case]:
         yield new
 
 
-def run(case: Case, handler: Callable[..., object], *, executions: int = 1, fault: str = "") -> list[Any]:
+def run(
+    case: Case, handler: Callable[..., object], *, executions: int = 1, fault: str = ""
+) -> list[Any]:
     with closing(Lambda(case.world, durable_execution(handler))) as lambda_:
         lambda_.fault = fault
         for _ in range(executions):
@@ -73,7 +75,10 @@ def test_what_no_retry_can_help_fails_at_once(case: Case) -> None:
     (refused,) = run(case, lambda _, context: effect_once(context, case.consumer, "refuse", refuse))
     (mismatched,) = run(case, mismatch)
     assert [(step.status.name, step.attempt) for step in refused.operations] == [("FAILED", 1)]
-    assert [(step.status.name, step.attempt) for step in mismatched.operations] == [("SUCCEEDED", 1), ("FAILED", 1)]
+    assert [(step.status.name, step.attempt) for step in mismatched.operations] == [
+        ("SUCCEEDED", 1),
+        ("FAILED", 1),
+    ]
     assert case.seen.endswith("1 point")
 
 
@@ -97,7 +102,10 @@ def test_an_execution_is_named_after_the_key(case: Case) -> None:
     @case.consumer.function(key="order")
     def start(order: str, operation: Any = None) -> list[str | None]:
         client = case.lambda_.client
-        return [start_once(operation, client, FUNCTION, {"amount": amount}, step=step) for amount, step in starts]
+        return [
+            start_once(operation, client, FUNCTION, {"amount": amount}, step=step)
+            for amount, step in starts
+        ]
 
     first, again, refused, other = start("order_01")
     assert first == again is not None

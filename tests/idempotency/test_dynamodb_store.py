@@ -12,14 +12,26 @@ from carride_idempotency.stores.dynamodb import item_of, record_of
 from tests.idempotency.samples import EFFECT, TABLE, World
 
 CLAIM = Record(
-    "history#k1", IN_PROGRESS, "owner-1", 1, 1_800_000_030_000, 1_802_592_000, "1:abc", "request-1", "eu-west-1", 7, 8
+    "history#k1",
+    IN_PROGRESS,
+    "owner-1",
+    1,
+    1_800_000_030_000,
+    1_802_592_000,
+    "1:abc",
+    "request-1",
+    "eu-west-1",
+    7,
+    8,
 )
 DONE = CLAIM._replace(status=COMPLETED, lease_ms=None, result="1")
 
 
 def test_attributes_are_those_that_operators_and_ttl_read() -> None:
     """The names in the table are a contract; an attribute of another type counts as absent."""
-    full = CLAIM._replace(result="r", error="e", retry_ms=9, dead_lettered=True, event="{}", revision="never stored")
+    full = CLAIM._replace(
+        result="r", error="e", retry_ms=9, dead_lettered=True, event="{}", revision="never stored"
+    )
     item: dict[str, Any] = {
         "idempotencyKey": {"S": "history#k1"},
         "status": {"S": "IN_PROGRESS"},
@@ -40,7 +52,11 @@ def test_attributes_are_those_that_operators_and_ttl_read() -> None:
     }
     assert item_of(full) == item
     assert record_of(item) == full._replace(revision=None)
-    odd: dict[str, Any] = {"status": {"N": "1"}, "leaseExpiry": {"S": "soon"}, "more": {"NULL": True}}
+    odd: dict[str, Any] = {
+        "status": {"N": "1"},
+        "leaseExpiry": {"S": "soon"},
+        "more": {"NULL": True},
+    }
     assert record_of(odd) == Record("", "", None, 0, None, None, None, None, None, 0, 0)
 
 
@@ -57,10 +73,15 @@ def test_refused_by_a_record_that_is_gone(world: World) -> None:
         world.transport.answer("ConditionalCheckFailedException")
     with pytest.raises(StoreUnavailableError):
         world.store.put_if_absent(CLAIM)
-    assert (world.store.compare_and_swap(CLAIM, CLAIM), world.store.update_if_owner(DONE)) == (None, None)
+    assert (world.store.compare_and_swap(CLAIM, CLAIM), world.store.update_if_owner(DONE)) == (
+        None,
+        None,
+    )
 
 
-@pytest.mark.parametrize("code", [None, "TransactionInProgressException", "TransactionCanceledException"])
+@pytest.mark.parametrize(
+    "code", [None, "TransactionInProgressException", "TransactionCanceledException"]
+)
 def test_transaction_is_sent_again_as_it_was(world: World, code: str | None) -> None:
     """A retry after a lost answer or a conflict has the same token, so its effects take place once."""
     if code is None:
@@ -81,13 +102,20 @@ def test_a_transaction_holds_the_record_and_99_effects(world: World) -> None:
 @pytest.mark.parametrize("others", [0, 1])
 def test_what_a_record_keeps_is_in_its_item(world: World, others: int) -> None:
     """Alone it is one write that is no transaction; the item has no expiry, and no later delivery changes it."""
-    effects: list[Any] = [Keep({"orderID": "order_01", "entry": {"price": 550}}), *[EFFECT] * others]
+    effects: list[Any] = [
+        Keep({"orderID": "order_01", "entry": {"price": 550}}),
+        *[EFFECT] * others,
+    ]
     assert world.store.put_if_absent(DONE, effects) is DONE
     again = world.store.put_if_absent(DONE._replace(owner="owner-2"), [Keep({"orderID": "other"})])
     assert again == DONE._replace(expiry=None)
     (found,) = world.dynamodb.all(TABLE)
     kept = {"orderID": {"S": "order_01"}, "entry": {"M": {"price": {"N": "550"}}}}
-    assert found == {name: value for name, value in item_of(DONE).items() if name != "expiryTimestamp"} | kept
+    assert (
+        found
+        == {name: value for name, value in item_of(DONE).items() if name != "expiryTimestamp"}
+        | kept
+    )
     assert world.transport.requests == ["TransactWriteItems" if others else "PutItem", "PutItem"]
     assert world.effects == others
 

@@ -12,7 +12,12 @@ import pytest
 from carride_idempotency import Operation
 from carride_idempotency.consumer import release, settle
 from carride_idempotency.dead_letters import UNKNOWN
-from carride_idempotency.errors import ConfigurationError, LostLeaseError, NotDoneError, PermanentError
+from carride_idempotency.errors import (
+    ConfigurationError,
+    LostLeaseError,
+    NotDoneError,
+    PermanentError,
+)
 from carride_idempotency.externals import CANNOT_TELL, NOT_DONE, Done
 from carride_idempotency.operation import downstream_key
 from carride_idempotency.record import Record, unknown_calls
@@ -44,7 +49,9 @@ class Calls:
         return happens() if callable(happens) else happens
 
 
-@pytest.mark.parametrize("probe", [None, lambda _: CANNOT_TELL], ids=["no probe", "a probe that cannot tell"])
+@pytest.mark.parametrize(
+    "probe", [None, lambda _: CANNOT_TELL], ids=["no probe", "a probe that cannot tell"]
+)
 def test_what_nobody_can_tell_waits_for_an_operator(world: World, probe: Any) -> None:
     """The dead letter names the call. Settled as not done, it is made again, after an intent of its own."""
     calls = Calls(world, *2 * [lambda: crash(None)], "paid", probe=probe)
@@ -53,7 +60,10 @@ def test_what_nobody_can_tell_waits_for_an_operator(world: World, probe: Any) ->
             world.deliver()
         world.clock.advance(60)
         assert [world.deliver()["outcome"] for _ in range(2)] == ["DeadLettered", "Quarantined"]
-        assert f"charge (downstream key {downstream_key(KEY, 'charge')})" in world.box.letters[-1].message
+        assert (
+            f"charge (downstream key {downstream_key(KEY, 'charge')})"
+            in world.box.letters[-1].message
+        )
         assert settle(world.store, KEY, "charge", NOT_DONE, clock=world.clock)
     assert (world.deliver()["outcome"], calls.got, calls.made) == ("Retried", "paid", 3)
     assert set(world.reasons) == {UNKNOWN}
@@ -73,10 +83,16 @@ def test_a_later_attempt_gets_an_equal_result(world: World, probe: Any, writes: 
         world.deliver()
     assert len(world.transport.requests) == writes
     world.work.step = calls.run
-    assert (world.deliver()["outcome"], calls.got, calls.made) == ("Retried", ("paid", Decimal("12.50")), 1)
+    assert (world.deliver()["outcome"], calls.got, calls.made) == (
+        "Retried",
+        ("paid", Decimal("12.50")),
+        1,
+    )
 
 
-@pytest.mark.parametrize("policy", [{"atomic": True}, {"same_delivery_takes_over": True}, {}], ids=str)
+@pytest.mark.parametrize(
+    "policy", [{"atomic": True}, {"same_delivery_takes_over": True}, {}], ids=str
+)
 def test_a_call_needs_a_claim_and_a_name_of_its_own(world: World, policy: dict[str, Any]) -> None:
     """Otherwise another attempt could make it too, or a second call would get the result of the first."""
     calls = Calls(world, "one")
@@ -140,10 +156,17 @@ def test_an_unknown_outcome_is_not_swallowed(world: World) -> None:
     assert not settle(world.store, KEY, "another", NOT_DONE)
     assert settle(world.store, KEY, "charge", Done("paid"), clock=world.clock)
     world.work.step = calls.run
-    assert (world.deliver()["outcome"], calls.got, calls.made, world.effects) == ("Retried", "paid", 1, 1)
+    assert (world.deliver()["outcome"], calls.got, calls.made, world.effects) == (
+        "Retried",
+        "paid",
+        1,
+        1,
+    )
 
 
-@pytest.mark.parametrize("result", [object(), "x" * 200_000], ids=["without a stored form", "too large"])
+@pytest.mark.parametrize(
+    "result", [object(), "x" * 200_000], ids=["without a stored form", "too large"]
+)
 def test_a_result_that_cannot_be_kept_is_used(world: World, result: object) -> None:
     """The call has taken effect, so its run is completed. Only a later attempt would have to probe."""
     calls = Calls(world, result)
@@ -168,4 +191,8 @@ def test_a_rerun_after_a_conflict_does_not_call_again(world: World) -> None:
     world.transport.pass_on(2)
     reasons = [{"Code": "None"}, {"Code": "ConditionalCheckFailed"}]
     world.transport.answer("TransactionCanceledException", body={"CancellationReasons": reasons})
-    assert (world.deliver(conflict_reruns=1)["outcome"], calls.got, len(world.work.runs)) == ("New", "paid", 2)
+    assert (world.deliver(conflict_reruns=1)["outcome"], calls.got, len(world.work.runs)) == (
+        "New",
+        "paid",
+        2,
+    )

@@ -69,10 +69,16 @@ CONTENTS: dict[str, list[list[Any]]] = {
     "fractions": [[0.1, Decimal("0.1"), Decimal("0.10")], [0.1 + 2**-55]],
     "nothing": [[0, -0.0, Decimal("-0")], [None], [False], [""], [[]], [{}]],
     "one": [[1, 1.0], [True], ["true"], ["1.0"]],
-    "mappings": [[{"a": 1, "ä": [None, {}]}, MappingProxyType({"ä": (None, {}), "a": 1})], [{"a": 1}]],
+    "mappings": [
+        [{"a": 1, "ä": [None, {}]}, MappingProxyType({"ä": (None, {}), "a": 1})],
+        [{"a": 1}],
+    ],
     "lists": [[[1, 2], (1, 2)], [[2, 1]]],
     "sets": [[{"b", "a"}, frozenset({"a", "b"})], [{7, 8}, {8.0, 7.0}]],
-    "times": [[datetime(2026, 11, 21, tzinfo=UTC), "2026-11-21T00:00:00+00:00"], [date(2026, 11, 21), "2026-11-21"]],
+    "times": [
+        [datetime(2026, 11, 21, tzinfo=UTC), "2026-11-21T00:00:00+00:00"],
+        [date(2026, 11, 21), "2026-11-21"],
+    ],
     "times of day": [[time(8, 30), "08:30:00"]],
     "ids": [[uuid.UUID(int=7), "00000000-0000-0000-0000-000000000007"]],
     "bytes": [[b"\x01", bytearray(b"\x01")]],
@@ -87,8 +93,13 @@ CONTENTS: dict[str, list[list[Any]]] = {
         [AsModel.model_validate({"passengers": 2, "status": "accepted", "note": None})],
         [AsModel.model_validate({"passengers": 2, "status": "accepted", "note": "a"})],
     ],
-    "enums": [[Status.ACCEPTED, "accepted"], [{"a": [Status.ACCEPTED, {Seats.TWO}]}, {"a": ["accepted", [2]]}]],
-    "enums as keys": [[{Status.ACCEPTED: {Seats.TWO: 2.0}, "a": 1}, {"accepted": {"2": 2}, "a": 1}]],
+    "enums": [
+        [Status.ACCEPTED, "accepted"],
+        [{"a": [Status.ACCEPTED, {Seats.TWO}]}, {"a": ["accepted", [2]]}],
+    ],
+    "enums as keys": [
+        [{Status.ACCEPTED: {Seats.TWO: 2.0}, "a": 1}, {"accepted": {"2": 2}, "a": 1}]
+    ],
     "factories": [
         [WithFactories(number=5), WithFactories(number=5, stops=[]), {"number": 5}],
         [WithFactories(number=6)],
@@ -111,9 +122,16 @@ def test_fingerprint_has_a_version() -> None:
     assert fingerprint({"orderID": "order_01"}) == "2:725ce63f72473e5e4ebb02c43ddcb000"
 
 
-NO_JSON: list[Any] = [object(), {"a": object()}, len, {1: "int", "a": "mixed"}, {Status.ACCEPTED: 1, "accepted": 2}]
+NO_JSON: list[Any] = [
+    object(),
+    {"a": object()},
+    len,
+    {1: "int", "a": "mixed"},
+    {Status.ACCEPTED: 1, "accepted": 2},
+]
 NO_NUMBERS: list[Any] = [
-    {"price": each} for each in (float("nan"), float("inf"), Decimal("NaN"), Decimal("Infinity"), 10**5000)
+    {"price": each}
+    for each in (float("nan"), float("inf"), Decimal("NaN"), Decimal("Infinity"), 10**5000)
 ]
 
 

@@ -34,7 +34,9 @@ def wrapped(work: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-KINDS = pytest.mark.parametrize("kind", [coroutine, generator, async_generator], ids=lambda kind: kind.__name__)
+KINDS = pytest.mark.parametrize(
+    "kind", [coroutine, generator, async_generator], ids=lambda kind: kind.__name__
+)
 
 
 @KINDS
@@ -45,7 +47,12 @@ def test_work_that_a_call_does_not_do_is_refused_where_it_is_decorated(
     """A coroutine or generator function, also behind a partial or a wrapper, cannot be decorated."""
     consumer = world.consumer()
     function: Any = consumer.function(key="args", name="work")
-    for decorate in (consumer.event_handler, consumer.batch_handler, consumer.http_handler, function):
+    for decorate in (
+        consumer.event_handler,
+        consumer.batch_handler,
+        consumer.http_handler,
+        function,
+    ):
         with pytest.raises(ConfigurationError, match=r"asyncio\.run|return instead"):
             decorate(hidden(kind))
 

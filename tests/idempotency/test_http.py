@@ -49,16 +49,35 @@ def ask(
     if form == "2.0":
         joined = {name.lower(): ",".join(values) for name, values in grouped(headers).items()}
         context = {"http": {"method": method, "path": path}, "requestId": "request-1"}
-        event = {"version": "2.0", "rawPath": path, "rawQueryString": urlencode(list(query), quote_via=quote), **body}
+        event = {
+            "version": "2.0",
+            "rawPath": path,
+            "rawQueryString": urlencode(list(query), quote_via=quote),
+            **body,
+        }
         return event | {"headers": joined, "requestContext": context}
     if form == "1.0":
-        parameters = {"queryStringParameters": dict(query), "multiValueQueryStringParameters": grouped(query)}
-        event |= {"resource": "/{proxy+}", "requestContext": {"stage": "v1"}, "headers": dict(headers)}
-        return event | {"multiValueHeaders": grouped(headers)} | (parameters if query else dict.fromkeys(parameters))
+        parameters = {
+            "queryStringParameters": dict(query),
+            "multiValueQueryStringParameters": grouped(query),
+        }
+        event |= {
+            "resource": "/{proxy+}",
+            "requestContext": {"stage": "v1"},
+            "headers": dict(headers),
+        }
+        return (
+            event
+            | {"multiValueHeaders": grouped(headers)}
+            | (parameters if query else dict.fromkeys(parameters))
+        )
     event["requestContext"] = {"elb": {"targetGroupArn": "arn"}}
     if form == "alb":
         return event | {"headers": dict(headers), "queryStringParameters": dict(encoded)}
-    return event | {"multiValueHeaders": grouped(headers), "multiValueQueryStringParameters": grouped(encoded)}
+    return event | {
+        "multiValueHeaders": grouped(headers),
+        "multiValueQueryStringParameters": grouped(encoded),
+    }
 
 
 class Answer(NamedTuple):
@@ -69,7 +88,9 @@ class Answer(NamedTuple):
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> "Answer":
         """Read what a handler returned, and check that a problem contains no internal names."""
-        headers = {name: ", ".join(values) for name, values in raw.get("multiValueHeaders", {}).items()}
+        headers = {
+            name: ", ".join(values) for name, values in raw.get("multiValueHeaders", {}).items()
+        }
         answer = cls(raw["statusCode"], headers | raw.get("headers", {}), raw.get("body"))
         if answer.headers.get("Content-Type") == "application/problem+json":
             assert answer.json()["status"] == answer.status
@@ -87,7 +108,11 @@ class Answer(NamedTuple):
     def is_problem(self, status: int, kind: str) -> bool:
         """Whether it is this problem, with Retry-After if the status is 409 or 503."""
         waits = int(self.headers.get("Retry-After", 0)) >= 1
-        return (self.status, self.json()["type"], waits) == (status, f"urn:problem-type:{kind}", status in (409, 503))
+        return (self.status, self.json()["type"], waits) == (
+            status,
+            f"urn:problem-type:{kind}",
+            status in (409, 503),
+        )
 
 
 class Api:
@@ -108,7 +133,9 @@ class Api:
                 operation.write(EFFECT)
             return work(request)
 
-        return lambda event, timeout_s=30.0: Answer.of(handler(event, self.world.invocation(timeout_s=timeout_s)))
+        return lambda event, timeout_s=30.0: Answer.of(
+            handler(event, self.world.invocation(timeout_s=timeout_s))
+        )
 
     def state(self, key: object = "k1") -> tuple[str | None, int]:
         record = self.consumer.record(key)
@@ -120,7 +147,7 @@ def api(world: World) -> Make:
     return partial(Api, world)
 
 
-# ── Formats ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Formats ───────────────────────────────────────────────────────────────────────────────────────
 
 COOKIES: Final = ["a=1; Secure", "b=2"]
 VARY: Final = {
@@ -148,19 +175,29 @@ def test_an_answer_has_the_format_of_its_request(world: World, first: str, again
     """A copy is answered in its own format, in whichever format the first request came."""
     handler = world.consumer(key=None).http_handler(lambda request, operation: RESPONSE)
     assert handler(ask(form=first), world.invocation()) == rendered(first)
-    assert handler(ask(form=again), world.invocation()) == rendered(again, **{"Idempotency-Replayed": "true"})
+    assert handler(ask(form=again), world.invocation()) == rendered(
+        again, **{"Idempotency-Replayed": "true"}
+    )
 
 
 def test_a_request_is_the_same_in_every_spelling(api: Make) -> None:
     """A request's format, parameter order, JSON spelling and base64 do not matter; its content does."""
     made = api()
     send = made.serve(lambda request: "done")
-    query, spellings = [("a", "1 &"), ("ä", "")], ('{"seats":1,"note":"\\u00e4"}', '{ "note": "ä", "seats": 1.0 }')
+    query, spellings = (
+        [("a", "1 &"), ("ä", "")],
+        ('{"seats":1,"note":"\\u00e4"}', '{ "note": "ä", "seats": 1.0 }'),
+    )
     same: list[dict[str, Any]] = [{"query": query, "body": {"body": text}} for text in spellings]
     same += [{"query": query[::-1], "body": binary(spellings[0].encode()), "key": '"k1"'}]
     first, *again = [send(ask(form=form, **each)) for form in FORMATS for each in same]
     assert again == [first.replayed()] * len(again)
-    others: list[dict[str, Any]] = [{"path": "/rides/1"}, {"method": "PUT"}, {"body": PLAIN}, {"query": query[:1]}]
+    others: list[dict[str, Any]] = [
+        {"path": "/rides/1"},
+        {"method": "PUT"},
+        {"body": PLAIN},
+        {"query": query[:1]},
+    ]
     for form, other in product(FORMATS, others):
         assert send(ask(form=form, **same[0] | other)).is_problem(422, "idempotency-key-reused")
     assert len(made.runs) == 1
@@ -174,20 +211,44 @@ def test_a_body_that_is_no_json_is_told_apart_by_its_bytes(api: Make, content: b
     """Text, bytes, and what only looks like JSON are compared as they are."""
     send = api().serve(lambda request: "done")
     bodies = [content, content, *(set(NO_JSON) - {content})]
-    assert [send(ask(body=binary(body))).status for body in bodies] == [200, 200] + [422] * (len(NO_JSON) - 1)
+    assert [send(ask(body=binary(body))).status for body in bodies] == [200, 200] + [422] * (
+        len(NO_JSON) - 1
+    )
 
 
-@pytest.mark.parametrize("event", [{}, {"version": "2.0"}, {"httpMethod": "GET", "path": "/"}, {"detail": {}}])
+@pytest.mark.parametrize(
+    "event", [{}, {"version": "2.0"}, {"httpMethod": "GET", "path": "/"}, {"detail": {}}]
+)
 def test_another_trigger_is_no_request(api: Make, event: dict[str, Any]) -> None:
     """An event in no known format raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="no request"):
         api().serve(lambda request: "done")(event)
 
 
-# ── Keys and methods ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Keys and methods ──────────────────────────────────────────────────────────────────────────────
 
-KEYS: Final = {"k1": "k1", " k1": "k1", '"a b,c"': "a b,c", r'"a\"b\\c"': r'a"b\c', "x" * 255: "x" * 255}
-MALFORMED: Final = ("", " ", "a b", "a,b", '"', '""', '"k1', 'k"1', '"k1";a=1', "ä", "a\nb", "k1\n", "x" * 256)
+KEYS: Final = {
+    "k1": "k1",
+    " k1": "k1",
+    '"a b,c"': "a b,c",
+    r'"a\"b\\c"': r'a"b\c',
+    "x" * 255: "x" * 255,
+}
+MALFORMED: Final = (
+    "",
+    " ",
+    "a b",
+    "a,b",
+    '"',
+    '""',
+    '"k1',
+    'k"1',
+    '"k1";a=1',
+    "ä",
+    "a\nb",
+    "k1\n",
+    "x" * 256,
+)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -195,7 +256,8 @@ def test_the_key_is_the_content_of_the_header(api: Make, form: str) -> None:
     """The key may be quoted; one that is missing, malformed, sent twice or incomplete is answered with 400."""
     assert {header: idempotency_key(ask(key=header, form=form)) for header in KEYS} == KEYS
     served, scoped = api(), api(key=lambda request: (None, idempotency_key(request)))
-    bad = [None, *MALFORMED] + ([["k1", "k2"]] if form != "alb" else [])  # of two values, "alb" sends the last
+    # Of two values, "alb" sends the last.
+    bad = [None, *MALFORMED] + ([["k1", "k2"]] if form != "alb" else [])
     answers = [served.serve(lambda request: "done")(ask(key=key, form=form)) for key in bad]
     answers.append(scoped.serve(lambda request: "done")(ask(form=form)))
     assert all(answer.is_problem(400, "invalid-request") for answer in answers)
@@ -205,9 +267,17 @@ def test_the_key_is_the_content_of_the_header(api: Make, form: str) -> None:
 
 def test_a_key_of_the_request_takes_the_place_of_the_header(api: Make) -> None:
     """``key=`` and ``payload=`` get the parsed request, or are expressions; the request's id cannot be the key."""
-    made = api(parse=lambda event: event["body"], payload=lambda body: body[0], key=lambda body: ("tenant", body[-1]))
+    made = api(
+        parse=lambda event: event["body"],
+        payload=lambda body: body[0],
+        key=lambda body: ("tenant", body[-1]),
+    )
     send = made.serve(lambda request: "done")
-    assert [send(ask(key=None, body={"body": body})).status for body in ("1 1", "1-1", "2 1")] == [200, 200, 422]
+    assert [send(ask(key=None, body={"body": body})).status for body in ("1 1", "1-1", "2 1")] == [
+        200,
+        200,
+        422,
+    ]
     api(key="requestContext.requestId").serve(lambda request: "done")(ask(key=None))
     assert [made.state(key)[0] for key in (("tenant", "1"), "request-1")] == [COMPLETED, COMPLETED]
     with pytest.raises(ConfigurationError, match="Idempotency-Key"):
@@ -216,17 +286,21 @@ def test_a_key_of_the_request_takes_the_place_of_the_header(api: Make) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"methods": ["post"]}])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"])
-def test_requests_that_change_nothing_run_each_time(api: Make, method: str, options: dict[str, Any]) -> None:
+def test_requests_that_change_nothing_run_each_time(
+    api: Make, method: str, options: dict[str, Any]
+) -> None:
     """Methods that are not protected need no key and leave no record; ``methods=`` chooses the protected ones."""
     served = api()
-    send = served.serve(lambda request: {"statusCode": 500 if served.runs[-1] is None else 200}, **options)
+    send = served.serve(
+        lambda request: {"statusCode": 500 if served.runs[-1] is None else 200}, **options
+    )
     protected = method == "POST" if options else method in ("POST", "PUT", "PATCH", "DELETE")
     assert {send(ask(method)).status for _ in range(2)} == {200 if protected else 500}
     assert served.runs.count(None) == (0 if protected else 2)
     assert served.state() == ((COMPLETED, 1) if protected else (None, 0))
 
 
-# ── Outcomes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Outcomes ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def fail(error: Exception) -> Any:
@@ -236,7 +310,11 @@ def fail(error: Exception) -> Any:
 ONCE: Final[dict[str, tuple[Callable[[], object], int, int]]] = {
     "an answer": (lambda: {"statusCode": 204}, 204, 1),
     "a refusal": (lambda: {"statusCode": 404, "body": b"no"}, 404, 1),
-    "a refusal that is raised": (lambda: fail(HttpProblemError(409, "Stale", type="stale", version=2)), 409, 0),
+    "a refusal that is raised": (
+        lambda: fail(HttpProblemError(409, "Stale", type="stale", version=2)),
+        409,
+        0,
+    ),
 }
 FAILURES: Final[dict[str, tuple[Callable[[], object], int | type[Exception], str]]] = {
     "an answer of 5xx": (lambda: {"statusCode": 500, "body": {"sorry": True}}, 500, FAILED),
@@ -244,13 +322,19 @@ FAILURES: Final[dict[str, tuple[Callable[[], object], int | type[Exception], str
     "not now": (lambda: fail(RetryableError("later")), 503, FAILED),
     "a bug": (lambda: fail(KeyError("pickup")), KeyError, FAILED),
     "unfinished work": (lambda: (each for each in "ab"), UnfinishedWorkError, FAILED),
-    "an error of another operation": (lambda: fail(PayloadMismatchError("k")), PayloadMismatchError, QUARANTINED),
+    "an error of another operation": (
+        lambda: fail(PayloadMismatchError("k")),
+        PayloadMismatchError,
+        QUARANTINED,
+    ),
 }
 
 
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("case", ONCE)
-def test_what_is_answered_below_500_is_answered_for_good(api: Make, case: str, atomic: bool) -> None:
+def test_what_is_answered_below_500_is_answered_for_good(
+    api: Make, case: str, atomic: bool
+) -> None:
     """The answer is stored with the effects (none if the handler raised), and repeated for every copy."""
     respond, status, charges = ONCE[case]
     served = api(policy={"atomic": atomic}, labels=lambda request: {"path": request["rawPath"]})
@@ -269,8 +353,8 @@ def test_what_is_answered_below_500_is_answered_for_good(api: Make, case: str, a
 def test_what_fails_is_recorded_and_not_stored(api: Make, case: str, atomic: bool) -> None:
     """A 5xx answer is returned, an exception raised; the next copy may succeed, unless the error is permanent.
 
-    Requests are never dead-lettered. With ``keep_event`` the record has the request without its headers, which may hold
-    credentials.
+    Requests are never dead-lettered. With ``keep_event`` the record has the request without its
+    headers, which may hold credentials.
     """
     respond, told, status = FAILURES[case]
     served = api(policy={"atomic": atomic, "keep_event": True})
@@ -310,7 +394,8 @@ def test_a_client_is_told_when_to_come_back(api: Make) -> None:
     copies.append(send(ask()))
     assert copies[0].is_problem(409, "request-in-progress")
     assert copies[1].is_problem(503, "unavailable")
-    assert [int(copy.headers["Retry-After"]) for copy in copies] == [23, 60]  # 20 s left, margin and skew, rounded up
+    # 20 s left, margin and skew, rounded up.
+    assert [int(copy.headers["Retry-After"]) for copy in copies] == [23, 60]
     for runs in range(2, 6):
         served.world.clock.advance(60)
         assert (send(ask()).status, len(served.runs)) == (500, runs)
@@ -320,7 +405,9 @@ def test_what_is_unknown_is_called_unknown(api: Make, world: World) -> None:
     """Without the store's answer, or without time for it, the answer is 503, and a retry gets the stored answer."""
     served = api()
     inner = served.consumer.function(key="key", name="inner")(lambda key: key)
-    assert served.serve(lambda request: inner("k2"))(ask("GET"), timeout_s=0.5).is_problem(503, "unavailable")
+    assert served.serve(lambda request: inner("k2"))(ask("GET"), timeout_s=0.5).is_problem(
+        503, "unavailable"
+    )
     send = served.serve(lambda request: "done")
     assert send(ask(), timeout_s=0.5).is_problem(503, "unavailable")
     world.transport.pass_on()
@@ -331,7 +418,7 @@ def test_what_is_unknown_is_called_unknown(api: Make, world: World) -> None:
     assert (found.json(), found) == ("done", found.replayed())
 
 
-# ── Responses, and requests that cannot be read ───────────────────────────────────────────────────────────────────────
+# ── Responses, and requests that cannot be read ───────────────────────────────────────────────────
 
 JSON: Final = "application/json"
 
@@ -344,7 +431,11 @@ JSON: Final = "application/json"
         (None, JSON, b"null"),
         ({"statusCode": 200, "body": {"name": "Zoë"}}, JSON, '{"name":"Zoë"}'.encode()),
         ({"statusCode": 200, "headers": {"content-type": "a/b"}, "body": []}, "a/b", b"[]"),
-        ({"statusCode": 200, "headers": {"Content-Type": None}, "body": "as it is"}, None, b"as it is"),
+        (
+            {"statusCode": 200, "headers": {"Content-Type": None}, "body": "as it is"},
+            None,
+            b"as it is",
+        ),
         ({"statusCode": 200, "body": b"\x00\xff"}, None, b"\x00\xff"),
         ({"statusCode": 200, "body": "AP8=", "isBase64Encoded": True}, None, b"\x00\xff"),
         ({"statusCode": 200, "body": b"AP8=", "isBase64Encoded": True}, None, b"\x00\xff"),
@@ -376,7 +467,9 @@ def test_a_response_may_have_any_usual_form(
         ({"statusCode": 200, "body": "x" * 200}, None),
     ],
 )
-def test_an_answer_that_cannot_be_repeated(api: Make, response: object, error: type[Exception] | None) -> None:
+def test_an_answer_that_cannot_be_repeated(
+    api: Make, response: object, error: type[Exception] | None
+) -> None:
     """An answer that cannot be stored completes its operation, and copies get a 500 problem."""
     served = api(policy={"max_result_bytes": 200})
     send = served.serve(lambda request: response)
@@ -392,14 +485,19 @@ def test_an_answer_that_cannot_be_repeated(api: Make, response: object, error: t
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (HttpProblemError(422, "No", "seats", type="urn:a:b", field="seats"), (422, "urn:a:b", "seats")),
+        (
+            HttpProblemError(422, "No", "seats", type="urn:a:b", field="seats"),
+            (422, "urn:a:b", "seats"),
+        ),
         (HttpProblemError(404), (404, "about:blank", None)),
         (HttpProblemError(415, type="media"), (415, "urn:mine:media", None)),
         (ValueError(NAME), (400, "urn:mine:invalid-request", None)),
         (KeyError("a typo"), KeyError),
     ],
 )
-def test_nothing_is_remembered_of_what_cannot_be_read(api: Make, error: Exception, told: Any) -> None:
+def test_nothing_is_remembered_of_what_cannot_be_read(
+    api: Make, error: Exception, told: Any
+) -> None:
     """A problem or ValueError of ``parse`` is answered without a record; any other error of it is raised."""
     served = api(parse=lambda event: fail(error), payload=str)
     send = served.serve(lambda request: "done", problem_types="urn:mine:")

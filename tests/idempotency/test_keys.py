@@ -13,7 +13,9 @@ from carride_idempotency.errors import ConfigurationError, KeyExpressionError, M
 from carride_idempotency.keys import LONGEST_KEY, check_name, extractor, record_key
 from tests.idempotency.samples import Text
 
-EVENT: dict[str, Any] = {"detail": {"id": "id-1", "data": {"tenant": "north", "stops": ["a", "b"], "zero": 0}}}
+EVENT: dict[str, Any] = {
+    "detail": {"id": "id-1", "data": {"tenant": "north", "stops": ["a", "b"], "zero": 0}}
+}
 Kind = enum.Enum("Kind", {"EXPRESS": "express", "FIRST": 1, "NOTHING": None, "PAIR": ("a", "b")})
 Tenant = enum.Enum("Tenant", {"NORTH": "north"}, type=str)
 Size = enum.Enum("Size", {"ONE": 1}, type=int)
@@ -22,7 +24,14 @@ Size = enum.Enum("Size", {"ONE": 1}, type=int)
 @pytest.mark.parametrize(
     "expression",
     [
-        *("detail", "detail.id", "detail.id.more", "detail.missing.more", "detail.data.stops.more", "detail.data.zero"),
+        *(
+            "detail",
+            "detail.id",
+            "detail.id.more",
+            "detail.missing.more",
+            "detail.data.stops.more",
+            "detail.data.zero",
+        ),
         "detail.missing || detail.id",
         "[detail.data.tenant, detail.id]",
         "[detail.data.tenant, detail.data.missing]",
@@ -37,7 +46,17 @@ def test_expression_finds_what_jmespath_finds(expression: str) -> None:
     assert extractor(expression, "key")(EVENT) == jmespath.search(expression, EVENT)
 
 
-BROKEN = ["detail.", "[", "", "a b", "detail..id", "[a, lower(b)]", "join('-')", "a[?length(b, c) > `1`]", "not_null()"]
+BROKEN = [
+    "detail.",
+    "[",
+    "",
+    "a b",
+    "detail..id",
+    "[a, lower(b)]",
+    "join('-')",
+    "a[?length(b, c) > `1`]",
+    "not_null()",
+]
 
 
 @pytest.mark.parametrize("expression", BROKEN)
@@ -101,10 +120,18 @@ def meant(key: object) -> object:
 @settings(derandomize=True, database=None)
 @given(*2 * [NAMES, st.none() | NAMES, KEYS])
 def test_two_keys_never_meet(
-    consumer: str, operation: str | None, key: Any, other_consumer: str, other_operation: str | None, other_key: Any
+    consumer: str,
+    operation: str | None,
+    key: Any,
+    other_consumer: str,
+    other_operation: str | None,
+    other_key: Any,
 ) -> None:
     """Different consumers, operations or keys give different record keys, which fit into DynamoDB."""
-    one, other = record_key(consumer, key, operation), record_key(other_consumer, other_key, other_operation)
+    one, other = (
+        record_key(consumer, key, operation),
+        record_key(other_consumer, other_key, other_operation),
+    )
     same = (consumer, operation, meant(key)) == (other_consumer, other_operation, meant(other_key))
     assert (one == other) == same
     assert len(one.encode()) <= LONGEST_KEY

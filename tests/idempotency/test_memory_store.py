@@ -38,7 +38,11 @@ def test_claims_and_quarantined_keys_are_never_forgotten() -> None:
 
 def test_record_is_forgotten_when_its_window_ends(clock: ManualClock) -> None:
     """The key is absent for every step, from then on."""
-    store, first, again = MemoryStore(clock=clock), record("a", expiry=clock() // 1000 + 60), record("a")
+    store, first, again = (
+        MemoryStore(clock=clock),
+        record("a", expiry=clock() // 1000 + 60),
+        record("a"),
+    )
     store.put_if_absent(first)
     clock.advance(60)
     assert store.read("a") is first

@@ -25,17 +25,36 @@ def test_table_is_opened_by_name_or_arn() -> None:
 SERVERS: dict[str, dict[str, Any]] = {
     "redis://127.0.0.1/": {"host": "127.0.0.1", "port": 6379, "db": 0},
     "valkey://[::1]:6380/2": {"host": "::1", "port": 6380, "db": 2},
-    "valkeys://cache.example:6380": {"ssl_check_hostname": True, "ssl_cert_reqs": "required", "port": 6380},
-    f"rediss://worker:{WORD}@cache.example": {"username": "worker", "password": WORD, "host": "cache.example"},
-    "redis://:a%40b%2Fc%3A%25d@cache.example:1/1": {"username": None, "password": "a@b/c:%d", "port": 1, "db": 1},
-    "valkey://us%20er:pass:word@[fe80::1]": {"username": "us er", "password": "pass:word", "host": "fe80::1"},
+    "valkeys://cache.example:6380": {
+        "ssl_check_hostname": True,
+        "ssl_cert_reqs": "required",
+        "port": 6380,
+    },
+    f"rediss://worker:{WORD}@cache.example": {
+        "username": "worker",
+        "password": WORD,
+        "host": "cache.example",
+    },
+    "redis://:a%40b%2Fc%3A%25d@cache.example:1/1": {
+        "username": None,
+        "password": "a@b/c:%d",
+        "port": 1,
+        "db": 1,
+    },
+    "valkey://us%20er:pass:word@[fe80::1]": {
+        "username": "us er",
+        "password": "pass:word",
+        "host": "fe80::1",
+    },
     "valkey://cache.example?cluster=false&eviction=accepted": {"host": "cache.example"},
     f"redis://:{WORD}@cache.example?cluster=true": {"password": WORD},
 }
 
 
 @pytest.mark.parametrize(("address", "expected"), SERVERS.items())
-def test_server_is_opened_with_what_a_function_needs(address: str, expected: dict[str, Any]) -> None:
+def test_server_is_opened_with_what_a_function_needs(
+    address: str, expected: dict[str, Any]
+) -> None:
     """The client has the address's settings, timeouts and no retries, and does not connect yet."""
     store = open_store(address)
     assert isinstance(store, ValkeyStore)
@@ -58,10 +77,14 @@ NONSENSE = f"""
 """
 
 
-@pytest.mark.parametrize("address", [*NONSENSE.split(), "", " dynamodb:Idempotency", "redis://localhost\n"])
+@pytest.mark.parametrize(
+    "address", [*NONSENSE.split(), "", " dynamodb:Idempotency", "redis://localhost\n"]
+)
 def test_nonsense_is_refused_without_repeating_a_password(address: str) -> None:
     """The error lists the valid forms and does not repeat the address, which may contain a password."""
-    with pytest.raises(ConfigurationError, match=r"dynamodb:<table>, or valkey://|cluster has no databases") as refused:
+    with pytest.raises(
+        ConfigurationError, match=r"dynamodb:<table>, or valkey://|cluster has no databases"
+    ) as refused:
         open_store(address)
     assert WORD not in str(refused.value)
     assert (refused.value.__cause__, refused.value.__context__) == (None, None)
@@ -82,7 +105,9 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("valkey://localhost", "", ("boto",)),
     ],
 )
-def test_only_what_was_chosen_is_imported(address: str, region: str, foreign: tuple[str, ...]) -> None:
+def test_only_what_was_chosen_is_imported(
+    address: str, region: str, foreign: tuple[str, ...]
+) -> None:
     """Opening one kind of store does not import the other; Valkey needs neither a region nor an AWS SDK."""
     code = (
         f"import sys; from carride_idempotency import open_store; open_store({address!r});"
@@ -91,5 +116,7 @@ def test_only_what_was_chosen_is_imported(address: str, region: str, foreign: tu
     environment = {"PYTHONPATH": "layers/idempotency", "PATH": os.environ["PATH"]}
     if region:
         environment["AWS_DEFAULT_REGION"] = region
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     assert done.stdout.strip() == "[]"

@@ -32,7 +32,9 @@ LIMITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("allowed", "refused"), LIMITS, ids=str)
-def test_limit_is_allowed_and_what_is_beyond_it_is_not(allowed: dict[str, Any], refused: dict[str, Any]) -> None:
+def test_limit_is_allowed_and_what_is_beyond_it_is_not(
+    allowed: dict[str, Any], refused: dict[str, Any]
+) -> None:
     """Each setting is refused just beyond its limit, by an error that names it."""
     Policy(**allowed)
     name = next(iter(refused))

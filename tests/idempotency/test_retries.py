@@ -12,7 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carride_idempotency import DynamoDBStore, Update
-from carride_idempotency.errors import EffectsRejectedError, StoreRefusedError, StoreUnavailableError
+from carride_idempotency.errors import (
+    EffectsRejectedError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from carride_idempotency.record import COMPLETED, Record
 from carride_idempotency.stores.retries import Retries, Verdict
 from carride_idempotency.stores.transport import NoAnswerError, ServiceError
@@ -39,7 +43,9 @@ def drive(meets: list[Verdict | None], left_ms: int | None = None) -> tuple[obje
 
     retries = Retries(clock, clock.sleep, jitter=lambda: 1.0)
     try:
-        end: object = retries.send("a step", request, lambda error: error.args[0], longest_try_s=1.5, until_ms=left_ms)
+        end: object = retries.send(
+            "a step", request, lambda error: error.args[0], longest_try_s=1.5, until_ms=left_ms
+        )
     except Exception as error:  # noqa: BLE001 - it is the outcome
         end = error
     return end, tries_ms
@@ -48,7 +54,9 @@ def drive(meets: list[Verdict | None], left_ms: int | None = None) -> tuple[obje
 @given(st.lists(st.sampled_from([*Verdict, None]), max_size=MOST_TRIES + 1))
 def test_one_unanswered_try_leaves_the_outcome_unknown(meets: list[Verdict | None]) -> None:
     """A request ends at an answer, a final refusal or the sixth try; one unanswered try makes its outcome unknown."""
-    ends = next((number for number, met in enumerate(meets) if met not in {UNANSWERED, PASSING}), len(meets))
+    ends = next(
+        (number for number, met in enumerate(meets) if met not in {UNANSWERED, PASSING}), len(meets)
+    )
     tried = meets[: min(ends + 1, MOST_TRIES)]
     end, tries_ms = drive(meets)
     if ends == len(meets) < MOST_TRIES:
@@ -63,8 +71,12 @@ def test_one_unanswered_try_leaves_the_outcome_unknown(meets: list[Verdict | Non
 
 
 @pytest.mark.parametrize("verdict", [UNANSWERED, PASSING])
-@pytest.mark.parametrize(("left_ms", "tries"), [(-1, 1), (1_524, 1), (1_525, 2), (1_600, 3), (None, MOST_TRIES)])
-def test_no_try_but_the_first_begins_that_cannot_end_in_time(verdict: Verdict, left_ms: int | None, tries: int) -> None:
+@pytest.mark.parametrize(
+    ("left_ms", "tries"), [(-1, 1), (1_524, 1), (1_525, 2), (1_600, 3), (None, MOST_TRIES)]
+)
+def test_no_try_but_the_first_begins_that_cannot_end_in_time(
+    verdict: Verdict, left_ms: int | None, tries: int
+) -> None:
     """No retry begins that could last past ``until_ms``; the first try always begins."""
     _, tries_ms = drive([verdict] * MOST_TRIES, left_ms)
     assert len(tries_ms) == tries
@@ -124,7 +136,10 @@ def cancelled(*reasons: str, message: str = "") -> ServiceError:
     return ServiceError("TransactionCanceledException", 400, message, body)
 
 
-LOST: dict[Send, Exception] = {step: valkey.TimeoutError("lost"), step_of_redis: redis.TimeoutError("lost")}
+LOST: dict[Send, Exception] = {
+    step: valkey.TimeoutError("lost"),
+    step_of_redis: redis.TimeoutError("lost"),
+}
 ANY = (write, read, commit)
 ENDS: dict[Verdict | None, type[Exception]] = {
     UNANSWERED: StoreUnavailableError,
@@ -133,11 +148,26 @@ ENDS: dict[Verdict | None, type[Exception]] = {
     None: EffectsRejectedError,
 }
 CASES: list[tuple[Verdict | None, tuple[Send, ...], list[Exception]]] = [
-    (UNANSWERED, ANY, [NoAnswerError("lost"), service("InternalServerError", 500), service("SomethingNew", 503)]),
+    (
+        UNANSWERED,
+        ANY,
+        [NoAnswerError("lost"), service("InternalServerError", 500), service("SomethingNew", 503)],
+    ),
     (UNANSWERED, (commit,), [service("TransactionInProgressException")]),
     (PASSING, ANY, [service("ThrottlingException"), service("RequestLimitExceeded")]),
-    (PASSING, ANY, [service("ProvisionedThroughputExceededException"), service("TransactionConflictException")]),
-    (PASSING, (commit,), [cancelled("None", "TransactionConflict"), cancelled("ThrottlingError", "None")]),
+    (
+        PASSING,
+        ANY,
+        [
+            service("ProvisionedThroughputExceededException"),
+            service("TransactionConflictException"),
+        ],
+    ),
+    (
+        PASSING,
+        (commit,),
+        [cancelled("None", "TransactionConflict"), cancelled("ThrottlingError", "None")],
+    ),
     (PASSING, (commit,), [cancelled(message="... [None, TransactionConflict]")]),
     (PASSING, (commit,), [cancelled("None", message="... [None, ProvisionedThroughputExceeded]")]),
     (REFUSED, ANY, [service("AccessDeniedException"), service("ResourceNotFoundException")]),
@@ -145,23 +175,56 @@ CASES: list[tuple[Verdict | None, tuple[Send, ...], list[Exception]]] = [
     (REFUSED, (write, read), [service("ValidationException")]),
     (REFUSED, (commit,), [cancelled("ValidationError", "None")]),
     (REFUSED, (commit,), [cancelled("None", "SomethingNew"), cancelled(message="no reason")]),
-    (REFUSED, (commit,), [cancelled("ConditionalCheckFailed"), cancelled(message="[ConditionalCheckFailed, None]")]),
-    (None, (commit,), [service("ValidationException"), cancelled("None", "ItemCollectionSizeLimitExceeded")]),
+    (
+        REFUSED,
+        (commit,),
+        [cancelled("ConditionalCheckFailed"), cancelled(message="[ConditionalCheckFailed, None]")],
+    ),
+    (
+        None,
+        (commit,),
+        [service("ValidationException"), cancelled("None", "ItemCollectionSizeLimitExceeded")],
+    ),
     (None, (commit,), [cancelled("ThrottlingError", "ValidationError")]),
     (UNANSWERED, (step,), [valkey.ConnectionError("reset"), valkey.TimeoutError("timed out")]),
-    (UNANSWERED, (step,), [valkey.exceptions.InvalidResponse("!"), valkey.exceptions.ValkeyClusterException("gone")]),
-    (UNANSWERED, (step_of_redis,), [redis.ConnectionError("reset"), redis.exceptions.RedisClusterException("gone")]),
+    (
+        UNANSWERED,
+        (step,),
+        [valkey.exceptions.InvalidResponse("!"), valkey.exceptions.ValkeyClusterException("gone")],
+    ),
+    (
+        UNANSWERED,
+        (step_of_redis,),
+        [redis.ConnectionError("reset"), redis.exceptions.RedisClusterException("gone")],
+    ),
     (PASSING, (step,), [valkey.ReadOnlyError("READONLY"), valkey.BusyLoadingError("LOADING")]),
-    (PASSING, (step_of_redis,), [redis.ReadOnlyError("READONLY"), redis.exceptions.ClusterDownError("CLUSTERDOWN")]),
+    (
+        PASSING,
+        (step_of_redis,),
+        [redis.ReadOnlyError("READONLY"), redis.exceptions.ClusterDownError("CLUSTERDOWN")],
+    ),
     (REFUSED, (step,), [valkey.ResponseError("MISCONF"), valkey.AuthenticationError("NOAUTH")]),
-    (REFUSED, (step,), [valkey.exceptions.NoPermissionError("NOPERM"), valkey.exceptions.OutOfMemoryError("OOM")]),
-    (REFUSED, (step_of_redis,), [redis.ResponseError("WRONGTYPE"), redis.AuthenticationError("WRONGPASS")]),
+    (
+        REFUSED,
+        (step,),
+        [valkey.exceptions.NoPermissionError("NOPERM"), valkey.exceptions.OutOfMemoryError("OOM")],
+    ),
+    (
+        REFUSED,
+        (step_of_redis,),
+        [redis.ResponseError("WRONGTYPE"), redis.AuthenticationError("WRONGPASS")],
+    ),
 ]
 
 
 @pytest.mark.parametrize(
     ("verdict", "send", "error"),
-    [(verdict, send, error) for verdict, sends, errors in CASES for send in sends for error in errors],
+    [
+        (verdict, send, error)
+        for verdict, sends, errors in CASES
+        for send in sends
+        for error in errors
+    ],
 )
 def test_only_an_answer_is_definite(verdict: Verdict | None, send: Send, error: Exception) -> None:
     """A refusal is definite, and invalid effects are rejected, unless an earlier try of the same step got no answer."""

@@ -1,6 +1,7 @@
 """The rules of the protocol by example, over DynamoDB's wire format in this process.
 
-The explorer, the simulation and the conformance suite prove them in every order of steps and on every store.
+The explorer, the simulation and the conformance suite prove them in every order of steps and on
+every store.
 """
 
 import json
@@ -9,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from carride_idempotency import BusyError, ConfigurationError, EffectConflictError, Operation, PermanentError, Put
+from carride_idempotency import (
+    BusyError,
+    ConfigurationError,
+    EffectConflictError,
+    Operation,
+    PermanentError,
+    Put,
+)
 from carride_idempotency.dead_letters import BEYOND_WINDOW, CORRUPT_RECORD, QUARANTINED, UNKNOWN
 from carride_idempotency.errors import LostLeaseError, StoreUnavailableError
 from carride_idempotency.testing import sqs_event
@@ -32,7 +40,12 @@ class TestRule1Claim:
 
     @pytest.mark.parametrize(
         ("step", "round_trips", "atomic"),
-        [("claim", 0, False), ("takeover", 1, False), ("commit", 1, False), ("atomic commit", 0, True)],
+        [
+            ("claim", 0, False),
+            ("takeover", 1, False),
+            ("commit", 1, False),
+            ("atomic commit", 0, True),
+        ],
     )
     def test_write_whose_answer_was_lost_is_recognised(
         self, world: World, step: str, round_trips: int, *, atomic: bool
@@ -46,7 +59,9 @@ class TestRule1Claim:
         outcome = "Takeover" if step == "takeover" else "New"
         assert (world.deliver(atomic=atomic)["outcome"], world.effects) == (outcome, 1)
 
-    def test_takeover_of_a_record_that_vanished_starts_again_at_the_claim(self, world: World) -> None:
+    def test_takeover_of_a_record_that_vanished_starts_again_at_the_claim(
+        self, world: World
+    ) -> None:
         """A failed record that TTL deletes between being seen and being taken over is claimed as new."""
         world.fail(NO_CAR)
         world.transport.pass_on()
@@ -72,10 +87,14 @@ class TestRule4Failure:
         """After the last attempt the event is dead-lettered with reason, key and attempt, and acknowledged."""
         for _ in range(2):
             world.fail(NO_CAR, keep_event=True)
-            assert json.loads(world.record().event or "") == event(), "it is kept for recovery by hand"
+            assert json.loads(world.record().event or "") == event(), (
+                "it is kept for recovery by hand"
+            )
         world.work.step = fail_with(NO_CAR)
         assert world.deliver()["outcome"] == "DeadLettered"
-        assert world.box.letters == [(QUARANTINED, "KeyError: 'pickup'", "history", KEY, 3, event())]
+        assert world.box.letters == [
+            (QUARANTINED, "KeyError: 'pickup'", "history", KEY, 3, event())
+        ]
         record = world.record()
         assert (record.status, record.expiry, record.dead_lettered) == ("QUARANTINED", None, True)
 
@@ -89,7 +108,11 @@ class TestRule4Failure:
         world.transport.pass_on()
         world.transport.lose_answer()
         assert [world.consumer().release("k1") for _ in range(2)] == [True, False]
-        assert world.deliver(on_crash="quarantine") == {"outcome": "Retried", "key": KEY, "attempt": 1}
+        assert world.deliver(on_crash="quarantine") == {
+            "outcome": "Retried",
+            "key": KEY,
+            "attempt": 1,
+        }
 
     def test_crashed_key_is_released_when_no_attempt_can_run(self, world: World) -> None:
         """A key whose attempts all crashed is released a minute after the last lease, and not before."""
@@ -128,7 +151,9 @@ class TestRule5Lease:
         assert left_ms == lefts_ms
 
     @pytest.mark.parametrize("completes", [True, False])
-    def test_losing_the_lease_sets_a_flag_that_the_work_can_see(self, world: World, *, completes: bool) -> None:
+    def test_losing_the_lease_sets_a_flag_that_the_work_can_see(
+        self, world: World, *, completes: bool
+    ) -> None:
         """It sees ``operation.lost`` even before its next heartbeat, and ends with the record's result, or none."""
         flags = []
 
@@ -159,7 +184,11 @@ class TestRule6EffectsWithTheRecord:
         world.dynamodb.put_item(TableName="Rides", Item=taken)
         cars = iter(["car_1", "car_1", "car_2"])
         world.work.step = lambda operation: operation.write(
-            Put("Rides", {"id": next(cars), "ride": "order_01"}, condition="attribute_not_exists(ride)")
+            Put(
+                "Rides",
+                {"id": next(cars), "ride": "order_01"},
+                condition="attribute_not_exists(ride)",
+            )
         )
         with pytest.raises(EffectConflictError) as raised:
             world.deliver(atomic=atomic)
@@ -210,10 +239,15 @@ class TestRule11Busy:
         world.crash({name: value for name, value in event().items() if name != "account"})
         with pytest.raises(BusyError):
             world.deliver(by="request-2")
-        with world.consumer().operation("k2", event("k2")["detail"]["data"]), pytest.raises(BusyError):
+        with (
+            world.consumer().operation("k2", event("k2")["detail"]["data"]),
+            pytest.raises(BusyError),
+        ):
             world.deliver(event("k2"), by="request-3")
 
-    def test_wait_is_bounded_and_answers_with_the_result_of_the_other_run(self, world: World) -> None:
+    def test_wait_is_bounded_and_answers_with_the_result_of_the_other_run(
+        self, world: World
+    ) -> None:
         """A caller that waits gives up at the limit, or gets what the holder commits meanwhile."""
         started, waiting = world.clock(), world.consumer(policy={"busy": "wait", "wait_limit": 5})
         holding = world.consumer().operation("k1")
@@ -243,7 +277,9 @@ class TestRule12Time:
 class TestRule13Window:
     """No delivery runs that is older than the window."""
 
-    def test_window_shorter_than_the_invocation_is_a_mistake_in_the_settings(self, world: World) -> None:
+    def test_window_shorter_than_the_invocation_is_a_mistake_in_the_settings(
+        self, world: World
+    ) -> None:
         """The error names the setting, and no event is dead-lettered."""
         with pytest.raises(ConfigurationError, match="shorter than the invocation"):
             world.deliver(timeout_s=60, window=60)
@@ -262,7 +298,9 @@ class TestRule13Window:
         assert world.deliver(later, **policy)["attempt"] == 1
 
     @pytest.mark.parametrize("late_s", [86_400, 86_400 - 31])
-    def test_delivery_that_could_outlive_its_window_never_runs(self, world: World, late_s: int) -> None:
+    def test_delivery_that_could_outlive_its_window_never_runs(
+        self, world: World, late_s: int
+    ) -> None:
         """An event that is older than its window, or could become so during the run, is dead-lettered."""
         world.clock.advance(late_s)
         assert world.deliver(window=86_400)["outcome"] == "DeadLettered"
@@ -272,7 +310,9 @@ class TestRule13Window:
         """The age of a queued event is that of its envelope, not of its message."""
         world.clock.advance(31 * 86_400)
         handler = world.consumer("dispatch").batch_handler(world.work)
-        assert handler(sqs_event(event(), clock=world.clock), world.invocation()) == {"batchItemFailures": []}
+        assert handler(sqs_event(event(), clock=world.clock), world.invocation()) == {
+            "batchItemFailures": []
+        }
         assert (world.reasons, world.work.runs) == ([BEYOND_WINDOW], [])
 
     def test_ttl_of_a_claim_is_an_hour_past_its_lease(self, world: World) -> None:
@@ -298,7 +338,8 @@ class TestRule15WarmCache:
 
         assert again(event("k2"), "Duplicate") == again(event("k3"), "Duplicate") == []
         assert again(event("k3", price=10), "DeadLettered") == []
-        assert again(event("k1"), "Duplicate") == ["PutItem"]  # the least recently used key made room
+        # The least recently used key made room.
+        assert again(event("k1"), "Duplicate") == ["PutItem"]
         world.clock.advance(301)
         assert again(event("k3"), "Duplicate") == ["PutItem"]
 
@@ -308,9 +349,16 @@ class TestFailsClosed:
 
     @pytest.mark.parametrize(
         ("name", "value"),
-        [("status", {"S": "DONE"}), ("status", None), ("leaseExpiry", None), ("leaseExpiry", {"S": "soon"})],
+        [
+            ("status", {"S": "DONE"}),
+            ("status", None),
+            ("leaseExpiry", None),
+            ("leaseExpiry", {"S": "soon"}),
+        ],
     )
-    def test_corrupt_record_is_neither_run_nor_overwritten(self, world: World, name: str, value: Any) -> None:
+    def test_corrupt_record_is_neither_run_nor_overwritten(
+        self, world: World, name: str, value: Any
+    ) -> None:
         """A record with an unknown status, or a claim without a lease, stays as it is until an operator releases it."""
         world.crash()
         tamper(world, name, value)

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from carride_idempotency.stores.signing import Credentials, Signer
 
 KEYS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=64)
-VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=64).filter(str.strip)
+VALUES = st.text(
+    st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=64
+).filter(str.strip)
 TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1))  # noqa: DTZ001 - a bound, in UTC
 
 
@@ -27,7 +29,9 @@ def test_a_request_is_signed_as_botocore_signs_it(
     credentials: Credentials, region: str, headers: dict[str, str], body: bytes, time: datetime
 ) -> None:
     """For the same request, credentials and time both make the same Authorization."""
-    theirs = AWSRequest("POST", f"https://dynamodb.{region}.amazonaws.com/", headers=headers, data=body)
+    theirs = AWSRequest(
+        "POST", f"https://dynamodb.{region}.amazonaws.com/", headers=headers, data=body
+    )
     with patch("botocore.auth.get_current_datetime", lambda: time):
         SigV4Auth(BotocoreCredentials(*credentials), "dynamodb", region).add_auth(theirs)
     stamp = f"{time:%Y%m%dT%H%M%SZ}"
@@ -36,6 +40,8 @@ def test_a_request_is_signed_as_botocore_signs_it(
         ours["x-amz-security-token"] = credentials.token
     signer = Signer(region)
     for _ in range(2):  # with a key that is derived, and one that is known
-        assert signer.authorization(credentials, ours, body, stamp) == theirs.headers["Authorization"]
+        assert (
+            signer.authorization(credentials, ours, body, stamp) == theirs.headers["Authorization"]
+        )
     signer.authorization(credentials, ours, body, f"{time - timedelta(days=1):%Y%m%dT%H%M%SZ}")
     assert signer.authorization(credentials, ours, body, stamp) == theirs.headers["Authorization"]

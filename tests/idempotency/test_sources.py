@@ -19,7 +19,11 @@ ENCODED: Final = base64.b64encode(BODY.encode()).decode()
 SENT_MS: Final = 1_795_248_000_000  # 2026-11-21T08:00:00Z
 SENT: Final = "2026-11-21T08:00:00Z"
 EVENT: Final = event() | {"id": "message-1", "time": SENT, "detail": DETAIL}
-SQS_ATTRIBUTES: Final = {"SentTimestamp": str(SENT_MS), "ApproximateReceiveCount": "3", "MessageGroupId": "g"}
+SQS_ATTRIBUTES: Final = {
+    "SentTimestamp": str(SENT_MS),
+    "ApproximateReceiveCount": "3",
+    "MessageGroupId": "g",
+}
 SQS: Final = {"messageId": "message-1", "attributes": SQS_ATTRIBUTES}
 
 
@@ -32,12 +36,30 @@ class Read(NamedTuple):
 
 
 KEYS: Final = {"id": {"S": "order_01"}}
-CHANGE: Final = {"ApproximateCreationDateTime": SENT_MS / 1000, "SequenceNumber": "111", "Keys": KEYS}
-KINESIS: Final = {"data": ENCODED, "approximateArrivalTimestamp": SENT_MS / 1000, "sequenceNumber": "49590338"}
+CHANGE: Final = {
+    "ApproximateCreationDateTime": SENT_MS / 1000,
+    "SequenceNumber": "111",
+    "Keys": KEYS,
+}
+KINESIS: Final = {
+    "data": ENCODED,
+    "approximateArrivalTimestamp": SENT_MS / 1000,
+    "sequenceNumber": "49590338",
+}
 MESSAGES: Final[list[tuple[Source, dict[str, Any], Read]]] = [
     (
         sources.SNS,
-        {"Records": [{"Sns": {"Message": BODY, "MessageId": "message-1", "Timestamp": "2026-11-21T08:00:00.000Z"}}]},
+        {
+            "Records": [
+                {
+                    "Sns": {
+                        "Message": BODY,
+                        "MessageId": "message-1",
+                        "Timestamp": "2026-11-21T08:00:00.000Z",
+                    }
+                }
+            ]
+        },
         Read(),
     ),
     (sources.SQS, SQS | {"body": BODY}, Read(failure_id="message-1", attempts=3, group="g")),
@@ -65,13 +87,25 @@ MESSAGES: Final[list[tuple[Source, dict[str, Any], Read]]] = [
 
 
 @pytest.mark.parametrize(("source", "raw", "read"), MESSAGES)
-def test_message_is_read_in_the_words_of_its_source(source: Source, raw: dict[str, Any], read: Read) -> None:
+def test_message_is_read_in_the_words_of_its_source(
+    source: Source, raw: dict[str, Any], read: Read
+) -> None:
     """Each source finds a message's id, text, group, receive count and time in ms, and the id to report on failure."""
     failure_id = source.failure_id and source.failure_id(raw)
-    found = Read(source.text(raw), source.message_id(raw), failure_id, source.group(raw), source.attempts(raw))
+    found = Read(
+        source.text(raw),
+        source.message_id(raw),
+        failure_id,
+        source.group(raw),
+        source.attempts(raw),
+    )
     assert found == read
     assert source.message(raw) == (CHANGE if source is sources.DYNAMODB_STREAM else DETAIL)
-    assert (source.sent_ms(raw), source.comes_again(raw), source.replayed(raw)) == (SENT_MS, True, False)
+    assert (source.sent_ms(raw), source.comes_again(raw), source.replayed(raw)) == (
+        SENT_MS,
+        True,
+        False,
+    )
     batch = {"records": {"rides-0": [raw]}} if source is sources.KAFKA else {"Records": [raw]}
     assert source.records(batch) == [raw]
 
@@ -116,7 +150,11 @@ def test_time_is_the_same_in_every_process(zone: str, monkeypatch: pytest.Monkey
     noon = datetime(2026, 11, 21, 12, microsecond=1999, tzinfo=UTC)
     monkeypatch.setenv("TZ", zone)
     time.tzset()
-    times = [to_ms(noon), to_ms(noon.replace(tzinfo=None)), to_ms(noon.astimezone(timezone(timedelta(hours=-3))))]
+    times = [
+        to_ms(noon),
+        to_ms(noon.replace(tzinfo=None)),
+        to_ms(noon.astimezone(timezone(timedelta(hours=-3)))),
+    ]
     monkeypatch.undo()
     time.tzset()
     assert times == 3 * [1_795_262_400_001]

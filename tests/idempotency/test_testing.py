@@ -36,7 +36,10 @@ SOURCES: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
         stream_event({"id": "k1"}, {"id": "k2"}),
         {"decorate": "batch_handler", "key": "NewImage.id.S", "source": DYNAMODB_STREAM},
     ),
-    "requests": (http_event("POST", "/points", {"customer": "c1"}), {"decorate": "http_handler", "key": None}),
+    "requests": (
+        http_event("POST", "/points", {"customer": "c1"}),
+        {"decorate": "http_handler", "key": None},
+    ),
 }
 WORLDS: Final[dict[str, Callable[[], World]]] = {
     "dynamodb": lambda: World({"Points": ["id"]}),
@@ -53,7 +56,9 @@ def right(world: World, operation: Operation) -> None:
     operation.write(Update("Points", {"id": "c1"}, "ADD n :one", values={":one": 1}))
 
 
-def build(world: World, *, work: Any = right, decorate: str = "event_handler", **settings: Any) -> Any:
+def build(
+    world: World, *, work: Any = right, decorate: str = "event_handler", **settings: Any
+) -> Any:
     defaults: dict[str, Any] = {"key": "detail.idempotencyid", "dead_letters": world.dead_letters}
     consumer: Consumer[Any] = Consumer("points", world.store, **(defaults | settings))
     return getattr(consumer, decorate)(lambda event, operation: work(world, operation))
@@ -63,7 +68,11 @@ def build(world: World, *, work: Any = right, decorate: str = "event_handler", *
 @pytest.mark.parametrize("make", WORLDS.values(), ids=WORLDS)
 @pytest.mark.parametrize(("event", "settings"), SOURCES.values(), ids=SOURCES)
 def test_a_right_handler_passes(
-    crash_everywhere: Crash, event: Any, settings: dict[str, Any], make: Callable[[], World], policy: dict[str, Any]
+    crash_everywhere: Crash,
+    event: Any,
+    settings: dict[str, Any],
+    make: Callable[[], World],
+    policy: dict[str, Any],
 ) -> None:
     """Whatever delivers the event, whichever store keeps the record, and whatever the policy is."""
     handler = partial(build, **({"policy": Policy(**policy)} | settings))
@@ -82,22 +91,34 @@ def test_calls_of_boto3_are_seen(crash_everywhere: Crash) -> None:
         queue.send_message(QueueUrl=url, MessageBody="a point")
 
     def add(_: World, __: Operation) -> None:
-        given: Any = {"UpdateExpression": "ADD n :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
+        given: Any = {
+            "UpdateExpression": "ADD n :one",
+            "ExpressionAttributeValues": {":one": {"N": "1"}},
+        }
         client.update_item(TableName="Points", Key={"id": {"S": "c1"}}, **given)
 
     def put(_: World, __: Operation) -> None:
-        boto3.resource("dynamodb").Table("Points").put_item(Item={"id": "c1", "idempotencyKey": "k1"})
+        boto3.resource("dynamodb").Table("Points").put_item(
+            Item={"id": "c1", "idempotencyKey": "k1"}
+        )
 
     with mock_aws():
         client = boto3.client("dynamodb")
         create_tables(client, {"Idempotency": "idempotencyKey", "Points": "id"})
         queue = boto3.client("sqs")
         url = queue.create_queue(QueueName="queue")["QueueUrl"]
-        crash = partial(crash_everywhere, event=EVENT, world=moto, without=["crash before", "overtaken", "taken over"])
+        crash = partial(
+            crash_everywhere,
+            event=EVENT,
+            world=moto,
+            without=["crash before", "overtaken", "taken over"],
+        )
         assert crash(build) == 9
         assert crash(partial(build, work=put)) == 9, "a second put of one item changes nothing"
         for work, found in ((add, "direct Update Points"), (send, "direct SendMessage of sqs")):
-            with pytest.raises(BrokenPromiseError, match=f"{found} took effect 2 times.*operation.write"):
+            with pytest.raises(
+                BrokenPromiseError, match=f"{found} took effect 2 times.*operation.write"
+            ):
                 crash(partial(build, work=work))
 
 
@@ -111,7 +132,11 @@ def test_a_dead_process_writes_nothing() -> None:
 
     world = points()
     with world.installed():
-        run = world.invoke(build(world, work=go_on), EVENT, fault=Fault(CRASH_BEFORE, lambda number, _: number == 2))
+        run = world.invoke(
+            build(world, work=go_on),
+            EVENT,
+            fault=Fault(CRASH_BEFORE, lambda number, _: number == 2),
+        )
     assert (run.dead, world.dynamodb.all("Points"), world.once()) == (True, [], {})
 
 
@@ -161,16 +186,34 @@ def acknowledging(world: World) -> Any:
     ("wrong", "later", "found"),
     [
         (partial(build, work=lambda *_: None), None, "no effect is seen"),
-        (partial(build, work=lambda world, _: world.nothing), None, "without a fault, the event is not acknowledged"),
+        (
+            partial(build, work=lambda world, _: world.nothing),
+            None,
+            "without a fault, the event is not acknowledged",
+        ),
         (partial(build, work=swallow), None, "mail is lost.*raise its errors"),
-        (partial(build, work=send_a_random_key), None, "mail took effect 2 times, not 1.*operation.downstream_key"),
-        (partial(build, work=write_directly), None, "Update Points took effect 2 times, not 1.*operation.write"),
+        (
+            partial(build, work=send_a_random_key),
+            None,
+            "mail took effect 2 times, not 1.*operation.downstream_key",
+        ),
+        (
+            partial(build, work=write_directly),
+            None,
+            "Update Points took effect 2 times, not 1.*operation.write",
+        ),
         (acknowledging, None, "the key points#k1 stays FAILED"),
         (build, partial(build, key="id"), "took effect 2 times, not 1"),
-        (build, partial(build, payload="detail.idempotencyid"), "the key points#k1 stays IN_PROGRESS"),
+        (
+            build,
+            partial(build, payload="detail.idempotencyid"),
+            "the key points#k1 stays IN_PROGRESS",
+        ),
     ],
 )
-def test_other_mistakes_are_named(crash_everywhere: Crash, wrong: Any, later: Any, found: str) -> None:
+def test_other_mistakes_are_named(
+    crash_everywhere: Crash, wrong: Any, later: Any, found: str
+) -> None:
     """Such as a swallowed error, a random key, a write outside of the commit, or a next version with other keys."""
     with pytest.raises(BrokenPromiseError, match=found):
         crash_everywhere(wrong, EVENT, world=points, next_version=later)

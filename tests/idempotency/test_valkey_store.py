@@ -39,7 +39,9 @@ def store(client: Any, clock: ManualClock) -> ValkeyStore:
 def claim(clock: ManualClock, owner: str = "owner-1", **changes: Any) -> Record:
     now_ms = clock()
     times = now_ms + LEASE_MS, now_ms // 1000 + 7_200
-    return Record(KEY, IN_PROGRESS, owner, 1, *times, None, None, None, now_ms, now_ms)._replace(**changes)
+    return Record(KEY, IN_PROGRESS, owner, 1, *times, None, None, None, now_ms, now_ms)._replace(
+        **changes
+    )
 
 
 @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, 0, HOUR_MS, 365 * 24 * HOUR_MS])
@@ -53,7 +55,9 @@ def test_difference_between_clocks_changes_no_time_that_is_compared(
     assert found is not None
     assert LEASE_MS - PATIENCE_MS < (found.lease_ms or 0) - clock() - ahead_ms <= LEASE_MS
     assert found.retry_ms == pytest.approx(clock() + LEASE_MS + ahead_ms, abs=PATIENCE_MS)
-    assert found.expiry == pytest.approx((clock() + ahead_ms) // 1000 + 7_200, abs=PATIENCE_MS // 1000)
+    assert found.expiry == pytest.approx(
+        (clock() + ahead_ms) // 1000 + 7_200, abs=PATIENCE_MS // 1000
+    )
     assert (found.created_ms, found.updated_ms) == (record.created_ms, record.updated_ms)
 
 
@@ -81,7 +85,9 @@ def test_heartbeat_that_comes_late_erases_no_intent(store: ValkeyStore, clock: M
     assert (found and found.externals) == intent.externals
 
 
-def test_steps_survive_a_restart_of_the_server(store: ValkeyStore, client: Any, clock: ManualClock) -> None:
+def test_steps_survive_a_restart_of_the_server(
+    store: ValkeyStore, client: Any, clock: ManualClock
+) -> None:
     """A server that has forgotten the scripts gets them again."""
     first = claim(clock)
     for step in (store.put_if_absent, store.update_if_owner):
@@ -89,7 +95,9 @@ def test_steps_survive_a_restart_of_the_server(store: ValkeyStore, client: Any, 
         assert step(first) is first
 
 
-def test_fields_are_readable_by_an_operator(store: ValkeyStore, client: Any, clock: ManualClock) -> None:
+def test_fields_are_readable_by_an_operator(
+    store: ValkeyStore, client: Any, clock: ManualClock
+) -> None:
     """A record is a hash of its own fields, under a prefix of its own."""
     store.put_if_absent(claim(clock, dead_lettered=True))
     stored: Any = client.hgetall(f"idempotency:{KEY}")
@@ -100,7 +108,9 @@ def test_fields_are_readable_by_an_operator(store: ValkeyStore, client: Any, clo
     assert stored == {name.encode(): str(value).encode() for name, value in fields.items()}
 
 
-def test_what_another_hand_wrote_is_in_the_way(store: ValkeyStore, client: Any, clock: ManualClock) -> None:
+def test_what_another_hand_wrote_is_in_the_way(
+    store: ValkeyStore, client: Any, clock: ManualClock
+) -> None:
     """A hash without known fields is not overwritten, and a lease that is not a number counts as missing."""
     client.hset(f"idempotency:{KEY}", mapping={"lease_ms": "soon", "unknown": "field"})
     found = store.put_if_absent(claim(clock))
@@ -119,7 +129,12 @@ class Unknown:
     ("client", "reason"),
     [
         (valkey.Valkey(socket_timeout=None), "socket_timeout"),
-        (valkey.Valkey(socket_timeout=1, retry=valkey.retry.Retry(valkey.backoff.NoBackoff(), 1)), "retry"),
+        (
+            valkey.Valkey(
+                socket_timeout=1, retry=valkey.retry.Retry(valkey.backoff.NoBackoff(), 1)
+            ),
+            "retry",
+        ),
         (redis.Redis(socket_timeout=1), "retry"),
         (Unknown(), "Unknown"),
     ],
@@ -135,12 +150,20 @@ def test_client_that_could_mislead_the_store_is_refused(client: Any, reason: str
     ("answer", "error"),
     [
         ({"maxmemory_policy": "volatile-ttl", "used_memory": 1}, ConfigurationError),
-        ({"a": {"maxmemory_policy": "noeviction"}, "b": {"maxmemory_policy": "volatile-lru"}}, ConfigurationError),
+        (
+            {"a": {"maxmemory_policy": "noeviction"}, "b": {"maxmemory_policy": "volatile-lru"}},
+            ConfigurationError,
+        ),
         (valkey.exceptions.ConnectionError("gone"), StoreUnavailableError),
         (valkey.exceptions.AuthenticationError("NOAUTH"), StoreRefusedError),
         ({"a": {"maxmemory_policy": "noeviction"}}, None),
         ({"used_memory": 1}, None),
-        (valkey.exceptions.NoPermissionError("this user has no permissions to run the 'info' command"), None),
+        (
+            valkey.exceptions.NoPermissionError(
+                "this user has no permissions to run the 'info' command"
+            ),
+            None,
+        ),
     ],
 )
 def test_eviction_is_checked_before_the_first_step(

@@ -35,7 +35,10 @@ def _nested(levels: int, inner: Any = None, kind: str | None = None) -> Any:
 @pytest.mark.parametrize(
     ("value", "written"),
     [
-        ({"ß": True, "a": [None, b"\xff"]}, {"M": {"ß": {"BOOL": True}, "a": {"L": [{"NULL": True}, {"B": b"\xff"}]}}}),
+        (
+            {"ß": True, "a": [None, b"\xff"]},
+            {"M": {"ß": {"BOOL": True}, "a": {"L": [{"NULL": True}, {"B": b"\xff"}]}}},
+        ),
         ((1, "ü"), {"L": [{"N": "1"}, {"S": "ü"}]}),
         (Text("text"), {"S": "text"}),
         (Number(1), {"N": "1"}),
@@ -50,7 +53,12 @@ def _nested(levels: int, inner: Any = None, kind: str | None = None) -> Any:
 def test_value_is_written_as_what_it_stands_for(value: object, written: Any) -> None:
     """Other types are written as the nearest type of DynamoDB's, by their content, and read as AWS reads them."""
     assert marshalling.attribute(value) == written
-    assert {type(content) for content in marshalling.attribute(value).values()} <= {str, bytes, list, dict}
+    assert {type(content) for content in marshalling.attribute(value).values()} <= {
+        str,
+        bytes,
+        list,
+        dict,
+    }
     read: Any = TypeDeserializer().deserialize(copy.deepcopy(written))
     assert marshalling.values({"a": written}) == {"a": read.value if "B" in written else read}
 
@@ -75,10 +83,20 @@ def _circle() -> dict[str, object]:
 
 NO_SETS: list[Any] = [set(), {1, "a"}, {True}, {None}]
 NO_TEXTS: list[Any] = ["\ud83d", {"\ud83d": 1}, {"": 1}, {1: "a"}]
-NO_NUMBERS = [1.5, 10**38 + 1, -(10**38) - 1, Decimal("NaN"), Decimal("-Infinity"), Decimal("1E-131"), Decimal("1E126")]
+NO_NUMBERS = [
+    1.5,
+    10**38 + 1,
+    -(10**38) - 1,
+    Decimal("NaN"),
+    Decimal("-Infinity"),
+    Decimal("1E-131"),
+    Decimal("1E126"),
+]
 
 
-@pytest.mark.parametrize("value", [object(), _nested(32), _circle(), *NO_NUMBERS, *NO_SETS, *NO_TEXTS], ids=type)
+@pytest.mark.parametrize(
+    "value", [object(), _nested(32), _circle(), *NO_NUMBERS, *NO_SETS, *NO_TEXTS], ids=type
+)
 def test_value_that_dynamodb_cannot_hold_is_refused(value: object) -> None:
     """A value that DynamoDB cannot hold exactly is refused, alone or nested."""
     for within in (value, [value], {"a": value}):
@@ -89,7 +107,14 @@ def test_value_that_dynamodb_cannot_hold_is_refused(value: object) -> None:
 KEY = {"id": "order_01"}
 EFFECTS: list[Any] = [
     Put("Rides", {**KEY, "n": [1]}, "#s = :s", {":s": {"a": [1]}}, {"#s": "status"}),
-    Update("Rides", {**KEY, "at": 1}, "SET #s = :s", "#s <> :s", {":s": Decimal("1.5")}, {"#s": "status"}),
+    Update(
+        "Rides",
+        {**KEY, "at": 1},
+        "SET #s = :s",
+        "#s <> :s",
+        {":s": Decimal("1.5")},
+        {"#s": "status"},
+    ),
     Delete("Rides", KEY, "#s = :s", {":s": "b"}, {"#s": "status"}),
     Check("Rides", KEY, "attribute_exists(id)"),
     Keep({"orderID": "order_01", "entry": {"n": [1]}}),
@@ -107,7 +132,9 @@ def test_effect_is_fixed_when_it_is_registered(effect: Any) -> None:
     assert ready == effect == prepared(ready)
     if not isinstance(effect, Keep):
         assert action_of(ready) == action_of(effect)
-        assert [*action_of(ready)] == ["ConditionCheck" if isinstance(effect, Check) else type(effect).__name__]
+        assert [*action_of(ready)] == [
+            "ConditionCheck" if isinstance(effect, Check) else type(effect).__name__
+        ]
     assert type(ready) is type(effect)
 
 
@@ -123,11 +150,16 @@ BAD: dict[str, list[object]] = {
 }
 
 
-@pytest.mark.parametrize(("part", "bad"), [(part, bad) for part, values in BAD.items() for bad in values])
+@pytest.mark.parametrize(
+    ("part", "bad"), [(part, bad) for part, values in BAD.items() for bad in values]
+)
 def test_effect_that_can_never_be_written_is_refused(part: str, bad: object) -> None:
     """The handler gets the error when it registers the effect."""
     no_effects: list[Any] = [EFFECTS, {"Put": {}}]
-    for effect in [*no_effects, *(effect._replace(**{part: bad}) for effect in EFFECTS if part in effect._fields)]:
+    for effect in [
+        *no_effects,
+        *(effect._replace(**{part: bad}) for effect in EFFECTS if part in effect._fields),
+    ]:
         with pytest.raises(EffectsRejectedError):
             prepared(effect)
 

@@ -14,14 +14,24 @@ SOUND = judge(Evidence(CONSUMERS, payments=[]))
 
 def reported(**changes: dict[str, Any]) -> Report:
     """Return a report with these changes to its saga or ledger."""
-    return SOUND._replace(**{name: dataclasses.replace(getattr(SOUND, name), **each) for name, each in changes.items()})
+    return SOUND._replace(
+        **{
+            name: dataclasses.replace(getattr(SOUND, name), **each)
+            for name, each in changes.items()
+        }
+    )
 
 
 def account(**changes: Any) -> Report:
     """Return a report with these changes to the account of a consumer."""
     consumers = SOUND.ledger.consumers
     return reported(
-        ledger={"consumers": {**consumers, "dispatch": dataclasses.replace(consumers["dispatch"], **changes)}}
+        ledger={
+            "consumers": {
+                **consumers,
+                "dispatch": dataclasses.replace(consumers["dispatch"], **changes),
+            }
+        }
     )
 
 

@@ -13,7 +13,15 @@ import pytest
 from local import chaos, demo, invoke, story
 from local.local_aws import ROOT, EngineError
 from ops.audit import Report, judge
-from ops.audit.evidence import CONSUMERS, DeadLettered, Delivered, Effect, Evidence, Published, RideItem
+from ops.audit.evidence import (
+    CONSUMERS,
+    DeadLettered,
+    Delivered,
+    Effect,
+    Evidence,
+    Published,
+    RideItem,
+)
 from ops.finding import Kept
 
 EVIDENCE = Evidence(CONSUMERS[:1], [Published("event-1", "CarRideCreated", "a")])
@@ -28,10 +36,21 @@ OVERDUE = BALANCED._replace(saga=replace(BALANCED.saga, overdue={"order_01": "si
 
 @pytest.mark.parametrize(
     ("outcome", "status"),
-    [(BALANCED, 0), (LOST, 1), (DOUBLED, 1), (BLIND, 1), (BROKEN, 1), (OVERDUE, 1), (EngineError("no port"), 2)],
+    [
+        (BALANCED, 0),
+        (LOST, 1),
+        (DOUBLED, 1),
+        (BLIND, 1),
+        (BROKEN, 1),
+        (OVERDUE, 1),
+        (EngineError("no port"), 2),
+    ],
 )
 def test_the_demo_fails_when_something_does_not_add_up(
-    outcome: Report | EngineError, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    outcome: Report | EngineError,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The status says whether something is lost, doubled, unknown or half-done, or could not be run; one line why."""
 
@@ -69,7 +88,12 @@ COMMANDS = {
 
 @pytest.mark.parametrize(
     ("command", "number"),
-    [("demo", signal.SIGINT), ("demo", signal.SIGTERM), ("chaos", signal.SIGINT), ("invoke", signal.SIGTERM)],
+    [
+        ("demo", signal.SIGINT),
+        ("demo", signal.SIGTERM),
+        ("chaos", signal.SIGINT),
+        ("invoke", signal.SIGTERM),
+    ],
 )
 def test_a_command_in_the_background_ends_in_order(command: str, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM end it with the status that shells expect, though it was started with SIGINT ignored."""
@@ -77,7 +101,9 @@ def test_a_command_in_the_background_ends_in_order(command: str, number: signal.
     waits = "import sys, time\ndef wait(*_):\n    print('waiting', flush=True)\n    while True: time.sleep(0.1)\n"
     background = 'trap \'\' INT; exec "$0" -c "$1"'
     with subprocess.Popen(
-        ["/bin/sh", "-c", background, sys.executable, waits + COMMANDS[command]], cwd=ROOT, stdout=subprocess.PIPE
+        ["/bin/sh", "-c", background, sys.executable, waits + COMMANDS[command]],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline()  # it has begun to wait
@@ -99,7 +125,11 @@ def test_a_command_in_the_background_ends_in_order(command: str, number: signal.
     ],
 )
 def test_a_bad_option_is_refused_before_anything_starts(
-    parse: Callable[[list[str]], Any], option: str, good: str, bad: list[str], capsys: pytest.CaptureFixture[str]
+    parse: Callable[[list[str]], Any],
+    option: str,
+    good: str,
+    bad: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A count is from 0, a number of rides from 1, a share from 0 to 1; the message names the option."""
     assert getattr(parse([f"--{option}", good]), option) == float(good)
@@ -126,8 +156,15 @@ def test_a_wrong_choice_lists_those_there_are(function: str, event: str, said: s
 
 
 OUTCOMES = {"Duplicate": 3, "Takeover": 2, "Retried": 1, "Failed": 4, "New": 5}
-DELIVERIES = [Delivered("ride-history", outcome, "a") for outcome, number in OUTCOMES.items() for _ in range(number)]
-LETTERS = [DeadLettered("RideHistoryDlq", reason, "ride-history", "event-1", "a") for reason in ("CONTRACT", "Unknown")]
+DELIVERIES = [
+    Delivered("ride-history", outcome, "a")
+    for outcome, number in OUTCOMES.items()
+    for _ in range(number)
+]
+LETTERS = [
+    DeadLettered("RideHistoryDlq", reason, "ride-history", "event-1", "a")
+    for reason in ("CONTRACT", "Unknown")
+]
 
 
 def test_every_unusual_number_is_explained() -> None:
@@ -138,12 +175,22 @@ def test_every_unusual_number_is_explained() -> None:
     assert all(why for _, _, why in lines)
     assert story.unusual(BALANCED) == []
     assert re.findall(r"\d+", story.injected({"copy": 309, "poison": 1, "late": 0})) == ["309", "1"]
-    assert re.findall(r"\d+", story.verdict(report, {"copy": 7, "crash": 9})) == ["0", "0", "7", "2"]
+    assert re.findall(r"\d+", story.verdict(report, {"copy": 7, "crash": 9})) == [
+        "0",
+        "0",
+        "7",
+        "2",
+    ]
 
 
 @pytest.mark.parametrize(
     ("report", "last"),
-    [(LOST, "event a"), (DOUBLED, "ride order_01"), (BROKEN, "ride order_01"), (OVERDUE, "ride order_01")],
+    [
+        (LOST, "event a"),
+        (DOUBLED, "ride order_01"),
+        (BROKEN, "ride order_01"),
+        (OVERDUE, "ride order_01"),
+    ],
 )
 def test_what_is_wrong_is_looked_into(report: Report, last: str) -> None:
     """There is a command for each event or ride that is wrong, and none if all is well."""

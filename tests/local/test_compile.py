@@ -9,7 +9,10 @@ from types import CodeType
 
 from local.local_aws import ROOT
 
-SOURCES = {"AFunction/handler.py": "RAN = True\n", "ALayer/python/package/__init__.py": "def work(): raise OSError\n"}
+SOURCES = {
+    "AFunction/handler.py": "RAN = True\n",
+    "ALayer/python/package/__init__.py": "def work(): raise OSError\n",
+}
 _UNCHECKED = b"\x01\x00\x00\x00"
 _HEADER = 16
 
@@ -23,10 +26,14 @@ def compiled(folder: Path, sources: dict[str, str]) -> tuple[int, dict[str, byte
     (folder / "scripts").mkdir(exist_ok=True)
     script = shutil.copy(ROOT / "scripts" / "compile", folder / "scripts")
     status = subprocess.run([sys.executable, script], capture_output=True, check=False).returncode
-    return status, {str(path.relative_to(build)): path.read_bytes() for path in build.rglob("*.pyc")}
+    return status, {
+        str(path.relative_to(build)): path.read_bytes() for path in build.rglob("*.pyc")
+    }
 
 
-def test_the_same_source_gives_the_same_bytes_which_are_used_whatever_the_times_are(tmp_path: Path) -> None:
+def test_the_same_source_gives_the_same_bytes_which_are_used_whatever_the_times_are(
+    tmp_path: Path,
+) -> None:
     """Another machine's build deploys nothing anew. Packing changes times; tracebacks name Lambda's folders."""
     for name in ("one", "other"):
         (tmp_path / name).mkdir()

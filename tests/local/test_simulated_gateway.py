@@ -31,12 +31,32 @@ def ledger(books: Books) -> list[dict[str, Any]]:
 
 KINDS: Final = pytest.mark.parametrize("kind", [Books, FunctionBooks])
 STEPS: Final[list[tuple[Troubles, Steps, tuple[str, list[int], list[int]]]]] = [
-    (NONE, [("capture", 1300, 422), ("capture", 1200, 200), ("refund", None, 200)], ("refunded", [1200], [1200])),
-    (NONE, [("refund", None, 200), ("refund", None, 200), ("capture", 1250, 422)], ("refunded", [], [1250, 1250])),
-    (NONE, [("capture", 1250, 200), ("adjust", 1, 422), ("capture", 1250, 200)], ("captured", [1250, 1250], [])),
-    (NONE, [("capture", 0, 422), ("adjust", 1300, 200), ("capture", 1300, 200)], ("captured", [1300], [])),
+    (
+        NONE,
+        [("capture", 1300, 422), ("capture", 1200, 200), ("refund", None, 200)],
+        ("refunded", [1200], [1200]),
+    ),
+    (
+        NONE,
+        [("refund", None, 200), ("refund", None, 200), ("capture", 1250, 422)],
+        ("refunded", [], [1250, 1250]),
+    ),
+    (
+        NONE,
+        [("capture", 1250, 200), ("adjust", 1, 422), ("capture", 1250, 200)],
+        ("captured", [1250, 1250], []),
+    ),
+    (
+        NONE,
+        [("capture", 0, 422), ("adjust", 1300, 200), ("capture", 1300, 200)],
+        ("captured", [1300], []),
+    ),
     (Troubles(declined=1.0), [("capture", 1250, 422), ("refund", None, 422)], ("declined", [], [])),
-    (Troubles(capped=1.0), [("adjust", 1300, 402), ("capture", 1250, 200)], ("captured", [1250], [])),
+    (
+        Troubles(capped=1.0),
+        [("adjust", 1300, 402), ("capture", 1250, 200)],
+        ("captured", [1250], []),
+    ),
 ]
 
 
@@ -50,7 +70,9 @@ def test_a_payment_is_what_was_done_to_it(
     name = authorize(books).body["id"]
     for number, (action, amount, status) in enumerate(steps):
         body = {} if amount is None else {"amount": amount}
-        assert send(books, f"/payments/{name}/{action}", f"step-{number}", body).status == status, action
+        assert send(books, f"/payments/{name}/{action}", f"step-{number}", body).status == status, (
+            action
+        )
     (payment,) = ledger(books)
     assert (payment["status"], payment["captures"], payment["refunds"]) == charged
 
@@ -103,7 +125,9 @@ def test_a_body_that_is_no_reservation_is_refused(name: str | None, value: objec
     """Nothing is reserved for it, and the refusal is final."""
     books = FunctionBooks()
     body = value if name is None else RESERVATION | {name: value}
-    assert books.send("POST", "/payments", json.dumps(body), {"Idempotency-Key": "key"}).status == 422
+    assert (
+        books.send("POST", "/payments", json.dumps(body), {"Idempotency-Key": "key"}).status == 422
+    )
     assert ledger(books) == []
 
 

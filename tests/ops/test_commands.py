@@ -38,22 +38,39 @@ def run(*arguments: str, **changes: Any) -> int:
     ("arguments", "problem"),
     [
         (["replay", "run", "--since", "yesterday"], "'yesterday' is no time: write 6h, or"),
-        (["replay", "run", "--since", "2026-11-21T10:00:00"], "has no time zone: write 2026-11-21T10:00:00Z"),
+        (
+            ["replay", "run", "--since", "2026-11-21T10:00:00"],
+            "has no time zone: write 2026-11-21T10:00:00Z",
+        ),
         (["replay", "run", "--since", "1h", "--until", "2h"], "--since has to be before --until"),
         (["replay", "run"], "--since"),
-        (["failover", "run", "--runs-end-in", "soon"], "'soon' is no span of time: write 90s, 10m, 6h or 2d"),
+        (
+            ["failover", "run", "--runs-end-in", "soon"],
+            "'soon' is no span of time: write 90s, 10m, 6h or 2d",
+        ),
         (["release", "dispatch"], "'dispatch' is no key: it begins with"),
         (["records", "--status", "gone"], "there is no status GONE: give one of COMPLETED"),
-        (["tail", "--type", "Nothing", *AT_HOME], "there is no type of event Nothing: give one of CarAssigned"),
-        (["tail", "--outcome", "Nothing", *AT_HOME], "there is no outcome Nothing: give one of Busy"),
+        (
+            ["tail", "--type", "Nothing", *AT_HOME],
+            "there is no type of event Nothing: give one of CarAssigned",
+        ),
+        (
+            ["tail", "--outcome", "Nothing", *AT_HOME],
+            "there is no outcome Nothing: give one of Busy",
+        ),
         (["deploy-regions", "--set", "Stage"], "'Stage' sets no parameter: write NAME=VALUE"),
         (["audit", "--payments", __file__, *AT_HOME], "is no ledger of the gateway"),
-        (["redrive", "Nowhere", *AT_HOME], "the stack has no dead-letter queue Nowhere: it has RideHistoryDlq"),
+        (
+            ["redrive", "Nowhere", *AT_HOME],
+            "the stack has no dead-letter queue Nowhere: it has RideHistoryDlq",
+        ),
         (["replay", "run", "--since", "1h", "--yse"], "Unknown option"),
         (["nothing"], "Unknown command"),
     ],
 )
-def test_a_mistake_is_explained(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_explained(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The message says what to write instead, and the status is 2."""
     assert run(*arguments) == 2
     assert problem in capsys.readouterr().err
@@ -62,7 +79,9 @@ def test_a_mistake_is_explained(arguments: list[str], problem: str, capsys: pyte
 STANDALONE = dict.fromkeys((HOME, AWAY), "standalone")
 
 
-@pytest.mark.parametrize("command", [("failover", "run"), ("failover", "drill", "--since", "1h"), ("unfence",)])
+@pytest.mark.parametrize(
+    "command", [("failover", "run"), ("failover", "drill", "--since", "1h"), ("unfence",)]
+)
 @pytest.mark.parametrize("where", [(), AT_HOME], ids=["samconfig.toml", "options"])
 def test_two_regions_are_asked_of_a_stack_in_one(
     command: tuple[str, ...], where: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -72,9 +91,15 @@ def test_two_regions_are_asked_of_a_stack_in_one(
     assert "needs two regions" in capsys.readouterr().err
 
 
-def test_a_drill_goes_back_with_the_patience_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drill_goes_back_with_the_patience_that_it_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Comparing the tables takes as long on the way back."""
-    session, failover, patience = Mock(pair=(Mock(), Mock())), Mock(), Patience(catches_up_in=timedelta(hours=2))
+    session, failover, patience = (
+        Mock(pair=(Mock(), Mock())),
+        Mock(),
+        Patience(catches_up_in=timedelta(hours=2)),
+    )
     failover.plan.return_value = []
     monkeypatch.setattr(regions, "Failover", lambda *_: failover)
     monkeypatch.setattr(regions, "audit", Mock())
@@ -90,7 +115,9 @@ def test_the_state_of_both_regions_is_shown(capsys: pytest.CaptureFixture[str]) 
     assert (secondary["fenced_since"], secondary["replays"]) == (None, ["new"])
 
 
-@pytest.mark.parametrize(("name", "example"), [(each.name, text) for each in VERBS.values() for text in each.examples])
+@pytest.mark.parametrize(
+    ("name", "example"), [(each.name, text) for each in VERBS.values() for text in each.examples]
+)
 def test_every_example_of_the_help_is_understood(name: str, example: str) -> None:
     """The command line reads it, and every acting verb has one."""
     words = [*name.split(), *shlex.split(example)]
@@ -120,7 +147,10 @@ def test_nothing_is_deployed_to_a_fenced_region(
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"unreachable": {HOME}}, 'AWS could not be reached: Could not connect to the endpoint URL: "https://'),
+        (
+            {"unreachable": {HOME}},
+            'AWS could not be reached: Could not connect to the endpoint URL: "https://',
+        ),
         ({"replays": RUNNING}, "error: us-east-1 has a replay running (new)"),
     ],
     ids=["out of reach", "refused"],
@@ -144,7 +174,11 @@ def test_a_replay_that_cannot_be_done_is_not_offered(
 )
 @mock_aws
 def test_each_change_leaves_a_line(
-    error: BaseException | None, status: int, written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: BaseException | None,
+    status: int,
+    written: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It says who did what to which stack, and what came of it; a dry run leaves none."""
 
@@ -170,4 +204,6 @@ def test_each_change_leaves_a_line(
     lines = [json.loads(line) for line in changes.read_text().splitlines()]
     assert all(line.pop("time") and line.pop("who").startswith("arn:aws:") for line in lines)
     rest = {"stack": "carride", "region": HOME, **written}
-    assert lines == [{**rest, "command": f"carride change {what} --yes"} for what in ("'it'\"'\"'s'", "that")]
+    assert lines == [
+        {**rest, "command": f"carride change {what} --yes"} for what in ("'it'\"'\"'s'", "that")
+    ]

@@ -43,7 +43,12 @@ def line(text: str, time_ms: int) -> dict[str, Any]:
 
 def published(event: RideEvent, number: int) -> dict[str, Any]:
     """Return the line of an event in the bus's log."""
-    content = {"id": f"copy-{number}", "source": event.source, "detail-type": DETAIL_TYPE, "detail": event.to_detail()}
+    content = {
+        "id": f"copy-{number}",
+        "source": event.source,
+        "detail-type": DETAIL_TYPE,
+        "detail": event.to_detail(),
+    }
     return line(json.dumps(content), number)
 
 
@@ -52,14 +57,20 @@ def test_every_line_is_read_once(rounds: list[list[int]]) -> None:
     """Lines that appear up to the overlap late are read, and no line is read twice."""
     now, logged, seen = int(time.time() * 1000), list[dict[str, Any]](), list[str]()
     pages = SimpleNamespace(
-        paginate=lambda *, startTime, **_: [{"events": [each for each in logged if each["timestamp"] >= startTime]}]  # noqa: N803 - AWS's name
+        paginate=lambda *, startTime, **_: [  # noqa: N803 - AWS's name
+            {"events": [each for each in logged if each["timestamp"] >= startTime]}
+        ]
     )
     logs = SimpleNamespace(get_paginator=lambda _: pages)
     began = datetime.now(UTC) - timedelta(seconds=1)
-    tail = Tail(stack(lambda *_: logs, BusLogGroupName="group"), "Bus", began, timedelta(milliseconds=5))
+    tail = Tail(
+        stack(lambda *_: logs, BusLogGroupName="group"), "Bus", began, timedelta(milliseconds=5)
+    )
     for number, lateness in enumerate(rounds):
         now += 1
-        logged += [line(f"{number}/{position}", now - late) for position, late in enumerate(lateness)]
+        logged += [
+            line(f"{number}/{position}", now - late) for position, late in enumerate(lateness)
+        ]
         seen += [each["message"] for each in tail.lines()]
     assert sorted(seen) == sorted(each["message"] for each in logged)
 
@@ -81,7 +92,12 @@ def test_a_crash_is_seen_at_its_event() -> None:
     event, lines = completed("order_1"), list[str]()
     for attempt, outcome in ((1, observation.FAILED), (3, observation.TAKEOVER)):
         key = f"{PAYMENT.name}#{event.idempotencyid}"
-        told = {"message": telemetry.DELIVERY, "consumer": PAYMENT.name, "outcome": outcome, "attempt": attempt}
+        told = {
+            "message": telemetry.DELIVERY,
+            "consumer": PAYMENT.name,
+            "outcome": outcome,
+            "attempt": attempt,
+        }
         lines += [
             "START RequestId: 1",
             json.dumps(told | {"key": key}),
@@ -92,11 +108,17 @@ def test_a_crash_is_seen_at_its_event() -> None:
         index.add_line(line(text, time_ms))
     index.add_published(published(event, 0))
     runs = index.facts[event.idempotencyid].attempts(PAYMENT.name)
-    assert [(run.outcome, run.attempt) for run in runs] == [("Failed", 1), (CRASHED, 2), ("Takeover", 3)]
+    assert [(run.outcome, run.attempt) for run in runs] == [
+        ("Failed", 1),
+        (CRASHED, 2),
+        ("Takeover", 3),
+    ]
     assert [run.duration_ms for run in runs] == [1.5, 0, 3.5]
 
 
-def test_a_bug_is_not_taken_for_an_ended_stack(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_a_bug_is_not_taken_for_an_ended_stack(
+    monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
     """The page says that something failed, and the log has the traceback; polling goes on."""
     local = Kept("carride", "us-east-1", "http://127.0.0.1:1", "", "", 0)
     ref = stack(Mock())
@@ -119,7 +141,8 @@ def test_the_axis_keeps_the_order(times: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_terminal", "display", "opens"), [(True, ":0", True), (True, None, False), (False, ":0", False)]
+    ("is_terminal", "display", "opens"),
+    [(True, ":0", True), (True, None, False), (False, ":0", False)],
 )
 def test_a_browser_opens_on_a_desktop_only(
     is_terminal: bool, display: str | None, opens: bool, monkeypatch: pytest.MonkeyPatch
@@ -130,6 +153,8 @@ def test_a_browser_opens_on_a_desktop_only(
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal, raising=False)
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    monkeypatch.setenv("DISPLAY", display) if display else monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.setenv("DISPLAY", display) if display else monkeypatch.delenv(
+        "DISPLAY", raising=False
+    )
     open_browser("http://127.0.0.1:8765/")
     assert bool(opened) == opens

@@ -18,7 +18,11 @@ from tests.ops.world import HOME, World
 def missing(clients: ClientFactory) -> dict[str, Finding]:
     """Return what is missing, by name, without environments of the tools."""
     found = doctor(Session(print, clients, stack="carride", region=HOME))["findings"]
-    return {each.what: each for each in found if each.found is None and not each.what.startswith(".venv")}
+    return {
+        each.what: each
+        for each in found
+        if each.found is None and not each.what.startswith(".venv")
+    }
 
 
 def without_credentials(_service: str, _region: str) -> Any:
@@ -33,7 +37,9 @@ def test_what_is_missing_in_the_account_is_named() -> None:
         return [each.what for each in missing(clients).values() if each.needed]
 
     def account(service: str, region: str) -> Any:
-        return aws_clients()(service, region) if service == "sts" else World().client(service, region)
+        return (
+            aws_clients()(service, region) if service == "sts" else World().client(service, region)
+        )
 
     def without_stack(service: str, region: str) -> Any:
         found = account(service, region)
@@ -54,7 +60,9 @@ def test_what_is_missing_on_the_machine_is_named(monkeypatch: pytest.MonkeyPatch
     assert all(each.how for each in found.values())
 
 
-def test_containers_need_a_service_that_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_containers_need_a_service_that_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The program of Docker or podman alone is not enough for the SAM CLI."""
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/socket")
     monkeypatch.setattr(shutil, "which", lambda program: f"/usr/bin/{program}")
@@ -69,4 +77,6 @@ def test_without_a_region_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
     """Credentials and stack are looked for in a region."""
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
-    assert [each.what for each in doctor(Session(print, without_credentials))["findings"]][-1] == "region"
+    assert [each.what for each in doctor(Session(print, without_credentials))["findings"]][
+        -1
+    ] == "region"

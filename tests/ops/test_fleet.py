@@ -38,11 +38,14 @@ def test_only_new_cars_are_parked() -> None:
         ExpressionAttributeValues={":ride": {"S": "order_01"}},
     )
     dynamodb.put_item(
-        TableName="cars", Item=marshalling.item({"zone": "zone_02", "carID": "old", "sector": "sector_09"})
+        TableName="cars",
+        Item=marshalling.item({"zone": "zone_02", "carID": "old", "sector": "sector_09"}),
     )
     assert seed(dynamodb, "cars", 5) == 2
     parked: list[Any] = [*map(marshalling.values, dynamodb.scan(TableName="cars")["Items"])]
-    assert {car["carID"]: car["rideID"] for car in parked if "rideID" in car} == {taken["carID"]: "order_01"}
+    assert {car["carID"]: car["rideID"] for car in parked if "rideID" in car} == {
+        taken["carID"]: "order_01"
+    }
     assert len(parked) == 6
     for car in parked:
         assert car["zone"] == city.zone(car["sector"])

@@ -42,7 +42,9 @@ def fact(named: Named) -> str:
 
 def published(named: Named, **changes: Any) -> Published:
     """Return an event of two hours ago."""
-    return Published(f"event of {named.type}", named.type, fact(named), named, time=BEFORE)._replace(**changes)
+    return Published(
+        f"event of {named.type}", named.type, fact(named), named, time=BEFORE
+    )._replace(**changes)
 
 
 def item(consumer: str, *names: Named, emitted: tuple[str, ...] = (), extra: int = 0) -> RideItem:
@@ -56,7 +58,9 @@ def expired(time: datetime) -> Delivered:
     return Delivered(PAYMENT, observation.EXPIRED, fact(ASSIGNED), time)
 
 
-def dead(named: Named, consumer: str | None, queue: str = "PaymentDlq", reason: str = "QUARANTINED") -> DeadLettered:
+def dead(
+    named: Named, consumer: str | None, queue: str = "PaymentDlq", reason: str = "QUARANTINED"
+) -> DeadLettered:
     """Return the dead-lettered message of an event."""
     return DeadLettered(queue, reason, consumer, published(named).event_id, fact(named))
 
@@ -90,43 +94,82 @@ BROKEN: Final[Changes] = {"published": [*EVENTS, Published("event-9", None, None
 OLD_ID: Final = "5f0c0000-0000-5000-8000-000000000000"
 TWO_IDS: Final[Changes] = {
     "published": [*EVENTS, published(ASSIGNED, event_id="other", fact=OLD_ID)],
-    "items": [*ITEMS[:2], RideItem(PAYMENT, RIDE, (*AT_PAYMENT.effects, Effect(OLD_ID, ASSIGNED, BEFORE)), 2)],
+    "items": [
+        *ITEMS[:2],
+        RideItem(PAYMENT, RIDE, (*AT_PAYMENT.effects, Effect(OLD_ID, ASSIGNED, BEFORE)), 2),
+    ],
 }
 ADOPTED: Final[Changes] = TWO_IDS | {
-    "published": [*EVENTS, published(ASSIGNED, event_id="other", fact=OLD_ID)._replace(adopted=True)]
+    "published": [
+        *EVENTS,
+        published(ASSIGNED, event_id="other", fact=OLD_ID)._replace(adopted=True),
+    ]
 }
-"""Another producer's fact of the same type and version: the ride history lacks it, and payment has both."""
-NEVER_PUBLISHED: Final = UNASSIGNED | {"items": [AT_HISTORY, item(DISPATCH, ACCEPTED), AT_PAYMENT], "outbox": {}}
+"""Another producer's fact of the same type and version: the ride history lacks it, and payment has
+both."""
+NEVER_PUBLISHED: Final = UNASSIGNED | {
+    "items": [AT_HISTORY, item(DISPATCH, ACCEPTED), AT_PAYMENT],
+    "outbox": {},
+}
 LOGGED: Final[Changes] = {"deliveries": [Delivered(PAYMENT, observation.NEW, fact(ASSIGNED))]}
-UNLOGGED: Final[Changes] = {"items": [], "dead_letters": [dead(each, None, LOG_RULE_DLQ) for each in ALL]}
-NOTHING: Final[Changes] = {"published": [], "items": [], "outbox": {}, "bookings": [], "archived": 7}
+UNLOGGED: Final[Changes] = {
+    "items": [],
+    "dead_letters": [dead(each, None, LOG_RULE_DLQ) for each in ALL],
+}
+NOTHING: Final[Changes] = {
+    "published": [],
+    "items": [],
+    "outbox": {},
+    "bookings": [],
+    "archived": 7,
+}
 EARLY: Final = "lost 1 (1 dropped before their expiry time)"
 GONE: Final = "cannot tell: the log of events holds nothing, though consumers have"
-HIDDEN: Final = "cannot tell: 1 event of payment may be among messages that could not be read: 1 in PaymentDlq"
+HIDDEN: Final = (
+    "cannot tell: 1 event of payment may be among messages that could not be read: 1 in PaymentDlq"
+)
 DISABLED: Final = "PartnersRule is DISABLED with 1 targets: partners get nothing"
 
 LOSSES: Final[dict[str, tuple[str, Changes]]] = {
     "an effect is missing": ("lost 1", UNPAID),
     "an effect is logged and missing": ("lost 1", UNPAID | LOGGED),
     "an event breaks the contract": ("lost 1", BROKEN),
-    "a message of another consumer": ("lost 1", UNPAID | {"dead_letters": [dead(ASSIGNED, DISPATCH)]}),
+    "a message of another consumer": (
+        "lost 1",
+        UNPAID | {"dead_letters": [dead(ASSIGNED, DISPATCH)]},
+    ),
     "a message of no consumer": ("lost 1", UNPAID | {"dead_letters": [dead(ASSIGNED, None)]}),
-    "an effect took place twice": ("doubled 2", {"items": [*ITEMS[:2], item(PAYMENT, ASSIGNED, extra=2)]}),
+    "an effect took place twice": (
+        "doubled 2",
+        {"items": [*ITEMS[:2], item(PAYMENT, ASSIGNED, extra=2)]},
+    ),
     "the log's rule failed and consumers got nothing": ("lost 5", UNLOGGED),
     "an outbox item was never published": ("lost 1", UNSEEN),
     "an outbox item of a consumer expired unpublished": ("lost 1", UNSEEN | {"outbox": {}}),
-    "an outbox item of the API expired": ("lost 1", {"bookings": [BookedRide(RIDE, 3, BEFORE)], "outbox": {}}),
+    "an outbox item of the API expired": (
+        "lost 1",
+        {"bookings": [BookedRide(RIDE, 3, BEFORE)], "outbox": {}},
+    ),
     "a fact has two ids": ("lost 1; doubled 1; 1 fact under two ids", TWO_IDS),
     "another producer's facts have ids of their own": ("lost 1", ADOPTED),
-    "an effect without an event": ("2 effects of events that were never published", NEVER_PUBLISHED),
+    "an effect without an event": (
+        "2 effects of events that were never published",
+        NEVER_PUBLISHED,
+    ),
     "a consumer's clock is ahead": (EARLY, EXPIRES | UNPAID | {"deliveries": [expired(BEFORE)]}),
     "an event without an expiry time is dropped": (EARLY, UNPAID | {"deliveries": [expired(NOW)]}),
     "more is missing than messages are hidden": (
         "lost 2",
-        {"items": [AT_DISPATCH, AT_PAYMENT, item(HISTORY, CREATED)], "unread": {"RideHistoryDlq": 1}},
+        {
+            "items": [AT_DISPATCH, AT_PAYMENT, item(HISTORY, CREATED)],
+            "unread": {"RideHistoryDlq": 1},
+        },
     ),
     "the log is empty and consumers are not": (f"{GONE} 5 effects", {"published": []}),
-    "the log is empty and the archive is not": (f"{GONE} 0 effects and the archive holds 7 events", NOTHING),
+    "the log is empty and the archive is not": (
+        f"{GONE} 0 effects and the archive holds 7 events",
+        NOTHING,
+    ),
     "messages are hidden by another reader": (HIDDEN, UNPAID | {"unread": {"PaymentDlq": 1}}),
     "partners get nothing": (f"cannot tell: {DISABLED}", {"broken_routes": [DISABLED]}),
 }
@@ -136,18 +179,33 @@ ONE_WAITS: Final = "balanced, 1 message waiting for redrive"
 IN_FLIGHT: Final = "balanced, 1 event in flight"
 KEPT: Final = DeadLettered("RideHistoryDlq", "CONTRACT", HISTORY, "event-9", None)
 YOUNG: Final[Changes] = {"published": [*EVENTS[:2], published(ASSIGNED, time=NOW)]}
-OTHER_TYPE: Final[Changes] = {"published": [*EVENTS, published(Named("order_02", "CarRideStarted", 3))]}
-OLD: Final[Changes] = {"published": EVENTS[1:], "since": NOW - HOUR, "bookings": [BookedRide(RIDE, 9, BEFORE)]}
+OTHER_TYPE: Final[Changes] = {
+    "published": [*EVENTS, published(Named("order_02", "CarRideStarted", 3))]
+}
+OLD: Final[Changes] = {
+    "published": EVENTS[1:],
+    "since": NOW - HOUR,
+    "bookings": [BookedRide(RIDE, 9, BEFORE)],
+}
 QUIET: Final[dict[str, tuple[str, Changes]]] = {
     "nothing is wrong": ("balanced", {}),
     "copies": ("balanced", {"published": [*EVENTS, published(CREATED, event_id="copy")]}),
     "a dead-lettered event": (ONE_WAITS, UNPAID | {"dead_letters": [dead(ASSIGNED, PAYMENT)]}),
     "a broken event, dead-lettered": (ONE_WAITS, BROKEN | {"dead_letters": [KEPT]}),
-    "an event that was dropped after its expiry": ("balanced", EXPIRES | UNPAID | {"deliveries": [expired(NOW)]}),
-    "an event that took effect, then was dropped": ("balanced", EXPIRES | {"deliveries": [expired(BEFORE)]}),
+    "an event that was dropped after its expiry": (
+        "balanced",
+        EXPIRES | UNPAID | {"deliveries": [expired(NOW)]},
+    ),
+    "an event that took effect, then was dropped": (
+        "balanced",
+        EXPIRES | {"deliveries": [expired(BEFORE)]},
+    ),
     "an event that is too young": (IN_FLIGHT, UNPAID | YOUNG),
     "an outbox item that is too young": (IN_FLIGHT, {"outbox": {**WORLD.outbox, "new": NOW}}),
-    "a type that a consumer does not subscribe to": ("balanced", OTHER_TYPE | {"consumers": AUDITED[1:]}),
+    "a type that a consumer does not subscribe to": (
+        "balanced",
+        OTHER_TYPE | {"consumers": AUDITED[1:]},
+    ),
     "effects and bookings that are older than the log": ("balanced", OLD),
 }
 
@@ -171,4 +229,9 @@ def test_copies_replays_and_duplicates_are_told_apart() -> None:
     ledger = balance(WORLD._replace(published=copies, deliveries=deliveries))
     account = ledger.consumers[HISTORY]
     assert (ledger.published, ledger.replayed, ledger.distinct) == (4, 1, 3)
-    assert (account.deliveries, account.duplicates_absorbed, account.failed, account.effects) == (4, 2, 1, 3)
+    assert (account.deliveries, account.duplicates_absorbed, account.failed, account.effects) == (
+        4,
+        2,
+        1,
+        3,
+    )

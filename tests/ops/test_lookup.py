@@ -32,34 +32,60 @@ def ref() -> Iterator[StackRef]:
 
 
 def on_bus(ride_event: RideEvent, event_id: str = NOBODY) -> dict[str, Any]:
-    envelope = {"version": "0", "id": event_id, "source": ride_event.source, "detail-type": "CarRideEvent"}
+    envelope = {
+        "version": "0",
+        "id": event_id,
+        "source": ride_event.source,
+        "detail-type": "CarRideEvent",
+    }
     return envelope | {"detail": ride_event.to_detail()}
 
 
 def delivery(ride_event: RideEvent, outcome: str, consumer: str = "ride-history") -> dict[str, Any]:
-    line = {"message": "delivery", "consumer": consumer, "outcome": outcome, "attempt": 1, "type": ride_event.type}
-    named = {"key": f"{consumer}#{ride_event.idempotencyid}", "idempotencyid": ride_event.idempotencyid}
+    line = {
+        "message": "delivery",
+        "consumer": consumer,
+        "outcome": outcome,
+        "attempt": 1,
+        "type": ride_event.type,
+    }
+    named = {
+        "key": f"{consumer}#{ride_event.idempotencyid}",
+        "idempotencyid": ride_event.idempotencyid,
+    }
     return line | named | {"correlationid": ride_event.correlationid}
 
 
 def record(ref: StackRef, key: str, **changes: Any) -> None:
     now = int(datetime.now(UTC).timestamp() * 1000)
-    made = Record(key, COMPLETED, "one", 1, None, now // 1000 + 60, "1:f", "d", AWAY, now, now)._replace(**changes)
+    made = Record(
+        key, COMPLETED, "one", 1, None, now // 1000 + 60, "1:f", "d", AWAY, now, now
+    )._replace(**changes)
     ref.client("dynamodb").put_item(TableName="Idempotency", Item=item_of(made))
 
 
-@pytest.mark.parametrize("ask", [lookup.ride, lookup.event, lambda ref, name: next(lookup.tail(ref, ride=name))])
+@pytest.mark.parametrize(
+    "ask", [lookup.ride, lookup.event, lambda ref, name: next(lookup.tail(ref, ride=name))]
+)
 @pytest.mark.parametrize("name", ["", 'order_01" || "', "ride-history#1", "x" * 200, "../order_01"])
-def test_an_id_of_another_form_is_refused(ask: Callable[[StackRef, str], object], name: str) -> None:
+def test_an_id_of_another_form_is_refused(
+    ask: Callable[[StackRef, str], object], name: str
+) -> None:
     """AWS is not asked: it would change the filter pattern, or match what it does not name."""
     with pytest.raises(OperatorError, match="is no id of"):
         ask(stack(lambda *_: None), name)
 
 
 @pytest.mark.parametrize(("ask", "name"), [(lookup.ride, "order_01"), (lookup.event, NOBODY)])
-def test_an_unknown_id_is_said_to_be_unknown(ref: StackRef, ask: Callable[[StackRef, str], object], name: str) -> None:
+def test_an_unknown_id_is_said_to_be_unknown(
+    ref: StackRef, ask: Callable[[StackRef, str], object], name: str
+) -> None:
     """The message says where it was looked for, and how far back."""
-    log(ref, "CarRideEvents", on_bus(event(CarRideCreated.of(booked("order_010"))), NOBODY.replace("4", "5")))
+    log(
+        ref,
+        "CarRideEvents",
+        on_bus(event(CarRideCreated.of(booked("order_010"))), NOBODY.replace("4", "5")),
+    )
     with pytest.raises(OperatorError, match=r"nothing is known of .* in carride .*, kept since 20"):
         ask(ref, name)
 
@@ -68,7 +94,9 @@ def refused(ref: StackRef) -> None:
     """Have the bus not accept the event."""
     why: Any = {"ERROR_CODE": {"DataType": "String", "StringValue": "ThrottlingException"}}
     body = json.dumps({name: value for name, value in on_bus(CREATED).items() if name != "id"})
-    ref.client("sqs").send_message(QueueUrl=ref.outputs["ProducerDlqUrl"], MessageBody=body, MessageAttributes=why)
+    ref.client("sqs").send_message(
+        QueueUrl=ref.outputs["ProducerDlqUrl"], MessageBody=body, MessageAttributes=why
+    )
 
 
 def claimed(ref: StackRef) -> None:
@@ -80,7 +108,11 @@ def claimed(ref: StackRef) -> None:
 
 def applied(ref: StackRef) -> None:
     """Have the timeline know the event alone, because its log lines are gone."""
-    item = {"idempotencyKey": f"ride-history#{CREATED.idempotencyid}", "status": COMPLETED, **kept(CREATED)}
+    item = {
+        "idempotencyKey": f"ride-history#{CREATED.idempotencyid}",
+        "status": COMPLETED,
+        **kept(CREATED),
+    }
     ref.client("dynamodb").put_item(TableName="Idempotency", Item=dict(marshalling.item(item)))
 
 
@@ -95,7 +127,12 @@ def on_the_bus(ref: StackRef) -> None:
 @pytest.mark.parametrize(
     ("known_by", "outcome"),
     [
-        (lambda ref: ref.client("dynamodb").put_item(TableName="Outbox", Item={"id": {"S": CREATED.id}}), "unknown"),
+        (
+            lambda ref: ref.client("dynamodb").put_item(
+                TableName="Outbox", Item={"id": {"S": CREATED.id}}
+            ),
+            "unknown",
+        ),
         (refused, "unknown"),
         (claimed, "IN_PROGRESS"),
         (applied, "took effect"),
@@ -105,7 +142,17 @@ def on_the_bus(ref: StackRef) -> None:
         (delivered("DeadLettered"), "DeadLettered"),
         (on_the_bus, "unknown"),
     ],
-    ids=["outbox", "producer", "claim", "timeline", "record", "expired", "failed", "dead letter", "bus"],
+    ids=[
+        "outbox",
+        "producer",
+        "claim",
+        "timeline",
+        "record",
+        "expired",
+        "failed",
+        "dead letter",
+        "bus",
+    ],
 )
 def test_an_event_is_found_by_whatever_is_left_of_it(
     ref: StackRef, known_by: Callable[[StackRef], None], outcome: str
@@ -119,8 +166,14 @@ def test_an_event_is_found_by_whatever_is_left_of_it(
     assert len(by_ride) == 1
     for answer in (by_id, *by_ride):
         here = answer.consumers[0]
-        assert (answer.id, here.consumer, here.outcome) == (CREATED.idempotencyid, "ride-history", outcome)
-        assert bool(answer.says) is not bool(answer.copies), "what is on the bus does not wait in the outbox"
+        assert (answer.id, here.consumer, here.outcome) == (
+            CREATED.idempotencyid,
+            "ride-history",
+            outcome,
+        )
+        assert bool(answer.says) is not bool(answer.copies), (
+            "what is on the bus does not wait in the outbox"
+        )
         assert ("ProducerDlq: ThrottlingException" in str(answer.says)) is (known_by is refused)
         assert here.record is not None or "no such record" in here.says
         assert here.deliveries or "no delivery is in its log" in here.says
@@ -133,13 +186,22 @@ def test_another_producers_event_is_found_by_the_id_that_its_producer_gave_it(
     """The idempotency id is derived from that one, and neither the bus nor the producer knows it."""
     seen = on_bus(CREATED)
     del seen["detail"]["idempotencyid"], seen["detail"]["sequence"]
-    seen["detail"] |= {"type": "acme.acr.CarRiderCreatedEvent", "idempotencyId": NOBODY.replace("4", "6")}
+    seen["detail"] |= {
+        "type": "acme.acr.CarRiderCreatedEvent",
+        "idempotencyId": NOBODY.replace("4", "6"),
+    }
     if dead_lettered:
-        ref.client("sqs").send_message(QueueUrl=ref.outputs["RideHistoryRuleDlqUrl"], MessageBody=json.dumps(seen))
+        ref.client("sqs").send_message(
+            QueueUrl=ref.outputs["RideHistoryRuleDlqUrl"], MessageBody=json.dumps(seen)
+        )
     else:
         log(ref, "CarRideEvents", seen)
     found = lookup.event(ref, NOBODY.replace("4", "6"))
-    assert (found.type, found.ride, bool(found.copies)) == ("CarRideCreated", "order_01", not dead_lettered)
+    assert (found.type, found.ride, bool(found.copies)) == (
+        "CarRideCreated",
+        "order_01",
+        not dead_lettered,
+    )
     assert found.id not in (CREATED.idempotencyid, NOBODY.replace("4", "6"))
     assert [found] == list(lookup.ride(ref, "order_01").events)
 
@@ -154,7 +216,9 @@ def test_another_producers_event_is_found_by_the_id_that_its_producer_gave_it(
         ({"type": "CarRideAccepted"}, []),
     ],
 )
-def test_lines_are_chosen_by_ride_type_and_outcome(ref: StackRef, options: Any, shown: list[str]) -> None:
+def test_lines_are_chosen_by_ride_type_and_outcome(
+    ref: StackRef, options: Any, shown: list[str]
+) -> None:
     """A ride whose name begins like another's is another ride, and a type is another one than a later one's."""
     other = event(CarRideCreated.of(booked("order_010")))
     for each in (CREATED, other):
@@ -162,7 +226,9 @@ def test_lines_are_chosen_by_ride_type_and_outcome(ref: StackRef, options: Any, 
     log(ref, "RideHistory", delivery(CREATED, "New"), age_s=8)
     log(ref, "Dispatch", delivery(CREATED, "Failed", "dispatch"), age_s=7)
     log(ref, "RideHistory", delivery(other, "New"), age_s=6)
-    lines = lookup.tail(ref, since=datetime.now(UTC) - timedelta(minutes=1), follow=False, **options)
+    lines = lookup.tail(
+        ref, since=datetime.now(UTC) - timedelta(minutes=1), follow=False, **options
+    )
     assert [each.outcome if isinstance(each, Delivered) else "on bus" for each in lines] == shown
 
 
@@ -171,12 +237,20 @@ def test_each_line_is_shown_once(ref: StackRef) -> None:
     log(ref, "CarRideEvents", on_bus(CREATED, "long ago"), age_s=600)
     steps: Iterator[Callable[[], None]] = iter(
         (
-            lambda: log(ref, "CarRideEvents", on_bus(CREATED, "first"), {"source": "somebody else"}),
+            lambda: log(
+                ref, "CarRideEvents", on_bus(CREATED, "first"), {"source": "somebody else"}
+            ),
             lambda: None,
             lambda: log(ref, "RideHistory", delivery(CREATED, "New")),
-            lambda: log(ref, "CarRideEvents", on_bus(event(CarRideAccepted.of(booked())), "late"), age_s=5),
+            lambda: log(
+                ref, "CarRideEvents", on_bus(event(CarRideAccepted.of(booked())), "late"), age_s=5
+            ),
         )
     )
-    lines = lookup.tail(ref, since=datetime.now(UTC) - timedelta(seconds=60), pause=lambda _: next(steps)())
-    seen = [each.outcome if isinstance(each, Delivered) else each.event_id for each in islice(lines, 3)]
+    lines = lookup.tail(
+        ref, since=datetime.now(UTC) - timedelta(seconds=60), pause=lambda _: next(steps)()
+    )
+    seen = [
+        each.outcome if isinstance(each, Delivered) else each.event_id for each in islice(lines, 3)
+    ]
     assert seen == ["first", "New", "late"]

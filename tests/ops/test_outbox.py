@@ -36,7 +36,11 @@ def test_an_item_is_republished_as_its_pipe_publishes_it(fact: Fact) -> None:
     stored = item(fact)
     entry = entry_of(marshalling.item(stored))
     assert json.loads(entry.detail) == piped(stored)
-    assert (entry.source, entry.detail_type, entry.time) == ("acr.com.car-ride", "CarRideEvent", NOW)
+    assert (entry.source, entry.detail_type, entry.time) == (
+        "acr.com.car-ride",
+        "CarRideEvent",
+        NOW,
+    )
 
 
 @pytest.fixture
@@ -55,7 +59,9 @@ def test_events_that_the_other_region_wrote_in_the_window_are_republished(dynamo
         *((NOW, HOME), (second, HOME), (NOW, AWAY)),
         *((NOW - 3 * HOUR, HOME), (NOW + 3 * HOUR, HOME)),
     ):
-        stored = marshalling.item(item(every_fact()[0], time, region)) | {"id": {"S": f"{time}{region}"}}
+        stored = marshalling.item(item(every_fact()[0], time, region)) | {
+            "id": {"S": f"{time}{region}"}
+        }
         dynamodb.put_item(TableName="outbox", Item=stored)
     found = written(stack(lambda *_: dynamodb, OutboxTableName="outbox"), HOME, NOW - HOUR, NOW)
     assert sorted(entry.time for entry in found) == [second, NOW]
@@ -65,10 +71,15 @@ def test_refused_events_are_reported(dynamodb: Any) -> None:
     """A dead-lettered event does not count as republished; an event in neither place is an error."""
     for fact in every_fact()[:3]:
         dynamodb.put_item(TableName="outbox", Item=marshalling.item(item(fact)))
-    bus = FakeBus(lambda entry: "NotAuthorizedForSource" if "CarRideStarted" in entry["Detail"] else None)
+    bus = FakeBus(
+        lambda entry: "NotAuthorizedForSource" if "CarRideStarted" in entry["Detail"] else None
+    )
     services: dict[str, Any] = {"dynamodb": dynamodb, "events": bus, "sqs": FakeQueue()}
     ref = stack(
-        lambda service, _: services[service], OutboxTableName="outbox", CarRideBusName="bus", ProducerDlqUrl="url"
+        lambda service, _: services[service],
+        OutboxTableName="outbox",
+        CarRideBusName="bus",
+        ProducerDlqUrl="url",
     )
     reports: list[str] = []
     assert republish(ref, HOME, NOW - HOUR, NOW, reports.append) == (2, 1)

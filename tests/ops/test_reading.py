@@ -13,7 +13,17 @@ from moto import mock_aws
 
 from carride.events import RideEvent
 from carride.facts import CarRideCreated
-from ops.audit.evidence import ALWAYS, CONSUMERS, NEVER, DeadLettered, Delivered, Effect, Named, Published, RideItem
+from ops.audit.evidence import (
+    ALWAYS,
+    CONSUMERS,
+    NEVER,
+    DeadLettered,
+    Delivered,
+    Effect,
+    Named,
+    Published,
+    RideItem,
+)
 from ops.audit.queues import dead_letter, peek
 from ops.audit.reading import deliveries, logged_items, published, rides_of_cars
 from tests.carride.rides import booked
@@ -34,8 +44,15 @@ def aws() -> Iterator[None]:
 
 def ride_event(event_id: str = "event-1", **attributes: Any) -> dict[str, Any]:
     """Return an event of the bus that honours the contract."""
-    event = RideEvent.of(CarRideCreated.of(booked()), source="acr.com.car-ride", time=EXPIRES, expirytime=EXPIRES)
-    envelope = {"id": event_id, "source": event.source, "detail-type": "CarRideEvent", "detail": event.to_detail()}
+    event = RideEvent.of(
+        CarRideCreated.of(booked()), source="acr.com.car-ride", time=EXPIRES, expirytime=EXPIRES
+    )
+    envelope = {
+        "id": event_id,
+        "source": event.source,
+        "detail-type": "CarRideEvent",
+        "detail": event.to_detail(),
+    }
     return envelope | attributes
 
 
@@ -46,14 +63,23 @@ BROKEN: Final = ride_event("event-2", detail={"nonsense": True})
 
 def message(body: object, **attributes: str) -> Any:
     """Return a message as SQS returns it."""
-    values = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()}
+    values = {
+        name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()
+    }
     return {"Body": json.dumps(body), "MessageAttributes": values}
 
 
 ID: Final = "00000000-0000-4000-8000-000000000001"
 NUMBER: Final = f'{{"price":{"9" * 5_000}}}'
 CUT: Final = json.dumps({"version": "0", "id": ID, "detail": {}})[:-2] + "[" * 20_000
-UNREADABLE: Final = ("[" * 20_000, '{"a":' * 20_000 + "1" + "}" * 20_000, NUMBER, "no json", '{"cut', "1")
+UNREADABLE: Final = (
+    "[" * 20_000,
+    '{"a":' * 20_000 + "1" + "}" * 20_000,
+    NUMBER,
+    "no json",
+    '{"cut',
+    "1",
+)
 DELIVERY: Final = {"message": "delivery", "consumer": "ride-history"}
 
 
@@ -69,13 +95,26 @@ def test_a_log_shows_published_events_and_deliveries() -> None:
     log(ref, "CarRideEvents", ride_event(), BROKEN, replayed, *others)
     log(ref, "RideHistory", {"message": "starting"}, new, DELIVERY | {"outcome": "DeadLettered"})
     for group in ("CarRideEvents", "RideHistory"):
-        lines = [{"timestamp": int(NOW.timestamp() * 1000), "message": text} for text in (CUT, *UNREADABLE)]
+        lines = [
+            {"timestamp": int(NOW.timestamp() * 1000), "message": text}
+            for text in (CUT, *UNREADABLE)
+        ]
         ref.client("logs").put_log_events(logGroupName=group, logStreamName=group, logEvents=lines)
     found = list(published(ref))
     assert all(event.time >= NOW for event in found)
-    event = Published("event-1", "CarRideCreated", FACT, Named("order_01", "CarRideCreated", 1), EXPIRES)
-    readable = [event, Published("event-2", None, None), event._replace(replayed=True, region="us-west-2")]
-    known = [each._replace(time=ALWAYS) for each in found if not each.event_id.startswith("unreadable line ")]
+    event = Published(
+        "event-1", "CarRideCreated", FACT, Named("order_01", "CarRideCreated", 1), EXPIRES
+    )
+    readable = [
+        event,
+        Published("event-2", None, None),
+        event._replace(replayed=True, region="us-west-2"),
+    ]
+    known = [
+        each._replace(time=ALWAYS)
+        for each in found
+        if not each.event_id.startswith("unreadable line ")
+    ]
     assert sorted(known, key=str) == sorted([*readable, Published(ID, None, None)], key=str)
     assert len(found) - len(known) == len(UNREADABLE)
     assert [each._replace(time=NEVER) for each in deliveries(ref, HISTORY)] == [
@@ -90,7 +129,12 @@ def packed(value: object) -> str:
 
 REFUSED: Final = {name: value for name, value in ride_event().items() if name != "id"}
 PACKED: Final = REFUSED | {"detail": None, "detailGzip": packed(REFUSED["detail"])}
-BY_CONSUMER: Final = {"reason": "QUARANTINED", "message": "…", "consumer": "dispatch", "event": None}
+BY_CONSUMER: Final = {
+    "reason": "QUARANTINED",
+    "message": "…",
+    "consumer": "dispatch",
+    "event": None,
+}
 BY_LAMBDA: Final = {"requestContext": {"condition": "Exhausted"}}
 BY_PIPE: Final = {"context": {"condition": "Exhausted"}, "DDBStreamBatchInfo": {}}
 RECORD: Final = {"messageId": "1", "body": json.dumps(ride_event())}
@@ -98,13 +142,23 @@ CUT_RECORD: Final = {"messageId": "1", "body": CUT}
 MESSAGES: Final[dict[str, tuple[Any, str, str | None, str | None]]] = {
     "consumer": (message(BY_CONSUMER | {"event": ride_event()}), "QUARANTINED", "event-1", FACT),
     "broken": (message(BY_CONSUMER | {"event": BROKEN}), "QUARANTINED", "event-2", None),
-    "compressed": (message(BY_CONSUMER | {"eventGzip": packed(ride_event())}), "QUARANTINED", "event-1", FACT),
+    "compressed": (
+        message(BY_CONSUMER | {"eventGzip": packed(ride_event())}),
+        "QUARANTINED",
+        "event-1",
+        FACT,
+    ),
     "of a batch": (message(BY_CONSUMER | {"event": RECORD}), "QUARANTINED", "event-1", FACT),
     "Lambda": (message(BY_LAMBDA | {"requestPayload": ride_event()}), "Exhausted", "event-1", FACT),
     "no event": (message(BY_LAMBDA | {"requestPayload": None}), "Exhausted", None, None),
     "pipe": (message(BY_PIPE), "Exhausted", None, None),
     "unreadable": ({"Body": CUT}, "UNREADABLE", ID, None),
-    "unreadable, of a batch": (message(BY_CONSUMER | {"event": CUT_RECORD}), "QUARANTINED", ID, None),
+    "unreadable, of a batch": (
+        message(BY_CONSUMER | {"event": CUT_RECORD}),
+        "QUARANTINED",
+        ID,
+        None,
+    ),
     "SQS": (message(ride_event()), "ReceivesExhausted", "event-1", FACT),
     "rule": (message(ride_event(), ERROR_CODE="NO_PERMISSIONS"), "NO_PERMISSIONS", "event-1", FACT),
     "publisher": (message(REFUSED, ERROR_CODE="InternalFailure"), "InternalFailure", None, FACT),
@@ -117,7 +171,9 @@ def test_a_dead_lettered_message_shows_its_reason(
     given: Any, reason: str, event_id: str | None, fact: str | None
 ) -> None:
     """Reason, EventBridge's id and idempotency id are found in the form of each sender, as far as they are in it."""
-    assert dead_letter("TheDlq", "dispatch", given) == DeadLettered("TheDlq", reason, "dispatch", event_id, fact)
+    assert dead_letter("TheDlq", "dispatch", given) == DeadLettered(
+        "TheDlq", reason, "dispatch", event_id, fact
+    )
 
 
 class SlowQueue:
@@ -136,7 +192,11 @@ class SlowQueue:
         self.now += 10
         shown = [number for number, since in self.shown_from.items() if since <= self.now][:3]
         self.shown_from |= dict.fromkeys(shown, self.now + request["VisibilityTimeout"])
-        return {"Messages": [{"MessageId": number, "ReceiptHandle": f"{number}@{self.now}"} for number in shown]}
+        return {
+            "Messages": [
+                {"MessageId": number, "ReceiptHandle": f"{number}@{self.now}"} for number in shown
+            ]
+        }
 
     def change_message_visibility_batch(self, **request: Any) -> None:
         """Show messages again, by the receipts of their last read."""

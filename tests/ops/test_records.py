@@ -12,7 +12,16 @@ from moto import mock_aws
 from carride.events import idempotency_id
 from carride.region_fence import mark
 from carride_idempotency.clock import epoch_ms
-from carride_idempotency.decision import Busy, ClaimRequest, Corrupt, Done, Limits, Quarantined, Write, decide
+from carride_idempotency.decision import (
+    Busy,
+    ClaimRequest,
+    Corrupt,
+    Done,
+    Limits,
+    Quarantined,
+    Write,
+    decide,
+)
 from carride_idempotency.externals import states
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.stores.dynamodb import item_of, record_of
@@ -26,9 +35,13 @@ NOW_MS: Final = int(time.time() * 1000)
 FACT: Final = idempotency_id("order_01", "CarRideAccepted", 2)
 KEY: Final = f"dispatch#{FACT}"
 LATER: Final = NOW_MS // 1000 + 86_400
-CLAIM: Final = Record(KEY, IN_PROGRESS, "one", 1, NOW_MS + 300_000, LATER, "1:f", "d", AWAY, NOW_MS, NOW_MS)
+CLAIM: Final = Record(
+    KEY, IN_PROGRESS, "one", 1, NOW_MS + 300_000, LATER, "1:f", "d", AWAY, NOW_MS, NOW_MS
+)
 DONE: Final = CLAIM._replace(status=COMPLETED, lease_ms=None, result="null")
-GIVEN_UP: Final = CLAIM._replace(status=QUARANTINED, lease_ms=None, expiry=None, attempt=3, error="ValueError: no")
+GIVEN_UP: Final = CLAIM._replace(
+    status=QUARANTINED, lease_ms=None, expiry=None, attempt=3, error="ValueError: no"
+)
 UNKNOWN: Final = GIVEN_UP._replace(externals='{"charge":null,"ship":null}')
 
 
@@ -43,14 +56,20 @@ def put(ref: StackRef, *written: Record) -> None:
     """Store these records, and delete all others."""
     dynamodb = ref.client("dynamodb")
     for item in dynamodb.scan(TableName="Idempotency")["Items"]:
-        dynamodb.delete_item(TableName="Idempotency", Key={"idempotencyKey": item["idempotencyKey"]})
+        dynamodb.delete_item(
+            TableName="Idempotency", Key={"idempotencyKey": item["idempotencyKey"]}
+        )
     for record in written:
         dynamodb.put_item(TableName="Idempotency", Item=item_of(record))
 
 
 def stored(ref: StackRef, key: str = KEY) -> Any:
     """Return a stored item, or None."""
-    return ref.client("dynamodb").get_item(TableName="Idempotency", Key={"idempotencyKey": {"S": key}}).get("Item")
+    return (
+        ref.client("dynamodb")
+        .get_item(TableName="Idempotency", Key={"idempotencyKey": {"S": key}})
+        .get("Item")
+    )
 
 
 type Action = Callable[[StackRef, str], Plan]
@@ -71,14 +90,26 @@ ACTIONS: Final = (records.release, records.forget)
         (DONE, "forget"),
         (CLAIM._replace(status=FAILED, lease_ms=None), "forget"),
     ],
-    ids=["live", "just ended", "crashed", "wrong clock", "damaged", "no lease", "odd", "quarantined", "done", "failed"],
+    ids=[
+        "live",
+        "just ended",
+        "crashed",
+        "wrong clock",
+        "damaged",
+        "no lease",
+        "odd",
+        "quarantined",
+        "done",
+        "failed",
+    ],
 )
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_change_is_shown_first_and_refused_while_an_attempt_may_run(
     ref: StackRef, action: Action, record: Record, allowed: str
 ) -> None:
     """What is shown or refused changes nothing."""
-    if record.lease_ms is not None:  # other tests may have taken more than a minute since this module was read
+    # Other tests may have taken more than a minute since this module was read.
+    if record.lease_ms is not None:
         record = record._replace(lease_ms=record.lease_ms + epoch_ms() - NOW_MS)
     put(ref, record)
     if action.__name__ not in allowed:
@@ -91,12 +122,16 @@ def test_a_change_is_shown_first_and_refused_while_an_attempt_may_run(
     plan.do()
     left = stored(ref)
     assert (
-        left is None if action is records.forget else (record_of(left).status, record_of(left).attempt) == (FAILED, 0)
+        left is None
+        if action is records.forget
+        else (record_of(left).status, record_of(left).attempt) == (FAILED, 0)
     )
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("change", [None, {"status": FAILED}, {"owner": "two"}, {"attempt": 2}, {"lease_ms": 1}])
+@pytest.mark.parametrize(
+    "change", [None, {"status": FAILED}, {"owner": "two"}, {"attempt": 2}, {"lease_ms": 1}]
+)
 def test_a_record_that_changes_after_it_was_shown_is_left_alone(
     ref: StackRef, action: Action, change: dict[str, Any] | None
 ) -> None:
@@ -110,7 +145,9 @@ def test_a_record_that_changes_after_it_was_shown_is_left_alone(
     assert stored(ref) == (changed and item_of(changed))
 
 
-@pytest.mark.parametrize("key", ["", "dispatch", "nobody#key", "dispatch#none", mark(AWAY)["idempotencyKey"]["S"]])
+@pytest.mark.parametrize(
+    "key", ["", "dispatch", "nobody#key", "dispatch#none", mark(AWAY)["idempotencyKey"]["S"]]
+)
 def test_what_is_no_record_is_not_changed(ref: StackRef, key: str) -> None:
     """A fence is in the same table, and only unfence may end it."""
     ref.client("dynamodb").put_item(TableName="Idempotency", Item=mark(AWAY))
@@ -156,7 +193,10 @@ WORDS: Final[dict[str, Any]] = {
     "no delivery runs until you release it": Quarantined,
     "the record is corrupt": Corrupt,
     "the next delivery quarantines the key": (Write, QUARANTINED, None),
-    **{f"the next delivery runs as attempt {number}": (Write, IN_PROGRESS, number) for number in (1, 2, 3)},
+    **{
+        f"the next delivery runs as attempt {number}": (Write, IN_PROGRESS, number)
+        for number in (1, 2, 3)
+    },
 }
 
 
@@ -165,7 +205,9 @@ def test_a_record_says_what_its_next_delivery_does() -> None:
     limits = Limits(86_400, 3, 30_000, 1_000, 1_000, same_delivery_takes_over=False)
     delivery = ClaimRequest(KEY, "me", "1:f", "other", AWAY, None, False, limits)
     statuses = (IN_PROGRESS, COMPLETED, FAILED, QUARANTINED, "ODD")
-    for status, lease_s, attempt, expires_s in product(statuses, (None, -600, 300), range(4), (None, -600, 600)):
+    for status, lease_s, attempt, expires_s in product(
+        statuses, (None, -600, 300), range(4), (None, -600, 600)
+    ):
         lease_ms = None if lease_s is None or status != IN_PROGRESS else NOW_MS + lease_s * 1000
         expiry = None if expires_s is None else NOW_MS // 1000 + expires_s
         record = CLAIM._replace(status=status, lease_ms=lease_ms, attempt=attempt, expiry=expiry)
@@ -194,7 +236,9 @@ def test_a_record_says_what_its_next_delivery_does() -> None:
         ({}, [KEY, f"ride-history#{FACT}"]),
     ],
 )
-def test_records_are_found_by_ride_key_and_status(ref: StackRef, asked: Any, found: list[str]) -> None:
+def test_records_are_found_by_ride_key_and_status(
+    ref: StackRef, asked: Any, found: list[str]
+) -> None:
     """A ride's are found although no table knows the ride; where there is none, the answer says why."""
     put(ref, GIVEN_UP, DONE._replace(key=f"ride-history#{FACT}"))
     answer = records.records(ref, **asked)
@@ -204,10 +248,24 @@ def test_records_are_found_by_ride_key_and_status(ref: StackRef, asked: Any, fou
 
 def test_quarantined_keys_are_those_that_never_run(ref: StackRef) -> None:
     """Those with a corrupt record are among them; a fence's mark and counts of redrives, in the same table, are not."""
-    odd, lost = CLAIM._replace(key="payment#odd", status="ODD"), CLAIM._replace(key="payment#lost", lease_ms=None)
-    put(ref, GIVEN_UP, odd, lost, DONE._replace(key="payment#done"), CLAIM._replace(key="payment#claim"))
+    odd, lost = (
+        CLAIM._replace(key="payment#odd", status="ODD"),
+        CLAIM._replace(key="payment#lost", lease_ms=None),
+    )
+    put(
+        ref,
+        GIVEN_UP,
+        odd,
+        lost,
+        DONE._replace(key="payment#done"),
+        CLAIM._replace(key="payment#claim"),
+    )
     for other in (mark(AWAY), {"idempotencyKey": {"S": f"{COUNTS}{KEY}"}, "redriven": {"N": "1"}}):
         ref.client("dynamodb").put_item(TableName="Idempotency", Item=other)
-    assert [each.key for each in records.quarantined(ref).records] == [KEY, "payment#lost", "payment#odd"]
+    assert [each.key for each in records.quarantined(ref).records] == [
+        KEY,
+        "payment#lost",
+        "payment#odd",
+    ]
     assert [len(records.records(ref, limit=most).records) for most in (9, 5, 4)] == [5, 5, 4]
     assert [records.records(ref, limit=most).complete for most in (9, 5, 4)] == [True, True, False]

@@ -52,19 +52,39 @@ class History:
         self.dynamodb.put_item(TableName="records", Item=item_of(made))
 
 
-def record(key: str, status: str, attempt: int, lease_ms: int | None, print_: str | None = None) -> Record:
-    return Record(key, status, "one", attempt, lease_ms, None, print_, "d", AWAY, 1, 1, error="TimeoutError: 3 s")
+def record(
+    key: str, status: str, attempt: int, lease_ms: int | None, print_: str | None = None
+) -> Record:
+    return Record(
+        key,
+        status,
+        "one",
+        attempt,
+        lease_ms,
+        None,
+        print_,
+        "d",
+        AWAY,
+        1,
+        1,
+        error="TimeoutError: 3 s",
+    )
 
 
 @pytest.fixture
 def ref() -> Iterator[StackRef]:
     """A stack with two dead-letter queues, and a queue that a consumer reads."""
-    bus: Any = FakeBus(lambda request: "MalformedDetail" if "order_02" in request["Detail"] else None)
+    bus: Any = FakeBus(
+        lambda request: "MalformedDetail" if "order_02" in request["Detail"] else None
+    )
     bus.describe_event_bus = lambda **_: {"Arn": "arn:aws:events:us-east-2:1:event-bus/bus"}
     target = {"Arn": "arn:aws:lambda:us-east-2:1:function:ride-history"}
     bus.list_targets_by_rule = lambda **_: {"Targets": [target]}
     with mock_aws():
-        sqs, dynamodb = boto3.client("sqs", region_name=AWAY), boto3.client("dynamodb", region_name=AWAY)
+        sqs, dynamodb = (
+            boto3.client("sqs", region_name=AWAY),
+            boto3.client("dynamodb", region_name=AWAY),
+        )
         create_table(dynamodb, "records", "idempotencyKey")
         services = {"dynamodb": dynamodb, "sqs": sqs, "events": bus, "lambda": History(dynamodb)}
         outputs = {"CarRideBusName": "bus", "IdempotencyTableName": "records"}
@@ -82,7 +102,9 @@ def envelope(kept: BusEntry, **changes: Any) -> str:
 
 def given_up(ride: str, reason: str = "QUARANTINED", error: str = "ValueError: no") -> str:
     event = json.loads(envelope(entry(ride)))
-    return json.dumps({"reason": reason, "consumer": "ride-history", "message": error, "event": event})
+    return json.dumps(
+        {"reason": reason, "consumer": "ride-history", "message": error, "event": event}
+    )
 
 
 def put(ref: StackRef, queue: str, *bodies: str) -> dict[str, str]:
@@ -91,7 +113,9 @@ def put(ref: StackRef, queue: str, *bodies: str) -> dict[str, str]:
     return {body: sqs.send_message(QueueUrl=url, MessageBody=body)["MessageId"] for body in bodies}
 
 
-def redriven(ref: StackRef, queue: str = DLQ, *, release: bool = False, **options: Any) -> redrive.Redriven:
+def redriven(
+    ref: StackRef, queue: str = DLQ, *, release: bool = False, **options: Any
+) -> redrive.Redriven:
     """Redrive a queue, and check that what the plan says stays does stay."""
     plan = redrive.plan(ref, queue, release=release)
     done = redrive.Job(ref, plan, **AT_ONCE | {"wait": timedelta()} | options).run()
@@ -115,17 +139,25 @@ def test_messages_that_the_bus_does_not_accept_stay(ref: StackRef) -> None:
         envelope(entry("order_04"), time="9999-12-31T23:59:59-01:00"): "its time cannot be read",
         envelope(entry("order_05"), source=None): "its source cannot be read",
         envelope(entry("order_06"), detail="no json"): "the bus would refuse it",
-        **dict.fromkeys(map(json.dumps, (by_lambda, by_consumer, {"detailGzip": "H4sI"})), "the event is not in it"),
+        **dict.fromkeys(
+            map(json.dumps, (by_lambda, by_consumer, {"detailGzip": "H4sI"})),
+            "the event is not in it",
+        ),
         **dict.fromkeys(unreadable, "the event is not in it"),
     }
     ids = put(ref, "ProducerDlq", gone, *reasons)
     assert letters.reasons(ref, "ProducerDlq")["UNREADABLE"] == 3
     done = redriven(ref, "ProducerDlq", canary=False)
-    assert (done.sent, done.stayed) == (1, {why: list(reasons.values()).count(why) for why in reasons.values()})
+    assert (done.sent, done.stayed) == (
+        1,
+        {why: list(reasons.values()).count(why) for why in reasons.values()},
+    )
     (sent,) = ref.client("events").events
     assert sent["Time"] == NOW, "a time without a zone is in UTC"
     shown = peek(ref.client("sqs"), ref.outputs["ProducerDlqUrl"])
-    assert {message["Body"]: message["MessageId"] for message in shown} == {body: ids[body] for body in reasons}
+    assert {message["Body"]: message["MessageId"] for message in shown} == {
+        body: ids[body] for body in reasons
+    }
 
 
 def test_letters_are_sent_at_the_rate_that_was_asked_for(ref: StackRef) -> None:
@@ -134,7 +166,11 @@ def test_letters_are_sent_at_the_rate_that_was_asked_for(ref: StackRef) -> None:
     theirs, pauses = redrive.plan(ref, DLQ), list[float]()
     put(ref, DLQ, envelope(entry(size=5_000)))
     done = redriven(ref, canary=False, rate=4, sleep=pauses.append)
-    assert (done.sent, done.stayed, pauses) == (2, {"refused: RequestEntityTooLargeException": 1}, [0.25] * 2)
+    assert (done.sent, done.stayed, pauses) == (
+        2,
+        {"refused: RequestEntityTooLargeException": 1},
+        [0.25] * 2,
+    )
     done = redrive.Job(ref, theirs, **AT_ONCE).run()
     assert (done.sent, done.gone, done.succeeded) == (0, 2, False)
     assert (len(ref.client("lambda").events), left(ref)) == (2, 1)
@@ -160,13 +196,20 @@ EXPIRED: Final = {"expirytime": "2026-11-21T08:31:00Z"}
     ],
 )
 def test_a_plan_says_what_the_consumer_would_do(
-    ref: StackRef, status: str | None, lease_s: int | None, print_: str | None, detail: Any, verdict: str
+    ref: StackRef,
+    status: str | None,
+    lease_s: int | None,
+    print_: str | None,
+    detail: Any,
+    verdict: str,
 ) -> None:
     """Its own code decides on its record; a key that an attempt may hold is left alone for a minute longer."""
     event = json.loads(envelope(entry()))
     if status is not None:
         lease_ms = None if lease_s is None else epoch_ms() + lease_s * 1000
-        made = record(f"ride-history#{event['detail']['idempotencyid']}", status, 1, lease_ms, print_)
+        made = record(
+            f"ride-history#{event['detail']['idempotencyid']}", status, 1, lease_ms, print_
+        )
         ref.client("dynamodb").put_item(TableName="records", Item=item_of(made))
     put(ref, DLQ, json.dumps(event | {"detail": event["detail"] | detail}))
     (planned,) = redrive.plan(ref, DLQ).letters
@@ -177,10 +220,16 @@ def test_a_plan_says_what_the_consumer_would_do(
 def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> None:
     """Its next delivery would be given up without a run. The key is released only if that was asked for."""
     crashed = json.loads(envelope(entry("order_01")))
-    made = record(f"payment#{crashed['detail']['idempotencyid']}", IN_PROGRESS, 3, epoch_ms() - 600_000)
+    made = record(
+        f"payment#{crashed['detail']['idempotencyid']}", IN_PROGRESS, 3, epoch_ms() - 600_000
+    )
     ref.client("dynamodb").put_item(TableName="records", Item=item_of(made))
     ref.client("lambda").runs = list
-    put(ref, "PaymentDlq", json.dumps({"requestContext": {"condition": "Exhausted"}, "requestPayload": crashed}))
+    put(
+        ref,
+        "PaymentDlq",
+        json.dumps({"requestContext": {"condition": "Exhausted"}, "requestPayload": crashed}),
+    )
     assert "attempts are used up" in redrive.plan(ref, "PaymentDlq").letters[0].verdict.why
     for release in (False, True):
         assert redriven(ref, "PaymentDlq", release=release).sent == release
@@ -197,7 +246,9 @@ def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) 
 
     def interrupt(**_: Any) -> None:
         if next(calls) == at:
-            raise KeyboardInterrupt if at % 2 else EndpointConnectionError(endpoint_url="https://sqs")
+            raise (
+                KeyboardInterrupt if at % 2 else EndpointConnectionError(endpoint_url="https://sqs")
+            )
 
     for service in ("sqs", "dynamodb"):
         ref.client(service).meta.events.register("before-call", interrupt)
@@ -211,15 +262,27 @@ def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) 
 
 @pytest.mark.parametrize(
     ("how", "succeeded", "sent", "stay"),
-    [("failed", False, 2, 2), ("unknown", None, 2, 2), ("back", False, 2, 3), ("refused", False, 1, 3)],
+    [
+        ("failed", False, 2, 2),
+        ("unknown", None, 2, 2),
+        ("back", False, 2, 3),
+        ("refused", False, 1, 3),
+    ],
 )
 def test_a_group_is_sent_only_if_its_first_letter_succeeds(
     ref: StackRef, how: str, succeeded: bool | None, sent: int, stay: int
 ) -> None:
     """The other letters of a group that fails again stay as they are; other groups are sent."""
     history = ref.client("lambda")
-    put(ref, DLQ, *(given_up(f"order_0{number}") for number in (1, 1, 1)), given_up("order_04", error="TypeError: x"))
-    again, fine = (json.loads(given_up(f"order_0{at}"))["event"]["detail"]["idempotencyid"] for at in (1, 4))
+    put(
+        ref,
+        DLQ,
+        *(given_up(f"order_0{number}") for number in (1, 1, 1)),
+        given_up("order_04", error="TypeError: x"),
+    )
+    again, fine = (
+        json.loads(given_up(f"order_0{at}"))["event"]["detail"]["idempotencyid"] for at in (1, 4)
+    )
     history.record(FAILED, again)
 
     def runs(fact: str) -> None:
@@ -235,9 +298,16 @@ def test_a_group_is_sent_only_if_its_first_letter_succeeds(
     history.runs = runs
     # A letter that is back already is found at the first look, not when the patience is over.
     patience = timedelta(minutes=how == "back")
-    done = redriven(ref, wait=patience, sleep=lambda pause_s: pytest.fail("it waits") if pause_s else None)
+    done = redriven(
+        ref, wait=patience, sleep=lambda pause_s: pytest.fail("it waits") if pause_s else None
+    )
     assert sorted(done.first.values(), key=str) == sorted([True, succeeded], key=str)
-    assert (done.sent, done.stayed[redrive.HELD], left(ref), done.succeeded) == (sent, 2, stay, False)
+    assert (done.sent, done.stayed[redrive.HELD], left(ref), done.succeeded) == (
+        sent,
+        2,
+        stay,
+        False,
+    )
 
 
 def test_a_queue_that_a_consumer_reads_is_never_received_from(ref: StackRef) -> None:
@@ -257,8 +327,17 @@ def test_a_queue_that_a_consumer_reads_is_never_received_from(ref: StackRef) -> 
 
 def test_letters_are_grouped_by_failure(ref: StackRef) -> None:
     """Ids and numbers do not tell failures apart; each says how many letters, which rides, and how often redriven."""
-    slow = [given_up(f"order_{at:02}", error=f"TimeoutError: order_{at:02} took {at},{at}00.5 s") for at in range(60)]
-    put(ref, DLQ, *slow, given_up("order_99", error="TypeError: order_99"), given_up("order_98", reason="UNKNOWN"))
+    slow = [
+        given_up(f"order_{at:02}", error=f"TimeoutError: order_{at:02} took {at},{at}00.5 s")
+        for at in range(60)
+    ]
+    put(
+        ref,
+        DLQ,
+        *slow,
+        given_up("order_99", error="TypeError: order_99"),
+        given_up("order_98", reason="UNKNOWN"),
+    )
     history = ref.client("lambda")
     history.runs = partial(history.record, FAILED)
     assert redriven(ref).sent == 3, "one of each group"
@@ -276,14 +355,24 @@ def test_letters_are_grouped_by_failure(ref: StackRef) -> None:
 
 def test_letters_are_chosen_by_key_reason_group_and_number(ref: StackRef) -> None:
     """Only chosen letters are sent, the oldest first; a choice that fits none is refused with those that there are."""
-    bodies = [given_up("order_01"), given_up("order_02", error="TypeError: a"), given_up("order_03", "UNKNOWN")]
+    bodies = [
+        given_up("order_01"),
+        given_up("order_02", error="TypeError: a"),
+        given_up("order_03", "UNKNOWN"),
+    ]
     put(ref, DLQ, *bodies)
     every = [planned.letter for planned in redrive.plan(ref, DLQ).letters]
     for letter in every:
-        for choice in ({"key": letter.key}, {"group": letter.group}, {"key": letter.key, "reason": letter.reason}):
+        for choice in (
+            {"key": letter.key},
+            {"group": letter.group},
+            {"key": letter.key, "reason": letter.reason},
+        ):
             chosen = redrive.plan(ref, DLQ, **choice)
             assert ([planned.letter for planned in chosen.letters], chosen.others) == ([letter], 2)
-    assert [planned.letter for planned in redrive.plan(ref, DLQ, reason="QUARANTINED", limit=1).letters] == every[:1]
+    assert [
+        planned.letter for planned in redrive.plan(ref, DLQ, reason="QUARANTINED", limit=1).letters
+    ] == every[:1]
     with pytest.raises(OperatorError, match=every[0].group):
         redrive.plan(ref, DLQ, reason="CONTRACT")
     assert redrive.Job(ref, redrive.plan(ref, DLQ, limit=1), **AT_ONCE).run().sent == 1

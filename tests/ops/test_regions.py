@@ -22,7 +22,9 @@ class Region(StackRef):
     """The stack of a role in an account; it exists if the account has parameters of it."""
 
     def __init__(self, account: "Account", role: str, region: str) -> None:
-        super().__init__("carride", region, lambda *_: SimpleNamespace(describe_table=self.describe_table))
+        super().__init__(
+            "carride", region, lambda *_: SimpleNamespace(describe_table=self.describe_table)
+        )
         self.account, self.of = account, role
 
     def describe_table(self, **request: Any) -> Any:
@@ -34,8 +36,13 @@ class Region(StackRef):
         if (given := self.account.stacks.get(self.of)) is None:
             return None
         outputs = [{"OutputKey": "CarRideEndpointId", "OutputValue": ENDPOINT}]
-        parameters = [{"ParameterKey": name, "ParameterValue": value} for name, value in given.items()]
-        return {"Parameters": parameters, "Outputs": outputs * (given.get("GlobalEndpoint") == "present")}
+        parameters = [
+            {"ParameterKey": name, "ParameterValue": value} for name, value in given.items()
+        ]
+        return {
+            "Parameters": parameters,
+            "Outputs": outputs * (given.get("GlobalEndpoint") == "present"),
+        }
 
 
 class Account(Deployer):
@@ -59,7 +66,9 @@ class Account(Deployer):
 
     @override
     def delete(self, stack: StackRef) -> None:
-        assert self.stacks.get("primary", {}).get("GlobalEndpoint") != "present", "an endpoint must not lose a bus"
+        assert self.stacks.get("primary", {}).get("GlobalEndpoint") != "present", (
+            "an endpoint must not lose a bus"
+        )
         assert isinstance(stack, Region)
         del self.stacks[stack.of]
 
@@ -83,7 +92,14 @@ SECONDARY: Final = {"secondary": COMPLETE["secondary"]}
         (SECONDARY, 2),
         (COMPLETE, 1),
     ],
-    ids=["nothing", "one region", "no secondary any more", "interrupted", "no primary any more", "both"],
+    ids=[
+        "nothing",
+        "one region",
+        "no secondary any more",
+        "interrupted",
+        "no primary any more",
+        "both",
+    ],
 )
 def test_both_regions_end_up_complete_and_are_removed(there: Given, rounds: int) -> None:
     """Each step has what it needs of the other region, from wherever it begins; an endpoint goes before its buses."""
@@ -103,14 +119,18 @@ def test_a_standalone_stack_in_the_other_region_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("end", ["DELETE_COMPLETE", "DELETE_FAILED"])
-def test_a_deletion_is_waited_for_as_long_as_replicas_take(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+def test_a_deletion_is_waited_for_as_long_as_replicas_take(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
     """An hour is not too long; the error is CloudFormation's."""
     waited: list[float] = []
 
     def answer(**_: Any) -> Any:
         status = end if sum(waited) >= 3600 else "DELETE_IN_PROGRESS"
         stack = {"StackName": "carride", "StackId": "carride/1", "StackStatus": status}
-        return SimpleNamespace(status_code=200), {"Stacks": [stack | {"StackStatusReason": "failed: [Table]"}]}
+        return SimpleNamespace(status_code=200), {
+            "Stacks": [stack | {"StackStatusReason": "failed: [Table]"}]
+        }
 
     client: Any = boto3.client("cloudformation", region_name=HOME)
     client.meta.events.register("before-call.cloudformation", answer)
@@ -131,7 +151,9 @@ def test_a_deletion_is_waited_for_as_long_as_replicas_take(monkeypatch: pytest.M
         ('region = "x"\nparameter_overrides = ["Stage"]', "", "NAME=VALUE"),
     ],
 )
-def test_samconfig_names_the_regions(tmp_path: Path, primary: str, secondary: str, problem: str | None) -> None:
+def test_samconfig_names_the_regions(
+    tmp_path: Path, primary: str, secondary: str, problem: str | None
+) -> None:
     """A given parameter takes precedence over the file's, in both regions. A wrong file is explained."""
     environments = {"primary": primary, "secondary": secondary}
     texts = [f"[{role}.global.parameters]\n{text}" for role, text in environments.items()]
@@ -144,4 +166,7 @@ def test_samconfig_names_the_regions(tmp_path: Path, primary: str, secondary: st
         return
     pair = configured(ask, tmp_path / "samconfig.toml", {"Stage": "prod"})
     assert [each.stack.region for each in pair] == ["x", "y"]
-    assert [each.parameters for each in pair] == [{"Stage": "prod", "Other": "one"}, {"Stage": "prod"}]
+    assert [each.parameters for each in pair] == [
+        {"Stage": "prod", "Other": "one"},
+        {"Stage": "prod"},
+    ]

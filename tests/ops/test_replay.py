@@ -29,7 +29,10 @@ def replays(name: str, state: str) -> dict[str, Any]:
         (HOME, {}, None),
         (AWAY, {"fenced": {HOME}}, None),
         (HOME, replays("plan.1", "RUNNING"), None),
-        *((HOME, replays("new", state), r"running \(new\)") for state in ("STARTING", "RUNNING", "CANCELLING")),
+        *(
+            (HOME, replays("new", state), r"running \(new\)")
+            for state in ("STARTING", "RUNNING", "CANCELLING")
+        ),
         (AWAY, {}, "us-west-2 is at work"),
         (HOME, {"fenced": {HOME}}, "us-west-2 is fenced"),
         (HOME, {"unreachable": {AWAY}}, "us-east-1 cannot be asked"),
@@ -52,9 +55,17 @@ def test_a_replay_is_refused_where_another_region_may_work_on_its_events(
 
 @pytest.mark.parametrize(
     ("since", "until", "said"),
-    [(2, 1, ""), (2, 0, "ten minutes"), (500, 1, "14 days"), (500, 400, "error"), (-1, -2, "error")],
+    [
+        (2, 1, ""),
+        (2, 0, "ten minutes"),
+        (500, 1, "14 days"),
+        (500, 400, "error"),
+        (-1, -2, "error"),
+    ],
 )
-def test_a_window_that_the_archive_does_not_cover_is_said(since: int, until: int, said: str) -> None:
+def test_a_window_that_the_archive_does_not_cover_is_said(
+    since: int, until: int, said: str
+) -> None:
     """Its end may not be archived yet, except locally, and its beginning may be deleted. An empty one is refused."""
     archive = SimpleNamespace(describe_archive=lambda **_: {"RetentionDays": 14})
     deployed = stack(lambda *_: archive, CarRideArchiveArn="arn:aws:events:us-east-1:0:archive/all")
@@ -63,21 +74,32 @@ def test_a_window_that_the_archive_does_not_cover_is_said(since: int, until: int
         with pytest.raises(OperatorError):
             replay.warnings(deployed, *window, NOW)
         return
-    assert [said in warning for warning in replay.warnings(deployed, *window, NOW)] == [True] * bool(said)
+    assert [said in warning for warning in replay.warnings(deployed, *window, NOW)] == [
+        True
+    ] * bool(said)
     deployed.local = Kept("carride", AWAY, "", "", "", 1)
     assert len(replay.warnings(deployed, *window, NOW)) == (said == "14 days")
 
 
 @pytest.mark.parametrize(
     ("state", "waiting", "ended"),
-    [("RUNNING", 0, False), ("CANCELLING", 0, False), ("COMPLETED", 3, False), ("COMPLETED", 0, True)],
+    [
+        ("RUNNING", 0, False),
+        ("CANCELLING", 0, False),
+        ("COMPLETED", 3, False),
+        ("COMPLETED", 0, True),
+    ],
 )
-def test_a_replay_has_ended_when_nothing_is_in_flight(state: str, waiting: int, ended: bool) -> None:
+def test_a_replay_has_ended_when_nothing_is_in_flight(
+    state: str, waiting: int, ended: bool
+) -> None:
     """EventBridge has handed over everything, and consumers have emptied their queues."""
     assert replay.ReplayState("one", state, NOW, NOW, NOW, None, waiting, "").ended == ended
 
 
-def test_predictions_decide_by_the_policies_of_the_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_decide_by_the_policies_of_the_consumers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The settings that decide whether a delivery runs are those with which the functions are wired."""
     policies, wired = {}, carride.consumer.wired
 
@@ -87,7 +109,9 @@ def test_predictions_decide_by_the_policies_of_the_consumers(monkeypatch: pytest
 
     monkeypatch.setattr(carride.consumer, "wired", spy)
     assert Functions().handlers
-    decisive = attrgetter("atomic", "max_attempts", "on_crash", "clock_skew", "missing_key", "backoff")
+    decisive = attrgetter(
+        "atomic", "max_attempts", "on_crash", "clock_skew", "missing_key", "backoff"
+    )
     assert {name: decisive(each) for name, each in policies.items()} == {
         each.name: decisive(each.policy) for each in CONSUMERS if each.name in policies
     }

@@ -14,7 +14,11 @@ from tests.ops.world import AWAY, HOME, NOW, create_table, stack
 
 TABLE: Final = "carride-PaymentTable"
 RECORDS: Final = "carride-IdempotencyTable"
-OUTPUTS: Final = {"PaymentTableName": TABLE, "IdempotencyTableName": RECORDS, "AlarmTopicArn": "arn"}
+OUTPUTS: Final = {
+    "PaymentTableName": TABLE,
+    "IdempotencyTableName": RECORDS,
+    "AlarmTopicArn": "arn",
+}
 ONE: Final = {"effects": {"N": "1"}}
 TWO: Final = {"effects": {"N": "2"}}
 
@@ -39,7 +43,9 @@ def put(clients: dict[str, Any]) -> Put:
 
     def put(attributes: dict[str, Any], *regions: str, number: int = 1) -> None:
         for region in regions:
-            clients[region].put_item(TableName=TABLE, Item={"orderID": {"S": f"order_{number:03d}"}, **attributes})
+            clients[region].put_item(
+                TableName=TABLE, Item={"orderID": {"S": f"order_{number:03d}"}, **attributes}
+            )
 
     return put
 
@@ -47,7 +53,9 @@ def put(clients: dict[str, Any]) -> Put:
 @pytest.fixture
 def wait(clients: dict[str, Any]) -> Wait:
     """Waits until the home region's items have arrived."""
-    home, away = (stack(lambda _, region: clients[region], region, None, **OUTPUTS) for region in (HOME, AWAY))
+    home, away = (
+        stack(lambda _, region: clients[region], region, None, **OUTPUTS) for region in (HOME, AWAY)
+    )
     usual: Any = {"since": NOW, "patience": 60.0, "report": lambda _: None, "clock": lambda: 0.0}
     return lambda sleep, **changes: wait_until_caught_up(home, away, sleep=sleep, **usual | changes)
 
@@ -61,7 +69,9 @@ def test_equal_tables_are_compared_and_done(put: Put, wait: Wait) -> None:
     assert wait(pytest.fail) == 120
 
 
-def test_records_from_before_the_trouble_are_not_compared(clients: dict[str, Any], put: Put, wait: Wait) -> None:
+def test_records_from_before_the_trouble_are_not_compared(
+    clients: dict[str, Any], put: Put, wait: Wait
+) -> None:
     """What has no time of its last write is compared, and so is the mark of a fence; sizes are reported first."""
     put({"updatedAt": {"N": "1"}}, HOME, AWAY)
     for key, updated in (("old", NOW - timedelta(seconds=1)), ("new", NOW), ("mark", None)):
@@ -71,11 +81,16 @@ def test_records_from_before_the_trouble_are_not_compared(clients: dict[str, Any
             clients[region].put_item(TableName=RECORDS, Item=item)
     said: list[str] = []
     assert wait(pytest.fail, report=said.append) == 3
-    assert said == [f"reading {RECORDS}: some 3 items, 0 MB", f"reading {TABLE}: some 1 items, 0 MB"]
+    assert said == [
+        f"reading {RECORDS}: some 3 items, 0 MB",
+        f"reading {TABLE}: some 1 items, 0 MB",
+    ]
 
 
 @pytest.mark.parametrize("before", [None, ONE], ids=["missing", "older"])
-@pytest.mark.parametrize(("arriving", "regions"), [(TWO, [AWAY]), (ONE, [HOME, AWAY])], ids=["arrives", "replaced"])
+@pytest.mark.parametrize(
+    ("arriving", "regions"), [(TWO, [AWAY]), (ONE, [HOME, AWAY])], ids=["arrives", "replaced"]
+)
 def test_an_item_that_is_behind_is_waited_for(
     put: Put, wait: Wait, before: Any, arriving: Any, regions: list[str]
 ) -> None:

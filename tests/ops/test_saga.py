@@ -32,7 +32,9 @@ def events(*types: str) -> list[Published]:
     return [Published(name, name, name, Named(RIDE, name, 1)) for name in types]
 
 
-def item(consumer: str, acted: list[Published], state: str, open_since: datetime | None = None) -> RideItem:
+def item(
+    consumer: str, acted: list[Published], state: str, open_since: datetime | None = None
+) -> RideItem:
     """Return a ride in the table of a consumer that has acted on these events."""
     effects = tuple(Effect(str(event.fact)) for event in acted)
     detail = "car_01" if consumer == DISPATCH else 1250
@@ -45,7 +47,11 @@ def payment(status: str, amount: int = 1250, captures: int = 0, refunds: int = 0
 
 
 def ride(
-    types: str, dispatch: str | None, paid: str | None, *payments: GatewayPayment, car: str | None = None
+    types: str,
+    dispatch: str | None,
+    paid: str | None,
+    *payments: GatewayPayment,
+    car: str | None = None,
 ) -> Evidence:
     """Return the evidence of one ride, on whose events dispatch and payment have acted, with their states of it."""
     published = events(*types.split())
@@ -65,15 +71,21 @@ CAPTURED: Final = payment("captured", captures=1)
 REFUNDED: Final = payment("refunded", refunds=1)
 RESERVED: Final = payment("authorized")
 DECLINE: Final = payment("declined")
-PAID: Final = ride(f"{UNDER_WAY} CarRideCompleted CarReleased PaymentCaptured", "released", "captured", CAPTURED)
+PAID: Final = ride(
+    f"{UNDER_WAY} CarRideCompleted CarReleased PaymentCaptured", "released", "captured", CAPTURED
+)
 UNDONE: Final = f"{UNDER_WAY} CarRideCancelled CarReleased"
 CANCELLED: Final = ride(f"{UNDONE} PaymentRefunded", "released", "refunded", REFUNDED)
 REFUSED: Final = "CarRideAccepted CarAssigned PaymentDeclined CarReleased CarRideCompleted"
 DECLINED: Final = ride(REFUSED, "released", "declined", DECLINE)
 TOO_LATE: Final = ride(f"{REFUSED} PaymentAuthorized", "released", "declined", REFUNDED)
 ASSIGNED: Final = ride(UNDER_WAY, "assigned", "authorized", RESERVED, car="car_01")
-COMPENSATED: Final = ride(f"{UNDER_WAY} CarReleased PaymentRefunded", "released", "refunded", REFUNDED)
-OVERDUE: Final = ride(f"{UNDER_WAY} CarRideOverdue CarReleased PaymentRefunded", "released", "refunded", REFUNDED)
+COMPENSATED: Final = ride(
+    f"{UNDER_WAY} CarReleased PaymentRefunded", "released", "refunded", REFUNDED
+)
+OVERDUE: Final = ride(
+    f"{UNDER_WAY} CarRideOverdue CarReleased PaymentRefunded", "released", "refunded", REFUNDED
+)
 UNREAD: Final = item(PAYMENT, list(OVERDUE.published[1:]), "refunded")
 IN_QUEUE: Final = DeadLettered("PaymentDlq", "QUARANTINED", PAYMENT, None, "CarRideAccepted")
 STATES: Final[dict[str, tuple[Ending, Evidence]]] = {
@@ -82,16 +94,25 @@ STATES: Final[dict[str, tuple[Ending, Evidence]]] = {
     "declined": (Ending.DECLINED, DECLINED),
     "refused without a payment": (Ending.DECLINED, DECLINED._replace(payments=[])),
     "declined at the capture, and released": (Ending.DECLINED, TOO_LATE),
-    "without a car": (Ending.UNSERVED, ride("CarRideAccepted NoCarAvailable", "unserved", "cancelled")),
+    "without a car": (
+        Ending.UNSERVED,
+        ride("CarRideAccepted NoCarAvailable", "unserved", "cancelled"),
+    ),
     "under way": (Ending.OPEN, ASSIGNED),
     "booked": (Ending.OPEN, ride("CarRideCreated", None, None)),
-    "the money has still to be returned": (Ending.OPEN, ride(UNDONE, "released", "undo due", RESERVED)),
+    "the money has still to be returned": (
+        Ending.OPEN,
+        ride(UNDONE, "released", "undo due", RESERVED),
+    ),
     "compensated without a cancellation": (Ending.CANCELLED, COMPENSATED),
     "reconciled, though an event lies in a queue": (
         Ending.CANCELLED,
         OVERDUE._replace(items=[OVERDUE.items[0], UNREAD], dead_letters=[IN_QUEUE]),
     ),
-    "cancelled before a car": (Ending.CANCELLED, ride("CarRideCancelled", "cancelled", "cancelled", DECLINE)),
+    "cancelled before a car": (
+        Ending.CANCELLED,
+        ride("CarRideCancelled", "cancelled", "cancelled", DECLINE),
+    ),
 }
 
 
@@ -120,25 +141,54 @@ def silent(given: Evidence, fact_type: str) -> Evidence:
 
 
 TWO_CAPTURES: Final = payment("captured", captures=2)
-TWO_IDS: Final = [*ASSIGNED.published, Published("x", "CarAssigned", "other", Named(RIDE, "CarAssigned", 2))]
-DRIVEN: Final = ride("CarRideAccepted CarAssigned CarRideCompleted CarReleased", "released", "completed")
+TWO_IDS: Final = [
+    *ASSIGNED.published,
+    Published("x", "CarAssigned", "other", Named(RIDE, "CarAssigned", 2)),
+]
+DRIVEN: Final = ride(
+    "CarRideAccepted CarAssigned CarRideCompleted CarReleased", "released", "completed"
+)
 AT_GATEWAY: Final = "but the gateway as [('authorized', 1250)]"
 BROKEN: Final[dict[str, tuple[str, Evidence]]] = {
     "a second charge": ("charged 2 times", PAID._replace(payments=[CAPTURED, RESERVED])),
     "a second capture": ("captured 2", PAID._replace(payments=[TWO_CAPTURES])),
-    "a second refund": ("refunded 2", CANCELLED._replace(payments=[payment("refunded", refunds=2)])),
+    "a second refund": (
+        "refunded 2",
+        CANCELLED._replace(payments=[payment("refunded", refunds=2)]),
+    ),
     "a second car": ("has 2 cars", ASSIGNED._replace(cars={"car_01": RIDE, "car_02": RIDE})),
-    "a car that another ride has": ("the cars that have it are []", ASSIGNED._replace(cars={"car_01": None})),
+    "a car that another ride has": (
+        "the cars that have it are []",
+        ASSIGNED._replace(cars={"car_01": None}),
+    ),
     "a car that was not released": ("it still has car_01", PAID._replace(cars={"car_01": RIDE})),
-    "an unpublished refund": ("PaymentRefunded was published 0 times", silent(CANCELLED, "PaymentRefunded")),
-    "an unpublished capture": ("PaymentCaptured was published 0 times", silent(PAID, "PaymentCaptured")),
+    "an unpublished refund": (
+        "PaymentRefunded was published 0 times",
+        silent(CANCELLED, "PaymentRefunded"),
+    ),
+    "an unpublished capture": (
+        "PaymentCaptured was published 0 times",
+        silent(PAID, "PaymentCaptured"),
+    ),
     "an unpublished car": ("CarAssigned was published 0 times", silent(ASSIGNED, "CarAssigned")),
     "a refund that the gateway has not made": (AT_GATEWAY, CANCELLED._replace(payments=[RESERVED])),
-    "money that the gateway alone knows of": (AT_GATEWAY, ride("CarRideCreated", None, None, RESERVED)),
-    "a captured decline": ("the gateway as [('captured', 1250)]", DECLINED._replace(payments=[CAPTURED])),
+    "money that the gateway alone knows of": (
+        AT_GATEWAY,
+        ride("CarRideCreated", None, None, RESERVED),
+    ),
+    "a captured decline": (
+        "the gateway as [('captured', 1250)]",
+        DECLINED._replace(payments=[CAPTURED]),
+    ),
     "another amount": ("1300", PAID._replace(payments=[payment("captured", 1300, 1)])),
-    "one fact under two ids": ("CarAssigned was published 2 times", ASSIGNED._replace(published=TWO_IDS)),
-    "money that stays reserved": ("its money is still reserved", ride(UNDONE, "released", "authorized", RESERVED)),
+    "one fact under two ids": (
+        "CarAssigned was published 2 times",
+        ASSIGNED._replace(published=TWO_IDS),
+    ),
+    "money that stays reserved": (
+        "its money is still reserved",
+        ride(UNDONE, "released", "authorized", RESERVED),
+    ),
     "a ride that was driven and never paid": ("its payment is completed", DRIVEN),
 }
 
@@ -168,7 +218,9 @@ STUCK: Final = ASSIGNED._replace(
     ids=["dead-lettered", "expired"],
 )
 @pytest.mark.parametrize("money", [RESERVED, CAPTURED], ids=["reserved", "captured"])
-def test_a_ride_whose_event_was_not_processed_waits_and_is_not_broken(excuse: Any, money: GatewayPayment) -> None:
+def test_a_ride_whose_event_was_not_processed_waits_and_is_not_broken(
+    excuse: Any, money: GatewayPayment
+) -> None:
     """The money stays as it is until somebody redrives the event; a second capture is broken all the same."""
     saga = check(STUCK._replace(payments=[money], **excuse))
     assert (saga.endings, saga.sound) == ({"waiting for redrive": 1}, True)
@@ -176,11 +228,16 @@ def test_a_ride_whose_event_was_not_processed_waits_and_is_not_broken(excuse: An
 
 
 @pytest.mark.parametrize(("hours", "overdue"), [(3, False), (5, True)])
-def test_a_ride_that_has_needed_something_for_too_long_is_overdue(hours: int, overdue: bool) -> None:
+def test_a_ride_that_has_needed_something_for_too_long_is_overdue(
+    hours: int, overdue: bool
+) -> None:
     """Any table may show it, also a booking that nobody accepts."""
     since = NOW - timedelta(hours=hours)
     at_payment = ASSIGNED._replace(
-        items=[each._replace(open_since=since if each.consumer == PAYMENT else None) for each in ASSIGNED.items]
+        items=[
+            each._replace(open_since=since if each.consumer == PAYMENT else None)
+            for each in ASSIGNED.items
+        ]
     )
     for given in (at_payment, ASSIGNED._replace(bookings=[BookedRide(RIDE, 2, since, since)])):
         saga = check(given)
@@ -194,13 +251,22 @@ def test_a_ride_that_has_needed_something_for_too_long_is_overdue(hours: int, ov
 
 @pytest.mark.parametrize(
     "unjudged",
-    [{"published": [], "archived": 7}, {"since": NOW - timedelta(hours=1)}, {"grace": timedelta(hours=3)}],
+    [
+        {"published": [], "archived": 7},
+        {"since": NOW - timedelta(hours=1)},
+        {"grace": timedelta(hours=3)},
+    ],
     ids=["the log is gone", "older than the log", "too young"],
 )
 def test_a_ride_whose_events_the_log_need_not_have_is_not_called_broken(unjudged: Any) -> None:
     """Tables are kept for ever and the log is not; what must never happen is broken all the same."""
-    acted = [each._replace(effects=(Effect("x", None, NOW - timedelta(hours=2)),)) for each in CANCELLED.items]
+    acted = [
+        each._replace(effects=(Effect("x", None, NOW - timedelta(hours=2)),))
+        for each in CANCELLED.items
+    ]
     given = CANCELLED._replace(items=acted, published=events("CarRideAccepted"))
     assert problems(given)
     assert check(given._replace(**unjudged)).sound
-    assert "2 times" in problems(given._replace(**unjudged, payments=[payment("refunded", refunds=2)]))
+    assert "2 times" in problems(
+        given._replace(**unjudged, payments=[payment("refunded", refunds=2)])
+    )

@@ -22,11 +22,21 @@ def test_an_api_that_does_not_answer_is_a_sentence(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("stage", "protected", "verdict"),
-    [("prod", False, Verdict.FAILED), ("prod", True, Verdict.PASSED), ("dev", False, Verdict.PASSED)],
+    [
+        ("prod", False, Verdict.FAILED),
+        ("prod", True, Verdict.PASSED),
+        ("dev", False, Verdict.PASSED),
+    ],
 )
-def test_production_is_protected_from_deletion(stage: str, protected: bool, verdict: Verdict) -> None:
+def test_production_is_protected_from_deletion(
+    stage: str, protected: bool, verdict: Verdict
+) -> None:
     """Only a stack of stage `prod` has to have termination protection."""
-    described = {"StackName": "carride", "StackStatus": "CREATE_COMPLETE", "EnableTerminationProtection": protected}
+    described = {
+        "StackName": "carride",
+        "StackStatus": "CREATE_COMPLETE",
+        "EnableTerminationProtection": protected,
+    }
     described["Parameters"] = [{"ParameterKey": "Stage", "ParameterValue": stage}]
     answers = SimpleNamespace(describe_stacks=lambda **_: {"Stacks": [described]})
     (result,) = verify(Deployment(ref(lambda *_: answers)), CHECKS[:1])

@@ -25,7 +25,10 @@ def create_table(client: Any, name: str, *keys: str, **indexes: str) -> None:
     """Create an empty table whose partition key, and sort key, are strings; and indexes by their partition keys."""
 
     def schema(*keys: str) -> list[dict[str, str]]:
-        return [{"AttributeName": key, "KeyType": kind} for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)]
+        return [
+            {"AttributeName": key, "KeyType": kind}
+            for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
+        ]
 
     made = [
         {"IndexName": index, "KeySchema": schema(key), "Projection": {"ProjectionType": "ALL"}}
@@ -34,14 +37,19 @@ def create_table(client: Any, name: str, *keys: str, **indexes: str) -> None:
     client.create_table(
         TableName=name,
         KeySchema=schema(*keys),
-        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in (*keys, *indexes.values())],
+        AttributeDefinitions=[
+            {"AttributeName": key, "AttributeType": "S"} for key in (*keys, *indexes.values())
+        ],
         BillingMode="PAY_PER_REQUEST",
         **({"GlobalSecondaryIndexes": made} if made else {}),
     )
 
 
 def stack(
-    clients: ClientFactory, region: str = AWAY, resources: Mapping[str, Any] | None = None, **outputs: str
+    clients: ClientFactory,
+    region: str = AWAY,
+    resources: Mapping[str, Any] | None = None,
+    **outputs: str,
 ) -> StackRef:
     made = StackRef("carride", region, clients)
     vars(made).update(outputs=outputs, by_type=resources or {})
@@ -74,7 +82,11 @@ class World:
         def describe_stacks(**request: Any) -> Any:
             found = [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()]
             given = [{"ParameterKey": "Role", "ParameterValue": self.roles[region]}]
-            return {"Stacks": [{"StackStatus": "CREATE_COMPLETE", "Outputs": found, "Parameters": given}]}
+            return {
+                "Stacks": [
+                    {"StackStatus": "CREATE_COMPLETE", "Outputs": found, "Parameters": given}
+                ]
+            }
 
         def list_replays(**request: Any) -> Any:  # one a page
             begin, replays = int(request.get("NextToken", 0)), self.replays[region]
@@ -90,16 +102,21 @@ class World:
         fakes = {
             "cloudformation": SimpleNamespace(
                 describe_stacks=describe_stacks,
-                get_paginator=lambda operation: SimpleNamespace(paginate=lambda **request: []),  # no resources
+                # No resources.
+                get_paginator=lambda operation: SimpleNamespace(paginate=lambda **request: []),
             ),
             "events": SimpleNamespace(list_replays=list_replays),
-            "ssm": SimpleNamespace(get_parameter=get_parameter, exceptions=SimpleNamespace(ParameterNotFound=Missing)),
+            "ssm": SimpleNamespace(
+                get_parameter=get_parameter, exceptions=SimpleNamespace(ParameterNotFound=Missing)
+            ),
         }
         session: Any = boto3.session.Session()  # typed for literal names only
         return fakes.get(service) or session.client(service, region_name=region)
 
 
-TABLES: Final = dict.fromkeys(("BookingTable", *(each.table for each in CONSUMERS if each.table)), "orderID") | {
+TABLES: Final = dict.fromkeys(
+    ("BookingTable", *(each.table for each in CONSUMERS if each.table)), "orderID"
+) | {
     RECORDS: "idempotencyKey",
     "OutboxTable": "id",
 }
@@ -109,7 +126,10 @@ TABLES: Final = dict.fromkeys(("BookingTable", *(each.table for each in CONSUMER
 def empty_stack() -> StackRef:
     """Return a stack without any events, whose services moto must stand for."""
     session: Any = boto3.session.Session()  # typed for literal names only
-    made = {service: session.client(service, region_name=AWAY) for service in ("dynamodb", "sqs", "logs")}
+    made = {
+        service: session.client(service, region_name=AWAY)
+        for service in ("dynamodb", "sqs", "logs")
+    }
     outputs: dict[str, Any] = {}
     for table, key in TABLES.items():
         index = {history.INDEX: "orderID"} if table == RECORDS else {}

@@ -20,6 +20,9 @@ def gradual(cloud: LocalAws, name: str) -> Iterator[Pipeline]:
     """A stack in its first gradual release, with reserved concurrency; without a gateway, so payment's rule is off."""
     strategy = "Canary10Percent5Minutes"
     yield Pipeline(
-        cloud, cloud.deploy_fast(name, DeploymentStrategy=strategy, ReservedConcurrency="10", Release="0000000001")
+        cloud,
+        cloud.deploy_fast(
+            name, DeploymentStrategy=strategy, ReservedConcurrency="10", Release="0000000001"
+        ),
     )
     cloud.reset()

@@ -38,7 +38,10 @@ class Pipeline:
             "DetailType": "CarRideEvent",
         }
         entries = [{**bus, "Detail": json.dumps(detail)} for detail in details]
-        return [each["EventId"] for each in self.cloud.client("events").put_events(Entries=entries)["Entries"]]
+        return [
+            each["EventId"]
+            for each in self.cloud.client("events").put_events(Entries=entries)["Entries"]
+        ]
 
     def carride(self, *command: str) -> int:
         """Run an operator's command on the stack, in this process, and return its status."""
@@ -53,10 +56,21 @@ class Pipeline:
 
     def break_history(self, **variables: str) -> str:
         """Give the ride history only these variables of its store, without which it cannot start; return its name."""
-        functions, function = self.cloud.client("lambda"), self.stack.resources["RideHistoryFunction"]
-        known = functions.get_function_configuration(FunctionName=function)["Environment"]["Variables"]
-        known = {name: value for name, value in known.items() if name not in {"IDEMPOTENCY_STORE", "FAILING"}}
-        functions.update_function_configuration(FunctionName=function, Environment={"Variables": known | variables})
+        functions, function = (
+            self.cloud.client("lambda"),
+            self.stack.resources["RideHistoryFunction"],
+        )
+        known = functions.get_function_configuration(FunctionName=function)["Environment"][
+            "Variables"
+        ]
+        known = {
+            name: value
+            for name, value in known.items()
+            if name not in {"IDEMPOTENCY_STORE", "FAILING"}
+        }
+        functions.update_function_configuration(
+            FunctionName=function, Environment={"Variables": known | variables}
+        )
         return function
 
     def ledger(self) -> Ledger:
@@ -85,6 +99,8 @@ class Pipeline:
     def rides(self) -> list[tuple[TimelineEntry, ...]]:
         """Return the timeline of every ride."""
         kept = scan(
-            self.cloud.client("dynamodb"), self.stack.outputs["IdempotencyTableName"], "attribute_exists(orderID)"
+            self.cloud.client("dynamodb"),
+            self.stack.outputs["IdempotencyTableName"],
+            "attribute_exists(orderID)",
         )
         return [*map(timeline_of, merged(kept))]

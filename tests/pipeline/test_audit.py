@@ -32,7 +32,10 @@ def rules(pipeline: Pipeline, *names: str) -> Any:
 def log_rule_fails(pipeline: Pipeline) -> None:
     """Have the log's rule write where it cannot, and consumers get nothing."""
     events, known = rules(pipeline, *CONSUMERS)
-    request = {"Rule": known["CarRideLogRule"], "EventBusName": pipeline.stack.outputs["CarRideBusName"]}
+    request = {
+        "Rule": known["CarRideLogRule"],
+        "EventBusName": pipeline.stack.outputs["CarRideBusName"],
+    }
     (target,) = events.list_targets_by_rule(**request)["Targets"]
     events.put_targets(**request, Targets=[{**target, "Arn": f"{target['Arn']}-that-is-not-there"}])
     pipeline.simulate(rides=1, seed=1)
@@ -58,7 +61,9 @@ def message_is_hidden(pipeline: Pipeline) -> None:
     """Have another reader hold a dead-lettered message."""
     pipeline.simulate(rides=1, seed=1, poison=1)
     url = pipeline.stack.outputs["RideHistoryDlqUrl"]
-    assert pipeline.cloud.client("sqs").receive_message(QueueUrl=url, VisibilityTimeout=600)["Messages"]
+    assert pipeline.cloud.client("sqs").receive_message(QueueUrl=url, VisibilityTimeout=600)[
+        "Messages"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +72,11 @@ def message_is_hidden(pipeline: Pipeline) -> None:
         (log_rule_fails, 1, "lost "),
         (outbox_expires, 1, "lost "),
         (log_rule_is_disabled, 3, DISABLED),
-        (message_is_hidden, 3, "cannot tell: 1 event of ride-history may be among messages that could not be read"),
+        (
+            message_is_hidden,
+            3,
+            "cannot tell: 1 event of ride-history may be among messages that could not be read",
+        ),
     ],
 )
 def test_the_audit_of_a_stack_is_not_fooled(
@@ -81,10 +90,15 @@ def test_the_audit_of_a_stack_is_not_fooled(
 
 
 def test_the_operators_command_prints_the_audit(
-    pipeline: Pipeline, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    pipeline: Pipeline,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """As text and as JSON; an event that is younger than the grace is in flight, not lost, while anything moves."""
-    assert pipeline.simulate(rides=1, seed=1, poison=1).verdict.startswith("balanced, 1 message waiting")
+    assert pipeline.simulate(rides=1, seed=1, poison=1).verdict.startswith(
+        "balanced, 1 message waiting"
+    )
     rules(pipeline, *CONSUMERS)
     assert pipeline.simulate(rides=2, seed=2).lost > 0
 
@@ -103,9 +117,14 @@ def test_the_operators_command_prints_the_audit(
 
     monkeypatch.setattr("ops.cli.stack.PAUSE", pause)
     pipeline.carride("audit", "--grace", "0s", "--watch", "--json")
-    assert [json.loads(line)["lost"] > 0 for line in capsys.readouterr().out.splitlines()] == [True, True]
+    assert [json.loads(line)["lost"] > 0 for line in capsys.readouterr().out.splitlines()] == [
+        True,
+        True,
+    ]
     monkeypatch.setattr(finding, "KEPT", tmp_path / "stack.json")
-    local = Kept(pipeline.stack.name, pipeline.cloud.region, pipeline.cloud.endpoint_url, "", "", os.getpid())
+    local = Kept(
+        pipeline.stack.name, pipeline.cloud.region, pipeline.cloud.endpoint_url, "", "", os.getpid()
+    )
     finding.keep(local)
     with pytest.raises(SystemExit):
         main(["audit", "--json"])

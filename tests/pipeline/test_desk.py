@@ -43,7 +43,9 @@ def site() -> Iterator[Site]:
     """A stack on an engine of its own, which the last test of this module ends."""
     with ExitStack() as stack:
         gateway = stack.enter_context(GatewayServer(Books()))
-        cloud = stack.enter_context(LocalAws("--retry-delays=0.5,1.0", "--plug-in=tests.engine.outages", *FAULTS))
+        cloud = stack.enter_context(
+            LocalAws("--retry-delays=0.5,1.0", "--plug-in=tests.engine.outages", *FAULTS)
+        )
         cloud.build()
         cloud.control("outages", slow_replays=True)
         pipeline = Pipeline(cloud, cloud.deploy_fast("desk", PaymentGatewayUrl=gateway.url))
@@ -60,7 +62,8 @@ def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("there is no chromium: apt-get install chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])  # root has no sandbox
+        # Root has no sandbox.
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
 
@@ -71,7 +74,9 @@ def page(browser: Browser, site: Site) -> Iterator[Page]:
     page = browser.new_page(base_url=site.url, viewport={"width": 1280, "height": 800})
     page.set_default_timeout(PATIENCE_MS)
     errors: list[str] = []
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on(
+        "console", lambda message: errors.append(message.text) if message.type == "error" else None
+    )
     page.on("pageerror", lambda error: errors.append(str(error)))
     yield page
     page.close()
@@ -96,7 +101,14 @@ def test_the_ledger_is_the_audit(site: Site, page: Page) -> None:
     page.goto("/ledger")
     shown(page.locator(".ledger"))
     for name, account in site.pipeline.ledger().consumers.items():
-        for field in ("distinct", "deliveries", "duplicates_absorbed", "effects", "lost", "doubled"):
+        for field in (
+            "distinct",
+            "deliveries",
+            "duplicates_absorbed",
+            "effects",
+            "lost",
+            "doubled",
+        ):
             expect(page.locator(f"#{name}-{field}")).to_have_text(f"{getattr(account, field):,}")
     page.locator(f"#{CONSUMER}-effects").click()
     shown(page.locator(".facts"))
@@ -138,7 +150,9 @@ def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
         ("payment", "stall past the lease", ["late write fenced off", "takeover"]),
     ],
 )
-def test_no_button_loses_or_doubles(site: Site, page: Page, consumer: str, button: str, outcomes: list[str]) -> None:
+def test_no_button_loses_or_doubles(
+    site: Site, page: Page, consumer: str, button: str, outcomes: list[str]
+) -> None:
     """Each shows its outcomes at the consumer by itself, and the ledger stays at lost 0, doubled 0."""
     page.goto(event_of(page, f"type=CarRideCompleted&at={consumer}&outcome=New&ride=order_1_*"))
     stop = page.locator(f"#at-{consumer}")
@@ -163,7 +177,9 @@ def test_an_edited_event_is_another_fact_or_a_mismatch(site: Site, page: Page) -
         page.goto(f"{path}/edit")
         detail = page.locator("#detail").input_value()
         changed = re.sub('"price": [0-9]+', '"price": 1234', detail)
-        page.locator("#detail").fill(re.sub('"orderID": "[^"]+"', f'"orderID": "{ride}"', changed) if ride else changed)
+        page.locator("#detail").fill(
+            re.sub('"orderID": "[^"]+"', f'"orderID": "{ride}"', changed) if ride else changed
+        )
         page.locator("[name=derive]").set_checked(derives)
         page.get_by_role("button", name="Send").click()
         shown(page.locator(f"#at-{CONSUMER} .chip", has_text=outcome).first)
@@ -191,7 +207,9 @@ def test_a_redrive_is_shown_before_it_is_done(site: Site, page: Page) -> None:
 def test_a_key_is_released_after_the_confirmation(site: Site, page: Page) -> None:
     """A dead letter leads to its record. The preview of a release leaves the record as it is."""
     page.goto("/letters")
-    page.get_by_role("region", name="QUARANTINED in RideHistoryDlq").get_by_role("link", name="its record").click()
+    page.get_by_role("region", name="QUARANTINED in RideHistoryDlq").get_by_role(
+        "link", name="its record"
+    ).click()
     page.wait_for_url(re.compile("/keys"))
     found, record = page.url, page.get_by_role("region", name="ride-history#")
     for before, confirms in (("QUARANTINED", False), ("QUARANTINED", True), ("FAILED", False)):
@@ -236,13 +254,21 @@ def test_a_replay_is_predicted_run_interrupted_and_cancelled(site: Site, page: P
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 400), ("light", 1920)])
 def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, width: int) -> None:
     """No page breaks a rule of WCAG AA that can be checked, such as contrast, or is wider than the window."""
-    page = browser.new_page(base_url=site.url, color_scheme=scheme, viewport={"width": width, "height": 900})
+    page = browser.new_page(
+        base_url=site.url, color_scheme=scheme, viewport={"width": width, "height": 900}
+    )
     event = event_of(page, f"at={CONSUMER}&outcome=LostLease")
     for path in (*(where for where, _ in VIEWS), event, f"{event}/edit"):
         page.goto(path)
         shown(page.locator("main h1"))
-        found = Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]}).response["violations"]
-        assert [(each["help"], node["html"]) for each in found for node in each["nodes"]] == [], path
+        found = (
+            Axe()
+            .run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]})
+            .response["violations"]
+        )
+        assert [(each["help"], node["html"]) for each in found for node in each["nodes"]] == [], (
+            path
+        )
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
     page.close()
 
@@ -256,7 +282,10 @@ def test_other_sites_are_refused(site: Site) -> None:
         ("POST", "audit", {"Origin": "http://desk.example"}, 403),
         ("POST", "audit", {"Origin": site.url.rstrip("/")}, 303),
     ):
-        assert urllib3.request(method, site.url + path, headers=headers, redirect=False).status == status
+        assert (
+            urllib3.request(method, site.url + path, headers=headers, redirect=False).status
+            == status
+        )
 
 
 def test_a_port_in_use_or_a_missing_stack_is_a_sentence(site: Site) -> None:

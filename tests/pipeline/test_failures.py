@@ -8,7 +8,9 @@ from tests.pipeline.pipeline import HISTORY, Pipeline
 BROKEN = ["data.passengers", "idempotencyid", "idempotencyid", "type"]
 
 
-def test_events_that_break_the_contract_are_dead_lettered_with_the_reason(pipeline: Pipeline) -> None:
+def test_events_that_break_the_contract_are_dead_lettered_with_the_reason(
+    pipeline: Pipeline,
+) -> None:
     """What the bus refuses stays with the producer, what it accepts goes to the consumer's queue; none is retried."""
     ledger = pipeline.simulate(rides=1, seed=1, malformed=6)
     assert ledger.dead_lettered == {
@@ -17,7 +19,9 @@ def test_events_that_break_the_contract_are_dead_lettered_with_the_reason(pipeli
     }
     assert ledger.balanced
     assert ledger.consumers[HISTORY].failed == 0
-    reasons = [letter["message"].split(": ")[:2] for letter in pipeline.dead_letters("RideHistoryDlq")]
+    reasons = [
+        letter["message"].split(": ")[:2] for letter in pipeline.dead_letters("RideHistoryDlq")
+    ]
     assert sorted(reasons) == [["ContractError", field] for field in BROKEN]
 
 
@@ -38,6 +42,11 @@ def test_expired_and_poison_events_harm_nobody_else(pipeline: Pipeline) -> None:
 def test_what_is_deployed_injects_no_faults(cloud: LocalAws) -> None:
     """No built module or template has code or a setting for faults; only the simulator's events name them."""
     with cloud.built() as build:
-        texts = {path: path.read_text(encoding="utf-8") for path in [*build.rglob("*.py"), build / "template.yaml"]}
+        texts = {
+            path: path.read_text(encoding="utf-8")
+            for path in [*build.rglob("*.py"), build / "template.yaml"]
+        }
     marks = r"inject_fault|SimulatedFault|simulatedfault|FAULTS:"
-    assert {path.name for path, text in texts.items() if re.search(marks, text)} == {"simulation.py"}
+    assert {path.name for path, text in texts.items() if re.search(marks, text)} == {
+        "simulation.py"
+    }

@@ -41,7 +41,9 @@ def reference(pipeline: Pipeline, at: int = -1) -> StackRef:
     return StackRef(
         pipeline.stack.name,
         pipeline.cloud.region,
-        lambda service, region: Interrupted(pipeline.cloud.client(service, region=region), changes, at),
+        lambda service, region: Interrupted(
+            pipeline.cloud.client(service, region=region), changes, at
+        ),
     )
 
 
@@ -50,15 +52,23 @@ def running(stack: StackRef) -> dict[str, Any]:
     events, functions, pipes = stack.client("events"), stack.client("lambda"), stack.client("pipes")
     bus = stack.outputs["CarRideBusName"]
     looks: dict[str, Callable[[str], Any]] = {
-        "AWS::Events::Rule": lambda name: events.describe_rule(Name=name, EventBusName=bus)["State"],
-        "AWS::Lambda::EventSourceMapping": lambda name: functions.get_event_source_mapping(UUID=name)["State"],
+        "AWS::Events::Rule": lambda name: events.describe_rule(Name=name, EventBusName=bus)[
+            "State"
+        ],
+        "AWS::Lambda::EventSourceMapping": lambda name: functions.get_event_source_mapping(
+            UUID=name
+        )["State"],
         "AWS::Pipes::Pipe": lambda name: pipes.describe_pipe(Name=name)["CurrentState"],
-        "AWS::Lambda::Function": lambda name: functions.get_function_concurrency(FunctionName=name).get(
-            "ReservedConcurrentExecutions"
-        ),
+        "AWS::Lambda::Function": lambda name: functions.get_function_concurrency(
+            FunctionName=name
+        ).get("ReservedConcurrentExecutions"),
         fence.SCHEDULE: lambda name: stack.client("scheduler").get_schedule(Name=name)["State"],
     }
-    return {logical: look(name) for kind, look in looks.items() for logical, name in stack.named(kind).items()}
+    return {
+        logical: look(name)
+        for kind, look in looks.items()
+        for logical, name in stack.named(kind).items()
+    }
 
 
 def marked(stack: StackRef) -> bool:
@@ -68,8 +78,14 @@ def marked(stack: StackRef) -> bool:
 
 def settings(stack: StackRef) -> dict[str, Any]:
     """Return the settings of the reconciler's schedule, without its state and times."""
-    schedule = stack.client("scheduler").get_schedule(Name=stack.named(fence.SCHEDULE)["ReconcilerSchedule"])
-    return {name: value for name, value in schedule.items() if name in ("Description", "FlexibleTimeWindow", "Target")}
+    schedule = stack.client("scheduler").get_schedule(
+        Name=stack.named(fence.SCHEDULE)["ReconcilerSchedule"]
+    )
+    return {
+        name: value
+        for name, value in schedule.items()
+        if name in ("Description", "FlexibleTimeWindow", "Target")
+    }
 
 
 def interrupted_everywhere(pipeline: Pipeline, work: Callable[[StackRef], object]) -> int:
@@ -86,7 +102,8 @@ def interrupted_everywhere(pipeline: Pipeline, work: Callable[[StackRef], object
 def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: Pipeline) -> None:
     """Everything stops but the evidence, and is afterwards as it was. A fence that lost that is not put up again."""
     stack = reference(gradual)
-    fence.switch_schedules(stack, ["ReconcilerSchedule"], on=True)  # the local stage deploys it disabled
+    # The local stage deploys it disabled.
+    fence.switch_schedules(stack, ["ReconcilerSchedule"], on=True)
     before, schedule = running(stack), settings(stack)
     assert schedule["Target"]["RetryPolicy"]
     assert before["PaymentRule"] == "DISABLED"
@@ -97,7 +114,9 @@ def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: P
     assert changes > len(stack.named("AWS::Lambda::Function"))
     stopped = running(stack)
     assert settings(stack) == schedule, "an update of a schedule resets what it leaves out"
-    assert {state for name, state in stopped.items() if name not in {fence.LOG_RULE, fence.API}} == {
+    assert {
+        state for name, state in stopped.items() if name not in {fence.LOG_RULE, fence.API}
+    } == {
         "DISABLED",
         "Disabled",
         "STOPPED",
@@ -107,11 +126,15 @@ def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: P
     assert marked(stack)
     put_up = fence.fenced(stack)
     assert put_up is not None
-    assert fence.put_up(stack, datetime.now(UTC)) == put_up, "what there was before is what there was at first"
+    assert fence.put_up(stack, datetime.now(UTC)) == put_up, (
+        "what there was before is what there was at first"
+    )
     assert fence.is_still(stack, put_up)
 
     interrupted_everywhere(gradual, lambda each: fence.take_down(each, put_up))
-    assert fence.fenced(stack) == put_up, "known until the last step, so that whoever was interrupted can go on"
+    assert fence.fenced(stack) == put_up, (
+        "known until the last step, so that whoever was interrupted can go on"
+    )
     fence.forget(stack)
     assert fence.fenced(stack) is None
     assert not fence.is_forgotten(stack)
@@ -127,5 +150,9 @@ def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: P
     with pytest.raises(OperatorError, match=r"is gone: see docs/runbooks/failover\.md"):
         fence.put_up(stack, NOW)
     fence.take_down(stack, everything := fence.everything(stack, NOW))
-    functions = [name for name, each in stack.named("AWS::Lambda::Function").items() if each in everything.functions]
+    functions = [
+        name
+        for name, each in stack.named("AWS::Lambda::Function").items()
+        if each in everything.functions
+    ]
     assert running(stack) == before | {"PaymentRule": "ENABLED"} | dict.fromkeys(functions)

@@ -10,7 +10,14 @@ import pytest
 from ops import finding
 from ops.finding import Kept, find
 
-HERE = Kept("kept", "eu-west-1", "http://127.0.0.1:{}", "http://127.0.0.1:2", "http://127.0.0.1:3", os.getpid())
+HERE = Kept(
+    "kept",
+    "eu-west-1",
+    "http://127.0.0.1:{}",
+    "http://127.0.0.1:2",
+    "http://127.0.0.1:3",
+    os.getpid(),
+)
 
 
 @pytest.fixture
@@ -42,8 +49,13 @@ def test_a_running_local_stack_is_found(port: int, monkeypatch: pytest.MonkeyPat
 def test_a_local_stack_that_has_ended_is_ignored(port: int, gone: str) -> None:
     """Then the stack is that of samconfig.toml, in the region for which AWS's tools are configured."""
     if gone != "file":
-        ended = 2**22 + 1 if gone == "process" else HERE.pid  # no process has a larger id than 2**22
-        finding.keep(HERE._replace(endpoint=HERE.endpoint.format(0 if gone == "endpoint" else port), pid=ended))
+        # No process has a larger id than 2**22.
+        ended = 2**22 + 1 if gone == "process" else HERE.pid
+        finding.keep(
+            HERE._replace(
+                endpoint=HERE.endpoint.format(0 if gone == "endpoint" else port), pid=ended
+            )
+        )
     if gone == "content":
         finding.KEPT.write_text("{}")
     found = find()

@@ -48,7 +48,9 @@ print(json.dumps({"sent": sent, "code": receipt.code}))
 """
 
 
-def publish(cloud: LocalAws, endpoint_id: str, network: str = "loopback", **environment: str) -> dict[str, Any]:
+def publish(
+    cloud: LocalAws, endpoint_id: str, network: str = "loopback", **environment: str
+) -> dict[str, Any]:
     """Publish one event in a process of its own, which has the layer; return what was sent, and what became of it."""
     queue_url = cloud.client("sqs").create_queue(QueueName="producer-dlq")["QueueUrl"]
     run = subprocess.run(
@@ -71,7 +73,11 @@ def publish(cloud: LocalAws, endpoint_id: str, network: str = "loopback", **envi
 def test_requests_go_to_the_endpoint_signed_for_every_region(cloud: LocalAws) -> None:
     """Where nothing says otherwise, requests go to the endpoint's own address, signed with SigV4A for all regions."""
     answer = publish(
-        cloud, "abcde.veo", "none", AWS_IGNORE_CONFIGURED_ENDPOINT_URLS="true", AWS_DEFAULT_REGION="us-east-1"
+        cloud,
+        "abcde.veo",
+        "none",
+        AWS_IGNORE_CONFIGURED_ENDPOINT_URLS="true",
+        AWS_DEFAULT_REGION="us-east-1",
     )
     ((url, headers),) = answer["sent"]
     assert url == "https://abcde.veo.endpoint.events.amazonaws.com/"
@@ -85,9 +91,16 @@ def test_an_event_goes_through_an_endpoint(cloud: LocalAws) -> None:
     check = "arn:aws:route53:::healthcheck/11111111-1111-4111-8111-111111111111"
     regions[0].create_endpoint(
         Name="endpoint",
-        EventBuses=[{"EventBusArn": each.create_event_bus(Name="bus")["EventBusArn"]} for each in regions],
+        EventBuses=[
+            {"EventBusArn": each.create_event_bus(Name="bus")["EventBusArn"]} for each in regions
+        ],
         ReplicationConfig={"State": "DISABLED"},
-        RoutingConfig={"FailoverConfig": {"Primary": {"HealthCheck": check}, "Secondary": {"Route": "us-west-2"}}},
+        RoutingConfig={
+            "FailoverConfig": {
+                "Primary": {"HealthCheck": check},
+                "Secondary": {"Route": "us-west-2"},
+            }
+        },
     )
     assert publish(cloud, "endpoint.local")["code"] is None
     cloud.reset()

@@ -10,11 +10,16 @@ from tests.pipeline.pipeline import HISTORY, Pipeline
 def test_events_take_effect_once_behind_an_alias(gradual: Pipeline) -> None:
     """Rule, queue, API and simulator reach their functions through the alias, and each role suffices for that."""
     api = Api(gradual.cloud, gradual.stack)
-    assert api.send("POST", "/carrides/simulate", {"rides": 1, "seed": 7}, key="simulate").status == 202
+    assert (
+        api.send("POST", "/carrides/simulate", {"rides": 1, "seed": 7}, key="simulate").status
+        == 202
+    )
     ledger = gradual.simulate(rides=5, seed=1, duplicates=0.3)
     assert ledger.balanced
     assert ledger.consumers[HISTORY].effects == ledger.distinct
-    asked = [each for each in gradual.cloud.asked() if each.role in gradual.stack.resources.values()]
+    asked = [
+        each for each in gradual.cloud.asked() if each.role in gradual.stack.resources.values()
+    ]
     assert "lambda:InvokeFunction" in {each.action for each in asked}
     assert [each for each in asked if not each.allowed] == []
 

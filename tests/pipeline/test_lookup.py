@@ -34,15 +34,25 @@ def ask(lived: tuple[Pipeline, Evidence], capsys: pytest.CaptureFixture[str]) ->
     def ask(*arguments: str) -> Any:
         assert lived[0].carride(*arguments, "--json") == 0
         printed = capsys.readouterr().out
-        return [json.loads(each) for each in printed.splitlines()] if arguments[0] == "tail" else json.loads(printed)
+        return (
+            [json.loads(each) for each in printed.splitlines()]
+            if arguments[0] == "tail"
+            else json.loads(printed)
+        )
 
     return ask
 
 
-def test_each_ride_is_found_as_the_audit_finds_it(lived: tuple[Pipeline, Evidence], ask: Ask) -> None:
+def test_each_ride_is_found_as_the_audit_finds_it(
+    lived: tuple[Pipeline, Evidence], ask: Ask
+) -> None:
     """Its state, the copies of its events, their effects, deliveries and dead letters are the same."""
     _, evidence = lived
-    named = {event.fact: event.named.order_id for event in evidence.published if event.named and event.fact}
+    named = {
+        event.fact: event.named.order_id
+        for event in evidence.published
+        if event.named and event.fact
+    }
     rides = {order_id: ask("ride", order_id) for order_id in set(named.values())}
     assert len(rides) == 5
     assert Counter(ride["state"] for ride in rides.values()) == judge(evidence).saga.endings
@@ -51,11 +61,26 @@ def test_each_ride_is_found_as_the_audit_finds_it(lived: tuple[Pipeline, Evidenc
         copies = [each.event_id for each in evidence.published if each.fact == fact]
         assert sorted(each["event_id"] for each in event["copies"]) == sorted(copies)
         for here in event["consumers"]:
-            logged = [each for each in evidence.deliveries if (each.consumer, each.fact) == (here["consumer"], fact)]
-            assert Counter(each["outcome"] for each in here["deliveries"]) == Counter(each.outcome for each in logged)
-            left = [each for each in evidence.dead_letters if (each.consumer, each.fact) == (here["consumer"], fact)]
+            logged = [
+                each
+                for each in evidence.deliveries
+                if (each.consumer, each.fact) == (here["consumer"], fact)
+            ]
+            assert Counter(each["outcome"] for each in here["deliveries"]) == Counter(
+                each.outcome for each in logged
+            )
+            left = [
+                each
+                for each in evidence.dead_letters
+                if (each.consumer, each.fact) == (here["consumer"], fact)
+            ]
             assert len(here["dead_letters"]) == len(left)
-            effects = {fact for item in evidence.items if item.consumer == here["consumer"] for fact in item.facts}
+            effects = {
+                fact
+                for item in evidence.items
+                if item.consumer == here["consumer"]
+                for fact in item.facts
+            }
             assert (here["outcome"] == "took effect") is (fact in effects)
 
 
@@ -72,18 +97,28 @@ def test_an_event_is_found_by_each_of_its_ids(lived: tuple[Pipeline, Evidence], 
     assert broken
     for event in broken:
         assert "breaks the contract" in event["says"]
-        assert [letter["reason"] for at in event["consumers"] for letter in at["dead_letters"]] == ["CONTRACT"]
+        assert [letter["reason"] for at in event["consumers"] for letter in at["dead_letters"]] == [
+            "CONTRACT"
+        ]
 
 
-def test_a_quarantined_key_is_found_released_and_forgotten(lived: tuple[Pipeline, Evidence], ask: Ask) -> None:
+def test_a_quarantined_key_is_found_released_and_forgotten(
+    lived: tuple[Pipeline, Evidence], ask: Ask
+) -> None:
     """What is only shown changes nothing, and each key leads to its event, dead letter and record."""
     _, evidence = lived
     keys = [each["key"] for each in ask("quarantined")["records"]]
-    poison = {f"{each.consumer}#{each.fact}" for each in evidence.dead_letters if each.reason == "QUARANTINED"}
+    poison = {
+        f"{each.consumer}#{each.fact}"
+        for each in evidence.dead_letters
+        if each.reason == "QUARANTINED"
+    }
     assert {*keys} == poison != set()
     for key in keys:
         event = ask("event", key.partition("#")[2])
-        assert key in [at["record"]["key"] for at in event["consumers"] if at["outcome"] == "dead-lettered"]
+        assert key in [
+            at["record"]["key"] for at in event["consumers"] if at["outcome"] == "dead-lettered"
+        ]
         assert key in [each["key"] for each in ask("records", "--ride", event["ride"])["records"]]
         ask("release", key)
         assert ask("records", "--key", key)["records"][0]["status"] == "QUARANTINED"
@@ -99,10 +134,23 @@ def test_a_quarantined_key_is_found_released_and_forgotten(lived: tuple[Pipeline
 def test_the_past_of_the_bus_is_read_once(lived: tuple[Pipeline, Evidence], ask: Ask) -> None:
     """Every event and every delivery, or those of a ride and an outcome."""
     _, evidence = lived
-    assert len(ask("tail", "--since", "1h", "--no-follow")) == len(evidence.published) + len(evidence.deliveries)
-    taken_over = Counter(each.ride for each in evidence.deliveries if each.ride and each.outcome == "Takeover")
+    assert len(ask("tail", "--since", "1h", "--no-follow")) == len(evidence.published) + len(
+        evidence.deliveries
+    )
+    taken_over = Counter(
+        each.ride for each in evidence.deliveries if each.ride and each.outcome == "Takeover"
+    )
     for ride, times in taken_over.items():
-        asked = ("tail", "--since", "1h", "--no-follow", "--ride", str(ride), "--outcome", "Takeover")
+        asked = (
+            "tail",
+            "--since",
+            "1h",
+            "--no-follow",
+            "--ride",
+            str(ride),
+            "--outcome",
+            "Takeover",
+        )
         assert len(ask(*asked)) == times
     assert taken_over
 
@@ -111,7 +159,9 @@ def test_following_the_bus_ends_normally_with_ctrl_c(lived: tuple[Pipeline, Evid
     """Nothing is left behind, because nothing was created."""
     command = [sys.executable, "-m", "ops", "tail", "--since", "1h", *lived[0].where]
     environment = {**lived[0].cloud.environment(), "PYTHONPATH": ":".join([str(ROOT), *sys.path])}
-    with subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True) as tail:
+    with subprocess.Popen(
+        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as tail:
         assert tail.stdout is not None
         assert tail.stdout.readline()
         tail.send_signal(signal.SIGINT)

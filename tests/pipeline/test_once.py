@@ -21,15 +21,22 @@ def test_copies_are_absorbed(pipeline: Pipeline) -> None:
     rides = pipeline.rides()
     assert len(rides) == 20
     # A sequence is the version of the ride, which the events of dispatch and payment do not change.
-    assert all({entry.sequence for entry in ride} == set(range(1, ride[-1].sequence + 1)) for ride in rides)
+    assert all(
+        {entry.sequence for entry in ride} == set(range(1, ride[-1].sequence + 1)) for ride in rides
+    )
     assert {ride[-1].data["status"] for ride in rides} == {"completed", "cancelled"}
     # The simulator's events, and those of the outbox, name the stack.
     assert {entry.type for ride in rides for entry in ride} >= {"CarRideCreated", "NoCarAvailable"}
-    (described,) = pipeline.cloud.client("cloudformation").describe_stacks(StackName=pipeline.stack.name)["Stacks"]
+    (described,) = pipeline.cloud.client("cloudformation").describe_stacks(
+        StackName=pipeline.stack.name
+    )["Stacks"]
     assert pipeline.resources() == {(described["StackId"],)}
     again = pipeline.simulate(**request)
     assert (again.balanced, again.distinct) == (True, ledger.distinct)
-    assert all(account.effects == ledger.consumers[name].effects for name, account in again.consumers.items())
+    assert all(
+        account.effects == ledger.consumers[name].effects
+        for name, account in again.consumers.items()
+    )
 
 
 @pytest.mark.parametrize(("fault", "outcome"), [("crashes", "takeovers"), ("fails", "retried")])
@@ -38,7 +45,8 @@ def test_a_consumer_that_dies_half_way_is_followed_by_one_that_commits(
 ) -> None:
     """An attempt that is killed, or that raises, leaves nothing that a later one cannot take; each fact has one effect.
 
-    Where a consumer claims, the later attempt takes over. Where it does not, a killed attempt leaves no trace.
+    Where a consumer claims, the later attempt takes over. Where it does not, a killed attempt
+    leaves no trace.
     """
     ledger = pipeline.simulate(rides=10, seed=4, **{fault: 12})
     history, dispatch = ledger.consumers[HISTORY], ledger.consumers["dispatch"]

@@ -15,7 +15,9 @@ DLQ = "RideHistoryDlq"
 RULE_DLQ = "RideHistoryRuleDlq"
 
 
-def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mended_letters_take_effect_once(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Before the mend only the first of each kind is sent; then all 200 take effect, once and nowhere else."""
     stack, cloud = pipeline.stack, pipeline.cloud
 
@@ -52,13 +54,17 @@ def test_mended_letters_take_effect_once(pipeline: Pipeline, capsys: pytest.Capt
     pipeline.settle()
     pipeline.break_history(IDEMPOTENCY_STORE=store)
     found = carride("letters")
-    assert sum(failure["count"] for failure in found["failures"]) == before.published, "the first letters are back"
+    assert sum(failure["count"] for failure in found["failures"]) == before.published, (
+        "the first letters are back"
+    )
     for queue in kinds:
         assert redrive.Job(stack, redrive.plan(stack, queue, release=True)).run().succeeded
     after = pipeline.ledger()
     history, others = after.consumers[HISTORY], set(after.consumers) - {HISTORY}
     assert (history.effects, history.duplicates_absorbed) == (before.distinct, 0)
-    assert all(after.consumers[each] == before.consumers[each] for each in others), "nobody else received an event"
+    assert all(after.consumers[each] == before.consumers[each] for each in others), (
+        "nobody else received an event"
+    )
     assert (after.published, after.dead_lettered, after.balanced) == (before.published, {}, True)
 
     assert [carride("redrive", queue, "--release", "--yes")["sent"] for queue in kinds] == [0, 0]

@@ -28,7 +28,14 @@ from ops.simulation import simulate
 from ops.stack import StackRef
 from tests.pipeline.pipeline import Pipeline
 
-FAULTS: Final = {"duplicates": 0.2, "malformed": 8, "late": 9, "crashes": 3, "poison": 6, "older": 0.2}
+FAULTS: Final = {
+    "duplicates": 0.2,
+    "malformed": 8,
+    "late": 9,
+    "crashes": 3,
+    "poison": 6,
+    "older": 0.2,
+}
 OLD: Final = timedelta(days=40)
 """Longer than records are remembered."""
 
@@ -44,7 +51,9 @@ def pipeline(cloud: LocalAws) -> Iterator[Pipeline]:
         fleet.seed(cloud.client("dynamodb"), town.stack.outputs["CarTableName"], 64)
         list(simulate(town.stack, {"rides": 60, "seed": 5, **FAULTS}))
         old = BusEntry.of(to_event(life(5, "old")[:1], datetime.now(UTC) - OLD))
-        cloud.client("events").put_events(Entries=[old.to_request(town.stack.outputs["CarRideBusName"])])
+        cloud.client("events").put_events(
+            Entries=[old.to_request(town.stack.outputs["CarRideBusName"])]
+        )
         town.settle()
         yield town
     cloud.reset()
@@ -66,7 +75,11 @@ def published(stack: StackRef) -> list[Published]:
 
 def deliveries(stack: StackRef) -> dict[tuple[str, str | None], Delivered]:
     """Return the last line that a consumer has logged about a delivery, by the consumer and the delivery's id."""
-    return {(each.name, line.delivery): line for each in CONSUMERS for line in reading.deliveries(stack, each)}
+    return {
+        (each.name, line.delivery): line
+        for each in CONSUMERS
+        for line in reading.deliveries(stack, each)
+    }
 
 
 def change_records(stack: StackRef) -> None:
@@ -84,9 +97,15 @@ def change_records(stack: StackRef) -> None:
     now_ms, functions = epoch_ms(), stack.client("lambda")
     claim: dict[str, Any] = {"status": IN_PROGRESS, "owner": "other", "delivery": "0"}
     for consumer in CONSUMERS:
-        # Two copies of an event that is new may meet: only a consumer without claims then sees no other's.
+        # Two copies of an event that is new may meet: only a consumer without claims then sees no
+        # other's.
         one, many = (iter(found[consumer.name, COMPLETED, repeated]) for repeated in (False, True))
-        for record in [next(one), next(one), next(one), next(many if consumer.policy.atomic else one)]:
+        for record in [
+            next(one),
+            next(one),
+            next(one),
+            next(many if consumer.policy.atomic else one),
+        ]:
             dynamodb.delete_item(TableName=table, Key={"idempotencyKey": {"S": record.key}})
         put(next(one), **claim, lease_ms=now_ms - 3_600_000)
         if consumer.name != "payment":  # which would wait for half a minute
@@ -99,18 +118,28 @@ def change_records(stack: StackRef) -> None:
             put(record, dead_lettered=False)
         # New processes: running ones remember for minutes what they have completed.
         name = stack.outputs[f"{consumer.resources}FunctionName"]
-        variables = functions.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
+        variables = functions.get_function_configuration(FunctionName=name)["Environment"][
+            "Variables"
+        ]
         environment = {"Variables": {**variables, "PROCESSES": "new"}}
         functions.update_function_configuration(FunctionName=name, Environment=environment)
 
 
 def flat(planned: ReplayPlan) -> Counter[Fated]:
     """Return the numbers of a plan by consumer, type and fate."""
-    each = ((name, kind, counts) for name, types in planned.fates.items() for kind, counts in types.items())
-    return Counter({(name, kind, fate): count for name, kind, counts in each for fate, count in counts.items()})
+    each = (
+        (name, kind, counts)
+        for name, types in planned.fates.items()
+        for kind, counts in types.items()
+    )
+    return Counter(
+        {(name, kind, fate): count for name, kind, counts in each for fate, count in counts.items()}
+    )
 
 
-def observed(stack: StackRef, name: str, before: Collection[tuple[str, str | None]]) -> Counter[Fated]:
+def observed(
+    stack: StackRef, name: str, before: Collection[tuple[str, str | None]]
+) -> Counter[Fated]:
     """Return the same numbers for a replay, from what consumers, bus and dead-letter queues hold."""
     fates = Counter[Fated]()
     for at, line in deliveries(stack).items():
@@ -118,12 +147,19 @@ def observed(stack: StackRef, name: str, before: Collection[tuple[str, str | Non
             fates[line.consumer, line.type, fate_of(line.outcome, line.reason)] += 1
     for each in CONSUMERS:
         for message in peek(stack.client("sqs"), stack.outputs[f"{each.resources}DlqUrl"]):
-            reason, event = opened(message)  # which tells the type of an event that the consumer could not read
+            # Which tells the type of an event that the consumer could not read.
+            reason, event = opened(message)
             if reason == "CONTRACT" and event.get("replay-name") == name:
                 fates[each.name, str(type_of(event)), Fate.DEAD_LETTERED] += 1
     for each in CONSUMERS:
-        for kind, count in Counter(str(event.type) for event in published(stack) if event.replayed).items():
-            reached = sum(number for (name, type_, _), number in fates.items() if (name, type_) == (each.name, kind))
+        for kind, count in Counter(
+            str(event.type) for event in published(stack) if event.replayed
+        ).items():
+            reached = sum(
+                number
+                for (name, type_, _), number in fates.items()
+                if (name, type_) == (each.name, kind)
+            )
             fates[each.name, kind, Fate.NOT_FOR_IT] = count - reached
     return +fates
 
@@ -142,7 +178,9 @@ def test_a_plan_predicts_what_the_run_does(pipeline: Pipeline, stack: StackRef) 
     assert not any(event.replayed for event in published(stack))
 
     rules = {arn.rpartition("/")[2] for arn in replay.receivers(stack)}
-    left_out = {name for name, rule in stack.named("AWS::Events::Rule").items() if rule not in rules}
+    left_out = {
+        name for name, rule in stack.named("AWS::Events::Rule").items() if rule not in rules
+    }
     assert left_out == {"PartnersRule", "PartnersOlderRule"}
     name = replay.name_for(stack.region, datetime.now(UTC))
     replay.start(stack, name, since, until, replay.receivers(stack))
@@ -163,14 +201,18 @@ def test_a_plan_that_is_interrupted_leaves_nothing_behind(
 
     assert temporary(stack) == set()
     client, cancelled = stack.client("events"), list[object]()
-    client.meta.events.register("before-call.eventbridge.CancelReplay", lambda **request: cancelled.append(request))
-    monkeypatch.setattr(planning, "describe", interrupt)  # the first step after the replay has begun
+    client.meta.events.register(
+        "before-call.eventbridge.CancelReplay", lambda **request: cancelled.append(request)
+    )
+    # The first step after the replay has begun.
+    monkeypatch.setattr(planning, "describe", interrupt)
     with pytest.raises(end):
         plan(stack, *window(), looks=1)
     assert temporary(stack) == set()
     replays = client.list_replays(NamePrefix=PLAN_PREFIX)["Replays"]
     assert cancelled
-    assert max(replays, key=itemgetter("ReplayStartTime"))["State"] in {"CANCELLED", "COMPLETED"}  # it may be quick
+    # It may be quick.
+    assert max(replays, key=itemgetter("ReplayStartTime"))["State"] in {"CANCELLED", "COMPLETED"}
 
 
 def temporary(stack: StackRef) -> set[str]:
@@ -178,7 +220,9 @@ def temporary(stack: StackRef) -> set[str]:
     rules = stack.client("events").list_rules(EventBusName=stack.outputs["CarRideBusName"])["Rules"]
     names = {rule["Name"] for rule in rules} - {*stack.named("AWS::Events::Rule").values()}
     queues = {url.rpartition("/")[2] for url in stack.client("sqs").list_queues()["QueueUrls"]}
-    return names | queues - {url.rpartition("/")[2] for url in stack.named("AWS::SQS::Queue").values()}
+    return names | queues - {
+        url.rpartition("/")[2] for url in stack.named("AWS::SQS::Queue").values()
+    }
 
 
 def test_the_next_plan_removes_what_a_killed_one_left(stack: StackRef) -> None:
@@ -186,7 +230,9 @@ def test_the_next_plan_removes_what_a_killed_one_left(stack: StackRef) -> None:
     now, bus, made = datetime.now(UTC), stack.outputs["CarRideBusName"], list[set[str]]()
     for hours in (23, 25):
         name = f"{PLAN_PREFIX}{replay.name_for(stack.region, now - timedelta(hours=hours))}"
-        stack.client("events").put_rule(Name=name, EventBusName=bus, EventPattern='{"replay-name": ["killed"]}')
+        stack.client("events").put_rule(
+            Name=name, EventBusName=bus, EventPattern='{"replay-name": ["killed"]}'
+        )
         url = stack.client("sqs").create_queue(QueueName=name.replace(".", "-"))["QueueUrl"]
         made.append({name, url.rpartition("/")[2]})
     assert temporary(stack) == made[0] | made[1]
@@ -197,7 +243,10 @@ def test_the_next_plan_removes_what_a_killed_one_left(stack: StackRef) -> None:
 
 
 def test_a_run_ends_with_the_audit(
-    pipeline: Pipeline, stack: StackRef, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pipeline: Pipeline,
+    stack: StackRef,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The dry run says who receives the events. What is interrupted goes on, and says how to cancel it."""
     monkeypatch.setattr("ops.cli.replay.plan", partial(plan, looks=1))
@@ -213,9 +262,13 @@ def test_a_run_ends_with_the_audit(
     assert "every rule but those of partners" in run("run", *window)[0]
     assert "for every rule, as" in run("run", *window, "--partners")[0]
     done, _ = run("run", *window, "--yes")
-    assert done.index("waiting for redrive") < done.index("AWS does not show deliveries that Lambda will repeat")
+    assert done.index("waiting for redrive") < done.index(
+        "AWS does not show deliveries that Lambda will repeat"
+    )
 
-    monkeypatch.setattr("ops.cli.replay.watch", lambda *_stack, **_options: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "ops.cli.replay.watch", lambda *_stack, **_options: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     shown, status = run("run", *window, "--yes")
     assert status == 130
     (name,) = re.findall(r"carride replay cancel (\S+) --yes", shown)

@@ -8,7 +8,9 @@ from ops.verify.checks import CHECKS
 from tests.pipeline.pipeline import Pipeline
 
 
-def verified(pipeline: Pipeline, *, drills: bool = False, rides: int = 3, wait: float = 60) -> list[Result]:
+def verified(
+    pipeline: Pipeline, *, drills: bool = False, rides: int = 3, wait: float = 60
+) -> list[Result]:
     """Run the checks, and return their results."""
     deployment = Deployment(pipeline.stack, rides=rides, wait=wait)
     return list(verify(deployment, [each for each in CHECKS if drills or not each.drill]))
@@ -34,13 +36,20 @@ def test_what_is_broken_is_named(pipeline: Pipeline) -> None:
     """A stack without cars, a permission, a queue's policy, a rule and a pipe fails with the name of each."""
     cloud, stack = pipeline.cloud, pipeline.stack
     cloud.client("lambda").remove_permission(
-        FunctionName=stack.resources["RideHistoryFunction"], StatementId=stack.resources["RideHistoryRulePermission"]
+        FunctionName=stack.resources["RideHistoryFunction"],
+        StatementId=stack.resources["RideHistoryRulePermission"],
     )
-    cloud.client("sqs").set_queue_attributes(QueueUrl=stack.outputs["PaymentRuleDlqUrl"], Attributes={"Policy": ""})
+    cloud.client("sqs").set_queue_attributes(
+        QueueUrl=stack.outputs["PaymentRuleDlqUrl"], Attributes={"Policy": ""}
+    )
     rule = stack.named("AWS::Events::Rule")["DispatchRule"]
     cloud.client("events").disable_rule(Name=rule, EventBusName=stack.outputs["CarRideBusName"])
     cloud.client("pipes").stop_pipe(Name=stack.outputs["OutboxPipeName"])
-    failed = {each.detail for each in verified(pipeline, rides=0, wait=0.1) if each.verdict is Verdict.FAILED}
+    failed = {
+        each.detail
+        for each in verified(pipeline, rides=0, wait=0.1)
+        if each.verdict is Verdict.FAILED
+    }
     expected = ["RideHistoryRule may not invoke", "PaymentRule may not send to", "PaymentRuleDlq"]
     for named in (*expected, "DispatchRule is DISABLED", "OutboxPipe is STOP", "carride fleet"):
         assert named in " ".join(failed)

@@ -59,7 +59,10 @@ class Regions:
         self.cloud, self.client = cloud, cloud.client
         self.primary, self.secondary = (cloud.stack(NAME, region=region) for region in (HOME, AWAY))
         given = {"PaymentGatewayUrl": gateway.url}
-        self.pair = Environment("primary", self.primary, given), Environment("secondary", self.secondary, given)
+        self.pair = (
+            Environment("primary", self.primary, given),
+            Environment("secondary", self.secondary, given),
+        )
         self._carry_out(regions.deployment(*self.pair))
         fleet.seed(self.primary.client("dynamodb"), self.primary.outputs["CarTableName"], _CARS)
 
@@ -68,8 +71,13 @@ class Regions:
 
     def publish(self, entries: Sequence[BusEntry]) -> None:
         """Publish through the global endpoint, signed for one region. To sign for all, botocore needs AWS's CRT."""
-        bus, endpoint = (self.primary.outputs[name] for name in ("CarRideBusName", "CarRideEndpointId"))
-        headers = {"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "AWSEvents.PutEvents"}
+        bus, endpoint = (
+            self.primary.outputs[name] for name in ("CarRideBusName", "CarRideEndpointId")
+        )
+        headers = {
+            "Content-Type": "application/x-amz-json-1.1",
+            "X-Amz-Target": "AWSEvents.PutEvents",
+        }
         for entry in entries:
             put = entry.to_request(bus) | {"Time": entry.time.timestamp()}
             body = json.dumps({"EndpointId": endpoint, "Entries": [put]})

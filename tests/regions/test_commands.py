@@ -45,18 +45,46 @@ def test_two_regions_by_command(cloud: LocalAws) -> None:
     assert set(owned.values()) <= tables(secondary)
     assert set(primary.outputs) == set(secondary.outputs)
     endpoint = primary.client("events").describe_endpoint(Name=primary.name)
-    assert [bus["EventBusArn"].split(":")[3] for bus in endpoint["EventBuses"]] == [primary.region, secondary.region]
+    assert [bus["EventBusArn"].split(":")[3] for bus in endpoint["EventBuses"]] == [
+        primary.region,
+        secondary.region,
+    ]
     assert secondary.outputs["CarRideEndpointId"] == primary.outputs["CarRideEndpointId"]
 
     replay = ("replay", "run", "--since", "1h", "--region", primary.region, "--json")
     assert f"as {primary.region}." in json.loads(run(cloud, *replay))["plan"][0]
-    moved = json.loads(run(cloud, "failover", "run", "--runs-end-in", "0s", "--archived-in", "0s", "--json", "--yes"))
+    moved = json.loads(
+        run(
+            cloud,
+            "failover",
+            "run",
+            "--runs-end-in",
+            "0s",
+            "--archived-in",
+            "0s",
+            "--json",
+            "--yes",
+        )
+    )
     assert moved["drained"]
     states = json.loads(run(cloud, "failover", "status", "--json"))["regions"]
     assert [each["fenced_since"] is not None for each in states] == [True, False]
     assert "is fenced" in run(cloud, *replay, status=2)
-    drill = ("failover", "drill", "--since", "1h", "--runs-end-in", "0s", "--archived-in", "0s", "--json", "--yes")
-    assert json.loads(run(cloud, *drill))["audit"]["balanced"], "it continues the failover, and goes back"
+    drill = (
+        "failover",
+        "drill",
+        "--since",
+        "1h",
+        "--runs-end-in",
+        "0s",
+        "--archived-in",
+        "0s",
+        "--json",
+        "--yes",
+    )
+    assert json.loads(run(cloud, *drill))["audit"]["balanced"], (
+        "it continues the failover, and goes back"
+    )
     assert "is not fenced" in run(cloud, "unfence", "--yes", status=2)
 
     run(cloud, "delete-regions", "--yes")

@@ -1,9 +1,10 @@
 """A failover in the middle of a run: with the fence nothing is lost or doubled, without it effects are doubled.
 
-Both roles are deployed from the real template and failed over by the operator's code. The engine simulates the rest:
-EventBridge and its pipes are late in one region, and deliver later what they have accepted; the health check notices
-that at once; events are copied to the other bus; the replication of tables stands still during the outage and then
-catches up item by item, and the last writer of an item wins. Only an account shows how long each of these takes.
+Both roles are deployed from the real template and failed over by the operator's code. The engine
+simulates the rest: EventBridge and its pipes are late in one region, and deliver later what they
+have accepted; the health check notices that at once; events are copied to the other bus; the
+replication of tables stands still during the outage and then catches up item by item, and the last
+writer of an item wins. Only an account shows how long each of these takes.
 """
 
 import time
@@ -33,14 +34,18 @@ class Run:
         self.regions = regions
         now = datetime.now(UTC)
         self.since = now - timedelta(minutes=1)
-        self.entries = [each.entry for each in Simulation(Spec(rides=RIDES, seed=7, duplicates=0.3), now).entries()]
+        self.entries = [
+            each.entry
+            for each in Simulation(Spec(rides=RIDES, seed=7, duplicates=0.3), now).entries()
+        ]
         third = len(self.entries) // 3
         # A replica always shows an effect later than the bus its event.
         regions.cloud.control("outages", lagging=True)
         regions.publish(self.entries[:third])
         regions.settle()
         regions.cloud.control("outages", lagging=False)
-        # The primary is late: events that it accepts wait, and so does its outbox. The health check has not noticed.
+        # The primary is late: events that it accepts wait, and so does its outbox. The health check
+        # has not noticed.
         regions.cloud.control("outages", late=[HOME], lagging=True)
         regions.publish_to(HOME, self.entries[third : 2 * third])
         regions.book(regions.primary, BOOKED)
@@ -50,7 +55,9 @@ class Run:
 
     def publish_late(self) -> None:
         """Publish to the fenced primary: some producers learn late that they are steered away."""
-        late = [each.entry for each in Simulation(Spec(rides=1, seed=8), datetime.now(UTC)).entries()]
+        late = [
+            each.entry for each in Simulation(Spec(rides=1, seed=8), datetime.now(UTC)).entries()
+        ]
         self.entries += late
         self.regions.publish_to(HOME, late)
 
@@ -71,7 +78,8 @@ def run(regions: Regions) -> Run:
 def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
     """Every event takes effect once, whenever it arrives, and the reconciler runs in one region."""
     regions = run.regions
-    fence.switch_schedules(regions.primary, ["ReconcilerSchedule"], on=True)  # the local stage deploys it disabled
+    # The local stage deploys it disabled.
+    fence.switch_schedules(regions.primary, ["ReconcilerSchedule"], on=True)
     assert reconciling(regions) == [HOME]
     waited: list[float] = []
 
@@ -88,7 +96,9 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
     assert outcome.replay.startswith(f"{AWAY}.")
     assert reconciling(regions) == [AWAY]
     regions.settle()
-    assert regions.published(run.entries) <= regions.applied(), "the secondary has caught up with everything"
+    assert regions.published(run.entries) <= regions.applied(), (
+        "the secondary has caught up with everything"
+    )
 
     assert regions.ask(regions.primary, "GET") == (200, None)
     deadline = time.monotonic() + 2 * KNOWN_FOR.total_seconds()
@@ -110,7 +120,9 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
     assert (ledger.lost, ledger.doubled) == (0, 0), ledger.to_text()
     assert ledger.replayed
     assert fence.fenced(regions.primary) is None
-    assert {each for each in regions.cloud.asked() if not each.allowed} == set(), "no role lacks a permission"
+    assert {each for each in regions.cloud.asked() if not each.allowed} == set(), (
+        "no role lacks a permission"
+    )
 
 
 def test_without_the_fence_effects_are_doubled(run: Run) -> None:
@@ -118,7 +130,9 @@ def test_without_the_fence_effects_are_doubled(run: Run) -> None:
     regions = run.regions
     out_of_reach = StackRef(NAME, HOME, unreachable)
     before = replays(regions)
-    with pytest.raises(OperatorError, match=r"nothing was republished or replayed.*--accept-duplicates"):
+    with pytest.raises(
+        OperatorError, match=r"nothing was republished or replayed.*--accept-duplicates"
+    ):
         run.failover(out_of_reach).run(run.since, None, AT_ONCE)
     assert replays(regions) == before
 
@@ -146,4 +160,6 @@ def reconciling(regions: Regions) -> list[str]:
         name = stack.named(fence.SCHEDULE)["ReconcilerSchedule"]
         return str(stack.client("scheduler").get_schedule(Name=name)["State"])
 
-    return [stack.region for stack in (regions.primary, regions.secondary) if state(stack) == "ENABLED"]
+    return [
+        stack.region for stack in (regions.primary, regions.secondary) if state(stack) == "ENABLED"
+    ]

@@ -34,22 +34,32 @@ def test_the_secondary_gets_the_tables_of_a_lost_primary(regions: Regions) -> No
         return (unreachable if region == HOME else regions.client)(service, region)
 
     template = with_tables(regions.secondary)
-    declared = regions.client("cloudformation", HOME).get_template(StackName=NAME, TemplateStage="Processed")
+    declared = regions.client("cloudformation", HOME).get_template(
+        StackName=NAME, TemplateStage="Processed"
+    )
     described = declared["TemplateBody"]["Resources"]
     tables = {name: each for name, each in template["Resources"].items() if each["Type"] == TABLE}
     assert tables == {
-        name: {key: value for key, value in described[name].items() if key != "Condition"} for name in owned
+        name: {key: value for key, value in described[name].items() if key != "Condition"}
+        for name in owned
     }
-    text = json.dumps({key: each for key, each in template.items() if key != "Outputs"} | {"Resources": tables})
+    text = json.dumps(
+        {key: each for key, each in template.items() if key != "Outputs"} | {"Resources": tables}
+    )
     assert [str(each) for each in lint(text, regions=[AWAY]) if each.rule.id.startswith("E")] == []
 
-    plan = promotion(StackRef(NAME, AWAY, client), f"local-artifacts-{AWAY}", print, lambda seconds: None)
+    plan = promotion(
+        StackRef(NAME, AWAY, client), f"local-artifacts-{AWAY}", print, lambda seconds: None
+    )
     assert plan.do() == {"imported": sorted(owned.values())}
     assert regions.cloud.stack(NAME, region=AWAY).resources == {**before, **owned}
 
     regions.cloud.deploy_fast(NAME, None, region=AWAY, **ALONE)
     after = regions.cloud.stack(NAME, region=AWAY).resources
-    assert {name: after[name] for name in (*owned, "OutboxPipe")} == {**owned, "OutboxPipe": before["OutboxPipe"]}
+    assert {name: after[name] for name in (*owned, "OutboxPipe")} == {
+        **owned,
+        "OutboxPipe": before["OutboxPipe"],
+    }
     regions.book(regions.secondary, RIDES)
     regions.settle()
     assert audit(StackRef(NAME, AWAY, regions.client)).ledger.balanced

@@ -6,7 +6,9 @@ from infrastructure.transformed import Stack, stack
 from tests.template.stack import every_choice, label
 
 
-@pytest.fixture(scope="session", params=[pytest.param(choice, id=label(choice)) for choice in every_choice()])
+@pytest.fixture(
+    scope="session", params=[pytest.param(choice, id=label(choice)) for choice in every_choice()]
+)
 def deployed(request: pytest.FixtureRequest) -> Stack:
     """Return the transformed template, for each choice of parameters in turn."""
     return stack(**request.param)

@@ -34,7 +34,8 @@ def grants(deployed: Stack) -> set[Grant]:
 
 
 _WAYS: Final[tuple[tuple[str, str, str, bool], ...]] = (
-    # type, the places of source and target in it (nothing: the resource itself), and whether the target is for failures
+    # type, the places of source and target in it (nothing: the resource itself), and whether the
+    # target is for failures
     ("Events::EventBus", "", "DeadLetterConfig.Arn", True),
     ("Events::Rule", "EventBusName", "", False),
     ("Events::Rule", "", "Targets.Arn", False),
@@ -55,12 +56,18 @@ def edges(deployed: Stack) -> Iterator[Edge]:
     for kind, *ends, dead in _WAYS:
         for name, properties in deployed.of_type(f"AWS::{kind}").items():
             found = [at(properties, *end.split(".")) if end else [{"Ref": name}] for end in ends]
-            yield from (Edge(named(source), named(target), dead) for source, target in product(*found) if target)
+            yield from (
+                Edge(named(source), named(target), dead)
+                for source, target in product(*found)
+                if target
+            )
 
 
 def _of_roles(deployed: Stack) -> Iterator[Grant]:
     holders = {
-        named(properties.get("Role") or properties.get("RoleArn") or properties["Target"]["RoleArn"]): name
+        named(
+            properties.get("Role") or properties.get("RoleArn") or properties["Target"]["RoleArn"]
+        ): name
         for kind in ("Lambda::Function", "Pipes::Pipe", "Events::Endpoint", "Scheduler::Schedule")
         for name, properties in deployed.of_type(f"AWS::{kind}").items()
     }
@@ -86,7 +93,9 @@ def _of_policies(deployed: Stack) -> Iterator[Grant]:
         for policy in deployed.of_type(kind).values():
             for statement in policy["PolicyDocument"]["Statement"]:
                 if statement["Effect"] == "Allow":
-                    yield Grant(_source(statement), statement["Action"], named(statement["Resource"]))
+                    yield Grant(
+                        _source(statement), statement["Action"], named(statement["Resource"])
+                    )
 
 
 def _source(statement: Properties) -> str:
@@ -99,5 +108,9 @@ def _of_permissions(deployed: Stack) -> Iterator[Grant]:
     for permission in deployed.of_type("AWS::Lambda::Permission").values():
         source = named(permission["SourceArn"])
         service = "events" if source.endswith("Rule") else "apigateway"
-        who = source if permission["Principal"] == f"{service}.amazonaws.com" else permission["Principal"]
+        who = (
+            source
+            if permission["Principal"] == f"{service}.amazonaws.com"
+            else permission["Principal"]
+        )
         yield Grant(who, permission["Action"], named(permission["FunctionName"]))

@@ -1,7 +1,7 @@
 """`make snapshot`: print what a change of the template changes in what is deployed, by role among the regions.
 
-It compares the transformed template of the working tree with that of a commit (ARGS=<commit>; by default HEAD), without
-the hashes by which SAM tells versions apart.
+It compares the transformed template of the working tree with that of a commit (ARGS=<commit>; by
+default HEAD), without the hashes by which SAM tells versions apart.
 """
 
 import difflib
@@ -25,20 +25,38 @@ def main(commit: str = "HEAD") -> int:
     with tempfile.TemporaryDirectory() as folder:
         # Nested templates are beside the template.
         packed = f"{folder}/packed.tar"
-        archive = ["git", "archive", f"--output={packed}", commit, "template.yaml", "infrastructure"]
+        archive = [
+            "git",
+            "archive",
+            f"--output={packed}",
+            commit,
+            "template.yaml",
+            "infrastructure",
+        ]
         if subprocess.run(archive, cwd=ROOT, capture_output=True, check=False).returncode:
-            print(f"error: git has no template.yaml at {commit!r}: name a commit or a branch", file=sys.stderr)
+            print(
+                f"error: git has no template.yaml at {commit!r}: name a commit or a branch",
+                file=sys.stderr,
+            )
             return 2
         shutil.unpack_archive(packed, folder, filter="data")
         for role in ROLES:
-            old, new = (_written(template, role) for template in (Path(folder) / "template.yaml", TEMPLATE))
-            changes = list(difflib.unified_diff(old, new, f"{role} at {commit}", f"{role} now", n=3, lineterm=""))
+            old, new = (
+                _written(template, role) for template in (Path(folder) / "template.yaml", TEMPLATE)
+            )
+            changes = list(
+                difflib.unified_diff(
+                    old, new, f"{role} at {commit}", f"{role} now", n=3, lineterm=""
+                )
+            )
             print("\n".join(changes or [f"{role}: nothing changes"]))
     return 0
 
 
 def _written(template: Path, role: str) -> list[str]:
-    text = yaml.safe_dump(stack(template, **ROLES[role]).resources, sort_keys=True, width=120, allow_unicode=True)
+    text = yaml.safe_dump(
+        stack(template, **ROLES[role]).resources, sort_keys=True, width=120, allow_unicode=True
+    )
     return _HASH.sub(r"\1", text).splitlines()
 
 

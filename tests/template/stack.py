@@ -11,7 +11,10 @@ KEY: Final = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-4000-8000-000
 SWITCHES: Final[dict[str, tuple[str, ...]]] = {
     "KmsKeyArn": ("", KEY),
     "PaymentGatewayUrl": ("", "https://gateway.example"),
-    "PaymentGatewaySecretArn": ("", "arn:aws:secretsmanager:us-east-1:123456789012:secret:gateway-AbCdEf"),
+    "PaymentGatewaySecretArn": (
+        "",
+        "arn:aws:secretsmanager:us-east-1:123456789012:secret:gateway-AbCdEf",
+    ),
     "AlarmEmail": ("", "you@example.com"),
     "WarmUnits": ("0", "40000"),
 }
@@ -50,4 +53,6 @@ def label(choice: dict[str, str]) -> str:
     """Return a test id for a choice: the values that differ from the defaults."""
     specs = source()["Parameters"]
     words = {name: name if name in SWITCHES else choice[name] for name in options()}
-    return "-".join(word for name, word in words.items() if choice[name] != str(specs[name]["Default"]))
+    return "-".join(
+        word for name, word in words.items() if choice[name] != str(specs[name]["Default"])
+    )

@@ -3,7 +3,16 @@
 import pytest
 
 from infrastructure import costs
-from infrastructure.capacity import EMITTED, QUOTAS, bounds, for_rides, granted, growing, simulate, stations
+from infrastructure.capacity import (
+    EMITTED,
+    QUOTAS,
+    bounds,
+    for_rides,
+    granted,
+    growing,
+    simulate,
+    stations,
+)
 from infrastructure.transformed import stack
 
 
@@ -19,7 +28,11 @@ def test_quotas_are_the_first_bound_of_a_grown_stack() -> None:
 def test_a_bound_follows_its_parameter(parameter: str) -> None:
     """Twice the parameter is twice the rides, and the needed value is what one ride a second takes of it."""
     once, twice = (
-        next(bound for bound in bounds(stack(**{parameter: str(value)})) if bound.by == parameter and bound.needed)
+        next(
+            bound
+            for bound in bounds(stack(**{parameter: str(value)}))
+            if bound.by == parameter and bound.needed
+        )
         for value in (500_000, 1_000_000)
     )
     assert twice.rides == pytest.approx(2 * once.rides)

@@ -13,13 +13,30 @@ STACK: Final = stack(PaymentGatewayUrl="https://gateway.example")
 RIDES: Final = 1e6
 FREE: Final = {
     # Settings and policies of something that is billed.
-    *("Lambda::Alias", "Lambda::EventInvokeConfig", "Lambda::Url", "Lambda::Version", "Logs::ResourcePolicy"),
+    *(
+        "Lambda::Alias",
+        "Lambda::EventInvokeConfig",
+        "Lambda::Url",
+        "Lambda::Version",
+        "Logs::ResourcePolicy",
+    ),
     *("IAM::Policy", "IAM::Role", "SNS::TopicPolicy", "SQS::QueuePolicy", "ApiGatewayV2::Api"),
     # Their contents are billed, or what is done with them.
-    *("Events::Endpoint", "Events::EventBus", "Logs::Delivery", "Logs::DeliveryDestination", "Logs::DeliverySource"),
+    *(
+        "Events::Endpoint",
+        "Events::EventBus",
+        "Logs::Delivery",
+        "Logs::DeliveryDestination",
+        "Logs::DeliverySource",
+    ),
     *("Logs::QueryDefinition", "EventSchemas::Registry", "EventSchemas::Schema"),
     # Free for Lambda; 75 GB of code are free; an email costs $0.00002.
-    *("CodeDeploy::Application", "CodeDeploy::DeploymentGroup", "Lambda::LayerVersion", "SNS::Subscription"),
+    *(
+        "CodeDeploy::Application",
+        "CodeDeploy::DeploymentGroup",
+        "Lambda::LayerVersion",
+        "SNS::Subscription",
+    ),
 }
 """Types of resources, without ``AWS::``, that cost nothing by themselves."""
 
@@ -31,7 +48,11 @@ def dollars(deployed: Stack) -> dict[str, float]:
 
 def test_every_type_is_billed_or_free_with_a_reason() -> None:
     """A stack without the resources of a type has another bill, or the type is listed as free."""
-    choices = [*every_choice(), {}, ROLES["primary"] | {"PaymentGatewayUrl": "https://gateway.example"}]
+    choices = [
+        *every_choice(),
+        {},
+        ROLES["primary"] | {"PaymentGatewayUrl": "https://gateway.example"},
+    ]
     stacks = [stack(**choice) for choice in choices]
     types = {resource["Type"] for each in stacks for resource in each.resources.values()}
 
@@ -48,18 +69,27 @@ def test_an_alarm_more_costs_its_metrics() -> None:
     """An alarm is billed for each metric that it watches."""
     metrics = [{"Id": "sum", "Expression": "a + b"}, {"MetricStat": {}}, {"MetricStat": {}}]
     for alarm, price in (({"MetricName": "Errors"}, 0.10), ({"Metrics": metrics}, 0.20)):
-        more = STACK.resources | {"OneMoreAlarm": {"Type": "AWS::CloudWatch::Alarm", "Properties": alarm}}
-        before, after = (sum(use.dollars for use in idle(each)) for each in (STACK, replace(STACK, resources=more)))
+        more = STACK.resources | {
+            "OneMoreAlarm": {"Type": "AWS::CloudWatch::Alarm", "Properties": alarm}
+        }
+        before, after = (
+            sum(use.dollars for use in idle(each))
+            for each in (STACK, replace(STACK, resources=more))
+        )
         assert after - before == pytest.approx(price)
 
 
 def test_rides_cost_in_proportion() -> None:
     """None cost nothing, and twice as many twice as much, but for traces and metrics, which are billed by the month."""
     assert bill(0) == (bill(RIDES)[0], [])
-    once, twice = ({use.what: use.dollars for use in bill(rides)[1]} for rides in (RIDES, 2 * RIDES))
+    once, twice = (
+        {use.what: use.dollars for use in bill(rides)[1]} for rides in (RIDES, 2 * RIDES)
+    )
     for what, amount in once.items():
         times = 1 if "metrics" in what else 2
-        assert twice[what] == pytest.approx(times * amount) or (what == "X-Ray: traces" and amount < twice[what]), what
+        assert twice[what] == pytest.approx(times * amount) or (
+            what == "X-Ray: traces" and amount < twice[what]
+        ), what
 
 
 @pytest.mark.parametrize(
@@ -71,7 +101,10 @@ def test_rides_cost_in_proportion() -> None:
         ({"Retention": "short"}, "storage|items that expire"),
         ({"Architecture": "x86_64"}, "Lambda: 20 ms"),
         ({"TableBilling": "provisioned"}, "capacity|units|alarm"),
-        ({"PaymentGatewayUrl": "", "PaymentGateway": "none"}, "Lambda|X-Ray|Logs|custom metrics, without"),
+        (
+            {"PaymentGatewayUrl": "", "PaymentGateway": "none"},
+            "Lambda|X-Ray|Logs|custom metrics, without",
+        ),
         ({"PaymentGatewayUrl": ""}, "Lambda|Logs|write units"),  # the simulated one
         ({"PaymentGatewaySecretArn": "arn"}, "secret"),
         ({"Stage": "local"}, "Scheduler|Lambda|X-Ray|Logs|reconciler"),
@@ -81,7 +114,11 @@ def test_rides_cost_in_proportion() -> None:
 def test_a_parameter_changes_its_lines(chosen: dict[str, Any], changed: str) -> None:
     """A parameter changes the lines that it is about, and no other."""
     before, after = (
-        {(part, use.what, use.price): use for part, uses in enumerate(bill(RIDES, **each)) for use in uses}
+        {
+            (part, use.what, use.price): use
+            for part, uses in enumerate(bill(RIDES, **each))
+            for use in uses
+        }
         for each in ({}, chosen)
     )
     different = {key[1] for key in before | after if before.get(key) != after.get(key)}
@@ -92,19 +129,26 @@ def test_a_parameter_changes_its_lines(chosen: dict[str, Any], changed: str) -> 
 
 def test_two_regions_copy_events_and_items() -> None:
     """Both stacks rest; every event is published and stored twice, and every item written twice, but processed once."""
-    one, two = ({use.what: use.quantity for part in bill(RIDES, regions=each) for use in part} for each in (1, 2))
+    one, two = (
+        {use.what: use.quantity for part in bill(RIDES, regions=each) for use in part}
+        for each in (1, 2)
+    )
     for what in ("composite alarms", "dashboard", "EventBridge: archived events"):
         assert two[what] == 2 * one[what]
     assert two["EventBridge: copied events"] == one["EventBridge: events"]
     assert one["Lambda: requests"] == two["Lambda: requests"]
     assert two["transfer to the other region"] > 0
-    primary, single = (stack(PaymentGateway="none", **ROLES[role]) for role in ("primary", "standalone"))
+    primary, single = (
+        stack(PaymentGateway="none", **ROLES[role]) for role in ("primary", "standalone")
+    )
     assert dollars(primary)["DynamoDB: write units"] == pytest.approx(
         2 * dollars(single)["DynamoDB: write units"], rel=1e-3
     )
 
 
-@pytest.mark.parametrize(("chosen", "named"), [({"Colour": "red"}, "Colour"), ({"Tracing": "Often"}, "PassThrough")])
+@pytest.mark.parametrize(
+    ("chosen", "named"), [({"Colour": "red"}, "Colour"), ({"Tracing": "Often"}, "PassThrough")]
+)
 def test_a_wrong_parameter_is_named(chosen: dict[str, Any], named: str) -> None:
     """A mistake is an error that says what is allowed."""
     with pytest.raises(ValueError, match=named):

@@ -22,7 +22,8 @@ DIRECT: Final = {
 }
 """Types of resources that name a function, not its alias: they do not invoke it."""
 OF_AN_ACCOUNT, KEPT_UNRESERVED = 1_000, 100
-"""Concurrent invocations: an account's default quota, and the part of it that Lambda keeps unreserved."""
+"""Concurrent invocations: an account's default quota, and the part of it that Lambda keeps
+unreserved."""
 
 
 def holders(deployed: Stack, names: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -35,7 +36,7 @@ def holders(deployed: Stack, names: Mapping[str, object]) -> Iterator[tuple[str,
             yield name, "output"
 
 
-# ── Versions ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Versions ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_only_a_gradual_deployment_goes_through_aliases(deployed: Stack) -> None:
@@ -58,7 +59,9 @@ def test_a_gradual_deployment_rolls_back_on_errors(strategy: str) -> None:
     """Each function has a deployment group of its own, with the chosen steps and its own error alarm."""
     gradual = stack(DeploymentStrategy=strategy, Release=RELEASE)
     for name in gradual.functions():
-        update = gradual.resources[f"{name}Aliaslive"]["UpdatePolicy"]["CodeDeployLambdaAliasUpdate"]
+        update = gradual.resources[f"{name}Aliaslive"]["UpdatePolicy"][
+            "CodeDeployLambdaAliasUpdate"
+        ]
         group = gradual.resources[update["DeploymentGroupName"]["Ref"]]["Properties"]
         assert group["DeploymentConfigName"]["Fn::Sub"][1]["ConfigName"] == strategy
         assert "DEPLOYMENT_STOP_ON_ALARM" in group["AutoRollbackConfiguration"]["Events"]
@@ -76,17 +79,22 @@ def test_a_release_publishes_every_function() -> None:
 
     first = versions(DeploymentStrategy=STRATEGIES[0], Release=RELEASE)
     assert first.isdisjoint(versions(DeploymentStrategy=STRATEGIES[0], Release=RELEASE[::-1]))
-    assert versions() == versions(LogLevel="DEBUG"), "SAM notices parameters by itself now: Release could go"
+    assert versions() == versions(LogLevel="DEBUG"), (
+        "SAM notices parameters by itself now: Release could go"
+    )
 
 
-# ── Times and numbers that fit ────────────────────────────────────────────────────────────────────────────────────────
+# ── Times and numbers that fit ────────────────────────────────────────────────────────────────────
 
 
 def test_a_message_stays_hidden_six_times_as_long_as_its_function_may_run(deployed: Stack) -> None:
     """AWS recommends it, so that throttled batches are tried again before their messages return."""
     for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
         queue = deployed.of_type("AWS::SQS::Queue")[named(mapping["EventSourceArn"])]
-        assert queue["VisibilityTimeout"] >= 6 * deployed.functions()[named(mapping["FunctionName"])]["Timeout"]
+        assert (
+            queue["VisibilityTimeout"]
+            >= 6 * deployed.functions()[named(mapping["FunctionName"])]["Timeout"]
+        )
 
 
 DEAD_LETTER: Final = DeadLetter("CONTRACT", "it breaks the contract", "ride-history", None, 0, {})
@@ -98,7 +106,8 @@ OF_OTHERS: Final = (
 
 
 @pytest.mark.parametrize(
-    ("make", "api"), [*((make, True) for make in OF_THE_API), *((make, False) for make in OF_OTHERS)]
+    ("make", "api"),
+    [*((make, True) for make in OF_THE_API), *((make, False) for make in OF_OTHERS)],
 )
 def test_a_call_is_given_up_before_the_function_is(
     make: Callable[[], object], api: bool, monkeypatch: pytest.MonkeyPatch
@@ -114,17 +123,27 @@ def test_a_call_is_given_up_before_the_function_is(
     make()
     (config,) = configs
     attempts = config.retries["total_max_attempts"]
-    longest_s = (config.connect_timeout + config.read_timeout) * attempts + sum(2**n for n in range(attempts - 1))
-    waiting = {name: each for name, each in stack().functions().items() if (name == "CarRideApiFunction") is api}
+    longest_s = (config.connect_timeout + config.read_timeout) * attempts + sum(
+        2**n for n in range(attempts - 1)
+    )
+    waiting = {
+        name: each
+        for name, each in stack().functions().items()
+        if (name == "CarRideApiFunction") is api
+    }
     assert longest_s < min(int(function["Timeout"]) for function in waiting.values())
 
 
 def test_reserved_concurrency_leaves_an_account_enough(deployed: Stack) -> None:
     """By default nothing is reserved; the highest choice fits into an account with the usual quota."""
     number = int(deployed.parameters["ReservedConcurrency"])
-    reserved = [function.get("ReservedConcurrentExecutions") for function in deployed.functions().values()]
+    reserved = [
+        function.get("ReservedConcurrentExecutions") for function in deployed.functions().values()
+    ]
     assert set(map(str, reserved)) == {str({"Ref": "ReservedConcurrency"} if number else None)}
     assert len(reserved) * number + KEPT_UNRESERVED <= OF_AN_ACCOUNT
     expected = {"Ref": "ReservedConcurrency" if number else "DispatchConcurrency"}
     for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
-        assert mapping["ScalingConfig"]["MaximumConcurrency"] == expected, "SQS would be throttled by its own function"
+        assert mapping["ScalingConfig"]["MaximumConcurrency"] == expected, (
+            "SQS would be throttled by its own function"
+        )

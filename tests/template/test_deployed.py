@@ -36,8 +36,15 @@ def test_every_value_and_condition_is_chosen() -> None:
 def test_what_production_must_not_lose_is_kept(deployed: Stack) -> None:
     """In `prod`, queues, archive and the logs that the audit reads outlive their stack; elsewhere they end with it."""
     logs = {each["LoggingConfig"]["LogGroup"]["Ref"] for each in deployed.functions().values()}
-    kept = {*deployed.of_type("AWS::Events::Archive"), *deployed.of_type("AWS::SQS::Queue")} - OF_AWS
-    policies = ("RetainExceptOnCreate", "Retain") if deployed.conditions["IsProd"] else ("Delete", "Delete")
+    kept = {
+        *deployed.of_type("AWS::Events::Archive"),
+        *deployed.of_type("AWS::SQS::Queue"),
+    } - OF_AWS
+    policies = (
+        ("RetainExceptOnCreate", "Retain")
+        if deployed.conditions["IsProd"]
+        else ("Delete", "Delete")
+    )
     for name in kept | logs | {"CarRideEventsLogGroup"}:
         resource = deployed.resources[name]
         assert (resource["DeletionPolicy"], resource["UpdateReplacePolicy"]) == policies, name
@@ -48,7 +55,7 @@ def test_an_api_with_a_mistake_is_refused() -> None:
     assert stack().resources["CarRideApi"]["Properties"]["FailOnWarnings"] is True
 
 
-# ── Who gets which events ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Who gets which events ─────────────────────────────────────────────────────────────────────────
 
 
 def test_an_event_that_breaks_the_contract_reaches_a_consumer(deployed: Stack) -> None:
@@ -67,7 +74,10 @@ def test_an_event_that_breaks_the_contract_reaches_a_consumer(deployed: Stack) -
 
 @pytest.mark.parametrize(
     ("rule", "consumed", "emitted"),
-    [("DispatchRule", assignments.CONSUMED, assignments.EMITTED), ("PaymentRule", payments.CONSUMED, payments.EMITTED)],
+    [
+        ("DispatchRule", assignments.CONSUMED, assignments.EMITTED),
+        ("PaymentRule", payments.CONSUMED, payments.EMITTED),
+    ],
 )
 def test_a_rule_matches_what_its_consumer_acts_on(
     rule: str, consumed: frozenset[type[Fact]], emitted: frozenset[type[Fact]]
@@ -82,19 +92,26 @@ def test_a_rule_matches_what_its_consumer_acts_on(
     assert {ALIASES.get(name, name) for name in names}.isdisjoint(fact.__name__ for fact in emitted)
 
 
-# ── The customer's key ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The customer's key ────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_customers_key_encrypts_everything_or_nothing(deployed: Stack) -> None:
     """With a customer's key, it encrypts everything that holds data or settings; without one, keys of AWS do."""
-    own, peer = ({"Ref": "KmsKeyArn"}, {"Ref": "PeerKmsKeyArn"}) if deployed.conditions["HasKmsKey"] else (None, None)
+    own, peer = (
+        ({"Ref": "KmsKeyArn"}, {"Ref": "PeerKmsKeyArn"})
+        if deployed.conditions["HasKmsKey"]
+        else (None, None)
+    )
     for kind, setting in ENCRYPTED.items():
         for name, properties in deployed.of_type(kind).items():
             assert properties.get(setting) == (None if name in OF_AWS else own), name
             if kind == "AWS::SQS::Queue":
                 assert properties["SqsManagedSseEnabled"] is (own is None or name in OF_AWS), name
     for name, table in deployed.of_type("AWS::DynamoDB::GlobalTable").items():
-        keys = [replica.get("SSESpecification", {}).get("KMSMasterKeyId") for replica in table["Replicas"]]
+        keys = [
+            replica.get("SSESpecification", {}).get("KMSMasterKeyId")
+            for replica in table["Replicas"]
+        ]
         assert keys == [own, peer][: len(keys)], name
         assert ("SSESpecification" in table) is (own is not None), name
 
@@ -103,13 +120,21 @@ def test_whoever_needs_the_customers_key_may_use_it(deployed: Stack) -> None:
     """A role that calls DynamoDB or SQS may use the key through them, and nobody may use it in another way."""
     granted: dict[str, list[Properties]] = {}
     for name, role in deployed.of_type("AWS::IAM::Role").items():
-        granted[name] = [each for policy in role.get("Policies", []) for each in policy["PolicyDocument"]["Statement"]]
+        granted[name] = [
+            each
+            for policy in role.get("Policies", [])
+            for each in policy["PolicyDocument"]["Statement"]
+        ]
     for policy in deployed.of_type("AWS::IAM::Policy").values():
         for role in policy["Roles"]:
             granted[role["Ref"]] += policy["PolicyDocument"]["Statement"]
-    through = {name: {"Fn::Sub": f"{name}.${{AWS::Region}}.amazonaws.com"} for name in ("dynamodb", "sqs")}
+    through = {
+        name: {"Fn::Sub": f"{name}.${{AWS::Region}}.amazonaws.com"} for name in ("dynamodb", "sqs")
+    }
     for name, allowed in granted.items():
-        called = {action.partition(":")[0] for each in allowed for action in listed(each["Action"])} & set(through)
+        called = {
+            action.partition(":")[0] for each in allowed for action in listed(each["Action"])
+        } & set(through)
         uses = [each for each in allowed if each["Resource"] == {"Ref": "KmsKeyArn"}]
         assert len(uses) == (1 if deployed.conditions["HasKmsKey"] and called else 0), name
         for use in uses:
@@ -119,13 +144,16 @@ def test_whoever_needs_the_customers_key_may_use_it(deployed: Stack) -> None:
             assert set(use["Action"]) == {"kms:Decrypt", "kms:GenerateDataKey"}, name
 
 
-# ── Layers ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Layers ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_layers_are_built_for_the_functions_that_load_them(deployed: Stack) -> None:
     """A compiled dependency meets the processor that it was built for."""
     architecture = [{"Ref": "Architecture"}]
-    assert all(each["Architectures"] == architecture for each in deployed.of_type("AWS::Lambda::Function").values())
+    assert all(
+        each["Architectures"] == architecture
+        for each in deployed.of_type("AWS::Lambda::Function").values()
+    )
     assert source()["Resources"]["CarRideLayer"]["Metadata"]["BuildArchitecture"] == architecture[0]
 
 
@@ -137,9 +165,18 @@ def test_who_publishes_through_an_endpoint_can_sign_for_it(deployed: Stack) -> N
         simulator = each.resources["CarRideSimulatorFunction"]["Properties"]
         endpoint = simulator["Environment"]["Variables"]["EVENT_ENDPOINT_ID"]
         assert endpoint in (
-            [{"Fn::GetAtt": ["CarRideEndpoint", "EndpointId"]}, {"Ref": "GlobalEndpointId"}] if present else [""]
+            [{"Fn::GetAtt": ["CarRideEndpoint", "EndpointId"]}, {"Ref": "GlobalEndpointId"}]
+            if present
+            else [""]
         )
-        pipe = each.resources["OutboxPipe"]["Properties"]["TargetParameters"]["EventBridgeEventBusParameters"]
+        pipe = each.resources["OutboxPipe"]["Properties"]["TargetParameters"][
+            "EventBridgeEventBusParameters"
+        ]
         assert pipe.get("EndpointId", "") == endpoint
         assert ("SigV4aLayer" in json.dumps(simulator["Layers"])) is present
-        assert any(name.startswith("SigV4aLayer") for name in each.of_type("AWS::Lambda::LayerVersion")) is present
+        assert (
+            any(
+                name.startswith("SigV4aLayer") for name in each.of_type("AWS::Lambda::LayerVersion")
+            )
+            is present
+        )

@@ -44,7 +44,9 @@ RESOURCE: Final = re.compile(
     r"(?:Function|Table|Bus|Archive|Dlq|Rule|Queue|Alarm|Topic|Pipe|Role|Policy|Permission|Mapping|LogGroup"
     r"|(?<!Persistence)Layer)\b"  # no class of Powertools
 )
-MADE_BY_THE_READER: Final = re.compile(r"[\w./-]*(?:loyalty[_-]points|LoyaltyPoints|PointsTable)[\w./-]*")
+MADE_BY_THE_READER: Final = re.compile(
+    r"[\w./-]*(?:loyalty[_-]points|LoyaltyPoints|PointsTable)[\w./-]*"
+)
 """Names of docs/add-a-consumer.md, which test_new_consumer.py follows."""
 
 INNERMOST: Final = re.compile(r"\$\(([^()]*)\)")
@@ -61,10 +63,14 @@ PINNED: Final = re.compile(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 
 def each(*paths: Path) -> pytest.MarkDecorator:
     """Run a test once for each path."""
-    return pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in paths])
+    return pytest.mark.parametrize(
+        "path", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in paths]
+    )
 
 
-documents = each(*sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]))
+documents = each(
+    *sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+)
 workflows = each(*sorted((ROOT / ".github" / "workflows").glob("*.yml")))
 
 
@@ -76,15 +82,22 @@ def code(document: Path) -> str:
 
 def targets() -> set[str]:
     """Return the targets of the Makefile."""
-    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    return set(
+        re.findall(
+            r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
 
 
-# ── Paths, links, tests and resources ─────────────────────────────────────────────────────────────────────────────────
+# ── Paths, links, tests and resources ─────────────────────────────────────────────────────────────
 
 
 def missing_paths(text: str) -> Iterator[str]:
     """Yield each path in a text that neither exists nor is made by a command, which git then ignores."""
-    generated = tuple(line.removesuffix("*/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split())
+    generated = tuple(
+        line.removesuffix("*/")
+        for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    )
     for path in PATH.findall(text):
         name = path.removesuffix("/")
         there = any(ROOT.glob(name)) or any(any((ROOT / folder).rglob(name)) for folder in FOLDERS)
@@ -129,7 +142,9 @@ def test_every_name_in_a_document_exists(path: Path) -> None:
     assert set(MAKE.findall(text)) <= targets()
     for file, names in TEST.findall(path.read_text(encoding="utf-8")):
         for name in names.removeprefix("::").split("::"):
-            assert re.search(rf"^ *(def|class) {name}\b", names_in(ROOT / file), re.MULTILINE), file + names
+            assert re.search(rf"^ *(def|class) {name}\b", names_in(ROOT / file), re.MULTILINE), (
+                file + names
+            )
 
 
 @cache
@@ -140,7 +155,7 @@ def names_in(path: Path) -> str:
     return "".join([text, *(file.read_text(encoding="utf-8") for file in files if file.exists())])
 
 
-# ── Commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Commands ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def commands(text: str) -> Iterator[tuple[str, str, set[str]]]:
@@ -156,7 +171,9 @@ def commands(text: str) -> Iterator[tuple[str, str, set[str]]]:
 @cache
 def options_of(service: str, operation: str) -> set[str]:
     """Return the options of an operation of a service, by the CLI's names."""
-    model = botocore.session.get_session().get_service_model(CALLED_BY_THE_CLI.get(service, service))
+    model = botocore.session.get_session().get_service_model(
+        CALLED_BY_THE_CLI.get(service, service)
+    )
     (name,) = (name for name in model.operation_names if xform_name(name, "-") == operation)
     shape = model.operation_model(name).input_shape
     options = {xform_name(member, "-") for member in (shape.members if shape is not None else ())}
@@ -170,7 +187,9 @@ def test_every_command_is_understood(path: Path) -> None:
         if (service, operation) not in MADE_BY_THE_CLI:
             assert options <= options_of(service, operation), f"{service} {operation}"
     for command in OPERATOR.findall(code(path)):
-        parsed, _, _ = command_line().parse_args(shlex.split(command), exit_on_error=False, print_error=False)
+        parsed, _, _ = command_line().parse_args(
+            shlex.split(command), exit_on_error=False, print_error=False
+        )
         assert callable(parsed)
 
 
@@ -182,16 +201,22 @@ def test_sam_expands_the_loops(environment: str) -> None:
     assert "CAPABILITY_AUTO_EXPAND" in config["deploy"]["parameters"]["capabilities"]
 
 
-# ── Runbooks and workflows ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Runbooks and workflows ────────────────────────────────────────────────────────────────────────
 
 
 def test_every_queue_and_every_alarm_has_a_runbook() -> None:
     """The index names a page for each queue; every page belongs to a queue or an alarm."""
     index = (RUNBOOKS / "README.md").read_text(encoding="utf-8")
     of_queues = dict(re.findall(r"\[`(\w+)`\]\(([\w-]+\.md)\)", index))
-    assert set(of_queues) >= {name for name, one in TEMPLATE["Resources"].items() if one["Type"] == "AWS::SQS::Queue"}
+    assert set(of_queues) >= {
+        name for name, one in TEMPLATE["Resources"].items() if one["Type"] == "AWS::SQS::Queue"
+    }
     of_alarms = re.findall(r"docs/runbooks/([\w-]+\.md)", json.dumps(TEMPLATE["Resources"]))
-    assert {path.name for path in RUNBOOKS.iterdir()} == {"README.md", *of_queues.values(), *of_alarms}
+    assert {path.name for path in RUNBOOKS.iterdir()} == {
+        "README.md",
+        *of_queues.values(),
+        *of_alarms,
+    }
 
 
 @workflows
@@ -204,7 +229,14 @@ def test_workflows_are_pinned_and_narrow(path: Path) -> None:
     assert [action for action in used if not PINNED.fullmatch(action)] == []
     assert parsed["permissions"].items() <= {"contents": "read", "id-token": "write"}.items()
     assert all(job["timeout-minutes"] for job in parsed["jobs"].values())
-    for script in (step["run"] for job in parsed["jobs"].values() for step in job["steps"] if "run" in step):
-        assert "${{" not in script, "an expression in a script runs code of whoever chose its value: pass a variable"
+    for script in (
+        step["run"] for job in parsed["jobs"].values() for step in job["steps"] if "run" in step
+    ):
+        assert "${{" not in script, (
+            "an expression in a script runs code of whoever chose its value: pass a variable"
+        )
         assert set(re.findall(r"^make ([a-z-]+)", script, re.MULTILINE)) <= targets()
-        assert all((ROOT / file).exists() for file in re.findall(r"^(\.[a-z]+/[a-z]+)$", script, re.MULTILINE))
+        assert all(
+            (ROOT / file).exists()
+            for file in re.findall(r"^(\.[a-z]+/[a-z]+)$", script, re.MULTILINE)
+        )

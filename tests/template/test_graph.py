@@ -20,7 +20,9 @@ BEHIND: Final = {"SimulatedGatewayUrl": "SimulatedGatewayFunction"}
 """What a permission names instead of a resource that leads to it."""
 
 
-TYPES: Final = {name: str(each["Type"]).rpartition("::")[2] for name, each in source()["Resources"].items()}
+TYPES: Final = {
+    name: str(each["Type"]).rpartition("::")[2] for name, each in source()["Resources"].items()
+}
 """The last part of each resource's type, as the template declares it."""
 
 
@@ -35,7 +37,9 @@ def needed(deployed: Stack) -> Iterator[Grant]:
             case "Queue", "Function":
                 yield from (Grant(edge.target, f"sqs:{action}", edge.source) for action in POLL)
             case "GlobalTable", "Pipe":
-                yield from (Grant(edge.target, f"dynamodb:{action}", edge.source) for action in STREAM)
+                yield from (
+                    Grant(edge.target, f"dynamodb:{action}", edge.source) for action in STREAM
+                )
             case (("Pipe" | "Schedule"), "EventBus"):
                 yield Grant(edge.source, "events:PutEvents", edge.target)
     for name, function in deployed.of_type("AWS::Lambda::Function").items():
@@ -53,11 +57,17 @@ def test_everybody_may_do_what_the_graph_requires_and_nothing_else(deployed: Sta
     wanted_any = {(grant.who, grant.what) for grant in wanted if grant.action == "*"}
     by_edges = {grant for grant in wanted if grant.action != "*"}
     if deployed.conditions["HasPeer"]:  # the endpoint hands events to either bus
-        publishers = [grant for grant in allowed if grant.action == "events:PutEvents" and grant.what == "CarRideBus"]
+        publishers = [
+            grant
+            for grant in allowed
+            if grant.action == "events:PutEvents" and grant.what == "CarRideBus"
+        ]
         through = [grant for grant in publishers if grant.who != "CarRideHeartbeat"]
         by_edges |= {grant._replace(what="CarRideBus of the peer") for grant in through}
     assert by_edges <= allowed
-    assert {grant for grant in allowed - by_edges if (grant.who, grant.what) not in wanted_any} == set()
+    assert {
+        grant for grant in allowed - by_edges if (grant.who, grant.what) not in wanted_any
+    } == set()
     assert wanted_any <= {(grant.who, grant.what) for grant in allowed}
 
 
@@ -71,7 +81,11 @@ def test_the_bus_reaches_every_consumer(deployed: Stack) -> None:
     reached = set().union(*(after[rule] for rule in rules))
     reached |= set().union(*(after.get(name, set()) for name in reached))
     functions = deployed.of_type("AWS::Lambda::Function")
-    consumers = {name for name in functions if "DEAD_LETTER_QUEUE_URL" in functions[name]["Environment"]["Variables"]}
+    consumers = {
+        name
+        for name in functions
+        if "DEAD_LETTER_QUEUE_URL" in functions[name]["Environment"]["Variables"]
+    }
     assert {"RideHistoryFunction", "DispatchFunction", "PaymentFunction"} <= consumers <= reached
     assert reached - consumers == {"DispatchQueue", "PartnersTopic", "CarRideEventsLogGroup"}
     assert rules == set(deployed.of_type("AWS::Events::Rule"))
@@ -81,22 +95,34 @@ def test_every_dead_letter_queue_belongs_to_one_source(deployed: Stack) -> None:
     """It gets the dead letters of the resources that it is named after; whatever gives up an event has such a queue."""
     dead = {edge for edge in edges(deployed) if edge.dead}
     for edge in dead:
-        assert edge.source.startswith(SHARED.get(edge.target, edge.target.removesuffix("Dlq"))), edge
+        assert edge.source.startswith(SHARED.get(edge.target, edge.target.removesuffix("Dlq"))), (
+            edge
+        )
     assert {edge.target for edge in dead} == {
         name for name in deployed.of_type("AWS::SQS::Queue") if name.endswith("Dlq")
     }
-    asynchronous = {named(each["FunctionName"]) for each in deployed.of_type("AWS::Lambda::EventInvokeConfig").values()}
-    polled = {edge.target for edge in edges(deployed) if TYPES[edge.source] == "Queue" and not edge.dead}
+    asynchronous = {
+        named(each["FunctionName"])
+        for each in deployed.of_type("AWS::Lambda::EventInvokeConfig").values()
+    }
+    polled = {
+        edge.target for edge in edges(deployed) if TYPES[edge.source] == "Queue" and not edge.dead
+    }
     assert asynchronous | polled == set(deployed.functions()) - {"CarRideApiFunction"}
 
 
 def test_the_simulated_gateway_is_for_development_only(deployed: Stack) -> None:
     """It exists in stage `dev` of one region without another gateway; only signed requests to its URL lead to it."""
-    chosen = [deployed.parameters[name] for name in ("Stage", "Role", "PaymentGateway", "PaymentGatewayUrl")]
+    chosen = [
+        deployed.parameters[name]
+        for name in ("Stage", "Role", "PaymentGateway", "PaymentGatewayUrl")
+    ]
     exists = chosen == ["dev", "standalone", "simulated", ""]
     assert any(name.startswith("SimulatedGateway") for name in deployed.resources) is exists
     enabled = exists or bool(deployed.parameters["PaymentGatewayUrl"])
-    assert deployed.resources["PaymentRule"]["Properties"]["State"] == ("ENABLED" if enabled else "DISABLED")
+    assert deployed.resources["PaymentRule"]["Properties"]["State"] == (
+        "ENABLED" if enabled else "DISABLED"
+    )
     if exists:
         assert deployed.resources["SimulatedGatewayUrl"]["Properties"]["AuthType"] == "AWS_IAM"
         statements = deployed.resources["CallerPolicy"]["Properties"]["PolicyDocument"]["Statement"]
@@ -111,7 +137,11 @@ def test_only_the_bus_writes_its_logs(deployed: Stack) -> None:
     (policy,) = deployed.of_type("AWS::Logs::ResourcePolicy").values()
     statements = json.loads(policy["PolicyDocument"]["Fn::Sub"])["Statement"]
     assert Edge("CarRideLogRule", "CarRideEventsLogGroup") in set(edges(deployed))
-    assert {each["Sid"]: each.get("Condition") for each in statements if "logs:PutLogEvents" in each["Action"]} == {
+    assert {
+        each["Sid"]: each.get("Condition")
+        for each in statements
+        if "logs:PutLogEvents" in each["Action"]
+    } == {
         "CatchAllRuleWritesEvents": {"ArnEquals": {"aws:SourceArn": "${CarRideLogRule.Arn}"}},
         "BusWritesErrors": {"StringEquals": {"aws:SourceAccount": "${AWS::AccountId}"}},
     }

@@ -9,10 +9,18 @@ from samtranslator.yaml_helper import yaml_parse
 from infrastructure.rules.house_rules import LOG_GROUP, listed
 from infrastructure.transformed import ROOT, source
 
-KEY: Final = yaml_parse((ROOT / "infrastructure" / "key.yaml").read_text(encoding="utf-8"))["Resources"]["Key"]
+KEY: Final = yaml_parse((ROOT / "infrastructure" / "key.yaml").read_text(encoding="utf-8"))[
+    "Resources"
+]["Key"]
 STATEMENTS: Final = {each["Sid"]: each for each in KEY["Properties"]["KeyPolicy"]["Statement"]}
 USES: Final = {
-    *("kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey", "kms:GenerateDataKeyWithoutPlaintext"),
+    *(
+        "kms:Decrypt",
+        "kms:DescribeKey",
+        "kms:Encrypt",
+        "kms:GenerateDataKey",
+        "kms:GenerateDataKeyWithoutPlaintext",
+    ),
     *("kms:ReEncryptFrom", "kms:ReEncryptTo"),
 }
 """What a service may do with the key."""
@@ -26,7 +34,11 @@ def test_each_service_may_use_the_key_for_this_application_only() -> None:
             actions = set(listed(statement["Action"]))
             assert actions <= USES, sid
             scope = json.dumps(statement.get("Condition", {}))
-            assert "${ApplicationStackName}" in scope or "${AWS::AccountId}" in scope or actions == {"kms:DescribeKey"}
+            assert (
+                "${ApplicationStackName}" in scope
+                or "${AWS::AccountId}" in scope
+                or actions == {"kms:DescribeKey"}
+            )
     services = {str(statement["Principal"].get("Service")) for statement in STATEMENTS.values()}
     for part in ("events.", "delivery.logs.", "logs.${AWS::Region}.", "cloudwatch."):
         assert any(part in service for service in services), part
@@ -41,7 +53,9 @@ def test_rules_reach_the_encrypted_topic_of_partners() -> None:
     # CloudFormation names a topic without a name after its stack and its logical id.
     assert "TopicName" not in source()["Resources"]["PartnersTopic"]["Properties"]
     ((operator, condition),) = statement["Condition"].items()
-    assert (operator, set(condition)) == ("ArnLike", {context}), "another condition would refuse EventBridge"
+    assert (operator, set(condition)) == ("ArnLike", {context}), (
+        "another condition would refuse EventBridge"
+    )
     assert condition[context]["Fn::Sub"].endswith(":${ApplicationStackName}-PartnersTopic-*")
 
 
@@ -53,10 +67,18 @@ def test_the_key_outlives_its_stack_and_is_rotated() -> None:
 
 def test_the_key_policy_covers_every_log_group_and_the_bus() -> None:
     """The policy knows both by name, because the key exists before the stack."""
-    (arn,) = STATEMENTS["LogGroupsKeepLines"]["Condition"]["ArnLike"]["kms:EncryptionContext:aws:logs:arn"]
-    pattern = arn["Fn::Sub"].partition(":log-group:")[2].replace("${ApplicationStackName}", "carride")
+    (arn,) = STATEMENTS["LogGroupsKeepLines"]["Condition"]["ArnLike"][
+        "kms:EncryptionContext:aws:logs:arn"
+    ]
+    pattern = (
+        arn["Fn::Sub"].partition(":log-group:")[2].replace("${ApplicationStackName}", "carride")
+    )
     for name, resource in source()["Resources"].items():
         if resource["Type"] == LOG_GROUP:
-            group = resource["Properties"]["LogGroupName"]["Fn::Sub"].replace("${AWS::StackName}", "carride")
+            group = resource["Properties"]["LogGroupName"]["Fn::Sub"].replace(
+                "${AWS::StackName}", "carride"
+            )
             assert fnmatchcase(group, pattern), name
-    assert source()["Resources"]["CarRideBus"]["Properties"]["Name"] == {"Fn::Sub": "${AWS::StackName}-bus"}
+    assert source()["Resources"]["CarRideBus"]["Properties"]["Name"] == {
+        "Fn::Sub": "${AWS::StackName}-bus"
+    }

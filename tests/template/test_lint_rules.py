@@ -27,11 +27,19 @@ WRONG: Final[list[tuple[str, str, object]]] = [
     # rule, path from the logical id on, and the wrong value there; None removes it
     ("E9101", "PaymentFunction.Properties.LoggingConfig.LogGroup", "/aws/lambda/somewhere"),
     ("E9101", "PaymentLogGroup.Properties.RetentionInDays", None),
-    ("E9103", "PaymentErrorsAlarm.Properties.Dimensions", [{"Name": "FunctionName", "Value": {"Ref": "Other"}}]),
+    (
+        "E9103",
+        "PaymentErrorsAlarm.Properties.Dimensions",
+        [{"Name": "FunctionName", "Value": {"Ref": "Other"}}],
+    ),
     ("E9201", f"{_TARGET}.RetryPolicy", {"Fn::If": ["IsProd", {}, {"Ref": "AWS::NoValue"}]}),
     ("E9201", f"{_TARGET}.DeadLetterConfig", None),
     ("E9201", f"{_TARGET}.DeadLetterConfig.Arn", {"Fn::GetAtt": ["DispatchQueue", "Arn"]}),
-    ("E9301", "PaymentDlqPolicy.Properties.Queues", [{"Ref": "PaymentDlq"}, {"Ref": "DispatchDlq"}]),
+    (
+        "E9301",
+        "PaymentDlqPolicy.Properties.Queues",
+        [{"Ref": "PaymentDlq"}, {"Ref": "DispatchDlq"}],
+    ),
     ("E9301", f"{_DLQ}.0", None),
     ("E9301", f"{_DLQ}.0.Action", ["sqs:SendMessage"]),
     ("E9302", f"{_RULE_DLQ}.0.Condition", None),
@@ -45,7 +53,11 @@ WRONG: Final[list[tuple[str, str, object]]] = [
     ("E9402", "CarTable.Properties.Replicas.0.DeletionProtectionEnabled", False),
     ("E9402", "CarTable.Type", "AWS::DynamoDB::Table"),
     ("E9402", "SimulatedGatewayTable.Metadata", None),
-    ("E9503", "PaymentRole.Properties.ManagedPolicyArns", ["arn:aws:iam::aws:policy/AmazonSQSFullAccess"]),
+    (
+        "E9503",
+        "PaymentRole.Properties.ManagedPolicyArns",
+        ["arn:aws:iam::aws:policy/AmazonSQSFullAccess"],
+    ),
     ("E9503", f"{_ROLE}.Action", ["logs:*"]),
     ("E9503", f"{_ROLE}.Resource", "*"),
     ("E9503", f"{_POLICY}.Action", ["dynamodb:*"]),
@@ -56,7 +68,9 @@ WRONG: Final[list[tuple[str, str, object]]] = [
 def found(resources: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return what the rules find, by rule."""
     house = House(resources)
-    findings = {rule_id: [message for _, message in rule.check(house)] for rule_id, rule in RULES.items()}
+    findings = {
+        rule_id: [message for _, message in rule.check(house)] for rule_id, rule in RULES.items()
+    }
     return {rule_id: messages for rule_id, messages in findings.items() if messages}
 
 
@@ -80,7 +94,9 @@ def test_the_template_keeps_every_rule() -> None:
     assert found(source()["Resources"]) == {}
 
 
-@pytest.mark.parametrize(("rule", "path", "value"), [pytest.param(*case, id=f"{case[0]}-{case[1]}") for case in WRONG])
+@pytest.mark.parametrize(
+    ("rule", "path", "value"), [pytest.param(*case, id=f"{case[0]}-{case[1]}") for case in WRONG]
+)
 def test_what_is_wrong_is_found(rule: str, path: str, value: object) -> None:
     """The rule finds a missing or wrong value."""
     assert rule in found(changed(source()["Resources"], path, value))
@@ -94,7 +110,9 @@ def test_every_rule_is_tried() -> None:
 GUARDS: Final = {"AWS::SQS::QueuePolicy", "AWS::SNS::TopicPolicy", "AWS::CloudWatch::Alarm"}
 
 
-@pytest.mark.parametrize("guard", [name for name, each in source()["Resources"].items() if each["Type"] in GUARDS])
+@pytest.mark.parametrize(
+    "guard", [name for name, each in source()["Resources"].items() if each["Type"] in GUARDS]
+)
 def test_no_guard_can_be_taken_away(guard: str) -> None:
     """Without any alarm or policy, a rule speaks up, a reference leads nowhere, or a metric is not watched."""
     resources = source()["Resources"]
@@ -102,10 +120,16 @@ def test_no_guard_can_be_taken_away(guard: str) -> None:
     assert found(resources) or guard in named(resources) or unwatched(resources)
 
 
-@pytest.mark.parametrize("table", [name for name, each in source()["Resources"].items() if each["Type"] == TABLE])
-@pytest.mark.parametrize("setting", ["TimeToLiveSpecification", "Replicas.0.PointInTimeRecoverySpecification"])
+@pytest.mark.parametrize(
+    "table", [name for name, each in source()["Resources"].items() if each["Type"] == TABLE]
+)
+@pytest.mark.parametrize(
+    "setting", ["TimeToLiveSpecification", "Replicas.0.PointInTimeRecoverySpecification"]
+)
 def test_no_table_can_lose_a_guard(table: str, setting: str) -> None:
     """Without its time to live, or the reason for having none, or without its backups, a rule speaks up."""
     resources = source()["Resources"]
     reason = setting == "TimeToLiveSpecification" and setting not in resources[table]["Properties"]
-    assert found(changed(resources, f"{table}.Metadata" if reason else f"{table}.Properties.{setting}", None))
+    assert found(
+        changed(resources, f"{table}.Metadata" if reason else f"{table}.Properties.{setting}", None)
+    )

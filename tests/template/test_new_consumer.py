@@ -54,11 +54,17 @@ def test_points():
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this project, with its environments, whose tests look at one choice of parameters only."""
     copy = tmp_path_factory.mktemp("projects") / "copied"
-    ignored = (pattern.rstrip("/") for pattern in (ROOT / ".gitignore").read_text(encoding="utf-8").split())
+    ignored = (
+        pattern.rstrip("/") for pattern in (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    )
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", *ignored))
     for environment in ROOT.glob(".venv-*"):
         (copy / environment.name).symlink_to(environment)
-    replace(copy / "tests" / "template" / "stack.py", f"CHOICES: Final = {CHOICES}", "CHOICES: Final = 1")
+    replace(
+        copy / "tests" / "template" / "stack.py",
+        f"CHOICES: Final = {CHOICES}",
+        "CHOICES: Final = 1",
+    )
     return copy
 
 
@@ -68,14 +74,18 @@ def project(copied: Path) -> Path:
     copy = copied.with_name("project")
     shutil.copytree(copied, copy, symlinks=True)
     makefile = (copy / "Makefile").read_text(encoding="utf-8")
-    for line in re.findall(r"^new-consumer:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)[0].splitlines():
+    for line in re.findall(r"^new-consumer:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)[
+        0
+    ].splitlines():
         run(copy, *shlex.split(line.removeprefix("\t@$(PYTHON) ").replace("$(NAME)", NAME)))
     return copy
 
 
 def run(project: Path, *command: str) -> None:
     """Run a module, or a program of this Python's environment, in a copy; it has to succeed."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTEST"))}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTEST"))
+    }
     done = subprocess.run(
         [sys.executable, *command] if command[0] == "-m" else [BIN / command[0], *command[1:]],
         cwd=project,
@@ -110,17 +120,33 @@ def test_the_walkthrough_leads_to_a_consumer_that_passes(project: Path, tmp_path
     shutil.copytree(project, copy, symlinks=True)
     text = (copy / "docs" / "add-a-consumer.md").read_text(encoding="utf-8")
     for block in re.finditer(r"^```(python|diff)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        path = copy / re.findall(r"`([\w/.-]+\.(?:py|yaml))`", text[: block.start()])[-1]  # the file named last
+        # The file named last.
+        path = copy / re.findall(r"`([\w/.-]+\.(?:py|yaml))`", text[: block.start()])[-1]
         if block[1] == "python":
             path.write_text(block[2], encoding="utf-8")
         else:
             lines = block[2].splitlines(keepends=True)
-            replace(path, *("".join(line[1:] or line for line in lines if line[0] != left_out) for left_out in "+-"))
-    (copy / "tests" / "functions" / "test_points.py").write_text(TEST_OF_THE_POINTS, encoding="utf-8")
+            replace(
+                path,
+                *(
+                    "".join(line[1:] or line for line in lines if line[0] != left_out)
+                    for left_out in "+-"
+                ),
+            )
+    (copy / "tests" / "functions" / "test_points.py").write_text(
+        TEST_OF_THE_POINTS, encoding="utf-8"
+    )
     rules = (f"tests/template/test_{name}.py" for name in ("lint_rules", "graph", "deployed"))
     run(copy, *TESTS, "tests/functions/test_points.py", *rules, *OF_THE_TEMPLATE[2:])
     run(copy, "ruff", "check", "--no-cache", f"functions/{NAME}", "ops", "tests/conftest.py")
-    run(copy, "mypy", "--no-incremental", f"functions/{NAME}", f"tests/functions/test_{NAME}.py", "ops")
+    run(
+        copy,
+        "mypy",
+        "--no-incremental",
+        f"functions/{NAME}",
+        f"tests/functions/test_{NAME}.py",
+        "ops",
+    )
 
 
 def test_a_second_consumer_can_follow(copied: Path, tmp_path: Path) -> None:
@@ -132,7 +158,9 @@ def test_a_second_consumer_can_follow(copied: Path, tmp_path: Path) -> None:
         make(name, tmp_path / "project")
         assert len(template.read_text(encoding="utf-8").splitlines()) - before <= LINES
     resources = source(template)["Resources"]
-    model = {name.removeprefix("RideHistory") for name in resources if name.startswith("RideHistory")} - {"Policy"}
+    model = {
+        name.removeprefix("RideHistory") for name in resources if name.startswith("RideHistory")
+    } - {"Policy"}
     for noun in ("LoyaltyPoints", "CityStatistics"):
         assert {name.removeprefix(noun) for name in resources if name.startswith(noun)} == model
 
@@ -146,10 +174,15 @@ def test_a_second_consumer_can_follow(copied: Path, tmp_path: Path) -> None:
         ("YAML", ["null", "true", "yes", "on", "n"]),
         ("PartnersRule", ["partners"]),
         ("ProducerDlq", ["producer"]),
-        ("import", ["json", "assignments", "carride_idempotency", "local", "botocore", "settlement"]),
+        (
+            "import",
+            ["json", "assignments", "carride_idempotency", "local", "botocore", "settlement"],
+        ),
     ],
 )
-def test_a_name_that_cannot_be_used_is_refused(copied: Path, problem: str, names: list[str]) -> None:
+def test_a_name_that_cannot_be_used_is_refused(
+    copied: Path, problem: str, names: list[str]
+) -> None:
     """The error says what is wrong with the name, and nothing is written."""
     before = contents(copied)
     for name in names:

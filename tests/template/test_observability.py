@@ -29,17 +29,32 @@ WATCHED: Final = {
     (observation.EXPIRED, '"dispatch"'),
     (observation.EXPIRED, '"payment"'),
 }
-"""Metrics with an alarm, besides those of every function, queue and consumer, and what they are of."""
+"""Metrics with an alarm, besides those of every function, queue and consumer, and what they are
+of."""
 
 
 def unwatched(resources: Mapping[str, Any]) -> set[tuple[str, str]]:
     """Return the metrics that lack their alarm."""
-    alarms = [each["Properties"] for each in resources.values() if each["Type"] == "AWS::CloudWatch::Alarm"]
+    alarms = [
+        each["Properties"]
+        for each in resources.values()
+        if each["Type"] == "AWS::CloudWatch::Alarm"
+    ]
     texts = [json.dumps(alarm) for alarm in alarms]
-    wanted = WATCHED | {(outcome, f'"{service}"') for outcome in OF_CONSUMERS for service in services(resources)}
-    tables = [name for name, each in resources.items() if each["Type"] == "AWS::DynamoDB::GlobalTable"]
-    wanted |= {("ThrottledRequests", f"TableName = '${{AWS::StackName}}-{name}'") for name in tables}
-    return {(metric, of) for metric, of in wanted if not any(metric in text and of in text for text in texts)}
+    wanted = WATCHED | {
+        (outcome, f'"{service}"') for outcome in OF_CONSUMERS for service in services(resources)
+    }
+    tables = [
+        name for name, each in resources.items() if each["Type"] == "AWS::DynamoDB::GlobalTable"
+    ]
+    wanted |= {
+        ("ThrottledRequests", f"TableName = '${{AWS::StackName}}-{name}'") for name in tables
+    }
+    return {
+        (metric, of)
+        for metric, of in wanted
+        if not any(metric in text and of in text for text in texts)
+    }
 
 
 def services(resources: Mapping[str, Any]) -> set[str]:
@@ -49,23 +64,31 @@ def services(resources: Mapping[str, Any]) -> set[str]:
         for resource in resources.values()
         if resource["Type"] in {"AWS::Serverless::Function", "AWS::Lambda::Function"}
     ]
-    return {each["POWERTOOLS_SERVICE_NAME"] for each in variables if "DEAD_LETTER_QUEUE_URL" in each}
+    return {
+        each["POWERTOOLS_SERVICE_NAME"] for each in variables if "DEAD_LETTER_QUEUE_URL" in each
+    }
 
 
-# ── Alarms ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Alarms ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_whatever_can_go_wrong_is_watched() -> None:
     """Each metric that needs one has an alarm; consumers count under the names of the loops' mapping."""
     resources = source()["Resources"]
     assert unwatched(resources) == set()
-    assert services(resources) == {each["Name"] for each in source()["Mappings"]["Services"].values()}
+    assert services(resources) == {
+        each["Name"] for each in source()["Mappings"]["Services"].values()
+    }
 
 
-def test_only_the_composite_alarms_notify_and_every_alarm_names_its_runbook(deployed: Stack) -> None:
+def test_only_the_composite_alarms_notify_and_every_alarm_names_its_runbook(
+    deployed: Stack,
+) -> None:
     """Composites report beginning and end; each alarm names a page that exists and has the stack's own namespace."""
     for name, function in deployed.functions().items():
-        assert function["Environment"]["Variables"]["POWERTOOLS_METRICS_NAMESPACE"] == NAMESPACE, name
+        assert function["Environment"]["Variables"]["POWERTOOLS_METRICS_NAMESPACE"] == NAMESPACE, (
+            name
+        )
     composites = deployed.of_type("AWS::CloudWatch::CompositeAlarm")
     for name, alarm in (deployed.of_type("AWS::CloudWatch::Alarm") | composites).items():
         actions = [{"Ref": "AlarmTopic"}] if name in composites else None
@@ -73,10 +96,17 @@ def test_only_the_composite_alarms_notify_and_every_alarm_names_its_runbook(depl
         pages = PAGE.findall(json.dumps(alarm["AlarmDescription"]))
         assert pages, name
         assert all((ROOT / page).exists() for page in pages), name
-        assert name in {*composites, "CarRideLatencyAlarm"} or alarm["TreatMissingData"] == "notBreaching", name
+        assert (
+            name in {*composites, "CarRideLatencyAlarm"}
+            or alarm["TreatMissingData"] == "notBreaching"
+        ), name
         for metric in [
             alarm,
-            *(each["MetricStat"]["Metric"] for each in alarm.get("Metrics", ()) if "MetricStat" in each),
+            *(
+                each["MetricStat"]["Metric"]
+                for each in alarm.get("Metrics", ())
+                if "MetricStat" in each
+            ),
         ]:
             if metric.get("MetricName") in OUTCOMES | {"Rejected", "Overdue"}:
                 assert metric["Namespace"] == NAMESPACE, name
@@ -93,7 +123,9 @@ def watched_by(deployed: Stack, composite: str) -> set[str]:
                 inserted = value["Fn::Sub"] if value else ""
         text = text.replace(f"${{{name}}}", inserted)
     # The nested stack gets these names as parameters.
-    text = text.replace("${LatencyAlarm}", "${CarRideLatencyAlarm}").replace("${BusDlqAlarm}", "${CarRideBusDlqAlarm}")
+    text = text.replace("${LatencyAlarm}", "${CarRideLatencyAlarm}").replace(
+        "${BusDlqAlarm}", "${CarRideBusDlqAlarm}"
+    )
     assert re.fullmatch(r'ALARM\("\$\{\w+\}"\)( OR ALARM\("\$\{\w+\}"\))*', text), text
     return set(re.findall(r"\$\{(\w+)\}", text))
 
@@ -101,7 +133,11 @@ def watched_by(deployed: Stack, composite: str) -> set[str]:
 def test_composite_alarms_have_every_alarm_of_their_kind(deployed: Stack) -> None:
     """Somebody is notified of every dead letter, of everything that is stuck, and of every alarm of the API."""
     every = set(deployed.of_type("AWS::CloudWatch::Alarm"))
-    lost = {name for name in every if name.endswith(("DlqAlarm", "UndeliveredAlarm", "LostAlarm", "ExpiredAlarm"))}
+    lost = {
+        name
+        for name in every
+        if name.endswith(("DlqAlarm", "UndeliveredAlarm", "LostAlarm", "ExpiredAlarm"))
+    }
     assert watched_by(deployed, "LostAlarm") == lost
     pipe = {name for name in every if name.startswith("OutboxPipe")} - lost
     stuck = pipe | {"DispatchQueueAlarm", "OverdueAlarm"} | ({"CarRideLatencyAlarm"} & every)
@@ -113,11 +149,15 @@ def test_composite_alarms_have_every_alarm_of_their_kind(deployed: Stack) -> Non
 def test_an_address_can_be_notified() -> None:
     """`AlarmEmail` subscribes an address to the topic; without one, nothing is subscribed."""
     (subscription,) = stack(AlarmEmail="you@example.com").of_type("AWS::SNS::Subscription").values()
-    assert subscription == {"TopicArn": {"Ref": "AlarmTopic"}, "Protocol": "email", "Endpoint": {"Ref": "AlarmEmail"}}
+    assert subscription == {
+        "TopicArn": {"Ref": "AlarmTopic"},
+        "Protocol": "email",
+        "Endpoint": {"Ref": "AlarmEmail"},
+    }
     assert stack().of_type("AWS::SNS::Subscription") == {}
 
 
-# ── Dashboard and queries ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Dashboard and queries ─────────────────────────────────────────────────────────────────────────
 
 
 def test_the_dashboard_shows_every_resource_and_outcome(deployed: Stack) -> None:
@@ -129,14 +169,18 @@ def test_the_dashboard_shows_every_resource_and_outcome(deployed: Stack) -> None
         assert all(re.search(rf"({word})$", name) for name in deployed.of_type(kind)), kind
         for each in word.split("|"):
             assert f"Name=(${{AWS::StackName}} AND {each})" in text
-    asked = set().union(*(re.findall(r"\w+", names) for names in re.findall(r"MetricName=\(([^)]*)\)", text)))
+    asked = set().union(
+        *(re.findall(r"\w+", names) for names in re.findall(r"MetricName=\(([^)]*)\)", text))
+    )
     of_functions = {"Published", "Rejected", "Overdue", "Reconciled", "CarNotHeld", "CarRowSkipped"}
     assert asked >= OUTCOMES | of_functions | {"EmptyFleet", "NoCarAvailable"}
 
 
 def test_saved_queries_are_of_every_function(deployed: Stack) -> None:
     """No query leaves out a consumer."""
-    groups = {function["LoggingConfig"]["LogGroup"]["Ref"] for function in deployed.functions().values()}
+    groups = {
+        function["LoggingConfig"]["LogGroup"]["Ref"] for function in deployed.functions().values()
+    }
     for name, query in deployed.of_type("AWS::Logs::QueryDefinition").items():
         expected = {"CarRideEventsLogGroup"} if name.startswith("Events") else groups
         assert {group["Ref"] for group in query["LogGroupNames"]} == expected, name

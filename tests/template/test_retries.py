@@ -19,7 +19,11 @@ def policy(consumer: str, setting: str) -> Any:
     """Return a setting of the policy in a consumer's handler, or the policy's default."""
     module = CONSUMERS[consumer].replace("-", "_")
     tree = ast.parse((ROOT / "functions" / module / f"{module}.py").read_text(encoding="utf-8"))
-    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and ast.unparse(each.func) == "Policy"]
+    calls = [
+        each
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Call) and ast.unparse(each.func) == "Policy"
+    ]
     given = {keyword.arg: keyword.value for call in calls for keyword in call.keywords}
     return ast.literal_eval(given[setting]) if setting in given else getattr(Policy(), setting)
 
@@ -42,23 +46,41 @@ def test_a_key_has_as_many_attempts_as_its_transport_delivers(consumer: str) -> 
     attempts, (times, _) = policy(consumer, "max_attempts"), deliveries(consumer)
     if f"{consumer}Queue" in RESOURCES:
         # A message is received again when another one of its batch crashes.
-        assert attempts <= times - 2, f"max_attempts of {consumer}'s Policy is not below maxReceiveCount by two"
+        assert attempts <= times - 2, (
+            f"max_attempts of {consumer}'s Policy is not below maxReceiveCount by two"
+        )
     else:
-        assert attempts == times, f"max_attempts of {consumer}'s Policy does not match {consumer}InvokeConfig"
+        assert attempts == times, (
+            f"max_attempts of {consumer}'s Policy does not match {consumer}InvokeConfig"
+        )
 
 
 def test_the_table_of_retries_is_that_of_template_and_handlers() -> None:
     """The table in docs/architecture.md has every limit; each target is tried for EventBridge's longest time."""
-    rules = [each["Properties"] for each in RESOURCES.values() if each["Type"] == "AWS::Events::Rule"]
+    rules = [
+        each["Properties"] for each in RESOURCES.values() if each["Type"] == "AWS::Events::Rule"
+    ]
     for target in (target for rule in rules for target in rule["Targets"]):
-        assert target["RetryPolicy"] == {"MaximumRetryAttempts": 185, "MaximumEventAgeInSeconds": 86_400}
+        assert target["RetryPolicy"] == {
+            "MaximumRetryAttempts": 185,
+            "MaximumEventAgeInSeconds": 86_400,
+        }
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     section = page.split("\n## Retries\n")[1].split("\n## ")[0]
-    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in section.splitlines() if "| `" in line]
+    rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if "| `" in line
+    ]
     for name, tries, *limits in rows:
         (consumer,) = (each for each, service in CONSUMERS.items() if service == name)
         times, queue = deliveries(consumer)
-        wanted = [times, policy(consumer, "max_attempts"), policy(consumer, "conflict_reruns"), queue]
+        wanted = [
+            times,
+            policy(consumer, "max_attempts"),
+            policy(consumer, "conflict_reruns"),
+            queue,
+        ]
         assert (tries, limits) == ("185 times in 24 hours", [str(each) for each in wanted]), name
     assert len(rows) >= 3
     stream = RESOURCES["OutboxPipe"]["Properties"]["SourceParameters"]["DynamoDBStreamParameters"]

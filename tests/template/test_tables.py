@@ -27,11 +27,16 @@ def test_everything_is_kept_as_long_as_the_chosen_preset_says(deployed: Stack) -
     """Archive, logs and functions follow the preset; the defaults of the code are those of the standard one."""
     assert sorted(source()["Parameters"]["Retention"]["AllowedValues"]) == sorted(PRESETS)
     standard = PRESETS[source()["Parameters"]["Retention"]["Default"]]
-    assert (int(standard["WindowDays"]) * DAY, int(standard["OutboxDays"])) == (Policy().window, KEPT.days)
+    assert (int(standard["WindowDays"]) * DAY, int(standard["OutboxDays"])) == (
+        Policy().window,
+        KEPT.days,
+    )
     chosen = PRESETS[deployed.parameters["Retention"]]
     (archive,) = deployed.of_type("AWS::Events::Archive").values()
     assert archive["RetentionDays"] == chosen["ArchiveDays"]
-    assert {each["RetentionInDays"] for each in deployed.of_type("AWS::Logs::LogGroup").values()} == {chosen["LogDays"]}
+    assert {
+        each["RetentionInDays"] for each in deployed.of_type("AWS::Logs::LogGroup").values()
+    } == {chosen["LogDays"]}
     for name, function in deployed.functions().items():
         variables = function["Environment"]["Variables"]
         assert variables["IDEMPOTENCY_WINDOW_DAYS"] == chosen["WindowDays"], name
@@ -41,14 +46,17 @@ def test_everything_is_kept_as_long_as_the_chosen_preset_says(deployed: Stack) -
 def test_tables_scale_in_every_direction_or_have_no_capacity(deployed: Stack) -> None:
     """If provisioned, each table, index and replica scales reads and writes; on demand, nothing costs while idle.
 
-    CloudFormation switches an existing table, to or back from `provisioned`, only with a `SeedCapacity` for each.
+    CloudFormation switches an existing table, to or back from `provisioned`, only with a
+    `SeedCapacity` for each.
     """
     tables = deployed.of_type("AWS::DynamoDB::GlobalTable")
     if deployed.parameters["TableBilling"] == "on-demand":
         assert all(table["BillingMode"] == "PAY_PER_REQUEST" for table in tables.values())
         assert "ProvisionedThroughput" not in json.dumps(tables)
         warm = sum(1 + len(table.get("GlobalSecondaryIndexes", [])) for table in tables.values())
-        assert json.dumps(tables).count("WarmThroughput") == warm * (deployed.parameters["WarmUnits"] != "0")
+        assert json.dumps(tables).count("WarmThroughput") == warm * (
+            deployed.parameters["WarmUnits"] != "0"
+        )
         return
     scaling = {
         "MinCapacity": {"Ref": "MinCapacity"},
@@ -56,19 +64,30 @@ def test_tables_scale_in_every_direction_or_have_no_capacity(deployed: Stack) ->
         "SeedCapacity": {"Ref": "MinCapacity"},
         "TargetTrackingScalingPolicyConfiguration": {"TargetValue": {"Ref": "TargetUtilization"}},
     }
-    writes, reads = {"WriteCapacityAutoScalingSettings": scaling}, {"ReadCapacityAutoScalingSettings": scaling}
+    writes, reads = (
+        {"WriteCapacityAutoScalingSettings": scaling},
+        {"ReadCapacityAutoScalingSettings": scaling},
+    )
     for name, table in tables.items():
         indexes = table.get("GlobalSecondaryIndexes", [])
         assert table["BillingMode"] == "PROVISIONED", name
-        assert all(each["WriteProvisionedThroughputSettings"] == writes for each in [table, *indexes]), name
+        assert all(
+            each["WriteProvisionedThroughputSettings"] == writes for each in [table, *indexes]
+        ), name
         for replica in table["Replicas"]:
             own = replica.get("GlobalSecondaryIndexes", [])
-            assert [index["IndexName"] for index in own] == [index["IndexName"] for index in indexes], name
-            assert all(each["ReadProvisionedThroughputSettings"] == reads for each in [replica, *own]), name
+            assert [index["IndexName"] for index in own] == [
+                index["IndexName"] for index in indexes
+            ], name
+            assert all(
+                each["ReadProvisionedThroughputSettings"] == reads for each in [replica, *own]
+            ), name
 
 
 def test_every_table_is_protected_in_production(deployed: Stack) -> None:
     """In production no replica can be deleted by mistake."""
     for name, table in deployed.of_type("AWS::DynamoDB::GlobalTable").items():
         for replica in table["Replicas"]:
-            assert replica["DeletionProtectionEnabled"] is (deployed.parameters["Stage"] == "prod"), name
+            assert replica["DeletionProtectionEnabled"] is (
+                deployed.parameters["Stage"] == "prod"
+            ), name

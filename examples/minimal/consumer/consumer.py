@@ -19,4 +19,6 @@ consumer: Consumer[dict[str, Any]] = Consumer(
 def handler(event: dict[str, Any], operation: Operation) -> None:
     """Add the point in the transaction that completes the idempotency record."""
     customer = {"customerID": event["detail"]["data"]["customerID"]}
-    operation.write(Update(os.environ["POINTS_TABLE"], customer, "ADD points :one", values={":one": 1}))
+    operation.write(
+        Update(os.environ["POINTS_TABLE"], customer, "ADD points :one", values={":one": 1})
+    )

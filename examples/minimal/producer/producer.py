@@ -19,7 +19,8 @@ def handler(ride: dict[str, Any], _context: object) -> str:
     Raises:
         RuntimeError: the bus refused the event; call again.
     """
-    key = str(uuid.uuid5(uuid.NAMESPACE_URL, f"urn:ride:{ride['orderID']}:completed"))  # derived, never random
+    # Derived, never random.
+    key = str(uuid.uuid5(uuid.NAMESPACE_URL, f"urn:ride:{ride['orderID']}:completed"))
     entry: Any = {
         "EventBusName": os.environ["EVENT_BUS_NAME"],
         "Source": "minimal.rides",

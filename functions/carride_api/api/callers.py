@@ -59,8 +59,9 @@ def require(caller: Caller, action: Action) -> None:
 def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> Caller:
     """Return the caller of a request in payload format 2.0, as API Gateway's authorizer reports it.
 
-    A caller is staff if ``staff_group``, unless it is empty, is a group or scope of its token, or its IAM role. If
-    ``everyone`` is, callers without a name are too; else they are refused with HttpProblemError (403).
+    A caller is staff if ``staff_group``, unless it is empty, is a group or scope of its token, or
+    its IAM role. If ``everyone`` is, callers without a name are too; else they are refused with
+    HttpProblemError (403).
     """
     context = event["requestContext"]
     match context.get("authorizer"):
@@ -75,17 +76,25 @@ def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> 
         case _ if everyone:
             return Caller("anyone", staff=True)
         case _:
-            raise refused(Kind.FORBIDDEN, "the caller has no name: the token has no sub, or the signature no userId")
+            raise refused(
+                Kind.FORBIDDEN,
+                "the caller has no name: the token has no sub, or the signature no userId",
+            )
     return Caller(name, staff=everyone or (staff_group != "" and staff_group in groups))
 
 
 def _groups(claims: Mapping[str, Any]) -> list[str]:
     """Return the groups and scopes of a token. API Gateway writes a list of groups as ``[one two]``.
 
-    Only Cognito's groups are read, because they contain no blanks: "not staff" would become two groups.
+    Only Cognito's groups are read, because they contain no blanks: "not staff" would become two
+    groups.
     """
     groups = claims.get("cognito:groups", "")
-    listed = groups if isinstance(groups, list) else str(groups).removeprefix("[").removesuffix("]").split()
+    listed = (
+        groups
+        if isinstance(groups, list)
+        else str(groups).removeprefix("[").removesuffix("]").split()
+    )
     return [*listed, *str(claims.get("scope", "")).split()]
 
 

@@ -11,7 +11,17 @@ from carride import facts
 from carride import ride as rides
 from carride.decoding import json_name
 from carride.facts import Fact, Reason
-from carride.ride import CURRENCY, CustomerID, OrderID, Passengers, Price, Ride, RideError, Sector, Version
+from carride.ride import (
+    CURRENCY,
+    CustomerID,
+    OrderID,
+    Passengers,
+    Price,
+    Ride,
+    RideError,
+    Sector,
+    Version,
+)
 
 # An entry of a ride's timeline takes half a KB, and DynamoDB refuses items of more than 400 KB.
 MOST_VERSIONS: Final = 100
@@ -35,10 +45,19 @@ class Book(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
     destination: Sector
     passengers: Passengers = 1
     price: Price
-    currency: Annotated[Literal["EUR"], Meta(description="The price's currency: no other is accepted.")] = CURRENCY
+    currency: Annotated[
+        Literal["EUR"], Meta(description="The price's currency: no other is accepted.")
+    ] = CURRENCY
 
 
-class Change(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True, tag_field="action"):
+class Change(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=json_name,
+    forbid_unknown_fields=True,
+    tag_field="action",
+):
     """Change a ride that the client has read at ``version``."""
 
     version: Version

@@ -20,17 +20,33 @@ from carride_idempotency.http import KEY_PATTERN, MEDIA_TYPE, REPLAYED_HEADER
 _JSON: Final = "application/json"
 _SCHEMAS: Final = "#/components/schemas/{name}"
 _EVERY_READ: Final = (Kind.FORBIDDEN, Kind.UNAVAILABLE)
-_BODY: Final = (Kind.INVALID_REQUEST, Kind.TOO_LARGE, Kind.UNSUPPORTED_MEDIA_TYPE, Kind.INVALID_FIELD)
+_BODY: Final = (
+    Kind.INVALID_REQUEST,
+    Kind.TOO_LARGE,
+    Kind.UNSUPPORTED_MEDIA_TYPE,
+    Kind.INVALID_FIELD,
+)
 _EVERY_WRITE: Final = (*_BODY, Kind.FORBIDDEN, Kind.KEY_REUSED, Kind.IN_PROGRESS, Kind.UNAVAILABLE)
-_CHANGE: Final = (Kind.UNKNOWN_RIDE, Kind.STALE_VERSION, Kind.ILLEGAL_TRANSITION, Kind.TOO_MANY_CHANGES)
+_CHANGE: Final = (
+    Kind.UNKNOWN_RIDE,
+    Kind.STALE_VERSION,
+    Kind.ILLEGAL_TRANSITION,
+    Kind.TOO_MANY_CHANGES,
+)
 _STORED: Final = {Kind.INVALID_FIELD, Kind.SIMULATION_RUNNING, *_CHANGE}
 """The refusals that are stored with the key and replayed."""
 _RETRIED: Final = {Kind.IN_PROGRESS, Kind.UNAVAILABLE}
 _RETRY_SECONDS: Final = {"type": "integer", "minimum": 1}
 _HEADERS: Final = {
-    REPLAYED_HEADER: {"description": "Marks a stored answer.", "schema": {"type": "string", "enum": ["true"]}},
+    REPLAYED_HEADER: {
+        "description": "Marks a stored answer.",
+        "schema": {"type": "string", "enum": ["true"]},
+    },
     "Location": {"description": "The path of the ride.", "schema": {"type": "string"}},
-    "Retry-After": {"description": "Seconds to wait before sending the request again.", "schema": _RETRY_SECONDS},
+    "Retry-After": {
+        "description": "Seconds to wait before sending the request again.",
+        "schema": _RETRY_SECONDS,
+    },
 }
 
 
@@ -92,16 +108,28 @@ ROUTES: Final = (
         (*_EVERY_WRITE, Kind.SIMULATION_RUNNING),
         Simulate,
     ),
-    Route("get", "/openapi.json", "describe", "Describe the API", (200, "This document.", dict[str, Any]), ()),
+    Route(
+        "get",
+        "/openapi.json",
+        "describe",
+        "Describe the API",
+        (200, "This document.", dict[str, Any]),
+        (),
+    ),
 )
 
 
 def document() -> dict[str, Any]:
     """Return the document, in JSON's types."""
-    types: list[Any] = [route.answer[2] for route in ROUTES] + [route.body for route in ROUTES if route.body]
+    types: list[Any] = [route.answer[2] for route in ROUTES] + [
+        route.body for route in ROUTES if route.body
+    ]
     _, schemas = msgspec.json.schema_components([*types, Problem, Ride], ref_template=_SCHEMAS)
     for name in ("Booking", "RideView"):
-        schemas[name] = {"title": name, "description": schemas[name]["description"]} | added_to_ride(schemas, name)
+        schemas[name] = {
+            "title": name,
+            "description": schemas[name]["description"],
+        } | added_to_ride(schemas, name)
     paths: dict[str, Any] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method] = _operation(route)
@@ -122,7 +150,9 @@ def document() -> dict[str, Any]:
         "components": {
             "headers": _HEADERS,
             "parameters": _parameters(),
-            "responses": {name: response for route in ROUTES for _, name, response in _problems_of(route)},
+            "responses": {
+                name: response for route in ROUTES for _, name, response in _problems_of(route)
+            },
             "schemas": {name: schemas[name] for name in sorted(schemas)},
         },
     }
@@ -143,7 +173,10 @@ def _operation(route: Route) -> dict[str, Any]:
     if names := (("RideID",) if "{id}" in route.path else ()) + route.query + key:
         operation["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in names]
     if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": _schema(route.body)}}}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {_JSON: {"schema": _schema(route.body)}},
+        }
     status, meaning, body = route.answer
     location = ("Location",) if status == 201 else ()  # noqa: PLR2004 - HTTP's Created
     responses = {str(status): _response(meaning, _JSON, body, _replayed(route) + location)}
@@ -159,7 +192,11 @@ def _problems_of(route: Route) -> Iterator[tuple[int, str, dict[str, Any]]]:
         headers = _replayed(route) if _STORED.intersection(kinds) else ()
         name = ".".join(kinds) + (".replayed" if headers else "")
         headers += ("Retry-After",) if _RETRIED.intersection(kinds) else ()
-        yield status, name, _response(", ".join(f"`{kind}`" for kind in kinds), MEDIA_TYPE, Problem, headers)
+        yield (
+            status,
+            name,
+            _response(", ".join(f"`{kind}`" for kind in kinds), MEDIA_TYPE, Problem, headers),
+        )
 
 
 def _replayed(route: Route) -> tuple[str, ...]:
@@ -167,7 +204,10 @@ def _replayed(route: Route) -> tuple[str, ...]:
 
 
 def _response(meaning: str, media_type: str, body: Any, headers: tuple[str, ...]) -> dict[str, Any]:
-    response: dict[str, Any] = {"description": meaning, "content": {media_type: {"schema": _schema(body)}}}
+    response: dict[str, Any] = {
+        "description": meaning,
+        "content": {media_type: {"schema": _schema(body)}},
+    }
     if headers:
         response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in headers}
     return response
@@ -177,14 +217,26 @@ def _parameters() -> dict[str, Any]:
     key = {"type": "string", "pattern": KEY_PATTERN}
     limit = {**_schema(PageSize), "default": DEFAULT_PAGE}
     parameters = {
-        "IdempotencyKey": ("Idempotency-Key", "header", "Identifies the request, e.g. a new UUID for each.", key, True),
+        "IdempotencyKey": (
+            "Idempotency-Key",
+            "header",
+            "Identifies the request, e.g. a new UUID for each.",
+            key,
+            True,
+        ),
         "RideID": ("id", "path", "The ride's orderID.", _schema(OrderID), True),
         "Customer": ("customer", "query", "The customer.", _schema(CustomerID), True),
         "Limit": ("limit", "query", "The largest number of rides in a page.", limit, False),
         "Next": ("next", "query", "`next` of the previous page.", _schema(PageToken), False),
     }
     return {
-        component: {"name": name, "in": place, "description": description, "schema": schema, "required": required}
+        component: {
+            "name": name,
+            "in": place,
+            "description": description,
+            "schema": schema,
+            "required": required,
+        }
         for component, (name, place, description, schema, required) in parameters.items()
     }
 

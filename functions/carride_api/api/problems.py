@@ -44,8 +44,10 @@ class Kind(StrEnum):
     """A ride was booked with the key, and the answer is no longer stored."""
     IN_PROGRESS = "request-in-progress", 409
     """The same request is being processed: send it again after ``Retry-After`` seconds."""
-    UNAVAILABLE = "unavailable", 503  # the request may have taken effect: send it again with the same key
-    FORBIDDEN = "forbidden", 403, "This is not allowed"  # the caller may not do this, or the stage does not allow it
+    # The request may have taken effect: send it again with the same key.
+    UNAVAILABLE = "unavailable", 503
+    # The caller may not do this, or the stage does not allow it.
+    FORBIDDEN = "forbidden", 403, "This is not allowed"
     SIMULATION_RUNNING = "simulation-running", 409, "Only one simulation runs at a time"
 
 
@@ -60,6 +62,10 @@ class Problem(Struct, frozen=True, kw_only=True, rename=json_name):
     version: int | UnsetType = UNSET  # the ride's current version
 
 
-def refused(kind: Kind, detail: str, *, field: str | None = None, version: int | None = None) -> HttpProblemError:
+def refused(
+    kind: Kind, detail: str, *, field: str | None = None, version: int | None = None
+) -> HttpProblemError:
     """Return the error that answers a request with a problem. ``detail`` describes this case."""
-    return HttpProblemError(kind.status, kind.title_text, detail, type=kind, field=field, version=version)
+    return HttpProblemError(
+        kind.status, kind.title_text, detail, type=kind, field=field, version=version
+    )

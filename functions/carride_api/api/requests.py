@@ -23,8 +23,12 @@ type Event = Mapping[str, Any]  # a request in API Gateway's payload format 2.0
 
 LARGEST_BODY: Final = 16_384  # bytes; ten times the largest valid request
 
-_is_trace: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
-_is_json_type: Final = re.compile(r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE).fullmatch
+_is_trace: Final = re.compile(
+    r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+).fullmatch
+_is_json_type: Final = re.compile(
+    r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE
+).fullmatch
 
 DEFAULT_PAGE: Final = 20
 
@@ -68,8 +72,8 @@ def record_key(request: Request) -> tuple[str, str]:
 def fingerprinted(request: Request) -> object:
     """Return what must be the same under one key, besides the route. The trace of a retry may differ.
 
-    The command stays a Struct, whose defaults are not fingerprinted: a retry that arrives after a deployment has the
-    same fingerprint, although the command has gained an optional field.
+    The command stays a Struct, whose defaults are not fingerprinted: a retry that arrives after a
+    deployment has the same fingerprint, although the command has gained an optional field.
     """
     return [request.command.__struct_config__.tag, request.command]
 
@@ -90,7 +94,9 @@ class Requests(NamedTuple):
                 return Request(event, caller, _change(event, caller))
             case "GET /carrides":
                 query = event.get("queryStringParameters") or {}
-                return Request(event, caller, _shaped(query, ListRides, Kind.INVALID_REQUEST, strict=False))
+                return Request(
+                    event, caller, _shaped(query, ListRides, Kind.INVALID_REQUEST, strict=False)
+                )
             case "GET /carrides/{id}":
                 return Request(event, caller, _path_of(event))
             case "POST /carrides/simulate":
@@ -118,7 +124,10 @@ def _change(event: Event, caller: Caller) -> AnyChange:
 
 def unknown_ride(order_id: str) -> HttpProblemError:
     """Return the error for a ride that does not exist, or that the caller may not see."""
-    return refused(Kind.UNKNOWN_RIDE, f"no ride is known as {order_id!a}, or its first event has not arrived yet")
+    return refused(
+        Kind.UNKNOWN_RIDE,
+        f"no ride is known as {order_id!a}, or its first event has not arrived yet",
+    )
 
 
 def _path_of(event: Event) -> ReadRide:
@@ -133,7 +142,9 @@ def _body_of(event: Event) -> dict[str, Any]:
     text: str = event.get("body") or ""
     content = base64.b64decode(text) if event.get("isBase64Encoded") else text.encode()
     if len(content) > LARGEST_BODY:
-        raise refused(Kind.TOO_LARGE, f"the body has {len(content)} bytes; {LARGEST_BODY} are allowed")
+        raise refused(
+            Kind.TOO_LARGE, f"the body has {len(content)} bytes; {LARGEST_BODY} are allowed"
+        )
     media_type = event["headers"].get("content-type")
     if media_type is not None and not _is_json_type(media_type):
         raise refused(Kind.UNSUPPORTED_MEDIA_TYPE, "send application/json", field="Content-Type")
@@ -146,7 +157,9 @@ def _body_of(event: Event) -> dict[str, Any]:
     return body
 
 
-def _shaped[S: Struct](raw: object, shape: type[S], kind: Kind = Kind.INVALID_FIELD, *, strict: bool = True) -> S:
+def _shaped[S: Struct](
+    raw: object, shape: type[S], kind: Kind = Kind.INVALID_FIELD, *, strict: bool = True
+) -> S:
     try:
         return shaped(raw, shape, strict=strict)
     except FieldError as error:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from api.simulations import Simulate
 
 type StartSimulator = Callable[[str, Mapping[str, Any]], None]
-"""Starts a simulation without waiting for it, given the name of the simulator's function and the request."""
+"""Starts a simulation without waiting for it, given the name of the simulator's function and the
+request."""
 
 _REFUSALS: Final[Mapping[type[rides.RideError], tuple[Kind, str]]] = {
     rides.StaleVersionError: (Kind.STALE_VERSION, "version"),
@@ -73,7 +74,8 @@ class Service:
 
         Raises:
             HttpProblemError: the request is refused.
-            RetryableError: DynamoDB or the simulator did not answer; the client sends the request again.
+            RetryableError: DynamoDB or the simulator did not answer; the client sends the request
+                again.
         """
         try:
             match request.command:
@@ -122,7 +124,9 @@ class Service:
     def _list(self, query: ListRides, request: Request) -> object:
         """List the rides of a customer: all of them for staff, otherwise those that the caller owns."""
         owner = None if request.caller.staff else request.caller.subject
-        return msgspec.to_builtins(self.tables.list_bookings(query.customer, owner, query.limit, query.next))
+        return msgspec.to_builtins(
+            self.tables.list_bookings(query.customer, owner, query.limit, query.next)
+        )
 
     def _read(self, path: ReadRide, request: Request) -> object:
         """Show a ride and what happened to it. Staff may see every ride, other callers their own."""
@@ -136,7 +140,10 @@ class Service:
     def _simulate(self, command: "Simulate", name: str) -> object:
         from api import simulations  # noqa: PLC0415 - most processes start no simulation
 
-        start, function = self.start_simulator or simulations.invoke, self.settings.simulator_function_name
+        start, function = (
+            self.start_simulator or simulations.invoke,
+            self.settings.simulator_function_name,
+        )
         return simulations.start(
             command,
             name,

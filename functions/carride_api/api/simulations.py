@@ -23,7 +23,8 @@ _LONGEST_S: Final = 800  # to publish all events; the simulator may run for 900 
 _LOCK_S: Final = 900  # no other simulation starts for as long as one can run
 _LOCK: Final = Policy(window=_LOCK_S, max_attempts=1_000)
 _MOST_EVENTS: Final = {"local": 31_000, "dev": 3_000, "prod": 0}
-"""The limit of one simulation, by stage. One every 15 minutes makes 288,000 events a day in ``dev``."""
+"""The limit of one simulation, by stage. One every 15 minutes makes 288,000 events a day in
+``dev``."""
 
 
 class Simulate(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True):
@@ -31,9 +32,15 @@ class Simulate(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unkno
 
     mode: Annotated[Mode, Meta(description="Random or predefined rides.")] = Mode.RANDOM
     rides: Annotated[int, Meta(ge=1, le=500, description="By default 10.")] | None = None
-    duration: Annotated[float, Meta(gt=0, le=600, description="Seconds, instead of rides.")] | None = None
-    rate: Annotated[float, Meta(gt=0, le=50, description="Events a second; by default no limit.")] | None = None
-    seed: Annotated[int, Meta(ge=0, le=2**31)] | None = None  # by default derived from the idempotency key
+    duration: (
+        Annotated[float, Meta(gt=0, le=600, description="Seconds, instead of rides.")] | None
+    ) = None
+    rate: (
+        Annotated[float, Meta(gt=0, le=50, description="Events a second; by default no limit.")]
+        | None
+    ) = None
+    # By default derived from the idempotency key.
+    seed: Annotated[int, Meta(ge=0, le=2**31)] | None = None
     duplicates: Share = 0.0
     out_of_order: Share = 0.0
     older: Share = 0.0
@@ -50,8 +57,8 @@ def start(
 ) -> dict[str, Any]:
     """Start a simulation, and return the answer. In the stages other than ``local``, one simulation runs at a time.
 
-    ``name`` identifies the request: a simulation that starts twice under one name publishes copies of the same facts.
-    ``store`` holds the lock.
+    ``name`` identifies the request: a simulation that starts twice under one name publishes copies
+    of the same facts. ``store`` holds the lock.
 
     Raises:
         HttpProblemError: the simulation is too large or too slow, or another one is running.
@@ -84,7 +91,9 @@ def _check(spec: Spec, most: int, now: datetime) -> None:
         field = "rides" if spec.duration is None else "duration"
         raise FieldError(field, f"{events:.0f} events are more than {most}")
     if spec.rate is not None and events / spec.rate > _LONGEST_S:
-        raise FieldError("rate", f"{events} events take {events / spec.rate:.0f} seconds, not {_LONGEST_S}")
+        raise FieldError(
+            "rate", f"{events} events take {events / spec.rate:.0f} seconds, not {_LONGEST_S}"
+        )
 
 
 def _acquire_lock(name: str, store: Store) -> None:
@@ -100,4 +109,6 @@ def _acquire_lock(name: str, store: Store) -> None:
 
 def invoke(function: str, request: Mapping[str, Any]) -> None:
     """Invoke the simulator asynchronously."""
-    lambda_client().invoke(FunctionName=function, InvocationType="Event", Payload=json.dumps(request).encode())
+    lambda_client().invoke(
+        FunctionName=function, InvocationType="Event", Payload=json.dumps(request).encode()
+    )

@@ -16,14 +16,19 @@ from carride.ride import OrderID, Ride
 from carride_idempotency import marshalling
 
 type _Position = tuple[Annotated[datetime, Meta(tz=True)], OrderID]
-"""The end of a page: bookedAt and orderID, without the customer, so that a token reveals no other customer's rides."""
+"""The end of a page: bookedAt and orderID, without the customer, so that a token reveals no other
+customer's rides."""
 
 
 class Page(Struct, frozen=True, kw_only=True):
     """Some of a customer's rides."""
 
-    rides: Annotated[tuple[Booking, ...], Meta(description="Newest first; only rides that the caller may see.")]
-    next: Annotated[str | None, Meta(description="The token of the next page; null on the last page.")]
+    rides: Annotated[
+        tuple[Booking, ...], Meta(description="Newest first; only rides that the caller may see.")
+    ]
+    next: Annotated[
+        str | None, Meta(description="The token of the next page; null on the last page.")
+    ]
 
 
 class RideView(Ride, frozen=True, kw_only=True):
@@ -41,14 +46,18 @@ class Tables(NamedTuple):
 
     def find_booking(self, order_id: str) -> Booking | None:
         """Return a booked ride, read consistently."""
-        answer = self.client.get_item(TableName=self.bookings, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
+        answer = self.client.get_item(
+            TableName=self.bookings, Key={"orderID": {"S": order_id}}, ConsistentRead=True
+        )
         return Booking.read(answer["Item"]) if "Item" in answer else None
 
-    def list_bookings(self, customer_id: str, owner: str | None, limit: int, token: str | None) -> Page:
+    def list_bookings(
+        self, customer_id: str, owner: str | None, limit: int, token: str | None
+    ) -> Page:
         """Return a page of a customer's rides, newest first. The newest rides may still be missing.
 
-        Page and token depend on the rides of ``owner`` alone; None stands for all owners. ``token`` is ``next`` of the
-        previous page; HttpProblemError if it is not.
+        Page and token depend on the rides of ``owner`` alone; None stands for all owners. ``token``
+        is ``next`` of the previous page; HttpProblemError if it is not.
         """
         request: dict[str, Any] = {
             "TableName": self.bookings,
@@ -82,7 +91,8 @@ class Tables(NamedTuple):
         if not found:
             return None
         timeline = timeline_of(found[0])
-        # RideView ignores what the fact adds, and has defaults for fields that are newer than the event.
+        # RideView ignores what the fact adds, and has defaults for fields that are newer than the
+        # event.
         return msgspec.convert({**timeline[-1].data, "timeline": timeline}, RideView)
 
 
@@ -96,5 +106,10 @@ def _position(token: str) -> tuple[str, str]:
         content = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         booked_at, order_id = msgspec.json.decode(content, type=_Position)
         return text(booked_at), order_id
-    except (ValueError, OverflowError) as error:  # not base64, not JSON, not a position, or a time out of range
-        raise refused(Kind.INVALID_REQUEST, "not a token from an earlier page", field="next") from error
+    except (
+        ValueError,
+        OverflowError,
+    ) as error:  # not base64, not JSON, not a position, or a time out of range
+        raise refused(
+            Kind.INVALID_REQUEST, "not a token from an earlier page", field="next"
+        ) from error

@@ -15,8 +15,12 @@ from carride_idempotency import Put, marshalling
 class Booking(Ride, frozen=True, kw_only=True):
     """A ride that was booked through the API."""
 
-    booked_at: Annotated[str, Meta(description="When it was booked, in ISO 8601 and UTC. Sorts as text.")]
-    owner: Annotated[str | None, Meta(description="The subject of the caller who booked it.")] = None
+    booked_at: Annotated[
+        str, Meta(description="When it was booked, in ISO 8601 and UTC. Sorts as text.")
+    ]
+    owner: Annotated[str | None, Meta(description="The subject of the caller who booked it.")] = (
+        None
+    )
 
     @classmethod
     def read(cls, item: Mapping[str, Any]) -> Self:
@@ -32,7 +36,11 @@ def booked(table: str, booking: Booking, now: datetime) -> Put:
 def changed(table: str, seen: Ride, booking: Booking, now: datetime) -> Put:
     """Return the effect that writes a changed ride; it is refused if the ride is not at the version of ``seen``."""
     return Put(
-        table, _item(booking, now), "#version = :seen", names={"#version": "version"}, values={":seen": seen.version}
+        table,
+        _item(booking, now),
+        "#version = :seen",
+        names={"#version": "version"},
+        values={":seen": seen.version},
     )
 
 
@@ -41,5 +49,6 @@ def _item(booking: Booking, now: datetime) -> dict[str, object]:
     fields: dict[str, object] = msgspec.to_builtins(booking)
     if booking.status not in OPEN:
         return fields
-    since = datetime.fromisoformat(booking.booked_at)  # the same after each change, which the index then does not see
+    # The same after each change, which the index then does not see.
+    since = datetime.fromisoformat(booking.booked_at)
     return fields | opened(booking.order_id, since) | {"changedAt": text(now)}

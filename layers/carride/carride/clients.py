@@ -1,6 +1,7 @@
 """The AWS clients of functions, with timeouts shorter than a function's; botocore's default is 60 s.
 
-The publisher's clients make one attempt a call: it repeats calls itself, because it knows the deadline.
+The publisher's clients make one attempt a call: it repeats calls itself, because it knows the
+deadline.
 """
 
 from typing import TYPE_CHECKING, Final, cast

@@ -44,8 +44,8 @@ def ride_consumer(
 ) -> Consumer[RideEvent]:
     """Return a consumer of ride events: each event takes effect once under its idempotency id.
 
-    Its name is part of every key. The policy's window comes from the settings. ``transport`` carries the records, and
-    may be shared with the handler's own requests.
+    Its name is part of every key. The policy's window comes from the settings. ``transport``
+    carries the records, and may be shared with the handler's own requests.
     """
     return wired(
         name,

@@ -12,13 +12,16 @@ CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 _TRIES: Final = 3
 _LONGEST_PAUSE_S: Final = 0.1
 _SERVER_ERROR: Final = 500
-_PASSING: Final = frozenset({"ProvisionedThroughputExceededException", "RequestLimitExceeded", "ThrottlingException"})
+_PASSING: Final = frozenset(
+    {"ProvisionedThroughputExceededException", "RequestLimitExceeded", "ThrottlingException"}
+)
 
 
 class DynamoDB:
     """Requests to DynamoDB in its wire format, each tried up to three times. All of them are safe to repeat.
 
-    The methods raise the transport's errors: `ServiceError` for a refusal, `NoAnswerError` if no try was answered.
+    The methods raise the transport's errors: `ServiceError` for a refusal, `NoAnswerError` if no
+    try was answered.
     """
 
     def __init__(

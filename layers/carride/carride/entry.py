@@ -17,7 +17,9 @@ MOST_ENTRIES: Final = 10  # the largest number of entries in a PutEvents request
 TOO_LARGE: Final = 1_048_576  # bytes. The entries of a PutEvents request must stay below it.
 
 _TIME_BYTES: Final = 14
-_traceparent: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{8})([0-9a-f]{24})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])").fullmatch
+_traceparent: Final = re.compile(
+    r"[0-9a-f]{2}-([0-9a-f]{8})([0-9a-f]{24})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])"
+).fullmatch
 
 
 class BusEntry(Struct, frozen=True, kw_only=True):
@@ -75,7 +77,9 @@ def xray_header(traceparent: str | None) -> str | None:
     return f"Root=1-{epoch}-{unique};Parent={parent};Sampled={int(flags, 16) & 1}"
 
 
-def pack[T](items: Iterable[T], size: Callable[[T], int], *, most: int, below: int) -> list[list[T]]:
+def pack[T](
+    items: Iterable[T], size: Callable[[T], int], *, most: int, below: int
+) -> list[list[T]]:
     """Distribute items in order over batches of at most ``most`` items, whose sizes together stay below ``below``.
 
     An item that is not smaller by itself gets a batch of its own.

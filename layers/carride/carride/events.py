@@ -1,12 +1,13 @@
 """The event contract: how the events of the CarRide bus are written and read. Pure: no I/O, no AWS.
 
-An event is an EventBridge event whose ``detail`` is a CloudEvents 1.0 event in structured JSON. Two of its extensions
-carry the guarantee: ``idempotencyid`` is the same for every copy of a fact, and ``sequence`` numbers the changes of a
-ride, because the bus keeps no order.
+An event is an EventBridge event whose ``detail`` is a CloudEvents 1.0 event in structured JSON. Two
+of its extensions carry the guarantee: ``idempotencyid`` is the same for every copy of a fact, and
+``sequence`` numbers the changes of a ride, because the bus keeps no order.
 
-Readers accept more than writers write: the older envelope ``{"attributes": …, "data": …}``, data as ``data_base64``,
-unknown fields, and events without the attributes that repeat others (``subject``, ``partitionkey``, ``correlationid``).
-They also accept the types in `carride.facts.ALIASES`, whose producers give ids of their own, and ``idempotencyId``.
+Readers accept more than writers write: the older envelope ``{"attributes": …, "data": …}``, data as
+``data_base64``, unknown fields, and events without the attributes that repeat others (``subject``,
+``partitionkey``, ``correlationid``). They also accept the types in `carride.facts.ALIASES`, whose
+producers give ids of their own, and ``idempotencyId``.
 """
 
 import binascii
@@ -30,7 +31,8 @@ SIMULATOR_SOURCE: Final = "acr.com.car-ride-simulator"
 SOURCES: Final = frozenset({SOURCE, SIMULATOR_SOURCE})
 
 NAMESPACE: Final = UUID("e2335e19-0957-596c-8f0a-bc68334f6ed1")
-"""The namespace of idempotency ids: uuid5 of the DNS name car-ride.acr.com. Never change it: every id would change."""
+"""The namespace of idempotency ids: uuid5 of the DNS name car-ride.acr.com. Never change it: every
+id would change."""
 
 _SEQUENCE_DIGITS: Final = 8
 MOST_LEVELS: Final = 64  # how deeply an event may be nested. Code that handles it later recurses.
@@ -90,10 +92,17 @@ class Attributes(Struct, frozen=True, kw_only=True):
     idempotencyid: _DerivedId
     sequence: _Sequence
     partitionkey: Annotated[_Text, Meta(description="The same for all events of a ride.")]
-    correlationid: Annotated[_Text, Meta(description="The same for all events that follow from one request.")]
-    causationid: Annotated[_Text, Meta(description="The id of the event that this one follows from.")] | None = None
+    correlationid: Annotated[
+        _Text, Meta(description="The same for all events that follow from one request.")
+    ]
+    causationid: (
+        Annotated[_Text, Meta(description="The id of the event that this one follows from.")] | None
+    ) = None
     traceparent: _Traceparent | None = None
-    expirytime: Annotated[_Timestamp, Meta(description="When the event is no longer worth processing.")] | None = None
+    expirytime: (
+        Annotated[_Timestamp, Meta(description="When the event is no longer worth processing.")]
+        | None
+    ) = None
 
 
 class RideEvent(Attributes, frozen=True, kw_only=True):
@@ -105,7 +114,8 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
 
     Fingerprint this: a new field with a default leaves the payload of older events unchanged.
     """
-    extensions: Mapping[str, str | int | bool] = {}  # CloudEvents extensions that the contract does not define
+    # CloudEvents extensions that the contract does not define.
+    extensions: Mapping[str, str | int | bool] = {}
 
     @classmethod
     def of(
@@ -121,8 +131,9 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
     ) -> Self:
         """Return the event of a fact. Its ids depend on nothing but the fact.
 
-        It shares the correlation of its cause and, by default, the trace. The names of extensions are lower-case
-        letters and digits. ValueError for a time without a time zone, which no consumer would accept.
+        It shares the correlation of its cause and, by default, the trace. The names of extensions
+        are lower-case letters and digits. ValueError for a time without a time zone, which no
+        consumer would accept.
         """
         if time.utcoffset() is None or (expirytime is not None and expirytime.utcoffset() is None):
             raise ValueError(f"{time} or {expirytime} has no time zone")
@@ -151,7 +162,11 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
             for name in Attributes.__struct_fields__
             if (value := getattr(self, name)) is not None
         }
-        return attributes | dict(self.extensions) | {"data": msgspec.to_builtins(self.data) | dict(self.payload)}
+        return (
+            attributes
+            | dict(self.extensions)
+            | {"data": msgspec.to_builtins(self.data) | dict(self.payload)}
+        )
 
 
 def _repeated(data: Fact) -> dict[str, Any]:
@@ -166,7 +181,11 @@ def _repeated(data: Fact) -> dict[str, Any]:
 
 def _without_defaults(fact: type[Fact], payload: Mapping[str, Any]) -> dict[str, Any]:
     defaults = _defaults(fact)
-    return {name: value for name, value in payload.items() if name not in defaults or value != defaults[name]}
+    return {
+        name: value
+        for name, value in payload.items()
+        if name not in defaults or value != defaults[name]
+    }
 
 
 @cache
@@ -178,7 +197,7 @@ def _defaults(fact: type[Fact]) -> dict[str, Any]:
 _KNOWN: Final = frozenset({*Attributes.__struct_fields__, "data", "data_base64"})
 
 
-# ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class ContractError(FieldError):
@@ -189,7 +208,11 @@ class _OlderAttributes(
     Struct,
     frozen=True,
     kw_only=True,
-    rename={"idempotency_id": "idempotencyId", "event_time": "eventTime", "event_count": "eventCount"},
+    rename={
+        "idempotency_id": "idempotencyId",
+        "event_time": "eventTime",
+        "event_count": "eventCount",
+    },
 ):
     """The attributes of the envelope that producers wrote before CloudEvents."""
 
@@ -222,7 +245,9 @@ def _require_plain(value: object, field: str, levels: int = MOST_LEVELS) -> None
             if type(each) is str and each.isascii():
                 continue  # the shortest way for what most values are
             if not _is_plain(each):
-                raise ContractError(field, f"a {type(each).__name__} in it cannot be written as JSON in UTF-8")
+                raise ContractError(
+                    field, f"a {type(each).__name__} in it cannot be written as JSON in UTF-8"
+                )
             if isinstance(each, dict):
                 below += each.values()
             elif isinstance(each, list):
@@ -273,7 +298,9 @@ def parse_event(event: Mapping[str, Any]) -> RideEvent:
     }
     for name, value in expected.items():
         if (found := getattr(attributes, name)) != value:
-            raise ContractError(name, f"{found!r} contradicts the type or the data, which make it {value!r}")
+            raise ContractError(
+                name, f"{found!r} contradicts the type or the data, which make it {value!r}"
+            )
     return RideEvent(
         **{name: getattr(attributes, name) for name in Attributes.__struct_fields__},
         data=data,
@@ -288,7 +315,9 @@ def parse_event(event: Mapping[str, Any]) -> RideEvent:
 
 def _upgraded(detail: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(detail.get("attributes"), dict):
-        raise ContractError("detail", "has neither a specversion nor the attributes of the older envelope")
+        raise ContractError(
+            "detail", "has neither a specversion nor the attributes of the older envelope"
+        )
     older = _shaped(detail["attributes"], _OlderAttributes, "attributes.")
     time, data = older.event_time, detail.get("data")
     return {
@@ -307,8 +336,8 @@ def _upgraded(detail: dict[str, Any]) -> dict[str, Any]:
 def _adopted(detail: dict[str, Any]) -> dict[str, Any]:
     """Return a detail of another producer with the names and ids of this contract.
 
-    Such a producer gives each fact an id of its own, and may count none of a ride's changes. The fact's id is derived
-    from the producer's, so that it meets no id of this project.
+    Such a producer gives each fact an id of its own, and may count none of a ride's changes. The
+    fact's id is derived from the producer's, so that it meets no id of this project.
     """
     given, data = detail.get("idempotencyid"), _payload_of(detail)
     if not isinstance(given, str) or not given:

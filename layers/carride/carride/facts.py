@@ -8,17 +8,20 @@ from msgspec import Meta
 from carride.ride import CarID, Cents, Ride, Sector
 
 type Reason = Annotated[str, Meta(min_length=1, max_length=200, description="Why, for people.")]
-type PaymentID = Annotated[str, Meta(min_length=1, max_length=64, description="The payment gateway's reference.")]
+type PaymentID = Annotated[
+    str, Meta(min_length=1, max_length=64, description="The payment gateway's reference.")
+]
 
 
 class Fact(Ride, frozen=True, kw_only=True):
     """The ride as it was after something happened to it, and what the fact adds.
 
-    Only a `RideChange` changes the ride. A fact that dispatch, payment or the reconciler adds has the version of the
-    event that it follows from.
+    Only a `RideChange` changes the ride. A fact that dispatch, payment or the reconciler adds has
+    the version of the event that it follows from.
     """
 
-    schema_version: ClassVar[int] = 1  # raise it when readers of the present version could not read the changed data
+    # Raise it when readers of the present version could not read the changed data.
+    schema_version: ClassVar[int] = 1
 
     @classmethod
     def dataschema(cls) -> str:
@@ -110,16 +113,21 @@ class CarRideOverdue(Fact, frozen=True, kw_only=True):
 
     outcome: Annotated[
         Literal["completed", "cancelled"],
-        Meta(description="completed: a car drove the ride, so it is paid. cancelled: car and money are released."),
+        Meta(
+            description="completed: a car drove the ride, so it is paid. cancelled: car and money are released."
+        ),
     ]
 
 
 FACTS: Final[Mapping[str, type[Fact]]] = {
-    fact.__name__: fact for fact in (*RideChange.__subclasses__(), *Fact.__subclasses__()) if fact is not RideChange
+    fact.__name__: fact
+    for fact in (*RideChange.__subclasses__(), *Fact.__subclasses__())
+    if fact is not RideChange
 }
 
 ALIASES: Final[Mapping[str, str]] = {
     f"acme.acr.CarRider{change}Event": f"CarRide{change}"
     for change in ("Created", "Accepted", "Started", "Completed", "Cancelled")
 }
-"""The types of other producers, and what they are called here. The patterns of the consumers' rules list them too."""
+"""The types of other producers, and what they are called here. The patterns of the consumers' rules
+list them too."""

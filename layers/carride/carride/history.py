@@ -1,7 +1,7 @@
 """The timeline of a ride: the entries that ride_history's records keep, one for each event that took effect. No I/O.
 
-An entry is in the record that recognises its event's duplicates, so one write makes both. The index `INDEX` over
-IdempotencyTable has the records of a ride that keep an entry, and no others.
+An entry is in the record that recognises its event's duplicates, so one write makes both. The index
+`INDEX` over IdempotencyTable has the records of a ride that keep an entry, and no others.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,9 @@ The item also counts its effects: more effects than attributes mean that an even
 def kept(event: RideEvent) -> dict[str, object]:
     """Return the attributes that the record of an event keeps."""
     data = msgspec.to_builtins(event.data)
-    entry = TimelineEntry(sequence=int(event.sequence), type=event.type, time=event.time.isoformat(), data=data)
+    entry = TimelineEntry(
+        sequence=int(event.sequence), type=event.type, time=event.time.isoformat(), data=data
+    )
     return {"orderID": event.data.order_id, "entry": msgspec.to_builtins(entry)}
 
 
@@ -64,5 +66,14 @@ def timeline_of(item: Mapping[str, Any]) -> tuple[TimelineEntry, ...]:
 
     A producer may give every event the same sequence: then their times order them.
     """
-    entries = [msgspec.convert(entry, TimelineEntry) for name, entry in item.items() if name.startswith(EVENT_PREFIX)]
-    return tuple(sorted(entries, key=lambda entry: (entry.sequence, datetime.fromisoformat(entry.time), entry.type)))
+    entries = [
+        msgspec.convert(entry, TimelineEntry)
+        for name, entry in item.items()
+        if name.startswith(EVENT_PREFIX)
+    ]
+    return tuple(
+        sorted(
+            entries,
+            key=lambda entry: (entry.sequence, datetime.fromisoformat(entry.time), entry.type),
+        )
+    )

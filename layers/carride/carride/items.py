@@ -1,7 +1,8 @@
 """The writes of a saga's step: the item of the ride and the emitted events, in one transaction.
 
-An item keeps an entry for each event that took effect, and counts them: more effects than entries mean that an event
-took effect twice. State and count also are the item's revision: a write that was decided on an older one is refused.
+An item keeps an entry for each event that took effect, and counts them: more effects than entries
+mean that an event took effect twice. State and count also are the item's revision: a write that was
+decided on an older one is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,8 +56,8 @@ def step(
 ) -> list[Put | Update]:
     """Return the writes by which a decision on an event takes effect in the item of its ride.
 
-    They set ``state`` and ``attributes``, emit ``facts`` in order, and are refused if the item has changed since it was
-    ``seen``. ``is_open`` says whether the ride needs something afterwards.
+    They set ``state`` and ``attributes``, emit ``facts`` in order, and are refused if the item has
+    changed since it was ``seen``. ``is_open`` says whether the ride needs something afterwards.
     """
     condition, unchanged = seen.unchanged()
     entry = {
@@ -66,7 +67,11 @@ def step(
         "emitted": [type(fact).__name__ for fact in facts],
     }
     values: dict[str, object] = {f":{name}": value for name, value in attributes.items()}
-    assignments = ["#state = :state", "#entry = :entry", *(f"{name} = :{name}" for name in attributes)]
+    assignments = [
+        "#state = :state",
+        "#entry = :entry",
+        *(f"{name} = :{name}" for name in attributes),
+    ]
     if is_open:
         since, opening = still_open(event.subject, now)
         assignments.append(since)

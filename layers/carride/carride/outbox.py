@@ -1,11 +1,12 @@
 """The form of an event in the outbox, from which a pipe makes the same event again. Pure: no I/O, no AWS.
 
-A function commits the item in one transaction with the state that the event is about. The table's stream and a pipe
-carry it to the bus. The pipe's input template can only copy strings out of a stream record. So each attribute of the
-event is a string attribute, and the data is binary: the stream writes it as base64, for CloudEvents' ``data_base64``.
+A function commits the item in one transaction with the state that the event is about. The table's
+stream and a pipe carry it to the bus. The pipe's input template can only copy strings out of a
+stream record. So each attribute of the event is a string attribute, and the data is binary: the
+stream writes it as base64, for CloudEvents' ``data_base64``.
 
-AWS does not document what a template does with a missing path. So every path exists: an attribute that the event lacks
-gets a value of the same meaning.
+AWS does not document what a template does with a missing path. So every path exists: an attribute
+that the event lacks gets a value of the same meaning.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -16,25 +17,40 @@ import msgspec
 
 from carride.events import RideEvent, parse_event
 
-KEPT: Final = timedelta(days=7)  # for operators, who can publish it again; the stream keeps it for a day
+# For operators, who can publish it again; the stream keeps it for a day.
+KEPT: Final = timedelta(days=7)
 
-_TEXTS: Final = ("id", "source", "type", "subject", "dataschema", "idempotencyid", "sequence", "partitionkey")
-NEVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)  # the expiry time of an event that does not expire
+_TEXTS: Final = (
+    "id",
+    "source",
+    "type",
+    "subject",
+    "dataschema",
+    "idempotencyid",
+    "sequence",
+    "partitionkey",
+)
+# The expiry time of an event that does not expire.
+NEVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
-def outbox_item(event: RideEvent, *, region: str, now: datetime, kept: timedelta = KEPT) -> dict[str, object]:
+def outbox_item(
+    event: RideEvent, *, region: str, now: datetime, kept: timedelta = KEPT
+) -> dict[str, object]:
     """Return the outbox item of an event, as Python values.
 
-    An item that is written twice is published once: its key is the event's id, and the pipe carries only new items,
-    of its own region. An event without a cause becomes its own cause; without a trace it gets an unsampled one, which
-    all events of its correlation share.
+    An item that is written twice is published once: its key is the event's id, and the pipe carries
+    only new items, of its own region. An event without a cause becomes its own cause; without a
+    trace it gets an unsampled one, which all events of its correlation share.
 
     Raises:
         ContractError: no consumer would accept the event.
         ValueError: the event has extensions, which the pipe's template cannot carry.
     """
     if event.extensions:
-        raise ValueError(f"{event.id} has extensions that the outbox cannot carry: {sorted(event.extensions)}")
+        raise ValueError(
+            f"{event.id} has extensions that the outbox cannot carry: {sorted(event.extensions)}"
+        )
     detail = event.to_detail()
     parse_event({"detail": msgspec.json.decode(msgspec.json.encode(detail))})
     return {name: getattr(event, name) for name in _TEXTS} | {

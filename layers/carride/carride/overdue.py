@@ -1,8 +1,8 @@
 """How long a ride has needed something, and when that is too long. Pure: no I/O, no clock.
 
-An item of a ride has ``openSince`` and ``openShard`` exactly while the ride needs something from the item's owner. The
-index `INDEX` over both holds only open rides, in partitions (shards). An item that the reconciler has dealt with stays
-in a shard of `Stage.RECONCILED` until the ride is settled.
+An item of a ride has ``openSince`` and ``openShard`` exactly while the ride needs something from
+the item's owner. The index `INDEX` over both holds only open rides, in partitions (shards). An item
+that the reconciler has dealt with stays in a shard of `Stage.RECONCILED` until the ride is settled.
 """
 
 from datetime import UTC, datetime, timedelta

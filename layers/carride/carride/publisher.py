@@ -1,7 +1,8 @@
 """Publishes to EventBridge without silent losses: each event is on the bus, in the ProducerDlq, or unsent.
 
-PutEvents answers 200 even if it refused entries. Entries that it refused temporarily are sent again; the others go to
-the dead-letter queue with code and reason. A call without an answer is repeated: consumers recognise a second copy.
+PutEvents answers 200 even if it refused entries. Entries that it refused temporarily are sent
+again; the others go to the dead-letter queue with code and reason. A call without an answer is
+repeated: consumers recognise a second copy.
 """
 
 import binascii
@@ -38,20 +39,25 @@ if TYPE_CHECKING:
     from mypy_boto3_events import EventBridgeClient
     from mypy_boto3_sqs import SQSClient
 
-RETRYABLE: Final = frozenset({"ThrottlingException", "InternalFailure", "InternalException"})  # any other code is final
+# Any other code is final.
+RETRYABLE: Final = frozenset({"ThrottlingException", "InternalFailure", "InternalException"})
 ENTRY_TOO_LARGE: Final = "EntryTooLarge"  # the code of an entry that fits into no PutEvents request
 OUT_OF_TIME: Final = "OutOfTime"  # the code of an entry that there was no time to send
 NO_ANSWER: Final = "NoAnswer"  # the code of an entry that the response leaves out
-MESSAGE_TOO_LARGE: Final = "MessageTooLarge"  # the code of an entry that fits into no SQS message, not even compressed
+# The code of an entry that fits into no SQS message, not even compressed.
+MESSAGE_TOO_LARGE: Final = "MessageTooLarge"
 
-LARGEST_MESSAGE: Final = 1_048_576  # bytes of an SQS message with its attributes, and of a batch of messages
+# Bytes of an SQS message with its attributes, and of a batch of messages.
+LARGEST_MESSAGE: Final = 1_048_576
 GZIP: Final = 31  # zlib's name for the format
 NEEDED_MS: Final = 2 * LONGEST_CALL_MS + 500
-"""Milliseconds that must be left to send entries to the bus: for that call, and for one to the dead-letter queue."""
+"""Milliseconds that must be left to send entries to the bus: for that call, and for one to the
+dead-letter queue."""
 
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 5.0
-_SIGV4A: Final = "v4a"  # botocore's name for Signature Version 4A, whose signatures are valid in every region
+# Botocore's name for Signature Version 4A, whose signatures are valid in every region.
+_SIGV4A: Final = "v4a"
 _SERVER_ERROR: Final = 500
 _TOO_MANY_REQUESTS: Final = 429
 _CONTENT_TOO_LARGE: Final = 413
@@ -60,7 +66,8 @@ _FAILURES: Final = (ClientError, BotoCoreError, ResponseParserError)
 _NO_CONTACT: Final = (HTTPClientError, ConnectionError, ResponseParserError)
 _LONGEST_REASON: Final = 500
 
-type Remaining = Callable[[], float]  # the milliseconds left, as a Lambda context's get_remaining_time_in_millis
+# The milliseconds left, as a Lambda context's get_remaining_time_in_millis.
+type Remaining = Callable[[], float]
 
 
 class Outcome(StrEnum):
@@ -111,7 +118,10 @@ class PublishError(Exception):
         unsent = [receipt for receipt in receipts if receipt.outcome is Outcome.UNSENT]
         bus_errors, queue_errors = (
             ", ".join(sorted(errors))
-            for errors in ({str(receipt.code) for receipt in unsent}, {receipt.queue_error for receipt in unsent})
+            for errors in (
+                {str(receipt.code) for receipt in unsent},
+                {receipt.queue_error for receipt in unsent},
+            )
         )
         super().__init__(
             f"{len(unsent)} of {len(receipts)} entries reached neither the bus ({bus_errors}) nor the dead-letter "
@@ -125,13 +135,15 @@ class Publisher:
     """Publishes entries to one bus.
 
     Args:
-        events: client for EventBridge, which makes one attempt a call and gives up within `LONGEST_CALL_MS`.
+        events: client for EventBridge, which makes one attempt a call and gives up within
+            `LONGEST_CALL_MS`.
         sqs: client for SQS, likewise.
-        endpoint_id: the global endpoint to send entries to, which forwards them to the bus of this name in the healthy
-            region; by default entries go to the bus in the client's region.
+        endpoint_id: the global endpoint to send entries to, which forwards them to the bus of this
+            name in the healthy region; by default entries go to the bus in the client's region.
         producer: the ARN that every entry without resources gets as its resource; by default none.
         max_attempts: how often an entry is sent to the bus, and to the dead-letter queue.
-        sleep, jitter: waits for seconds; a number from 0 to 1, by which each pause is multiplied ("full jitter").
+        sleep, jitter: waits for seconds; a number from 0 to 1, by which each pause is multiplied
+        ("full jitter").
 
     SettingsError is raised if this process cannot sign requests to the global endpoint.
     """
@@ -156,7 +168,9 @@ class Publisher:
                 "needs awscrt. In Lambda, give the function the SigV4aLayer of template.yaml; elsewhere, install "
                 "botocore[crt]. BOTO_DISABLE_CRT must not be true."
             )
-        self._put_events = partial(events.put_events, EndpointId=endpoint_id) if endpoint_id else events.put_events
+        self._put_events = (
+            partial(events.put_events, EndpointId=endpoint_id) if endpoint_id else events.put_events
+        )
         self._sqs = sqs
         self._bus_name = bus_name
         self._dlq_url = dlq_url
@@ -168,8 +182,8 @@ class Publisher:
     def publish(self, entries: Iterable[BusEntry], remaining_ms: Remaining) -> list[Receipt]:
         """Publish entries, and return their receipts in the same order.
 
-        With less than `NEEDED_MS` left, pending entries go to the dead-letter queue instead of the bus. Pass only as
-        many entries as there is time for.
+        With less than `NEEDED_MS` left, pending entries go to the dead-letter queue instead of the
+        bus. Pass only as many entries as there is time for.
 
         Raises:
             PublishError: some entries reached neither the bus nor the dead-letter queue.
@@ -188,13 +202,16 @@ class Publisher:
     def put(self, entries: Iterable[BusEntry], remaining_ms: Remaining) -> list[Receipt]:
         """Publish entries without the dead-letter queue: entries that the bus does not take are unsent."""
         receipts = [
-            Receipt(entry if entry.resources else replace(entry, resources=self._resources)) for entry in entries
+            Receipt(entry if entry.resources else replace(entry, resources=self._resources))
+            for entry in entries
         ]
         for receipt in receipts:
             if receipt.size >= TOO_LARGE:
                 receipt.message = f"{receipt.size} bytes; an entry must stay below {TOO_LARGE}"
                 receipt.code, receipt.retryable = ENTRY_TOO_LARGE, False
-        self._deliver([each for each in receipts if each.size < TOO_LARGE], self._put, remaining_ms, NEEDED_MS)
+        self._deliver(
+            [each for each in receipts if each.size < TOO_LARGE], self._put, remaining_ms, NEEDED_MS
+        )
         return receipts
 
     def _deliver[T: (Receipt, _Message)](
@@ -214,7 +231,9 @@ class Publisher:
         batches = deque(pack(items, lambda item: item.size, most=MOST_ENTRIES, below=TOO_LARGE))
         failed_calls = 0
         while batches:
-            if remaining_ms() < needed_ms or (failed_calls and not self._pause(failed_calls, remaining_ms, needed_ms)):
+            if remaining_ms() < needed_ms or (
+                failed_calls and not self._pause(failed_calls, remaining_ms, needed_ms)
+            ):
                 break
             batch = batches.popleft()
             refusals = send(batch)
@@ -245,17 +264,23 @@ class Publisher:
     def _put(self, batch: list[Receipt]) -> "list[_Refusal | None] | _Refusal":
         """Send one batch to the bus."""
         try:
-            response = self._put_events(Entries=[receipt.entry.to_request(self._bus_name) for receipt in batch])
+            response = self._put_events(
+                Entries=[receipt.entry.to_request(self._bus_name) for receipt in batch]
+            )
         except _FAILURES as error:
             return _refusal(error)
         answers: Sequence[Any] = response.get("Entries") or ()
         if len(answers) != len(batch):
-            return _Refusal(NO_ANSWER, f"{len(answers)} answers for {len(batch)} entries", retryable=True)
+            return _Refusal(
+                NO_ANSWER, f"{len(answers)} answers for {len(batch)} entries", retryable=True
+            )
         refusals: list[_Refusal | None] = []
         for receipt, answer in zip(batch, answers, strict=True):
             receipt.event_id = answer.get("EventId") or None
             code = answer.get("ErrorCode", NO_ANSWER)
-            refusal = _Refusal(code, answer.get("ErrorMessage", ""), retryable=code in RETRYABLE | {NO_ANSWER})
+            refusal = _Refusal(
+                code, answer.get("ErrorMessage", ""), retryable=code in RETRYABLE | {NO_ANSWER}
+            )
             refusals.append(None if receipt.event_id else refusal)
         return refusals
 
@@ -265,7 +290,11 @@ class Publisher:
             response = self._sqs.send_message_batch(
                 QueueUrl=self._dlq_url,
                 Entries=[
-                    {"Id": str(number), "MessageBody": message.body, "MessageAttributes": message.attributes}
+                    {
+                        "Id": str(number),
+                        "MessageBody": message.body,
+                        "MessageAttributes": message.attributes,
+                    }
                     for number, message in enumerate(batch)
                 ],
             )
@@ -273,7 +302,9 @@ class Publisher:
             return _refusal(error)
         refusals: list[_Refusal | None] = [_Refusal(NO_ANSWER, "", retryable=True)] * len(batch)
         for failed in response.get("Failed") or ():
-            refusal = _Refusal(failed["Code"], failed.get("Message", ""), retryable=not failed["SenderFault"])
+            refusal = _Refusal(
+                failed["Code"], failed.get("Message", ""), retryable=not failed["SenderFault"]
+            )
             refusals[int(failed["Id"])] = refusal
         for success in response.get("Successful") or ():
             refusals[int(success["Id"])] = None
@@ -332,7 +363,9 @@ def _message(receipt: Receipt) -> _Message:
         "ERROR_MESSAGE": {"DataType": "String", "StringValue": reason},
         "RETRY_ATTEMPTS": {"DataType": "Number", "StringValue": str(receipt.attempts)},
     }
-    around = sum(len(name) + sum(map(len, attribute.values())) for name, attribute in attributes.items())
+    around = sum(
+        len(name) + sum(map(len, attribute.values())) for name, attribute in attributes.items()
+    )
     body = _body(receipt.entry, LARGEST_MESSAGE - around)
     return _Message(receipt, body, attributes, around + len(body.encode()))
 

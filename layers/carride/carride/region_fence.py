@@ -1,6 +1,7 @@
 """The mark of a fenced region, by which the API knows that it must refuse writes.
 
-It is an item of the region's idempotency table. A setting of the function would not reach a published version.
+It is an item of the region's idempotency table. A setting of the function would not reach a
+published version.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from typing import Final
 from carride.dynamodb import DynamoDB
 
 KNOWN_FOR: Final = timedelta(seconds=5)
-"""How old the answer of `RegionFence.is_up` may be: that long after a fence was put up, a write may still begin."""
+"""How old the answer of `RegionFence.is_up` may be: that long after a fence was put up, a write may
+still begin."""
 
 
 def mark(region: str) -> dict[str, dict[str, str]]:
@@ -21,7 +23,9 @@ def mark(region: str) -> dict[str, dict[str, str]]:
 class RegionFence:
     """Whether a region is fenced, read at most every five seconds."""
 
-    def __init__(self, client: DynamoDB, table: str, region: str, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, client: DynamoDB, table: str, region: str, now: Callable[[], datetime]
+    ) -> None:
         self._client = client
         self._table = table
         self._key = mark(region)
@@ -33,6 +37,8 @@ class RegionFence:
         """Return whether the region is fenced; the transport's errors are raised."""
         now = self._now()
         if self._read is None or not self._read <= now < self._read + KNOWN_FOR:
-            answer = self._client.get_item(TableName=self._table, Key=self._key, ConsistentRead=True)
+            answer = self._client.get_item(
+                TableName=self._table, Key=self._key, ConsistentRead=True
+            )
             self._up, self._read = "Item" in answer, now
         return self._up

@@ -5,8 +5,8 @@ requested ──▶ accepted ──▶ started ──▶ completed
     └─────────────┴───────────┴──────▶ cancelled
 ```
 
-Until it is completed or cancelled, a ride's destination can change too. Each change makes a new `Ride` with the next
-version, and `carride.facts` has a fact for it with the same version.
+Until it is completed or cancelled, a ride's destination can change too. Each change makes a new
+`Ride` with the next version, and `carride.facts` has a fact for it with the same version.
 """
 
 from enum import StrEnum
@@ -20,23 +20,36 @@ from carride.decoding import FieldError, json_name
 # `$` alone also matches before a line break at the end.
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$(?!\n)"
 
-type OrderID = Annotated[str, Meta(pattern=_NAME, description="Identifies the ride, e.g. order_01.")]
-type CustomerID = Annotated[str, Meta(pattern=_NAME, description="Identifies the customer, e.g. customer_a.")]
+type OrderID = Annotated[
+    str, Meta(pattern=_NAME, description="Identifies the ride, e.g. order_01.")
+]
+type CustomerID = Annotated[
+    str, Meta(pattern=_NAME, description="Identifies the customer, e.g. customer_a.")
+]
 type CarID = Annotated[str, Meta(pattern=_NAME, description="Identifies the car, e.g. car_17.")]
-type Sector = Annotated[str, Meta(pattern=_NAME, description="A district of the city, e.g. sector_01.")]
+type Sector = Annotated[
+    str, Meta(pattern=_NAME, description="A district of the city, e.g. sector_01.")
+]
 type Passengers = Annotated[int, Meta(ge=1, le=8, description="The number of passengers.")]
 
 CHEAPEST: Final = 1
 DEAREST: Final = 10_000_000
 """The limits of a price in cents. Zero is not allowed: a payment gateway cannot reserve it."""
 
-type Price = Annotated[int, Meta(ge=CHEAPEST, le=DEAREST, description="The price of the ride in cents.")]
+type Price = Annotated[
+    int, Meta(ge=CHEAPEST, le=DEAREST, description="The price of the ride in cents.")
+]
 type Cents = Annotated[int, Meta(ge=0, le=DEAREST, description="An amount of money in cents.")]
 """Facts may hold a price of zero: archives hold such rides."""
-CURRENCY: Final = "EUR"  # the currency of an event that names none, and the only one that the API accepts
+# The currency of an event that names none, and the only one that the API accepts.
+CURRENCY: Final = "EUR"
 
-type Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="The currency of the price, in ISO 4217.")]
-type Version = Annotated[int, Meta(ge=1, le=99_999_999, description="Counts the changes of the ride, from 1.")]
+type Currency = Annotated[
+    str, Meta(pattern=r"^[A-Z]{3}$(?!\n)", description="The currency of the price, in ISO 4217.")
+]
+type Version = Annotated[
+    int, Meta(ge=1, le=99_999_999, description="Counts the changes of the ride, from 1.")
+]
 
 
 class Status(StrEnum):
@@ -49,13 +62,15 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-OPEN: Final = frozenset({Status.REQUESTED, Status.ACCEPTED, Status.STARTED})  # a ride can still change
+# A ride can still change.
+OPEN: Final = frozenset({Status.REQUESTED, Status.ACCEPTED, Status.STARTED})
 
 
 class Ride(Struct, frozen=True, kw_only=True, rename=json_name):
     """One version of a ride."""
 
-    # Money is a whole number of cents: a store or a stream may change a fraction, and with it the event's fingerprint.
+    # Money is a whole number of cents: a store or a stream may change a fraction, and with it the
+    # event's fingerprint.
     order_id: OrderID
     customer_id: CustomerID
     pickup: Sector
@@ -80,7 +95,9 @@ class IllegalTransitionError(RideError):
     """Raised when the status of the ride does not allow the action."""
 
     def __init__(self, ride: Ride, action: str) -> None:
-        super().__init__(f"{ride.order_id} is {ride.status}: its status does not allow the action {action}")
+        super().__init__(
+            f"{ride.order_id} is {ride.status}: its status does not allow the action {action}"
+        )
 
 
 class StaleVersionError(RideError):
@@ -90,7 +107,9 @@ class StaleVersionError(RideError):
         super().__init__(f"{ride.order_id} is at version {ride.version}, not {seen}: read it again")
 
 
-def request(*, order_id: str, customer_id: str, pickup: str, destination: str, passengers: int, price: int) -> Ride:
+def request(
+    *, order_id: str, customer_id: str, pickup: str, destination: str, passengers: int, price: int
+) -> Ride:
     """Return a new ride; FieldError if it would end where it begins, or the price, in cents, is out of range."""
     _check(pickup, destination, price)
     return Ride(
@@ -108,8 +127,8 @@ def request(*, order_id: str, customer_id: str, pickup: str, destination: str, p
 def accept[R: Ride](ride: R, *, seen: int | None = None) -> R:
     """Return the ride as accepted by the company.
 
-    Like the functions below, it raises StaleVersionError if the ride is not at the version ``seen`` (None: any version)
-    and IllegalTransitionError if the ride's status does not allow the change.
+    Like the functions below, it raises StaleVersionError if the ride is not at the version ``seen``
+    (None: any version) and IllegalTransitionError if the ride's status does not allow the change.
     """
     return _changed(ride, "accept", frozenset({Status.REQUESTED}), seen, status=Status.ACCEPTED)
 
@@ -129,7 +148,9 @@ def cancel[R: Ride](ride: R, *, seen: int | None = None) -> R:
     return _changed(ride, "cancel", OPEN, seen, status=Status.CANCELLED)
 
 
-def change_destination[R: Ride](ride: R, destination: str, price: int, *, seen: int | None = None) -> R:
+def change_destination[R: Ride](
+    ride: R, destination: str, price: int, *, seen: int | None = None
+) -> R:
     """Return the ride with another destination and its new price in cents.
 
     FieldError if the destination is the present one or the pickup, or the price is out of range.
@@ -148,7 +169,9 @@ def _check(pickup: str, destination: str, price: int) -> None:
         raise FieldError("price", f"a ride costs from {CHEAPEST} to {DEAREST} cents, not {price}")
 
 
-def _changed[R: Ride](ride: R, action: str, allowed: frozenset[Status], seen: int | None, **changes: Any) -> R:
+def _changed[R: Ride](
+    ride: R, action: str, allowed: frozenset[Status], seen: int | None, **changes: Any
+) -> R:
     # The version comes first: a decision on an old version is void, whatever the status.
     if seen is not None and seen != ride.version:
         raise StaleVersionError(ride, seen)

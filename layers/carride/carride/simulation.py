@@ -1,7 +1,8 @@
 """Simulated rides, with everything that can go wrong before their events are consumed. Pure.
 
-A ride depends only on the mode, the seed and its own number. Two simulations of one seed agree on the rides that both
-have, so a repeated or a larger simulation only adds copies of known facts, and new rides.
+A ride depends only on the mode, the seed and its own number. Two simulations of one seed agree on
+the rides that both have, so a repeated or a larger simulation only adds copies of known facts, and
+new rides.
 """
 
 import random
@@ -30,9 +31,10 @@ from carride.facts import (
 )
 
 FAULT_EXTENSION: Final = "simulatedfault"
-"""The CloudEvents extension that names a fault to inject into the event's consumers, as in ``crash``, or into one of
-them, as in ``crash@payment``. Deployed consumers ignore it."""
-STALLED_LEASE_S: Final = 2.0  # the lease of a stalled attempt: enough to reach the end of its handler
+"""The CloudEvents extension that names a fault to inject into the event's consumers, as in
+``crash``, or into one of them, as in ``crash@payment``. Deployed consumers ignore it."""
+# The lease of a stalled attempt: enough to reach the end of its handler.
+STALLED_LEASE_S: Final = 2.0
 
 
 class Fault(StrEnum):
@@ -43,15 +45,18 @@ class Fault(StrEnum):
     POISON = "poison"  # every run raises
     SLOW = "slow"  # the first run takes longer
     LOSE_ANSWER = "lose-answer"  # the first run commits, and gets no answer to it
-    STALL = "stall"  # the first run gets a short lease, and stops before its commit until it has been taken over
+    # The first run gets a short lease, and stops before its commit until it has been taken over.
+    STALL = "stall"
 
 
-BLOCKS: Final = 8  # the city is a square of this many sectors a side, numbered by rows: sector_01 to sector_64
+# The city is a square of this many sectors a side, numbered by rows: sector_01 to sector_64.
+BLOCKS: Final = 8
 
 _BASE_FARE: Final = 300  # cents
 _FARE_PER_SECTOR: Final = 125
 _CANCELLED: Final = 0.1
-_REDIRECTED: Final = 0.1  # of the driven rides: their destination, and so their price, changes on the way
+# Of the driven rides: their destination, and so their price, changes on the way.
+_REDIRECTED: Final = 0.1
 _REASONS: Final = ("changed plans", "waited too long", "found another way")
 _CUSTOMERS: Final = 400
 _GROUP_SIZES: Final = (1, 1, 1, 2, 2, 3, 4)
@@ -89,8 +94,10 @@ class Spec(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
 
     mode: Mode = Mode.RANDOM
     rides: Annotated[int, Meta(ge=1, le=MOST_RIDES)] | None = None
-    duration: Annotated[float, Meta(gt=0, le=86_400)] | None = None  # seconds to fill with rides at the ``rate``
-    rate: Annotated[float, Meta(gt=0, le=10_000)] | None = None  # events a second; else as fast as the bus takes them
+    # Seconds to fill with rides at the ``rate``.
+    duration: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    # Events a second; else as fast as the bus takes them.
+    rate: Annotated[float, Meta(gt=0, le=10_000)] | None = None
     seed: Annotated[int, Meta(ge=0, le=2**31)] = 0
     duplicates: Share = 0.0  # facts that are published twice
     out_of_order: Share = 0.0  # rides in which one event overtakes the one before it
@@ -157,8 +164,8 @@ class Simulation:
     """The entries of a simulation, which follow from its spec and the present, when the last event has just happened.
 
     Raises:
-        FieldError: the spec has two ends or none, or asks for more late and faulty facts than there are, or the year
-            is impossible.
+        FieldError: the spec has two ends or none, or asks for more late and faulty facts than there
+            are, or the year is impossible.
     """
 
     def __init__(self, spec: Spec, time: datetime) -> None:
@@ -167,7 +174,9 @@ class Simulation:
         self._spec = spec
         self._time = time
         self._lives = _lives(spec)
-        self._facts = [(ride, step) for ride, facts in enumerate(self._lives) for step in range(len(facts))]
+        self._facts = [
+            (ride, step) for ride, facts in enumerate(self._lives) for step in range(len(facts))
+        ]
         self._marks = self._choose_marks()
         self._slots = self._arrange()
 
@@ -210,7 +219,10 @@ class Simulation:
         spec = self._spec
         rides = len(self._lives)
         chance = _chance(spec.seed, "order")
-        happened = {(ride, step): ride + step * _BETWEEN_EVENTS + chance.random() for ride, step in self._facts}
+        happened = {
+            (ride, step): ride + step * _BETWEEN_EVENTS + chance.random()
+            for ride, step in self._facts
+        }
         overtaking = {}
         for ride in chance.sample(range(rides), round(spec.out_of_order * rides)):
             step = chance.randrange(1, len(self._lives[ride]))
@@ -253,13 +265,18 @@ def _lives(spec: Spec) -> list[list[Fact]]:
     """Return the facts of each ride, for ``rides`` rides or as many as fill the duration."""
     spec.check_end()
     listed, seed = spec.mode is Mode.PREDEFINED, spec.seed
-    begun = (predefined(seed, number) if listed else life(seed, f"{number:05d}") for number in count())
+    begun = (
+        predefined(seed, number) if listed else life(seed, f"{number:05d}") for number in count()
+    )
     if spec.duration is None or spec.rate is None:
         return list(islice(begun, _DEFAULT_RIDES if spec.rides is None else spec.rides))
     wanted = spec.duration * spec.rate
     lives: list[list[Fact]] = []
     facts = 0
-    while facts + round(spec.duplicates * facts) + _amount(spec.malformed, facts) < wanted or not lives:
+    while (
+        facts + round(spec.duplicates * facts) + _amount(spec.malformed, facts) < wanted
+        or not lives
+    ):
         if len(lives) == MOST_RIDES:
             raise FieldError("duration", f"takes more than {MOST_RIDES:,} rides at this rate")
         lives.append(next(begun))
@@ -275,14 +292,21 @@ def life(seed: int, name: str) -> list[Fact]:
     """Return the facts of one ride, which is completed, redirected and completed, or cancelled."""
     chance = _chance(seed, name)
     pickup, destination = chance.sample(range(BLOCKS * BLOCKS), 2)
-    customer, passengers = f"customer_{chance.randrange(1, _CUSTOMERS):03d}", chance.choice(_GROUP_SIZES)
+    customer, passengers = (
+        f"customer_{chance.randrange(1, _CUSTOMERS):03d}",
+        chance.choice(_GROUP_SIZES),
+    )
     story: _Story = _DRIVEN
     if chance.random() < _CANCELLED:
         story = ("accept", chance.choice(_REASONS))
     elif chance.random() < _REDIRECTED:
-        elsewhere = chance.choice([place for place in range(BLOCKS * BLOCKS) if place not in {pickup, destination}])
+        elsewhere = chance.choice(
+            [place for place in range(BLOCKS * BLOCKS) if place not in {pickup, destination}]
+        )
         story = ("accept", "start", elsewhere, "complete")
-    return _happened(f"order_{seed}_{name}", Script(customer, pickup, destination, passengers, story))
+    return _happened(
+        f"order_{seed}_{name}", Script(customer, pickup, destination, passengers, story)
+    )
 
 
 def predefined(seed: int, number: int) -> list[Fact]:
@@ -330,7 +354,8 @@ def fare(pickup: int, destination: int) -> int:
 
 
 type _Story = tuple[str | int, ...]
-"""The changes after the booking: accept, start, complete, the reason of a cancellation, or the new destination."""
+"""The changes after the booking: accept, start, complete, the reason of a cancellation, or the new
+destination."""
 
 
 class Script(NamedTuple):
@@ -376,7 +401,9 @@ def to_event(
     if not earlier:
         return event
     cause = earlier[-1]
-    return replace(event, causationid=idempotency_id(cause.order_id, type(cause).__name__, cause.version))
+    return replace(
+        event, causationid=idempotency_id(cause.order_id, type(cause).__name__, cause.version)
+    )
 
 
 def older_envelope(event: RideEvent) -> dict[str, Any]:

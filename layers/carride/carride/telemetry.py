@@ -22,7 +22,8 @@ DELIVERY: Final = "delivery"  # the message of a delivery's log line
 NAMESPACE: Final = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "CarRide")
 """The namespace of the metrics in CloudWatch."""
 
-logger: Final = Logger()  # writes JSON with the service's name; POWERTOOLS_SERVICE_NAME and LOG_LEVEL configure it
+# Writes JSON with the service's name; POWERTOOLS_SERVICE_NAME and LOG_LEVEL configure it.
+logger: Final = Logger()
 
 # What no line shows, and each would cost: https://docs.python.org/3/howto/logging.html#optimization
 logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
@@ -52,14 +53,19 @@ def labels(event: "RideEvent") -> Mapping[str, str]:
 def observe(observation: "Observation") -> None:
     """Log a delivery, and count it in a metric that is named after its outcome. Above level INFO it is only counted.
 
-    The consumer is the metric's only dimension, because CloudWatch bills each combination of dimensions. Both are one
-    line, which has the logger's fields but is not written by it: that would take a fifth of a duplicate's CPU time.
+    The consumer is the metric's only dimension, because CloudWatch bills each combination of
+    dimensions. Both are one line, which has the logger's fields but is not written by it: that
+    would take a fifth of a duplicate's CPU time.
     """
     line: dict[str, object] = {}
     if logger.log_level <= logging.INFO:
         fields = observation._asdict()
         fields |= fields.pop("labels")
-        line = {"level": "INFO", "message": DELIVERY, "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds")}
+        line = {
+            "level": "INFO",
+            "message": DELIVERY,
+            "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        }
         line |= {name: value for name, value in fields.items() if value is not None}
         if observation.key is not None:
             line["idempotencyid"] = observation.key.partition("#")[2]

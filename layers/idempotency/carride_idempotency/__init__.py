@@ -3,20 +3,46 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# One name a line would take four times the space.
-# fmt: off
-# isort: off
 if TYPE_CHECKING:
     from carride_idempotency.concurrency import Concurrency
-    from carride_idempotency.consumer import BatchHandler, BatchResponse, Consumer, EventHandler, EventResponse, release, settle
+    from carride_idempotency.consumer import (
+        BatchHandler,
+        BatchResponse,
+        Consumer,
+        EventHandler,
+        EventResponse,
+        release,
+        settle,
+    )
     from carride_idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
     from carride_idempotency.effects import Check, Delete, Keep, Put, Update
     from carride_idempotency.errors import (
-        BatchFailedError, BeyondWindowError, BusyError, ConfigurationError, ContentionError, CorruptRecordError,
-        EffectConflictError, EffectsRejectedError, IdempotencyError, KeyExpressionError, LostLeaseError,
-        MissingKeyError, NotDoneError, OutOfTimeError, PayloadMismatchError, PermanentError, QuarantinedError,
-        ResultOmittedError, RetryableError, RetryLaterError, StoreError, StoreRefusedError, StoreUnavailableError,
-        UndecodableResultError, UnfinishedWorkError, UnknownOutcomeError,
+        BatchFailedError,
+        BeyondWindowError,
+        BusyError,
+        ConfigurationError,
+        ContentionError,
+        CorruptRecordError,
+        EffectConflictError,
+        EffectsRejectedError,
+        IdempotencyError,
+        KeyExpressionError,
+        LostLeaseError,
+        MissingKeyError,
+        NotDoneError,
+        OutOfTimeError,
+        PayloadMismatchError,
+        PermanentError,
+        QuarantinedError,
+        ResultOmittedError,
+        RetryableError,
+        RetryLaterError,
+        StoreError,
+        StoreRefusedError,
+        StoreUnavailableError,
+        UndecodableResultError,
+        UnfinishedWorkError,
+        UnknownOutcomeError,
     )
     from carride_idempotency.externals import CANNOT_TELL, NOT_DONE, Done
     from carride_idempotency.http import HttpHandler, HttpProblemError, idempotency_key
@@ -26,26 +52,90 @@ if TYPE_CHECKING:
     from carride_idempotency.operation import Operation
     from carride_idempotency.policy import Policy
     from carride_idempotency.record import Record
-    from carride_idempotency.sources import DYNAMODB_STREAM, EVENTBRIDGE, KAFKA, KINESIS, SNS, SNS_IN_SQS, SQS, Source
+    from carride_idempotency.sources import (
+        DYNAMODB_STREAM,
+        EVENTBRIDGE,
+        KAFKA,
+        KINESIS,
+        SNS,
+        SNS_IN_SQS,
+        SQS,
+        Source,
+    )
     from carride_idempotency.stores.dynamodb import DynamoDBStore
     from carride_idempotency.stores.factory import open_store
     from carride_idempotency.stores.memory import MemoryStore
     from carride_idempotency.stores.valkey import ValkeyStore
 
 __all__ = [
-    "CANNOT_TELL", "DYNAMODB_STREAM", "EVENTBRIDGE", "KAFKA", "KINESIS", "NOT_DONE", "SNS", "SNS_IN_SQS", "SQS",
-    "TRANSPORT_ID", "BatchFailedError", "BatchHandler", "BatchResponse", "BeyondWindowError", "BusyError", "Check",
-    "Concurrency", "ConfigurationError", "Consumer", "ContentionError", "CorruptRecordError", "DeadLetter",
-    "DeadLetterError", "Delete", "Done", "DynamoDBStore", "EffectConflictError", "EffectsRejectedError", "EventHandler",
-    "EventResponse", "HttpHandler", "HttpProblemError", "IdempotencyError", "Keep", "KeyExpressionError",
-    "LambdaContext", "LostLeaseError", "MemoryStore", "MissingKeyError", "NotDoneError", "Observation", "Operation",
-    "OutOfTimeError", "PayloadMismatchError", "PermanentError", "Policy", "Put", "QuarantinedError", "Record",
-    "ResultOmittedError", "RetryLaterError", "RetryableError", "Source", "SqsDeadLetters", "StoreError",
-    "StoreRefusedError", "StoreUnavailableError", "UndecodableResultError", "UnfinishedWorkError",
-    "UnknownOutcomeError", "Update", "ValkeyStore", "idempotency_key", "lambda_deadline", "open_store", "release",
+    "CANNOT_TELL",
+    "DYNAMODB_STREAM",
+    "EVENTBRIDGE",
+    "KAFKA",
+    "KINESIS",
+    "NOT_DONE",
+    "SNS",
+    "SNS_IN_SQS",
+    "SQS",
+    "TRANSPORT_ID",
+    "BatchFailedError",
+    "BatchHandler",
+    "BatchResponse",
+    "BeyondWindowError",
+    "BusyError",
+    "Check",
+    "Concurrency",
+    "ConfigurationError",
+    "Consumer",
+    "ContentionError",
+    "CorruptRecordError",
+    "DeadLetter",
+    "DeadLetterError",
+    "Delete",
+    "Done",
+    "DynamoDBStore",
+    "EffectConflictError",
+    "EffectsRejectedError",
+    "EventHandler",
+    "EventResponse",
+    "HttpHandler",
+    "HttpProblemError",
+    "IdempotencyError",
+    "Keep",
+    "KeyExpressionError",
+    "LambdaContext",
+    "LostLeaseError",
+    "MemoryStore",
+    "MissingKeyError",
+    "NotDoneError",
+    "Observation",
+    "Operation",
+    "OutOfTimeError",
+    "PayloadMismatchError",
+    "PermanentError",
+    "Policy",
+    "Put",
+    "QuarantinedError",
+    "Record",
+    "ResultOmittedError",
+    "RetryLaterError",
+    "RetryableError",
+    "Source",
+    "SqsDeadLetters",
+    "StoreError",
+    "StoreRefusedError",
+    "StoreUnavailableError",
+    "UndecodableResultError",
+    "UnfinishedWorkError",
+    "UnknownOutcomeError",
+    "Update",
+    "ValkeyStore",
+    "idempotency_key",
+    "lambda_deadline",
+    "open_store",
+    "release",
     "settle",
 ]
-# fmt: on
 
 _MODULES = {
     "concurrency": "Concurrency",
@@ -72,7 +162,9 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that a cold start pays only for what its function uses."""
     if name in __all__:
-        module = next((module for module, exports in _MODULES.items() if name in exports.split()), "errors")
+        module = next(
+            (module for module, exports in _MODULES.items() if name in exports.split()), "errors"
+        )
         value = globals()[name] = getattr(import_module(f"carride_idempotency.{module}"), name)
         return value
     raise AttributeError(f"module 'carride_idempotency' has no attribute {name!r}")

@@ -20,7 +20,8 @@ class Job[E](NamedTuple):
     """One record of a batch."""
 
     lane: str | None
-    """Jobs of one lane (a FIFO group, or one key) run one after another; None is a lane of its own."""
+    """Jobs of one lane (a FIFO group, or one key) run one after another; None is a lane of its
+    own."""
     message: Message[E] | Exception | None
     """None if the record was dead-lettered; an exception if it could not be read."""
 
@@ -56,9 +57,10 @@ class Pace:
 class Batch[E]:
     """The records of one batch.
 
-    A failure stops its lane: of equal keys the first does the work, and the others share its outcome. A record is a
-    suspect if its last attempt crashed. Suspects run last, when no other record is running, in the smallest groups that
-    the time left allows. On its last attempt a suspect runs alone, so that no other record's crash quarantines it.
+    A failure stops its lane: of equal keys the first does the work, and the others share its
+    outcome. A record is a suspect if its last attempt crashed. Suspects run last, when no other
+    record is running, in the smallest groups that the time left allows. On its last attempt a
+    suspect runs alone, so that no other record's crash quarantines it.
     """
 
     def __init__(
@@ -76,7 +78,8 @@ class Batch[E]:
         self._jobs = [self._job(raw) for raw in records]
         self._ended_before = pace.ended
         self._suspects: list[tuple[int, list[int]]] = []
-        """The number of each crashed attempt, and the lane of positions that its next attempt begins."""
+        """The number of each crashed attempt, and the lane of positions that its next attempt
+        begins."""
         self._failures: dict[int, Exception | None] = {}
 
     def run(self) -> dict[int, Exception | None]:
@@ -96,14 +99,17 @@ class Batch[E]:
         try:
             group = source.group(raw)
             lane = None if group is None else f"group {group}"
-            message = self._handler.read(raw, self._invocation, source.message_id(raw), postpones=True)
+            message = self._handler.read(
+                raw, self._invocation, source.message_id(raw), postpones=True
+            )
         except Exception as error:  # noqa: BLE001 - the record's own job raises it
             return Job(lane, error)
         return Job(message.delivery.key if message and lane is None else lane, message)
 
     def _run_lanes(self, lanes: list[list[int]], *, postpones: bool) -> None:
         self._runner.concurrency.run_all(
-            [partial(self._run_lane, lane, postpones) for lane in lanes], self._runner.policy.concurrency
+            [partial(self._run_lane, lane, postpones) for lane in lanes],
+            self._runner.policy.concurrency,
         )
 
     def _run_lane(self, lane: list[int], postpones: bool) -> None:
@@ -132,7 +138,11 @@ class Batch[E]:
         if not postpones:
             message = message._replace(delivery=message.delivery._replace(postpones=False))
         answer = self._handler.run(message)
-        return answer.record.attempt if answer.outcome == POSTPONED and answer.record is not None else None
+        return (
+            answer.record.attempt
+            if answer.outcome == POSTPONED and answer.record is not None
+            else None
+        )
 
     def _has_time(self) -> bool:
         """Whether a job may start. Until a run has ended all may: otherwise one slow record could stop a queue."""

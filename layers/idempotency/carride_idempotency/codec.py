@@ -1,13 +1,15 @@
 """Encodes results as text, and decodes them to equal values.
 
-A JSON value is stored as itself, any other value as ``{"$": [tag, content]}``. A dictionary with the key ``$``, or with
-keys that are not strings, is stored as a tagged list of pairs, so no value looks like a tag. Dataclasses, msgspec
-Structs, pydantic models, named tuples and enums are stored with their class's name. It is looked up only among the
-loaded modules: a record can never make a process import a module.
+A JSON value is stored as itself, any other value as ``{"$": [tag, content]}``. A dictionary with
+the key ``$``, or with keys that are not strings, is stored as a tagged list of pairs, so no value
+looks like a tag. Dataclasses, msgspec Structs, pydantic models, named tuples and enums are stored
+with their class's name. It is looked up only among the loaded modules: a record can never make a
+process import a module.
 
-Classes change while records live. A stored field comes back as it was: ``__post_init__`` and validators do not run
-again, because a second run could change or refuse what the first one made. A field that the class has gained gets its
-default. Anything that no longer fits raises `UndecodableResultError`.
+Classes change while records live. A stored field comes back as it was: ``__post_init__`` and
+validators do not run again, because a second run could change or refuse what the first one made. A
+field that the class has gained gets its default. Anything that no longer fits raises
+`UndecodableResultError`.
 """
 
 import base64
@@ -26,7 +28,9 @@ from carride_idempotency.errors import UndecodableResultError, describe
 from carride_idempotency.fingerprint import Field, fields_of
 
 _TAG: Final = "$"
-_dump = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False).encode
+_dump = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False
+).encode
 _load = json.JSONDecoder().decode
 
 
@@ -38,7 +42,8 @@ def encode(value: object) -> str:
     """Return ``value`` as text that `decode` turns into an equal value of the same type.
 
     Raises:
-        UnencodableResultError: a value cannot be rebuilt, is nested too deeply, or raises when it is read.
+        UnencodableResultError: a value cannot be rebuilt, is nested too deeply, or raises when it
+            is read.
     """
     try:
         text = _dump(_pack(value))
@@ -47,7 +52,9 @@ def encode(value: object) -> str:
     except UnencodableResultError:
         raise
     except RecursionError as error:
-        raise UnencodableResultError("the value is nested too deeply, or contains itself") from error
+        raise UnencodableResultError(
+            "the value is nested too deeply, or contains itself"
+        ) from error
     except Exception as error:  # raised by the code of the value's own class
         raise UnencodableResultError(describe(error)) from error
     return text
@@ -57,17 +64,20 @@ def decode(text: str) -> Any:
     """Return the value that was encoded.
 
     Raises:
-        UndecodableResultError: its class is not loaded or has changed too much, or the text is damaged.
+        UndecodableResultError: its class is not loaded or has changed too much, or the text is
+            damaged.
     """
     try:
         return _unpack(_load(text))
     except UndecodableResultError:
         raise
     except Exception as error:  # raised by the code of the value's own class
-        raise UndecodableResultError(f"the stored result cannot be rebuilt: {describe(error)}") from error
+        raise UndecodableResultError(
+            f"the stored result cannot be rebuilt: {describe(error)}"
+        ) from error
 
 
-# ── Values to JSON ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Values to JSON ────────────────────────────────────────────────────────────────────────────────
 
 
 def _pack(value: Any) -> Any:
@@ -101,14 +111,17 @@ def _pack_all(values: Iterable[Any]) -> list[Any]:
 
 
 def _pack_sorted(values: Iterable[Any]) -> list[Any]:
-    return sorted(_pack_all(values), key=_dump)  # the same text in every process, whatever its hash seed
+    # The same text in every process, whatever its hash seed.
+    return sorted(_pack_all(values), key=_dump)
 
 
 def _pack_instance(value: Any) -> list[Any]:
     kind: Any = type(value)
     name = f"{kind.__module__}:{kind.__qualname__}"
     if _find_class(name) is not kind:
-        raise UnencodableResultError(f"{name} cannot be found by its name, so a value of it could not be rebuilt")
+        raise UnencodableResultError(
+            f"{name} cannot be found by its name, so a value of it could not be rebuilt"
+        )
     if isinstance(value, Enum):
         return ["enum", name, _pack(value.value)]
     if _is_named_tuple(kind):
@@ -125,7 +138,7 @@ def _pack_instance(value: Any) -> list[Any]:
     return ["fields", name, {field: _pack(getattr(value, field)) for field in fields}]
 
 
-# ── JSON to values ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── JSON to values ────────────────────────────────────────────────────────────────────────────────
 
 
 def _unpack(stored: Any) -> Any:
@@ -148,7 +161,9 @@ def _unpack(stored: Any) -> Any:
 
 def _list(content: Any) -> list[Any]:
     if type(content) is not list:
-        raise UndecodableResultError(f"the stored result is damaged: there is no list in {content!r:.100}")
+        raise UndecodableResultError(
+            f"the stored result is damaged: there is no list in {content!r:.100}"
+        )
     return content
 
 
@@ -166,36 +181,57 @@ _FORMS: Final[tuple[tuple[type, Callable[[Any], Any], Callable[[Any], Any]], ...
     (datetime, datetime.isoformat, datetime.fromisoformat),
     (date, date.isoformat, date.fromisoformat),
     (time, time.isoformat, time.fromisoformat),
-    (timedelta, lambda value: [value.days, value.seconds, value.microseconds], lambda content: timedelta(*content)),
+    (
+        timedelta,
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda content: timedelta(*content),
+    ),
     (uuid.UUID, str, uuid.UUID),
     (bytes, lambda value: base64.b64encode(value).decode(), _bytes),
-    (bytearray, lambda value: base64.b64encode(value).decode(), lambda content: bytearray(_bytes(content))),
+    (
+        bytearray,
+        lambda value: base64.b64encode(value).decode(),
+        lambda content: bytearray(_bytes(content)),
+    ),
     (tuple, _pack_all, lambda content: tuple(_unpack_all(content))),
     (set, _pack_sorted, lambda content: set(_unpack_all(content))),
     (frozenset, _pack_sorted, lambda content: frozenset(_unpack_all(content))),
 )
 """A class, and its values' way to JSON and back. The class's name in lower case is the tag."""
 _PACKERS: Final = {kind: (kind.__name__.lower(), pack) for kind, pack, _ in _FORMS}
-_UNPACKERS: Final[dict[str, Callable[[Any], Any]]] = {kind.__name__.lower(): unpack for kind, _, unpack in _FORMS} | {
-    "dict": lambda content: {_unpack(key): _unpack(inner) for key, inner in map(_list, _list(content))}
+_UNPACKERS: Final[dict[str, Callable[[Any], Any]]] = {
+    kind.__name__.lower(): unpack for kind, _, unpack in _FORMS
+} | {
+    "dict": lambda content: {
+        _unpack(key): _unpack(inner) for key, inner in map(_list, _list(content))
+    }
 }
 
 
 def _unpack_instance(tag: str, name: str, content: Any) -> Any:
     kind = _find_class(name)
     if kind is None:
-        raise UndecodableResultError(f"the stored result is a {name}, which this process has not loaded")
+        raise UndecodableResultError(
+            f"the stored result is a {name}, which this process has not loaded"
+        )
     if tag == "enum" and issubclass(kind, Enum):
         return kind(_unpack(content))
     if tag == "namedtuple" and _is_named_tuple(kind):
         stored = {field: _unpack(inner) for field, inner in content.items()}
         _refuse_unknown(name, stored.keys() - set(kind._fields))
-        return kind._make([stored[field] if field in stored else kind._field_defaults[field] for field in kind._fields])
+        return kind._make(
+            [
+                stored[field] if field in stored else kind._field_defaults[field]
+                for field in kind._fields
+            ]
+        )
     if tag == "pydantic" and _is_model(kind):
         return _rebuild_model(name, kind, _unpack(content))
     if tag == "fields" and fields_of(kind) is not None and not _is_model(kind):
         return _rebuild(name, kind, {field: _unpack(inner) for field, inner in content.items()})
-    raise UndecodableResultError(f"{name} is no longer what it was when the result was stored as {tag}")
+    raise UndecodableResultError(
+        f"{name} is no longer what it was when the result was stored as {tag}"
+    )
 
 
 def _rebuild(name: str, kind: Any, stored: dict[str, Any]) -> Any:
@@ -219,8 +255,13 @@ def _rebuild_model(name: str, kind: Any, state: dict[str, Any]) -> Any:
     takes_more = kind.model_config.get("extra") == "allow"
     _refuse_unknown(name, private.keys() - attributes.keys())
     _refuse_unknown(name, () if takes_more else extra)
-    defaults = {attribute: attributes[attribute].get_default() for attribute in attributes.keys() - private.keys()}
-    private |= {attribute: value for attribute, value in defaults.items() if value is not PydanticUndefined}
+    defaults = {
+        attribute: attributes[attribute].get_default()
+        for attribute in attributes.keys() - private.keys()
+    }
+    private |= {
+        attribute: value for attribute, value in defaults.items() if value is not PydanticUndefined
+    }
     model: Any = kind.__new__(kind)
     model.__setstate__(
         state
@@ -239,13 +280,18 @@ def _filled(name: str, kind: Any, stored: dict[str, Any]) -> dict[str, Any]:
     if stored.keys() == fields.keys():
         return stored
     _refuse_unknown(name, stored.keys() - fields.keys())
-    return {field: stored[field] if field in stored else default.fill() for field, default in fields.items()}
+    return {
+        field: stored[field] if field in stored else default.fill()
+        for field, default in fields.items()
+    }
 
 
 def _refuse_unknown(name: str, unknown: Iterable[str]) -> None:
     lost = sorted(unknown)
     if lost:
-        raise UndecodableResultError(f"{name} no longer has what the stored result holds: {', '.join(lost)}")
+        raise UndecodableResultError(
+            f"{name} no longer has what the stored result holds: {', '.join(lost)}"
+        )
 
 
 @functools.lru_cache(maxsize=256)
@@ -257,10 +303,12 @@ def _without_hook(kind: Any) -> Any:
     def __post_init__(self: object) -> None:  # noqa: N807 - a method of the class below
         pass
 
-    return type(kind)(kind.__name__, (kind,), {"__module__": kind.__module__, "__post_init__": __post_init__})
+    return type(kind)(
+        kind.__name__, (kind,), {"__module__": kind.__module__, "__post_init__": __post_init__}
+    )
 
 
-# ── Classes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Classes ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _is_named_tuple(kind: Any) -> bool:
@@ -272,7 +320,8 @@ def _is_model(kind: Any) -> bool:
 
 
 _FORMER_PACKAGE: Final = "idempotency."
-"""The import name that this package had before 0.2. Results of its own classes were stored under that name."""
+"""The import name that this package had before 0.2. Results of its own classes were stored under
+that name."""
 
 
 def _find_class(name: str) -> Any:

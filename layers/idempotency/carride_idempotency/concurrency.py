@@ -8,7 +8,8 @@ from contextvars import Context, copy_context
 from typing import Final, Protocol
 
 _MOMENT_S: Final = 0.002
-"""Tasks that end within this time, as duplicates may, would spend more on threads than they gain."""
+"""Tasks that end within this time, as duplicates may, would spend more on threads than they
+gain."""
 
 
 class Concurrency(Protocol):
@@ -30,7 +31,8 @@ class Threads:
     def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
         """Run the tasks in this thread, and in further ones as soon as none ends for a moment.
 
-        All threads end with the last task. What a task raises all the same, such as SystemExit, is raised then.
+        All threads end with the last task. What a task raises all the same, such as SystemExit, is
+        raised then.
         """
         if len(tasks) <= 1:
             for task in tasks:
@@ -48,7 +50,11 @@ class Threads:
                 if ended.wait(_MOMENT_S):
                     return
             for _ in range(min(limit - 1, number)):
-                threads.append(thread := threading.Thread(target=_work, args=(left, raised), name="idempotency-batch"))
+                threads.append(
+                    thread := threading.Thread(
+                        target=_work, args=(left, raised), name="idempotency-batch"
+                    )
+                )
                 thread.start()
 
         watcher = threading.Thread(target=watch, name="idempotency-batch-watcher")
@@ -68,11 +74,14 @@ class Threads:
 
         def beat_until_stopped() -> None:
             while not stop.wait(interval_s):
-                with suppress(Exception):  # the lease outlasts two missed beats, so the next beat is the retry
+                # The lease outlasts two missed beats, so the next beat is the retry.
+                with suppress(Exception):
                     if not beat():
                         return
 
-        thread = threading.Thread(target=beat_until_stopped, name="idempotency-heartbeat", daemon=True)
+        thread = threading.Thread(
+            target=beat_until_stopped, name="idempotency-heartbeat", daemon=True
+        )
         thread.start()
         try:
             yield

@@ -64,24 +64,31 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
     """Makes every operation take effect once for one consumer, however often it is delivered.
 
     Args:
-        name: the consumer's name. Consumers of one event have different names, and so different records.
+        name: the consumer's name. Consumers of one event have different names, and so different
+            records.
         store: holds the records.
-        key: the idempotency key, for handlers: a function of the (parsed) event, a JMESPath expression over the raw
-            message, or `TRANSPORT_ID`. Several parts (a tuple, or a JMESPath list) make a composite key.
-        parse: turns a raw message into the event that the handler takes. A ValueError means that the message breaks the
-            contract. Any other error while a message is read is the code's fault: the message is delivered again.
+        key: the idempotency key, for handlers: a function of the (parsed) event, a JMESPath
+            expression over the raw message, or `TRANSPORT_ID`. Several parts (a tuple, or a
+            JMESPath list) make a composite key.
+        parse: turns a raw message into the event that the handler takes. A ValueError means that
+            the message breaks the contract. Any other error while a message is read is the code's
+            fault: the message is delivered again.
         payload: what is fingerprinted, in the same forms as ``key``. Default: the event's ``data``.
-        occurred: when the event happened: a function of the (parsed) event. The oldest of this, the time in
-            EventBridge's envelope and the transport's own time decides whether the window still covers a delivery.
+        occurred: when the event happened: a function of the (parsed) event. The oldest of this, the
+            time in EventBridge's envelope and the transport's own time decides whether the window
+            still covers a delivery.
         expires: when the event is no longer worth processing: a function of the (parsed) event.
-        source: what delivers the messages. Default: EventBridge for an event handler, SQS for a batch handler.
+        source: what delivers the messages. Default: EventBridge for an event handler, SQS for a
+            batch handler.
         policy: limits, times and choices.
         dead_letters: takes events that must not run again. Without it their errors are raised.
         observe: is called with the outcome of every delivery.
-        labels: more about the event for ``observe``, such as a correlation id: a function of the (parsed) event.
+        labels: more about the event for ``observe``, such as a correlation id: a function of the
+            (parsed) event.
         region: where this process runs. Default: ``AWS_REGION``.
         clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1.
-        concurrency: how records of a batch and heartbeats run at the same time. Default: in threads.
+        concurrency: how records of a batch and heartbeats run at the same time. Default: in
+            threads.
 
     Raises:
         ConfigurationError: the settings cannot work together.
@@ -111,7 +118,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         policy = policy or Policy()
         check_name(name, "a consumer's name")
         if parse is not None and payload is None:
-            raise ConfigurationError(f"{name}: with parse=, say which part of the event is its payload=")
+            raise ConfigurationError(
+                f"{name}: with parse=, say which part of the event is its payload="
+            )
         if policy.atomic and not store.transactional:
             needs = "an atomic policy needs a store with transactions: use DynamoDBStore, or atomic=False"
             raise ConfigurationError(f"{name}: {needs}")
@@ -122,7 +131,14 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         self._policy = policy
         self._functions: dict[str, tuple[str, str]] = {}
         self._reader = Reader(
-            name, policy, key=key, parse=parse, payload=payload, occurred=occurred, expires=expires, labels=labels
+            name,
+            policy,
+            key=key,
+            parse=parse,
+            payload=payload,
+            occurred=occurred,
+            expires=expires,
+            labels=labels,
         )
         self._runner = Runner(
             name,
@@ -140,14 +156,17 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
     def event_handler(self, work: Callable[[E, Operation], object] | None = None) -> EventHandler:
         """Decorate ``work(event, operation)`` as the Lambda handler of a source that delivers messages one by one.
 
-        The handler raises if the message is to be delivered again. What ``work`` returns is not stored.
+        The handler raises if the message is to be delivered again. What ``work`` returns is not
+        stored.
         """
         work = self._checked(work, "event_handler")
         messages = MessageHandler(self._reader, self._runner, self._source or EVENTBRIDGE, work)
 
         @functools.wraps(work)
         def handler(event: dict[str, Any], context: LambdaContext) -> EventResponse:
-            message = messages.read(event, LambdaInvocation.of(context, self.clock), context.aws_request_id)
+            message = messages.read(
+                event, LambdaInvocation.of(context, self.clock), context.aws_request_id
+            )
             if message is None:
                 return {"outcome": observation.DEAD_LETTERED, "key": None, "attempt": 0}
             answer = messages.run(message)
@@ -159,9 +178,10 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
     def batch_handler(self, work: Callable[[E, Operation], object] | None = None) -> BatchHandler:
         """Decorate ``work(event, operation)`` as the Lambda handler of a source that delivers batches.
 
-        Records run concurrently, each by itself. The response names those to deliver again, so the event source mapping
-        needs ``FunctionResponseTypes: [ReportBatchItemFailures]``. What ``work`` returns is not stored. The handler
-        raises BatchFailedError if all records failed, or any record of a source that cannot report single ones.
+        Records run concurrently, each by itself. The response names those to deliver again, so the
+        event source mapping needs ``FunctionResponseTypes: [ReportBatchItemFailures]``. What
+        ``work`` returns is not stored. The handler raises BatchFailedError if all records failed,
+        or any record of a source that cannot report single ones.
         """
         from carride_idempotency.batch import Batch, Pace
 
@@ -173,12 +193,16 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         @functools.wraps(work)
         def handler(event: dict[str, Any], context: LambdaContext) -> BatchResponse:
             records = source.records(event)
-            failures = Batch(messages, self._runner, pace, records, LambdaInvocation.of(context, self.clock)).run()
+            failures = Batch(
+                messages, self._runner, pace, records, LambdaInvocation.of(context, self.clock)
+            ).run()
             if failures and (source.failure_id is None or len(failures) == len(records)):
                 again = f"{len(failures)} of the batch's {len(records)} records have to be delivered again"
                 raise BatchFailedError(again) from next(filter(None, failures.values()), None)
             report = source.failure_id or source.message_id
-            failed = [{"itemIdentifier": report(records[position])} for position in sorted(failures)]
+            failed = [
+                {"itemIdentifier": report(records[position])} for position in sorted(failures)
+            ]
             return {"batchItemFailures": failed}
 
         return handler
@@ -189,15 +213,18 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
     def http_handler(
         self, /, *, methods: Collection[str] = ..., problem_types: str = ...
     ) -> "Callable[[Callable[[E, Operation], object]], HttpHandler]": ...
-    def http_handler(self, work: Callable[[E, Operation], object] | None = None, /, **options: Any) -> Any:
+    def http_handler(
+        self, work: Callable[[E, Operation], object] | None = None, /, **options: Any
+    ) -> Any:
         """Decorate ``work(request, operation)``, which returns a response, as a Lambda handler of HTTP requests.
 
-        The key is what ``key=`` gives, or the Idempotency-Key header. A first response below 500 is stored, and
-        replayed with the header ``Idempotency-Replayed: true``. A response from 500 on, and an exception, is a failure.
+        The key is what ``key=`` gives, or the Idempotency-Key header. A first response below 500 is
+        stored, and replayed with the header ``Idempotency-Replayed: true``. A response from 500 on,
+        and an exception, is a failure.
 
-        ``methods`` are those whose requests take effect once (POST, PUT, PATCH and DELETE): other requests run each
-        time, without a record, and get None as their operation. ``problem_types`` is the prefix of a problem's ``type``
-        that is not a URI (``urn:problem-type:``).
+        ``methods`` are those whose requests take effect once (POST, PUT, PATCH and DELETE): other
+        requests run each time, without a record, and get None as their operation. ``problem_types``
+        is the prefix of a problem's ``type`` that is not a URI (``urn:problem-type:``).
         """
         from carride_idempotency.http import make_handler
 
@@ -211,7 +238,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
     ) -> Callable[[E, Operation], object]:
         """Return ``work`` if it can be decorated."""
         if work is not None and self._reader.key is None:
-            raise ConfigurationError(f"{self.name}: @{decorator} needs key=, which names the operation")
+            raise ConfigurationError(
+                f"{self.name}: @{decorator} needs key=, which names the operation"
+            )
         return plain(work, decorator)
 
     def function[**P, R](
@@ -221,9 +250,10 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 
         Args:
             key: the name of the argument that holds the idempotency key.
-            name: the operation's name, a part of its record keys: functions of one consumer never share a record.
-                Default: the function's ``__name__``.
-            payload: names of the arguments that are fingerprinted. Default: all that do not equal their defaults.
+            name: the operation's name, a part of its record keys: functions of one consumer never
+                share a record. Default: the function's ``__name__``.
+            payload: names of the arguments that are fingerprinted. Default: all that do not equal
+                their defaults.
 
         If the function has an argument ``operation`` with a default, it gets the operation.
 
@@ -235,7 +265,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         def decorate(work: Callable[P, R]) -> Callable[P, R]:
             chosen = (payload,) if isinstance(payload, str) else payload
             operation = self._operation_name(plain(work, "function(key=...)"), name)
-            return decorated(self._reader, self._runner, work, name=operation, key=key, payload=chosen)
+            return decorated(
+                self._reader, self._runner, work, name=operation, key=key, payload=chosen
+            )
 
         return decorate
 
@@ -246,7 +278,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             return name
         name = getattr(work, "__name__", "")
         if not name.isidentifier():
-            raise ConfigurationError(f"{self.name}: give {work!r} a name=, which keeps its records apart")
+            raise ConfigurationError(
+                f"{self.name}: give {work!r} a name=, which keeps its records apart"
+            )
         place = (work.__module__, work.__qualname__)
         if self._functions.setdefault(name, place) != place:
             mend = "give one another name=, so that they share no keys"
@@ -258,7 +292,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
     ) -> "AbstractContextManager[Block]":
         """Return a ``with`` block that works on one operation.
 
-        ``key`` is the idempotency key itself (a tuple for a composite one), and ``payload`` is fingerprinted::
+        ``key`` is the idempotency key itself (a tuple for a composite one), and ``payload`` is
+        fingerprinted::
 
             with consumer.operation(order_id, order) as block:
                 if not block.done:
@@ -266,7 +301,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             return block.result
         """
         if self._policy.atomic:
-            raise ConfigurationError(f"{self.name}: a block needs a claim, so its policy cannot be atomic")
+            raise ConfigurationError(
+                f"{self.name}: a block needs a claim, so its policy cannot be atomic"
+            )
         if name is not None:
             check_name(name, "an operation's name")
         from carride_idempotency.direct import opened
@@ -286,23 +323,32 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = epoch_ms) -> bool:
     """Release a key that is quarantined, whose last attempt crashed, or whose record is corrupt.
 
-    Its next delivery is attempt 1. ``key`` is the record's, as dead letters show it: ``<consumer>#<key>`` or
-    ``<consumer>/<operation>#<key>``. The record is remembered for ``window`` more seconds. Return whether there was
-    something to release.
+    Its next delivery is attempt 1. ``key`` is the record's, as dead letters show it:
+    ``<consumer>#<key>`` or ``<consumer>/<operation>#<key>``. The record is remembered for
+    ``window`` more seconds. Return whether there was something to release.
     """
     seen, now_ms = store.read(key), clock()
-    if seen is None or not (seen.status == QUARANTINED or is_corrupt(seen) or has_crashed(seen, now_ms)):
+    if seen is None or not (
+        seen.status == QUARANTINED or is_corrupt(seen) or has_crashed(seen, now_ms)
+    ):
         return False
     return _write(store, seen, released(seen, os.urandom(16).hex(), now_ms, window))
 
 
 def settle(
-    store: Store, key: str, name: str, answer: "Done[Any] | Answer", *, window: int = 30 * DAY, clock: Clock = epoch_ms
+    store: Store,
+    key: str,
+    name: str,
+    answer: "Done[Any] | Answer",
+    *,
+    window: int = 30 * DAY,
+    clock: Clock = epoch_ms,
 ) -> bool:
     """Settle an external call of which it is unknown whether it was made, and release its key.
 
-    ``answer`` is ``Done(result)``, which the next attempt takes, or ``NOT_DONE``: the next attempt makes the call. The
-    other arguments are those of `release`. Return whether the call had to be settled, and no attempt may be running.
+    ``answer`` is ``Done(result)``, which the next attempt takes, or ``NOT_DONE``: the next attempt
+    makes the call. The other arguments are those of `release`. Return whether the call had to be
+    settled, and no attempt may be running.
     """
     from carride_idempotency.externals import settled
 
@@ -310,7 +356,9 @@ def settle(
     runs = seen is not None and seen.status == IN_PROGRESS and not has_crashed(seen, now_ms)
     if seen is None or runs or name not in unknown_calls(seen):
         return False
-    return _write(store, seen, released(settled(seen, name, answer), os.urandom(16).hex(), now_ms, window))
+    return _write(
+        store, seen, released(settled(seen, name, answer), os.urandom(16).hex(), now_ms, window)
+    )
 
 
 def _write(store: Store, seen: Record, free: Record) -> bool:

@@ -13,7 +13,8 @@ PAYLOAD_MISMATCH: Final = "PAYLOAD_MISMATCH"
 QUARANTINED: Final = "QUARANTINED"
 BEYOND_WINDOW: Final = "BEYOND_WINDOW"
 UNKNOWN: Final = "UNKNOWN"
-"""An attempt ended without an answer, and the policy allows no other; or nobody can tell what became of a call."""
+"""An attempt ended without an answer, and the policy allows no other; or nobody can tell what
+became of a call."""
 CORRUPT_RECORD: Final = "CORRUPT_RECORD"
 
 MAX_MESSAGE_BYTES: Final = 1_048_576
@@ -42,8 +43,13 @@ class DeadLetter(NamedTuple):
         text = json.dumps(self._asdict(), separators=(",", ":"), default=str)
         if len(text.encode()) <= MAX_MESSAGE_BYTES - _ATTRIBUTES_BYTES:
             return text
-        packed = gzip.compress(json.dumps(self.event, separators=(",", ":"), default=str).encode(), mtime=0)
-        compressed = self._asdict() | {"event": None, "eventGzip": base64.b64encode(packed).decode()}
+        packed = gzip.compress(
+            json.dumps(self.event, separators=(",", ":"), default=str).encode(), mtime=0
+        )
+        compressed = self._asdict() | {
+            "event": None,
+            "eventGzip": base64.b64encode(packed).decode(),
+        }
         return json.dumps(compressed, separators=(",", ":"), default=str)
 
 
@@ -69,7 +75,11 @@ class SqsDeadLetters:
             from botocore.config import Config
             from botocore.session import get_session
 
-            config = Config(connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 3})
+            config = Config(
+                connect_timeout=1,
+                read_timeout=2,
+                retries={"mode": "standard", "total_max_attempts": 3},
+            )
             self._client = get_session().create_client("sqs", config=config)
         try:
             self._client.send_message(
@@ -81,5 +91,7 @@ class SqsDeadLetters:
                 },
             )
         except (BotoCoreError, ClientError) as error:
-            what = f"{dead_letter.reason} of {dead_letter.key} could not be sent to {self._queue_url}"
+            what = (
+                f"{dead_letter.reason} of {dead_letter.key} could not be sent to {self._queue_url}"
+            )
             raise DeadLetterError(what) from error

@@ -1,7 +1,8 @@
 """Decides what to do next about one key: pure functions of the stored record, the claim request and the time.
 
-They use no I/O, no clock and no randomness. Their caller (the runner, or the explorer in the tests) performs the
-returned step and asks again with the record that it found. The life of a claim, and the words of the conditions::
+They use no I/O, no clock and no randomness. Their caller (the runner, or the explorer in the tests)
+performs the returned step and asks again with the record that it found. The life of a claim, and
+the words of the conditions::
 
       claim               now              lease_ms      + skew            expiry       + skew
     ────┼──────────────────┼──────────────────┼─────────────┼──── … ─────────┼─────────────┼──────▶ time
@@ -20,7 +21,8 @@ from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTIN
 LONGEST_LEASE_MS = 900_000
 """A Lambda invocation lasts 15 minutes at most, and so does a policy's lease."""
 TTL_BEYOND_LEASE_S = 3600
-"""The TTL of a live claim ends an hour after its lease, so that DynamoDB never deletes a claim that still holds."""
+"""The TTL of a live claim ends an hour after its lease, so that DynamoDB never deletes a claim that
+still holds."""
 
 
 class Limits(NamedTuple):
@@ -67,7 +69,7 @@ class ClaimRequest(NamedTuple):
     """The raw event, kept with a failure."""
 
 
-# ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Steps ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Write(NamedTuple):
@@ -125,11 +127,15 @@ type Step = Write | Run | Done | Failed | Busy | BackingOff | Mismatch | Quarant
 type Ending = Done | Failed | Quarantined | None
 """None: another attempt took the claim over and has not completed it, or the record was deleted."""
 
-_END: Final[dict[str, type[Done | Failed | Quarantined]]] = {COMPLETED: Done, FAILED: Failed, QUARANTINED: Quarantined}
+_END: Final[dict[str, type[Done | Failed | Quarantined]]] = {
+    COMPLETED: Done,
+    FAILED: Failed,
+    QUARANTINED: Quarantined,
+}
 """The steps for our own record that has ended."""
 
 
-# ── Records ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Records ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def lease_until(request: ClaimRequest, now_ms: int) -> int:
@@ -167,9 +173,21 @@ def settled(claim: Record, outcome: Outcome, request: ClaimRequest, now_ms: int)
     limits = request.limits
     if outcome.status == COMPLETED:
         key, _, owner, number, _, _, fingerprint, delivery, region, created_ms, *_ = claim
-        known = (fingerprint, delivery, region, created_ms)  # by position: `_replace` takes twice as long
+        # By position: `_replace` takes twice as long.
+        known = (fingerprint, delivery, region, created_ms)
         expiry = now_ms // 1000 + limits.window_s
-        return Record(key, COMPLETED, owner, number, None, expiry, *known, now_ms, outcome.result, outcome.error)
+        return Record(
+            key,
+            COMPLETED,
+            owner,
+            number,
+            None,
+            expiry,
+            *known,
+            now_ms,
+            outcome.result,
+            outcome.error,
+        )
     if outcome.permanent or (outcome.counted and claim.attempt >= limits.max_attempts):
         return quarantined(claim, request, now_ms, outcome.error)
     wait_s = limits.backoff(claim.attempt)
@@ -188,8 +206,9 @@ def settled(claim: Record, outcome: Outcome, request: ClaimRequest, now_ms: int)
 def quarantined(seen: Record, request: ClaimRequest, now_ms: int, error: str | None) -> Record:
     """Return ``seen`` quarantined: with its attempt and without an expiry. No ``error`` means an unknown outcome.
 
-    A record of another claim gets a token that no claim has: a late ``dead_lettered`` update, after an operator's
-    release, must not change a record that this delivery has written under its own token.
+    A record of another claim gets a token that no claim has: a late ``dead_lettered`` update, after
+    an operator's release, must not change a record that this delivery has written under its own
+    token.
     """
     return seen._replace(
         status=QUARANTINED,
@@ -207,7 +226,9 @@ def quarantined(seen: Record, request: ClaimRequest, now_ms: int, error: str | N
 def renewed(claim: Record, request: ClaimRequest, now_ms: int) -> Record:
     """Return ``claim`` with a later lease and TTL, as a heartbeat writes it."""
     lease_ms = lease_until(request, now_ms)
-    return claim._replace(lease_ms=lease_ms, expiry=_claim_expiry(request, lease_ms, now_ms), updated_ms=now_ms)
+    return claim._replace(
+        lease_ms=lease_ms, expiry=_claim_expiry(request, lease_ms, now_ms), updated_ms=now_ms
+    )
 
 
 def intended(claim: Record, request: ClaimRequest, now_ms: int) -> Record:
@@ -234,7 +255,7 @@ def _claim_expiry(request: ClaimRequest, lease_ms: int, now_ms: int) -> int:
     return max(now_ms // 1000 + request.limits.window_s, lease_ms // 1000 + TTL_BEYOND_LEASE_S)
 
 
-# ── Decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Decisions ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def decide(found: Record | None, request: ClaimRequest, now_ms: int) -> Step:
@@ -264,8 +285,8 @@ def _decide_own(found: Record, request: ClaimRequest, now_ms: int) -> Step:
         return Corrupt(found)
     if found.lease_ms is None or found.status != IN_PROGRESS:
         return _END[found.status](found)
-    # The answer came late, so less than half of the lease is left. Under a deadline the lease is always whole, because
-    # it ends with the invocation whenever it was written.
+    # The answer came late, so less than half of the lease is left. Under a deadline the lease is
+    # always whole, because it ends with the invocation whenever it was written.
     if found.lease_ms + request.limits.lease_ms // 2 < lease_until(request, now_ms):
         return Write(found, renewed(found, request, now_ms))
     return Run(found)
@@ -278,11 +299,17 @@ def _decide_in_progress(found: Record, request: ClaimRequest, now_ms: int) -> St
     if is_live(found, limits, now_ms) and not _is_our_delivery_again(found, request):
         return Busy(found, found.lease_ms + limits.skew_ms - now_ms + 1)
     if request.outcome is not None and request.outcome.status == COMPLETED:
-        return Write(found, attempt(request, now_ms, found))  # the effects are ready, so no attempt can be wasted
+        # The effects are ready, so no attempt can be wasted.
+        return Write(found, attempt(request, now_ms, found))
     if limits.quarantines_crashes:
         return Write(found, quarantined(found, request, now_ms, None))
     if found.attempt >= limits.max_attempts:
-        return Write(found, quarantined(found, request, now_ms, found.error or "every attempt ended without an answer"))
+        return Write(
+            found,
+            quarantined(
+                found, request, now_ms, found.error or "every attempt ended without an answer"
+            ),
+        )
     return Write(found, attempt(request, now_ms, found))
 
 
@@ -311,18 +338,26 @@ def is_live(record: Record, limits: Limits, now_ms: int) -> bool:
     if record.lease_ms is None:
         return False
     return (
-        now_ms <= record.lease_ms + limits.skew_ms <= now_ms + LONGEST_LEASE_MS + limits.margin_ms + 2 * limits.skew_ms
+        now_ms
+        <= record.lease_ms + limits.skew_ms
+        <= now_ms + LONGEST_LEASE_MS + limits.margin_ms + 2 * limits.skew_ms
     )
 
 
 def is_corrupt(record: Record) -> bool:
     """Return whether the record is invalid: an unknown status, or a claim without a lease."""
-    return record.status not in STATUSES or (record.status == IN_PROGRESS and record.lease_ms is None)
+    return record.status not in STATUSES or (
+        record.status == IN_PROGRESS and record.lease_ms is None
+    )
 
 
 def has_crashed(record: Record, now_ms: int) -> bool:
     """Return whether a claim's lease ended without an answer, with a minute for clocks that differ."""
-    return record.status == IN_PROGRESS and record.lease_ms is not None and record.lease_ms + 60_000 < now_ms
+    return (
+        record.status == IN_PROGRESS
+        and record.lease_ms is not None
+        and record.lease_ms + 60_000 < now_ms
+    )
 
 
 def is_takeover(step: object, request: ClaimRequest) -> bool:
@@ -344,7 +379,8 @@ def is_over(record: Record, limits: Limits, now_ms: int) -> bool:
 def is_beyond_window(sent_ms: int, end_ms: int, limits: Limits) -> bool:
     """Return whether the record of a message sent then may be deleted before the invocation ends at ``end_ms``.
 
-    The whole invocation must fit into the window, both clocks may be wrong, and an expiry is in whole seconds.
+    The whole invocation must fit into the window, both clocks may be wrong, and an expiry is in
+    whole seconds.
     """
     return sent_ms + limits.window_s * 1000 < end_ms + 2 * limits.skew_ms + 1000
 

@@ -27,17 +27,21 @@ class Delivery(NamedTuple):
     """The transport's own id, by which a retry of the same delivery is recognised."""
     deadline_ms: int | None
     acknowledges: bool
-    """The caller is a transport: it delivers again whatever raises, and forgets whatever does not."""
+    """The caller is a transport: it delivers again whatever raises, and forgets whatever does
+    not."""
     comes_again: bool = False
-    """The transport is known to deliver this again until it is acknowledged. A synchronous caller is not."""
+    """The transport is known to deliver this again until it is acknowledged. A synchronous caller
+    is not."""
     postpones: bool = False
     """If an earlier attempt at the key crashed, answer POSTPONED and write nothing."""
     claims: bool = False
     """Claim the key even if the policy is atomic, so that a crash is visible in the record."""
     protected: bool = True
-    """The delivery has an idempotency key. Without one it runs under a key that no other delivery has."""
+    """The delivery has an idempotency key. Without one it runs under a key that no other delivery
+    has."""
     dead_letters: bool = True
-    """Send the event to the dead-letter queue when it is given up. Otherwise only its caller gets the error."""
+    """Send the event to the dead-letter queue when it is given up. Otherwise only its caller gets
+    the error."""
     context: Any = None
     replayed: bool = False
     sent_ms: int | None = None
@@ -92,7 +96,9 @@ def completed(value: object, most_bytes: int) -> Outcome:
 
 def failed(error: Exception, *, counted: bool = True) -> Outcome:
     """Return the outcome of a run that raised; ``counted`` says whether it uses up an attempt."""
-    return Outcome(FAILED, error=describe(error), permanent=isinstance(error, PermanentError), counted=counted)
+    return Outcome(
+        FAILED, error=describe(error), permanent=isinstance(error, PermanentError), counted=counted
+    )
 
 
 def unrecorded(error: Exception, why: Exception, record: Record | None) -> Answer:
@@ -111,7 +117,9 @@ def kind_of_run(replaced: Record | None) -> str:
 class Reports:
     """Reports how one consumer's deliveries end: to the observer, and to the dead-letter queue."""
 
-    def __init__(self, consumer: str, store: Store, observe: Observer, dead_letters: DeadLetters | None) -> None:
+    def __init__(
+        self, consumer: str, store: Store, observe: Observer, dead_letters: DeadLetters | None
+    ) -> None:
         self._consumer = consumer
         self._store = store
         self._observe = observe
@@ -127,7 +135,15 @@ class Reports:
             if not delivery.protected and outcome in observation.COMMITTED:
                 outcome = observation.UNPROTECTED
             self._observe(
-                Observation(self._consumer, outcome, delivery.key, number, delivery.id, answer.reason, delivery.labels)
+                Observation(
+                    self._consumer,
+                    outcome,
+                    delivery.key,
+                    number,
+                    delivery.id,
+                    answer.reason,
+                    delivery.labels,
+                )
             )
         if answer.error is not None:
             raise answer.error
@@ -156,7 +172,9 @@ class Reports:
         self._dead_letters.send(DeadLetter(reason, describe(error), self._consumer, None, 0, event))
         self.unread(delivery_id, reason, observation.DEAD_LETTERED)
 
-    def give_up(self, delivery: Delivery, reason: str, error: Exception, record: Record | None) -> Answer:
+    def give_up(
+        self, delivery: Delivery, reason: str, error: Exception, record: Record | None
+    ) -> Answer:
         """Send the event to the dead-letter queue, then flag the record, then acknowledge."""
         if self._dead_letters is None or not delivery.dead_letters:
             return Answer(observation.FAILED, record, describe(error), error)
@@ -165,16 +183,25 @@ class Reports:
         if poison is None or not poison.dead_lettered:
             number = 0 if record is None else record.attempt
             says = _message(error, poison)
-            dead_letter = DeadLetter(reason, says, self._consumer, delivery.key, number, delivery.event)
+            dead_letter = DeadLetter(
+                reason, says, self._consumer, delivery.key, number, delivery.event
+            )
             self._dead_letters.send(dead_letter)
             if poison is not None:
-                self._store.compare_and_swap(poison, poison._replace(dead_lettered=True), until_ms=delivery.deadline_ms)
-        return Answer(observation.DEAD_LETTERED, record, reason, None if delivery.acknowledges else error)
+                self._store.compare_and_swap(
+                    poison, poison._replace(dead_lettered=True), until_ms=delivery.deadline_ms
+                )
+        return Answer(
+            observation.DEAD_LETTERED, record, reason, None if delivery.acknowledges else error
+        )
 
 
 def _message(error: Exception, poison: Record | None) -> str:
     """Return what a dead letter says: the error, and the external calls whose outcome is unknown."""
     if poison is None:
         return describe(error)
-    calls = [f"{name} (downstream key {downstream_key(poison.key, name)})" for name in unknown_calls(poison)]
+    calls = [
+        f"{name} (downstream key {downstream_key(poison.key, name)})"
+        for name in unknown_calls(poison)
+    ]
     return f"{describe(error)}; unknown: {', '.join(calls)}" if calls else describe(error)

@@ -18,8 +18,8 @@ from carride_idempotency.runner import Runner, Started
 class Block:
     """An operation that is either ``done`` already, or worked on and completed in this block.
 
-    The end of the block completes the operation with the result given to `complete`. An exception that leaves the block
-    is recorded as a failure and propagates.
+    The end of the block completes the operation with the result given to `complete`. An exception
+    that leaves the block is recorded as a failure and propagates.
     """
 
     def __init__(self, started: Started | None, answer: Answer | None) -> None:
@@ -69,15 +69,27 @@ def opened(runner: Runner, delivery: Delivery) -> Generator[Block]:
 
 
 def decorated[**P, R](
-    reader: Reader[Any], runner: Runner, work: Callable[P, R], *, name: str, key: str, payload: Sequence[str] | None
+    reader: Reader[Any],
+    runner: Runner,
+    work: Callable[P, R],
+    *,
+    name: str,
+    key: str,
+    payload: Sequence[str] | None,
 ) -> Callable[P, R]:
     """Return the decorated function: `Consumer.function` explains the arguments."""
     signature = inspect.signature(work)
     takes_operation = "operation" in signature.parameters
-    defaults = {each.name: each.default for each in signature.parameters.values() if each.name != "operation"}
+    defaults = {
+        each.name: each.default
+        for each in signature.parameters.values()
+        if each.name != "operation"
+    }
     for argument in (key, *(payload or ())):
         if argument not in defaults:
-            raise ConfigurationError(f"{reader.consumer}: {name} has no argument {argument!r}, but {list(defaults)}")
+            raise ConfigurationError(
+                f"{reader.consumer}: {name} has no argument {argument!r}, but {list(defaults)}"
+            )
 
     @functools.wraps(work)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -97,7 +109,10 @@ def decorated[**P, R](
             returned[:] = [finished(work(*bound.args, **bound.kwargs))]
             return returned[0]
 
-        answer = runner.run(reader.call(None if own_key is inspect.Parameter.empty else own_key, compared, name), run)
+        answer = runner.run(
+            reader.call(None if own_key is inspect.Parameter.empty else own_key, compared, name),
+            run,
+        )
         if answer.outcome in COMMITTED:
             return returned[0]  # the object itself, which may have no stored form
         stored: R = answer.value()

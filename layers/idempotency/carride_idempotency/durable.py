@@ -1,7 +1,7 @@
 """AWS Lambda durable functions whose effects happen once: one execution for each key, and steps that commit.
 
-A durable function uses `effect_once`, and whatever starts it uses `start_once`. Only `effect_once` imports the package
-`aws-durable-execution-sdk-python`, when it is called.
+A durable function uses `effect_once`, and whatever starts it uses `start_once`. Only `effect_once`
+imports the package `aws-durable-execution-sdk-python`, when it is called.
 """
 
 import dataclasses
@@ -37,17 +37,21 @@ def effect_once[R](
 ) -> R:
     """Run ``work(operation)`` in a durable step whose DynamoDB effects are committed once, together with its result.
 
-    A durable step runs again if its process dies before the checkpoint. This one then returns the committed result.
+    A durable step runs again if its process dies before the checkpoint. This one then returns the
+    committed result.
 
     Args:
         context: the durable context of the execution, or of one of its branches.
         consumer: with an atomic policy, the work must have no effects but those that it registers.
         name: the step's name.
-        work: registers effects with ``operation.write``. Other systems get ``operation.downstream_key``.
-        key: names an effect that happens once for all executions. Default: this step of this execution.
+        work: registers effects with ``operation.write``. Other systems get
+            ``operation.downstream_key``.
+        key: names an effect that happens once for all executions. Default: this step of this
+            execution.
         payload: is fingerprinted.
-        config: the step's. Its retry strategy decides about errors of ``work``. While another attempt holds the key,
-            the execution is suspended. An error that no retry can help fails the step at once.
+        config: the step's. Its retry strategy decides about errors of ``work``. While another
+            attempt holds the key, the execution is suspended. An error that no retry can help fails
+            the step at once.
 
     Raises:
         StepError: (the SDK's) no attempt is left, or no retry can help.
@@ -61,7 +65,11 @@ def effect_once[R](
 
     def step(running: "StepContext") -> R:
         invocation = context.lambda_context
-        own_key = (context.execution_context.durable_execution_arn, _operation_id(running)) if key is None else key
+        own_key = (
+            (context.execution_context.durable_execution_arn, _operation_id(running))
+            if key is None
+            else key
+        )
         with nullcontext() if invocation is None else lambda_deadline(invocation, consumer.clock):
             return once(own_key, payload)
 
@@ -76,7 +84,9 @@ def _operation_id(step: "StepContext") -> str:
     try:
         operation_id: str = logger._default_extra["operationId"]  # noqa: SLF001 - as above
     except (AttributeError, KeyError):
-        raise errors.ConfigurationError("this version of the SDK hides the ids of steps: give each its key=") from None
+        raise errors.ConfigurationError(
+            "this version of the SDK hides the ids of steps: give each its key="
+        ) from None
     return operation_id
 
 
@@ -103,17 +113,21 @@ def start_once(
 ) -> str | None:
     """Start one durable execution, named after the operation's downstream key; a redelivery finds it by its name.
 
-    Call it in a handler whose policy is not atomic. If the process dies before the record is completed, the name stops
-    a second execution. When AWS has forgotten the execution, the record still does.
+    Call it in a handler whose policy is not atomic. If the process dies before the record is
+    completed, the name stops a second execution. When AWS has forgotten the execution, the record
+    still does.
 
-    ``client`` is a Lambda client of boto3 or botocore, ``function`` has a version or an alias (``name:live``), and
-    ``payload`` is at most 1 MB of JSON. ``step`` names each start, if the operation starts several executions. Return
-    the execution's ARN; None if it was started before with another payload.
+    ``client`` is a Lambda client of boto3 or botocore, ``function`` has a version or an alias
+    (``name:live``), and ``payload`` is at most 1 MB of JSON. ``step`` names each start, if the
+    operation starts several executions. Return the execution's ARN; None if it was started before
+    with another payload.
     """
     name = operation.downstream_key if step is None else operation.downstream_key_for(step)
     body = json.dumps(payload, sort_keys=True).encode()
     try:
-        answer = client.invoke(FunctionName=function, InvocationType="Event", DurableExecutionName=name, Payload=body)
+        answer = client.invoke(
+            FunctionName=function, InvocationType="Event", DurableExecutionName=name, Payload=body
+        )
     except client.exceptions.DurableExecutionAlreadyStartedException:
         return None  # the record has compared the events: only what was made of them differs
     arn: str = answer["DurableExecutionArn"]

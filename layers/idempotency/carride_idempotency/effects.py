@@ -1,7 +1,7 @@
 """DynamoDB writes that a handler registers on its operation, to be committed together with the record.
 
-Keys, items and values are Python values (`str`, `int`, `Decimal`, `bytes`, `bool`, `None`, lists, dicts, sets). Names
-and values are the placeholders of the expressions, as in DynamoDB's own API.
+Keys, items and values are Python values (`str`, `int`, `Decimal`, `bytes`, `bool`, `None`, lists,
+dicts, sets). Names and values are the placeholders of the expressions, as in DynamoDB's own API.
 """
 
 from collections.abc import Mapping
@@ -57,8 +57,8 @@ class Check(NamedTuple):
 class Keep(NamedTuple):
     """Keep ``attributes`` in the record's own item, from its completion on, and the item for good.
 
-    Record and effect are one item, so one write that is no transaction makes both. An index over the attributes finds
-    them; the record's own names are not free.
+    Record and effect are one item, so one write that is no transaction makes both. An index over
+    the attributes finds them; the record's own names are not free.
     """
 
     attributes: Mapping[str, object]
@@ -76,12 +76,15 @@ def prepared(effect: Effect) -> Effect:
     """Return the effect converted and checked. Later changes to its values have no effect on it.
 
     Raises:
-        EffectsRejectedError: it is no effect, is incomplete, or holds a value or an item that DynamoDB cannot hold. The
-            commit checks what the table decides, such as the type of a key.
+        EffectsRejectedError: it is no effect, is incomplete, or holds a value or an item that
+            DynamoDB cannot hold. The commit checks what the table decides, such as the type of a
+            key.
     """
     if not isinstance(effect, _EFFECTS):
         kind = type(effect).__name__
-        raise EffectsRejectedError(f"a {kind} is not an effect: use Put, Update, Delete, Check or Keep")
+        raise EffectsRejectedError(
+            f"a {kind} is not an effect: use Put, Update, Delete, Check or Keep"
+        )
     if isinstance(effect, Keep):
         return Keep(_kept(effect.attributes))
     _expect_text("table", effect.table)
@@ -121,13 +124,17 @@ def action_of(effect: Action) -> dict[str, object]:
 
 def _expect_text(what: str, text: object) -> None:
     if not isinstance(text, str) or not text:
-        raise EffectsRejectedError(f"an effect's {what} is a string of at least one character, not {text!r:.100}")
+        raise EffectsRejectedError(
+            f"an effect's {what} is a string of at least one character, not {text!r:.100}"
+        )
     marshalling.encodable(text)
 
 
 def _converted(what: str, values: Mapping[str, object]) -> marshalling.Converted:
     if not isinstance(values, Mapping) or not values:
-        raise EffectsRejectedError(f"an effect's {what} is a mapping with at least one entry, not {values!r:.100}")
+        raise EffectsRejectedError(
+            f"an effect's {what} is a mapping with at least one entry, not {values!r:.100}"
+        )
     return values if isinstance(values, marshalling.Converted) else marshalling.Converted(values)
 
 
@@ -136,7 +143,9 @@ def _kept(attributes: Mapping[str, object]) -> marshalling.Converted:
 
     kept = _converted("attributes", attributes)
     if taken := {name for name, _, _ in ATTRIBUTES} & kept.keys():
-        raise EffectsRejectedError(f"{', '.join(sorted(taken))}: the record has attributes of these names itself")
+        raise EffectsRejectedError(
+            f"{', '.join(sorted(taken))}: the record has attributes of these names itself"
+        )
     if marshalling.is_too_large(kept.wire):
         raise EffectsRejectedError("a record cannot keep more than 400 KB")
     return kept
@@ -147,15 +156,21 @@ def _key(values: Mapping[str, object]) -> marshalling.Converted:
     for attribute in key.wire.values():
         ((kind, content),) = attribute.items()
         if kind not in {"S", "N", "B"} or not content:
-            raise EffectsRejectedError(f"a key holds strings, numbers or bytes, and no empty ones: {key!r:.100}")
+            raise EffectsRejectedError(
+                f"a key holds strings, numbers or bytes, and no empty ones: {key!r:.100}"
+            )
     if len(key) > _MOST_KEY_ATTRIBUTES:
-        raise EffectsRejectedError(f"a key has a partition key and at most a sort key: {key!r:.100}")
+        raise EffectsRejectedError(
+            f"a key has a partition key and at most a sort key: {key!r:.100}"
+        )
     return key
 
 
 def _names(names: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(names, Mapping):
-        raise EffectsRejectedError(f"an effect's names are a mapping of placeholders to attributes, not {names!r:.100}")
+        raise EffectsRejectedError(
+            f"an effect's names are a mapping of placeholders to attributes, not {names!r:.100}"
+        )
     for placeholder, name in names.items():
         _expect_text("placeholder", placeholder)
         _expect_text("attribute", name)

@@ -1,7 +1,8 @@
 """The exceptions: one for each outcome that is not a result.
 
-``RetryableError`` means that the same delivery may succeed later: let it reach Lambda or SQS, which deliver again.
-``PermanentError`` means that no retry can help: the record is quarantined and the event goes to the dead-letter queue.
+``RetryableError`` means that the same delivery may succeed later: let it reach Lambda or SQS, which
+deliver again. ``PermanentError`` means that no retry can help: the record is quarantined and the
+event goes to the dead-letter queue.
 """
 
 
@@ -21,7 +22,9 @@ class BusyError(RetryableError):
     """Raised while another attempt holds the key, for at most ``lease_left_ms``."""
 
     def __init__(self, key: str, lease_left_ms: int) -> None:
-        super().__init__(f"{key} is being processed elsewhere; its lease ends in {lease_left_ms} ms")
+        super().__init__(
+            f"{key} is being processed elsewhere; its lease ends in {lease_left_ms} ms"
+        )
         self.key = key
         self.lease_left_ms = lease_left_ms
 
@@ -39,7 +42,9 @@ class LostLeaseError(RetryableError):
     """Raised when another attempt took the key over during this one, and has not completed it yet."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"{key} was taken over by another attempt; nothing of this one was committed")
+        super().__init__(
+            f"{key} was taken over by another attempt; nothing of this one was committed"
+        )
         self.key = key
 
 
@@ -79,7 +84,9 @@ class UnknownOutcomeError(PermanentError):
     """Raised when nobody can tell whether an external call was made: an operator has to find out and settle it."""
 
     def __init__(self, key: str, *names: str) -> None:
-        super().__init__(f"{key}: nobody can tell whether {', '.join(names)} was done; find out, and settle it")
+        super().__init__(
+            f"{key}: nobody can tell whether {', '.join(names)} was done; find out, and settle it"
+        )
         self.key = key
 
 
@@ -91,7 +98,9 @@ class PayloadMismatchError(PermanentError):
     """Raised when a key that is already known arrives with another payload."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"{key} is already known with another payload: two operations share one key")
+        super().__init__(
+            f"{key} is already known with another payload: two operations share one key"
+        )
         self.key = key
 
 
@@ -99,7 +108,9 @@ class QuarantinedError(PermanentError):
     """Raised for a quarantined key if no dead-letter queue takes the event."""
 
     def __init__(self, key: str, attempt: int, error: str | None) -> None:
-        super().__init__(f"{key} is quarantined after attempt {attempt}: {error or 'its outcome is unknown'}")
+        super().__init__(
+            f"{key} is quarantined after attempt {attempt}: {error or 'its outcome is unknown'}"
+        )
         self.key = key
         self.attempt = attempt
 
@@ -119,7 +130,8 @@ class EffectsRejectedError(PermanentError):
 class EffectConflictError(IdempotencyError):
     """Raised when the condition of one of the handler's effects does not hold; nothing was written.
 
-    ``index`` is the effect's position among the registered ones, ``item`` the stored item in DynamoDB's wire format.
+    ``index`` is the effect's position among the registered ones, ``item`` the stored item in
+    DynamoDB's wire format.
     """
 
     def __init__(self, index: int, item: dict[str, object] | None = None) -> None:
@@ -140,7 +152,9 @@ class ResultOmittedError(IdempotencyError):
     """Raised instead of the result of a completed operation, if it was too large or had no stored form."""
 
     def __init__(self, key: str, why: str | None) -> None:
-        super().__init__(f"{key} is completed, but its result was not stored: {why or 'the record holds none'}")
+        super().__init__(
+            f"{key} is completed, but its result was not stored: {why or 'the record holds none'}"
+        )
         self.key = key
 
 

@@ -1,8 +1,9 @@
 """External calls of an operation: what is known of each, kept in the operation's record, and what follows from it.
 
-A call without a probe is recorded before it is made: that write is its intent. A call with a probe costs no write: the
-claim is its intent, because an attempt after the first asks the probe. What a call returned is written with whatever is
-written next. `plan` decides, from what is known and whether this is the key's first attempt::
+A call without a probe is recorded before it is made: that write is its intent. A call with a probe
+costs no write: the claim is its intent, because an attempt after the first asks the probe. What a
+call returned is written with whatever is written next. `plan` decides, from what is known and
+whether this is the key's first attempt::
 
     known of the call                          with a probe       without one
     nothing, first attempt                     call               write the intent, call
@@ -12,10 +13,13 @@ written next. `plan` decides, from what is known and whether this is the key's f
     an operator settled it: not done           write the intent, call
     its result                                 return it
 
-    the probe answers: Done → its result; NOT_DONE → call; CANNOT_TELL → UNKNOWN; it raises → the attempt has failed
-    the call raises: NotDoneError → nothing is known of it any more; any other error → its intent stands
+    the probe answers: Done → its result; NOT_DONE → call; CANNOT_TELL → UNKNOWN; it raises → the
+    attempt has failed
+    the call raises: NotDoneError → nothing is known of it any more; any other error → its intent
+    stands
 
-UNKNOWN quarantines the key at once. So does a run that ends while an intent stands: it is never completed.
+UNKNOWN quarantines the key at once. So does a run that ends while an intent stands: it is never
+completed.
 """
 
 import json
@@ -25,7 +29,12 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from carride_idempotency.decision import intended
-from carride_idempotency.errors import ConfigurationError, LostLeaseError, NotDoneError, UnknownOutcomeError
+from carride_idempotency.errors import (
+    ConfigurationError,
+    LostLeaseError,
+    NotDoneError,
+    UnknownOutcomeError,
+)
 from carride_idempotency.handlers import finished
 from carride_idempotency.record import Record
 
@@ -36,7 +45,8 @@ MOST_BYTES: Final = 100_000
 """Results that would make the calls of one record larger are not kept."""
 
 type State = str | bool | None
-"""An encoded result, ``""`` if it could not be kept, None for an intent, False if it was settled as not done."""
+"""An encoded result, ``""`` if it could not be kept, None for an intent, False if it was settled as
+not done."""
 
 
 class Done[T](NamedTuple):
@@ -58,7 +68,7 @@ type Probe[T] = Callable[[str], Done[T] | Answer]
 type Step = Literal["result", "call", "intend", "probe", "unknown"]
 
 
-# ── What is known ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── What is known ─────────────────────────────────────────────────────────────────────────────────
 
 
 def states(record: Record) -> dict[str, State]:
@@ -70,7 +80,9 @@ def states(record: Record) -> dict[str, State]:
 def noted(record: Record, name: str, state: State | EllipsisType) -> Record:
     """Return the record with a call's state; ``...`` forgets the call."""
     known = {each: its for each, its in (states(record) | {name: state}).items() if its is not ...}
-    return record._replace(externals=json.dumps(known, separators=(",", ":"), ensure_ascii=False) if known else None)
+    return record._replace(
+        externals=json.dumps(known, separators=(",", ":"), ensure_ascii=False) if known else None
+    )
 
 
 def settled(record: Record, name: str, answer: Done[Any] | Answer) -> Record:
@@ -93,10 +105,12 @@ def plan(known: dict[str, State], name: str, *, first: bool, probes: bool) -> St
     return "result" if known[name] else "probe" if probes else "unknown"
 
 
-# ── One call ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── One call ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def perform[T](operation: "Operation", name: str, call: Callable[[str], T], probe: Probe[T] | None) -> T:
+def perform[T](
+    operation: "Operation", name: str, call: Callable[[str], T], probe: Probe[T] | None
+) -> T:
     """Make a call, or return what an earlier attempt got from it. `Operation.external` explains it."""
     known = _begin(operation, name)
     step = plan(known, name, first=operation._first, probes=probe is not None)
@@ -118,7 +132,9 @@ def perform[T](operation: "Operation", name: str, call: Callable[[str], T], prob
         if answer is CANNOT_TELL:
             step = "unknown"
         elif answer is not NOT_DONE:
-            raise ConfigurationError(f"the probe of {name} must return Done, NOT_DONE or CANNOT_TELL: {answer!r:.100}")
+            raise ConfigurationError(
+                f"the probe of {name} must return Done, NOT_DONE or CANNOT_TELL: {answer!r:.100}"
+            )
         _require_claim(operation)
     if step == "unknown":
         raise UnknownOutcomeError(operation.key, name)
@@ -133,9 +149,13 @@ def perform[T](operation: "Operation", name: str, call: Callable[[str], T], prob
 def _begin(operation: "Operation", name: str) -> dict[str, State]:
     """Return what is known of the operation's calls, unless this one is not allowed."""
     if operation._lease_ms is None or operation._request.limits.same_delivery_takes_over:
-        raise ConfigurationError(f"{name} needs a claim of its own: set neither atomic nor same_delivery_takes_over")
+        raise ConfigurationError(
+            f"{name} needs a claim of its own: set neither atomic nor same_delivery_takes_over"
+        )
     if name in operation._begun:
-        raise ConfigurationError(f"{name} was called before: each external call of a run has its own name")
+        raise ConfigurationError(
+            f"{name} was called before: each external call of a run has its own name"
+        )
     operation._begun.add(name)
     return states(operation._claim)
 

@@ -12,23 +12,25 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 VERSION: Final = "2"
-"""Fingerprints of different versions are never compared, so a change of the form is not a mismatch."""
+"""Fingerprints of different versions are never compared, so a change of the form is not a
+mismatch."""
 
 
 def fingerprint(payload: object) -> str:
     """Return ``version:hash`` of a payload's content.
 
-    The order of keys, the form of a whole number (``7`` or ``7.0``) and the classes of values make no difference: they
-    can change on an event's way back. An enum member counts as its value.
+    The order of keys, the form of a whole number (``7`` or ``7.0``) and the classes of values make
+    no difference: they can change on an event's way back. An enum member counts as its value.
 
-    A field of a dataclass, Struct or pydantic model that equals its default is left out, so a class that gains a field
-    with a default keeps its earlier fingerprints. A ``default_factory`` counts as a default if it is a built-in type,
-    such as ``list``. Changing a default, or turning a dictionary into a class with defaults, changes the payload.
+    A field of a dataclass, Struct or pydantic model that equals its default is left out, so a class
+    that gains a field with a default keeps its earlier fingerprints. A ``default_factory`` counts
+    as a default if it is a built-in type, such as ``list``. Changing a default, or turning a
+    dictionary into a class with defaults, changes the payload.
 
     Raises:
         ValueError: the payload holds a number that is not finite.
-        TypeError: the payload holds a value that is neither JSON nor a dataclass, Struct, pydantic model, enum, date,
-            time, UUID, Decimal, bytes or set of such.
+        TypeError: the payload holds a value that is neither JSON nor a dataclass, Struct, pydantic
+            model, enum, date, time, UUID, Decimal, bytes or set of such.
         RecursionError: the payload is nested too deeply, or contains itself.
     """
     try:
@@ -73,7 +75,9 @@ def _plain_instance(value: Any) -> Any:
 
 def _plain_mapping(value: Mapping[Any, Any]) -> dict[Any, Any]:
     plain = {
-        key.value if isinstance(key, Enum) and not isinstance(key, str | int) else key: _plain(inner)
+        key.value if isinstance(key, Enum) and not isinstance(key, str | int) else key: _plain(
+            inner
+        )
         for key, inner in value.items()
     }
     if len(plain) != len(value):
@@ -85,7 +89,9 @@ def _plain_fields(value: Any) -> dict[str, Any]:
     kind: Any = type(value)
     known = _defaults(kind)
     if known is None:
-        raise TypeError(f"a payload cannot hold a {kind.__qualname__}: its fingerprint would not be stable")
+        raise TypeError(
+            f"a payload cannot hold a {kind.__qualname__}: its fingerprint would not be stable"
+        )
     plain = {}
     for name, default in known.items():
         inner = getattr(value, name)
@@ -125,7 +131,9 @@ def fields_of(kind: Any) -> dict[str, Field] | None:
         return {
             field.name: _of_model(models[field.name])
             if field.name in models  # a pydantic dataclass: its own fields know the defaults
-            else Field(field.default, None if field.default_factory is MISSING else field.default_factory)
+            else Field(
+                field.default, None if field.default_factory is MISSING else field.default_factory
+            )
             for field in fields(kind)
         }
     if hasattr(kind, "__pydantic_fields__"):
@@ -154,7 +162,8 @@ def _of_model(field: Any) -> Field:
         return Field()
     if field.default_factory is not None:
         return Field(make=field.default_factory)
-    return Field(field.default, functools.partial(field.get_default, call_default_factory=True))  # a copy of it
+    # A copy of it.
+    return Field(field.default, functools.partial(field.get_default, call_default_factory=True))
 
 
 class _Default(NamedTuple):
@@ -187,6 +196,7 @@ _canonical = json.JSONEncoder(
     separators=(",", ":"),
     ensure_ascii=True,
     allow_nan=False,
-    check_circular=False,  # JSON cannot contain itself; any other value that does raises a RecursionError
+    # JSON cannot contain itself; any other value that does raises a RecursionError.
+    check_circular=False,
     default=_plain,
 ).encode

@@ -24,7 +24,9 @@ def plain[W](work: W | None, decorator: str) -> W:
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(f"@{decorator} cannot run {name}, which is asynchronous: {_HELP}")
     if inspect.isgeneratorfunction(function):
-        raise ConfigurationError(f"@{decorator} cannot run {name}, a generator: return instead of yielding")
+        raise ConfigurationError(
+            f"@{decorator} cannot run {name}, a generator: return instead of yielding"
+        )
     return work
 
 
@@ -36,5 +38,7 @@ def finished(value: Any) -> Any:
     if isinstance(value, _LAZY) or hasattr(kind, "__await__"):
         if isinstance(value, CoroutineType | GeneratorType):
             value.close()  # otherwise Python warns later about a coroutine that was never awaited
-        raise UnfinishedWorkError(f"the handler returned a {kind.__name__}, so its work has not been done: {_HELP}")
+        raise UnfinishedWorkError(
+            f"the handler returned a {kind.__name__}, so its work has not been done: {_HELP}"
+        )
     return value

@@ -1,6 +1,7 @@
 """Answers HTTP requests: one that is repeated with its idempotency key takes effect once, and gets its first answer.
 
-`http_formats` reads the payload formats. A request is answered in its own format, whichever format the first one had.
+`http_formats` reads the payload formats. A request is answered in its own format, whichever format
+the first one had.
 """
 
 import json
@@ -23,7 +24,15 @@ from carride_idempotency.errors import (
 )
 from carride_idempotency.fingerprint import fingerprint
 from carride_idempotency.handlers import finished, plain
-from carride_idempotency.http_formats import PHRASES, Event, Request, Response, normal, to_json, values_of
+from carride_idempotency.http_formats import (
+    PHRASES,
+    Event,
+    Request,
+    Response,
+    normal,
+    to_json,
+    values_of,
+)
 from carride_idempotency.invocation import LambdaContext, LambdaInvocation, lambda_deadline
 from carride_idempotency.keys import TransportId
 from carride_idempotency.messages import Reader
@@ -36,8 +45,8 @@ type HttpHandler = Callable[[dict[str, Any], LambdaContext], dict[str, Any]]
 
 KEY_HEADER: Final = "Idempotency-Key"
 KEY_PATTERN: Final = r'^(?:"(?:[ !#-\[\]-~]|\\["\\]){1,255}"|[!#-+\--~]{1,255})$(?!\n)'
-"""A quoted string, as in draft-ietf-httpapi-idempotency-key-header, or a value without quotes, blanks and commas. A
-comma separates the values of a header that was sent twice."""
+"""A quoted string, as in draft-ietf-httpapi-idempotency-key-header, or a value without quotes,
+blanks and commas. A comma separates the values of a header that was sent twice."""
 REPLAYED_HEADER: Final = "Idempotency-Replayed"
 MEDIA_TYPE: Final = "application/problem+json"
 UNSAFE: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -50,14 +59,16 @@ _SERVER_ERROR: Final = 500
 class HttpProblemError(ValueError):
     """Raise it to answer with a problem of RFC 9457, in ``application/problem+json``.
 
-    From ``parse`` or ``key`` it is answered without a record. From the handler, with a status below 500, it is stored
-    and replayed, without the effects registered before it; with another status, it is a failure of the attempt.
+    From ``parse`` or ``key`` it is answered without a record. From the handler, with a status below
+    500, it is stored and replayed, without the effects registered before it; with another status,
+    it is a failure of the attempt.
 
     Args:
         status: the answer's status, 400 to 599.
         title: the kind of problem, in words. Default: HTTP's phrase for the status.
         detail: what is wrong in this case.
-        type: the kind of problem for programs: a URI, or a name without a colon, which ``problem_types`` prefixes.
+        type: the kind of problem for programs: a URI, or a name without a colon, which
+            ``problem_types`` prefixes.
         headers: headers of the answer, such as ``Retry-After``.
         members: further members of the problem; those that are None are left out.
     """
@@ -83,7 +94,13 @@ class HttpProblemError(ValueError):
     def response(self, problem_types: str = PROBLEM_TYPES) -> dict[str, Any]:
         """Return the problem as a handler returns a response."""
         kind = self.type if ":" in self.type else problem_types + self.type
-        body = {"type": kind, "title": self.title, "status": self.status, "detail": self.detail, **self.members}
+        body = {
+            "type": kind,
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            **self.members,
+        }
         return {
             "statusCode": self.status,
             "headers": {"Content-Type": MEDIA_TYPE, **self.headers},
@@ -109,7 +126,9 @@ def make_handler[E](
 ) -> HttpHandler:
     """Return the Lambda handler: see `Consumer.http_handler`."""
     if isinstance(reader.key, TransportId):
-        raise ConfigurationError(f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key")
+        raise ConfigurationError(
+            f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key"
+        )
     protected = frozenset(method.upper() for method in methods)
     service = _Service(reader, runner, plain(work, "http_handler"), protected, problem_types)
 
@@ -145,7 +164,9 @@ class _Service[E](NamedTuple):
             return normal(self.work(event, None))
         ended: list[Response | Exception] = []
         try:
-            answer = self.runner.run(self._delivery(request, event, body, context), partial(self._run, event, ended))
+            answer = self.runner.run(
+                self._delivery(request, event, body, context), partial(self._run, event, ended)
+            )
             if answer.outcome not in observation.COMMITTED:
                 return _replayed(answer.value())
         except _ServerAnswerError as failure:
@@ -173,7 +194,11 @@ class _Service[E](NamedTuple):
             raise
         try:
             ended.append(response := normal(response))
-        except (TypeError, ValueError, RecursionError) as unsendable:  # the request took effect all the same
+        except (
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as unsendable:  # the request took effect all the same
             ended.append(unsendable)
             return response
         if response["statusCode"] >= _SERVER_ERROR:
@@ -183,26 +208,45 @@ class _Service[E](NamedTuple):
     def _read(self, request: Request) -> tuple[E, bytes]:
         parse = self.reader.parse
         try:
-            return cast("E", request.event) if parse is None else parse(request.event), request.body()
+            return cast("E", request.event) if parse is None else parse(
+                request.event
+            ), request.body()
         except HttpProblemError:
             raise
         except ValueError as error:
-            raise HttpProblemError(400, "The request cannot be read", type="invalid-request") from error
+            raise HttpProblemError(
+                400, "The request cannot be read", type="invalid-request"
+            ) from error
 
-    def _delivery(self, request: Request, event: E, body: bytes, context: LambdaContext) -> Delivery:
+    def _delivery(
+        self, request: Request, event: E, body: bytes, context: LambdaContext
+    ) -> Delivery:
         reader = self.reader
-        found = idempotency_key(request.event) if reader.key is None else reader.find_key(request.event, event)
+        found = (
+            idempotency_key(request.event)
+            if reader.key is None
+            else reader.find_key(request.event, event)
+        )
         try:
             key, protected = reader.record_key(found)
         except MissingKeyError as error:
             raise _key_problem("missing") from error
-        asked: dict[str, object] = {"method": request.method, "path": request.path, "query": request.query}
+        asked: dict[str, object] = {
+            "method": request.method,
+            "path": request.path,
+            "query": request.query,
+        }
         if reader.payload is not None:
-            request_print = fingerprint({**asked, "payload": reader.find_payload(request.event, event)})
+            request_print = fingerprint(
+                {**asked, "payload": reader.find_payload(request.event, event)}
+            )
         else:
             try:
                 request_print = fingerprint({**asked, "json": json.loads(body)})
-            except (ValueError, RecursionError):  # not JSON, or a number that JSON does not have: byte by byte
+            except (
+                ValueError,
+                RecursionError,
+            ):  # not JSON, or a number that JSON does not have: byte by byte
                 request_print = fingerprint({**asked, "body": body})
         return Delivery(
             key=key,
@@ -213,7 +257,8 @@ class _Service[E](NamedTuple):
             acknowledges=False,
             protected=protected,
             dead_letters=False,  # the client gets the error at once, and can repeat its request
-            event={**asked, "body": body.decode(errors="replace")},  # no headers: they hold the caller's credentials
+            # No headers: they hold the caller's credentials.
+            event={**asked, "body": body.decode(errors="replace")},
             labels=reader.labels_of(event),
         )
 
@@ -246,7 +291,9 @@ def idempotency_key(event: Event) -> str:
 
 def _key_problem(what: str) -> HttpProblemError:
     rule = "It is one value of 1 to 255 visible ASCII characters without quotes or commas, or a quoted string."
-    return HttpProblemError(400, f"The {KEY_HEADER} is {what}", rule, type="invalid-request", field=KEY_HEADER)
+    return HttpProblemError(
+        400, f"The {KEY_HEADER} is {what}", rule, type="invalid-request", field=KEY_HEADER
+    )
 
 
 _SHOWN: Final = (PayloadMismatchError, QuarantinedError, ResultOmittedError)
@@ -262,13 +309,20 @@ _WORDED: Final[Mapping[type[Exception], tuple[int, str, str, str | None]]] = {
         "Choose a new key.",
     ),
     QuarantinedError: (500, "request-given-up", "The request has failed too often", _PERHAPS),
-    ResultOmittedError: (500, "answer-not-stored", "The request took effect, but its answer was not stored", None),
+    ResultOmittedError: (
+        500,
+        "answer-not-stored",
+        "The request took effect, but its answer was not stored",
+        None,
+    ),
     RetryableError: (503, "unavailable", "Send the request again, with the same key", _PERHAPS),
 }
 
 
 def _problem_of(error: Exception) -> HttpProblemError:
-    status, kind, title, detail = next(words for of, words in _WORDED.items() if isinstance(error, of))
+    status, kind, title, detail = next(
+        words for of, words in _WORDED.items() if isinstance(error, of)
+    )
     headers = None
     if isinstance(error, RetryableError):
         wait_ms = getattr(error, "lease_left_ms", getattr(error, "wait_ms", 0))

@@ -1,6 +1,7 @@
 """Reads HTTP requests and renders responses in the payload formats of API Gateway, function URLs and load balancers.
 
-HTTP APIs and function URLs send format 2.0, REST APIs 1.0. A format is recognised by fields that AWS always sends.
+HTTP APIs and function URLs send format 2.0, REST APIs 1.0. A format is recognised by fields that
+AWS always sends.
 """
 
 import base64
@@ -54,13 +55,24 @@ class Request(NamedTuple):
                 "rawQueryString": str(query),
                 "requestContext": {"http": {"method": str(method)}},
             }:
-                return cls(event, "2.0", method, path, _by_name(parse_qsl(query, keep_blank_values=True)))
+                return cls(
+                    event, "2.0", method, path, _by_name(parse_qsl(query, keep_blank_values=True))
+                )
             case {"httpMethod": str(method), "path": str(path), "requestContext": {"elb": _}}:
-                decoded = ((unquote_plus(name), unquote_plus(value)) for name, value in _parameters(event))
+                decoded = (
+                    (unquote_plus(name), unquote_plus(value)) for name, value in _parameters(event)
+                )
                 return cls(event, "alb", method, path, _by_name(decoded))
-            case {"httpMethod": str(method), "path": str(path), "resource": str(), "requestContext": {}}:
+            case {
+                "httpMethod": str(method),
+                "path": str(path),
+                "resource": str(),
+                "requestContext": {},
+            }:
                 return cls(event, "1.0", method, path, _by_name(_parameters(event)))
-        raise ConfigurationError("this is no request from API Gateway, a function URL or a load balancer")
+        raise ConfigurationError(
+            "this is no request from API Gateway, a function URL or a load balancer"
+        )
 
     def body(self) -> bytes:
         """Return the body.
@@ -77,7 +89,10 @@ class Request(NamedTuple):
         A load balancer without multi-value headers can send one cookie only: the last one.
         """
         status, headers, cookies = response["statusCode"], response["headers"], response["cookies"]
-        rendered: dict[str, Any] = {"statusCode": status, "isBase64Encoded": response["isBase64Encoded"]}
+        rendered: dict[str, Any] = {
+            "statusCode": status,
+            "isBase64Encoded": response["isBase64Encoded"],
+        }
         if response["body"] is not None:
             rendered["body"] = response["body"]
         if self.format == "alb":
@@ -86,7 +101,9 @@ class Request(NamedTuple):
         if self.format == "2.0":
             return rendered | {"headers": joined} | ({"cookies": cookies} if cookies else {})
         if self.event.get("multiValueHeaders") is not None:
-            return rendered | {"multiValueHeaders": headers | ({"Set-Cookie": cookies} if cookies else {})}
+            return rendered | {
+                "multiValueHeaders": headers | ({"Set-Cookie": cookies} if cookies else {})
+            }
         return rendered | {"headers": joined | ({"Set-Cookie": cookies[-1]} if cookies else {})}
 
 
@@ -107,17 +124,20 @@ def values_of(event: Event, header: str) -> list[str]:
     many: Mapping[str, list[str]] | None = event.get("multiValueHeaders")
     if many is None:
         many = {name: [value] for name, value in (event.get("headers") or {}).items()}
-    return [value for name, values in many.items() if name.lower() == header.lower() for value in values]
+    return [
+        value for name, values in many.items() if name.lower() == header.lower() for value in values
+    ]
 
 
 def normal(response: object) -> Response:
     """Return what a handler returned in the form that is stored; that form itself stays as it is.
 
-    A value without ``statusCode`` is the JSON body of a 200. A body of bytes is sent as base64, any other body that is
-    not text as JSON.
+    A value without ``statusCode`` is the JSON body of a 200. A body of bytes is sent as base64, any
+    other body that is not text as JSON.
 
     Raises:
-        TypeError, ValueError, RecursionError: it has no form in JSON or UTF-8, or its status is not an HTTP status.
+        TypeError, ValueError, RecursionError: it has no form in JSON or UTF-8, or its status is not
+        an HTTP status.
     """
     if isinstance(response, Mapping) and "statusCode" in response:
         given: Mapping[str, Any] = response
@@ -136,7 +156,13 @@ def normal(response: object) -> Response:
             headers["Content-Type"] = [_JSON]
     if body is not None:
         body.encode()
-    return {"statusCode": status, "headers": headers, "cookies": cookies, "body": body, "isBase64Encoded": encoded}
+    return {
+        "statusCode": status,
+        "headers": headers,
+        "cookies": cookies,
+        "body": body,
+        "isBase64Encoded": encoded,
+    }
 
 
 def _headers_of(response: Mapping[str, Any]) -> tuple[dict[str, list[str]], list[str]]:

@@ -36,7 +36,8 @@ class LambdaInvocation(NamedTuple):
             return cls(clock() + int(context.get_remaining_time_in_millis()), context)
         except AttributeError as error:
             raise ConfigurationError(
-                f"a handler needs Lambda's context, not {context!r}; a test passes carride_idempotency.testing.Invocation"
+                f"a handler needs Lambda's context, not {context!r}; "
+                "a test passes carride_idempotency.testing.Invocation"
             ) from error
 
 

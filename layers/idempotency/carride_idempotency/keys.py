@@ -1,6 +1,7 @@
 """Idempotency keys: how they are found in an event, and how they become keys of records.
 
-A missing or partly missing key is an error: with an empty key unrelated events would share a record.
+A missing or partly missing key is an error: with an empty key unrelated events would share a
+record.
 """
 
 import hashlib
@@ -29,7 +30,8 @@ class TransportId:
 TRANSPORT_ID: Final = TransportId()
 """Use the transport's id of the message (EventBridge's ``id``, SQS's ``messageId``, …) as the key.
 
-It recognises a redelivery of the same message only, and no producer's retry: prefer a key from the event itself.
+It recognises a redelivery of the same message only, and no producer's retry: prefer a key from the
+event itself.
 """
 
 
@@ -37,7 +39,8 @@ def extractor(what: str | Extract, name: str) -> Extract:
     """Return a function of an event; a string is compiled as a JMESPath expression.
 
     Raises:
-        ConfigurationError: the expression does not compile, or calls a function that JMESPath does not have.
+        ConfigurationError: the expression does not compile, or calls a function that JMESPath does
+            not have.
     """
     if callable(what):
         return what
@@ -49,7 +52,9 @@ def extractor(what: str | Extract, name: str) -> Extract:
         compiled = jmespath.compile(what)
         _check_functions(compiled.parsed, jmespath.functions.Functions.FUNCTION_TABLE)
     except ValueError as error:
-        raise ConfigurationError(f"{name}={what!r} is not a JMESPath expression: {error}") from error
+        raise ConfigurationError(
+            f"{name}={what!r} is not a JMESPath expression: {error}"
+        ) from error
 
     def search(message: Any) -> object:
         try:
@@ -92,7 +97,8 @@ def check_name(name: str, what: str) -> None:
     """Check that a name, which an error calls ``what``, can precede the first ``#`` of a record's key.
 
     Raises:
-        ConfigurationError: the name is empty, longer than 255 bytes, no UTF-8, or contains ``#`` or ``/``.
+        ConfigurationError: the name is empty, longer than 255 bytes, no UTF-8, or contains ``#`` or
+            ``/``.
     """
     try:
         size = len(name.encode())
@@ -106,12 +112,14 @@ def check_name(name: str, what: str) -> None:
 def record_key(consumer: str, value: object, operation: str | None = None) -> str:
     """Return the key of a record: the same for equal idempotency keys, and different for all others.
 
-    It is ``<consumer>#<key>``, or ``<consumer>/<operation>#<key>``. The idempotency key is one scalar (a string, a
-    whole number, a UUID, or an enum member with such a value), or a list or tuple of scalars:
+    It is ``<consumer>#<key>``, or ``<consumer>/<operation>#<key>``. The idempotency key is one
+    scalar (a string, a whole number, a UUID, or an enum member with such a value), or a list or
+    tuple of scalars:
 
     - Scalars of the same text are the same key: ``7`` and ``"7"``, a UUID and its text.
     - The parts of a composite key are joined with ``#``; after the only part of one stands a ``#``.
-    - In scalars, ``%`` is written ``%25``, ``#`` is written ``%23``, and a lone surrogate ``%uD83D``.
+    - In scalars, ``%`` is written ``%25``, ``#`` is written ``%23``, and a lone surrogate
+      ``%uD83D``.
     - A key of more than 2,048 bytes is replaced by ``%sha256:<hash>``.
 
     Raises:
@@ -135,7 +143,9 @@ def record_key(consumer: str, value: object, operation: str | None = None) -> st
 def _scalar(consumer: str, part: object) -> str:
     text = part if type(part) is str else _text(consumer, part)
     if not text:
-        raise MissingKeyError(f"{consumer}: the event's idempotency key is missing, or a part of it is")
+        raise MissingKeyError(
+            f"{consumer}: the event's idempotency key is missing, or a part of it is"
+        )
     if "%" in text or "#" in text:
         text = text.replace("%", "%25").replace("#", "%23")
     return text if text.isascii() else _SURROGATE.sub(lambda lone: f"%u{ord(lone[0]):04X}", text)
@@ -152,7 +162,9 @@ def _text(consumer: str, part: object) -> str:
         try:
             return int.__repr__(part)
         except ValueError as error:  # longer than Python writes
-            raise MissingKeyError(f"{consumer}: a number of that length is not an idempotency key") from error
+            raise MissingKeyError(
+                f"{consumer}: a number of that length is not an idempotency key"
+            ) from error
     if isinstance(part, UUID):
         return str(part)
     raise MissingKeyError(f"{consumer}: a {type(part).__name__} is not an idempotency key")

@@ -47,7 +47,8 @@ def item(values: Mapping[str, object]) -> dict[str, AttributeValue]:
     """Convert a mapping of attribute names to Python values.
 
     Raises:
-        EffectsRejectedError: a value has no form in DynamoDB (a `float` has none), or exceeds its limits.
+        EffectsRejectedError: a value has no form in DynamoDB (a `float` has none), or exceeds its
+            limits.
     """
     return values.wire if type(values) is Converted else _map(values, 1)
 
@@ -77,13 +78,17 @@ def _size(attribute_value: AttributeValue) -> int:
 
 
 def _bytes(content: str | bytes) -> int:
-    return len(content) if content.isascii() or isinstance(content, bytes) else len(content.encode())
+    return (
+        len(content) if content.isascii() or isinstance(content, bytes) else len(content.encode())
+    )
 
 
 def _map(values: Mapping[str, object], depth: int) -> dict[str, AttributeValue]:
     _refuse_deeper(depth)
     return {
-        name if type(name) is str and name.isascii() and name else _name(name): attribute(value, depth)
+        name if type(name) is str and name.isascii() and name else _name(name): attribute(
+            value, depth
+        )
         for name, value in values.items()
     }
 
@@ -91,7 +96,9 @@ def _map(values: Mapping[str, object], depth: int) -> dict[str, AttributeValue]:
 def _name(name: object) -> str:
     converted = attribute(name, 1).get("S")
     if not isinstance(converted, str) or not converted:
-        raise EffectsRejectedError(f"an attribute's name is a string of at least one character, not {name!r:.100}")
+        raise EffectsRejectedError(
+            f"an attribute's name is a string of at least one character, not {name!r:.100}"
+        )
     return converted
 
 
@@ -126,7 +133,9 @@ def _other(value: object, depth: int) -> AttributeValue:
         _refuse_deeper(depth + 1)
         return {"L": [attribute(element, depth + 1) for element in value]}
     if isinstance(value, set | frozenset) and value:
-        contents: list[tuple[str, Any]] = [pair for element in value for pair in attribute(element, depth).items()]
+        contents: list[tuple[str, Any]] = [
+            pair for element in value for pair in attribute(element, depth).items()
+        ]
         kinds = {kind for kind, _ in contents}
         if len(kinds) == 1 and kinds <= {"S", "N", "B"}:
             return {f"{kinds.pop()}S": sorted({content for _, content in contents})}
@@ -138,7 +147,9 @@ def _other(value: object, depth: int) -> AttributeValue:
 
 def _refuse_deeper(depth: int) -> None:
     if depth > _DEEPEST:
-        raise EffectsRejectedError(f"DynamoDB nests {_DEEPEST} levels at most; this value has more, or contains itself")
+        raise EffectsRejectedError(
+            f"DynamoDB nests {_DEEPEST} levels at most; this value has more, or contains itself"
+        )
 
 
 def encodable(text: str) -> str:
@@ -146,14 +157,18 @@ def encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise EffectsRejectedError(f"{text!r:.100} holds a lone surrogate: it cannot be written as UTF-8") from error
+        raise EffectsRejectedError(
+            f"{text!r:.100} holds a lone surrogate: it cannot be written as UTF-8"
+        ) from error
     return text
 
 
 def _number_text(number: Decimal) -> str:
     if number.is_finite():
         digits = number.as_tuple().digits
-        fits = len(digits) <= _MOST_DIGITS or len("".join(map(str, digits)).strip("0")) <= _MOST_DIGITS
+        fits = (
+            len(digits) <= _MOST_DIGITS or len("".join(map(str, digits)).strip("0")) <= _MOST_DIGITS
+        )
         if fits and (not number or _LEAST_EXPONENT <= number.adjusted() <= _LARGEST_EXPONENT):
             return str(number)
     raise EffectsRejectedError(

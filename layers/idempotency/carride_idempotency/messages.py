@@ -45,16 +45,27 @@ class Reader[E]:
     labels: Callable[[E], Mapping[str, str]] | None
 
     def __post_init__(self) -> None:
-        self._key = None if self.key is None or isinstance(self.key, TransportId) else extractor(self.key, "key")
+        self._key = (
+            None
+            if self.key is None or isinstance(self.key, TransportId)
+            else extractor(self.key, "key")
+        )
         self._payload = None if self.payload is None else extractor(self.payload, "payload")
 
     def read(
-        self, source: Source, raw: Raw, invocation: LambdaInvocation, delivery_id: str, *, postpones: bool
+        self,
+        source: Source,
+        raw: Raw,
+        invocation: LambdaInvocation,
+        delivery_id: str,
+        *,
+        postpones: bool,
     ) -> Message[E]:
         """Read one message.
 
         Raises:
-            RejectedMessageError: it cannot be decoded, ``parse`` raised a ValueError, or its key is missing.
+            RejectedMessageError: it cannot be decoded, ``parse`` raised a ValueError, or its key is
+                missing.
             Exception: the consumer's own code failed.
         """
         message = self._decode(source, raw)
@@ -68,9 +79,16 @@ class Reader[E]:
             key, protected = self.record_key(found)
         except MissingKeyError as error:
             raise RejectedMessageError(dead_letters.MISSING_KEY, error) from error
-        payload = source.payload(message) if self.payload is None else self.find_payload(message, event)
-        # A message in EventBridge's envelope may be older than the transport that carried it here knows.
-        times = [source.sent_ms(raw), None if message is raw else event_ms(message), _ms(self.occurred, event)]
+        payload = (
+            source.payload(message) if self.payload is None else self.find_payload(message, event)
+        )
+        # A message in EventBridge's envelope may be older than the transport that carried it here
+        # knows.
+        times = [
+            source.sent_ms(raw),
+            None if message is raw else event_ms(message),
+            _ms(self.occurred, event),
+        ]
         received = source.attempts(raw)
         delivery = Delivery(
             key=key,
@@ -109,7 +127,8 @@ class Reader[E]:
     def record_key(self, key: object, operation: str | None = None) -> tuple[str, bool]:
         """Return a record key, and whether there is an idempotency key.
 
-        Without one, raise a MissingKeyError, or return a key that nothing else has if the policy runs such messages.
+        Without one, raise a MissingKeyError, or return a key that nothing else has if the policy
+        runs such messages.
         """
         try:
             return record_key(self.consumer, key, operation), True
@@ -120,11 +139,19 @@ class Reader[E]:
 
     def find_key(self, message: Any, event: E) -> object:
         """Return what ``key=`` finds: an expression searches the message, a function is given the event."""
-        return None if self._key is None else self._key(message if isinstance(self.key, str) else event)
+        return (
+            None
+            if self._key is None
+            else self._key(message if isinstance(self.key, str) else event)
+        )
 
     def find_payload(self, message: Any, event: E) -> object:
         """Return what ``payload=`` finds, in the same way; None without it."""
-        return None if self._payload is None else self._payload(message if isinstance(self.payload, str) else event)
+        return (
+            None
+            if self._payload is None
+            else self._payload(message if isinstance(self.payload, str) else event)
+        )
 
     def labels_of(self, event: E) -> Mapping[str, str]:
         """Return the labels of an event for the observer."""
@@ -133,7 +160,10 @@ class Reader[E]:
     def _decode(self, source: Source, raw: Raw) -> Any:
         try:
             return source.message(raw)
-        except (ValueError, RecursionError) as error:  # invalid JSON, or JSON that is nested too deeply
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # invalid JSON, or JSON that is nested too deeply
             if isinstance(self.key, TransportId) and self.parse is None:
                 text = source.text(raw)
                 if text is not None:
@@ -145,7 +175,11 @@ class MessageHandler[E]:
     """Handles messages of one source: reads each, and runs the work for it under the protocol."""
 
     def __init__(
-        self, reader: Reader[E], runner: Runner, source: Source, work: Callable[[E, Operation], object]
+        self,
+        reader: Reader[E],
+        runner: Runner,
+        source: Source,
+        work: Callable[[E, Operation], object],
     ) -> None:
         self.source = source
         self._reader = reader

@@ -18,7 +18,15 @@ UNPROTECTED: Final = "Unprotected"
 
 COMMITTED: Final = frozenset({NEW, RETRIED, TAKEOVER})
 """The outcomes of a committed run."""
-PROTECTED: Final = COMMITTED | {DUPLICATE, BUSY, FAILED, LOST_LEASE, EXPIRED, QUARANTINED, DEAD_LETTERED}
+PROTECTED: Final = COMMITTED | {
+    DUPLICATE,
+    BUSY,
+    FAILED,
+    LOST_LEASE,
+    EXPIRED,
+    QUARANTINED,
+    DEAD_LETTERED,
+}
 """All outcomes of a delivery with an idempotency key."""
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -27,11 +35,12 @@ NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 class Observation(NamedTuple):
     """One delivery and its outcome. Every delivery that does not crash makes exactly one.
 
-    ``New``, ``Retried`` (after a failure) and ``Takeover`` (after a crash) are the outcomes of a committed run;
-    ``Duplicate`` was answered from the record; ``Busy`` was acknowledged because another delivery holds the key;
-    ``Failed`` raised and comes again; ``LostLease`` ran, and another attempt had taken over;
-    ``Expired`` was dropped by age; ``Quarantined`` was acknowledged, its event being in the dead-letter queue already;
-    ``DeadLettered`` was handed to the dead-letter queue now; ``Unprotected`` was run without an idempotency key.
+    ``New``, ``Retried`` (after a failure) and ``Takeover`` (after a crash) are the outcomes of a
+    committed run; ``Duplicate`` was answered from the record; ``Busy`` was acknowledged because
+    another delivery holds the key; ``Failed`` raised and comes again; ``LostLease`` ran, and
+    another attempt had taken over; ``Expired`` was dropped by age; ``Quarantined`` was
+    acknowledged, its event being in the dead-letter queue already; ``DeadLettered`` was handed to
+    the dead-letter queue now; ``Unprotected`` was run without an idempotency key.
     """
 
     consumer: str
@@ -40,7 +49,8 @@ class Observation(NamedTuple):
     attempt: int
     delivery: str | None
     reason: str | None = None
-    """Why: the error, the dead letter's code, or ``warm`` for a duplicate that cost no round trip."""
+    """Why: the error, the dead letter's code, or ``warm`` for a duplicate that cost no round
+    trip."""
     labels: Mapping[str, str] = NO_LABELS
     """What the consumer's ``labels`` return for the event; empty if it could not be read."""
 

@@ -20,9 +20,11 @@ class Operation:
     """The attempt that is running. It is immutable, and holds all that belongs to one attempt."""
 
     key: str
-    """``<consumer>#<key>`` of the record, or ``<consumer>/<operation>#<key>`` of a function's or block's."""
+    """``<consumer>#<key>`` of the record, or ``<consumer>/<operation>#<key>`` of a function's or
+    block's."""
     attempt: int
-    """1 for the first run of this key. In atomic mode always 1: the commit finds out which attempt it is."""
+    """1 for the first run of this key. In atomic mode always 1: the commit finds out which attempt
+    it is."""
     owner: str
     """The owner token of this attempt: random, and new for each claim."""
     delivery: str | None
@@ -97,7 +99,8 @@ class Operation:
     def heartbeat(self) -> bool:
         """Renew the lease now, and return whether the claim still holds.
 
-        Long work is renewed in the background. Call this before an external effect that no other attempt may overlap.
+        Long work is renewed in the background. Call this before an external effect that no other
+        attempt may overlap.
 
         Raises:
             StoreError: the store gave no answer, or refused the renewal.
@@ -119,24 +122,30 @@ class Operation:
         holds = found is not None and found.owner == self.owner and found.status == IN_PROGRESS
         self.__dict__.update({"_lease_ms": claim.lease_ms} if holds else {"_lost": True})
 
-    def external[T](self, name: str, call: Callable[[str], T], probe: "Probe[T] | None" = None) -> T:
+    def external[T](
+        self, name: str, call: Callable[[str], T], probe: "Probe[T] | None" = None
+    ) -> T:
         """Make a call to another system, or return what an earlier attempt at this operation got from it.
 
-        After a crash the next attempt asks ``probe`` whether the call took effect. Without an answer the key is
-        quarantined as UNKNOWN: the call is not made again before an operator has settled it.
+        After a crash the next attempt asks ``probe`` whether the call took effect. Without an
+        answer the key is quarantined as UNKNOWN: the call is not made again before an operator has
+        settled it.
 
         Args:
             name: names the call; the same in every attempt, and used once in a run.
-            call: gets the `downstream_key_for` this name. It raises a NotDoneError if the other system certainly did
-                nothing. After any other error the outcome is unknown: this run cannot be completed.
-            probe: gets the same key, and returns ``Done(result)``, ``NOT_DONE`` or ``CANNOT_TELL``. If it raises, the
-                attempt has failed. Without it one more write precedes the call.
+            call: gets the `downstream_key_for` this name. It raises a NotDoneError if the other
+                system certainly did nothing. After any other error the outcome is unknown: this run
+                cannot be completed.
+            probe: gets the same key, and returns ``Done(result)``, ``NOT_DONE`` or ``CANNOT_TELL``.
+                If it raises, the attempt has failed. Without it one more write precedes the call.
 
         Returns:
-            What ``call`` returned, or ``probe`` found. A later attempt gets an equal value if the codec can store it.
+            What ``call`` returned, or ``probe`` found. A later attempt gets an equal value if the
+            codec can store it.
 
         Raises:
-            ConfigurationError: the policy makes no claim that outlives the call, or the name was used before.
+            ConfigurationError: the policy makes no claim that outlives the call, or the name was
+                used before.
             LostLeaseError: another attempt holds the key, or may soon; nothing was called.
             UnknownOutcomeError: nobody can tell whether the call was made.
             StoreError: the intent could not be written; nothing was called.
@@ -167,5 +176,9 @@ class Operation:
 def downstream_key(key: str, step: str | None = None) -> str:
     """Return the key for another system that belongs to a record's key, or to one of its calls."""
     whole = hashlib.blake2b(key.encode(), digest_size=16)
-    own = whole if step is None else hashlib.blake2b(step.encode(), key=whole.digest(), digest_size=16)
+    own = (
+        whole
+        if step is None
+        else hashlib.blake2b(step.encode(), key=whole.digest(), digest_size=16)
+    )
     return own.hexdigest()

@@ -9,8 +9,8 @@ from carride_idempotency.errors import ConfigurationError
 DAY: Final = 86_400
 
 TIMEOUT_COVERED_BY_LEASE_MS: Final = 170_000
-"""Up to this timeout a lease may last as long as the invocation. Lambda's last asynchronous retry comes three minutes
-after a crash. It could not take over a key whose lease was longer."""
+"""Up to this timeout a lease may last as long as the invocation. Lambda's last asynchronous retry
+comes three minutes after a crash. It could not take over a key whose lease was longer."""
 
 HEARTBEATS_PER_LEASE: Final = 3
 """A lease survives two heartbeats that fail in a row."""
@@ -30,26 +30,32 @@ class Policy:
     """
 
     window: int = 30 * DAY
-    """How long a record is remembered. Must outlast every path by which an event can come back: EventBridge's 24 hours,
-    Lambda's 6, a dead-letter queue's 14 days and the archive's retention."""
+    """How long a record is remembered. Must outlast every path by which an event can come back:
+    EventBridge's 24 hours, Lambda's 6, a dead-letter queue's 14 days and the archive's
+    retention."""
     max_attempts: int = 3
-    """How often one key is run before it is quarantined: one try and Lambda's two retries. The maxReceiveCount of an
-    SQS queue must be at least two more. A handler that raises a RetryableError uses up no attempt."""
+    """How often one key is run before it is quarantined: one try and Lambda's two retries. The
+    maxReceiveCount of an SQS queue must be at least two more. A handler that raises a
+    RetryableError uses up no attempt."""
     on_crash: Literal["retry", "quarantine"] = "retry"
-    """What happens to a key whose attempt ended without an answer. ``retry`` runs it again. ``quarantine`` never does,
-    for work that must not be repeated: the event goes to the dead-letter queue as UNKNOWN, and an operator decides. A
-    crash leaves all running records of a batch unknown, so run such batches with ``concurrency=1``."""
+    """What happens to a key whose attempt ended without an answer. ``retry`` runs it again.
+    ``quarantine`` never does, for work that must not be repeated: the event goes to the dead-letter
+    queue as UNKNOWN, and an operator decides. A crash leaves all running records of a batch
+    unknown, so run such batches with ``concurrency=1``."""
     lease: float = 30.0
     """How long a claim holds if no deadline bounds it, or heartbeats renew it."""
     margin: float = 1.0
-    """How long a lease outlasts the invocation's deadline: by its end the function has certainly stopped."""
+    """How long a lease outlasts the invocation's deadline: by its end the function has certainly
+    stopped."""
     clock_skew: float = 1.0
-    """How much two clocks may differ. A larger difference can overlap runs, but never commits twice."""
+    """How much two clocks may differ. A larger difference can overlap runs, but never commits
+    twice."""
     reserve: float = 1.0
     """Kept free before the deadline for the commit: nothing else starts inside it."""
     missing_key: Literal["reject", "run"] = "reject"
-    """What happens to a message without an idempotency key. ``reject`` sends it to the dead-letter queue. ``run`` runs
-    it unprotected: a duplicate runs again, and every such run is observed as ``Unprotected``."""
+    """What happens to a message without an idempotency key. ``reject`` sends it to the dead-letter
+    queue. ``run`` runs it unprotected: a duplicate runs again, and every such run is observed as
+    ``Unprotected``."""
     busy: Literal["raise", "wait"] = "raise"
     """What a delivery that may not be acknowledged does while another attempt holds its key."""
     wait_limit: float = 10.0
@@ -57,14 +63,16 @@ class Policy:
     backoff: Callable[[int], float] = no_backoff
     """Seconds until a failed key may be tried again, from the number of the attempt that failed."""
     atomic: bool = False
-    """Make no claim: one transaction writes effects and completion. The store must have transactions. The handler must
-    have no other effects, because a duplicate may run it. In a batch only the first receive of a message runs without
-    a claim: only the record shows which message crashed."""
+    """Make no claim: one transaction writes effects and completion. The store must have
+    transactions. The handler must have no other effects, because a duplicate may run it. In a batch
+    only the first receive of a message runs without a claim: only the record shows which message
+    crashed."""
     same_delivery_takes_over: bool = False
-    """A retried delivery may take over its own live claim. Correct only if all effects are in the commit."""
+    """A retried delivery may take over its own live claim. Correct only if all effects are in the
+    commit."""
     conflict_reruns: int = 0
-    """How often the handler runs again in the same claim after an EffectConflictError. Correct only if all effects are
-    in the commit or made with ``operation.external``."""
+    """How often the handler runs again in the same claim after an EffectConflictError. Correct only
+    if all effects are in the commit or made with ``operation.external``."""
     concurrency: int = 10
     """How many records of a batch run at once."""
     keep_event: bool = False
@@ -72,23 +80,36 @@ class Policy:
     max_result_bytes: int = 200_000
     """A larger encoded result is completed without its value, and flagged."""
     warm_cache: int = 256
-    """How many completed records one process remembers, so that their duplicates cost no round trip."""
+    """How many completed records one process remembers, so that their duplicates cost no round
+    trip."""
     warm_seconds: float = 300.0
     """For how long it remembers them."""
 
     def __post_init__(self) -> None:
         for holds, rule in (
-            (isinstance(self.window, int) and self.window >= 1, "window must be a whole number of seconds, at least 1"),
+            (
+                isinstance(self.window, int) and self.window >= 1,
+                "window must be a whole number of seconds, at least 1",
+            ),
             (self.max_attempts >= 1, "max_attempts must be at least 1"),
             (self.on_crash in ("retry", "quarantine"), "on_crash must be 'retry' or 'quarantine'"),
             (self.missing_key in ("reject", "run"), "missing_key must be 'reject' or 'run'"),
             (3.0 <= self.lease <= 900.0, "lease must be 3 to 900 seconds"),
-            (min(self.margin, self.clock_skew, self.reserve) >= 0, "margin, clock_skew and reserve cannot be negative"),
+            (
+                min(self.margin, self.clock_skew, self.reserve) >= 0,
+                "margin, clock_skew and reserve cannot be negative",
+            ),
             (self.clock_skew < self.window, "clock_skew must be shorter than the window"),
             (self.busy in ("raise", "wait"), "busy must be 'raise' or 'wait'"),
-            (0 < self.wait_limit <= 900.0, "wait_limit must be more than 0 and at most 900 seconds"),
+            (
+                0 < self.wait_limit <= 900.0,
+                "wait_limit must be more than 0 and at most 900 seconds",
+            ),
             (self.conflict_reruns >= 0, "conflict_reruns cannot be negative"),
-            (0 <= self.max_result_bytes <= 380_000, "max_result_bytes must be 0 to 380000: an item holds 400 KB"),
+            (
+                0 <= self.max_result_bytes <= 380_000,
+                "max_result_bytes must be 0 to 380000: an item holds 400 KB",
+            ),
             (self.concurrency >= 1, "concurrency must be at least 1"),
             (self.warm_cache >= 0, "warm_cache cannot be negative"),
             (0 <= self.warm_seconds <= 300.0, "warm_seconds must be 0 to 300"),

@@ -13,12 +13,13 @@ STATUSES: Final = frozenset({IN_PROGRESS, COMPLETED, FAILED, QUARANTINED})
 class Record(NamedTuple):
     """The state of one key, as a store holds it.
 
-    Times ending in ``_ms`` are epoch milliseconds; ``expiry`` is epoch seconds, as DynamoDB's TTL needs it. ``None``
-    means that the stored item lacks the attribute.
+    Times ending in ``_ms`` are epoch milliseconds; ``expiry`` is epoch seconds, as DynamoDB's TTL
+    needs it. ``None`` means that the stored item lacks the attribute.
     """
 
     key: str
-    """``<consumer>#<key>``. Never a function's ARN, name or region: a deployment or a failover changes those."""
+    """``<consumer>#<key>``. Never a function's ARN, name or region: a deployment or a failover
+    changes those."""
     status: str
     owner: str | None
     """The owner token: fresh for every claim, compared by every later write."""
@@ -29,7 +30,8 @@ class Record(NamedTuple):
     """When the record is deleted (the TTL). A quarantined record has none."""
     fingerprint: str | None
     delivery: str | None
-    """The transport's id of the delivery that wrote the record: a Lambda request id or an SQS message id."""
+    """The transport's id of the delivery that wrote the record: a Lambda request id or an SQS
+    message id."""
     region: str | None
     created_ms: int
     updated_ms: int

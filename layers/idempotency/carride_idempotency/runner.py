@@ -1,6 +1,7 @@
 """Runs one delivery under the protocol: performs each step that the decision asks for, and reports how it ended.
 
-Deliveries share only the store, the cache and the settings: what belongs to one delivery is immutable.
+Deliveries share only the store, the cache and the settings: what belongs to one delivery is
+immutable.
 """
 
 import json
@@ -104,7 +105,9 @@ class WarmCache:
 
     def keep(self, record: Record, now_ms: int) -> None:
         """Keep a record that was just found COMPLETED."""
-        if not self._capacity or (record.result is not None and len(record.result) > _LARGEST_CACHED_RESULT):
+        if not self._capacity or (
+            record.result is not None and len(record.result) > _LARGEST_CACHED_RESULT
+        ):
             return
         with self._lock:
             self._records[record.key] = (now_ms, record)
@@ -154,12 +157,14 @@ class Runner:
             backoff=policy.backoff,
         )
 
-    # ── Whole deliveries ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Whole deliveries ──────────────────────────────────────────────────────────────────────────
 
     def run(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
         """Run ``work`` once for the delivery's key, report how the delivery ended, and answer or raise."""
         is_atomic = self.policy.atomic and not delivery.claims
-        return self.reports.observed(delivery, self._run_atomic if is_atomic else self._run_claimed, delivery, work)
+        return self.reports.observed(
+            delivery, self._run_atomic if is_atomic else self._run_claimed, delivery, work
+        )
 
     def _run_claimed(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
         started = self.begin(delivery)
@@ -171,13 +176,17 @@ class Runner:
                 with self.heartbeat(started):
                     value = finished(work(started.operation))
             except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
-                return self.fail(started, error, counted=not isinstance(error, errors.RetryableError))
+                return self.fail(
+                    started, error, counted=not isinstance(error, errors.RetryableError)
+                )
             try:
                 return self.finish(started, value, reruns=reruns_left > 0)
             except errors.EffectConflictError:
                 reruns_left -= 1
             claim, first = started.operation._claim, started.operation._first
-            started = started._replace(operation=self._operation(claim, started.request, delivery, first=first))
+            started = started._replace(
+                operation=self._operation(claim, started.request, delivery, first=first)
+            )
 
     def _run_atomic(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
         known = self._answer_without_claim(delivery)
@@ -186,11 +195,15 @@ class Runner:
         request = self._claim_request(delivery)
         reruns_left = self.policy.conflict_reruns
         while True:
-            operation = self._operation(attempt(request, self.clock()), request, delivery, claimed=False)
+            operation = self._operation(
+                attempt(request, self.clock()), request, delivery, claimed=False
+            )
             try:
                 outcome = completed(finished(work(operation)), self.policy.max_result_bytes)
             except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
-                return self._fail_atomic(delivery, request, error, counted=not isinstance(error, errors.RetryableError))
+                return self._fail_atomic(
+                    delivery, request, error, counted=not isinstance(error, errors.RetryableError)
+                )
             ready = request._replace(outcome=outcome)
             try:
                 step, seen = self._write(delivery, ready, delivery.deadline_ms, operation._effects)
@@ -216,7 +229,7 @@ class Runner:
         except Exception as why:  # noqa: BLE001 - the work's own error must reach the caller
             return unrecorded(error, why, None)
 
-    # ── The phases of a claimed run ───────────────────────────────────────────────────────────────────────────────────
+    # ── The phases of a claimed run ───────────────────────────────────────────────────────────────
 
     def begin(self, delivery: Delivery) -> Started | Answer:
         """Claim the delivery's key, or answer if there is nothing to run."""
@@ -226,7 +239,11 @@ class Runner:
         request = self._claim_request(delivery)
         until_ms = None if delivery.deadline_ms is None else delivery.deadline_ms - self._reserve_ms
         step, seen = self._write(delivery, request, until_ms)
-        if isinstance(step, Busy) and self.policy.busy == "wait" and not self._may_acknowledge(step.record, delivery):
+        if (
+            isinstance(step, Busy)
+            and self.policy.busy == "wait"
+            and not self._may_acknowledge(step.record, delivery)
+        ):
             step, seen = self._wait(step, delivery, request, until_ms)
         if isinstance(step, Write):
             return Answer(POSTPONED, step.seen)
@@ -241,7 +258,9 @@ class Runner:
         """Renew the claim for as long as the context lasts, if its lease is shorter than the work may be."""
         if not started.request.renewed:
             return nullcontext()
-        return self.concurrency.repeat(started.operation.heartbeat, self.policy.lease / HEARTBEATS_PER_LEASE)
+        return self.concurrency.repeat(
+            started.operation.heartbeat, self.policy.lease / HEARTBEATS_PER_LEASE
+        )
 
     def finish(self, started: Started, value: object, *, reruns: bool = False) -> Answer:
         """Complete the claim together with the registered effects; record a refusal as a failure.
@@ -252,8 +271,12 @@ class Runner:
         if unknown := unknown_calls(operation._claim):
             return self.fail(started, errors.UnknownOutcomeError(delivery.key, *unknown))
         try:
-            record = settled(claim, completed(value, self.policy.max_result_bytes), request, self.clock())
-            found = self._store.update_if_owner(record, operation._effects, until_ms=delivery.deadline_ms)
+            record = settled(
+                claim, completed(value, self.policy.max_result_bytes), request, self.clock()
+            )
+            found = self._store.update_if_owner(
+                record, operation._effects, until_ms=delivery.deadline_ms
+            )
         except errors.StoreUnavailableError:
             raise  # the commit may have taken place: the record decides at the next delivery
         except Exception as refused:  # nothing was written: recorded, then raised with the answer
@@ -263,7 +286,9 @@ class Runner:
             return self.fail(started, refused)
         ending = conclude(found, request)
         if not isinstance(ending, Done):
-            return Answer(observation.LOST_LEASE, claim, "taken over", errors.LostLeaseError(delivery.key))
+            return Answer(
+                observation.LOST_LEASE, claim, "taken over", errors.LostLeaseError(delivery.key)
+            )
         self._cache.keep(ending.record, self.clock())
         if ending.record.owner == request.owner:
             return Answer(outcome, ending.record)
@@ -275,7 +300,9 @@ class Runner:
         claim = started.operation._claim  # with what it knows of external calls
         try:
             record = settled(claim, failed(error, counted=counted), request, self.clock())
-            ending = conclude(self._store.update_if_owner(record, until_ms=delivery.deadline_ms), request)
+            ending = conclude(
+                self._store.update_if_owner(record, until_ms=delivery.deadline_ms), request
+            )
             if isinstance(ending, Done):  # the attempt that took over has completed it
                 return Answer(observation.LOST_LEASE, ending.record, describe(error))
             if isinstance(ending, Quarantined):
@@ -284,14 +311,21 @@ class Runner:
             return unrecorded(error, why, claim)
         return Answer(observation.FAILED, record, describe(error), error)
 
-    # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
 
     def _answer_without_claim(self, delivery: Delivery) -> Answer | None:
         """Answer what is too old, expired, or completed a moment ago; None means that a claim has to be made."""
         now_ms, limits = self.clock(), self._limits
-        if delivery.sent_ms is not None and is_beyond_window(delivery.sent_ms, delivery.deadline_ms or now_ms, limits):
-            too_old = errors.BeyondWindowError(f"{delivery.key} was sent more than {limits.window_s} s ago")
-            if delivery.deadline_ms is not None and limits.window_s * 1000 <= delivery.deadline_ms - now_ms:
+        if delivery.sent_ms is not None and is_beyond_window(
+            delivery.sent_ms, delivery.deadline_ms or now_ms, limits
+        ):
+            too_old = errors.BeyondWindowError(
+                f"{delivery.key} was sent more than {limits.window_s} s ago"
+            )
+            if (
+                delivery.deadline_ms is not None
+                and limits.window_s * 1000 <= delivery.deadline_ms - now_ms
+            ):
                 short = f"{self.consumer}: a window of {limits.window_s} s is shorter than the invocation may last"
                 raise errors.ConfigurationError(short)
             return self.reports.give_up(delivery, dead_letters.BEYOND_WINDOW, too_old, None)
@@ -299,18 +333,28 @@ class Runner:
         if cached is not None and not is_over(cached, limits, now_ms):
             if differ(cached.fingerprint, delivery.fingerprint):
                 mismatch = errors.PayloadMismatchError(delivery.key)
-                return self.reports.give_up(delivery, dead_letters.PAYLOAD_MISMATCH, mismatch, cached)
+                return self.reports.give_up(
+                    delivery, dead_letters.PAYLOAD_MISMATCH, mismatch, cached
+                )
             return Answer(observation.DUPLICATE, cached, "warm")
         if self.left_ms(delivery.deadline_ms, now_ms) <= 0:
-            raise errors.OutOfTimeError(f"less than {self.policy.reserve} s are left for {delivery.key}")
-        is_expired = delivery.expires_ms is not None and delivery.expires_ms + limits.skew_ms < now_ms
+            raise errors.OutOfTimeError(
+                f"less than {self.policy.reserve} s are left for {delivery.key}"
+            )
+        is_expired = (
+            delivery.expires_ms is not None and delivery.expires_ms + limits.skew_ms < now_ms
+        )
         if is_expired and self._store.read(delivery.key, until_ms=delivery.deadline_ms) is None:
             return Answer(observation.EXPIRED, None)
         return None
 
     def left_ms(self, deadline_ms: int | None, now_ms: int | None = None) -> int:
         """Return how much time is left for work, by default from now on. The reserve is kept for the commit."""
-        return sys.maxsize if deadline_ms is None else deadline_ms - self._reserve_ms - (now_ms or self.clock())
+        return (
+            sys.maxsize
+            if deadline_ms is None
+            else deadline_ms - self._reserve_ms - (now_ms or self.clock())
+        )
 
     def _claim_request(self, delivery: Delivery) -> ClaimRequest:
         deadline_ms = delivery.deadline_ms
@@ -336,7 +380,8 @@ class Runner:
     ) -> tuple[Step, Record | None]:
         """Perform writes, beginning with what was found, until the decision is another step.
 
-        Return it with the record that the last write replaced; or a takeover, unperformed, if the delivery postpones.
+        Return it with the record that the last write replaced; or a takeover, unperformed, if the
+        delivery postpones.
         """
         seen: Record | None = None
         for _ in range(_ROUNDS):
@@ -349,7 +394,9 @@ class Runner:
                 found = self._store.put_if_absent(record, joined, until_ms=until_ms)
             else:
                 found = self._store.compare_and_swap(seen, record, joined, until_ms=until_ms)
-        raise errors.ContentionError(f"{request.key} was changed by others in each of {_ROUNDS} rounds")
+        raise errors.ContentionError(
+            f"{request.key} was changed by others in each of {_ROUNDS} rounds"
+        )
 
     def _wait(
         self, step: Step, delivery: Delivery, request: ClaimRequest, until_ms: int | None
@@ -370,7 +417,12 @@ class Runner:
         return step, seen
 
     def _answer(
-        self, step: Step, seen: Record | None, delivery: Delivery, request: ClaimRequest, error: Exception | None
+        self,
+        step: Step,
+        seen: Record | None,
+        delivery: Delivery,
+        request: ClaimRequest,
+        error: Exception | None,
     ) -> Answer:
         """Answer a step that needs no run; ``error`` is what an atomic run raised."""
         why: Exception
@@ -402,7 +454,9 @@ class Runner:
             case Failed(record) if error is not None:
                 why = error
             case _:
-                raise errors.ContentionError(f"{delivery.key} met {type(step).__name__}, which cannot happen here")
+                raise errors.ContentionError(
+                    f"{delivery.key} met {type(step).__name__}, which cannot happen here"
+                )
         return Answer(observation.FAILED, record, describe(why), why)
 
     def _may_acknowledge(self, holder: Record, delivery: Delivery) -> bool:
@@ -421,10 +475,18 @@ class Runner:
         )
 
     def _operation(
-        self, record: Record, request: ClaimRequest, delivery: Delivery, *, claimed: bool = True, first: bool = True
+        self,
+        record: Record,
+        request: ClaimRequest,
+        delivery: Delivery,
+        *,
+        claimed: bool = True,
+        first: bool = True,
     ) -> Operation:
         context = delivery.context
-        return Operation(record, request, self._store, self.clock, claimed=claimed, first=first, context=context)
+        return Operation(
+            record, request, self._store, self.clock, claimed=claimed, first=first, context=context
+        )
 
 
 def _keepable(event: object) -> str | None:
@@ -433,4 +495,8 @@ def _keepable(event: object) -> str | None:
 
 
 def _reason(record: Record) -> str:
-    return dead_letters.UNKNOWN if record.error is None or unknown_calls(record) else dead_letters.QUARANTINED
+    return (
+        dead_letters.UNKNOWN
+        if record.error is None or unknown_calls(record)
+        else dead_letters.QUARANTINED
+    )

@@ -25,8 +25,8 @@ def _nothing(raw: Raw) -> None:
 def payload_of(message: Any) -> object:
     """Return what is fingerprinted: the ``data`` of an EventBridge event or a CloudEvent, the whole of other messages.
 
-    The metadata of an envelope changes between deliveries. A message counts as enveloped only with every field that the
-    envelope requires.
+    The metadata of an envelope changes between deliveries. A message counts as enveloped only with
+    every field that the envelope requires.
     """
     if is_eventbridge(message):
         return _detail_of(message)
@@ -61,13 +61,16 @@ class Source(NamedTuple):
     records: Callable[[Raw], list[Raw]] = lambda event: event["Records"]
     """The records of a batch."""
     failure_id: Callable[[Raw], str] | None = None
-    """The ``itemIdentifier`` by which a failed record of a batch is reported; without it the whole batch fails."""
+    """The ``itemIdentifier`` by which a failed record of a batch is reported; without it the whole
+    batch fails."""
     attempts: Callable[[Raw], int | None] = _nothing
-    """How often this record has been received, including this time; None: the source does not count."""
+    """How often this record has been received, including this time; None: the source does not
+    count."""
     group: Callable[[Raw], str | None] = _nothing
     """Records of one group run in order, and a failure stops those behind it."""
     comes_again: Callable[[Raw], bool] = lambda raw: True
-    """Whether the transport is known to deliver this again until it is acknowledged. A synchronous caller is not."""
+    """Whether the transport is known to deliver this again until it is acknowledged. A synchronous
+    caller is not."""
     text: Callable[[Raw], object] = _nothing
     """The undecoded message, for `TRANSPORT_ID` keys if it cannot be decoded."""
     payload: Callable[[Any], object] = payload_of
@@ -88,7 +91,8 @@ EVENTBRIDGE: Final = Source(
     comes_again=is_eventbridge,
     payload=_detail_of,
 )
-"""An event without the whole envelope comes from a synchronous caller: EventBridge sends every field."""
+"""An event without the whole envelope comes from a synchronous caller: EventBridge sends every
+field."""
 SNS: Final = Source(
     message=lambda event: json.loads(event["Records"][0]["Sns"]["Message"]),
     message_id=lambda event: event["Records"][0]["Sns"]["MessageId"],

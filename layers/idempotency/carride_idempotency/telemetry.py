@@ -1,6 +1,12 @@
 """Attributes of OpenTelemetry's semantic conventions, for spans. This module imports no telemetry library."""
 
-from carride_idempotency.observation import DEAD_LETTERED, FAILED, LOST_LEASE, QUARANTINED, Observation
+from carride_idempotency.observation import (
+    DEAD_LETTERED,
+    FAILED,
+    LOST_LEASE,
+    QUARANTINED,
+    Observation,
+)
 
 _ERRORS = (DEAD_LETTERED, FAILED, LOST_LEASE, QUARANTINED)
 
@@ -8,8 +14,9 @@ _ERRORS = (DEAD_LETTERED, FAILED, LOST_LEASE, QUARANTINED)
 def span_attributes(observation: Observation) -> dict[str, str | int]:
     """Return the attributes of a span that describe one delivery and its outcome.
 
-    Names that OpenTelemetry defines are used as its conventions for messaging spans say. The others begin with
-    ``idempotency.``. An attribute without a value is left out. Labels become ``idempotency.label.<name>``.
+    Names that OpenTelemetry defines are used as its conventions for messaging spans say. The others
+    begin with ``idempotency.``. An attribute without a value is left out. Labels become
+    ``idempotency.label.<name>``.
     """
     attributes: dict[str, str | int | None] = {
         "messaging.operation.type": "process",

@@ -16,8 +16,12 @@ from carride_idempotency.fingerprint import fingerprint
 from contract.schemas import schema
 from tests.carride.rides import NOW
 
-PAST: Final = [json.loads(line) for line in (Path(__file__).parent / "past_events.jsonl").read_text().splitlines()]
-"""Details that were published in the past. Lines are added and never changed: archives hold their like."""
+PAST: Final = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "past_events.jsonl").read_text().splitlines()
+]
+"""Details that were published in the past. Lines are added and never changed: archives hold their
+like."""
 EVENTS: Final = Path(__file__).parents[3] / "events"
 FORMATS: Final = FormatChecker(())
 
@@ -27,7 +31,9 @@ def _is_date_time(value: object) -> bool:
     return not isinstance(value, str) or datetime.fromisoformat(value).utcoffset() is not None
 
 
-VALIDATORS: Final = {name: Draft4Validator(schema(fact), format_checker=FORMATS) for name, fact in FACTS.items()}
+VALIDATORS: Final = {
+    name: Draft4Validator(schema(fact), format_checker=FORMATS) for name, fact in FACTS.items()
+}
 
 
 def assert_conforms(detail: Mapping[str, Any]) -> None:
@@ -35,22 +41,31 @@ def assert_conforms(detail: Mapping[str, Any]) -> None:
     VALIDATORS[detail["type"]].validate(detail)
     read = JSONFormat().read(CloudEvent, json.dumps(detail))
     assert (read.get_id(), read.get_type()) == (detail["id"], detail["type"])
-    assert JSONFormat().read(CloudEvent, JSONFormat().write(read)).get_attributes() == read.get_attributes()
+    assert (
+        JSONFormat().read(CloudEvent, JSONFormat().write(read)).get_attributes()
+        == read.get_attributes()
+    )
     content = read.get_data()
     data = json.loads(content) if isinstance(content, bytes) else content
-    attributes = {name: value for name, value in detail.items() if name not in {"data", "data_base64"}}
+    attributes = {
+        name: value for name, value in detail.items() if name not in {"data", "data_base64"}
+    }
     VALIDATORS[detail["type"]].validate(attributes | {"data": data})
 
 
 @pytest.mark.parametrize("mode", Mode)
 def test_every_simulated_event_conforms(mode: Mode) -> None:
     """The simulator emits what the schemas say, unless it was asked not to."""
-    simulation = Simulation(Spec(mode=mode, rides=50, seed=7, duplicates=0.2, late=2, crashes=2), NOW)
+    simulation = Simulation(
+        Spec(mode=mode, rides=50, seed=7, duplicates=0.2, late=2, crashes=2), NOW
+    )
     for simulated in simulation.entries():
         assert_conforms(json.loads(simulated.entry.detail))
 
 
-@pytest.mark.parametrize("kind", [Kind.MISSING_ID, Kind.PARTIAL_ID, Kind.UNKNOWN_TYPE, Kind.BROKEN_SHAPE])
+@pytest.mark.parametrize(
+    "kind", [Kind.MISSING_ID, Kind.PARTIAL_ID, Kind.UNKNOWN_TYPE, Kind.BROKEN_SHAPE]
+)
 def test_schemas_and_reader_refuse_the_same(kind: Kind) -> None:
     """The schema refuses the events that the simulator breaks."""
     for simulated in Simulation(Spec(rides=2, seed=7, malformed=12), NOW).entries():
@@ -74,18 +89,29 @@ def test_events_of_the_past_can_be_read(detail: dict[str, Any]) -> None:
 def test_there_is_an_event_of_the_past_of_every_type_and_envelope() -> None:
     """The past events cover every type and envelope."""
     names = {f"urn:acr:car-ride:{name}:{fact.schema_version}" for name, fact in FACTS.items()}
-    assert {detail.get("dataschema", "older envelope") for detail in PAST} == names | {"older envelope"}
+    assert {detail.get("dataschema", "older envelope") for detail in PAST} == names | {
+        "older envelope"
+    }
 
 
 def test_a_copy_has_the_fingerprint_of_the_first() -> None:
     """Neither a replay, nor the older envelope, nor a field with a default that came later changes the fingerprint."""
     live, again = (
-        parse_event(json.loads((EVENTS / f"ride_history_{name}.json").read_text())) for name in ("live", "replayed")
+        parse_event(json.loads((EVENTS / f"ride_history_{name}.json").read_text()))
+        for name in ("live", "replayed")
     )
     assert fingerprint(live.payload) == fingerprint(again.payload)
-    created = [parse_event({"detail": detail}) for detail in PAST if "CarRideCreated" in json.dumps(detail)]
-    assert ["currency" in detail["data"] for detail in PAST if "CarRideCreated" in json.dumps(detail)] == [0, 0, 1]
-    assert len({fingerprint(each.payload) for each in created}) == len({each.idempotencyid for each in created}) == 1
+    created = [
+        parse_event({"detail": detail}) for detail in PAST if "CarRideCreated" in json.dumps(detail)
+    ]
+    assert [
+        "currency" in detail["data"] for detail in PAST if "CarRideCreated" in json.dumps(detail)
+    ] == [0, 0, 1]
+    assert (
+        len({fingerprint(each.payload) for each in created})
+        == len({each.idempotencyid for each in created})
+        == 1
+    )
     dollars = parse_event({"detail": PAST[-1] | {"data": PAST[-1]["data"] | {"currency": "USD"}}})
     assert fingerprint(dollars.payload) != fingerprint(created[0].payload)
     assert dollars.to_detail()["data"]["currency"] == "USD"

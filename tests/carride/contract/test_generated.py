@@ -15,13 +15,21 @@ from contract import asyncapi
 from contract.__main__ import ROOT, documents
 from contract.layout import text
 from contract.samples import current
-from contract.schemas import BreakingChangeError, Schema, breaking_changes, published, registry, schema
+from contract.schemas import (
+    BreakingChangeError,
+    Schema,
+    breaking_changes,
+    published,
+    registry,
+    schema,
+)
 from tests.carride.pipe import resource
 from tests.carride.rides import event, every_fact
 
 REGISTRY: Final = (ROOT / "infrastructure/schemas.yaml").read_text()
 NAME: Final = {"Fn::Sub": "${AWS::StackName}-events"}
-LARGEST_CONTENT: Final = 100_000  # characters of a schema in EventBridge's registry: CreateSchema's ``Content``
+# Characters of a schema in EventBridge's registry: CreateSchema's ``Content``.
+LARGEST_CONTENT: Final = 100_000
 CREATED: Final = schema(FACTS["CarRideCreated"])
 
 
@@ -35,7 +43,11 @@ def test_the_layout_changes_no_content_and_keeps_to_its_width() -> None:
     """A generated document reads back unchanged; only a description that is too long by itself exceeds the line."""
     laid_out = text(openapi.document())
     assert json.loads(laid_out) == openapi.document()
-    assert all(len(line.rstrip("]},")) <= 150 for line in laid_out.splitlines() if '"description": "' not in line)
+    assert all(
+        len(line.rstrip("]},")) <= 150
+        for line in laid_out.splitlines()
+        if '"description": "' not in line
+    )
 
 
 @pytest.mark.parametrize("name", ["ride_history_live", "dispatch_live"])
@@ -46,7 +58,7 @@ def test_a_field_that_comes_later_appears_in_the_samples(name: str) -> None:
     assert current(older) == json.loads(sample) != older
 
 
-# ── The schema registry ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── The schema registry ───────────────────────────────────────────────────────────────────────────
 
 
 def test_the_registry_has_a_schema_of_every_type() -> None:
@@ -92,13 +104,19 @@ BREAKING: Final[dict[str, Callable[[Schema], object]]] = {
 @pytest.mark.parametrize("found", BREAKING)
 def test_a_breaking_change_is_found(found: str) -> None:
     """A change that existing readers or events do not agree with is reported with its field."""
-    assert [change for change in breaking_changes(CREATED, changed(BREAKING[found])) if f"data.{found}" in change]
+    assert [
+        change
+        for change in breaking_changes(CREATED, changed(BREAKING[found]))
+        if f"data.{found}" in change
+    ]
 
 
 def test_a_breaking_change_is_not_written() -> None:
     """An incompatible schema is not published; the error says what to do."""
     older = changed(lambda data: data["properties"].update(luggage={"type": "integer"}))
-    with pytest.raises(BreakingChangeError, match=r"CarRideCreated\.v1: data\.luggage is gone(.|\n)*schema_version"):
+    with pytest.raises(
+        BreakingChangeError, match=r"CarRideCreated\.v1: data\.luggage is gone(.|\n)*schema_version"
+    ):
         registry(_template({"CarRideCreated.v1": older}))
 
 
@@ -126,7 +144,7 @@ def _template(schemas: dict[str, Schema]) -> str:
     return json.dumps({"Resources": resources})
 
 
-# ── AsyncAPI ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── AsyncAPI ──────────────────────────────────────────────────────────────────────────────────────
 
 
 MESSAGES: Final = asyncapi.document()["channels"]["CarRideBus"]["messages"]
@@ -150,6 +168,8 @@ def test_asyncapi_names_a_sender_and_a_receiver_of_every_event() -> None:
     """Each type has a function that sends it and one that receives it."""
     messages: dict[str, set[str]] = {"send": set(), "receive": set()}
     for operation in asyncapi.document()["operations"].values():
-        messages[operation["action"]] |= {message["$ref"].rpartition("/")[2] for message in operation["messages"]}
+        messages[operation["action"]] |= {
+            message["$ref"].rpartition("/")[2] for message in operation["messages"]
+        }
     assert messages == {"send": set(FACTS), "receive": set(FACTS)}
     assert MESSAGES.keys() == FACTS.keys() == {type(fact).__name__ for fact in every_fact()}

@@ -30,17 +30,23 @@ def sample(name: str) -> dict[str, Any]:
 
 def test_the_readme_lists_every_sample() -> None:
     """Each file has its row in events/README.md, with what is to be expected, and no row is without a file."""
-    listed = set(re.findall(r"^\| `([a-z_0-9/]+\.json)` \|", (EVENTS / "README.md").read_text(), re.MULTILINE))
+    listed = set(
+        re.findall(
+            r"^\| `([a-z_0-9/]+\.json)` \|", (EVENTS / "README.md").read_text(), re.MULTILINE
+        )
+    )
     assert listed == {str(path.relative_to(EVENTS)) for path in FILES}
 
 
-# ── What each function makes of its samples ───────────────────────────────────────────────────────────────────────────
+# ── What each function makes of its samples ───────────────────────────────────────────────────────
 
 
 def rows(function: str) -> list[tuple[str, str]]:
     """Return the samples of a function with the outcomes that events/README.md gives them, in its order."""
     found = re.findall(
-        rf"^\| `({function}_\w+)\.json` \| ([\w, ]+) \|", (EVENTS / "README.md").read_text(), re.MULTILINE
+        rf"^\| `({function}_\w+)\.json` \| ([\w, ]+) \|",
+        (EVENTS / "README.md").read_text(),
+        re.MULTILINE,
     )
     assert len(found) == len([*EVENTS.glob(f"{function}_*.json")])
     return found
@@ -58,28 +64,40 @@ def test_each_function_does_what_the_readme_says(function: str) -> None:
     """In the order of the table in events/README.md, each sample has the outcomes of its row; one ride is charged."""
     world = World()
     for name, expected in rows(function.replace("-", "_")):
-        assert (name, outcomes(world, function, sample(name))) == (name, sorted(expected.split(", ")))
+        assert (name, outcomes(world, function, sample(name))) == (
+            name,
+            sorted(expected.split(", ")),
+        )
     assert len(world.gateway.ledger()) == (function == "payment")
 
 
-# ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Dead letters ──────────────────────────────────────────────────────────────────────────────────
 
 
 def dead_letter(name: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the body and the attributes of a message that is checked in."""
     message = sample(f"dead_letters/{name}")
-    assert message["MD5OfBody"] == hashlib.md5(message["Body"].encode(), usedforsecurity=False).hexdigest()
+    assert (
+        message["MD5OfBody"]
+        == hashlib.md5(message["Body"].encode(), usedforsecurity=False).hexdigest()
+    )
     attributes = message.get("MessageAttributes", {})
-    return json.loads(message["Body"]), {name: value["StringValue"] for name, value in attributes.items()}
+    return json.loads(message["Body"]), {
+        name: value["StringValue"] for name, value in attributes.items()
+    }
 
 
 def test_the_producers_dead_letter_is_one() -> None:
     """The publisher sends the same event with this body and these attributes."""
     body, attributes = dead_letter("producer_dlq")
-    spoilt = BusEntry(source=body["source"], detail=body["detail"], time=datetime.fromisoformat(body["time"]))
+    spoilt = BusEntry(
+        source=body["source"], detail=body["detail"], time=datetime.fromisoformat(body["time"])
+    )
     publish([spoilt], queue=(queue := FakeQueue()))
     assert queue.bodies() == [body]
-    sent = {name: value["StringValue"] for name, value in queue.messages[0]["MessageAttributes"].items()}
+    sent = {
+        name: value["StringValue"] for name, value in queue.messages[0]["MessageAttributes"].items()
+    }
     assert sent | {"ERROR_MESSAGE": attributes["ERROR_MESSAGE"]} == attributes
 
 
@@ -88,7 +106,9 @@ def test_the_consumers_dead_letter_is_one() -> None:
     world, sent = World(), dict[str, Any]()
     outcomes(world, "ride-history", sample("ride_history_malformed"))
     (letter,) = world.given_up()
-    SqsDeadLetters("dlq", client=SimpleNamespace(send_message=lambda **message: sent.update(message))).send(letter)
+    SqsDeadLetters(
+        "dlq", client=SimpleNamespace(send_message=lambda **message: sent.update(message))
+    ).send(letter)
     attributes = {name: value["StringValue"] for name, value in sent["MessageAttributes"].items()}
     assert (json.loads(sent["MessageBody"]), attributes) == dead_letter("ride_history_dlq_given_up")
 

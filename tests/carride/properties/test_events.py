@@ -23,7 +23,12 @@ from tests.carride.rides import event, every_fact, nested
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,20}", fullmatch=True)
 TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - a bound
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from([10**400, inf, "\ud800"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from([10**400, inf, "\ud800"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.text(max_size=8) | st.just("\ud800"), inner, max_size=3)
@@ -54,15 +59,25 @@ EXTENSIONS = st.sampled_from([None, {"simulatedfault": "slow"}])
 
 @given(facts(), TIMES, st.none() | TIMES, st.none() | facts().map(event), EXTENSIONS)
 def test_every_event_survives_the_road(
-    fact: Fact, time: datetime, expirytime: datetime | None, cause: RideEvent | None, extensions: Any
+    fact: Fact,
+    time: datetime,
+    expirytime: datetime | None,
+    cause: RideEvent | None,
+    extensions: Any,
 ) -> None:
     """Whatever the contract allows conforms to its schema, and comes back from JSON equal and with its fingerprint."""
-    emitted = RideEvent.of(fact, source=SOURCE, time=time, expirytime=expirytime, cause=cause, extensions=extensions)
+    emitted = RideEvent.of(
+        fact, source=SOURCE, time=time, expirytime=expirytime, cause=cause, extensions=extensions
+    )
     assert_conforms(emitted.to_detail())
     read = parse_event({"detail": json.loads(json.dumps(emitted.to_detail()))})
     assert read == emitted
     older = parse_event({"detail": json.loads(json.dumps(older_envelope(emitted)))})
-    assert (older.idempotencyid, older.sequence, older.data) == (read.idempotencyid, read.sequence, fact)
+    assert (older.idempotencyid, older.sequence, older.data) == (
+        read.idempotencyid,
+        read.sequence,
+        fact,
+    )
     assert fingerprint(older.payload) == fingerprint(read.payload) == fingerprint(emitted.payload)
 
 
@@ -72,17 +87,23 @@ FOREIGN = event().to_detail() | {"type": "acme.acr.CarRiderCreatedEvent"}
 @given(
     st.sampled_from([event().to_detail(), older_envelope(event()), FOREIGN]),
     st.just([])
-    | st.lists(st.sampled_from(["data", "attributes", *event().to_detail(), *event().to_detail()["data"]]), max_size=3),
+    | st.lists(
+        st.sampled_from(["data", "attributes", *event().to_detail(), *event().to_detail()["data"]]),
+        max_size=3,
+    ),
     JSON,
 )
-def test_any_json_is_read_or_breaks_the_contract(detail: dict[str, Any], names: list[str], value: Any) -> None:
+def test_any_json_is_read_or_breaks_the_contract(
+    detail: dict[str, Any], names: list[str], value: Any
+) -> None:
     """Any detail, and an event with any value in any place, raise nothing but a contract error."""
     _read(value)
     spoilt = json.loads(json.dumps(detail))
     for name in ["note", *names]:
         part = spoilt.get("data") if name in [*detail["data"], "note"] else spoilt
         if isinstance(part, dict):
-            part[name] = copy.deepcopy(value)  # JSON holds nothing twice, and nothing that contains itself
+            # JSON holds nothing twice, and nothing that contains itself.
+            part[name] = copy.deepcopy(value)
     _read(spoilt)
 
 
@@ -124,7 +145,9 @@ DEAD_LETTERS = (
 
 
 @given(mutated(), st.sampled_from(DEAD_LETTERS), st.sampled_from([None, zlib.compress]))
-def test_any_dead_letter_is_a_row(content: bytes, form: str, pack: Callable[..., bytes] | None) -> None:
+def test_any_dead_letter_is_a_row(
+    content: bytes, form: str, pack: Callable[..., bytes] | None
+) -> None:
     """The audit counts any message of a dead-letter queue, with a reason."""
     text = content.decode(errors="replace")
     packed = content if pack is None else pack(content, wbits=31)

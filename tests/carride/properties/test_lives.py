@@ -11,11 +11,14 @@ from local.simulated_gateway import Troubles
 from tests.carride.properties.town import Town
 
 SHARES = st.sampled_from([0.0, 0.0, 0.5, 1.0])
-TROUBLES = st.builds(Troubles, declined=SHARES, refused=SHARES, pending=SHARES, capped=SHARES, forgotten=SHARES)
+TROUBLES = st.builds(
+    Troubles, declined=SHARES, refused=SHARES, pending=SHARES, capped=SHARES, forgotten=SHARES
+)
 
 
 @pytest.mark.proof
-# The schedule follows from a seed: drawn choice by choice, schedules would be too alike to find a race.
+# The schedule follows from a seed: drawn choice by choice, schedules would be too alike to find a
+# race.
 @settings(max_examples=350)
 @given(
     seed=st.integers(0, 2**32),

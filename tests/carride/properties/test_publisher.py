@@ -9,7 +9,9 @@ from carride.publisher import NEEDED_MS, Outcome, PublishError
 from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publish
 from tests.carride.rides import entry
 
-CODES = st.sampled_from([None, None, None, "InternalFailure", "ThrottlingException", "MalformedDetail"])
+CODES = st.sampled_from(
+    [None, None, None, "InternalFailure", "ThrottlingException", "MalformedDetail"]
+)
 FAILURES = st.sampled_from(
     [
         None,
@@ -57,8 +59,12 @@ def test_whatever_fails_no_event_is_lost_silently(
         assert time.remaining_ms() >= needed_ms, "a call begins only if there is time for it"
         time.work(50)
 
-    bus = FakeBus(lambda _: next(answer, None), failures=failures, on_call=lambda _: work(NEEDED_MS))
-    queue = FakeQueue(lambda _: next(queue_answer, None), failures=queue_failures, on_call=lambda _: work(4_000))
+    bus = FakeBus(
+        lambda _: next(answer, None), failures=failures, on_call=lambda _: work(NEEDED_MS)
+    )
+    queue = FakeQueue(
+        lambda _: next(queue_answer, None), failures=queue_failures, on_call=lambda _: work(4_000)
+    )
     unsent: list[BusEntry] = []
     asked = [entry(f"order_{number}", size) for number, size in enumerate(sizes)]
     try:
@@ -72,4 +78,6 @@ def test_whatever_fails_no_event_is_lost_silently(
     for receipt in receipts:
         assert (receipt.outcome is Outcome.PUBLISHED) == (receipt.code is None)
         assert receipt.attempts <= 3
-    assert sum(receipt.outcome is Outcome.DEAD_LETTERED for receipt in receipts) == len(queue.messages)
+    assert sum(receipt.outcome is Outcome.DEAD_LETTERED for receipt in receipts) == len(
+        queue.messages
+    )

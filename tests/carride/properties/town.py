@@ -36,13 +36,24 @@ from tests.carride.rides import NOW
 from tests.functions.gateways import FakeGateway
 from tests.functions.world import CONSUMED, World
 
-EXPIRY: Final = timedelta(days=2)  # after which nobody needs to hear of a ride: long after its life in these tests
+# After which nobody needs to hear of a ride: long after its life in these tests.
+EXPIRY: Final = timedelta(days=2)
 _TABLES: Final = {"ride-history": "rides", "dispatch": "assignments", "payment": "payments"}
 _ATTEMPTS: Final = 3
-_MOST_FAULTS: Final = 2  # for one consumer and fact: with them no key uses up its attempts by itself
+# For one consumer and fact: with them no key uses up its attempts by itself.
+_MOST_FAULTS: Final = 2
 _ANNOUNCED: Final = (RetryableError, EffectConflictError, GatewayUnavailableError, NoAnswerError)
 """What a handler may raise: the delivery then comes again."""
-_FAULTS: Final = (CRASH_BEFORE, CRASH_AFTER, REQUEST_LOST, ANSWER_LOST, OVERTAKEN, OVERTAKEN, OVERTAKEN, OVERTAKEN)
+_FAULTS: Final = (
+    CRASH_BEFORE,
+    CRASH_AFTER,
+    REQUEST_LOST,
+    ANSWER_LOST,
+    OVERTAKEN,
+    OVERTAKEN,
+    OVERTAKEN,
+    OVERTAKEN,
+)
 _AT_THE_COMMIT: Final = 0.5  # the share of faults that meet the commit, where they do most harm
 _RECONCILED: Final = 0.02  # the share of steps at which the deadline passes and the reconciler runs
 _MOST_STEPS: Final = 1_000
@@ -69,15 +80,20 @@ class Town(World):
         chance: decides about everything.
         troubles: of the gateway.
         keys_s: seconds for which it knows a key.
-        lost: the share of events that dispatch and payment never get; the reconciler runs, and settles their rides.
-            None: none gets lost, and the reconciler does not run.
+        lost: the share of events that dispatch and payment never get; the reconciler runs, and
+            settles their rides. None: none gets lost, and the reconciler does not run.
     """
 
-    def __init__(self, chance: Random, troubles: Troubles, *, keys_s: float, lost: float | None = None) -> None:
+    def __init__(
+        self, chance: Random, troubles: Troubles, *, keys_s: float, lost: float | None = None
+    ) -> None:
         self.books = Books(troubles, keys_s=keys_s, pending_s=30, clock=lambda: self.clock() / 1000)
         super().__init__(FakeGateway(self.books))
         self.gateway.sent = self.external(
-            "gateway", self.gateway.sent, key=lambda *request: request[2], lost=GatewayUnavailableError
+            "gateway",
+            self.gateway.sent,
+            key=lambda *request: request[2],
+            lost=GatewayUnavailableError,
         )
         self._forgetful = keys_s < math.inf or troubles.forgotten > 0
         self._chance = chance
@@ -93,7 +109,7 @@ class Town(World):
         self.faults: Counter[tuple[str, str]] = Counter()
         self._numbers = iter(range(1_000_000))
 
-    # ── The bus ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The bus ───────────────────────────────────────────────────────────────────────────────────
 
     def happen(self, fact: Fact) -> None:
         """Have the API publish a fact."""
@@ -113,18 +129,27 @@ class Town(World):
 
     def _send(self, detail: Mapping[str, Any], *, copies: int = 1) -> None:
         for consumer, consumed in CONSUMED.items():
-            if FACTS[detail["type"]] in consumed and (consumer, detail["idempotencyid"]) not in self.lost:
+            if (
+                FACTS[detail["type"]] in consumed
+                and (consumer, detail["idempotencyid"]) not in self.lost
+            ):
                 for _ in range(copies):
-                    envelope = {"id": f"delivery-{next(self._numbers)}", "source": SOURCE, "detail": detail}
+                    envelope = {
+                        "id": f"delivery-{next(self._numbers)}",
+                        "source": SOURCE,
+                        "detail": detail,
+                    }
                     self.waiting.append(Delivery(consumer, envelope))
 
-    # ── Deliveries ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Deliveries ────────────────────────────────────────────────────────────────────────────────
 
     def step(self, place: int | None = None) -> None:
         """Have one of the deliveries that wait arrive: the one at a place, or whichever."""
         self.steps += 1
         assert self.steps < _MOST_STEPS, "it never gets quiet"
-        delivery = self.waiting.pop(self._chance.randrange(len(self.waiting)) if place is None else place)
+        delivery = self.waiting.pop(
+            self._chance.randrange(len(self.waiting)) if place is None else place
+        )
         fault = self._fault(delivery)
         try:
             self.deliver(delivery.consumer, delivery.event, attempt=delivery.attempt, fault=fault)
@@ -157,8 +182,12 @@ class Town(World):
         event = json.loads(letter.event["body"]) if "body" in letter.event else letter.event
         delivery = Delivery(letter.consumer, event)
         assert letter.reason == "QUARANTINED", letter
-        assert self.faults[delivery.operation] or self.books.met["pending"], f"{letter.key} needed no attempt"
-        self.dynamodb.delete({"TableName": "idempotency", "Key": {"idempotencyKey": {"S": letter.key}}})
+        assert self.faults[delivery.operation] or self.books.met["pending"], (
+            f"{letter.key} needed no attempt"
+        )
+        self.dynamodb.delete(
+            {"TableName": "idempotency", "Key": {"idempotencyKey": {"S": letter.key}}}
+        )
         self._again(delivery)
 
     def _again(self, delivery: Delivery) -> None:
@@ -167,7 +196,11 @@ class Town(World):
 
     def _fault(self, delivery: Delivery) -> Fault:
         """Choose a fault of a delivery, or none."""
-        if not self._faulty or self.faults[delivery.operation] >= _MOST_FAULTS or self._chance.random() < 0.5:
+        if (
+            not self._faulty
+            or self.faults[delivery.operation] >= _MOST_FAULTS
+            or self._chance.random() < 0.5
+        ):
             return NO_FAULT
         at, at_the_commit = self._chance.randrange(1, 7), self._chance.random() < _AT_THE_COMMIT
         kind = self._chance.choice(_FAULTS)
@@ -202,7 +235,7 @@ class Town(World):
             if rivals:
                 self.step(self._chance.choice(rivals))
 
-    # ── The lives of rides ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The lives of rides ────────────────────────────────────────────────────────────────────────
 
     def live(self, number: int) -> None:
         """Have rides begin, and everything happen to them and be delivered, until nothing is left to happen."""
@@ -233,13 +266,16 @@ class Town(World):
 
         The ride history is up to date by then. Whatever else is under way stays so.
         """
-        while histories := [place for place, each in enumerate(self.waiting) if each.consumer == "ride-history"]:
+        while histories := [
+            place for place, each in enumerate(self.waiting) if each.consumer == "ride-history"
+        ]:
             self.step(histories[0])
         self.clock.advance(LIMIT.total_seconds())
         while True:
             self.clock.advance(60)
             tick = Delivery(
-                "reconciler", {"detail": {"idempotencyid": self.now().isoformat(), "subject": "", "type": ""}}
+                "reconciler",
+                {"detail": {"idempotencyid": self.now().isoformat(), "subject": "", "type": ""}},
             )
             try:
                 return self.tick(fault=self._fault(tick))
@@ -272,7 +308,10 @@ class Town(World):
             yield fact
 
     def _next(self, step: str, ride: Ride) -> Fact:
-        price, elsewhere = self._chance.choice(_PRICES), "sector_63" if ride.destination == "sector_64" else "sector_64"
+        price, elsewhere = (
+            self._chance.choice(_PRICES),
+            "sector_63" if ride.destination == "sector_64" else "sector_64",
+        )
         added: dict[str, dict[str, object]] = {
             "cancel": {"reason": "changed plans"},
             "changeDestination": {"destination": elsewhere, "price": price},
@@ -280,7 +319,7 @@ class Town(World):
         command = {"action": step, "version": ride.version} | added.get(step, {})
         return change(msgspec.convert(command, AnyChange), ride)[1]
 
-    # ── What has to be ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── What has to be ────────────────────────────────────────────────────────────────────────────
 
     def replay(self) -> None:
         """Deliver everything once more, now and after it has expired: nothing may change."""
@@ -294,7 +333,10 @@ class Town(World):
         assert self._state() == before
 
     def _state(self) -> Any:
-        tables = {table: [*self.items(table)] for table in ("rides", "assignments", "payments", "cars", "outbox")}
+        tables = {
+            table: [*self.items(table)]
+            for table in ("rides", "assignments", "payments", "cars", "outbox")
+        }
         return json.dumps([tables, self.gateway.ledger()], default=str, sort_keys=True)
 
     def check(self) -> None:
@@ -312,7 +354,9 @@ class Town(World):
                 for consumer in CONSUMED
                 if (consumer, event.idempotencyid) in self.lost
             }
-            overdue = {event.data.outcome for event in events if isinstance(event.data, CarRideOverdue)}
+            overdue = {
+                event.data.outcome for event in events if isinstance(event.data, CarRideOverdue)
+            }
             self._check_dispatch(facts, lost)
             self._check_money(ride, facts, lost, overdue)
 
@@ -326,27 +370,53 @@ class Town(World):
         found = []
         for item in self.items(_TABLES[consumer]):
             entries = [name.removeprefix("event#") for name in item if name.startswith("event#")]
-            assert item["effects"] == len(entries), f"{consumer}: {item['orderID']} has {item['effects']} effects"
+            assert item["effects"] == len(entries), (
+                f"{consumer}: {item['orderID']} has {item['effects']} effects"
+            )
             found += entries
         assert sorted(found) == sorted(heard), f"{consumer} did not hear each fact once"
 
     def _shared_cars(self) -> list[str]:
         """Return each car that a ride holds by its own account only, or the car's: at no moment is there one."""
-        taken = {(car["carID"]["S"], car["rideID"]["S"]) for car in self.dynamodb.all("cars") if "rideID" in car}
-        served = [ride for ride in self.dynamodb.all("assignments") if ride["state"]["S"] == "assigned"]
-        return [car for car, _ in taken ^ {(ride["carID"]["S"], ride["orderID"]["S"]) for ride in served}]
+        taken = {
+            (car["carID"]["S"], car["rideID"]["S"])
+            for car in self.dynamodb.all("cars")
+            if "rideID" in car
+        }
+        served = [
+            ride for ride in self.dynamodb.all("assignments") if ride["state"]["S"] == "assigned"
+        ]
+        return [
+            car
+            for car, _ in taken ^ {(ride["carID"]["S"], ride["orderID"]["S"]) for ride in served}
+        ]
 
     def _check_dispatch(self, facts: Mapping[str, Fact], lost: Collection[tuple[str, str]]) -> None:
         """A ride that was accepted has one answer, and its car is free again when it is over."""
-        over = facts.keys() & {"CarRideCompleted", "CarRideCancelled", "PaymentDeclined", "CarRideOverdue"}
+        over = facts.keys() & {
+            "CarRideCompleted",
+            "CarRideCancelled",
+            "PaymentDeclined",
+            "CarRideOverdue",
+        }
         answers = facts.keys() & {"CarAssigned", "NoCarAvailable"}
-        if "CarRideAccepted" in facts and not lost and not facts.keys() & {"CarRideCancelled", "CarRideOverdue"}:
+        if (
+            "CarRideAccepted" in facts
+            and not lost
+            and not facts.keys() & {"CarRideCancelled", "CarRideOverdue"}
+        ):
             assert len(answers) == 1
         assert len(answers) <= ("CarRideAccepted" in facts)
-        assert ("CarReleased" in facts) == ("CarAssigned" in facts and bool(over or self._reconciles))
+        assert ("CarReleased" in facts) == (
+            "CarAssigned" in facts and bool(over or self._reconciles)
+        )
 
     def _check_money(
-        self, ride: str, facts: Mapping[str, Fact], lost: Collection[tuple[str, str]], overdue: Collection[str]
+        self,
+        ride: str,
+        facts: Mapping[str, Fact],
+        lost: Collection[tuple[str, str]],
+        overdue: Collection[str],
     ) -> None:
         """A ride is charged once, as its events say; when it is over, nothing is left reserved."""
         charges = [charge for charge in self.gateway.ledger() if charge["reference"] == ride]
@@ -373,6 +443,7 @@ class Town(World):
         assert not declined or "CarAssigned" in facts
         for item in self.items("payments"):
             if item["orderID"] == ride and "amount" in item and status is not None:
-                # A ride that was called off before its refusal was heard of has nothing to give back.
+                # A ride that was called off before its refusal was heard of has nothing to give
+                # back.
                 called_off = {"cancelled"} if status == "declined" else set()
                 assert item["state"] in {status, "declined", *called_off}, (item, charge)

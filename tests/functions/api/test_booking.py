@@ -11,7 +11,8 @@ def test_ten_equal_requests_at_once_book_one_ride(cloud: LocalAws, name: str) ->
     api = Api(cloud, cloud.deploy_fast(name))
 
     def book(_: int) -> Answer:
-        # Functions that start at once can take longer than API Gateway waits: it answers 5xx, and the client retries.
+        # Functions that start at once can take longer than API Gateway waits: it answers 5xx, and
+        # the client retries.
         answers = (api.send("POST", "/carrides", BOOKING, key="same") for _ in range(5))
         return next(answer for answer in answers if answer.status < 500)
 
@@ -28,8 +29,16 @@ def test_ten_equal_requests_at_once_book_one_ride(cloud: LocalAws, name: str) ->
 def test_nobody_is_let_in_unsigned_outside_stage_local(cloud: LocalAws, name: str) -> None:
     """In every stage but `local`, each route refuses a request that carries no signature."""
     api = Api(cloud, cloud.deploy_fast(name, Stage="dev"))
-    routes = [("POST", "/carrides"), ("GET", "/carrides?customer=customer_a"), ("PUT", "/carrides/order_01")]
-    routes += [("GET", "/carrides/order_01"), ("POST", "/carrides/simulate"), ("GET", "/openapi.json")]
+    routes = [
+        ("POST", "/carrides"),
+        ("GET", "/carrides?customer=customer_a"),
+        ("PUT", "/carrides/order_01"),
+    ]
+    routes += [
+        ("GET", "/carrides/order_01"),
+        ("POST", "/carrides/simulate"),
+        ("GET", "/openapi.json"),
+    ]
     assert {api.send(method, path, BOOKING, key="key").status for method, path in routes} == {403}
     assert api.send("POST", "/carrides", BOOKING, key="key", sign=True).status == 201
     cloud.delete_stack(name)

@@ -16,7 +16,8 @@ schema: Final = schemathesis.openapi.from_path(ROOT / "docs" / "openapi.json")
 
 NOT_ASKED: Final = [
     unsupported_method,  # API Gateway answers 404, not 405, where a path has no such method
-    positive_data_acceptance,  # no schema can say that a key is new, a token an earlier page's, a trip no circle
+    # No schema can say that a key is new, a token an earlier page's, a trip no circle.
+    positive_data_acceptance,
 ]
 
 

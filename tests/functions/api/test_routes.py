@@ -7,7 +7,11 @@ import pytest
 from api import openapi
 from infrastructure.transformed import Stack, stack
 
-TOKENS: Final = {"ApiAuthorization": "jwt", "JwtIssuer": "https://issuer.example", "JwtAudience": "car-ride"}
+TOKENS: Final = {
+    "ApiAuthorization": "jwt",
+    "JwtIssuer": "https://issuer.example",
+    "JwtAudience": "car-ride",
+}
 
 
 def schemes(deployed: Stack) -> dict[tuple[str, str], list[str]]:
@@ -32,9 +36,13 @@ def schemes(deployed: Stack) -> dict[tuple[str, str], list[str]]:
         ({"Stage": "local", **TOKENS}, []),
     ],
 )
-def test_every_route_of_the_document_asks_who_calls(parameters: dict[str, str], callers: list[str]) -> None:
+def test_every_route_of_the_document_asks_who_calls(
+    parameters: dict[str, str], callers: list[str]
+) -> None:
     """API Gateway routes the described operations, with the chosen authorizer in the stages other than `local`."""
-    assert schemes(stack(**parameters)) == {(route.path, route.method): callers for route in openapi.ROUTES}
+    assert schemes(stack(**parameters)) == {
+        (route.path, route.method): callers for route in openapi.ROUTES
+    }
 
 
 def test_requests_are_throttled() -> None:

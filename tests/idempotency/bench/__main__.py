@@ -20,7 +20,9 @@ def main() -> bool:
         "are medians. Nothing leaves this machine. A missed target is an error.",
         epilog="example: make bench ARGS='--repetitions 15 --lenient'",
     )
-    parser.add_argument("--repetitions", type=positive, default=7, metavar="N", help="turns of each side (7)")
+    parser.add_argument(
+        "--repetitions", type=positive, default=7, metavar="N", help="turns of each side (7)"
+    )
     parser.add_argument("--lenient", action="store_true", help="succeed, whatever is missed")
     arguments = parser.parse_args()
     rows = [*consumers(arguments.repetitions), write_units()]
@@ -32,13 +34,19 @@ def table(rows: list[Row]) -> str:
     """Lay the rows out, the ratios first."""
     width = max(len(row.name) for row in rows)
     form = f"{{:{width}}}  {{:>17}}  {{:>17}}  {{:>11}}  {{:>17}}  {{:>14}}".format
-    lines = [form("", "DOCUMENTED", "ONE CLIENT", "HERE", f"POWERTOOLS {VERSION}", "ITS ONE CLIENT")]
+    lines = [
+        form("", "DOCUMENTED", "ONE CLIENT", "HERE", f"POWERTOOLS {VERSION}", "ITS ONE CLIENT")
+    ]
     for row in rows:
-        ratios = [f"{ratio:.2f} x{f' (≤ {most:.2f})' if most else '':9}" for ratio, most in row.ratios]
+        ratios = [
+            f"{ratio:.2f} x{f' (≤ {most:.2f})' if most else '':9}" for ratio, most in row.ratios
+        ]
         given = (row.here, row.powertools, row.shared)
         amounts = [f"{amount:.1f} {row.unit:3}" for amount in given if amount is not None]
         empty = [""] * (2 - len(ratios))
-        lines.append(form(row.name, *ratios, *empty, *amounts, *empty) + ("" if row.met else "  ◀ missed"))
+        lines.append(
+            form(row.name, *ratios, *empty, *amounts, *empty) + ("" if row.met else "  ◀ missed")
+        )
     return "\n".join(lines)
 
 

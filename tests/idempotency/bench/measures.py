@@ -32,7 +32,8 @@ FUNCTIONS: Final = ("ride_history", "dispatch", "payment")
 EVENTS: Final = 100
 """The new events of a process after its first."""
 BATCH: Final = 10
-"""The events of a delivery to dispatch, which reads from a queue; the other functions get one at a time."""
+"""The events of a delivery to dispatch, which reads from a queue; the other functions get one at a
+time."""
 OPERATIONS: Final = 16
 """Of a ride: four requests to the API and twelve deliveries to consumers."""
 
@@ -76,15 +77,22 @@ class _DynamoDB(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if "TransactItems" in request:
             actions = [(each, *each.values()) for each in request["TransactItems"]]
-            request["TransactItems"] = [each for each, action in actions if action["TableName"] != "cars"]
+            request["TransactItems"] = [
+                each for each, action in actions if action["TableName"] != "cars"
+            ]
         answer: Mapping[str, Any]
         try:
-            status, answer = 200, self.world.dynamodb(self.headers["x-amz-target"].partition(".")[2], request)
+            status, answer = (
+                200,
+                self.world.dynamodb(self.headers["x-amz-target"].partition(".")[2], request),
+            )
         except ServiceError as error:
             status, answer = 400, {"__type": f"#{error.code}", "message": str(error), **error.body}
         body = json.dumps(answer).encode()
         lines = (f"x-amz-crc32: {zlib.crc32(body)}", f"content-length: {len(body)}", "", "")
-        head = "\r\n".join((f"HTTP/1.1 {status} Answer", "content-type: application/x-amz-json-1.0", *lines))
+        head = "\r\n".join(
+            (f"HTTP/1.1 {status} Answer", "content-type: application/x-amz-json-1.0", *lines)
+        )
         self.wfile.write(head.encode() + body)
 
     def log_message(self, *_: object) -> None:
@@ -124,8 +132,12 @@ def consumers(repetitions: int, functions: Iterable[str] = FUNCTIONS) -> list[Ro
             for function in functions:
                 package = packages / f"{function.title().replace('_', '')}Function"
                 environment = {**variables, "PYTHONPATH": f"{package}:{variables['PYTHONPATH']}"}
-                runs = [[_run(side, function, environment) for side in SIDES] for _ in range(1 + repetitions)]
-                rows += _rows(function, list(zip(*(runs[1:] or runs), strict=True)))  # the first ones compile
+                runs = [
+                    [_run(side, function, environment) for side in SIDES]
+                    for _ in range(1 + repetitions)
+                ]
+                # The first ones compile.
+                rows += _rows(function, list(zip(*(runs[1:] or runs), strict=True)))
         finally:
             server.shutdown()
     return rows
@@ -139,22 +151,35 @@ def deliveries(function: str) -> Iterator[Mapping[str, Any]]:
     known = parse_event(sample)
 
     def event() -> dict[str, Any]:
-        new = RideEvent.of(replace(known.data, order_id=f"order_{uuid.uuid4().hex}"), source=SOURCE, time=known.time)
+        new = RideEvent.of(
+            replace(known.data, order_id=f"order_{uuid.uuid4().hex}"),
+            source=SOURCE,
+            time=known.time,
+        )
         return {**sample, "detail": new.to_detail()}
 
     if function != "dispatch":
         yield from (event() for _ in range(1 + EVENTS))
         return
     sent = {"ApproximateReceiveCount": "1", "SentTimestamp": str(int(time.time() * 1000))}
-    more = {"receiptHandle": "r", "attributes": sent, "messageAttributes": {}, "eventSource": "aws:sqs"}
+    more = {
+        "receiptHandle": "r",
+        "attributes": sent,
+        "messageAttributes": {},
+        "eventSource": "aws:sqs",
+    }
     for size in (1, *[BATCH] * (EVENTS // BATCH)):
         yield {
-            "Records": [{"messageId": str(uuid.uuid4()), "body": encode(event()).decode(), **more} for _ in range(size)]
+            "Records": [
+                {"messageId": str(uuid.uuid4()), "body": encode(event()).decode(), **more}
+                for _ in range(size)
+            ]
         }
 
 
 def _run(side: str, function: str, environment: Mapping[str, str]) -> dict[str, float]:
-    # Nothing else of this machine's environment: proxies and profiles would decide how DynamoDB is reached.
+    # Nothing else of this machine's environment: proxies and profiles would decide how DynamoDB is
+    # reached.
     command = [sys.executable, str(Path(__file__).with_name("wire.py")), side, function]
     given = encode([*deliveries(function)])
     run = subprocess.run(command, env=environment, input=given, stdout=subprocess.PIPE, check=True)
@@ -170,7 +195,12 @@ def _rows(function: str, sides: list[tuple[dict[str, float], ...]]) -> list[Row]
         "cold": ("cold start and first event, CPU", "ms", 0.25, 0.33),
         "new": (f"{event}, CPU", "ms", most_new, None),
         "wall": (f"{event}, wall time", "ms", None, None),
-        "duplicate": ("batch of 10 duplicates, CPU" if function == "dispatch" else "duplicate, CPU", "ms", 0.35, None),
+        "duplicate": (
+            "batch of 10 duplicates, CPU" if function == "dispatch" else "duplicate, CPU",
+            "ms",
+            0.35,
+            None,
+        ),
         "memory": ("memory", "MiB", 0.65, None),
     }
     rows = []
@@ -183,9 +213,11 @@ def _rows(function: str, sides: list[tuple[dict[str, float], ...]]) -> list[Row]
 def write_units() -> Row:
     """Compare what a ride writes, which `tests/functions/test_ride_costs.py` holds to the code.
 
-    Powertools writes a record twice, each for one unit, in no transaction with its effects. Its ride_history would
-    update a ride's timeline in two items, in place.
+    Powertools writes a record twice, each for one unit, in no transaction with its effects. Its
+    ride_history would update a ride's timeline in two items, in place.
     """
     units = {table: number for table, (number, *_) in costs.TABLES.items()}
     powertools = sum(units.values()) - units["IdempotencyTable"] + TIMELINE_UNITS + 2 * OPERATIONS
-    return Row("a ride: write units", "", sum(units.values()), powertools, most=MOST_UNITS / powertools)
+    return Row(
+        "a ride: write units", "", sum(units.values()), powertools, most=MOST_UNITS / powertools
+    )

@@ -1,8 +1,8 @@
 """The wiring of consumers on AWS Lambda Powertools, with the names of `carride.consumer`, whose place it takes.
 
-A function that is imported after it decides as it always does. Powertools recognises duplicates, and takes batches
-apart. A transaction of boto3's writes the effects, without the record: Powertools cannot have both in one. Deliveries
-are logged and counted as here, duplicates too.
+A function that is imported after it decides as it always does. Powertools recognises duplicates,
+and takes batches apart. A transaction of boto3's writes the effects, without the record: Powertools
+cannot have both in one. Deliveries are logged and counted as here, duplicates too.
 """
 
 import json
@@ -10,7 +10,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+from aws_lambda_powertools.utilities.batch import (
+    BatchProcessor,
+    EventType,
+    process_partial_response,
+)
 from aws_lambda_powertools.utilities.idempotency import (
     DynamoDBPersistenceLayer,
     IdempotencyConfig,
@@ -71,7 +75,9 @@ class Powertools(NamedTuple):
     def batch_handler(self, work: Callable[[RideEvent, Any], None]) -> Any:
         config, processor = self.config(), BatchProcessor(EventType.SQS)
 
-        protect = idempotent_function(data_keyword_argument="event", persistence_store=self.store, config=config)
+        protect = idempotent_function(
+            data_keyword_argument="event", persistence_store=self.store, config=config
+        )
         once = protect(lambda event: self.run(event, work))
 
         def record_handler(record: Any) -> None:
@@ -91,7 +97,9 @@ class Powertools(NamedTuple):
             if isinstance(effect, Keep):  # which needs no transaction here either
                 item = {"idempotencyKey": parsed.idempotencyid, **effect.attributes}
                 self.dynamodb.put_item(TableName="timelines", Item=marshalling.item(item))
-        if actions := [action_of(effect) for effect in operation.effects if not isinstance(effect, Keep)]:
+        if actions := [
+            action_of(effect) for effect in operation.effects if not isinstance(effect, Keep)
+        ]:
             self.dynamodb.transact_write_items(TransactItems=actions)
         self.report("New", parsed.idempotencyid)
 
@@ -103,11 +111,15 @@ class Powertools(NamedTuple):
         return IdempotencyConfig(
             event_key_jmespath="detail.idempotencyid",
             payload_validation_jmespath="detail.data",
-            response_hook=lambda response, record: self.report("Duplicate", record.idempotency_key) or response,
+            response_hook=lambda response, record: (
+                self.report("Duplicate", record.idempotency_key) or response
+            ),
         )
 
 
-def ride_consumer(name: str, settings: ConsumerSettings, policy: object, transport: Any = None) -> Powertools:
+def ride_consumer(
+    name: str, settings: ConsumerSettings, policy: object, transport: Any = None
+) -> Powertools:
     table = settings.idempotency_store.partition(":")[2]
     store = DynamoDBPersistenceLayer(table, key_attr="idempotencyKey", boto3_client=shared)
     return Powertools(name, store, client())

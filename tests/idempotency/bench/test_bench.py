@@ -15,9 +15,12 @@ def test_every_side_can_be_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "most_shared", "met"), [(0.41, 0.21, True), (0.39, 0.21, False), (0.41, 0.19, False), (None, None, True)]
+    ("most", "most_shared", "met"),
+    [(0.41, 0.21, True), (0.39, 0.21, False), (0.41, 0.19, False), (None, None, True)],
 )
-def test_a_missed_target_is_marked(most: float | None, most_shared: float | None, *, met: bool) -> None:
+def test_a_missed_target_is_marked(
+    most: float | None, most_shared: float | None, *, met: bool
+) -> None:
     """The table marks a ratio that misses its target, whichever side it is about."""
     row = Row("a", "ms", 4.0, 10.0, 20.0, most, most_shared)
     assert row.met is met

@@ -1,9 +1,9 @@
 """Measure a whole process of a function over HTTP: its cold start with the first event, further events, and duplicates.
 
-`python wire.py here|powertools|shared FUNCTION` reads deliveries and prints CPU time in ms, wall time in ms, and memory
-in MiB, as JSON.
-``AWS_ENDPOINT_URL`` names the DynamoDB. ``powertools`` is Powertools as its documentation has it; ``shared`` gets one
-client for everything, set as this project would set it: without retries of its own, and without validation.
+`python wire.py here|powertools|shared FUNCTION` reads deliveries and prints CPU time in ms, wall
+time in ms, and memory in MiB, as JSON. ``AWS_ENDPOINT_URL`` names the DynamoDB. ``powertools`` is
+Powertools as its documentation has it; ``shared`` gets one client for everything, set as this
+project would set it: without retries of its own, and without validation.
 """
 
 import json
@@ -35,7 +35,9 @@ def make(side: str, function: str) -> Any:
             from botocore.config import Config  # noqa: PLC0415 - as above
             from botocore.session import get_session  # noqa: PLC0415 - as above
 
-            config = Config(retries={"mode": "standard", "total_max_attempts": 1}, parameter_validation=False)
+            config = Config(
+                retries={"mode": "standard", "total_max_attempts": 1}, parameter_validation=False
+            )
             rival.shared = get_session().create_client("dynamodb", config=config)
         from carride_idempotency.stores import transport  # noqa: PLC0415 - as above
 
@@ -66,11 +68,18 @@ if __name__ == "__main__":
     new_ms, wall_ms = spent(lambda: [made[0](each, Context()) for each in deliveries[1:]])
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     del sys.modules[function]
-    again = make(side, function)  # duplicates come to another process, which has no outcome in its memory
+    # Duplicates come to another process, which has no outcome in its memory.
+    again = make(side, function)
     again(deliveries[0], Context())
     duplicate_ms, _ = spent(lambda: [again(each, Context()) for each in deliveries[1:]])
     number, memory = len(deliveries) - 1, pages * os.sysconf("SC_PAGESIZE") / 2**20
-    measured = {"new": new_ms / number, "wall": wall_ms / number, "duplicate": duplicate_ms / number}
-    assert side != "here" or "botocore.client" not in sys.modules, "what goes well needs no botocore"
+    measured = {
+        "new": new_ms / number,
+        "wall": wall_ms / number,
+        "duplicate": duplicate_ms / number,
+    }
+    assert side != "here" or "botocore.client" not in sys.modules, (
+        "what goes well needs no botocore"
+    )
     assert Path(sys.modules["carride_idempotency"].__cached__).exists(), "packages have byte code"
     print(json.dumps({"cold": cold_ms, "memory": memory} | measured), file=out)

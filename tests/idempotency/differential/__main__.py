@@ -27,14 +27,19 @@ def main() -> int:
         "local runner, and prints what each was seen to do. At the end: costs and cold start beside durable functions.",
         epilog="example: make compare ARGS='--only stale'",
     )
-    parser.add_argument("--only", metavar="TEXT", default="", help="only adversities whose name contains TEXT")
+    parser.add_argument(
+        "--only", metavar="TEXT", default="", help="only adversities whose name contains TEXT"
+    )
     only = parser.parse_args().only
 
     compared: tuple[tuple[Any, Any, Any], ...] = (
         ((f"POWERTOOLS {VERSION}", "HERE"), ADVERSITIES, (Powertools, Here)),
         ((DOCUMENTED, WITH), durable.ADVERSITIES, (DOCUMENTED, WITH)),
     )
-    chosen = [(columns, [each for each in rows if only in each.name], sides) for columns, rows, sides in compared]
+    chosen = [
+        (columns, [each for each in rows if only in each.name], sides)
+        for columns, rows, sides in compared
+    ]
     if not any(rows for _, rows, _ in chosen):
         parser.error(f"no adversity is called {only!r}")
     console = Console(width=max(90, min(150, shutil.get_terminal_size((150, 24)).columns)))
@@ -45,19 +50,26 @@ def main() -> int:
             theirs, here = map(each.observe, sides)
             differs |= here != each.here
             table.add_row(
-                each.name, theirs, here if here == each.here else f"{here}  ◀ the tests assert something else"
+                each.name,
+                theirs,
+                here if here == each.here else f"{here}  ◀ the tests assert something else",
             )
         console.print(table, markup=False)
     if not only:
         print("A MILLION EVENTS, in dollars of us-east-1, without duration and data")
         for side in (DOCUMENTED, WITH, durable.ALONE):
             print(f"{durable.dollars(side):8.2f}  {side}")
-        starts = [[durable.cold_start(side) for side in (DOCUMENTED, durable.ALONE)] for _ in range(9)]
+        starts = [
+            [durable.cold_start(side) for side in (DOCUMENTED, durable.ALONE)] for _ in range(9)
+        ]
         executions, consumers = (
-            [median(amounts) for amounts in zip(*side, strict=True)] for side in zip(*starts, strict=True)
+            [median(amounts) for amounts in zip(*side, strict=True)]
+            for side in zip(*starts, strict=True)
         )
         print(f"\nCOLD START of a handler and its AWS client: {durable.ALONE} beside {DOCUMENTED}")
-        for amount, beside, unit in zip(consumers, executions, ("ms of CPU", "MiB of memory"), strict=True):
+        for amount, beside, unit in zip(
+            consumers, executions, ("ms of CPU", "MiB of memory"), strict=True
+        ):
             print(f"{amount / beside:8.2f}  {amount:.0f} beside {beside:.0f} {unit}")
     return int(differs)
 

@@ -1,6 +1,7 @@
 """The adversities, each written once for both sides.
 
-Each adversity is a function of a case. It returns a sentence that describes what this side did in this run.
+Each adversity is a function of a case. It returns a sentence that describes what this side did in
+this run.
 """
 
 import enum
@@ -69,7 +70,9 @@ def adversity[F: Callable[[Case], str]](name: str, *, here: str) -> Callable[[F]
 class Payments:
     """Work whose effect is outside of any transaction, and counted."""
 
-    def __init__(self, happen: Callable[[int], object] = lambda number: f"payment {number}") -> None:
+    def __init__(
+        self, happen: Callable[[int], object] = lambda number: f"payment {number}"
+    ) -> None:
         self.runs = 0
         self._happen = happen
 
@@ -79,7 +82,9 @@ class Payments:
 
     @property
     def times(self) -> str:
-        return {0: "never charged", 1: "charged once", 2: "charged twice"}.get(self.runs, f"charged {self.runs} times")
+        return {0: "never charged", 1: "charged once", 2: "charged twice"}.get(
+            self.runs, f"charged {self.runs} times"
+        )
 
 
 def first(happen: Callable[[], object]) -> Payments:
@@ -121,13 +126,19 @@ def _overtaken(case: Case, end: Callable[[], object]) -> tuple[Payments, str]:
     return work, case.charge(work)
 
 
-@adversity("a stale owner completes after a takeover", here="a duplicate gets 'payment 1', the committed one")
+@adversity(
+    "a stale owner completes after a takeover",
+    here="a duplicate gets 'payment 1', the committed one",
+)
 def stale_owner_completes(case: Case) -> str:
     _, duplicate = _overtaken(case, lambda: "stale payment")
     return f"a duplicate {duplicate}{', the committed one' if 'stale' not in duplicate else ', which nobody was given'}"
 
 
-@adversity("a stale owner raises after a takeover", here="a duplicate gets 'payment 1'; the successor charged once")
+@adversity(
+    "a stale owner raises after a takeover",
+    here="a duplicate gets 'payment 1'; the successor charged once",
+)
 def stale_owner_raises(case: Case) -> str:
     work, duplicate = _overtaken(case, lambda: raising(TimeoutError()))
     return f"a duplicate {duplicate}; the successor {work.times}"
@@ -148,7 +159,9 @@ def clock_ahead(case: Case) -> str:
     return "charged once at a time" if together == [1] else f"charged {together[0]} times at once"
 
 
-@adversity("a process dies whose clock was a day ahead", here="a retry after five minutes gets 'payment 2'")
+@adversity(
+    "a process dies whose clock was a day ahead", here="a retry after five minutes gets 'payment 2'"
+)
 def clock_a_day_ahead(case: Case) -> str:
     work = first(lambda: raising(Crash()))
     with patch.object(case.clock, "ahead_ms", DAY * 1000):
@@ -157,7 +170,10 @@ def clock_a_day_ahead(case: Case) -> str:
     return f"a retry after five minutes {case.charge(work)}"
 
 
-@adversity("the answer to a claim is lost", here="the caller gets 'payment 1', a retry after a minute gets 'payment 1'")
+@adversity(
+    "the answer to a claim is lost",
+    here="the caller gets 'payment 1', a retry after a minute gets 'payment 1'",
+)
 def claim_answer_lost(case: Case) -> str:
     case.wire.faults.append(LOST)
     work = Payments()
@@ -166,7 +182,10 @@ def claim_answer_lost(case: Case) -> str:
     return f"the caller {caller}, a retry after a minute {case.charge(work)}"
 
 
-@adversity("four refusals by throttling before a completion", here="the caller gets 'payment 1'; charged once")
+@adversity(
+    "four refusals by throttling before a completion",
+    here="the caller gets 'payment 1'; charged once",
+)
 def completion_throttled(case: Case) -> str:
     work = first(lambda: case.wire.faults.extend(["ProvisionedThroughputExceededException"] * 4))
     caller = case.charge(work)
@@ -180,7 +199,9 @@ class CardDeclinedError(Exception):
     """The handler's own error."""
 
 
-@adversity("the handler raises, and that cannot be recorded", here="the caller gets CardDeclinedError")
+@adversity(
+    "the handler raises, and that cannot be recorded", here="the caller gets CardDeclinedError"
+)
 def failure_not_recorded(case: Case) -> str:
     def decline(_: object) -> object:
         case.wire.faults.extend(["InternalServerError"] * 99)
@@ -198,17 +219,27 @@ def _delivered_ten_times(case: Case, work: Payments) -> str:
     return work.times + (", then set aside" if "Quarantined" in last else "")
 
 
-@adversity("completions are refused (no permission), ten deliveries", here="charged 3 times, then set aside")
+@adversity(
+    "completions are refused (no permission), ten deliveries",
+    here="charged 3 times, then set aside",
+)
 def completion_refused(case: Case) -> str:
-    return _delivered_ten_times(case, Payments(lambda _: case.wire.faults.append("AccessDeniedException")))
+    return _delivered_ten_times(
+        case, Payments(lambda _: case.wire.faults.append("AccessDeniedException"))
+    )
 
 
-@adversity("an event that kills every process, delivered ten times", here="charged 3 times, then set aside")
+@adversity(
+    "an event that kills every process, delivered ten times", here="charged 3 times, then set aside"
+)
 def poison(case: Case) -> str:
     return _delivered_ten_times(case, Payments(lambda _: raising(Crash())))
 
 
-@adversity("a function calls another one over the same store object", here="a duplicate gets 'done'; charged once")
+@adversity(
+    "a function calls another one over the same store object",
+    here="a duplicate gets 'done'; charged once",
+)
 def nested(case: Case) -> str:
     sandbox, work = case.process(), Payments()
     charge = sandbox.function("charge", work)
@@ -244,7 +275,8 @@ def _number(of: Any) -> int:
 def _drained(case: Case, bodies: list[str], charge: EventWork) -> tuple[int, list[int], int]:
     """Have an event source mapping empty a queue, in batches of all that is visible, each to a new process.
 
-    Returns how many messages were charged, how often each was received, and how many were set aside.
+    Returns how many messages were charged, how often each was received, and how many were set
+    aside.
     """
     charged, receives, dead, sent_ms = set[int](), [0] * len(bodies), 0, case.clock()
 
@@ -271,14 +303,19 @@ def _drained(case: Case, bodies: list[str], charge: EventWork) -> tuple[int, lis
     return len(charged), receives, dead + len(case.dead_letters.letters)
 
 
-@adversity("one of three records of a batch cannot be read", here="2 of 2 neighbours charged; set aside at receive 1")
+@adversity(
+    "one of three records of a batch cannot be read",
+    here="2 of 2 neighbours charged; set aside at receive 1",
+)
 def unreadable_record(case: Case) -> str:
     before, after = _bodies(2)
     charged, receives, dead = _drained(case, [before, "[" * 20_000, after], lambda _: None)
     return f"{charged} of 2 neighbours charged; {f'set aside at receive {receives[1]}' if dead == 1 else 'lost'}"
 
 
-@adversity("the first of ten records kills its process", here="9 of 9 neighbours charged; 1 set aside")
+@adversity(
+    "the first of ten records kills its process", here="9 of 9 neighbours charged; 1 set aside"
+)
 def crasher_in_a_batch(case: Case) -> str:
     def charge(given: dict[str, Any]) -> None:
         case.concurrency.spend(0.5)
@@ -301,17 +338,23 @@ def _status(case: Case, work: EventWork, body: object = "a seat") -> str:
 
 
 def _answering(*statuses: int) -> Payments:
-    return Payments(lambda number: {"statusCode": statuses[min(number, len(statuses)) - 1], "body": "{}"})
+    return Payments(
+        lambda number: {"statusCode": statuses[min(number, len(statuses)) - 1], "body": "{}"}
+    )
 
 
-@adversity("an HTTP key comes again with another body", here="the second client gets 422; charged once")
+@adversity(
+    "an HTTP key comes again with another body", here="the second client gets 422; charged once"
+)
 def http_other_body(case: Case) -> str:
     work = _answering(201)
     _status(case, work)
     return f"the second client {_status(case, work, 'two seats')}; {work.times}"
 
 
-@adversity("an HTTP retry while the first request is at work", here="the retry gets 409; charged once")
+@adversity(
+    "an HTTP retry while the first request is at work", here="the retry gets 409; charged once"
+)
 def http_busy(case: Case) -> str:
     seen: list[str] = []
 
@@ -332,7 +375,10 @@ def http_server_error(case: Case) -> str:
     return f"the retry {_status(case, work)}"
 
 
-@adversity("a crash after the call that charged the card, whose system can be asked", here="charged once; it is done")
+@adversity(
+    "a crash after the call that charged the card, whose system can be asked",
+    here="charged once; it is done",
+)
 def crash_after_a_call(case: Case) -> str:
     work, probe = first(lambda: raising(Crash())), lambda _: Done(1) if work.runs else NOT_DONE
     for _ in range(2):
@@ -352,8 +398,12 @@ def _redelivered(after_s: int) -> Callable[[Case], str]:
     return seen
 
 
-adversity("redelivery after 2 hours (Lambda retries for 6)", here="charged once")(_redelivered(2 * HOUR))
-adversity("redrive from a dead-letter queue after 8 days", here="charged once")(_redelivered(8 * DAY))
+adversity("redelivery after 2 hours (Lambda retries for 6)", here="charged once")(
+    _redelivered(2 * HOUR)
+)
+adversity("redrive from a dead-letter queue after 8 days", here="charged once")(
+    _redelivered(8 * DAY)
+)
 
 
 def _two(key: str, *events: dict[str, Any]) -> Callable[[Case], str]:
@@ -367,9 +417,10 @@ def _two(key: str, *events: dict[str, Any]) -> Callable[[Case], str]:
 
 _ONE, _OTHER = event(amount=1), event(amount=2)
 
-adversity("two orders, the composite key of both lacks its order", here="the second is set aside; never charged")(
-    _two("[detail.data.orderID, detail.order]", _ONE, _OTHER)
-)
+adversity(
+    "two orders, the composite key of both lacks its order",
+    here="the second is set aside; never charged",
+)(_two("[detail.data.orderID, detail.order]", _ONE, _OTHER))
 adversity("a known key comes with another payload", here="the second is set aside; charged once")(
     _two("detail.idempotencyid", _ONE, _OTHER)
 )
@@ -417,6 +468,6 @@ for _name, _value, _duplicate in (
     ("of a type that cannot be stored", Receipt(), _OMITTED),
     ("500 KB", "x" * 500_000, _OMITTED),
 ):
-    adversity(f"the result is {_name}", here=f"the caller gets it, a duplicate {_duplicate}; charged once")(
-        _returned(_value)
-    )
+    adversity(
+        f"the result is {_name}", here=f"the caller gets it, a duplicate {_duplicate}; charged once"
+    )(_returned(_value))

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 from aws_durable_execution_sdk_python import DurableContext, __version__, durable_execution
 from aws_durable_execution_sdk_python.lambda_service import OperationAction
-from aws_durable_execution_sdk_python_testing import DurableFunctionTestResult, DurableFunctionTestRunner
+from aws_durable_execution_sdk_python_testing import (
+    DurableFunctionTestResult,
+    DurableFunctionTestRunner,
+)
 from aws_durable_execution_sdk_python_testing.executor import Executor
 from botocore.awsrequest import AWSResponse
 from botocore.compat import HTTPHeaders
@@ -55,7 +58,8 @@ class Lambda:
         self.results: list[DurableFunctionTestResult] = []
         """How the executions ended."""
         self.fault = ""
-        """What befalls the next checkpoint of a completed step: its process is ``killed``, or its answer ``lost``."""
+        """What befalls the next checkpoint of a completed step: its process is ``killed``, or its
+        answer ``lost``."""
         self._handler = handler
         self._started: dict[str, tuple[str, str]] = {}
         self._runner: Any = DurableFunctionTestRunner(self._process)
@@ -89,7 +93,9 @@ class Lambda:
         body = request.body.decode()
         payload, arn = self._started.get(name, (body, ""))
         if payload != body:
-            error = HTTPHeaders.from_dict({"x-amzn-errortype": "DurableExecutionAlreadyStartedException"})
+            error = HTTPHeaders.from_dict(
+                {"x-amzn-errortype": "DurableExecutionAlreadyStartedException"}
+            )
             return AWSResponse(request.url, 409, error, MockRawResponse(b"{}"))
         if not arn:
             name = name or f"unnamed-{len(self.results)}"
@@ -115,14 +121,18 @@ class Case:
         transport, clock = botocore_transport(session=place.wire.session), self.lambda_.now_ms
         store = DynamoDBStore(TABLE, transport=transport, clock=clock, sleep=place.clock.sleep)
         policy = Policy(atomic=side is ALONE)
-        self.consumer = Consumer("points", store, key="detail.idempotencyid", policy=policy, clock=clock)
+        self.consumer = Consumer(
+            "points", store, key="detail.idempotencyid", policy=policy, clock=clock
+        )
 
     def deliver(self, *, name: str = "") -> None:
         """Deliver the event as EventBridge does, or start an execution with this name where the layer starts none."""
         if self.side is DOCUMENTED:
             named = {"DurableExecutionName": name} if name else {}
             payload = json.dumps(event())
-            self.lambda_.client.invoke(FunctionName=FUNCTION, InvocationType="Event", Payload=payload, **named)
+            self.lambda_.client.invoke(
+                FunctionName=FUNCTION, InvocationType="Event", Payload=payload, **named
+            )
         else:
             self.consumer.event_handler(self._consume)(event(), self.world.invocation())
 
@@ -137,7 +147,9 @@ class Case:
         item = self._dynamodb.get_item(TableName=POINTS, Key=_UPDATE["Key"]).get("Item")
         points = int(item["points"]["N"]) if item else 0
         counts = {"execution": len(self.lambda_.results), "run": self.runs, "point": points}
-        return ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
+        return ", ".join(
+            f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items()
+        )
 
     def _handler(self, _: object, context: DurableContext) -> None:
         def work(operation: Any) -> None:
@@ -191,9 +203,19 @@ ONCE: Final = "1 execution, 1 run, 1 point"
 IN_VAIN: Final = "1 execution, {} runs, 0 points"
 ADVERSITIES: Final = (
     Adversity("an event is delivered twice", "2 executions, 2 runs, 2 points", ONCE, deliveries=2),
-    Adversity("the same, and the execution is named after the event", ONCE, ONCE, deliveries=2, execution="order_01"),
     Adversity(
-        *("the process dies between a step's effect and its checkpoint", "1 execution, 2 runs, 2 points", ONCE),
+        "the same, and the execution is named after the event",
+        ONCE,
+        ONCE,
+        deliveries=2,
+        execution="order_01",
+    ),
+    Adversity(
+        *(
+            "the process dies between a step's effect and its checkpoint",
+            "1 execution, 2 runs, 2 points",
+            ONCE,
+        ),
         "killed",
     ),
     Adversity("the answer to a checkpoint is lost", ONCE, ONCE, "lost"),
@@ -201,9 +223,17 @@ ADVERSITIES: Final = (
         *("the answer to a step's write to DynamoDB is lost", "1 execution, 1 run, 2 points", ONCE),
         meet=lambda case: case.world.wire.faults.append(LOST),
     ),
-    Adversity("a step raises each time", IN_VAIN.format(6), IN_VAIN.format(3), meet=lambda _: raising(ValueError())),
     Adversity(
-        "a step kills its process each time", IN_VAIN.format(5), IN_VAIN.format(3), meet=lambda _: raising(Crash())
+        "a step raises each time",
+        IN_VAIN.format(6),
+        IN_VAIN.format(3),
+        meet=lambda _: raising(ValueError()),
+    ),
+    Adversity(
+        "a step kills its process each time",
+        IN_VAIN.format(5),
+        IN_VAIN.format(3),
+        meet=lambda _: raising(Crash()),
     ),
 )
 
@@ -216,7 +246,11 @@ def dollars(side: str) -> float:
         writes, executions = new.world.wire.write_units - before, new.lambda_.results
         operations = sum(1 + len(each.get_all_operations()) for each in executions)
         invocations = len(executions) + (side is not DOCUMENTED)
-        costs = (operations, OPERATION), (writes, PRICES["write unit"]), (invocations, PRICES["invocation"])
+        costs = (
+            (operations, OPERATION),
+            (writes, PRICES["write unit"]),
+            (invocations, PRICES["invocation"]),
+        )
         return sum(number * price.dollars for number, price in costs)
 
 
@@ -244,6 +278,12 @@ print(measured()[0] - before[0], (measured()[1] - before[1]) * page)
 def cold_start(side: str) -> tuple[float, float]:
     """Return the CPU time in ms and the memory in MiB that a new process takes for a handler with its AWS client."""
     command = [sys.executable, "-c", START.format(STARTS[side])]
-    variables = ACCOUNT | {"PATH": os.environ["PATH"], "IDEMPOTENCY_TRANSPORT": "lean", "AWS_REGION": "us-east-1"}
-    ms, mib = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.split()
+    variables = ACCOUNT | {
+        "PATH": os.environ["PATH"],
+        "IDEMPOTENCY_TRANSPORT": "lean",
+        "AWS_REGION": "us-east-1",
+    }
+    ms, mib = subprocess.run(
+        command, env=variables, capture_output=True, text=True, check=True
+    ).stdout.split()
     return float(ms), float(mib)

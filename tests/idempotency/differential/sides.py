@@ -1,7 +1,7 @@
 """The two sides: how a user of each makes functions and handlers idempotent, with the defaults.
 
-Each class is one process of a function, with one store object over the shared table. Its invocations may last
-``timeout_s``.
+Each class is one process of a function, with one store object over the shared table. Its
+invocations may last ``timeout_s``.
 """
 
 import functools
@@ -10,7 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import boto3
-from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+from aws_lambda_powertools.utilities.batch import (
+    BatchProcessor,
+    EventType,
+    process_partial_response,
+)
 from aws_lambda_powertools.utilities.idempotency import (
     DynamoDBPersistenceLayer,
     IdempotencyConfig,
@@ -46,7 +50,9 @@ class Powertools:
             return work(**arguments)
 
         run.__qualname__ = name
-        once = idempotent_function(run, data_keyword_argument=argument, persistence_store=self._layer, config=config)
+        once = idempotent_function(
+            run, data_keyword_argument=argument, persistence_store=self._layer, config=config
+        )
 
         def call(value: object) -> object:
             config.register_lambda_context(self._invocation())
@@ -55,12 +61,19 @@ class Powertools:
         return call
 
     def handler(
-        self, work: EventWork, *, key: str = KEY, payload: str = "", name: str = "handler", probe: Any = None
+        self,
+        work: EventWork,
+        *,
+        key: str = KEY,
+        payload: str = "",
+        name: str = "handler",
+        probe: Any = None,
     ) -> EventWork:
         """Make a handler of EventBridge events idempotent.
 
-        ``key`` and ``payload``, which is compared, are JMESPath expressions; ``name`` is the handler's name. ``probe``
-        asks another system what the work has done there; Powertools has no use for it.
+        ``key`` and ``payload``, which is compared, are JMESPath expressions; ``name`` is the
+        handler's name. ``probe`` asks another system what the work has done there; Powertools has
+        no use for it.
         """
 
         def run(event: dict[str, Any], context: Any) -> object:
@@ -78,12 +91,16 @@ class Powertools:
         def run(event: dict[str, Any]) -> object:
             return work(event)
 
-        once = idempotent_function(run, data_keyword_argument="event", persistence_store=self._layer, config=config)
+        once = idempotent_function(
+            run, data_keyword_argument="event", persistence_store=self._layer, config=config
+        )
 
         def handler(event: dict[str, Any]) -> Mapping[str, Any]:
             context = self._invocation()
             config.register_lambda_context(context)
-            return process_partial_response(event, lambda record: once(event=record.json_body), processor, context)
+            return process_partial_response(
+                event, lambda record: once(event=record.json_body), processor, context
+            )
 
         return handler
 
@@ -110,7 +127,13 @@ class Here:
         return call
 
     def handler(
-        self, work: EventWork, *, key: str = KEY, payload: str = "", name: str = "handler", probe: Any = None
+        self,
+        work: EventWork,
+        *,
+        key: str = KEY,
+        payload: str = "",
+        name: str = "handler",
+        probe: Any = None,
     ) -> EventWork:
         """Make a handler of EventBridge events idempotent by a JMESPath expression; all of their data is compared."""
         once = self._consumer(key).event_handler(_with_operation(work, probe))
@@ -125,7 +148,13 @@ class Here:
         return lambda request: once(request, self._invocation())
 
     def _consumer(self, key: str | None = None) -> Consumer:
-        return Consumer("payments", self._store, key=key, dead_letters=self._world.dead_letters, region="eu-west-1")
+        return Consumer(
+            "payments",
+            self._store,
+            key=key,
+            dead_letters=self._world.dead_letters,
+            region="eu-west-1",
+        )
 
 
 def _first_argument(work: Work) -> str:

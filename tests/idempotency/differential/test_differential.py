@@ -13,7 +13,9 @@ from tests.idempotency.differential.world import World, inside
 
 PAGE: Final = Path(__file__).parents[3] / "docs/durable-functions.md"
 
-each_adversity = pytest.mark.parametrize("adversity", ADVERSITIES, ids=lambda adversity: adversity.name)
+each_adversity = pytest.mark.parametrize(
+    "adversity", ADVERSITIES, ids=lambda adversity: adversity.name
+)
 
 
 @each_adversity
@@ -59,8 +61,8 @@ def test_durable_functions_do_as_the_table_says(adversity: durable.Adversity) ->
 def test_the_page_shows_the_same() -> None:
     """The rows and the costs in docs/durable-functions.md are those that are seen here."""
     page = PAGE.read_text(encoding="utf-8")
-    assert {f"| {each.name} | {each.documented} | {each.here} |" for each in durable.ADVERSITIES} <= {
-        *page.splitlines()
-    }
+    assert {
+        f"| {each.name} | {each.documented} | {each.here} |" for each in durable.ADVERSITIES
+    } <= {*page.splitlines()}
     for side in (durable.DOCUMENTED, durable.WITH, durable.ALONE):
         assert f"${durable.dollars(side):.2f}" in page

@@ -62,7 +62,8 @@ class Wire:
         session = get_session()
         session.register_component("data_loader", _LOADER)
         emitter = session.get_component("event_emitter")
-        emitter.unregister("before-send", botocore_stubber)  # botocore would call it even after an answer
+        # Botocore would call it even after an answer.
+        emitter.unregister("before-send", botocore_stubber)
         emitter.register("before-send.dynamodb", self._send)
         return session
 
@@ -75,7 +76,9 @@ class Wire:
             botocore_stubber(event_name, request)
             raise ReadTimeoutError(endpoint_url=request.url)
         status = 500 if code == "InternalServerError" else 400
-        body = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made by a test"})
+        body = json.dumps(
+            {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made by a test"}
+        )
         return AWSResponse(request.url, status, HTTPHeaders(), MockRawResponse(body))
 
 
@@ -115,14 +118,21 @@ class World(testing.World):
 
     def invocation(self, timeout_s: float = 30.0) -> Any:
         self.concurrency.deadline_ms = self.clock.now_ms + int(timeout_s * 1000)
-        return Invocation(self.clock, request_id=f"request-{next(self._numbers)}", timeout_s=timeout_s)
+        return Invocation(
+            self.clock, request_id=f"request-{next(self._numbers)}", timeout_s=timeout_s
+        )
 
 
 @contextmanager
 def inside[W: World](new: W) -> Generator[W]:
     """Give a world its tables, and let Powertools' and botocore's pauses follow its time."""
     # Powertools' warnings and logs would hide the table.
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"), mock_aws(), new.installed():
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        warnings.catch_warnings(action="ignore"),
+        mock_aws(),
+        new.installed(),
+    ):
         patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
         for name, value in ACCOUNT.items():
             patch.setenv(name, value)
@@ -131,7 +141,8 @@ def inside[W: World](new: W) -> Generator[W]:
             patch.setattr(module, "dt", calendar)
         patch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=new.clock.sleep))
         create_tables(
-            new.wire.session.create_client("dynamodb"), {TABLE: "idempotencyKey", POWERTOOLS_TABLE: "id", POINTS: "id"}
+            new.wire.session.create_client("dynamodb"),
+            {TABLE: "idempotencyKey", POWERTOOLS_TABLE: "id", POINTS: "id"},
         )
         yield new
 

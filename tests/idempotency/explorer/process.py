@@ -1,8 +1,9 @@
 """One delivery of the real runner, up to its next request, as a value.
 
-A process is the list of replies that it got. For each further reply the delivery is run again from its start: the
-store, the dead-letter queue, the clock and the handler answer from the list and stop the runner at the first request
-without a reply. The runner is deterministic, so every `Process` is computed once.
+A process is the list of replies that it got. For each further reply the delivery is run again from
+its start: the store, the dead-letter queue, the clock and the handler answer from the list and stop
+the runner at the first request without a reply. The runner is deterministic, so every `Process` is
+computed once.
 """
 
 from collections.abc import Sequence
@@ -14,20 +15,37 @@ from carride_idempotency import Put
 from carride_idempotency.dead_letters import DeadLetter, DeadLetterError
 from carride_idempotency.delivery import Answer, Delivery
 from carride_idempotency.effects import Effect
-from carride_idempotency.errors import IdempotencyError, PermanentError, RetryableError, StoreUnavailableError
+from carride_idempotency.errors import (
+    IdempotencyError,
+    PermanentError,
+    RetryableError,
+    StoreUnavailableError,
+)
 from carride_idempotency.externals import NOT_DONE, Done
 from carride_idempotency.operation import Operation
 from carride_idempotency.policy import Policy
 from carride_idempotency.record import IN_PROGRESS, Record
 from carride_idempotency.runner import Runner, Started
 
-type Kind = Literal["put if absent", "compare and swap", "update if owner", "work", "call", "probe", "send", "end"]
-"""What a process asks for. At its ``end`` it has returned or raised; its transport does not know yet."""
+type Kind = Literal[
+    "put if absent", "compare and swap", "update if owner", "work", "call", "probe", "send", "end"
+]
+"""What a process asks for. At its ``end`` it has returned or raised; its transport does not know
+yet."""
 type Word = Literal[
-    "gave up", "returns", "raises", "raises a permanent error", "heartbeat", "sent", "not sent", "made", "nothing"
+    "gave up",
+    "returns",
+    "raises",
+    "raises a permanent error",
+    "heartbeat",
+    "sent",
+    "not sent",
+    "made",
+    "nothing",
 ]
 type Reply = Record | Word | None
-"""An answer: the record that is now under the key, if any, or one of the words; ``nothing`` is none yet."""
+"""An answer: the record that is now under the key, if any, or one of the words; ``nothing`` is none
+yet."""
 
 WRITES: Final = frozenset({"put if absent", "compare and swap", "update if owner"})
 
@@ -64,7 +82,10 @@ class Request(NamedTuple):
 
     def __str__(self) -> str:
         given = filter(None, (self.record, self.seen))
-        words = (f"[{each.status} of {each.owner}, attempt {each.attempt}, lease {each.lease_ms} ms]" for each in given)
+        words = (
+            f"[{each.status} of {each.owner}, attempt {each.attempt}, lease {each.lease_ms} ms]"
+            for each in given
+        )
         return f"{self.kind} {' over '.join(words)}"
 
 
@@ -95,9 +116,20 @@ class Process:
         """Until when it knows itself to hold the key, by its own clock."""
         kind, record, seen, _ = self.request
         marked = found[-1] if kind == "send" and found else None
-        self.owners = {self.owner, *(token(known) for known in (record, seen, marked) if known is not None)}
+        self.owners = {
+            self.owner,
+            *(token(known) for known in (record, seen, marked) if known is not None),
+        }
         """The owner tokens that it may still use or compare."""
-        rest = self.machine.name, self.owner, self.deadline_ms, self.held_ms, self.request, self.claim, marked
+        rest = (
+            self.machine.name,
+            self.owner,
+            self.deadline_ms,
+            self.held_ms,
+            self.request,
+            self.claim,
+            marked,
+        )
         self.future = self.message, (self.answer is None if kind == "end" else rest)
         """What its further steps depend on; processes with equal futures are interchangeable."""
 
@@ -152,18 +184,33 @@ class Processes:
         key = process, now_ms, reply
         if key not in self._known:
             replies = (*process.replies, (now_ms, reply))
-            self._known[key] = self._play(process.machine, process.message, process.owner, process.began_ms, replies)
+            self._known[key] = self._play(
+                process.machine, process.message, process.owner, process.began_ms, replies
+            )
         return self._known[key]
 
     def _play(
-        self, machine: Machine, message: Message, owner: str, began_ms: int, replies: tuple[tuple[int, Reply], ...]
+        self,
+        machine: Machine,
+        message: Message,
+        owner: str,
+        began_ms: int,
+        replies: tuple[tuple[int, Reply], ...],
     ) -> Process:
-        self._replies, self._position, self._now_ms, self._owner, self._runs = replies, 0, began_ms, owner, 0
+        self._replies, self._position, self._now_ms, self._owner, self._runs = (
+            replies,
+            0,
+            began_ms,
+            owner,
+            0,
+        )
         self._calls = machine.calls
         runner = self._runners.setdefault(machine.name, self._runner(machine.policy))
         runner.claim = None
         deadline_ms = None if machine.timeout_ms is None else began_ms + machine.timeout_ms
-        delivery = Delivery("history#k1", message.fingerprint, message.id, deadline_ms, True, comes_again=True)
+        delivery = Delivery(
+            "history#k1", message.fingerprint, message.id, deadline_ms, True, comes_again=True
+        )
         answer, request = None, Request("end")
         try:
             answer = runner.run(delivery, self._work)
@@ -172,7 +219,9 @@ class Processes:
         except (IdempotencyError, HandlerError):
             pass
         assert self._position == len(replies), "the process ended before its last reply"
-        return Process(machine, message, owner, began_ms, replies, request, self._runs, runner.claim, answer)
+        return Process(
+            machine, message, owner, began_ms, replies, request, self._runs, runner.claim, answer
+        )
 
     def _runner(self, policy: Policy) -> _Runner:
         return _Runner(
@@ -224,15 +273,24 @@ class Processes:
             raise DeadLetterError("the queue gave no answer")
         return reply
 
-    def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Any:
+    def put_if_absent(
+        self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+    ) -> Any:
         return self._ask(Request("put if absent", timeless(record), None, bool(effects)))
 
     def compare_and_swap(
-        self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+        self,
+        seen: Record,
+        record: Record,
+        effects: Sequence[Effect] = (),
+        *,
+        until_ms: int | None = None,
     ) -> Any:
         return self._ask(Request("compare and swap", timeless(record), seen, bool(effects)))
 
-    def update_if_owner(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Any:
+    def update_if_owner(
+        self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+    ) -> Any:
         return self._ask(Request("update if owner", timeless(record), None, bool(effects)))
 
     def read(self, key: str, *, until_ms: int | None = None) -> Any:

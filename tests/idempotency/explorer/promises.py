@@ -20,7 +20,10 @@ def require(holds: bool, promise: str) -> None:
 
 def require_of_write(old: Record | None, new: Record, *, effects: bool, max_attempts: int) -> None:
     """Judge a write that took place: ``new`` replaced ``old``, with the writer's effects or without."""
-    require(effects == (new.status == COMPLETED), "effects take place with the completion, and only with it")
+    require(
+        effects == (new.status == COMPLETED),
+        "effects take place with the completion, and only with it",
+    )
     within = new.status != IN_PROGRESS or new.attempt <= max_attempts
     require(within, "a key is run at most max_attempts times")
     if old is None:
@@ -36,8 +39,16 @@ def require_of_write(old: Record | None, new: Record, *, effects: bool, max_atte
         given_up = new.status == QUARANTINED and new.attempt == old.attempt >= max_attempts
         # A failure is forgotten when its window is over, even before the store deletes it.
         written_by_s = (new.expiry or 0) if new.lease_ms is None else new.lease_ms / 1000
-        forgotten = old.status == FAILED and new.attempt == 1 and old.expiry is not None and old.expiry < written_by_s
-        require(given_up or forgotten or new.attempt == old.attempt + 1, "every run counts as an attempt")
+        forgotten = (
+            old.status == FAILED
+            and new.attempt == 1
+            and old.expiry is not None
+            and old.expiry < written_by_s
+        )
+        require(
+            given_up or forgotten or new.attempt == old.attempt + 1,
+            "every run counts as an attempt",
+        )
 
 
 def require_of_process(process: Process) -> None:
@@ -46,11 +57,19 @@ def require_of_process(process: Process) -> None:
     claim, answer = process.claim, process.answer
     if process.request.kind == "work" and claim is not None and process.machine.timeout_ms is None:
         at_ms, found = process.replies[-1]
-        short = found == claim and (claim.lease_ms or 0) - at_ms < process.machine.policy.lease * 500
+        short = (
+            found == claim and (claim.lease_ms or 0) - at_ms < process.machine.policy.lease * 500
+        )
         require(not short, "a run begins with at least half of its lease")
     if process.request.kind == "end" and answer is not None:
-        done = answer.record if answer.record is not None and answer.record.status == COMPLETED else None
+        done = (
+            answer.record
+            if answer.record is not None and answer.record.status == COMPLETED
+            else None
+        )
         own = done is not None and done.owner == process.owner
-        require(own or answer.outcome not in _RAN, "only the run that was committed says that it ran")
+        require(
+            own or answer.outcome not in _RAN, "only the run that was committed says that it ran"
+        )
         same = done is None or answer.value() == done.owner
         require(same, "every delivery is answered with the result of the committed run")

@@ -9,7 +9,9 @@ from tests.idempotency.explorer.process import Machine, Message
 from tests.idempotency.explorer.world import Scenario
 
 
-def machine(name: str = "a machine", *, clock_ms: int = 0, timeout_ms: int | None = None, **policy: object) -> Machine:
+def machine(
+    name: str = "a machine", *, clock_ms: int = 0, timeout_ms: int | None = None, **policy: object
+) -> Machine:
     """Return a machine whose leases last 6 s, with two attempts for a key and no cache; ``policy`` says otherwise."""
     settings = {"window": 30 * DAY, "lease": 6, "max_attempts": 2, "warm_cache": 0} | policy
     return Machine(name, Policy(**settings), clock_ms=clock_ms, timeout_ms=timeout_ms)  # type: ignore[arg-type] # mixed
@@ -81,7 +83,10 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     ),
     "quarantine": Scenario(
         about="poison: permanent errors, dead letters, marks",
-        machines=(machine("claims", max_attempts=1), machine("atomic", atomic=True, max_attempts=1)),
+        machines=(
+            machine("claims", max_attempts=1),
+            machine("atomic", atomic=True, max_attempts=1),
+        ),
         times_ms=(0, 7_500),
         tries=1,
         handler=("returns", "raises a permanent error"),

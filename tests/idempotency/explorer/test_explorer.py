@@ -16,10 +16,16 @@ SMALL: Final[Mapping[str, Scenario]] = {
     "claims": replace(SCENARIOS["claims"], tries=1, times_ms=(0, 7_500)),
     "heartbeats": replace(SCENARIOS["heartbeats"], beats=1, times_ms=(0, 4_000, 8_000)),
     "atomic": replace(SCENARIOS["mixed"], machines=(machine(atomic=True),), times_ms=(0,)),
-    "poison": replace(SCENARIOS["quarantine"], machines=(machine(max_attempts=1, timeout_ms=5_000),), times_ms=(0,)),
+    "poison": replace(
+        SCENARIOS["quarantine"],
+        machines=(machine(max_attempts=1, timeout_ms=5_000),),
+        times_ms=(0,),
+    ),
     "calls": SCENARIOS["calls-without-a-probe"],
     "copies": replace(SCENARIOS["copies"], tries=1),
-    "window": replace(SCENARIOS["window"], machines=(machine(window=100),), times_ms=(0, 101_500), leap=1),
+    "window": replace(
+        SCENARIOS["window"], machines=(machine(window=100),), times_ms=(0, 101_500), leap=1
+    ),
 }
 
 
@@ -31,9 +37,13 @@ def test_every_promise_holds_in_every_state(subtests: pytest.Subtests) -> None:
             result = explore(scenario)
             states, outcomes = states + len(result.visited), outcomes | result.outcomes
             assert result.timeline is None, f"\n{result.timeline}"
-            assert bool(result.overlaps) == (not scenario.skew_is_bounded), "only wrong clocks end live claims"
+            assert bool(result.overlaps) == (not scenario.skew_is_bounded), (
+                "only wrong clocks end live claims"
+            )
     assert states > 700_000
-    assert outcomes == observation.PROTECTED - {observation.EXPIRED}, "each promise had its occasion"
+    assert outcomes == observation.PROTECTED - {observation.EXPIRED}, (
+        "each promise had its occasion"
+    )
 
 
 @pytest.mark.parametrize("name", SMALL)

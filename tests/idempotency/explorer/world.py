@@ -1,7 +1,8 @@
 """The states of one key and the steps that lead from each to the next.
 
-A process waits until its request takes place, or gives it up. A request that was given up stays under way: it takes
-place later or never. This also covers lost answers, and crashes before or after a request.
+A process waits until its request takes place, or gives it up. A request that was given up stays
+under way: it takes place later or never. This also covers lost answers, and crashes before or after
+a request.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -11,13 +12,29 @@ from typing import Final, NamedTuple
 
 from carride_idempotency import stores
 from carride_idempotency.record import IN_PROGRESS, QUARANTINED, Record
-from tests.idempotency.explorer.process import WRITES, Machine, Message, Process, Processes, Reply, Request, Word, token
-from tests.idempotency.explorer.promises import Broken, require, require_of_process, require_of_write
+from tests.idempotency.explorer.process import (
+    WRITES,
+    Machine,
+    Message,
+    Process,
+    Processes,
+    Reply,
+    Request,
+    Word,
+    token,
+)
+from tests.idempotency.explorer.promises import (
+    Broken,
+    require,
+    require_of_process,
+    require_of_write,
+)
 
 # A delivery, as its transport sees it: how often it was tried, or one of these.
 UNSENT: Final = -3
 DEAD: Final = -2
-"""Its tries are used up: Lambda's OnFailure destination or the queue's own dead-letter queue has it."""
+"""Its tries are used up: Lambda's OnFailure destination or the queue's own dead-letter queue has
+it."""
 ACKNOWLEDGED: Final = -1
 
 _ONE_CALL: Final = "an external call is made once, and before its operation is completed"
@@ -38,11 +55,13 @@ class Scenario:
     times_ms: tuple[int, ...] = (0, 3_500, 7_500)
     """When something may happen, by the store's clock."""
     leap: int | None = None
-    """The place in ``times_ms`` before which so much time passes that no process and no request outlasts it."""
+    """The place in ``times_ms`` before which so much time passes that no process and no request
+    outlasts it."""
     faults: int = 1
     """How many crashes, losses, late answers, late writes and processes taken for dead, in all."""
     copies: bool = False
-    """Whether a transport may take a process for dead that still runs, and deliver again at once."""
+    """Whether a transport may take a process for dead that still runs, and deliver again at
+    once."""
     beats: int = 0
     """How many heartbeats are sent."""
     handler: tuple[Word, ...] = ("returns", "raises")
@@ -92,7 +111,9 @@ class State(NamedTuple):
         return self._replace(workers=(*self.workers[:place], *workers, *self.workers[place + 1 :]))
 
     def tried(self, delivery: int, times: int) -> "State":
-        return self._replace(deliveries=(*self.deliveries[:delivery], times, *self.deliveries[delivery + 1 :]))
+        return self._replace(
+            deliveries=(*self.deliveries[:delivery], times, *self.deliveries[delivery + 1 :])
+        )
 
     def dead_lettering(self, event: str) -> "State":
         return self._replace(dead_lettered=self.dead_lettered | {event})
@@ -106,7 +127,8 @@ class State(NamedTuple):
 
 
 type Step = tuple[str, int | Request | None, Callable[[], State]]
-"""What happens; to the worker in which place, or to which request; and what makes the next state."""
+"""What happens; to the worker in which place, or to which request; and what makes the next
+state."""
 
 
 class World:
@@ -121,7 +143,8 @@ class World:
         self.scenario = scenario
         self.processes = Processes()
         self.overlaps = 0
-        """How many steps took a key from a process that held it, where clocks differ by more than is allowed."""
+        """How many steps took a key from a process that held it, where clocks differ by more than
+        is allowed."""
         self._reduced = reduced
         self._same: dict[Process, Process] = {}
         self._futures: dict[object, Process] = {}
@@ -130,20 +153,26 @@ class World:
         scenario = self.scenario
         return State(0, scenario.faults, scenario.beats, (UNSENT,) * len(scenario.messages))
 
-    # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
 
     def steps(self, state: State) -> Iterator[Step]:
         for place, worker in enumerate(state.workers):
-            # Steps that affect no other process are equivalent in any order, so one process takes them first.
+            # Steps that affect no other process are equivalent in any order, so one process takes
+            # them first.
             kind = worker.process.request.kind
             if worker.begins:
                 begun = worker._replace(begins=False)
                 yield from self._worker_steps(state.having(place, begun), place)
-                yield "stalls before", place, partial(state.having, place, begun._replace(resting=True))
+                yield (
+                    "stalls before",
+                    place,
+                    partial(state.having, place, begun._replace(resting=True)),
+                )
                 return
             ends = kind == "end" and worker.process.message.fingerprint in state.committed
             alone = self._reduced and not worker.resting and (ends or kind == "work")
-            if alone or kind in ("call", "probe"):  # no layer can stop a process that pauses before a call
+            # No layer can stop a process that pauses before a call.
+            if alone or kind in ("call", "probe"):
                 yield from self._worker_steps(state, place)
                 return
         for place in range(len(state.workers)):
@@ -156,7 +185,9 @@ class World:
         expiry, next_time = state.record.expiry if state.record else None, state.time + 1
         if expiry is not None and expiry * 1000 < self._now_ms(state):
             yield "DynamoDB deletes the record", None, partial(self._deleted, state)
-        if next_time < len(self.scenario.times_ms) and not (state.workers and next_time == self.scenario.leap):
+        if next_time < len(self.scenario.times_ms) and not (
+            state.workers and next_time == self.scenario.leap
+        ):
             yield "time passes", None, partial(self._time_passed, state)
 
     def _deliveries(self, state: State) -> Iterator[Step]:
@@ -175,7 +206,11 @@ class World:
                 yield does, place, partial(self._proceed, state, place, does)
             if state.beats and worker.process.claim is not None and self._renews(state, worker):
                 beating = state._replace(beats=state.beats - 1)
-                yield "sends a heartbeat", place, partial(self._proceed, beating, place, "heartbeat")
+                yield (
+                    "sends a heartbeat",
+                    place,
+                    partial(self._proceed, beating, place, "heartbeat"),
+                )
             yield "goes on", place, partial(state.having, place, worker._replace(resting=True))
             return
         if state.faults:
@@ -190,35 +225,65 @@ class World:
             else:
                 yield from self._request_steps(state, faulty, place, worker.process)
 
-    def _request_steps(self, state: State, faulty: State, place: int, process: Process) -> Iterator[Step]:
+    def _request_steps(
+        self, state: State, faulty: State, place: int, process: Process
+    ) -> Iterator[Step]:
         """Yield the ways of a request, a dead letter or a call: it takes place, and other things if a fault is left."""
         request, event, faults = process.request, process.message.fingerprint, state.faults
         match request.kind:
             case "send":
-                yield "takes place", place, partial(self._proceed, state.dead_lettering(event), place, "sent")
+                yield (
+                    "takes place",
+                    place,
+                    partial(self._proceed, state.dead_lettering(event), place, "sent"),
+                )
                 if faults:
                     lost = faulty.dead_lettering(event)
-                    yield "takes place, answer lost", place, partial(self._proceed, lost, place, "not sent")
+                    yield (
+                        "takes place, answer lost",
+                        place,
+                        partial(self._proceed, lost, place, "not sent"),
+                    )
                     yield "is refused", place, partial(self._proceed, faulty, place, "not sent")
             case "probe":
-                yield "takes place", place, partial(self._proceed, state, place, "made" if state.charged else None)
+                yield (
+                    "takes place",
+                    place,
+                    partial(self._proceed, state, place, "made" if state.charged else None),
+                )
                 if faults:
                     yield "gets no answer", place, partial(self._proceed, faulty, place, "gave up")
             case "call":
                 yield "takes place", place, lambda: self._proceed(state.charging(), place, "made")
                 if faults:
                     yield "gets no answer", place, partial(self._proceed, faulty, place, "gave up")
-                    yield "takes place and crashes", place, lambda: self._crashed(faulty.charging(), place)
-                    yield "takes place, answer lost", place, lambda: self._proceed(faulty.charging(), place, "gave up")
+                    yield (
+                        "takes place and crashes",
+                        place,
+                        lambda: self._crashed(faulty.charging(), place),
+                    )
+                    yield (
+                        "takes place, answer lost",
+                        place,
+                        lambda: self._proceed(faulty.charging(), place, "gave up"),
+                    )
             case _:
-                yield "takes place", place, lambda: self._proceed(*self._landed(state, request, place))
+                yield (
+                    "takes place",
+                    place,
+                    lambda: self._proceed(*self._landed(state, request, place)),
+                )
                 if faults:
                     under_way = faulty.giving_up(request)
-                    yield "takes place, answer delayed", place, partial(self._delayed, faulty, request, place)
+                    yield (
+                        "takes place, answer delayed",
+                        place,
+                        partial(self._delayed, faulty, request, place),
+                    )
                     yield "is sent again", place, lambda: under_way
                     yield "is given up", place, partial(self._proceed, under_way, place, "gave up")
 
-    # ── What processes do ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── What processes do ─────────────────────────────────────────────────────────────────────────
 
     def _delivered(self, state: State, delivery: int, machine: Machine) -> State:
         message = self.scenario.messages[delivery]
@@ -240,7 +305,9 @@ class World:
         """Return ``process``, or another one that has the same future."""
         if process not in self._same:
             require_of_process(process)
-            self._same[process] = self._futures.setdefault(process.future, process) if self._reduced else process
+            self._same[process] = (
+                self._futures.setdefault(process.future, process) if self._reduced else process
+            )
         return self._same[process]
 
     def _renews(self, state: State, worker: Worker) -> bool:
@@ -254,14 +321,19 @@ class World:
 
     def _abandoned(self, state: State, place: int) -> State:
         worker = state.workers[place]
-        return self._undelivered(state.having(place, worker._replace(abandoned=True)), worker.delivery)
+        return self._undelivered(
+            state.having(place, worker._replace(abandoned=True)), worker.delivery
+        )
 
     def _acknowledged(self, state: State, place: int) -> State:
         worker = state.workers[place]
         event = worker.process.message.fingerprint
         after = state.tried(worker.delivery, ACKNOWLEDGED).having(place)
         messages = self.scenario.messages
-        due = any(tried >= 0 and messages[n].fingerprint == event for n, tried in enumerate(after.deliveries))
+        due = any(
+            tried >= 0 and messages[n].fingerprint == event
+            for n, tried in enumerate(after.deliveries)
+        )
         kept = due or event in after.committed | after.dead_lettered
         require(kept, "no event is acknowledged that is neither done, nor dead-lettered, nor due")
         return after
@@ -281,9 +353,11 @@ class World:
     def _undelivered(self, state: State, delivery: int) -> State:
         if state.deliveries[delivery] < self.scenario.tries:
             return state
-        return state.tried(delivery, DEAD).dead_lettering(self.scenario.messages[delivery].fingerprint)
+        return state.tried(delivery, DEAD).dead_lettering(
+            self.scenario.messages[delivery].fingerprint
+        )
 
-    # ── What the store and time do ────────────────────────────────────────────────────────────────────────────────────
+    # ── What the store and time do ────────────────────────────────────────────────────────────────
 
     def _late(self, state: State, write: Request) -> State:
         position = state.under_way.index(write)
@@ -302,7 +376,9 @@ class World:
         after = state._replace(record=new)
         if write.effects:
             require(state.charged or not scenario.machines[0].calls, _ONE_CALL)
-            require(self._now_ms(state) > state.window_ms, "at most one effect is committed in a window")
+            require(
+                self._now_ms(state) > state.window_ms, "at most one effect is committed in a window"
+            )
             committed = state.committed | {new.fingerprint or ""}
             after = after._replace(committed=committed, window_ms=(new.expiry or 0) * 1000)
         return after, place, new
@@ -312,7 +388,11 @@ class World:
         for process in (worker.process for worker in state.workers):
             same = taker is not None and taker.delivery == process.message.id
             allowed = same and process.machine.policy.same_delivery_takes_over
-            if process.owner != owner or allowed or process.held_ms < self._now_ms(state) + process.machine.clock_ms:
+            if (
+                process.owner != owner
+                or allowed
+                or process.held_ms < self._now_ms(state) + process.machine.clock_ms
+            ):
                 continue
             require(not self.scenario.skew_is_bounded, "a live claim is not taken over")
             self.overlaps += 1
@@ -407,4 +487,9 @@ def explore(scenario: Scenario, *, reduced: bool = True) -> Result:
             step = next(step for step in world.steps(before) if step[2]() == state)
             timeline.insert(0, world.describe(before, *step[:2]))
             state = before
-    return Result(came_from.keys(), frozenset(world.processes.outcomes), world.overlaps, "\n".join(timeline) or None)
+    return Result(
+        came_from.keys(),
+        frozenset(world.processes.outcomes),
+        world.overlaps,
+        "\n".join(timeline) or None,
+    )

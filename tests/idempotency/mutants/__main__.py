@@ -13,7 +13,15 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).parents[3]
 CATALOGUE: Final = Path(__file__).with_name("catalogue.txt")
 LAYER: Final = Path("layers/idempotency/carride_idempotency")
-COPIED: Final = ("docs", "layers", "local", "ops", "infrastructure", "tests/idempotency", "tests/conftest.py")
+COPIED: Final = (
+    "docs",
+    "layers",
+    "local",
+    "ops",
+    "infrastructure",
+    "tests/idempotency",
+    "tests/conftest.py",
+)
 SEEDS: Final = "3000"
 """How many seeds the simulation may need to find a broken promise."""
 LONGEST_RUN_S: Final = 900
@@ -25,7 +33,8 @@ class Mutant(NamedTuple):
     file: str
     """In the layer."""
     by: str
-    """What must fail: tests in ``tests/idempotency``; or ``explorer`` or ``simulation``, and its world."""
+    """What must fail: tests in ``tests/idempotency``; or ``explorer`` or ``simulation``, and its
+    world."""
     code: str
     """Text that occurs once in the file."""
     without: str
@@ -34,7 +43,9 @@ class Mutant(NamedTuple):
 def catalogue() -> Iterator[Mutant]:
     for rule, file, by, changes in _ENTRY.findall(CATALOGUE.read_text()):
         lines = changes.splitlines()
-        code, without = ("\n".join(line[2:] for line in lines if line[0] in signs) for signs in ("- ", "+ "))
+        code, without = (
+            "\n".join(line[2:] for line in lines if line[0] in signs) for signs in ("- ", "+ ")
+        )
         yield Mutant(rule, file, by, code if without else f"{code}\n", without)
 
 
@@ -48,7 +59,9 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rule", help="only the mutants of this rule, by its number")
     parser.add_argument(
-        "--by", default="", help="only the mutants that this must notice: explorer, simulation, or a test file"
+        "--by",
+        default="",
+        help="only the mutants that this must notice: explorer, simulation, or a test file",
     )
     options = parser.parse_args(given)
     chosen = [mutant for mutant in catalogue() if options.rule in (None, mutant.rule.split()[0])]
@@ -66,7 +79,9 @@ def main(given: Sequence[str] | None = None) -> int:
             red = is_noticed(mutant, copy)
             survivors += not red
             verdict = "red" if red else "SURVIVED"
-            print(f"{number:2}/{len(chosen)}  {verdict:8}  {mutant.rule}  ({mutant.by})", flush=True)
+            print(
+                f"{number:2}/{len(chosen)}  {verdict:8}  {mutant.rule}  ({mutant.by})", flush=True
+            )
     print(f"{len(chosen) - survivors} of {len(chosen)} removed rules were noticed")
     return 1 if survivors else 0
 
@@ -76,7 +91,9 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
     file = copy / LAYER / mutant.file
     whole = file.read_text()
     if (count := whole.count(mutant.code)) != 1:
-        raise SystemExit(f"{mutant.rule}: its code stands {count} times in {mutant.file}; correct {CATALOGUE.name}")
+        raise SystemExit(
+            f"{mutant.rule}: its code stands {count} times in {mutant.file}; correct {CATALOGUE.name}"
+        )
     match mutant.by.split():
         case ["explorer", world]:
             command = ["tests.idempotency.explorer", "--scenario", world]
@@ -100,7 +117,9 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
         file.write_text(whole)
     red = run.returncode == 1 and ("BROKEN" in run.stdout or command[0] == "pytest")
     if run.returncode and not red:
-        raise SystemExit(f"{mutant.rule}: {command[0]} could not run:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+        raise SystemExit(
+            f"{mutant.rule}: {command[0]} could not run:\n{run.stdout[-2000:]}{run.stderr[-2000:]}"
+        )
     return red
 
 

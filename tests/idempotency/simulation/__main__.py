@@ -1,15 +1,15 @@
 """Run the layer under simulated transports and faults; show each broken promise.
 
-Each seed is one run: messages, a transport with AWS's documented rules, a policy, and faults: crashes, lost and late
-answers, throttling, refusals, clocks that differ. The consumer, its runner and its store are the real ones. Time is
-virtual, and one thread runs everything.
+Each seed is one run: messages, a transport with AWS's documented rules, a policy, and faults:
+crashes, lost and late answers, throttling, refusals, clocks that differ. The consumer, its runner
+and its store are the real ones. Time is virtual, and one thread runs everything.
 
-After each run an operator repairs everything, releases what is quarantined and delivers it again. The promises: nothing
-is lost; nothing takes effect twice; no healthy message is given up; each dead letter has its true reason; each key is
-free in the end; work is bounded.
+After each run an operator repairs everything, releases what is quarantined and delivers it again.
+The promises: nothing is lost; nothing takes effect twice; no healthy message is given up; each dead
+letter has its true reason; each key is free in the end; work is bounded.
 
-A seed that breaks a promise is printed as a timeline of the messages concerned. The same seed is the same run, in every
-process. The exit status is 0 only if no promise was broken.
+A seed that breaks a promise is printed as a timeline of the messages concerned. The same seed is
+the same run, in every process. The exit status is 0 only if no promise was broken.
 """
 
 import argparse
@@ -28,12 +28,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="make simulate ARGS=…",
         description=__doc__,
-        epilog="worlds:\n" + "\n".join(f"  {name:10}{about}" for name, about in plans.WORLDS.items()),
+        epilog="worlds:\n"
+        + "\n".join(f"  {name:10}{about}" for name, about in plans.WORLDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seeds", type=int, default=100, help="how many runs (100); a thousand take a minute")
+    parser.add_argument(
+        "--seeds", type=int, default=100, help="how many runs (100); a thousand take a minute"
+    )
     parser.add_argument("--seed", type=int, help="only this run")
-    parser.add_argument("--world", choices=plans.WORLDS, metavar="WORLD", help="have every run happen in this world")
+    parser.add_argument(
+        "--world", choices=plans.WORLDS, metavar="WORLD", help="have every run happen in this world"
+    )
     parser.add_argument("--timeline", action="store_true", help="print the timeline of each run")
     parser.add_argument("--stop", action="store_true", help="stop at the first broken promise")
     options = parser.parse_args(arguments)
@@ -45,13 +50,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         totals.update(report.counts)
         hours, runs, failed = hours + report.hours, runs + 1, failed + bool(report.broken)
         if report.broken:
-            print(text_of(report, "" if options.world is None else f" --world {options.world}"), flush=True)
+            print(
+                text_of(report, "" if options.world is None else f" --world {options.world}"),
+                flush=True,
+            )
             if options.stop:
                 break
         elif options.timeline:
             print("\n".join(report.timeline))
     seconds = time.monotonic() - began
-    print(f"{runs:,} runs, {failed} broke a promise; {hours:,.0f} simulated hours in {seconds:.0f} s")
+    print(
+        f"{runs:,} runs, {failed} broke a promise; {hours:,.0f} simulated hours in {seconds:.0f} s"
+    )
     print("\n".join(f"  {name:30}{totals[name]:12,}" for name in sorted(totals)))
     return 1 if failed else 0
 
@@ -64,7 +74,11 @@ def text_of(report: Report, options: str) -> str:
             f"\nBROKEN  seed {plan.seed}, world {plan.world}, work {plan.work}",
             *(f"  message {number}: {what}" for number, what in report.broken),
             *(f"  {part}" for part in (*plan.messages, *plan.faults)),
-            *(line for line in report.timeline if None in concerned or number_in(line) in {None, *concerned}),
+            *(
+                line
+                for line in report.timeline
+                if None in concerned or number_in(line) in {None, *concerned}
+            ),
             f"plan: {plan!r}",
             f'again: make simulate ARGS="--seed {plan.seed}{options}"',
         )

@@ -87,20 +87,25 @@ class Simulation(ManualClock):
         def draw(count: int) -> bytes:
             return b"".join(int(self.roll("bytes") * 256).to_bytes() for _ in range(count))
 
-        with patch.object(time, "time", lambda: self.now_ms / 1000), patch.object(os, "urandom", draw):
+        with (
+            patch.object(time, "time", lambda: self.now_ms / 1000),
+            patch.object(os, "urandom", draw),
+        ):
             yield
             for task in list(self._tasks):
                 task.machine.alive = False
                 task.throw(Killed)
 
-    # ── Time and order ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Time and order ────────────────────────────────────────────────────────────────────────────
 
     def __call__(self) -> int:
         """Return epoch milliseconds by the clock of the machine that asks."""
         return self.now_ms + here().ahead_ms
 
     def after(self, seconds: float, call: Callable[[], object]) -> None:
-        heapq.heappush(self._agenda, (self.now_ms + round(max(seconds, 0) * 1000), next(self._numbers), call))
+        heapq.heappush(
+            self._agenda, (self.now_ms + round(max(seconds, 0) * 1000), next(self._numbers), call)
+        )
 
     def spawn(self, machine: Machine, work: Callable[[], object]) -> Task:
         def run() -> None:
@@ -156,9 +161,11 @@ class Simulation(ManualClock):
             if self.now_ms > end_ms:
                 break
             call()
-        raise RestlessError("the world does not come to rest: something is delivered again and again")
+        raise RestlessError(
+            "the world does not come to rest: something is delivered again and again"
+        )
 
-    # ── What the layer runs at the same time ──────────────────────────────────────────────────────────────────────────
+    # ── What the layer runs at the same time ──────────────────────────────────────────────────────
 
     def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
         """Run every task, at most ``limit`` at once."""

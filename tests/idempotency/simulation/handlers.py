@@ -7,7 +7,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from carride_idempotency import Consumer, Operation, PermanentError, RetryableError, Update, observation
+from carride_idempotency import (
+    Consumer,
+    Operation,
+    PermanentError,
+    RetryableError,
+    Update,
+    observation,
+)
 from carride_idempotency.externals import NOT_DONE, Done
 from carride_idempotency.observation import Observation
 from carride_idempotency.sources import EVENTBRIDGE, SQS
@@ -67,7 +74,11 @@ class Shop:
                 observe=self._observe,
                 region="eu-west-1",
             )
-        return consumer.event_handler(self._work) if plan.world == "rule" else consumer.batch_handler(self._work)
+        return (
+            consumer.event_handler(self._work)
+            if plan.world == "rule"
+            else consumer.batch_handler(self._work)
+        )
 
     def _work(self, event: Any, operation: Operation) -> Any:
         network, order = self._network, order_of(event)
@@ -94,7 +105,9 @@ class Shop:
         others = [machine.name for machine in running if machine.alive]
         unbeaten = self._plan.timeout_s > 170 and killed  # heartbeats met faults
         if others and not self._plan.policy.atomic and not unbeaten:
-            self._network.broken.append((number, f"two attempts at one key run at once, here and in {others[0]}"))
+            self._network.broken.append(
+                (number, f"two attempts at one key run at once, here and in {others[0]}")
+            )
         running.append(here())
         self._latest[number] = operation
         try:
@@ -105,18 +118,31 @@ class Shop:
 
     def _check_claim(self, number: int, operation: Operation) -> None:
         """Check that an operation knows when its claim was taken over."""
-        if self._latest[number] is not operation and not self._plan.policy.atomic and not operation.lost:
-            self._network.broken.append((number, "its claim was taken over, and operation.lost does not say so"))
+        if (
+            self._latest[number] is not operation
+            and not self._plan.policy.atomic
+            and not operation.lost
+        ):
+            self._network.broken.append(
+                (number, "its claim was taken over, and operation.lost does not say so")
+            )
 
     def _take_effect(self, order: str, operation: Operation) -> None:
         """Register an effect, or call an external system that honours idempotency keys."""
         if self._plan.work == "effects":
             operation.write(Update("Orders", {"id": order}, "ADD charges :one", values={":one": 1}))
             return
-        key, external = operation.downstream_key, partial(self._network.external, lost=ConnectionError)
+        key, external = (
+            operation.downstream_key,
+            partial(self._network.external, lost=ConnectionError),
+        )
         charge = external(f"charges {order}", lambda key: None)
         known = self._network.effects[f"external charges {order}"]
-        ask = external(f"asks about {order}", lambda: Done(None) if key in known else NOT_DONE, key=lambda: None)
+        ask = external(
+            f"asks about {order}",
+            lambda: Done(None) if key in known else NOT_DONE,
+            key=lambda: None,
+        )
         if self._plan.seed % 2:
             operation.external("charge", lambda _: charge(key), lambda _: ask())
         else:

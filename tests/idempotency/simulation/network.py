@@ -70,7 +70,8 @@ class Network(World):
         broken: promises that were broken on the way: of which message, and how.
         attempts_excused: reasons for which each message may have lost an attempt.
         deliveries_excused: the calls which may fail for each message.
-        killed: messages of which a call was killed, or a request's outcome could not be known or recorded.
+        killed: messages of which a call was killed, or a request's outcome could not be known or
+            recorded.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -93,7 +94,7 @@ class Network(World):
         self._at_fault = {message.number for message in plan.messages if message.behaviour != "ok"}
         self._requests: Counter[int] = Counter()
 
-    # ── What is seen ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── What is seen ──────────────────────────────────────────────────────────────────────────────
 
     def say(self, text: str, who: str = "") -> None:
         """Add a line to the timeline."""
@@ -106,7 +107,11 @@ class Network(World):
     def charges(self, number: int) -> int:
         """Return how often the effect on an order took place: in its table, or under different downstream keys."""
         order = f"order-{number}"
-        found = [int(item["charges"]["N"]) for item in self.dynamodb.all("Orders") if item["id"]["S"] == order]
+        found = [
+            int(item["charges"]["N"])
+            for item in self.dynamodb.all("Orders")
+            if item["id"]["S"] == order
+        ]
         return sum(found) + len(self.effects.get(f"external charges {order}", ()))
 
     def excuse(self, number: int | None, why: str = "", *, attempt: bool = True) -> None:
@@ -122,7 +127,7 @@ class Network(World):
             self.deliveries_excused[number].add(call.id)
             self.attempts_excused[number].add(why or call.id)
 
-    # ── Requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Requests ──────────────────────────────────────────────────────────────────────────────────
 
     def send(self, dead_letter: DeadLetter) -> None:
         number = number_in(dead_letter.key or dead_letter.event)
@@ -147,7 +152,9 @@ class Network(World):
             self.crash("crashed")
         if kind == "late":
             late_s = _LONGEST_TRY_S + 60 * self.simulation.roll("late") ** 3
-            self.simulation.after(late_s, partial(self._late, f"{what}, late", number, perform, note))
+            self.simulation.after(
+                late_s, partial(self._late, f"{what}, late", number, perform, note)
+            )
         if kind in ("late", "request lost", "outage"):
             raise self._unknown(number, lost(kind))
         if kind == "odd":
@@ -176,7 +183,8 @@ class Network(World):
             call.touched = True
         if (refusal := _refusal(what.split(maxsplit=1)[0], fault)) is not None:
             self.excuse(number)
-            lasts = fault.message is None and fault.kind != "conflict"  # the failure cannot be recorded either
+            # The failure cannot be recorded either.
+            lasts = fault.message is None and fault.kind != "conflict"
             if lasts or number in self._at_fault:
                 self.killed.add(number)
             raise refusal
@@ -190,7 +198,9 @@ class Network(World):
         self.simulation.sleep(_LONGEST_TRY_S)
         return error
 
-    def _take_place[T](self, what: str, number: int | None, perform: Callable[[], T], note: Callable[[T], object]) -> T:
+    def _take_place[T](
+        self, what: str, number: int | None, perform: Callable[[], T], note: Callable[[T], object]
+    ) -> T:
         self._delete_expired()
         refused = ""
         try:
@@ -203,7 +213,9 @@ class Network(World):
             return answer
         finally:
             found = [each for each in self.stored() if number_in(each.key) == number]
-            states = (f"{each.status} {each.attempt} of {(each.owner or '-')[:4]}" for each in found)
+            states = (
+                f"{each.status} {each.attempt} of {(each.owner or '-')[:4]}" for each in found
+            )
             self.say(f"{what}{refused}  [{', '.join(states)}]")
 
     def _late(self, *request: Any) -> None:

@@ -14,7 +14,8 @@ WORLDS: Final[Mapping[str, str]] = {
 PASSING: Final = ("ok", "flaky", "retryable")
 HOPELESS: Final = ("poison", "permanent", "crasher", "crasher", "awaitable")
 THE_CODES_FAULT: Final = ("typo", "overflow")
-"""Reading raises AttributeError or OverflowError: the code's fault, so the transport delivers the message again."""
+"""Reading raises AttributeError or OverflowError: the code's fault, so the transport delivers the
+message again."""
 UNREADABLE: Final = ("nested", "keyless", *THE_CODES_FAULT)
 """JSON that is nested too deeply, an event without a key, and the code's faults."""
 
@@ -24,13 +25,15 @@ AT_A_REQUEST: Final = (
 )
 """Faults of one request of one message: ``at`` says which one."""
 FOR_A_WHILE: Final = ("throttled", "denied", "conflict", "outage")
-"""Faults of every request: ``at`` is the second in which it begins, ``amount`` for how many seconds it lasts."""
+"""Faults of every request: ``at`` is the second in which it begins, ``amount`` for how many seconds
+it lasts."""
 
 
 class Copy(NamedTuple):
     after_s: float
     kind: str
-    """``again`` under the same id, ``resent`` under a new one, ``replayed`` from an archive, ``invoked`` by hand."""
+    """``again`` under the same id, ``resent`` under a new one, ``replayed`` from an archive,
+    ``invoked`` by hand."""
 
 
 class Message(NamedTuple):
@@ -104,24 +107,43 @@ def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Messag
     longest_s = plan.timeout_s * 0.45
     usual_s = dice.choice((0.2, 0.2, 1.0, longest_s / 2, longest_s))
     mixed, all_flaky = dice.random() < 0.3, dice.random() < 0.2
-    kinds_of_odd: tuple[tuple[str, ...], ...] = (), ("crasher",), HOPELESS, UNREADABLE, (*HOPELESS, *UNREADABLE)
+    kinds_of_odd: tuple[tuple[str, ...], ...] = (
+        (),
+        ("crasher",),
+        HOPELESS,
+        UNREADABLE,
+        (*HOPELESS, *UNREADABLE),
+    )
     odd = [kind for kind in dice.choice(kinds_of_odd) if plan.world != "rule" or kind != "nested"]
-    kinds = ("again", "resent", "replayed", "invoked") if plan.world == "rule" else ("again", "resent")
+    kinds = (
+        ("again", "resent", "replayed", "invoked") if plan.world == "rule" else ("again", "resent")
+    )
     for number in range(dice.choice((1, 2, 4, 8, 12, 12, 20))):
         behaviour = "ok"
         if odd and dice.random() < 0.25:
             behaviour = dice.choice(odd)
         elif all_flaky or dice.random() < 0.1:
             behaviour = "flaky" if all_flaky else dice.choice(("flaky", "flaky", "retryable"))
-        most = {"flaky": 1 if all_flaky else plan.policy.max_attempts - 1, "retryable": 4}.get(behaviour, 0)
+        most = {"flaky": 1 if all_flaky else plan.policy.max_attempts - 1, "retryable": 4}.get(
+            behaviour, 0
+        )
         copies = [
-            Copy(round(dice.choice((0.01, 0.5, 5.0, 5.0, 90.0, 4000.0, 90_000.0)) * (0.5 + dice.random()), 3), kind)
+            Copy(
+                round(
+                    dice.choice((0.01, 0.5, 5.0, 5.0, 90.0, 4000.0, 90_000.0))
+                    * (0.5 + dice.random()),
+                    3,
+                ),
+                kind,
+            )
             for kind in dice.choices(kinds, k=dice.choice((0, 0, 0, 1, 1, 2)))
         ]
         yield Message(
             number,
             round(dice.random() * rush_s, 3),
-            round(usual_s if not mixed else dice.choice((0.2, usual_s, longest_s * dice.random())), 1),
+            round(
+                usual_s if not mixed else dice.choice((0.2, usual_s, longest_s * dice.random())), 1
+            ),
             behaviour,
             dice.randint(1, most) if most else 0,
             copies=tuple(copies) if behaviour not in UNREADABLE else (),
@@ -135,4 +157,6 @@ def _faults(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Fault]:
             yield Fault(dice.choice(FOR_A_WHILE), None, at_s, dice.choice((1.0, 5.0, 40.0, 200.0)))
         else:
             kind = dice.choice(AT_A_REQUEST)
-            yield Fault(kind, dice.randrange(len(plan.messages)), dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8)))
+            yield Fault(
+                kind, dice.randrange(len(plan.messages)), dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8))
+            )

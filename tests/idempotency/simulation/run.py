@@ -16,7 +16,8 @@ from tests.idempotency.simulation.transports import TRANSPORTS, Function
 
 _OPERATOR_WAITS_S: Final = 3600
 _ROUNDS_OF_THE_OPERATOR: Final = 2
-"""A key whose last attempt crashed is still claimed when its transport gives up: its first redrive quarantines it."""
+"""A key whose last attempt crashed is still claimed when its transport gives up: its first redrive
+quarantines it."""
 _CRASHED: Final = "every attempt ended without an answer"
 """The message of the dead letter of a key whose attempts crashed."""
 
@@ -98,7 +99,7 @@ class Judge:
                 network.say(f"sends {entry.id}", "operator")
                 self._send(entry, 0)
 
-    # ── Judgement ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Judgement ─────────────────────────────────────────────────────────────────────────────────
 
     def after_the_run(self) -> Iterator[Broken]:
         dead = self._dead()
@@ -120,8 +121,15 @@ class Judge:
         letters = self._network.dead_letters.letters
         late = {number_in(each.key) for each in letters if self._is_late(each)}
         for number, message in self._messages.items():
-            if message.behaviour not in UNREADABLE and number not in late and not self._network.charges(number):
-                yield number, "it is not done, though everything was repaired and it was delivered again"
+            if (
+                message.behaviour not in UNREADABLE
+                and number not in late
+                and not self._network.charges(number)
+            ):
+                yield (
+                    number,
+                    "it is not done, though everything was repaired and it was delivered again",
+                )
         for dead_letter in letters:
             if not self._is_late(dead_letter):
                 words = f"it was given up again: {dead_letter.reason} {dead_letter.message}"
@@ -136,15 +144,17 @@ class Judge:
     def _of_health(self, message: Message) -> Iterator[Broken]:
         """Judge that a healthy message was given up only for excused reasons.
 
-        Attempts and deliveries are excused by an injected fault, a failure of its own, or a crash that its neighbours
-        caused (except on the last attempt). Deliveries are also excused while another delivery holds the key, and for
-        want of time, see `_deliveries_allowed`.
+        Attempts and deliveries are excused by an injected fault, a failure of its own, or a crash
+        that its neighbours caused (except on the last attempt). Deliveries are also excused while
+        another delivery holds the key, and for want of time, see `_deliveries_allowed`.
         """
         network, number, attempts = self._network, message.number, self._plan.policy.max_attempts
         reasons = network.attempts_excused[number]
         company = sum(reason.startswith(COMPANY) for reason in reasons)
         excused = len(reasons) - company + min(company, attempts - 1)
-        mine = [letter for letter in network.dead_letters.letters if number_in(letter.key) == number]
+        mine = [
+            letter for letter in network.dead_letters.letters if number_in(letter.key) == number
+        ]
         for dead_letter in mine:
             used_up = dead_letter.reason in (QUARANTINED, UNKNOWN) and excused >= attempts
             if not (self._is_late(dead_letter) or used_up):
@@ -152,9 +162,14 @@ class Judge:
                 yield number, f"it is healthy and was given up, {words}"
         given_up = [] if mine or network.charges(number) else network.undelivered
         for entry, why in given_up:
-            calls = [call.id for call in entry.calls if call.id not in network.deliveries_excused[number]]
+            calls = [
+                call.id for call in entry.calls if call.id not in network.deliveries_excused[number]
+            ]
             if entry.message is message and len(calls) > self._deliveries_allowed(number):
-                yield number, f"it is healthy and was given up by its transport ({why}): {calls} are unexcused"
+                yield (
+                    number,
+                    f"it is healthy and was given up by its transport ({why}): {calls} are unexcused",
+                )
 
     def _deliveries_allowed(self, number: int) -> int:
         """Return how many deliveries a healthy message may need, because its neighbours take the time."""
@@ -167,7 +182,9 @@ class Judge:
         return bool(killed) - -plan.batch // (at_once * in_turn)
 
     def _of_bounds(self, message: Message) -> Iterator[Broken]:
-        bound = self._plan.policy.max_attempts + (message.times if message.behaviour == "retryable" else 0)
+        bound = self._plan.policy.max_attempts + (
+            message.times if message.behaviour == "retryable" else 0
+        )
         if self._plan.policy.atomic:
             bound = self._network.counts["deliveries"]
         runs = self._network.runs[message.number]
@@ -177,7 +194,10 @@ class Judge:
     def _of_reason(self, dead_letter: DeadLetter) -> Iterator[Broken]:
         number = number_in(dead_letter.key or dead_letter.event)
         assert number is not None
-        behaviour, excused = self._messages[number].behaviour, self._network.attempts_excused[number]
+        behaviour, excused = (
+            self._messages[number].behaviour,
+            self._network.attempts_excused[number],
+        )
         crashed = _CRASHED in dead_letter.message
         if dead_letter.reason not in (QUARANTINED, UNKNOWN):
             at_fault = behaviour in UNREADABLE and behaviour not in THE_CODES_FAULT
@@ -187,7 +207,11 @@ class Judge:
         elif crashed:
             wrong = number not in self._network.killed
         else:
-            wrong = behaviour in ("poison", "permanent") and "poison" not in dead_letter.message and not excused
+            wrong = (
+                behaviour in ("poison", "permanent")
+                and "poison" not in dead_letter.message
+                and not excused
+            )
         if wrong:
             words = f"{dead_letter.reason}: {dead_letter.message}"
             yield number, f"its dead letter does not say what happened, but {words}"
@@ -196,17 +220,24 @@ class Judge:
         yield from self._network.broken
         for number in self._messages:
             if (times := self._network.charges(number)) > 1:
-                yield number, f"its effect took place {times} times, or under {times} downstream keys"
-        used = Counter(key for keys in self._network.effects.values() for key in keys if isinstance(key, str))
+                yield (
+                    number,
+                    f"its effect took place {times} times, or under {times} downstream keys",
+                )
+        used = Counter(
+            key for keys in self._network.effects.values() for key in keys if isinstance(key, str)
+        )
         for key, orders in used.items():
             if orders > 1:
                 yield None, f"the downstream key {key} was used for {orders} orders"
 
-    # ── What there is ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── What there is ─────────────────────────────────────────────────────────────────────────────
 
     def _dead(self) -> set[int]:
         """Return the numbers of the messages in any dead-letter queue."""
-        letters = {number_in(letter.key or letter.event) for letter in self._network.dead_letters.letters}
+        letters = {
+            number_in(letter.key or letter.event) for letter in self._network.dead_letters.letters
+        }
         undelivered = {entry.message.number for entry, _ in self._network.undelivered}
         return undelivered | {number for number in letters if number is not None}
 

@@ -21,7 +21,16 @@ def test_promises_hold_under_any_faults(world: str) -> None:
 
 def test_a_seed_is_the_same_run_in_every_process() -> None:
     """The timeline of a seed depends on nothing else, not even on how a process hashes strings."""
-    command = [sys.executable, "-m", "tests.idempotency.simulation", "--seed", "5", "--world", "queue", "--timeline"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.idempotency.simulation",
+        "--seed",
+        "5",
+        "--world",
+        "queue",
+        "--timeline",
+    ]
     runs = {
         subprocess.run(
             command,
@@ -35,7 +44,9 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
     assert len(runs.pop().splitlines()) > 50
 
 
-def test_a_broken_promise_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_promise_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A fault in the layer is found, and its seed and timeline are printed."""
     monkeypatch.setattr("carride_idempotency.runner.is_takeover", lambda step, me: False)
     assert main(["--stop", "--seeds", "300", "--world", "queue"]) == 1

@@ -42,7 +42,11 @@ class Function:
         return self._network.healed or len(self._network.calls) < self._network.plan.sandboxes
 
     def invoke(
-        self, entries: list[Entry], event: Any, done: Callable[[bool, Any], None], request_id: str | None = None
+        self,
+        entries: list[Entry],
+        event: Any,
+        done: Callable[[bool, Any], None],
+        request_id: str | None = None,
     ) -> None:
         """Start a call; ``done`` gets whether it succeeded, and its response."""
         self._calls += 1
@@ -52,15 +56,21 @@ class Function:
         self._network.counts["deliveries"] += len(entries)
         for entry in entries:
             entry.calls.append(call)
-            self._network.say(f"{call.id} delivers {entry.id}, received {entry.receives}", machine.name)
+            self._network.say(
+                f"{call.id} delivers {entry.id}, received {entry.receives}", machine.name
+            )
         request_id = request_id or self._simulation.hexadecimal("request id")
-        context = Invocation(lambda: self._simulation.now_ms, request_id=request_id, timeout_s=timeout_s)
+        context = Invocation(
+            lambda: self._simulation.now_ms, request_id=request_id, timeout_s=timeout_s
+        )
         self._simulation.spawn(machine, partial(self._run, machine, handler, event, context))
         self._simulation.after(timeout_s, partial(self._time_out, machine, call))
 
     def _sandbox(self) -> tuple[Machine, Handler]:
         self._machines += 1
-        machine = Machine(f"sandbox-{self._machines}", round((self._simulation.roll("skew") - 0.5) * 800))
+        machine = Machine(
+            f"sandbox-{self._machines}", round((self._simulation.roll("skew") - 0.5) * 800)
+        )
         machine.on_death = partial(self._died, machine)
         return machine, self._shop.handler()
 
@@ -72,7 +82,12 @@ class Function:
         if not machine.alive:
             raise Killed
         self.idle.append((machine, handler))
-        self._ended(machine, f"returns {reprlib.repr(response)}" if ok else f"fails: {response!r}", ok, response)
+        self._ended(
+            machine,
+            f"returns {reprlib.repr(response)}" if ok else f"fails: {response!r}",
+            ok,
+            response,
+        )
 
     def _time_out(self, machine: Machine, call: Call) -> None:
         if self._network.calls.get(machine) is not call:
@@ -86,7 +101,9 @@ class Function:
 
     def _died(self, machine: Machine, why: str) -> None:
         self._network.counts[f"killed: {why}"] += 1
-        self._network.killed |= {entry.message.number for entry in self._network.calls[machine].entries}
+        self._network.killed |= {
+            entry.message.number for entry in self._network.calls[machine].entries
+        }
         self._ended(machine, f"DIES: {why}", False, why)
 
     def _ended(self, machine: Machine, words: str, ok: bool, response: Any) -> None:
@@ -115,8 +132,8 @@ class Transport:
 class Queue(Transport):
     """An SQS queue, its mapping and its dead-letter queue.
 
-    A received message is hidden for six timeouts of the function. After maxReceiveCount receives it goes to the
-    dead-letter queue.
+    A received message is hidden for six timeouts of the function. After maxReceiveCount receives it
+    goes to the dead-letter queue.
     """
 
     def __init__(self, network: Network, function: Function) -> None:
@@ -158,7 +175,9 @@ class Queue(Transport):
         reported = response["batchItemFailures"] if ok and self._network.plan.reports else []
         ids = {failure["itemIdentifier"] for failure in reported}
         if ok:
-            self._entries = [entry for entry in self._entries if entry not in batch or entry.id in ids]
+            self._entries = [
+                entry for entry in self._entries if entry not in batch or entry.id in ids
+            ]
         self._poll()
 
 
@@ -174,7 +193,9 @@ class Invokes(Transport):
     def _invoke(self, entry: Entry, request_id: str, throttled: int) -> None:
         if self._function.is_free():
             entry.receives += 1
-            self._function.invoke([entry], self._event(entry), partial(self._done, entry, request_id), request_id)
+            self._function.invoke(
+                [entry], self._event(entry), partial(self._done, entry, request_id), request_id
+            )
         elif self._simulation.now_ms - entry.sent_ms > _ASYNC_LASTS_MS:
             self._give_up(entry, "throttled too long")
         else:

@@ -42,7 +42,9 @@ FIRST_CHARGE: Final = "attribute_not_exists(charges)"
 _ROOT: Final = Path(__file__).parents[3]
 _DYNAMODB_LOCAL: Final = _ROOT / "scripts/dynamodb-local"
 _PATIENCE_S: Final = 30.0
-_ONE_TRY: Final = Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, max_pool_connections=20)
+_ONE_TRY: Final = Config(
+    connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, max_pool_connections=20
+)
 _PREFIX: Final = "test:"
 
 
@@ -57,7 +59,8 @@ class Backend(NamedTuple):
     forgotten_in_s: Callable[[str], float | None]
     """After how many seconds the backend itself drops a key; None: never."""
     keeps_times: bool = True
-    """Times come back as they were written. Otherwise they are moved by as much as the answers were late."""
+    """Times come back as they were written. Otherwise they are moved by as much as the answers were
+    late."""
 
     def charge(self, ride: str, condition: str | None = None) -> Update:
         return Update(self.table, {"id": ride}, "ADD charges :one", condition, {":one": 1})
@@ -66,7 +69,7 @@ class Backend(NamedTuple):
 type Opener = Callable[[], AbstractContextManager[Backend]]
 
 
-# ── In this process ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── In this process ───────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -98,10 +101,12 @@ def open_valkey(client: Any) -> Iterator[Backend]:
         left_ms = client.pttl(_PREFIX + key)
         return None if left_ms == -1 else left_ms / 1000
 
-    yield Backend(ValkeyStore(client, prefix=_PREFIX), "", lambda ride: 0, forgotten_in_s, keeps_times=False)
+    yield Backend(
+        ValkeyStore(client, prefix=_PREFIX), "", lambda ride: 0, forgotten_in_s, keeps_times=False
+    )
 
 
-# ── DynamoDB ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── DynamoDB ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -121,7 +126,8 @@ def _on_dynamodb(client: Any, transport: Transport, records: str, rides: str) ->
 
     def forgotten_in_s(key: str) -> float | None:
         ttl = item(records, "idempotencyKey", key).get("expiryTimestamp")
-        return None if ttl is None else int(ttl["N"]) - time.time()  # DynamoDB reads its TTL in epoch seconds
+        # DynamoDB reads its TTL in epoch seconds.
+        return None if ttl is None else int(ttl["N"]) - time.time()
 
     return Backend(DynamoDBStore(records, transport=transport), rides, charges, forgotten_in_s)
 
@@ -130,7 +136,8 @@ def _on_dynamodb(client: Any, transport: Transport, records: str, rides: str) ->
 def _dynamodb(client: Any, transport: Transport | None = None) -> Iterator[Opener]:
     """Open DynamoDBStores over two tables of this run's own: emptied each time, and deleted in the end.
 
-    ``client`` makes and reads the tables. The stores use ``transport``, by default over the same client.
+    ``client`` makes and reads the tables. The stores use ``transport``, by default over the same
+    client.
     """
     prefix = f"carride-test-{uuid.uuid4().hex[:12]}"
     tables = {f"{prefix}-records": "idempotencyKey", f"{prefix}-rides": "id"}
@@ -161,24 +168,33 @@ def _engine_dynamodb() -> Iterator[Opener]:
 
 
 def _at(url: str, transport: Transport | None = None) -> AbstractContextManager[Opener]:
-    return _dynamodb(boto3.session.Session().client("dynamodb", endpoint_url=url, config=_ONE_TRY), transport)
+    return _dynamodb(
+        boto3.session.Session().client("dynamodb", endpoint_url=url, config=_ONE_TRY), transport
+    )
 
 
 @contextmanager
 def _local_dynamodb(*, lean: bool = False) -> Iterator[Opener]:
     """AWS's own DynamoDB Local."""
-    fetched = subprocess.run([_DYNAMODB_LOCAL, "fetch"], capture_output=True, text=True, check=False)
+    fetched = subprocess.run(
+        [_DYNAMODB_LOCAL, "fetch"], capture_output=True, text=True, check=False
+    )
     if fetched.returncode:
         pytest.skip(fetched.stderr.strip())
     port, give_up = free_port(), time.monotonic() + _PATIENCE_S
     url = f"http://127.0.0.1:{port}"
-    with subprocess.Popen([_DYNAMODB_LOCAL, str(port)], stdout=subprocess.DEVNULL) as server, ExitStack() as ending:
+    with (
+        subprocess.Popen([_DYNAMODB_LOCAL, str(port)], stdout=subprocess.DEVNULL) as server,
+        ExitStack() as ending,
+    ):
         ending.callback(server.terminate)
         while server.poll() is None and time.monotonic() < give_up:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
             time.sleep(0.02)
-        transport = LeanTransport(url, "us-east-1", lambda **_: Credentials("test", "test"), read_timeout_s=5)
+        transport = LeanTransport(
+            url, "us-east-1", lambda **_: Credentials("test", "test"), read_timeout_s=5
+        )
         ending.callback(transport.close)
         yield ending.enter_context(_at(url, transport if lean else None))
 
@@ -194,7 +210,11 @@ def certify(file: Path, subject: str) -> Path:
     """Write a key and a certificate, signed by itself, of ``subject``, such as ``IP:127.0.0.1``."""
     openssl = shutil.which("openssl") or pytest.skip("openssl is not installed")
     options = f"-newkey rsa:2048 -nodes -days 1 -subj /CN=test -addext subjectAltName={subject} -keyout {file}"
-    subprocess.run([openssl, "req", "-x509", *options.split(), "-out", f"{file}.crt"], check=True, capture_output=True)
+    subprocess.run(
+        [openssl, "req", "-x509", *options.split(), "-out", f"{file}.crt"],
+        check=True,
+        capture_output=True,
+    )
     file.write_text(file.read_text() + Path(f"{file}.crt").read_text())
     return file
 
@@ -206,7 +226,7 @@ def _named_dynamodb() -> AbstractContextManager[Opener]:
         return _at(os.environ["DYNAMODB_ENDPOINT"])
 
 
-# ── A server of Valkey's or Redis's ───────────────────────────────────────────────────────────────────────────────────
+# ── A server of Valkey's or Redis's ───────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -232,7 +252,9 @@ def _real_valkey() -> Iterator[Opener]:
 STORES: Final[Mapping[str, Callable[[], AbstractContextManager[Opener]]]] = {
     "memory": lambda: nullcontext(open_memory),
     "fake_dynamodb": lambda: nullcontext(_open_fake_dynamodb),
-    "fake_valkey": lambda: nullcontext(partial(open_valkey, fakeredis.FakeValkey(socket_timeout=1))),
+    "fake_valkey": lambda: nullcontext(
+        partial(open_valkey, fakeredis.FakeValkey(socket_timeout=1))
+    ),
     "fake_redis": lambda: nullcontext(
         partial(open_valkey, fakeredis.FakeRedis(socket_timeout=1, decode_responses=True))
     ),
@@ -256,7 +278,9 @@ def over(*stores: str) -> Any:
     """Make a fixture that opens each of these stores in turn, empty."""
 
     @pytest.fixture(params=stores)
-    def opened(request: pytest.FixtureRequest, openers: Callable[[str], Opener]) -> Iterator[Backend]:
+    def opened(
+        request: pytest.FixtureRequest, openers: Callable[[str], Opener]
+    ) -> Iterator[Backend]:
         with openers(request.param)() as backend:
             yield backend
 

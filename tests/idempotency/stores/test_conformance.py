@@ -23,7 +23,19 @@ LEASE_MS: Final = 30_000
 def claim(key: str = KEY, owner: str = "owner-1", attempt: int = 1) -> Record:
     now_ms = epoch_ms()
     lease_ms, expiry = now_ms + LEASE_MS, now_ms // 1000 + WINDOW_S
-    return Record(key, IN_PROGRESS, owner, attempt, lease_ms, expiry, "1:abc", "request-1", "eu-west-1", now_ms, now_ms)
+    return Record(
+        key,
+        IN_PROGRESS,
+        owner,
+        attempt,
+        lease_ms,
+        expiry,
+        "1:abc",
+        "request-1",
+        "eu-west-1",
+        now_ms,
+        now_ms,
+    )
 
 
 def completed(of: Record, result: str = '"done"') -> Record:
@@ -110,11 +122,17 @@ def test_a_write_takes_place_exactly_on_its_condition(
         if write == "put_if_absent":
             answer, writes = store.put_if_absent(record, effects), may_put_if_absent(written)
         elif write == "update_if_owner":
-            record = seen._replace(result='"done"', owner=seen.owner or "owner-1")  # every owner has a token
-            answer, writes = store.update_if_owner(record, effects), may_update_if_owner(written, record)
+            # Every owner has a token.
+            record = seen._replace(result='"done"', owner=seen.owner or "owner-1")
+            answer, writes = (
+                store.update_if_owner(record, effects),
+                may_update_if_owner(written, record),
+            )
         else:
             found = store.read(first.key) if "read" in write else None
-            answer = store.compare_and_swap(found._replace(**change) if found else seen, record, effects)
+            answer = store.compare_and_swap(
+                found._replace(**change) if found else seen, record, effects
+            )
             writes = may_compare_and_swap(written, seen)
         assert (answer is record) is writes
         assert (backend.charges(ride), backend.charges(other)) == (writes * len(effects[:1]),) * 2
@@ -130,7 +148,9 @@ class TestRecords:
     def test_keys_are_apart(self, backend: Backend) -> None:
         """Keys that differ in case, space or one character name different records."""
         keys = ("a#b", "a#B", "a# b", "a#b ", "a#{b}", "a#b\n", "a#ß", "A#b")
-        written = [backend.store.put_if_absent(claim(key, owner=f"owner of {key!r}")) for key in keys]
+        written = [
+            backend.store.put_if_absent(claim(key, owner=f"owner of {key!r}")) for key in keys
+        ]
         for key, record in zip(keys, written, strict=True):
             assert record.owner == f"owner of {key!r}"
             assert_is(backend, backend.store.read(key), record)
@@ -190,7 +210,9 @@ class TestContention:
         for number in range(ROUNDS):
             late = claim(f"{KEY}{number}")._replace(lease_ms=ENDED_MS)
             seen = None if contest == "insert" else store.read(store.put_if_absent(late).key)
-            records = [claim(late.key, f"taker-{contender}", attempt=2) for contender in range(THREADS)]
+            records = [
+                claim(late.key, f"taker-{contender}", attempt=2) for contender in range(THREADS)
+            ]
             assert compete([functools.partial(write, seen, record) for record in records]) == 1
 
     def test_one_commit_has_its_effect(self, transactional: Backend) -> None:
@@ -217,7 +239,9 @@ class TestEffects:
         store.put_if_absent(first, [paid])
         writes: tuple[Callable[[list[Update]], object], ...] = (
             lambda effects: store.put_if_absent(claim("history#other"), effects),
-            lambda effects: store.compare_and_swap(first, claim(owner="owner-2", attempt=2), effects),
+            lambda effects: store.compare_and_swap(
+                first, claim(owner="owner-2", attempt=2), effects
+            ),
             lambda effects: store.update_if_owner(completed(first), effects),
         )
         for write in writes:

@@ -25,7 +25,13 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from carride_idempotency.stores.lean import Guarded, LeanTransport, UnusableError, _received, lean_transport
+from carride_idempotency.stores.lean import (
+    Guarded,
+    LeanTransport,
+    UnusableError,
+    _received,
+    lean_transport,
+)
 from carride_idempotency.stores.signing import ContainerCredentials, Credentials, CredentialsError
 from carride_idempotency.stores.transport import (
     BOTOCORE_USED,
@@ -43,12 +49,19 @@ NOW_MS: Final = int(NOW.timestamp() * 1000)
 MINUTE_MS: Final = 60_000
 KEY: Final = {"TableName": "Idempotency", "Key": {"idempotencyKey": {"S": "history#k1"}}}
 KEYS: Final = Credentials("AKIDFIRST", "secret", "token")
-FUNCTION: Final = {"AWS_ACCESS_KEY_ID": "AKIDFIRST", "AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "eu-west-1"}
+FUNCTION: Final = {
+    "AWS_ACCESS_KEY_ID": "AKIDFIRST",
+    "AWS_SECRET_ACCESS_KEY": "s",
+    "AWS_DEFAULT_REGION": "eu-west-1",
+}
 DEADLINE_S: Final = 10
 TIMEOUTS: Final = {"connect_timeout_s": 1.0, "read_timeout_s": 0.4}
 
-# Kept connections live as long as their transport, which nothing closes: a function is frozen, not ended.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+# Kept connections live as long as their transport, which nothing closes: a function is frozen, not
+# ended.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
 
 type Answer = bytes | Callable[[BaseHTTPRequestHandler], object]
 """What is sent, or what happens before the connection is closed."""
@@ -57,12 +70,20 @@ type Answer = bytes | Callable[[BaseHTTPRequestHandler], object]
 def answer(body: object, status: int = 200, *headers: str, length: int | None = None) -> bytes:
     """Return an HTTP answer as DynamoDB writes it; a body that is not bytes yet becomes JSON."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = (f"HTTP/1.1 {status} Something", f"Content-Length: {len(content) if length is None else length}", *headers)
+    lines = (
+        f"HTTP/1.1 {status} Something",
+        f"Content-Length: {len(content) if length is None else length}",
+        *headers,
+    )
     return "\r\n".join([*lines, "", ""]).encode() + content
 
 
 def refusal(code: str, **members: Any) -> bytes:
-    body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "made by a test", **members}
+    body = {
+        "__type": f"com.amazonaws.dynamodb.v20120810#{code}",
+        "message": "made by a test",
+        **members,
+    }
     return answer(body, 400, f"Date: {format_datetime(NOW, usegmt=True)}")
 
 
@@ -106,7 +127,9 @@ class Service(ThreadingHTTPServer):
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)
-            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+            self.socket = context.wrap_socket(
+                self.socket, server_side=True, do_handshake_on_connect=False
+            )
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self.connections += 1
@@ -134,7 +157,9 @@ class Service(ThreadingHTTPServer):
 
     def transport(self, **options: Any) -> LeanTransport:
         given: dict[str, Any] = {"tls": self.trusted, "clock": lambda: NOW_MS, **TIMEOUTS} | options
-        return LeanTransport(self.url, "eu-west-1", given.pop("credentials", lambda **_: KEYS), **given)
+        return LeanTransport(
+            self.url, "eu-west-1", given.pop("credentials", lambda **_: KEYS), **given
+        )
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +172,11 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     """A service that answers as DynamoDB does, and the environment of a function that uses it."""
     with Service(certificate).running() as running:
-        own = {"AWS_CA_BUNDLE": certificate, "AWS_ENDPOINT_URL": running.url, "AWS_EXECUTION_ENV": "AWS_Lambda_python"}
+        own = {
+            "AWS_CA_BUNDLE": certificate,
+            "AWS_ENDPOINT_URL": running.url,
+            "AWS_EXECUTION_ENV": "AWS_Lambda_python",
+        }
         for name, value in (FUNCTION | own).items():
             monkeypatch.setenv(name, str(value))
         yield running
@@ -158,7 +187,7 @@ def transport(request: pytest.FixtureRequest, service: Service) -> Transport:
     return service.transport() if request.param == "lean" else botocore_transport(**TIMEOUTS)
 
 
-# ── Both transports ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Both transports ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_request_is_signed_and_its_answer_read(service: Service, transport: Transport) -> None:
@@ -167,13 +196,21 @@ def test_a_request_is_signed_and_its_answer_read(service: Service, transport: Tr
     service.answers += [FOUND, answer({"Item": item})]
     assert transport("GetItem", KEY)["Item"] == {"status": {"S": "COMPLETED"}}
     read = transport("GetItem", KEY | {"Key": {"k": {"B": b"\x00\xff"}}})["Item"]
-    assert read == {"B": {"B": b"\x00\xff"}, "all": {"BS": [b"\x01"]}, "m": {"M": {"B": {"S": "x"}}}}
+    assert read == {
+        "B": {"B": b"\x00\xff"},
+        "all": {"BS": [b"\x01"]},
+        "m": {"M": {"B": {"S": "x"}}},
+    }
     assert json.loads(service.requests[1][1])["Key"] == {"k": {"B": "AP8="}}
     assert service.connections == 1
     assert transport.longest_try_s == pytest.approx(1.4)
     for headers, _ in service.requests:
-        assert re.search("Credential=AKIDFIRST/[0-9]{8}/eu-west-1/dynamodb/", headers["authorization"])
-        assert re.match("carride-idempotency |Botocore/.* exec-env/AWS_Lambda_python", headers["user-agent"])
+        assert re.search(
+            "Credential=AKIDFIRST/[0-9]{8}/eu-west-1/dynamodb/", headers["authorization"]
+        )
+        assert re.match(
+            "carride-idempotency |Botocore/.* exec-env/AWS_Lambda_python", headers["user-agent"]
+        )
 
 
 def then_close(content: bytes) -> Answer:
@@ -191,7 +228,9 @@ FAULTS: Final[dict[str, Answer]] = {
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize("kept", [False, True], ids=["new connection", "kept connection"])
-def test_no_answer_is_no_answer(service: Service, transport: Transport, fault: Answer, *, kept: bool) -> None:
+def test_no_answer_is_no_answer(
+    service: Service, transport: Transport, fault: Answer, *, kept: bool
+) -> None:
     """The outcome is unknown; the request was sent once, and the next one is answered."""
     if kept:
         transport("GetItem", KEY)
@@ -204,7 +243,9 @@ def test_no_answer_is_no_answer(service: Service, transport: Transport, fault: A
     assert transport("GetItem", KEY)["Item"]
 
 
-def test_a_request_that_cannot_be_sent_has_no_answer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_cannot_be_sent_has_no_answer(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody listens where it goes."""
     gone = Service()
     gone.server_close()
@@ -214,7 +255,9 @@ def test_a_request_that_cannot_be_sent_has_no_answer(service: Service, monkeypat
             transport("GetItem", KEY)
 
 
-def test_a_connection_that_died_while_it_was_kept_is_replaced(service: Service, transport: Transport) -> None:
+def test_a_connection_that_died_while_it_was_kept_is_replaced(
+    service: Service, transport: Transport
+) -> None:
     """A connection that the other side closed between two requests is not used for the second."""
     service.answers.append(then_close(FOUND))
     assert transport("GetItem", KEY)["Item"]
@@ -223,15 +266,28 @@ def test_a_connection_that_died_while_it_was_kept_is_replaced(service: Service, 
     assert (service.connections, len(service.requests)) == (2, 2)
 
 
-# ── What the lean transport does by itself ────────────────────────────────────────────────────────────────────────────
+# ── What the lean transport does by itself ────────────────────────────────────────────────────────
 
 
 LINES: Final = (
-    *("Content-Length: 5", "content-length:5", "Content-Length: 9", "Content-Length: five", "x-amz-crc32: 1"),
+    *(
+        "Content-Length: 5",
+        "content-length:5",
+        "Content-Length: 9",
+        "Content-Length: five",
+        "x-amz-crc32: 1",
+    ),
     *("Transfer-Encoding: chunked", "Connection: keep-alive", "Connection: close"),
     *("Date: today ", " folded", "no header", "X: \x85"),
 )
-STATUSES: Final = ("HTTP/1.1 200 OK", "HTTP/1.1 400 ", "HTTP/1.0 200 OK", "HTTP/1.1 204 No", "HTTP/1.1 20 ?", "SMTP")
+STATUSES: Final = (
+    "HTTP/1.1 200 OK",
+    "HTTP/1.1 400 ",
+    "HTTP/1.0 200 OK",
+    "HTTP/1.1 204 No",
+    "HTTP/1.1 20 ?",
+    "SMTP",
+)
 CONTENTS: Final = (b"12345", b"5\r\n12345\r\n0\r\n\r\n", b"123", b"12345 and more")
 
 
@@ -290,7 +346,9 @@ def test_an_answer_of_somebody_else_leads_to_botocore(
     service.answers.append(reply)
     guarded = Guarded(service.transport(), lambda: other)
     with caplog.at_level(logging.WARNING):
-        assert [guarded(operation, KEY) for operation in ("GetItem", "PutItem")] == [{"Item": {}}] * 2
+        assert [guarded(operation, KEY) for operation in ("GetItem", "PutItem")] == [
+            {"Item": {}}
+        ] * 2
     assert other.mock_calls == [call("GetItem", KEY), call("PutItem", KEY)]
     assert [each.message.startswith(BOTOCORE_USED) for each in caplog.records] == [True]
 
@@ -334,7 +392,10 @@ def test_expired_credentials_are_replaced(service: Service, code: str) -> None:
 
     service.answers.append(refusal(code))
     service.transport(credentials=credentials)("GetItem", KEY)
-    signers = [headers["authorization"].split("Credential=")[1].split("/")[0] for headers, _ in service.requests]
+    signers = [
+        headers["authorization"].split("Credential=")[1].split("/")[0]
+        for headers, _ in service.requests
+    ]
     assert signers == ["old", "new"]
     current[:] = ["old", "older"]
     service.answers += [refusal(code)] * 2
@@ -342,7 +403,9 @@ def test_expired_credentials_are_replaced(service: Service, code: str) -> None:
         service.transport(credentials=credentials)("GetItem", KEY)
 
 
-def test_without_credentials_nothing_is_sent(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_nothing_is_sent(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is a definite refusal."""
 
     def none(**_: object) -> Credentials:
@@ -370,7 +433,7 @@ def test_a_transaction_may_be_sent_again(service: Service, monkeypatch: pytest.M
     assert "trace" not in headers["authorization"]
 
 
-# ── Credentials that rotate ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Credentials that rotate ───────────────────────────────────────────────────────────────────────
 
 
 def test_rotating_credentials_are_fetched_in_time(tmp_path: Path) -> None:
@@ -379,17 +442,27 @@ def test_rotating_credentials_are_fetched_in_time(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("let me in\n")
     environment = {"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "token")}
     with Service().running() as runtime:
-        credentials = ContainerCredentials(f"{runtime.url}/2021/credentials?for=me", environment, lambda: now_ms)
+        credentials = ContainerCredentials(
+            f"{runtime.url}/2021/credentials?for=me", environment, lambda: now_ms
+        )
 
         def give(name: str | None) -> None:
             expiry = datetime.fromtimestamp(now_ms / 1000, UTC) + timedelta(hours=1)
-            keys = {"AccessKeyId": name, "SecretAccessKey": "s", "Token": "t", "Expiration": expiry.isoformat()}
+            keys = {
+                "AccessKeyId": name,
+                "SecretAccessKey": "s",
+                "Token": "t",
+                "Expiration": expiry.isoformat(),
+            }
             runtime.answers.append(answer(name and keys))
 
         give("first")
         assert [credentials().access_key for _ in range(2)] == ["first", "first"]
         ((headers, _),) = runtime.requests
-        assert (headers[":path"], headers["authorization"]) == ("/2021/credentials?for=me", "let me in")
+        assert (headers[":path"], headers["authorization"]) == (
+            "/2021/credentials?for=me",
+            "let me in",
+        )
         now_ms += 55 * MINUTE_MS
         give(None)
         assert credentials().access_key == "first"
@@ -403,14 +476,16 @@ def test_rotating_credentials_are_fetched_in_time(tmp_path: Path) -> None:
             credentials()
 
 
-@pytest.mark.parametrize("url", ["http://example.com/keys", "https://127.0.0.1/keys", "file:///keys", ""])
+@pytest.mark.parametrize(
+    "url", ["http://example.com/keys", "https://127.0.0.1/keys", "file:///keys", ""]
+)
 def test_credentials_come_from_this_machine_only(url: str) -> None:
     """Whoever sets a variable cannot have credentials fetched from elsewhere."""
     with pytest.raises(CredentialsError):
         ContainerCredentials(url, {}, lambda: 0)
 
 
-# ── When only botocore knows ──────────────────────────────────────────────────────────────────────────────────────────
+# ── When only botocore knows ──────────────────────────────────────────────────────────────────────
 
 
 UNUSUAL: Final = """

@@ -45,12 +45,22 @@ class Secured(NamedTuple):
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """A server with a password, certificates, and all slots of a cluster."""
-    installed = valkey_server.program() or pytest.skip("neither valkey-server nor redis-server is installed")
+    installed = valkey_server.program() or pytest.skip(
+        "neither valkey-server nor redis-server is installed"
+    )
     folder = tmp_path_factory.mktemp("certificates")
-    files = [certify(folder / name, subject) for name, subject in (("right", "IP:127.0.0.1"), ("wrong", "DNS:other"))]
+    files = [
+        certify(folder / name, subject)
+        for name, subject in (("right", "IP:127.0.0.1"), ("wrong", "DNS:other"))
+    ]
     (folder / "trusted").write_text("".join(file.read_text() for file in files))
     tls_port = free_port()
-    tls = {"port": tls_port, "auth-clients": "no", "cluster": "yes", "ca-cert-file": folder / "trusted"}
+    tls = {
+        "port": tls_port,
+        "auth-clients": "no",
+        "cluster": "yes",
+        "ca-cert-file": folder / "trusted",
+    }
     tls |= dict.fromkeys(("key-file", "cert-file"), folder / "right")
     settings = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
     settings += [word for name, value in tls.items() for word in (f"--tls-{name}", str(value))]
@@ -61,7 +71,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     ):
         environment.setenv("SSL_CERT_FILE", str(folder / "trusted"))
         client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
-        client.acl_setuser("worker", enabled=True, passwords="+p@ss/w:rd", keys="*", commands=["+@all"])
+        client.acl_setuser(
+            "worker", enabled=True, passwords="+p@ss/w:rd", keys="*", commands=["+@all"]
+        )
         give_up = time.monotonic() + 30
         while client.cluster("INFO")["cluster_state"] != "ok":
             assert time.monotonic() < give_up
@@ -69,7 +81,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         ports = {"redis": port, "valkey": port, "rediss": tls_port, "valkeys": tls_port}
 
         def show(name: str) -> None:
-            client.config_set("tls-cert-file", str(folder / name), "tls-key-file", str(folder / name))
+            client.config_set(
+                "tls-cert-file", str(folder / name), "tls-key-file", str(folder / name)
+            )
 
         yield Secured(client, ports, show)
 
@@ -109,7 +123,9 @@ def test_certificate_of_another_name_is_not_trusted(secured: Secured, options: s
 def test_cluster_that_retries_by_itself_is_refused(secured: Secured) -> None:
     """Its retries would hide a try without an answer behind a later refusal."""
     with (
-        valkey.ValkeyCluster(host="127.0.0.1", port=secured.ports["valkey"], socket_timeout=1) as client,
+        valkey.ValkeyCluster(
+            host="127.0.0.1", port=secured.ports["valkey"], socket_timeout=1
+        ) as client,
         pytest.raises(ConfigurationError, match="cluster_error_retry_attempts"),
     ):
         ValkeyStore(client)

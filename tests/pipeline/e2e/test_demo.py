@@ -33,9 +33,27 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 
 def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> None:
     """Duplicates, disorder, broken events and crashes end in a ledger with nothing lost and nothing doubled."""
-    command = [*DEMO, "--rides", "20", "--bookings", "4", "--seed", "5", "--malformed", "6", "--crashes", "1"]
+    command = [
+        *DEMO,
+        "--rides",
+        "20",
+        "--bookings",
+        "4",
+        "--seed",
+        "5",
+        "--malformed",
+        "6",
+        "--crashes",
+        "1",
+    ]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        command,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     ledger = json.loads(LEDGER.read_text(encoding="utf-8"))
@@ -44,12 +62,23 @@ def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> No
     assert ledger["dead_lettered"]["RideHistoryDlq"]["CONTRACT"] == 4
 
 
-def test_a_kept_demo_is_found_until_it_is_interrupted(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_kept_demo_is_found_until_it_is_interrupted(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     """While it runs, `make invoke` meets its tables and sam its stack; Ctrl-C ends all of it, and is no failure."""
-    faults = [option for fault in ("malformed", "late", "crashes", "fails", "poison") for option in (f"--{fault}", "0")]
+    faults = [
+        option
+        for fault in ("malformed", "late", "crashes", "fails", "poison")
+        for option in (f"--{fault}", "0")
+    ]
     command = [*DEMO, "--rides", "3", "--bookings", "1", *faults, "--keep", "--port", "0"]
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as demo:
         assert demo.stdout is not None
         said = ""
@@ -73,10 +102,25 @@ def test_a_kept_demo_is_found_until_it_is_interrupted(environment: dict[str, str
 
         local = Kept(**json.loads((tmp_path / "stack.json").read_text()))
         invoked = [
-            json.loads(run("make", "invoke", "FUNCTION=RideHistoryFunction", "EVENT=events/ride_history_live.json"))
+            json.loads(
+                run(
+                    "make",
+                    "invoke",
+                    "FUNCTION=RideHistoryFunction",
+                    "EVENT=events/ride_history_live.json",
+                )
+            )
             for _ in range(2)
         ]
-        outputs = run(".venv-sam/bin/sam", "list", "stack-outputs", "--stack-name", "carride", "--output", "json")
+        outputs = run(
+            ".venv-sam/bin/sam",
+            "list",
+            "stack-outputs",
+            "--stack-name",
+            "carride",
+            "--output",
+            "json",
+        )
         demo.send_signal(signal.SIGINT)
         rest, _ = demo.communicate(timeout=SECONDS)
     assert [answer["outcome"] for answer in invoked] == ["New", "Duplicate"], said

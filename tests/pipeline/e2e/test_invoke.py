@@ -13,9 +13,17 @@ SECONDS = 120
 def invoke(function: str, *events: str) -> tuple[int, str]:
     """Run the command, and return its status and what it printed."""
     python = str(ROOT / ".venv-dev" / "bin" / "python")
-    command = [python, "-m", "local.invoke", function, *(f"events/{event}.json" for event in events)]
+    command = [
+        python,
+        "-m",
+        "local.invoke",
+        function,
+        *(f"events/{event}.json" for event in events),
+    ]
     alone = os.environ | {"CARRIDE_KEPT": os.devnull}  # whatever stack is kept on this machine
-    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=alone, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
     return done.returncode, done.stdout
 
 

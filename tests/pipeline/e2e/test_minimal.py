@@ -34,7 +34,9 @@ class Running:
     def publish(self, ride: dict[str, str]) -> str:
         """Have the producer publish, and return the event's idempotency id."""
         name = self.outputs["ProducerFunctionName"]
-        key: str = json.load(self.client("lambda").invoke(FunctionName=name, Payload=json.dumps(ride))["Payload"])
+        key: str = json.load(
+            self.client("lambda").invoke(FunctionName=name, Payload=json.dumps(ride))["Payload"]
+        )
         return key
 
     def control(self, path: str) -> Any:
@@ -54,7 +56,12 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     command = [f"{ROOT}/.venv-engine/bin/python", "-m", "local.engine", "run", str(TEMPLATE)]
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder)}
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         assert process.stdout is not None
         printed = ""
@@ -70,11 +77,18 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def test_an_event_that_comes_twice_gives_one_point(running: Running) -> None:
     """A repeated call of the producer changes nothing; another ride gives another point."""
-    assert running.publish(RIDE) == running.publish(RIDE) != running.publish(RIDE | {"orderID": "order_02"})
+    assert (
+        running.publish(RIDE)
+        == running.publish(RIDE)
+        != running.publish(RIDE | {"orderID": "order_02"})
+    )
     running.settle()
     (item,) = running.client("dynamodb").scan(TableName=running.outputs["PointsTableName"])["Items"]
     assert item == {"customerID": {"S": "customer_a"}, "points": {"N": "2"}}
-    assert running.client("dynamodb").scan(TableName=running.outputs["IdempotencyTableName"])["Count"] == 2
+    assert (
+        running.client("dynamodb").scan(TableName=running.outputs["IdempotencyTableName"])["Count"]
+        == 2
+    )
 
 
 def test_poison_ends_in_the_consumers_queue_once(running: Running) -> None:
@@ -86,8 +100,14 @@ def test_poison_ends_in_the_consumers_queue_once(running: Running) -> None:
         QueueUrl=running.outputs["ConsumerDlqUrl"], MaxNumberOfMessages=10
     )["Messages"]
     letter = json.loads(message["Body"])
-    assert (letter["reason"], letter["attempt"], "customerID" in letter["message"]) == ("QUARANTINED", 3, True)
-    assert "Messages" not in running.client("sqs").receive_message(QueueUrl=running.outputs["ConsumerRuleDlqUrl"])
+    assert (letter["reason"], letter["attempt"], "customerID" in letter["message"]) == (
+        "QUARANTINED",
+        3,
+        True,
+    )
+    assert "Messages" not in running.client("sqs").receive_message(
+        QueueUrl=running.outputs["ConsumerRuleDlqUrl"]
+    )
 
 
 def test_roles_may_do_what_they_do_and_nothing_else(running: Running) -> None:
@@ -98,7 +118,9 @@ def test_roles_may_do_what_they_do_and_nothing_else(running: Running) -> None:
         if resource["Type"] == "AWS::Serverless::Function":
             allowed = [one["Action"] for one in resource["Properties"]["Policies"][0]["Statement"]]
             used = {action for role, action, *_ in asked if f"-{name}Role-" in role}
-            assert used == set(itertools.chain(*([one] if isinstance(one, str) else one for one in allowed))), name
+            assert used == set(
+                itertools.chain(*([one] if isinstance(one, str) else one for one in allowed))
+            ), name
 
 
 def test_the_template_is_short() -> None:

@@ -1,7 +1,7 @@
 """As much of the AWS CLI as the runbooks use, by botocore's models: tests do not depend on the machine's AWS CLI.
 
-A server in the test's process makes the calls, and `aws` is a small client of it, because importing boto3 takes longer
-than any call.
+A server in the test's process makes the calls, and `aws` is a small client of it, because importing
+boto3 takes longer than any call.
 """
 
 import json
@@ -67,16 +67,30 @@ def run(client: Callable[[str], Any], here: Path, words: list[str]) -> str:
             values = options.setdefault(word.removeprefix("--"), [])
         else:
             kind, _, path = word.partition("://")
-            values.append((here / path).read_text(encoding="utf-8") if kind in {"file", "fileb"} else word)
+            values.append(
+                (here / path).read_text(encoding="utf-8") if kind in {"file", "fileb"} else word
+            )
     sdk = client(service)
-    method = next(name for name, known in sdk.meta.method_to_api_mapping.items() if xform_name(known, "-") == operation)
-    members = sdk.meta.service_model.operation_model(sdk.meta.method_to_api_mapping[method]).input_shape.members
+    method = next(
+        name
+        for name, known in sdk.meta.method_to_api_mapping.items()
+        if xform_name(known, "-") == operation
+    )
+    members = sdk.meta.service_model.operation_model(
+        sdk.meta.method_to_api_mapping[method]
+    ).input_shape.members
     by_option = {xform_name(name, "-"): (name, shape) for name, shape in members.items()}
-    given = [(*by_option[option], values) for option, values in options.items() if option in by_option]
+    given = [
+        (*by_option[option], values) for option, values in options.items() if option in by_option
+    ]
     answer = getattr(sdk, method)(**{name: _value(shape, values) for name, shape, values in given})
     answer.pop("ResponseMetadata", None)
     found = jmespath.search(options.get("query", ["@"])[0], answer)
-    return (_text(found) if options.get("output") == ["text"] else json.dumps(found, default=str, indent=2)) + "\n"
+    return (
+        _text(found)
+        if options.get("output") == ["text"]
+        else json.dumps(found, default=str, indent=2)
+    ) + "\n"
 
 
 def _value(shape: Any, values: list[str]) -> Any:
@@ -95,5 +109,7 @@ def _value(shape: Any, values: list[str]) -> Any:
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
-        return ("\n" if any(isinstance(each, list) for each in value) else "\t").join(map(_text, value))
+        return ("\n" if any(isinstance(each, list) for each in value) else "\t").join(
+            map(_text, value)
+        )
     return "None" if value is None else str(value)

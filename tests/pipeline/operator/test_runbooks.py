@@ -44,7 +44,9 @@ CARRIDE: Final = "./carride "
 
 
 EXAMPLES: Final = re.findall(
-    r"^\$ \./carride (.*)\n((?:(?!\$ |```).*\n)*)", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE
+    r"^\$ \./carride (.*)\n((?:(?!\$ |```).*\n)*)",
+    (ROOT / "docs" / "operations.md").read_text(),
+    re.MULTILINE,
 )
 """Commands of docs/operations.md with the lines that it shows."""
 UNSHOWN: Final = {"desk", "mcp", "promote", "replay cancel", "settle"}
@@ -54,7 +56,9 @@ UNSHOWN: Final = {"desk", "mcp", "promote", "replay cancel", "settle"}
 def test_every_verb_has_an_example() -> None:
     """A new verb needs one in docs/operations.md."""
     shown = [f"{command} " for command, _ in EXAMPLES]
-    assert {name for name in VERBS if not any(each.startswith(f"{name} ") for each in shown)} == UNSHOWN
+    assert {
+        name for name in VERBS if not any(each.startswith(f"{name} ") for each in shown)
+    } == UNSHOWN
 
 
 @pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
@@ -65,7 +69,10 @@ def test_every_example_shows_what_its_command_prints(
     operator.run(*shlex.split(command))
     printed = iter(capsys.readouterr().out.splitlines())
     for line in output.splitlines():
-        words = (r"\S+" if re.search(r"\d", word) else re.escape(word).replace("…", ".*") for word in line.split())
+        words = (
+            r"\S+" if re.search(r"\d", word) else re.escape(word).replace("…", ".*")
+            for word in line.split()
+        )
         pattern = re.compile(r"\s+".join(words))
         assert any(pattern.fullmatch(each.strip()) for each in printed), line
 
@@ -85,7 +92,9 @@ def test_the_outbox_is_republished_without_a_further_effect(
     }
 
 
-def test_the_environments_are_those_of_the_functions(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_environments_are_those_of_the_functions(
+    operator: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In the form that `sam local invoke --env-vars` reads: by logical id."""
     operator.run("environments", "--json")
     ask = operator.pipeline.cloud.client("lambda").get_function_configuration
@@ -95,7 +104,9 @@ def test_the_environments_are_those_of_the_functions(operator: Operator, capsys:
 
 
 @pytest.fixture(scope="module")
-def shell(operator: Operator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Any]]:
+def shell(
+    operator: Operator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Any]]:
     """Runs commands in bash, where the shell of README.md's "Before you begin" has been set up."""
     if shutil.which("jq") is None:
         pytest.skip("there is no jq on this machine, which the runbooks use: `apt install jq`")
@@ -118,7 +129,11 @@ def shell(operator: Operator, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="module")
 def prepared(operator: Operator, shell: Callable[[str], Any]) -> dict[str, str]:
     """What a page's reader has at hand: a quarantined key, and a dead letter in the queue that README.md names."""
-    (letter,) = (each for each in operator.pipeline.dead_letters("RideHistoryDlq") if each["reason"] == "QUARANTINED")
+    (letter,) = (
+        each
+        for each in operator.pipeline.dead_letters("RideHistoryDlq")
+        if each["reason"] == "QUARANTINED"
+    )
     queue = operator.pipeline.stack.outputs["CarRideLogRuleDlqUrl"]
     body = (ROOT / "events" / "ride_history_live.json").read_text(encoding="utf-8")
     operator.pipeline.cloud.client("sqs").send_message(QueueUrl=queue, MessageBody=body)
@@ -154,5 +169,12 @@ def test_the_script_runs_from_any_folder(tmp_path: Path, linked: bool) -> None:
         (tmp_path / "linked").symlink_to(script)
         script = tmp_path / "linked"
     environment = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
-    done = subprocess.run([script, "--help"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [script, "--help"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert all(name.partition(" ")[0] in done.stdout for name in VERBS)

@@ -19,7 +19,15 @@ from ops.stack import StackRef
 def test_nothing_is_lost_or_doubled_in_the_worst_mix(cloud: LocalAws) -> None:
     """Copies, disorder, crashes, poison and a bad gateway: every ride ends well, and a replay changes nothing."""
     progress = Progress(io.StringIO())
-    result = rehearse(cloud, mix(16, seed=3), store=MemoryStore(), progress=progress, cars=6, at_once=40, troubles=0.2)
+    result = rehearse(
+        cloud,
+        mix(16, seed=3),
+        store=MemoryStore(),
+        progress=progress,
+        cars=6,
+        at_once=40,
+        troubles=0.2,
+    )
     assert result.wrong == []
     assert result.poison > 0
     assert sum(result.gateway.values()) > 0
@@ -30,7 +38,9 @@ def test_a_consumer_without_its_decorator_is_noticed(monkeypatch: pytest.MonkeyP
     """It takes effect more than once, by whatever means it writes, also by a replay; each other difference is named."""
     consumers, whole = ["ride-history", "dispatch", "payment"], replay.start
 
-    def half(ref: StackRef, name: str, since: datetime, _until: datetime, receivers: list[str]) -> None:
+    def half(
+        ref: StackRef, name: str, since: datetime, _until: datetime, receivers: list[str]
+    ) -> None:
         times = sorted(event.time for event in reading.published(ref))
         whole(ref, name, since, times[len(times) // 2], receivers)
 
@@ -44,4 +54,6 @@ def test_a_consumer_without_its_decorator_is_noticed(monkeypatch: pytest.MonkeyP
     not_dead, dead = "payment: not dead-lettered poison", "ride-history: dead-lettered None"
     for part in ("IdempotencyTable: changed", "events were not replayed", dead, not_dead):
         assert part in wrong
-    assert [name for name, account in result.report.ledger.consumers.items() if account.doubled] == consumers
+    assert [
+        name for name, account in result.report.ledger.consumers.items() if account.doubled
+    ] == consumers

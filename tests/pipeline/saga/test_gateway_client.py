@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from carride_idempotency.clock import epoch_ms
-from gateway import Call, Charge, GatewayAnswerError, GatewayError, GatewayRefusedError, GatewayUnavailableError, Status
+from gateway import (
+    Call,
+    Charge,
+    GatewayAnswerError,
+    GatewayError,
+    GatewayRefusedError,
+    GatewayUnavailableError,
+    Status,
+)
 from gateway_client import Bearer, HttpGateway
 from local.simulated_gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
 
@@ -19,7 +27,9 @@ READ_TIMEOUT_S = 0.25
 class Scripted(Books):
     """A gateway whose next requests meet the troubles that they are told to."""
 
-    def __init__(self, troubles: Sequence[Trouble | None], *, forgotten: float = 0.0, declined: float = 0.0) -> None:
+    def __init__(
+        self, troubles: Sequence[Trouble | None], *, forgotten: float = 0.0, declined: float = 0.0
+    ) -> None:
         super().__init__(Troubles(forgotten=forgotten, declined=declined))
         self.keys: list[str] = []
         self._next = deque(troubles)
@@ -33,7 +43,9 @@ class Scripted(Books):
 
 
 @contextmanager
-def gateway(*troubles: Trouble | None, **shares: float) -> Iterator[tuple[HttpGateway, GatewayServer, Scripted]]:
+def gateway(
+    *troubles: Trouble | None, **shares: float
+) -> Iterator[tuple[HttpGateway, GatewayServer, Scripted]]:
     """Run a gateway, and yield its client, its server and its books."""
     books = Scripted(troubles, **shares)
     with (
@@ -51,7 +63,11 @@ def call(*, seconds: float | None = None, lost: Callable[[], bool] = lambda: Fal
 def authorize(client: HttpGateway, on_behalf: Call | None = None) -> Any:
     """Reserve the money for a ride."""
     return client.authorize(
-        on_behalf or call(), order_id="order_01", customer_id="customer_a", amount=1250, currency="EUR"
+        on_behalf or call(),
+        order_id="order_01",
+        customer_id="customer_a",
+        amount=1250,
+        currency="EUR",
     )
 
 
@@ -63,7 +79,10 @@ def test_a_refused_secret_is_read_again() -> None:
             return super().exchange(method, target, key, body) if secrets == [] else Reply(401, {})
 
     secrets = ["new", "old"]
-    with Rotated(Books()) as server, closing(HttpGateway(server.url, Bearer(secrets.pop))) as client:
+    with (
+        Rotated(Books()) as server,
+        closing(HttpGateway(server.url, Bearer(secrets.pop))) as client,
+    ):
         assert client.find(call(), order_id="order_01") is None
 
 
@@ -77,7 +96,10 @@ def test_no_trouble_charges_twice(trouble: Trouble, forgotten: float) -> None:
         assert len(server.ledger()) == 1
     with gateway(None, trouble, None, trouble, forgotten=forgotten) as (client, server, _):
         charge = authorize(client)
-        assert client.capture(call(), payment_id=charge.payment_id, amount=1250).status is Status.CAPTURED
+        assert (
+            client.capture(call(), payment_id=charge.payment_id, amount=1250).status
+            is Status.CAPTURED
+        )
         assert client.refund(call(), payment_id=charge.payment_id).status is Status.REFUNDED
         (payment,) = server.ledger()
         assert (payment["captures"], payment["refunds"]) == ([1250], [1250])
@@ -113,7 +135,9 @@ def test_a_gateway_that_never_answers_is_given_up_before_the_deadline() -> None:
 @pytest.mark.parametrize(
     ("lost", "seconds", "reason", "asked"), [([], 2, "in time", 0), ([0, 1], None, "taken over", 1)]
 )
-def test_nothing_is_begun_in_vain(lost: list[int], seconds: float | None, reason: str, asked: int) -> None:
+def test_nothing_is_begun_in_vain(
+    lost: list[int], seconds: float | None, reason: str, asked: int
+) -> None:
     """With too little time left, or when another attempt has the key, the gateway is asked nothing more."""
     taken = iter(lost)
     with gateway(*[Trouble.BUSY] * 5) as (client, _, books):
@@ -146,12 +170,19 @@ def answering(status: int, body: Any) -> Iterator[tuple[HttpGateway, list[str]]]
             return Reply(200, {"payments": []} if query else PAYMENT)
 
     books = Answering([])
-    with GatewayServer(books) as server, closing(HttpGateway(server.url, sleep=lambda _: None)) as client:
+    with (
+        GatewayServer(books) as server,
+        closing(HttpGateway(server.url, sleep=lambda _: None)) as client,
+    ):
         yield client, books.keys
 
 
-@pytest.mark.parametrize("body", [{"title": CARD, "code": "expired_card"}, {"code": CARD}, [CARD], {"id": 1}])
-@pytest.mark.parametrize("status", [400, 402, 404, 410, 422, 451, 401, 403, 408, 409, 425, 429, 500, 503])
+@pytest.mark.parametrize(
+    "body", [{"title": CARD, "code": "expired_card"}, {"code": CARD}, [CARD], {"id": 1}]
+)
+@pytest.mark.parametrize(
+    "status", [400, 402, 404, 410, 422, 451, 401, 403, 408, 409, 425, 429, 500, 503]
+)
 def test_a_refusal_is_final_or_may_pass(status: int, body: Any) -> None:
     """A final one declines after one try, whatever its body; any other is tried again. No body ends up in an error."""
     final = status < 500 and status not in {401, 403, 408, 409, 425, 429}
@@ -160,7 +191,9 @@ def test_a_refusal_is_final_or_may_pass(status: int, body: Any) -> None:
     known = f"{status} expired_card" if "expired_card" in str(body) else f"{status}"
     with answering(status, body) as (client, keys):
         if final:
-            assert authorize(client) == Charge(None, Status.DECLINED, 1250, f"the gateway refused with {known}")
+            assert authorize(client) == Charge(
+                None, Status.DECLINED, 1250, f"the gateway refused with {known}"
+            )
             captured = client.capture(call(), payment_id="pay_1", amount=1250)
             assert (captured.status, captured.payment_id) == (Status.DECLINED, "pay_1")
             assert client.adjust(call(), payment_id="pay_1", amount=2000).amount == 1250
@@ -169,7 +202,9 @@ def test_a_refusal_is_final_or_may_pass(status: int, body: Any) -> None:
             with pytest.raises(GatewayUnavailableError):
                 authorize(client)
             assert len(keys) > 1
-        with pytest.raises(GatewayRefusedError if final else GatewayUnavailableError, match=str(status)) as caught:
+        with pytest.raises(
+            GatewayRefusedError if final else GatewayUnavailableError, match=str(status)
+        ) as caught:
             client.refund(call(), payment_id="pay_1")
         assert CARD not in str(caught.value)
 
@@ -177,7 +212,20 @@ def test_a_refusal_is_final_or_may_pass(status: int, body: Any) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"id": name} for name in ("", "p" * 65, "pay 1", "pay\n", "pay_1\n", "../ledger", "zahlung_ü", 1, None)),
+        *(
+            {"id": name}
+            for name in (
+                "",
+                "p" * 65,
+                "pay 1",
+                "pay\n",
+                "pay_1\n",
+                "../ledger",
+                "zahlung_ü",
+                1,
+                None,
+            )
+        ),
         *({"amount": amount} for amount in (-1, 10_000_001, 12.5, True, "1250", None)),
         {"status": CARD},
         {"status": None},

@@ -20,12 +20,23 @@ def test_a_development_stack_takes_payments(cloud: LocalAws) -> None:
         pipeline.settle()
 
     def items(table: str) -> list[dict[str, Any]]:
-        return [marshalling.values(item) for item in cloud.client("dynamodb").scan(TableName=table)["Items"]]
+        return [
+            marshalling.values(item)
+            for item in cloud.client("dynamodb").scan(TableName=table)["Items"]
+        ]
 
-    states = {item["orderID"]: item["state"] for item in items(pipeline.stack.outputs["PaymentTableName"])}
+    states = {
+        item["orderID"]: item["state"] for item in items(pipeline.stack.outputs["PaymentTableName"])
+    }
     assert states == {paid.order_id: "captured", cancelled.order_id: "refunded"}
-    ledger = [each for item in items("payments-SimulatedGatewayTable") for each in item.get("payments", ())]
-    found = {each["reference"]: (each["status"], each["captures"], each["refunds"]) for each in ledger}
+    ledger = [
+        each
+        for item in items("payments-SimulatedGatewayTable")
+        for each in item.get("payments", ())
+    ]
+    found = {
+        each["reference"]: (each["status"], each["captures"], each["refunds"]) for each in ledger
+    }
     assert found == {
         paid.order_id: ("captured", [paid.completed.price], []),
         cancelled.order_id: ("refunded", [], [cancelled.assigned.price]),
@@ -36,7 +47,9 @@ def test_a_development_stack_takes_payments(cloud: LocalAws) -> None:
     assert all(each.allowed for each in asked)
 
     function = pipeline.stack.resources["PaymentFunction"]
-    variables = cloud.client("lambda").get_function_configuration(FunctionName=function)["Environment"]["Variables"]
+    variables = cloud.client("lambda").get_function_configuration(FunctionName=function)[
+        "Environment"
+    ]["Variables"]
     url = f"{variables['PAYMENT_GATEWAY_URL']}payments?reference={paid.order_id}"
     assert urllib3.request("GET", url).status == 403
     cloud.delete_stack(pipeline.stack.name)

@@ -27,7 +27,10 @@ class Town(Pipeline):
     def __init__(self, cloud: LocalAws, stack: Stack, gateway: GatewayServer) -> None:
         super().__init__(cloud, stack)
         self.gateway = gateway
-        self._solvent, self._broke = (itertools.filterfalse(is_broke, names()), filter(is_broke, names()))
+        self._solvent, self._broke = (
+            itertools.filterfalse(is_broke, names()),
+            filter(is_broke, names()),
+        )
 
     def ride(self, *, broke: bool = False) -> Life:
         """Return a new ride, whose customer can pay, or cannot."""
@@ -42,10 +45,16 @@ class Town(Pipeline):
     def saga(self, *rides: Life) -> Saga:
         """Return how these rides have ended, by all evidence."""
         names = {ride.order_id for ride in rides}
-        found = read(self.stack, grace=timedelta(), payments=gateway_payments(self.gateway.ledger()))
+        found = read(
+            self.stack, grace=timedelta(), payments=gateway_payments(self.gateway.ledger())
+        )
         return check(
             found._replace(
-                published=[event for event in found.published if event.named and event.named.order_id in names],
+                published=[
+                    event
+                    for event in found.published
+                    if event.named and event.named.order_id in names
+                ],
                 items=[item for item in found.items if item.order_id in names],
                 cars={car: name if name in names else None for car, name in found.cars.items()},
                 payments=[payment for payment in found.payments or () if payment.order_id in names],
@@ -70,5 +79,7 @@ def names() -> Iterator[str]:
 def is_broke(order_id: str) -> bool:
     """Whether the gateway of these tests declines a ride."""
     books = Books(Troubles(declined=DECLINED), seed=SEED)
-    request = Request("/payments", "key", {"reference": order_id, "customer": "customer_a", "amount": 1})
+    request = Request(
+        "/payments", "key", {"reference": order_id, "customer": "customer_a", "amount": 1}
+    )
     return (books.begin(request) or books.finish(request)).status == 402

@@ -30,7 +30,10 @@ FUNCTIONS: Final = {
 def town() -> Iterator[Town]:
     """Return a stack, on an engine of its own, that has gone down every path."""
     troubles = Troubles(declined=DECLINED)
-    with GatewayServer(Books(troubles, seed=SEED)) as gateway, LocalAws("--retry-delays=0.02,0.02", *FAULTS) as cloud:
+    with (
+        GatewayServer(Books(troubles, seed=SEED)) as gateway,
+        LocalAws("--retry-delays=0.02,0.02", *FAULTS) as cloud,
+    ):
         cloud.build()
         stack = cloud.deploy_fast("every-path", PaymentGatewayUrl=gateway.url)
         fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], CARS)
@@ -54,13 +57,24 @@ def _ask_the_api(api: Api) -> None:
     api.cloud.wait_until_quiet()
     for path in (ride, f"/carrides?customer={BOOKING['customerID']}", "/openapi.json"):
         assert api.send("GET", path).status == 200, path
-    assert api.send("POST", "/carrides/simulate", {"rides": 1, "seed": 7}, key="simulate").status == 202
+    assert (
+        api.send("POST", "/carrides/simulate", {"rides": 1, "seed": 7}, key="simulate").status
+        == 202
+    )
     assert api.send("POST", "/carrides", BOOKING | {"price": -1}, key="refused").status == 422
 
 
 def _simulate(town: Town) -> None:
     """Publish duplicates, late, malformed and poisoned events, and some that the bus refuses."""
-    request = {"rides": 4, "seed": 3, "duplicates": 0.5, "malformed": 12, "late": 2, "crashes": 1, "poison": 1}
+    request = {
+        "rides": 4,
+        "seed": 3,
+        "duplicates": 0.5,
+        "malformed": 12,
+        "late": 2,
+        "crashes": 1,
+        "poison": 1,
+    }
     list(simulate(town.stack, request))
     town.settle()
 
@@ -85,7 +99,9 @@ def _reconcile(town: Town) -> None:
     town.hear(town.ride().accepted)
     town.reconcile()
     reconciler = town.stack.outputs["ReconcilerFunctionName"]
-    town.cloud.client("lambda").invoke(FunctionName=reconciler, InvocationType="Event", Payload=b"{}")
+    town.cloud.client("lambda").invoke(
+        FunctionName=reconciler, InvocationType="Event", Payload=b"{}"
+    )
     town.settle()
 
 
@@ -93,11 +109,16 @@ def _hold_up_the_pipe(town: Town) -> None:
     """Write an item of the outbox that no bus accepts, so that the pipe dead-letters it."""
     item = {"id": "nobody's", "region": town.cloud.region, "source": "", "time": NOW.isoformat()}
     town.cloud.client("dynamodb").put_item(
-        TableName=town.stack.outputs["OutboxTableName"], Item={name: {"S": value} for name, value in item.items()}
+        TableName=town.stack.outputs["OutboxTableName"],
+        Item={name: {"S": value} for name, value in item.items()},
     )
 
 
 def _invoke_samples(town: Town) -> None:
     for sample in SAMPLES:
-        function = next(name for prefix, name in FUNCTIONS.items() if sample.name.startswith(prefix))
-        town.cloud.client("lambda").invoke(FunctionName=town.stack.resources[function], Payload=sample.read_bytes())
+        function = next(
+            name for prefix, name in FUNCTIONS.items() if sample.name.startswith(prefix)
+        )
+        town.cloud.client("lambda").invoke(
+            FunctionName=town.stack.resources[function], Payload=sample.read_bytes()
+        )

@@ -1,6 +1,7 @@
 """Every permission is used, and nothing is asked for without one.
 
-One run goes down every path. What its roles asked the engine for is compared with what the template allows them.
+One run goes down every path. What its roles asked the engine for is compared with what the template
+allows them.
 """
 
 import json
@@ -23,7 +24,8 @@ NOT_ASKED_FOR: Final = {
     *(f"sqs:{action}" for action in POLL),  # its poller reads queues itself
     *(f"dynamodb:{action}" for action in STREAM),  # its pipe
 }
-"""Actions that AWS's services take with a role, and the engine without one: only an account can show these."""
+"""Actions that AWS's services take with a role, and the engine without one: only an account can
+show these."""
 OF_A_SERVICE: Final = frozenset({"ReconcilerScheduleRole"})
 """Roles that no function has. The schedule is disabled in stage `local`."""
 
@@ -39,8 +41,12 @@ def granted(town: Town) -> Iterator[Permission]:
         name = town.stack.resources[logical_id]
         for policy in iam.list_role_policies(RoleName=name)["PolicyNames"]:
             document = iam.get_role_policy(RoleName=name, PolicyName=policy)["PolicyDocument"]
-            for statement in (document if isinstance(document, dict) else json.loads(unquote(document)))["Statement"]:
-                for action, resource in product(listed(statement["Action"]), listed(statement["Resource"])):
+            for statement in (
+                document if isinstance(document, dict) else json.loads(unquote(document))
+            )["Statement"]:
+                for action, resource in product(
+                    listed(statement["Action"]), listed(statement["Resource"])
+                ):
                     yield logical_id, action, resource
 
 
@@ -54,7 +60,11 @@ def allowed(town: Town) -> list[Permission]:
 def needs(town: Town) -> set[Asked]:
     """Return what roles of the stack asked for in the run, under their logical ids."""
     names = {physical: logical for logical, physical in town.stack.resources.items()}
-    return {asked._replace(role=names[asked.role]) for asked in town.cloud.asked() if asked.role in names}
+    return {
+        asked._replace(role=names[asked.role])
+        for asked in town.cloud.asked()
+        if asked.role in names
+    }
 
 
 def test_nothing_was_refused(needs: set[Asked]) -> None:
@@ -62,13 +72,17 @@ def test_nothing_was_refused(needs: set[Asked]) -> None:
     assert {need for need in needs if not need.allowed} == set()
 
 
-def test_every_permission_is_used_and_given_once(allowed: list[Permission], needs: set[Asked]) -> None:
+def test_every_permission_is_used_and_given_once(
+    allowed: list[Permission], needs: set[Asked]
+) -> None:
     """Each role asked for each of its actions on each resource, so taking away any permission would refuse a call."""
     asked = {need[:3] for need in needs}
     assert {each for each in allowed if each[1] not in NOT_ASKED_FOR} - asked == set()
     assert len(allowed) == len(set(allowed))
 
 
-def test_what_the_engine_does_not_decide_is_known(allowed: list[Permission], needs: set[Asked]) -> None:
+def test_what_the_engine_does_not_decide_is_known(
+    allowed: list[Permission], needs: set[Asked]
+) -> None:
     """The list of actions that nobody asks for is right."""
     assert {action for _, action, _ in allowed} - {need.action for need in needs} == NOT_ASKED_FOR

@@ -8,12 +8,15 @@ from infrastructure.transformed import source, stack
 from tests.pipeline.saga.town import Town
 
 PERSONAL: Final = re.compile(r"customer_(?!id\b)\w+|sector_\d+|\b\d{13,16}\b")
-"""Customers and places as all samples and simulations name them, and numbers as long as a card's."""
+"""Customers and places as all samples and simulations name them, and numbers as long as a
+card's."""
 
 
 def lines(town: Town, group: str) -> Iterator[str]:
     """Yield the lines of a log group, without the milliseconds of metrics, which are as long as a card's number."""
-    for page in town.cloud.client("logs").get_paginator("filter_log_events").paginate(logGroupName=group):
+    for page in (
+        town.cloud.client("logs").get_paginator("filter_log_events").paginate(logGroupName=group)
+    ):
         yield from (re.sub(r'"Timestamp":\d{13}', "", event["message"]) for event in page["events"])
 
 

@@ -1,8 +1,9 @@
 """Stores of records.
 
-A store has three conditional writes and a read. Each write answers with what is now under the key: the very record that
-was passed in if it was written, the record that refused the condition, or ``None`` if the key is absent. The conditions
-are `may_put_if_absent`, `may_compare_and_swap` and `may_update_if_owner` below, in the language of the backend.
+A store has three conditional writes and a read. Each write answers with what is now under the key:
+the very record that was passed in if it was written, the record that refused the condition, or
+``None`` if the key is absent. The conditions are `may_put_if_absent`, `may_compare_and_swap` and
+`may_update_if_owner` below, in the language of the backend.
 
 ``docs/stores.md`` explains how to write a store, and how to prove it.
 """
@@ -21,21 +22,29 @@ __all__ = ["Store", "may_compare_and_swap", "may_put_if_absent", "may_update_if_
 class Store(Protocol):
     """What the protocol needs of a backend.
 
-    ``until_ms`` is the epoch millisecond by which every further try must end; ``None`` leaves it to the store.
-    ``effects`` take place in the same transaction as the record, or not at all. A write raises StoreUnavailableError
-    if its outcome is unknown, StoreRefusedError if nothing was written, EffectConflictError if the condition of an
-    effect does not hold, and EffectsRejectedError if the effects can never be written. A read raises the first two.
+    ``until_ms`` is the epoch millisecond by which every further try must end; ``None`` leaves it to
+    the store. ``effects`` take place in the same transaction as the record, or not at all. A write
+    raises StoreUnavailableError if its outcome is unknown, StoreRefusedError if nothing was
+    written, EffectConflictError if the condition of an effect does not hold, and
+    EffectsRejectedError if the effects can never be written. A read raises the first two.
     """
 
     transactional: bool
     """Whether the store can commit effects together with a record. Otherwise it refuses them."""
 
-    def put_if_absent(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
+    def put_if_absent(
+        self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
+    ) -> Record:
         """Write ``record`` if its key is absent."""
         ...
 
     def compare_and_swap(
-        self, seen: Record, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
+        self,
+        seen: Record,
+        record: Record,
+        effects: Sequence["Effect"] = (),
+        *,
+        until_ms: int | None = None,
     ) -> Record | None:
         """Write ``record`` if owner, attempt, status and lease under its key are still as in ``seen``."""
         ...
@@ -70,11 +79,15 @@ def may_compare_and_swap(found: Record | None, seen: Record) -> bool:
 def may_update_if_owner(found: Record | None, record: Record) -> bool:
     """Return whether `Store.update_if_owner` writes.
 
-    An owner that has finished changes nothing. Only heartbeats write a lease: a late one must not shorten it.
+    An owner that has finished changes nothing. Only heartbeats write a lease: a late one must not
+    shorten it.
     """
     return (
         found is not None
         and found.status == IN_PROGRESS
         and found.owner == record.owner
-        and (record.lease_ms is None or (found.lease_ms is not None and found.lease_ms <= record.lease_ms))
+        and (
+            record.lease_ms is None
+            or (found.lease_ms is not None and found.lease_ms <= record.lease_ms)
+        )
     )

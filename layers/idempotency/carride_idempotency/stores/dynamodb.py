@@ -1,8 +1,8 @@
 """Records in a DynamoDB table: the default store.
 
-The table has the string partition key ``idempotencyKey`` and TTL on ``expiryTimestamp``. Every write is one conditional
-request. If it is refused it returns the stored item (``ReturnValuesOnConditionCheckFailure``), so that no step needs a
-separate read.
+The table has the string partition key ``idempotencyKey`` and TTL on ``expiryTimestamp``. Every
+write is one conditional request. If it is refused it returns the stored item
+(``ReturnValuesOnConditionCheckFailure``), so that no step needs a separate read.
 """
 
 import random
@@ -21,7 +21,12 @@ from carride_idempotency.errors import (
 )
 from carride_idempotency.record import IN_PROGRESS, Record
 from carride_idempotency.stores.retries import Retries, Verdict
-from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport, dynamodb_transport
+from carride_idempotency.stores.transport import (
+    NoAnswerError,
+    ServiceError,
+    Transport,
+    dynamodb_transport,
+)
 
 if TYPE_CHECKING:
     from carride_idempotency.effects import Action, Effect
@@ -30,7 +35,9 @@ MAX_ACTIONS: Final = 100
 """The most actions of one TransactWriteItems, including the record's."""
 
 _CONDITION: Final = "ConditionalCheckFailed"
-_CONFLICT_OR_THROTTLING: Final = frozenset({"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"})
+_CONFLICT_OR_THROTTLING: Final = frozenset(
+    {"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"}
+)
 _INVALID: Final = frozenset({"ItemCollectionSizeLimitExceeded", "ValidationError"})
 _UNANSWERED: Final = frozenset({"InternalServerError", "TransactionInProgressException"})
 _PASSING: Final = frozenset(
@@ -52,7 +59,8 @@ class DynamoDBStore:
     Args:
         table: the table's name or ARN.
         transport: sends the requests. Default: what `dynamodb_transport` makes for the environment.
-        clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each pause.
+        clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each
+        pause.
     """
 
     transactional = True
@@ -70,7 +78,9 @@ class DynamoDBStore:
         self._table = table
         self._retries = Retries(clock, sleep, jitter)
 
-    def put_if_absent(self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None) -> Record:
+    def put_if_absent(
+        self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
+    ) -> Record:
         """Write ``record`` if its key is absent."""
         found = self._write(record, "attribute_not_exists(idempotencyKey)", {}, effects, until_ms)
         if found is None:  # deleted after the refusal: DynamoDB returns no item
@@ -80,7 +90,12 @@ class DynamoDBStore:
         return found
 
     def compare_and_swap(
-        self, seen: Record, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
+        self,
+        seen: Record,
+        record: Record,
+        effects: Sequence["Effect"] = (),
+        *,
+        until_ms: int | None = None,
     ) -> Record | None:
         """Write ``record`` if the record under its key is still as ``seen``."""
         values: dict[str, object] = {}
@@ -96,7 +111,8 @@ class DynamoDBStore:
                 conditions.append(f"{name} = {placeholder}")
                 values[placeholder] = {kind: value}
             else:
-                # A value of another type is read as None, so a damaged record can be replaced as well.
+                # A value of another type is read as None, so a damaged record can be replaced as
+                # well.
                 conditions.append(f"NOT attribute_type({name}, :type{kind})")
                 values[f":type{kind}"] = {"S": kind}
         return self._write(record, " AND ".join(conditions), values, effects, until_ms)
@@ -114,7 +130,11 @@ class DynamoDBStore:
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
         """Read the record under ``key``, consistently."""
-        request = {"TableName": self._table, "Key": {"idempotencyKey": {"S": key}}, "ConsistentRead": True}
+        request = {
+            "TableName": self._table,
+            "Key": {"idempotencyKey": {"S": key}},
+            "ConsistentRead": True,
+        }
         item = self._send("GetItem", request, until_ms).get("Item")
         return record_of(item) if item else None
 
@@ -135,7 +155,10 @@ class DynamoDBStore:
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
         if values:
-            put |= {"ExpressionAttributeNames": _STATUS_AND_OWNER, "ExpressionAttributeValues": values}
+            put |= {
+                "ExpressionAttributeNames": _STATUS_AND_OWNER,
+                "ExpressionAttributeValues": values,
+            }
         if others:
             return self._transact(record, put, others, until_ms)
         try:
@@ -146,15 +169,21 @@ class DynamoDBStore:
         return record
 
     def _transact(
-        self, record: Record, put: Mapping[str, Any], effects: Mapping[int, "Action"], until_ms: int | None
+        self,
+        record: Record,
+        put: Mapping[str, Any],
+        effects: Mapping[int, "Action"],
+        until_ms: int | None,
     ) -> Record | None:
         from carride_idempotency.effects import action_of
 
         actions: list[Mapping[str, object]] = [{"Put": put}, *map(action_of, effects.values())]
         if len(actions) > MAX_ACTIONS:
-            raise EffectsRejectedError(f"{len(actions)} are more than the {MAX_ACTIONS} actions of one transaction")
-        # The token is made once for this request, and kept over its retries. A token derived from the key would collide
-        # with the different request of a later attempt.
+            raise EffectsRejectedError(
+                f"{len(actions)} are more than the {MAX_ACTIONS} actions of one transaction"
+            )
+        # The token is made once for this request, and kept over its retries. A token derived from
+        # the key would collide with the different request of a later attempt.
         request = {"TransactItems": actions, "ClientRequestToken": str(uuid.uuid4())}
         try:
             self._send("TransactWriteItems", request, until_ms, len(actions))
@@ -169,7 +198,9 @@ class DynamoDBStore:
             cause = refused.__cause__
             if isinstance(cause, ServiceError) and (
                 cause.code == "ValidationException"
-                or any(reason.get("Code") in _INVALID for reason in _reasons(cause, len(actions))[1:])
+                or any(
+                    reason.get("Code") in _INVALID for reason in _reasons(cause, len(actions))[1:]
+                )
             ):
                 raise EffectsRejectedError(f"DynamoDB rejects the effects: {cause}") from cause
             raise
@@ -257,8 +288,8 @@ ATTRIBUTES: Final[tuple[tuple[str, str, Any], ...]] = (
     ("event", "S", None),
     ("externals", "S", None),
 )
-"""The attribute of each of a record's fields, its type, and what it is read as where it is absent. The revision is
-never stored."""
+"""The attribute of each of a record's fields, its type, and what it is read as where it is absent.
+The revision is never stored."""
 
 
 def item_of(record: Record) -> dict[str, dict[str, Any]]:
@@ -273,5 +304,7 @@ def item_of(record: Record) -> dict[str, dict[str, Any]]:
 def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
     """Return a stored item as a record. An absent attribute is None; the decision handles invalid values."""
     found = [(kind, item.get(name, _ABSENT).get(kind, absent)) for name, kind, absent in ATTRIBUTES]
-    values: list[Any] = [int(value) if kind == "N" and value is not None else value for kind, value in found]
+    values: list[Any] = [
+        int(value) if kind == "N" and value is not None else value for kind, value in found
+    ]
     return Record(*values)

@@ -16,7 +16,9 @@ _SERVER: Final = re.compile(
     r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+))"
     r"(?::(?P<port>[0-9]{1,5}))?(?:/(?P<database>[0-9]{0,5}))?(?:\?(?P<options>[a-z=&]*))?"
 )
-_OPTIONS: Final = frozenset({"cluster=true", "cluster=false", "eviction=accepted", "eviction=refused"})
+_OPTIONS: Final = frozenset(
+    {"cluster=true", "cluster=false", "eviction=accepted", "eviction=refused"}
+)
 _PORT: Final = 6379
 _HIGHEST_PORT: Final = 65_535
 
@@ -25,10 +27,12 @@ def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
     """Open the store at ``address``. It imports only what that store needs, and sends no request yet.
 
     Args:
-        address: ``dynamodb:<name or ARN of the table>``, or ``<scheme>://[[<user>]:<password>@]<host>[:<port>]`` with
-            the scheme valkey or redis, with TLS valkeys or rediss, and then ``[/<database>][?<options>]``.
-            ``docs/stores.md`` explains the options.
-        transport: carries the requests to DynamoDB. Default: what `dynamodb_transport` makes for the environment.
+        address: ``dynamodb:<name or ARN of the table>``, or
+            ``<scheme>://[[<user>]:<password>@]<host>[:<port>]`` with the scheme valkey or redis,
+            with TLS valkeys or rediss, and then ``[/<database>][?<options>]``. ``docs/stores.md``
+            explains the options.
+        transport: carries the requests to DynamoDB. Default: what `dynamodb_transport` makes for
+            the environment.
 
     Raises:
         ConfigurationError: it is none of these, or valkey-py is not installed.
@@ -48,7 +52,9 @@ def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
         )
     cluster, database = "cluster=true" in options, int(server["database"] or 0)
     if cluster and database:
-        raise ConfigurationError("a cluster has no databases: leave the number out of the address, or cluster=true")
+        raise ConfigurationError(
+            "a cluster has no databases: leave the number out of the address, or cluster=true"
+        )
 
     from urllib.parse import unquote
 
@@ -57,8 +63,12 @@ def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
     try:
         from carride_idempotency.stores.valkey_client import connect
     except ImportError as error:
-        raise ConfigurationError("records in Valkey need the package valkey: add it to what is deployed") from error
+        raise ConfigurationError(
+            "records in Valkey need the package valkey: add it to what is deployed"
+        ) from error
     host, tls = server["ipv6"] or server["host"], bool(server["tls"])
     user, password = (unquote(server[part] or "") or None for part in ("user", "password"))
-    client = connect(host, port, tls=tls, username=user, password=password, database=database, cluster=cluster)
+    client = connect(
+        host, port, tls=tls, username=user, password=password, database=database, cluster=cluster
+    )
     return ValkeyStore(client, checks_eviction="eviction=accepted" not in options)

@@ -1,8 +1,9 @@
 """A transport to DynamoDB without botocore: signed JSON over connections that are kept.
 
-Botocore loads for a third of a second and takes most of an event's CPU. This transport does what the store needs and
-nothing else. Wherever only botocore knows what was meant, such as proxies, profiles or other partitions,
-`lean_transport` returns None. Where an answer is none of DynamoDB's, `Guarded` goes over to botocore for good.
+Botocore loads for a third of a second and takes most of an event's CPU. This transport does what
+the store needs and nothing else. Wherever only botocore knows what was meant, such as proxies,
+profiles or other partitions, `lean_transport` returns None. Where an answer is none of DynamoDB's,
+`Guarded` goes over to botocore for good.
 """
 
 import binascii
@@ -59,7 +60,9 @@ _ONLY_BOTOCORE: Final = (
 _SKEWED: Final = frozenset(
     {"InvalidSignatureException", "RequestTimeTooSkewed", "RequestExpired", "SignatureDoesNotMatch"}
 )
-_EXPIRED: Final = frozenset({"ExpiredTokenException", "UnrecognizedClientException", "ExpiredToken"})
+_EXPIRED: Final = frozenset(
+    {"ExpiredTokenException", "UnrecognizedClientException", "ExpiredToken"}
+)
 
 _log: Final = logging.getLogger("carride_idempotency")
 
@@ -71,8 +74,8 @@ class UnusableError(NoAnswerError):
 class LeanTransport:
     """Sends requests to DynamoDB at a URL without a path. It may be used from several threads.
 
-    ``credentials`` returns what signs the requests, and is called with ``renew=True`` after a refusal for expired ones.
-    ``tls`` makes the TLS context, as `tls_context` does.
+    ``credentials`` returns what signs the requests, and is called with ``renew=True`` after a
+    refusal for expired ones. ``tls`` makes the TLS context, as `tls_context` does.
     """
 
     def __init__(
@@ -160,7 +163,9 @@ class LeanTransport:
             credentials = self._credentials()
         except CredentialsError as error:
             raise ServiceError(type(error).__name__, 0, str(error), {}) from error
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime((self._clock() + self._skew_ms) // 1000))
+        stamp = time.strftime(
+            "%Y%m%dT%H%M%SZ", time.gmtime((self._clock() + self._skew_ms) // 1000)
+        )
         headers = {
             "content-type": _CONTENT_TYPE,
             "host": self._host,
@@ -177,7 +182,7 @@ class LeanTransport:
             raise UnusableError("a header holds a line break")
         return headers
 
-    # ── Connections ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Connections ───────────────────────────────────────────────────────────────────────────────
 
     def _live(self) -> socket.socket | None:
         """Return a kept connection that is still open. One that has something to say was closed or is out of step."""
@@ -211,7 +216,7 @@ class LeanTransport:
         return connection
 
 
-# ── Requests and answers ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Requests and answers ──────────────────────────────────────────────────────────────────────────
 
 
 def _encoded(value: object) -> str:
@@ -221,7 +226,9 @@ def _encoded(value: object) -> str:
     raise TypeError(f"a {type(value).__name__} cannot be sent to DynamoDB")
 
 
-_json: Final = json.JSONEncoder(separators=(",", ":"), default=_encoded, check_circular=False).encode
+_json: Final = json.JSONEncoder(
+    separators=(",", ":"), default=_encoded, check_circular=False
+).encode
 
 _plain_head: Final = re.compile(
     rb"HTTP/1\.1 (200|[45][0-9]{2}) [^\r\n]*\r\n((?:[A-Za-z0-9-]+:[^\r\n]*\r\n)+)\r\n"
@@ -231,15 +238,22 @@ _plain_head: Final = re.compile(
 def _received(connection: socket.socket) -> tuple[int, Mapping[str, str], bytes, bool]:
     """Return the status, the headers by their names in lower case, the content, and whether to keep the connection.
 
-    Answers as DynamoDB writes them are read here, because the standard library takes more CPU for that than all else
-    that an event needs. It reads every other form.
+    Answers as DynamoDB writes them are read here, because the standard library takes more CPU for
+    that than all else that an event needs. It reads every other form.
     """
     received = connection.recv(_RECEIVED)
     if plain := _plain_head(received):
         lines = [line.split(":", 1) for line in plain[2].decode("latin-1").split("\r\n")[:-1]]
         headers = {name.lower(): value.strip() for name, value in lines}
-        length, is_kept = headers.get("content-length", ""), headers.get("connection", "keep-alive") == "keep-alive"
-        is_known = length.isdecimal() and len(length) <= len("16777216") and "transfer-encoding" not in headers
+        length, is_kept = (
+            headers.get("content-length", ""),
+            headers.get("connection", "keep-alive") == "keep-alive",
+        )
+        is_known = (
+            length.isdecimal()
+            and len(length) <= len("16777216")
+            and "transfer-encoding" not in headers
+        )
         if is_known and is_kept and len(headers) == len(lines):
             content, expected = received[plain.end() :], int(length)
             while len(content) < expected:
@@ -253,7 +267,12 @@ def _received(connection: socket.socket) -> tuple[int, Mapping[str, str], bytes,
     answer: Any = HTTPResponse(_Again(received, connection), method="POST")  # type: ignore[arg-type] # calls makefile
     answer.begin()
     content = answer.read()
-    return answer.status, {name.lower(): value for name, value in answer.headers.items()}, content, False
+    return (
+        answer.status,
+        {name.lower(): value for name, value in answer.headers.items()},
+        content,
+        False,
+    )
 
 
 class _Again(io.RawIOBase):
@@ -312,14 +331,15 @@ def _no_answer(error: BaseException) -> BaseException:
     """Return what the end of a connection means to the caller."""
     from http.client import HTTPException, IncompleteRead
 
-    if isinstance(error, OSError | IncompleteRead):  # which RemoteDisconnected, time-outs and TLS errors are too
+    # Which RemoteDisconnected, time-outs and TLS errors are too.
+    if isinstance(error, OSError | IncompleteRead):
         return NoAnswerError(f"the connection ended: {error!r}")
     if isinstance(error, HTTPException):
         return UnusableError(f"the answer is no HTTP: {error!r}")
     return error
 
 
-# ── Trust ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Trust ─────────────────────────────────────────────────────────────────────────────────────────
 
 _AMAZONS: Final = ("O=Amazon", "O=Starfield")
 """Whose roots the certificates of AWS's endpoints have: https://www.amazontrust.com/repository/"""
@@ -328,14 +348,16 @@ _AMAZONS: Final = ("O=Amazon", "O=Starfield")
 def tls_context(complete: bool) -> ssl.SSLContext:
     """Return a context that trusts the roots of Amazon's certificates, or ``complete``, everything in the bundle.
 
-    To load a handful of roots takes a tenth of the time that all of them take. They are read out of the bundle that
-    botocore ships, which Lambda keeps current.
+    To load a handful of roots takes a tenth of the time that all of them take. They are read out of
+    the bundle that botocore ships, which Lambda keeps current.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     bundle = _bundle()
     certificates = bundle.split("# Issuer: ")
-    roots = [each for each in certificates if any(owner in each.partition("\n")[0] for owner in _AMAZONS)]
+    roots = [
+        each for each in certificates if any(owner in each.partition("\n")[0] for owner in _AMAZONS)
+    ]
     if not bundle:
         context.load_default_certs()
     elif complete or not roots:
@@ -356,14 +378,16 @@ def _bundle() -> str:
     return ""
 
 
-# ── The choice ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The choice ────────────────────────────────────────────────────────────────────────────────────
 
 
-def lean_transport(environment: Mapping[str, str] | None = None, *, clock: Clock = epoch_ms) -> LeanTransport | None:
+def lean_transport(
+    environment: Mapping[str, str] | None = None, *, clock: Clock = epoch_ms
+) -> LeanTransport | None:
     """Return the transport for an environment, by default this process's, or None if only botocore knows what it means.
 
-    With ``AWS_ACCOUNT_ID_ENDPOINT_MODE=required`` that is so too. In the modes ``preferred`` and ``disabled`` the
-    region's endpoint is used, which serves every account.
+    With ``AWS_ACCOUNT_ID_ENDPOINT_MODE=required`` that is so too. In the modes ``preferred`` and
+    ``disabled`` the region's endpoint is used, which serves every account.
     """
     given = os.environ if environment is None else environment
     region = given.get("AWS_DEFAULT_REGION", "")
@@ -380,7 +404,11 @@ def lean_transport(environment: Mapping[str, str] | None = None, *, clock: Clock
         or bool(address.query)
     )
     credentials = None if unusual else credentials_of(given, clock)
-    return None if credentials is None else LeanTransport(address.geturl(), region, credentials, clock=clock)
+    return (
+        None
+        if credentials is None
+        else LeanTransport(address.geturl(), region, credentials, clock=clock)
+    )
 
 
 class Guarded:

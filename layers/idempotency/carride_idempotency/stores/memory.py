@@ -14,10 +14,10 @@ class MemoryStore:
     """A bounded dictionary under a lock.
 
     Args:
-        capacity: how many records are kept. A full store drops the finished record that was written longest ago, even
-            within its window. It never drops claims and quarantined keys.
-        apply: performs the effects of a commit, under the same lock as the record, and raises EffectConflictError to
-            refuse them. Without it the store is not transactional.
+        capacity: how many records are kept. A full store drops the finished record that was written
+            longest ago, even within its window. It never drops claims and quarantined keys.
+        apply: performs the effects of a commit, under the same lock as the record, and raises
+            EffectConflictError to refuse them. Without it the store is not transactional.
         clock: epoch milliseconds, by which windows end.
     """
 
@@ -37,14 +37,23 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._records: dict[str, Record] = {}
 
-    def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
+    def put_if_absent(
+        self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+    ) -> Record:
         """Write ``record`` if its key is absent."""
         with self._lock:
             found = self._find(record.key)
-            return self._write(record, effects) if found is None or may_put_if_absent(found) else found
+            return (
+                self._write(record, effects) if found is None or may_put_if_absent(found) else found
+            )
 
     def compare_and_swap(
-        self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+        self,
+        seen: Record,
+        record: Record,
+        effects: Sequence[Effect] = (),
+        *,
+        until_ms: int | None = None,
     ) -> Record | None:
         """Write ``record`` if the record under its key is still as ``seen``."""
         with self._lock:
@@ -76,7 +85,9 @@ class MemoryStore:
             self._make_room()
         if effects:
             if self._apply is None:
-                raise ConfigurationError("this MemoryStore was built without apply= and cannot take effects")
+                raise ConfigurationError(
+                    "this MemoryStore was built without apply= and cannot take effects"
+                )
             self._apply(effects)
         self._records.pop(record.key, None)  # written last, evicted last
         self._records[record.key] = record
@@ -87,4 +98,6 @@ class MemoryStore:
             if record.status in (COMPLETED, FAILED):
                 del self._records[key]
                 return
-        raise StoreRefusedError(f"all {self._capacity} records are claims or quarantined: raise the capacity")
+        raise StoreRefusedError(
+            f"all {self._capacity} records are claims or quarantined: raise the capacity"
+        )

@@ -17,7 +17,9 @@ _LONGEST_PAUSE_S: Final = 1.0
 class Verdict(enum.Enum):
     """What an error says about the request that raised it."""
 
-    ANSWERED = "the caller handles the error, for example a condition that does not hold: raised as it is"
+    ANSWERED = (
+        "the caller handles the error, for example a condition that does not hold: raised as it is"
+    )
     UNANSWERED = "no answer, so the request may have taken place: sent again"
     PASSING = "definitely refused, for a reason that may pass: sent again"
     REFUSED = "definitely refused"
@@ -26,8 +28,8 @@ class Verdict(enum.Enum):
 class Retries:
     """Sends a request again until another try could change nothing, or could not end in time.
 
-    The clients of the backends do not retry: only the store knows how much time is left, and whether an earlier try of
-    the same request may have taken place.
+    The clients of the backends do not retry: only the store knows how much time is left, and
+    whether an earlier try of the same request may have taken place.
     """
 
     def __init__(
@@ -55,14 +57,17 @@ class Retries:
         Args:
             what: what errors call the request.
             request: sends it once.
-            judge: returns what an error says; None for an error that is not the backend's, which is raised.
+            judge: returns what an error says; None for an error that is not the backend's, which is
+                raised.
             longest_try_s: the seconds after which a try without an answer ends.
-            until_ms: epoch milliseconds by which every try but the first must be able to end; None: no limit.
+            until_ms: epoch milliseconds by which every try but the first must be able to end; None:
+                no limit.
             remedy: ends the message of an error that no retry can change.
 
         Raises:
             StoreRefusedError: every try was definitely refused.
-            StoreUnavailableError: a try had no answer, and no later one was accepted: the outcome is unknown.
+            StoreUnavailableError: a try had no answer, and no later one was accepted: the outcome
+                is unknown.
         """
         unanswered: Exception | None = None
         pause_s = _FIRST_PAUSE_S
@@ -86,6 +91,10 @@ class Retries:
             self._sleep(wait_s)
         if unanswered is None:
             remedy = remedy if verdict is Verdict.REFUSED else ""
-            raise StoreRefusedError(f"{what} was refused, and nothing was written: {last}{remedy}") from last
+            raise StoreRefusedError(
+                f"{what} was refused, and nothing was written: {last}{remedy}"
+            ) from last
         also = "" if unanswered is last else f"; the last try was refused: {last}"
-        raise StoreUnavailableError(f"{what} was not answered in time ({unanswered}{also})") from last
+        raise StoreUnavailableError(
+            f"{what} was not answered in time ({unanswered}{also})"
+        ) from last

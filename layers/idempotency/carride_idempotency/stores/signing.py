@@ -13,8 +13,11 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 _CONTAINER: Final = "http://169.254.170.2"
-_TRUSTED_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1", "169.254.170.2", "169.254.170.23"})
-"""Where credentials may be fetched without TLS: the loopback interface, and the addresses of ECS and EKS."""
+_TRUSTED_HOSTS: Final = frozenset(
+    {"127.0.0.1", "localhost", "::1", "169.254.170.2", "169.254.170.23"}
+)
+"""Where credentials may be fetched without TLS: the loopback interface, and the addresses of ECS
+and EKS."""
 _FETCH_TIMEOUT_S: Final = 2.0
 _REFRESH_EARLY_MS: Final = 10 * 60 * 1000
 
@@ -39,11 +42,13 @@ class Signer:
         self._parts = (region, "dynamodb", "aws4_request")
         self._derived: tuple[str, str, bytes] = ("", "", b"")
 
-    def authorization(self, credentials: Credentials, headers: Mapping[str, str], body: bytes, time: str) -> str:
+    def authorization(
+        self, credentials: Credentials, headers: Mapping[str, str], body: bytes, time: str
+    ) -> str:
         """Return the header Authorization.
 
-        ``headers`` are signed, by their names in lower case, with ``host`` and ``x-amz-date``, whose value is ``time``,
-        such as ``20261121T083000Z``.
+        ``headers`` are signed, by their names in lower case, with ``host`` and ``x-amz-date``,
+        whose value is ``time``, such as ``20261121T083000Z``.
         """
         names = sorted(headers)
         signed = ";".join(names)
@@ -51,7 +56,9 @@ class Signer:
         request = f"POST\n/\n\n{lines}\n{signed}\n{sha256(body).hexdigest()}"
         scope = "/".join((time[:8], *self._parts))
         text = f"AWS4-HMAC-SHA256\n{time}\n{scope}\n{sha256(request.encode()).hexdigest()}"
-        signature = hmac.digest(self._key(credentials.secret_key, time[:8]), text.encode(), "sha256").hex()
+        signature = hmac.digest(
+            self._key(credentials.secret_key, time[:8]), text.encode(), "sha256"
+        ).hex()
         return (
             f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, SignedHeaders={signed}, "
             f"Signature={signature}"
@@ -70,7 +77,10 @@ class Signer:
 
 def environment_credentials(environment: Mapping[str, str]) -> Credentials | None:
     """Return the credentials in an environment; None if there are none."""
-    access_key, secret_key = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
+    access_key, secret_key = (
+        environment.get("AWS_ACCESS_KEY_ID"),
+        environment.get("AWS_SECRET_ACCESS_KEY"),
+    )
     if not access_key or not secret_key:
         return None
     return Credentials(access_key, secret_key, environment.get("AWS_SESSION_TOKEN") or None)
@@ -79,7 +89,8 @@ def environment_credentials(environment: Mapping[str, str]) -> Credentials | Non
 class ContainerCredentials:
     """Credentials that the runtime hands out over HTTP and rotates, as under SnapStart and in containers.
 
-    It raises CredentialsError if the URL is not of this machine, and later if there are none to be had.
+    It raises CredentialsError if the URL is not of this machine, and later if there are none to be
+    had.
     """
 
     def __init__(self, url: str, environment: Mapping[str, str], clock: Callable[[], int]) -> None:
@@ -101,7 +112,9 @@ class ContainerCredentials:
                     self._found, self._expires_ms = self._fetch()
                 except (OSError, HTTPException, LookupError, TypeError, ValueError) as error:
                     if self._found is None or renew or left_ms <= 0:
-                        raise CredentialsError(f"the runtime gave no credentials: {error!r}") from error
+                        raise CredentialsError(
+                            f"the runtime gave no credentials: {error!r}"
+                        ) from error
             return self._found
 
     def _fetch(self) -> tuple[Credentials, int]:
@@ -112,7 +125,9 @@ class ContainerCredentials:
         if file := self._environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"):
             with open(file, encoding="utf-8") as content:  # noqa: PTH123 - pathlib would cost import time
                 token = content.read().strip()
-        connection = HTTPConnection(str(self._url.hostname), self._url.port or 80, timeout=_FETCH_TIMEOUT_S)
+        connection = HTTPConnection(
+            str(self._url.hostname), self._url.port or 80, timeout=_FETCH_TIMEOUT_S
+        )
         try:
             path = f"{self._url.path or '/'}{'?' if self._url.query else ''}{self._url.query}"
             connection.request("GET", path, headers={"Authorization": token} if token else {})
@@ -121,19 +136,29 @@ class ContainerCredentials:
         finally:
             connection.close()
         expires = datetime.fromisoformat(found["Expiration"])
-        credentials = Credentials(found["AccessKeyId"], found["SecretAccessKey"], found.get("Token"))
+        credentials = Credentials(
+            found["AccessKeyId"], found["SecretAccessKey"], found.get("Token")
+        )
         return credentials, int(expires.timestamp() * 1000)
 
 
-def credentials_of(environment: Mapping[str, str], clock: Callable[[], int]) -> Callable[..., Credentials] | None:
+def credentials_of(
+    environment: Mapping[str, str], clock: Callable[[], int]
+) -> Callable[..., Credentials] | None:
     """Return what gives the credentials that an environment names, or None if only botocore can find some.
 
     It may be called with ``renew``, to replace credentials that were refused as expired.
     """
     if found := environment_credentials(environment):
-        return lambda *, renew=False: (environment_credentials(environment) if renew else None) or found
-    path, url = (environment.get(f"AWS_CONTAINER_CREDENTIALS_{name}_URI") for name in ("RELATIVE", "FULL"))
+        return lambda *, renew=False: (
+            (environment_credentials(environment) if renew else None) or found
+        )
+    path, url = (
+        environment.get(f"AWS_CONTAINER_CREDENTIALS_{name}_URI") for name in ("RELATIVE", "FULL")
+    )
     try:
-        return ContainerCredentials(f"{_CONTAINER}{path}" if path else url or "", environment, clock)
+        return ContainerCredentials(
+            f"{_CONTAINER}{path}" if path else url or "", environment, clock
+        )
     except CredentialsError:
         return None

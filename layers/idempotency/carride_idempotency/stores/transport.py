@@ -1,6 +1,7 @@
 """Transports, which send requests to DynamoDB.
 
-Anything that can be called like `Transport` will do: a client of another SDK, a fake, a recorder of round trips.
+Anything that can be called like `Transport` will do: a client of another SDK, a fake, a recorder of
+round trips.
 """
 
 import logging
@@ -42,7 +43,8 @@ class Transport(Protocol):
         """Send ``request`` and return the answer, both in DynamoDB's wire format.
 
         Raises:
-            ServiceError: DynamoDB answered with an error, or the request was not sent for want of credentials.
+            ServiceError: DynamoDB answered with an error, or the request was not sent for want of
+                credentials.
             NoAnswerError: the connection failed, broke or timed out.
         """
         ...
@@ -61,7 +63,11 @@ class BotocoreTransport:
             exceptions.NoCredentialsError,
             exceptions.PartialCredentialsError,
         )
-        self._no_answer = (exceptions.HTTPClientError, exceptions.ConnectionError, parsers.ResponseParserError)
+        self._no_answer = (
+            exceptions.HTTPClientError,
+            exceptions.ConnectionError,
+            parsers.ResponseParserError,
+        )
         self._client, self._method = client, xform_name
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
@@ -72,7 +78,9 @@ class BotocoreTransport:
         except self._service_error as error:
             details = error.response["Error"]
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            raise ServiceError(details["Code"], status, details.get("Message", ""), error.response) from error
+            raise ServiceError(
+                details["Code"], status, details.get("Message", ""), error.response
+            ) from error
         except self._unsigned as error:
             raise ServiceError(type(error).__name__, 0, str(error), {}) from error
         except self._no_answer as error:
@@ -83,23 +91,28 @@ def _require_whole(http_response: Any, **_: Any) -> None:
     """Refuse an answer that was cut or damaged, of which botocore would make an empty one: "there is no record"."""
     content, headers = http_response.content, http_response.headers
     length, checksum = headers.get("content-length", len(content)), headers.get("x-amz-crc32")
-    if int(length) != len(content) or (checksum is not None and int(checksum) != zlib.crc32(content)):
+    if int(length) != len(content) or (
+        checksum is not None and int(checksum) != zlib.crc32(content)
+    ):
         raise NoAnswerError("the answer was cut or damaged")
 
 
 def dynamodb_transport() -> Transport:
     """Make the transport that the environment asks for.
 
-    ``IDEMPOTENCY_TRANSPORT`` is ``botocore``; or ``lean``, which loads and works several times faster; or ``auto``, the
-    default: lean where it is known to work, and botocore from the first answer on that is none of DynamoDB's. A process
-    that goes through botocore for want of another way logs one warning.
+    ``IDEMPOTENCY_TRANSPORT`` is ``botocore``; or ``lean``, which loads and works several times
+    faster; or ``auto``, the default: lean where it is known to work, and botocore from the first
+    answer on that is none of DynamoDB's. A process that goes through botocore for want of another
+    way logs one warning.
 
     Raises:
         ConfigurationError: the variable has another value, or ``lean`` cannot be used here.
     """
     choice = os.environ.get("IDEMPOTENCY_TRANSPORT", "auto")
     if choice not in {"auto", "botocore", "lean"}:
-        raise ConfigurationError(f"IDEMPOTENCY_TRANSPORT is {choice!r}: it is auto, botocore or lean")
+        raise ConfigurationError(
+            f"IDEMPOTENCY_TRANSPORT is {choice!r}: it is auto, botocore or lean"
+        )
     if choice != "botocore":
         from carride_idempotency.stores.lean import Guarded, lean_transport
 
@@ -107,7 +120,9 @@ def dynamodb_transport() -> Transport:
         if lean is not None:
             return lean if choice == "lean" else Guarded(lean, botocore_transport)
         if choice == "lean":
-            raise ConfigurationError("only botocore knows these settings of AWS: take IDEMPOTENCY_TRANSPORT=auto")
+            raise ConfigurationError(
+                "only botocore knows these settings of AWS: take IDEMPOTENCY_TRANSPORT=auto"
+            )
         logging.getLogger("carride_idempotency").warning(
             "%s, which takes longer: only it knows these settings of AWS (IDEMPOTENCY_TRANSPORT=botocore: no warning)",
             BOTOCORE_USED,
@@ -116,19 +131,23 @@ def dynamodb_transport() -> Transport:
 
 
 def botocore_transport(
-    *, session: Any = None, connect_timeout_s: float = CONNECT_TIMEOUT_S, read_timeout_s: float = READ_TIMEOUT_S
+    *,
+    session: Any = None,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    read_timeout_s: float = READ_TIMEOUT_S,
 ) -> BotocoreTransport:
     """Make a transport over a new botocore client, by default of the environment's session.
 
-    The timeouts are short, because botocore's default of 60 seconds outlives most functions. The client does not
-    validate requests: the store makes them, and its tests send them to DynamoDB.
+    The timeouts are short, because botocore's default of 60 seconds outlives most functions. The
+    client does not validate requests: the store makes them, and its tests send them to DynamoDB.
     """
     from botocore.config import Config
     from botocore.session import get_session
 
     session = session or get_session()
     config = Config(
-        user_agent=session.user_agent(),  # otherwise composed twice for every request, a quarter of its CPU
+        # Otherwise composed twice for every request, a quarter of its CPU.
+        user_agent=session.user_agent(),
         connect_timeout=connect_timeout_s,
         read_timeout=read_timeout_s,
         retries={"mode": "standard", "total_max_attempts": 1},

@@ -1,8 +1,9 @@
 """Records in Valkey or Redis: one hash for each key, one Lua script for each step.
 
-The server runs a script atomically and uses its own clock. So neither a race nor a difference between two clients'
-clocks can let both hold one key. Clients use their own clock: a record is stored with its writer's times, and with
-``shift``, by which the server's clock was ahead when the write arrived::
+The server runs a script atomically and uses its own clock. So neither a race nor a difference
+between two clients' clocks can let both hold one key. Clients use their own clock: a record is
+stored with its writer's times, and with ``shift``, by which the server's clock was ahead when the
+write arrived::
 
     writer's clock   ──┬───────────────────┬────▶        stored: lease_ms as written, shift = server - writer
                      sends              lease_ms
@@ -30,17 +31,20 @@ type Client = Any
 """A client of valkey-py or redis-py, or of one of their cluster clients."""
 
 # ReadOnlyError: the server has become a replica, and the next connection may reach the new primary.
-_PASSING: Final = frozenset({"BusyLoadingError", "ClusterDownError", "ReadOnlyError", "TryAgainError"})
+_PASSING: Final = frozenset(
+    {"BusyLoadingError", "ClusterDownError", "ReadOnlyError", "TryAgainError"}
+)
 _REFUSING: Final = frozenset({"AuthenticationError", "AuthorizationError", "ResponseError"})
 
 
 class _Script:
     """A Lua script, and the hash that names it on a server.
 
-    ``ARGV``: the caller's time; when the key expires by the caller's clock, or ''; the expected status, owner, attempt
-    and lease, as '=value', or '' for an absent one (``_UPDATE``: the latest end of the stored lease, or ''); the shift
-    of that lease, or '' for any (``_UPDATE``: the external calls of the record to write); the names and values of the
-    fields to write. The answer is the server's time and, if the write was refused, the stored fields.
+    ``ARGV``: the caller's time; when the key expires by the caller's clock, or ''; the expected
+    status, owner, attempt and lease, as '=value', or '' for an absent one (``_UPDATE``: the latest
+    end of the stored lease, or ''); the shift of that lease, or '' for any (``_UPDATE``: the
+    external calls of the record to write); the names and values of the fields to write. The answer
+    is the server's time and, if the write was refused, the stored fields.
     """
 
     def __init__(self, step: str) -> None:
@@ -79,26 +83,34 @@ return {now}
 """
 _PUT = _Script(_WRITE % "redis.call('EXISTS', KEYS[1]) == 0")
 _COMPARE_AND_SWAP = _Script(
-    _WRITE % "is('status', ARGV[3]) and is('owner', ARGV[4]) and is('attempt', ARGV[5]) and is('lease_ms', ARGV[6])"
+    _WRITE
+    % "is('status', ARGV[3]) and is('owner', ARGV[4]) and is('attempt', ARGV[5]) and is('lease_ms', ARGV[6])"
     " and (ARGV[7] == '' or is('shift', ARGV[7]))"
 )
-_UPDATE = _Script(_WRITE % "is('status', ARGV[3]) and is('owner', ARGV[4]) and (ARGV[6] == '' or ends_by(ARGV[6]))")
+_UPDATE = _Script(
+    _WRITE
+    % "is('status', ARGV[3]) and is('owner', ARGV[4]) and (ARGV[6] == '' or ends_by(ARGV[6]))"
+)
 
 
 class ValkeyStore:
     """Idempotency records in Valkey or Redis (6.2 or later), without effects.
 
-    An operation completes *once without a failover, at least once across one*: replication is asynchronous. The server
-    must not evict keys: see `check_eviction`. A key expires when its window ends; a quarantined record does not expire.
+    An operation completes *once without a failover, at least once across one*: replication is
+    asynchronous. The server must not evict keys: see `check_eviction`. A key expires when its
+    window ends; a quarantined record does not expire.
 
     Args:
-        client: a client of valkey-py or redis-py, with ``socket_timeout=`` and without retries of its own
-            (``retry=Retry(NoBackoff(), 0)``, for a cluster ``cluster_error_retry_attempts=0``): the store retries,
-            because it knows the time left. Behind an endpoint that a failover moves to another server, give it
-            ``retry_on_error=[ReadOnlyError]``: it then drops the connection to a server that has become a replica.
+        client: a client of valkey-py or redis-py, with ``socket_timeout=`` and without retries of
+            its own (``retry=Retry(NoBackoff(), 0)``, for a cluster
+            ``cluster_error_retry_attempts=0``): the store retries, because it knows the time left.
+            Behind an endpoint that a failover moves to another server, give it
+            ``retry_on_error=[ReadOnlyError]``: it then drops the connection to a server that has
+            become a replica.
         prefix: goes before every key, because servers are often shared.
         checks_eviction: every step calls `check_eviction` until the check has passed once.
-        clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each pause.
+        clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each
+        pause.
 
     Raises:
         ConfigurationError: the client has no timeout, retries by itself, or is of another package.
@@ -123,19 +135,34 @@ class ValkeyStore:
         self._retries = Retries(clock, sleep, jitter)
         self._longest_try_s = _longest_try_s(client)
         if not _names(type(client)):
-            raise ConfigurationError(f"{type(client).__qualname__} is no client of valkey-py or redis-py")
+            raise ConfigurationError(
+                f"{type(client).__qualname__} is no client of valkey-py or redis-py"
+            )
 
-    def put_if_absent(self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None) -> Record:
+    def put_if_absent(
+        self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+    ) -> Record:
         """Write ``record`` if its key is absent: the first claim."""
         nothing = ("", "", "", "", "")
         return self._write(_PUT, record, effects, nothing, until_ms)  # type: ignore[return-value] # a record refuses it
 
     def compare_and_swap(
-        self, seen: Record, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
+        self,
+        seen: Record,
+        record: Record,
+        effects: Sequence[Effect] = (),
+        *,
+        until_ms: int | None = None,
     ) -> Record | None:
         """Write ``record`` if the record under its key is still as ``seen``."""
         lease, shift = _lease_as_stored(seen)
-        expected = (_expect(seen.status), _expect(seen.owner), _expect(seen.attempt), _expect(lease), _expect(shift))
+        expected = (
+            _expect(seen.status),
+            _expect(seen.owner),
+            _expect(seen.attempt),
+            _expect(lease),
+            _expect(shift),
+        )
         return self._write(_COMPARE_AND_SWAP, record, effects, expected, until_ms)
 
     def update_if_owner(
@@ -143,7 +170,13 @@ class ValkeyStore:
     ) -> Record | None:
         """Write ``record`` if its owner still holds the key, with no later lease."""
         lease = "" if record.lease_ms is None else str(record.lease_ms)
-        expected = (_expect(IN_PROGRESS), _expect(record.owner), "", lease, _expect(record.externals))
+        expected = (
+            _expect(IN_PROGRESS),
+            _expect(record.owner),
+            "",
+            lease,
+            _expect(record.externals),
+        )
         return self._write(_UPDATE, record, effects, expected, until_ms)
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
@@ -166,7 +199,11 @@ class ValkeyStore:
             if "ResponseError" in _names(type(refused.__cause__)):
                 return
             raise
-        nodes = report.values() if all(isinstance(part, dict) for part in report.values()) else (report,)
+        nodes = (
+            report.values()
+            if all(isinstance(part, dict) for part in report.values())
+            else (report,)
+        )
         for node in nodes:
             policy = node.get("maxmemory_policy", "noeviction")
             if policy != "noeviction":
@@ -185,20 +222,30 @@ class ValkeyStore:
     ) -> Record | None:
         """Return what is now under the key: ``record``, or what refused it."""
         if effects:
-            raise ConfigurationError("ValkeyStore has no transactions and takes no effects: use DynamoDBStore")
+            raise ConfigurationError(
+                "ValkeyStore has no transactions and takes no effects: use DynamoDBStore"
+            )
         expires = "" if record.expiry is None else str(record.expiry * 1000)
-        server_ms, *refused = self._run(script, record.key, (expires, *expected, *_fields_of(record)), until_ms)
+        server_ms, *refused = self._run(
+            script, record.key, (expires, *expected, *_fields_of(record)), until_ms
+        )
         return _record_of(record.key, refused[0], server_ms, self._clock()) if refused else record
 
-    def _run(self, script: _Script, key: str, arguments: tuple[str, ...], until_ms: int | None) -> Any:
+    def _run(
+        self, script: _Script, key: str, arguments: tuple[str, ...], until_ms: int | None
+    ) -> Any:
         """Return the answer. A step can be sent again after a lost answer: its owner recognises its own record."""
         if self._checks_eviction:
             self.check_eviction(until_ms=until_ms)
             self._checks_eviction = False
-        return self._send(f"a step on {key}", lambda: self._evaluate(script, key, arguments), until_ms)
+        return self._send(
+            f"a step on {key}", lambda: self._evaluate(script, key, arguments), until_ms
+        )
 
     def _send(self, what: str, request: Callable[[], Any], until_ms: int | None) -> Any:
-        return self._retries.send(what, request, _judge, longest_try_s=self._longest_try_s, until_ms=until_ms)
+        return self._retries.send(
+            what, request, _judge, longest_try_s=self._longest_try_s, until_ms=until_ms
+        )
 
     def _evaluate(self, script: _Script, key: str, arguments: tuple[str, ...]) -> Any:
         arguments = (self._prefix + key, str(self._clock()), *arguments)
@@ -212,7 +259,11 @@ class ValkeyStore:
 
 def _names(kind: type) -> set[str]:
     """Return the names of those of its classes that valkey-py or redis-py defines. Neither package is a dependency."""
-    return {each.__name__ for each in kind.__mro__ if each.__module__.partition(".")[0] in ("valkey", "redis")}
+    return {
+        each.__name__
+        for each in kind.__mro__
+        if each.__module__.partition(".")[0] in ("valkey", "redis")
+    }
 
 
 def _judge(error: Exception) -> Verdict | None:
@@ -229,7 +280,9 @@ def _longest_try_s(client: Client) -> float:
     settings = client.get_connection_kwargs()
     timeout_s = settings.get("socket_timeout")
     if timeout_s is None:
-        raise ConfigurationError("give the client a socket_timeout=: without one, a hanging server blocks its caller")
+        raise ConfigurationError(
+            "give the client a socket_timeout=: without one, a hanging server blocks its caller"
+        )
     retries = map(_retries, (settings.get("retry"), getattr(client, "retry", None)))
     if getattr(client, "cluster_error_retry_attempts", 0) or any(retries):
         raise ConfigurationError(
@@ -237,13 +290,16 @@ def _longest_try_s(client: Client) -> float:
             "retries, because it knows the time left"
         )
     one_s = float((settings.get("socket_connect_timeout") or timeout_s) + timeout_s)
-    # A call of a cluster's client may also ask for its nodes and its commands, each in its own request.
+    # A call of a cluster's client may also ask for its nodes and its commands, each in its own
+    # request.
     return 3 * one_s if hasattr(client, "get_nodes") else one_s
 
 
 def _retries(retry: Any) -> int:
     """Return how often a retry object of valkey-py or redis-py tries again; only the latter has a method for it."""
-    tries: int = retry.get_retries() if hasattr(retry, "get_retries") else getattr(retry, "_retries", 0)
+    tries: int = (
+        retry.get_retries() if hasattr(retry, "get_retries") else getattr(retry, "_retries", 0)
+    )
     return tries
 
 
@@ -254,8 +310,8 @@ def _expect(value: object) -> str:
 def _lease_as_stored(seen: Record) -> tuple[int | None, int | None]:
     """Return the lease of ``seen`` by its writer's clock, and the shift that turns it into the server's.
 
-    A record that was read has both in its revision. One that was written here has none, or as a copy with another lease
-    its original's; only its owner can have changed its lease since.
+    A record that was read has both in its revision. One that was written here has none, or as a
+    copy with another lease its original's; only its owner can have changed its lease since.
     """
     if seen.revision is not None:
         shown, lease, shift = map(int, seen.revision.split())
@@ -264,7 +320,17 @@ def _lease_as_stored(seen: Record) -> tuple[int | None, int | None]:
     return seen.lease_ms, None
 
 
-_TEXTS: Final = ("status", "owner", "fingerprint", "delivery", "region", "result", "error", "event", "externals")
+_TEXTS: Final = (
+    "status",
+    "owner",
+    "fingerprint",
+    "delivery",
+    "region",
+    "result",
+    "error",
+    "event",
+    "externals",
+)
 _NUMBERS: Final = ("attempt", "lease_ms", "expiry", "created_ms", "updated_ms", "retry_ms")
 _ABSENT: Final = {"status": "", "attempt": 0, "created_ms": 0, "updated_ms": 0}
 """What a field is read as where it is absent; the others are None."""
@@ -276,7 +342,9 @@ def _fields_of(record: Record) -> list[str]:
     return [*fields, "dead_lettered", "1"] if record.dead_lettered else fields
 
 
-def _record_of(key: str, flat: Sequence[bytes | str], server_ms: int, reader_ms: int) -> Record | None:
+def _record_of(
+    key: str, flat: Sequence[bytes | str], server_ms: int, reader_ms: int
+) -> Record | None:
     """Return the stored names and values as a record in the reader's clock. The decision handles invalid values."""
     if not flat:
         return None
@@ -294,4 +362,6 @@ def _record_of(key: str, flat: Sequence[bytes | str], server_ms: int, reader_ms:
     if values["expiry"] is not None:
         values["expiry"] = -(-(values["expiry"] * 1000 + later_ms) // 1000)
     revision = None if lease_ms is None else f"{lease_ms + later_ms} {lease_ms} {shift_ms}"
-    return Record(key, dead_lettered=fields.get("dead_lettered") == "1", revision=revision, **values)
+    return Record(
+        key, dead_lettered=fields.get("dead_lettered") == "1", revision=revision, **values
+    )

@@ -12,12 +12,19 @@ from valkey.retry import Retry
 
 
 def connect(
-    host: str, port: int, *, tls: bool, username: str | None, password: str | None, database: int, cluster: bool
+    host: str,
+    port: int,
+    *,
+    tls: bool,
+    username: str | None,
+    password: str | None,
+    database: int,
+    cluster: bool,
 ) -> Any:
     """Make a client of one endpoint, for all threads of a process. It connects when it is first used.
 
-    The endpoint is a server, or a proxy that finds the key's shard. With ``cluster`` the client asks it for the
-    cluster's nodes, and sends each step to its key's node.
+    The endpoint is a server, or a proxy that finds the key's shard. With ``cluster`` the client
+    asks it for the cluster's nodes, and sends each step to its key's node.
     """
     settings: dict[str, Any] = {
         "username": username,
@@ -30,7 +37,11 @@ def connect(
     if cluster:
         return Cluster(host, port, tls=tls, settings=settings)
     # By default valkey-py does not check the name on a certificate.
-    more: dict[str, Any] = {"retry_on_error": [ReadOnlyError], "ssl": tls, "ssl_check_hostname": tls}
+    more: dict[str, Any] = {
+        "retry_on_error": [ReadOnlyError],
+        "ssl": tls,
+        "ssl_check_hostname": tls,
+    }
     return valkey.Valkey(host=host, port=port, db=database, **more, **settings)
 
 

@@ -11,7 +11,13 @@ from carride_idempotency.testing.doubles import (
     ManualClock,
 )
 from carride_idempotency.testing.dynamodb import FakeDynamoDB
-from carride_idempotency.testing.events import eventbridge_event, http_event, lambda_context, sqs_event, stream_event
+from carride_idempotency.testing.events import (
+    eventbridge_event,
+    http_event,
+    lambda_context,
+    sqs_event,
+    stream_event,
+)
 from carride_idempotency.testing.worlds import World
 
 __all__ = [

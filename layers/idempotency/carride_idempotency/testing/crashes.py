@@ -50,24 +50,27 @@ def crash_everywhere(
 ) -> int:
     """Deliver an event once for each call that its handler makes and each fault; return the number of these runs.
 
-    A run meets one fault: the process crashes before a call or after it, the request or its answer is lost, or another
-    delivery of the event overtakes this one, at once or when its lease has ended. Then the event is delivered until it
-    is acknowledged, and once more. In the end its effects must be those of a run without a fault, and its key must be
-    free.
+    A run meets one fault: the process crashes before a call or after it, the request or its answer
+    is lost, or another delivery of the event overtakes this one, at once or when its lease has
+    ended. Then the event is delivered until it is acknowledged, and once more. In the end its
+    effects must be those of a run without a fault, and its key must be free.
 
     Args:
-        handler: builds the Lambda handler over a new world, as a cold start does: ``build(world)``. A handler that its
-            module has built will do: the module is loaded anew for each process.
+        handler: builds the Lambda handler over a new world, as a cold start does: ``build(world)``.
+            A handler that its module has built will do: the module is loaded anew for each process.
         event: what is delivered.
         world: makes a new world, with the tables and whatever else is there before the event.
-        state: returns what must be as it is after a run without a fault, for effects that the world cannot see.
-        next_version: the handler's next version. Deliveries then meet the one version and the other, in both orders.
-        without: kinds of faults to leave out, such as ``taken over``: a run that continues when its lease has ended
-            repeats a call to a system that honours no keys.
+        state: returns what must be as it is after a run without a fault, for effects that the world
+            cannot see.
+        next_version: the handler's next version. Deliveries then meet the one version and the
+            other, in both orders.
+        without: kinds of faults to leave out, such as ``taken over``: a run that continues when its
+            lease has ended repeats a call to a system that honours no keys.
         timeout_s: the function's timeout.
 
     Raises:
-        BrokenPromiseError: an effect is lost or doubled, a key is left behind, or the event is never acknowledged.
+        BrokenPromiseError: an effect is lost or doubled, a key is left behind, or the event is
+            never acknowledged.
     """
     old = _builder(handler)
     new = old if next_version is None else _builder(next_version)
@@ -89,7 +92,9 @@ def crash_everywhere(
 def _builder(handler: Handler | Build) -> Build:
     """Return what starts a process of a handler."""
     parameters = inspect.signature(handler).parameters.values()
-    if [each.default for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD] == [inspect.Parameter.empty]:
+    if [each.default for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD] == [
+        inspect.Parameter.empty
+    ]:
         return handler  # type: ignore[return-value] # by its signature
     work = inspect.unwrap(handler)
     module = sys.modules[work.__module__]
@@ -123,9 +128,13 @@ class _Trial(NamedTuple):
             run = world.invoke(self.first(world), self.event, timeout_s=self.timeout_s)
             end = _End(world.once(), self.state(world), run.calls)
             if _remaining(self.event, run.answer, run.error) is not None:
-                raise _broken(world, "without a fault, the event is not acknowledged") from run.error
+                raise _broken(
+                    world, "without a fault, the event is not acknowledged"
+                ) from run.error
             if not end.effects and end.state is None:
-                raise _broken(world, "no effect is seen: declare it with world.external(...), or give state=")
+                raise _broken(
+                    world, "no effect is seen: declare it with world.external(...), or give state="
+                )
             self._deliver(world, self.then(world), "delivery-2", self.event)
             self._judge(world, "a second delivery", [end])
         return end
@@ -136,7 +145,9 @@ class _Trial(NamedTuple):
 
         def overtake() -> None:
             world.clock.advance(self.timeout_s + 60 if kind == TAKEN_OVER else 0)
-            other = world.invoke(self.then(world), self.event, delivery="delivery-2", timeout_s=self.timeout_s)
+            other = world.invoke(
+                self.then(world), self.event, delivery="delivery-2", timeout_s=self.timeout_s
+            )
             rest.append(_remaining(self.event, other.answer, other.error))
 
         with world.installed():
@@ -145,7 +156,9 @@ class _Trial(NamedTuple):
             run = world.invoke(handler, self.event, timeout_s=self.timeout_s, fault=fault)
             if run.dead or self.then is not self.first:
                 handler = self.then(world)
-            self._deliver(world, handler, "delivery-1", _remaining(self.event, run.answer, run.error))
+            self._deliver(
+                world, handler, "delivery-1", _remaining(self.event, run.answer, run.error)
+            )
             for each in rest:
                 self._deliver(world, handler, "delivery-2", each)
             self._judge(world, f"{kind} at call {at}", allowed)
@@ -158,7 +171,9 @@ class _Trial(NamedTuple):
         while rest is not None:
             received += 1
             if received > _MOST_DELIVERIES:
-                raise _broken(world, f"{delivery} is not acknowledged, however often it comes") from error
+                raise _broken(
+                    world, f"{delivery} is not acknowledged, however often it comes"
+                ) from error
             world.clock.advance(60 + self.timeout_s)
             again = _received(rest, received)
             run = world.invoke(handler, again, delivery=delivery, timeout_s=self.timeout_s)
@@ -170,14 +185,19 @@ class _Trial(NamedTuple):
         for record in filter(None, [find() for find in world.records.values()]):
             if record.status != COMPLETED and not (record.status == QUARANTINED and given_up):
                 raise _broken(world, f"{when}: the key {record.key} stays {record.status}")
-        for name in () if effects in [end.effects for end in allowed] else effects | allowed[0].effects:
+        for name in (
+            () if effects in [end.effects for end in allowed] else effects | allowed[0].effects
+        ):
             times, expected = effects[name], allowed[0].effects[name]
             if times > expected:
                 what = f"{when}: {name} took effect {times} times, not {expected}"
                 raise _broken(world, f"{what}. {_ADVICE[name.split()[0]]}")
             if times < expected and not given_up:
                 what = f"{when}: {name} is lost, because the event was acknowledged without it"
-                raise _broken(world, f"{what}. Let the handler raise its errors: the event is then delivered again.")
+                raise _broken(
+                    world,
+                    f"{what}. Let the handler raise its errors: the event is then delivered again.",
+                )
         found = self.state(world)
         if found not in [end.state for end in allowed] and not given_up:
             raise _broken(world, f"{when}: the state is {found!r}, not {allowed[0].state!r}")
@@ -193,7 +213,11 @@ def _remaining(event: Any, answer: Any, error: BaseException | None) -> Any:
     if error is not None or answer.get("statusCode") in _COMES_AGAIN:
         return event
     failed = {failure["itemIdentifier"] for failure in answer.get("batchItemFailures", ())}
-    return event | {"Records": [each for each in event["Records"] if _id(each) in failed]} if failed else None
+    return (
+        event | {"Records": [each for each in event["Records"] if _id(each) in failed]}
+        if failed
+        else None
+    )
 
 
 def _id(record: Mapping[str, Any]) -> object:
@@ -207,4 +231,8 @@ def _received(event: Any, times: int) -> Any:
     if not (isinstance(event, dict) and "Records" in event and "attributes" in event["Records"][0]):
         return event
     counted = {"ApproximateReceiveCount": str(times)}
-    return event | {"Records": [each | {"attributes": each["attributes"] | counted} for each in event["Records"]]}
+    return event | {
+        "Records": [
+            each | {"attributes": each["attributes"] | counted} for each in event["Records"]
+        ]
+    }

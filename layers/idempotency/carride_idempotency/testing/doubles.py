@@ -50,7 +50,9 @@ class ManualClock:
 class Invocation:
     """A Lambda context: a request id, and a deadline that approaches as ``clock`` moves."""
 
-    def __init__(self, clock: Callable[[], int], *, request_id: str = "request-1", timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, clock: Callable[[], int], *, request_id: str = "request-1", timeout_s: float = 30.0
+    ) -> None:
         self.aws_request_id = request_id
         self._clock = clock
         self._deadline_ms = clock() + int(timeout_s * 1000)
@@ -118,9 +120,13 @@ class FaultyTransport:
         """Perform the next request, and lose its answer."""
         self._faults.append(_Fault(error=NoAnswerError("the answer was lost")))
 
-    def answer(self, code: str, *, status: int = 400, body: Mapping[str, Any] | None = None) -> None:
+    def answer(
+        self, code: str, *, status: int = 400, body: Mapping[str, Any] | None = None
+    ) -> None:
         """Refuse the next request with an error of DynamoDB."""
-        self._faults.append(_Fault(arrives=False, error=ServiceError(code, status, "made by a test", body or {})))
+        self._faults.append(
+            _Fault(arrives=False, error=ServiceError(code, status, "made by a test", body or {}))
+        )
 
     def meanwhile(self, happen: Callable[[], object]) -> None:
         """Call ``happen`` just before the next request takes place."""

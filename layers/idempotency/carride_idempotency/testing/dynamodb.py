@@ -31,12 +31,12 @@ _EXCEPTIONS: Final = {code: type(code, (ClientError,), {}) for code in (_REFUSED
 class FakeDynamoDB:
     """Tables, as the layer's `Transport` and, by its methods, as a botocore client.
 
-    Queries answer in pages of ``Limit`` items, ordered by the table's key, or that of an index that is named here.
-    Every request sees all earlier writes.
+    Queries answer in pages of ``Limit`` items, ordered by the table's key, or that of an index that
+    is named here. Every request sees all earlier writes.
 
     Args:
-        tables: the key attributes of each table, which are strings: partition key, sort key. A table of records needs
-            no entry.
+        tables: the key attributes of each table, which are strings: partition key, sort key. A
+            table of records needs no entry.
         indexes: the key attributes of indexes.
         clock: epoch milliseconds. The token of a transaction is remembered for ten minutes.
 
@@ -87,7 +87,7 @@ class FakeDynamoDB:
             answer: Any = {"Error": {"Code": error.code, "Message": str(error)}, **error.body}
             raise _EXCEPTIONS.get(error.code, ClientError)(answer, operation) from error
 
-    # ── Operations ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Operations ────────────────────────────────────────────────────────────────────────────────
 
     def __call__(self, operation: str, request: Request, /) -> Mapping[str, Any]:
         """Carry a request out, or raise a ServiceError if it is refused."""
@@ -107,23 +107,39 @@ class FakeDynamoDB:
 
     def _search(self, request: Request) -> Mapping[str, Any]:
         table, descends = request["TableName"], not request.get("ScanIndexForward", True)
-        names = (*self._indexes.get(request.get("IndexName", ""), ()), *self._keys.get(table, ("idempotencyKey",)))
+        names = (
+            *self._indexes.get(request.get("IndexName", ""), ()),
+            *self._keys.get(table, ("idempotencyKey",)),
+        )
 
         def place(item: Item) -> list[str]:
             return [item[name]["S"] for name in names]
 
         items = [item for item in self.all(table) if item.keys() >= set(names)]
-        names_of, values = request.get("ExpressionAttributeNames", {}), request.get("ExpressionAttributeValues", {})
-        for name, value in re.findall(r"^([#\w]+) = (:\w+)", request.get("KeyConditionExpression", "")):
+        names_of, values = (
+            request.get("ExpressionAttributeNames", {}),
+            request.get("ExpressionAttributeValues", {}),
+        )
+        for name, value in re.findall(
+            r"^([#\w]+) = (:\w+)", request.get("KeyConditionExpression", "")
+        ):
             items = [
                 item for item in items if item.get(names_of.get(name, name)) == values[value]
             ]  # few are left to judge
         items = [item for item in items if _holds(request, item, "KeyConditionExpression")]
         if start := request.get("ExclusiveStartKey"):
-            items = [item for item in items if (place(item) < place(start) if descends else place(item) > place(start))]
+            items = [
+                item
+                for item in items
+                if (place(item) < place(start) if descends else place(item) > place(start))
+            ]
         items.sort(key=place, reverse=descends)
         page = items[: request.get("Limit")]
-        more = {"LastEvaluatedKey": {name: page[-1][name] for name in names}} if len(page) < len(items) else {}
+        more = (
+            {"LastEvaluatedKey": {name: page[-1][name] for name in names}}
+            if len(page) < len(items)
+            else {}
+        )
         found = [item for item in page if _holds(request, item, "FilterExpression")]
         return {"Items": found, "Count": len(found), "ScannedCount": len(page), **more}
 
@@ -132,11 +148,20 @@ class FakeDynamoDB:
         since_ms, before = self._tokens.get(token, (-math.inf, None))
         if self._clock() - since_ms < _TOKEN_LASTS_MS:
             if before != request:
-                raise ServiceError("IdempotentParameterMismatchException", 400, "another request has this token", {})
+                raise ServiceError(
+                    "IdempotentParameterMismatchException",
+                    400,
+                    "another request has this token",
+                    {},
+                )
             return {}
-        actions = [(kind, action) for entry in request["TransactItems"] for kind, action in entry.items()]
+        actions = [
+            (kind, action) for entry in request["TransactItems"] for kind, action in entry.items()
+        ]
         if len({(action["TableName"], self.key(action)) for _, action in actions}) < len(actions):
-            raise ServiceError("ValidationException", 400, "cannot include multiple operations on one item", {})
+            raise ServiceError(
+                "ValidationException", 400, "cannot include multiple operations on one item", {}
+            )
         reasons = [self._refusal(action) for _, action in actions]
         if any(reasons):
             body = {"CancellationReasons": [reason or {"Code": "None"} for reason in reasons]}
@@ -192,7 +217,7 @@ def answered[T](request: Callable[[], T]) -> T:
         raise ReadTimeoutError(endpoint_url="dynamodb") from error
 
 
-# ── Expressions ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Expressions ───────────────────────────────────────────────────────────────────────────────────
 
 
 class _Operand:
@@ -226,16 +251,23 @@ _FUNCTIONS: Final = {
 
 def _updated(request: Request, found: Item) -> Item:
     """Return an item after an update: SET of values or of what ``if_not_exists`` gives, ADD of numbers, REMOVE."""
-    names, values = request.get("ExpressionAttributeNames", {}), request.get("ExpressionAttributeValues", {})
+    names, values = (
+        request.get("ExpressionAttributeNames", {}),
+        request.get("ExpressionAttributeValues", {}),
+    )
     item = {**found, **request["Key"]}
-    for clause, body in re.findall(r"(SET|ADD|REMOVE) (.*?)(?= SET | ADD | REMOVE |$)", request["UpdateExpression"]):
+    for clause, body in re.findall(
+        r"(SET|ADD|REMOVE) (.*?)(?= SET | ADD | REMOVE |$)", request["UpdateExpression"]
+    ):
         for assignment in re.split(r", (?![^(]*\))", body):
             target, value = re.fullmatch(r"(\S+)(?: = | )?(.*)", assignment).groups()  # type: ignore[union-attr] # always
             name = names.get(target, target)
             if clause == "REMOVE":
                 item.pop(name, None)
             elif clause == "ADD":
-                item[name] = {"N": str(int(found.get(name, {"N": "0"})["N"]) + int(values[value]["N"]))}
+                item[name] = {
+                    "N": str(int(found.get(name, {"N": "0"})["N"]) + int(values[value]["N"]))
+                }
             elif chosen := re.fullmatch(r"if_not_exists\((\S+), (\S+)\)", value):
                 item[name] = found.get(names.get(chosen[1], chosen[1]), values[chosen[2]])
             else:
@@ -245,7 +277,10 @@ def _updated(request: Request, found: Item) -> Item:
 
 def _holds(request: Request, found: Item, expression: str) -> bool:
     """Judge one of a request's expressions on an item; true where the request has none."""
-    names, values = request.get("ExpressionAttributeNames", {}), request.get("ExpressionAttributeValues", {})
+    names, values = (
+        request.get("ExpressionAttributeNames", {}),
+        request.get("ExpressionAttributeValues", {}),
+    )
     scope = {"operand": lambda name: _Operand(values.get(name) or found.get(names.get(name, name)))}
     compiled = _compiled(request.get(expression, "True"))
     return bool(eval(compiled, _FUNCTIONS | scope))  # noqa: S307 - the project's own text
@@ -256,7 +291,8 @@ def _compiled(expression: str) -> Any:
     """Translate an expression to Python: functions of attributes, comparisons, AND, OR, NOT and parentheses."""
     known = {"AND": "and", "OR": "or", "NOT": "not", "=": "==", "<>": "!=", "True": "True"}
     words = [
-        known.get(word) or (f"operand({word!r})" if re.fullmatch(r"[#:]?(?!attribute_)\w+", word) else word)
+        known.get(word)
+        or (f"operand({word!r})" if re.fullmatch(r"[#:]?(?!attribute_)\w+", word) else word)
         for word in re.findall(r"[#:]?\w+|<=|>=|<>|[=<>(),]", expression)
     ]
     return compile(" ".join(words), expression, "eval")

@@ -21,10 +21,23 @@ from carride_idempotency.stores import Store, transport
 from carride_idempotency.stores.dynamodb import DynamoDBStore, record_of
 from carride_idempotency.stores.memory import MemoryStore
 from carride_idempotency.stores.transport import NoAnswerError
-from carride_idempotency.testing.doubles import Crash, DeadLetterBox, Inline, Invocation, ManualClock
+from carride_idempotency.testing.doubles import (
+    Crash,
+    DeadLetterBox,
+    Inline,
+    Invocation,
+    ManualClock,
+)
 from carride_idempotency.testing.dynamodb import FakeDynamoDB, Request, answered
 
-KINDS: Final = ("crash before", "crash after", "request lost", "answer lost", "overtaken", "taken over")
+KINDS: Final = (
+    "crash before",
+    "crash after",
+    "request lost",
+    "answer lost",
+    "overtaken",
+    "taken over",
+)
 CRASH_BEFORE, CRASH_AFTER, REQUEST_LOST, ANSWER_LOST, OVERTAKEN, TAKEN_OVER = KINDS
 
 _READS: Final = ("BatchGet", "ConditionCheck", "Describe", "Get", "Head", "List", "Query", "Scan")
@@ -62,8 +75,9 @@ class World:
     """One clock, one store, one dead-letter box and one count of effects, for the handlers of a test.
 
     Args:
-        tables: the key attributes of each table that the handlers use, which are strings. The table of the records
-            needs no entry. None: the handlers reach the DynamoDB of botocore's clients, such as moto's.
+        tables: the key attributes of each table that the handlers use, which are strings. The table
+            of the records needs no entry. None: the handlers reach the DynamoDB of botocore's
+            clients, such as moto's.
         indexes: the key attributes of indexes.
         store: the store of the records, such as a `MemoryStore`. Default: a `DynamoDBStore`.
         clock: the time. It stands still until the test, or a handler that waits, moves it.
@@ -79,7 +93,8 @@ class World:
     concurrency: Any = Inline()
     jitter: Callable[[], float] = staticmethod(lambda: 0.5)
     timed: tuple[type, ...] = ()
-    """Further classes whose keyword arguments ``clock``, ``sleep`` and ``jitter`` are this world's by default."""
+    """Further classes whose keyword arguments ``clock``, ``sleep`` and ``jitter`` are this world's
+    by default."""
 
     def __init__(
         self,
@@ -110,20 +125,36 @@ class World:
     def installed(self) -> Generator[None]:
         """Have consumers, stores and dead-letter queues that are built inside be this world's.
 
-        Inside, the calls of botocore's clients are calls of the running invocation. Those to DynamoDB reach
-        ``dynamodb``, if the world has it.
+        Inside, the calls of botocore's clients are calls of the running invocation. Those to
+        DynamoDB reach ``dynamodb``, if the world has it.
         """
-        timed = {"clock": self.clock, "sleep": self.clock.sleep, "jitter": self.jitter, "concurrency": self.concurrency}
+        timed = {
+            "clock": self.clock,
+            "sleep": self.clock.sleep,
+            "jitter": self.jitter,
+            "concurrency": self.concurrency,
+        }
         with ExitStack() as stack:
             for kind in (Consumer, DynamoDBStore, MemoryStore, *self.timed):
-                defaults = inspect.unwrap(kind.__dict__["__init__"]).__kwdefaults__  # a fault may lie over it
-                stack.enter_context(patch.dict(defaults, {name: timed[name] for name in timed if name in defaults}))
-            stack.enter_context(patch.dict(SqsDeadLetters.__init__.__kwdefaults__, client=self.dead_letters))
+                # A fault may lie over it.
+                defaults = inspect.unwrap(kind.__dict__["__init__"]).__kwdefaults__
+                stack.enter_context(
+                    patch.dict(defaults, {name: timed[name] for name in timed if name in defaults})
+                )
+            stack.enter_context(
+                patch.dict(SqsDeadLetters.__init__.__kwdefaults__, client=self.dead_letters)
+            )
             if self.dynamodb is not None:
                 stack.enter_context(patch.object(transport, "os", _Environment))
-                stack.enter_context(patch.object(transport, "botocore_transport", lambda **_: self.dynamodb))
+                stack.enter_context(
+                    patch.object(transport, "botocore_transport", lambda **_: self.dynamodb)
+                )
             send = BaseClient._make_api_call  # type: ignore[attr-defined]  # noqa: SLF001 - where tests of boto3 patch too
-            stack.enter_context(patch.object(BaseClient, "_make_api_call", lambda *call: self._call_aws(send, *call)))
+            stack.enter_context(
+                patch.object(
+                    BaseClient, "_make_api_call", lambda *call: self._call_aws(send, *call)
+                )
+            )
             yield
 
     def external(
@@ -139,8 +170,8 @@ class World:
         Args:
             name: the effect's name.
             function: the call.
-            key: returns the downstream key of a call, from its arguments; None, if the call changes nothing. Calls with
-                one key count as one effect. Default: the first argument.
+            key: returns the downstream key of a call, from its arguments; None, if the call changes
+                nothing. Calls with one key count as one effect. Default: the first argument.
             lost: what is raised when the request or its answer is lost.
         """
 
@@ -163,7 +194,7 @@ class World:
 
         return call
 
-    # ── Invocations and their calls ───────────────────────────────────────────────────────────────────────────────────
+    # ── Invocations and their calls ───────────────────────────────────────────────────────────────
 
     def invoke(
         self,
@@ -178,13 +209,19 @@ class World:
         outer, self._run = self._run, (run := Run(delivery, fault))
         self.say(f"{delivery} begins")
         try:
-            run.answer = handler(event, Invocation(self.clock, request_id=delivery, timeout_s=timeout_s))
+            run.answer = handler(
+                event, Invocation(self.clock, request_id=delivery, timeout_s=timeout_s)
+            )
         except (Exception, Crash) as error:  # noqa: BLE001 - the caller judges it
             run.error = error
         finally:
             self._run = outer
         run.error = Crash() if run.dead else run.error
-        self.say(f"{delivery} answers {run.answer!r:.100}" if run.error is None else f"{delivery} raises {run.error!r}")
+        self.say(
+            f"{delivery} answers {run.answer!r:.100}"
+            if run.error is None
+            else f"{delivery} raises {run.error!r}"
+        )
         return run
 
     def call[T](
@@ -196,7 +233,8 @@ class World:
     ) -> T:
         """Make a call of the running invocation. Outside of an invocation it is only performed.
 
-        ``lost`` makes the error of a call without an answer; ``note`` is told the answer of one that took place.
+        ``lost`` makes the error of a call without an answer; ``note`` is told the answer of one
+        that took place.
         """
         run = self._run
         if run is None:
@@ -234,29 +272,49 @@ class World:
         keys = [key["S"] for item in items if isinstance(key := item.get("idempotencyKey"), dict)]
 
         def note(_: object) -> None:
-            records = [each for _, each in actions if isinstance(each.get("Item", {}).get("idempotencyKey"), dict)]
+            records = [
+                each
+                for _, each in actions
+                if isinstance(each.get("Item", {}).get("idempotencyKey"), dict)
+            ]
             for record in records:
                 key = {"idempotencyKey": record["Item"]["idempotencyKey"]}
-                find: Request = {"TableName": record["TableName"], "Key": key, "ConsistentRead": True}
+                find: Request = {
+                    "TableName": record["TableName"],
+                    "Key": key,
+                    "ConsistentRead": True,
+                }
                 self.records[str(key)] = partial(_find, send, find)
             for place, (kind, action) in enumerate(actions):
                 if records and action not in records and not kind.startswith(_READS):
-                    token = request.get("ClientRequestToken")  # a transaction that is sent again has the same
+                    # A transaction that is sent again has the same.
+                    token = request.get("ClientRequestToken")
                     self.effects[f"registered {kind} {action['TableName']}"].add((token, place))
                 elif not records and not kind.startswith(_READS) and not self._declared:
-                    self.effects[f"direct {kind} {action.get('TableName', '')}"].add(self._identity(kind, action))
+                    self.effects[f"direct {kind} {action.get('TableName', '')}"].add(
+                        self._identity(kind, action)
+                    )
 
         what = " ".join(dict.fromkeys([operation, *tables, *keys]))
         return self.call(what, lambda: send(operation, request), NoAnswerError, note)
 
     def _identity(self, kind: str, action: Request) -> object:
         """Return what is equal for two direct writes of which the second changes nothing."""
-        adds = any(word in action.get("UpdateExpression", "") for word in ("ADD ", " + ", " - ", "list_append"))
+        adds = any(
+            word in action.get("UpdateExpression", "")
+            for word in ("ADD ", " + ", " - ", "list_append")
+        )
         if kind not in {"Put", "Update", "Delete"} or adds:
             return object()
-        return str(action.get("Key") or action["Item"]) if self.dynamodb is None else self.dynamodb.key(action)
+        return (
+            str(action.get("Key") or action["Item"])
+            if self.dynamodb is None
+            else self.dynamodb.key(action)
+        )
 
-    def _call_aws(self, send: Callable[..., Any], client: Any, operation: str, request: Request) -> Any:
+    def _call_aws(
+        self, send: Callable[..., Any], client: Any, operation: str, request: Request
+    ) -> Any:
         service = client.meta.service_model.service_name
         if service == "dynamodb":
             if self.dynamodb is not None:
@@ -268,7 +326,12 @@ class World:
                 self.effects[f"direct {operation} of {service}"].add(object())
 
         perform = partial(send, client, operation, request)
-        return self.call(f"{operation} of {service}", perform, lambda _: ReadTimeoutError(endpoint_url=service), note)
+        return self.call(
+            f"{operation} of {service}",
+            perform,
+            lambda _: ReadTimeoutError(endpoint_url=service),
+            note,
+        )
 
     def once(self) -> Counter[str]:
         """Return how often each effect took place."""
@@ -289,7 +352,12 @@ def _find(send: Send, request: Request) -> Record | None:
 class _Tables(FakeDynamoDB):
     """Tables whose requests are calls."""
 
-    def __init__(self, world: World, tables: Mapping[str, Sequence[str]], indexes: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self,
+        world: World,
+        tables: Mapping[str, Sequence[str]],
+        indexes: Mapping[str, Sequence[str]],
+    ) -> None:
         super().__init__(tables, world.clock, indexes=indexes)
         self._world = world
 
@@ -306,7 +374,9 @@ class _Letters(DeadLetterBox):
 
     def send(self, dead_letter: DeadLetter) -> None:
         """Keep a dead letter."""
-        self._world.call(f"dead letter {dead_letter.reason}", partial(super().send, dead_letter), DeadLetterError)
+        self._world.call(
+            f"dead letter {dead_letter.reason}", partial(super().send, dead_letter), DeadLetterError
+        )
 
     def send_message(self, *, MessageBody: str, **_: object) -> None:  # noqa: N803 - botocore's name
         """Keep what `SqsDeadLetters` sends."""
@@ -332,7 +402,11 @@ class _Watched:
             self._world.records[key] = partial(self._store.read, key)
             if record is not None and found is record and args[-1] is not record:
                 for effect in args[-1]:
-                    self._world.effects[f"registered {type(effect).__name__} {effect.table}"].add(object())
+                    self._world.effects[f"registered {type(effect).__name__} {effect.table}"].add(
+                        object()
+                    )
 
         what = f"{step} {key} {record.status if record else ''}"
-        return self._world.call(what, partial(perform, *args, **options), StoreUnavailableError, note)
+        return self._world.call(
+            what, partial(perform, *args, **options), StoreUnavailableError, note
+        )
