@@ -14,8 +14,8 @@ ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
 UNTIL_CTRL_C := trap : INT;
 NO_ERROR := || [ $$? -eq 130 ]
 
-.venv-%/.synced: uv.lock .python-version scripts/sync functions # a new function becomes importable
-	@scripts/sync $*
+.venv-%/.synced: uv.lock .python-version tools/scripts/sync functions # a new function becomes importable
+	@tools/scripts/sync $*
 	@touch $@
 
 ##@ Run
@@ -36,7 +36,7 @@ local-env: .venv-dev/.synced ## Write the --env-vars file of `sam local invoke` 
 	@mkdir -p .aws-sam && ./carride environments --json $(ARGS) > .aws-sam/env.json
 
 engine: $(ENVIRONMENTS) ## Run any SAM template on this machine until Ctrl-C: TEMPLATE=examples/minimal/template.yaml
-	@$(UNTIL_CTRL_C) .venv-engine/bin/python -m local.engine run "$(TEMPLATE)" $(ARGS) $(NO_ERROR)
+	@$(UNTIL_CTRL_C) .venv-engine/bin/python -m engine run "$(TEMPLATE)" $(ARGS) $(NO_ERROR)
 
 chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS="--rides 500 --seeds 3", ARGS=--help)
 	@$(UNTIL_CTRL_C) $(PYTHON) -m local.chaos $(ARGS) $(NO_ERROR)
@@ -93,20 +93,20 @@ mutants: .venv-dev/.synced ## Remove each rule of the idempotency layer in turn,
 	@$(PYTHON) -m tests.idempotency.mutants $(ARGS)
 
 costs: .venv-dev/.synced ## Show a month's bill, from the template and a volume (ARGS="--rides 50000 --regions 2", ARGS=--help)
-	@$(PYTHON) -m infrastructure.costs $(ARGS)
+	@$(PYTHON) -m tools.costs $(ARGS)
 
 capacity: .venv-dev/.synced ## Show how many rides a second fit, and what stops them first (ARGS="--rides 1000", ARGS=--help)
-	@$(PYTHON) -m infrastructure.capacity $(ARGS)
+	@$(PYTHON) -m tools.capacity $(ARGS)
 
 ##@ Housekeeping
 
 .PHONY: build dist docs format contract snapshot new-consumer clean help
 build: .venv-sam/.synced ## Build the functions and layers for `sam deploy`, with byte code for short cold starts
 	@sam build $(ARGS)
-	@.venv-sam/bin/python scripts/compile
+	@.venv-sam/bin/python tools/scripts/compile
 
 dist: .venv-dev/.synced ## Build the idempotency layer's wheel, sdist and layer zip into dist/
-	@$(PYTHON) scripts/dist dist
+	@$(PYTHON) tools/scripts/dist dist
 
 docs: .venv-docs/.synced ## Build the documentation site into site/; a warning is an error (ARGS="--site-dir DIR")
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict $(ARGS)
@@ -116,14 +116,14 @@ format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff check --fix
 
 contract: .venv-dev/.synced ## Write what follows from types and template: schemas, samples, OpenAPI, AsyncAPI, parts of docs
-	@$(PYTHON) -m contract
+	@$(PYTHON) -m tools.contract
 
 snapshot: .venv-dev/.synced ## Show what the template's change changes in what is deployed (ARGS=main: since then)
 	@$(PYTHON) -m tests.template.snapshot $(ARGS)
 
 new-consumer: .venv-dev/.synced ## Add a consumer, with everything that belongs to one: NAME=loyalty_points
-	@$(PYTHON) -m local.new_consumer "$(NAME)"
-	@$(PYTHON) -m contract
+	@$(PYTHON) -m tools.new_consumer "$(NAME)"
+	@$(PYTHON) -m tools.contract
 
 clean: ## Remove what builds, demos and tests left behind (not the environments)
 	@rm -rf .aws-sam .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache dist site

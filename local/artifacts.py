@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from local.engine.process import REGION, ROOT, Engine, EngineError
+from engine.process import REGION, ROOT, Engine, EngineError
 
 PARAMETERS: Final = {
     "Stage": "local",
@@ -39,7 +39,7 @@ def build(engine: Engine, folder: Path = _FOLDER, root: Path = ROOT) -> None:
         if not built.exists() or built.read_text(encoding="utf-8") != _state(folder, root):
             engine.sam("build", "--config-env", "local", parameters=PARAMETERS, folder=root)
             # As `make build` does; a project without the script keeps its source only.
-            script = root / "scripts" / "compile"
+            script = root / "tools" / "scripts" / "compile"
             if (
                 script.exists()
                 and subprocess.run([ROOT / ".venv-sam/bin/python", script], check=False).returncode

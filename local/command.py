@@ -13,7 +13,7 @@ from msgspec import Meta
 from rich.console import Console
 from rich.text import Text
 
-from local.engine.process import EngineError, end_in_order
+from engine.process import EngineError, end_in_order
 from ops.stack import OperatorError
 
 WRONG: Final = 1

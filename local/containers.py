@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from engine.process import environment
 from local.artifacts import PARAMETERS, built
-from local.engine.process import environment
 from local.local_aws import ROOT, EngineError
 from ops.finding import Kept
 from ops.stack import StackRef

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.text import Text
 
 from carride.simulation import Spec
+from engine.process import environment
 from local import story
 from local.bookings import book
 from local.command import WRONG, Progress, count, ending_in_order, leave, port, positive, share
-from local.engine.process import environment
 from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet

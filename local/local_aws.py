@@ -22,8 +22,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError, WaiterError
 
+from engine.process import HOST, REGION, ROOT, Engine, EngineError
 from local import artifacts
-from local.engine.process import HOST, REGION, ROOT, Engine, EngineError
 from ops.stack import StackRef as Stack
 
 __all__ = ["FAULTS", "HOST", "REGION", "ROOT", "Asked", "EngineError", "LocalAws", "Stack"]
@@ -67,7 +67,7 @@ def engine_client(endpoint_url: str, service: str, region: str) -> Any:
 
 
 class LocalAws(Engine):
-    """Run one engine, with options of ``python -m local.engine serve``, for as long as the ``with`` block lasts."""
+    """Run one engine, with options of ``python -m engine serve``, for as long as the ``with`` block lasts."""
 
     region: Final = REGION
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from ops.cli.verbs import Session, reads
 from ops.regions import ROOT
 from ops.stack import FAILURES, OperatorError, StackRef, reason
+from ops.verbs import Session, reads
 
 
 class Finding(NamedTuple):

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 from carride_idempotency import Policy
 from carride_idempotency.record import IN_PROGRESS
 from ops import fence, outbox, replay, replicas, tables
-from ops.cli.verbs import Span
 from ops.fence import Fence
 from ops.replay import ARCHIVED_IN
 from ops.stack import FAILURES, OperatorError, StackRef, reason
+from ops.verbs import Span
 
 LOST_WINDOW: Final = timedelta(hours=24)
 """EventBridge retries for that long: an older event has been delivered, or lies in a dead-letter

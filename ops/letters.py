@@ -19,8 +19,8 @@ from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.audit.queues import HIDDEN_SECONDS, fact_of, opened, peek, read, waiting
 from ops.audit.reading import type_of
-from ops.cli.verbs import reads
 from ops.stack import OperatorError, StackRef
+from ops.verbs import reads
 
 _AT_ONCE: Final = 50
 """Letters that are looked up at once; each takes two of the 100 keys of a BatchGetItem request."""

@@ -41,7 +41,6 @@ from ops.audit.evidence import (
 )
 from ops.audit.reading import BUS, Tail, delivered_in, published_in
 from ops.audit.saga import check
-from ops.cli.verbs import Moment, reads
 from ops.letters import Letter, letter_of, ride_of
 from ops.records import (
     NO_RECORD,
@@ -55,6 +54,7 @@ from ops.records import (
 )
 from ops.redrive import PRODUCER_DLQ
 from ops.stack import OperatorError, StackRef
+from ops.verbs import Moment, reads
 
 _RETRIED: Final = timedelta(hours=25)
 """An event can be logged that long before the times that a table knows, because EventBridge retries

@@ -19,7 +19,7 @@ from cyclopts.argument import Argument
 from mcp import stdio_server
 from mcp.server.lowlevel import Server
 
-from ops.cli.verbs import VERBS, Verb
+from ops.verbs import VERBS, Verb
 
 _INSTRUCTIONS: Final = """\
 Look at a CarRide stack with the tools that read. A tool that changes something only shows what it would do, until it is

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError, WaiterError
 
-from ops.cli.verbs import Plan, Session, Steps, acts
 from ops.stack import OperatorError, StackRef
+from ops.verbs import Plan, Session, Steps, acts
 
 TABLE: Final = "AWS::DynamoDB::GlobalTable"
 NAME: Final = "import"

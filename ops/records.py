@@ -34,8 +34,8 @@ from carride_idempotency.stores.dynamodb import item_of, record_of
 from ops import tables
 from ops.audit import reading
 from ops.audit.evidence import CONSUMERS, RECORDS, Named, RideItem
-from ops.cli.verbs import Plan, acts, reads
 from ops.stack import OperatorError, StackRef
+from ops.verbs import Plan, acts, reads
 
 NAMES: Final = (
     *(each.name for each in CONSUMERS),

@@ -30,10 +30,10 @@ from carride_idempotency.policy import DAY
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
 from carride_idempotency.stores.transport import BotocoreTransport
 from ops.audit.queues import HIDDEN_SECONDS, read, waiting
-from ops.cli.verbs import Plan, Session, Span, acts
 from ops.letters import READERS, Found, Letter, count_key, found_in, url_of
 from ops.prediction import Predictor
 from ops.stack import OperatorError, StackRef
+from ops.verbs import Plan, Session, Span, acts
 
 PRODUCER_DLQ: Final = "ProducerDlq"
 WAIT: Final = timedelta(minutes=5)

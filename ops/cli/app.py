@@ -22,9 +22,9 @@ import ops.cli.stack
 import ops.doctor
 import ops.promotion  # noqa: F401 - these and the modules that they show register their verbs
 from ops.cli.show import console, plain, show
-from ops.cli.verbs import VERBS, Plan, Session, Verb
 from ops.regions import ROOT
 from ops.stack import FAILURES, ClientFactory, OperatorError, reason
+from ops.verbs import VERBS, Plan, Session, Verb
 
 DESCRIPTION: Final = """\
 The operator's commands for a deployed stack. A command that changes anything shows what it would do, and does it only

@@ -12,11 +12,11 @@ from rich.text import Text
 
 from ops.audit.evidence import Delivered, Published
 from ops.cli.show import plain, show, table
-from ops.cli.verbs import spelt
 from ops.letters import Letters
 from ops.lookup import Event, Ride
 from ops.records import Change, Explained, Found
 from ops.redrive import Redriven, RedrivePlan
+from ops.verbs import spelt
 from ops.words import counted
 
 _WIDTH = 100

@@ -8,8 +8,8 @@ from cyclopts import Parameter
 from ops import fence
 from ops import regions as two_regions
 from ops.audit import audit
-from ops.cli.verbs import Moment, Plan, Session, Span, Steps, acts, reads
 from ops.failover import LOST_WINDOW, PATIENCE, Failover, Patience, RegionState, states
+from ops.verbs import Moment, Plan, Session, Span, Steps, acts, reads
 
 type Waits = Annotated[Patience, Parameter(name="*")]
 _LOST: Any = Parameter(show_default=lambda _: "24h: EventBridge's retries")

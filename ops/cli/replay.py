@@ -10,10 +10,10 @@ from rich.text import Text
 from ops import outbox, replay
 from ops.audit import Report, audit
 from ops.cli.show import show, table
-from ops.cli.verbs import Moment, Plan, Session, Steps, acts, before, reads
 from ops.replay import ReplayState
 from ops.replay.planning import PAUSE, Fate, Progress, ReplayPlan, plan, watch
 from ops.stack import OperatorError
+from ops.verbs import Moment, Plan, Session, Steps, acts, before, reads
 from ops.words import counted
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ops.audit import Report
-from ops.cli.verbs import Steps
+from ops.verbs import Steps
 
 _WIDE = 10_000
 """Columns of a file or pipe: lines are never wrapped there."""

@@ -21,12 +21,12 @@ from ops import fleet as cars
 from ops import simulation, verify
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
 from ops.cli.show import show
-from ops.cli.verbs import Plan, Session, Span, Steps, acts, reads
 from ops.desk import PORT, open_browser, serving
 from ops.finding import is_quiet
 from ops.regions import ROOT
 from ops.simulation import AT_ONCE, Published
 from ops.stack import OperatorError, StackRef
+from ops.verbs import Plan, Session, Span, Steps, acts, reads
 from ops.verify.checks import CHECKS
 from ops.words import counted
 

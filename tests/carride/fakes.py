@@ -175,8 +175,8 @@ def client_error(code: str, status: int) -> ClientError:
     return ClientError(
         {
             "Error": {"Code": code, "Message": f"{code} of the fake"},
-            "ResponseMetadata": {"HTTPStatusCode": status},
-        },  # type: ignore[typeddict-item]  # not all is read
+            "ResponseMetadata": {"HTTPStatusCode": status},  # type: ignore[typeddict-item]  # not all is read
+        },
         "Operation",
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from carride_idempotency import marshalling
-from infrastructure.transformed import source
+from tools.transformed import source
 
 PLACE: Final = re.compile(r"<\$\.dynamodb\.NewImage\.(\w+)\.([A-Z]+)>")
 """The place of an item's attribute in the template, with its name and type."""

@@ -43,7 +43,7 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
         patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
         patch.setenv("DOCKER_HOST", address)
-        subprocess.run([ROOT / "scripts" / "lambda-base-image"], check=True)
+        subprocess.run([ROOT / "tools" / "scripts" / "lambda-base-image"], check=True)
         service = subprocess.Popen([program, "system", "service", "--time=0", address])
         try:
             assert until((folder / "podman.sock").exists, _START_SECONDS), (

@@ -16,9 +16,9 @@ from typing import Any
 
 from ministack.services import dynamodb, eventbridge
 
-from local.engine import control
-from local.engine.scope import Scope, impaired
-from local.engine.settings import Settings
+from engine import control
+from engine.scope import Scope, impaired
+from engine.settings import Settings
 
 type _Item = dict[str, Any]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from engine.process import Engine
 from local import artifacts
-from local.engine.process import Engine
 from local.local_aws import ROOT, EngineError, LocalAws
 from tests.engine.support import PERMISSION, attribute, bus, function, put, rule, template, until
 

@@ -13,9 +13,9 @@ from moto.dynamodb.models.dynamo_type import DynamoType
 
 from carride.telemetry import logger, observe
 from carride_idempotency.testing.dynamodb import FakeDynamoDB, Item
-from infrastructure import costs
-from infrastructure.transformed import stack
 from tests.functions.world import World
+from tools import costs
+from tools.transformed import stack
 
 DEPLOYED: Final = {
     "idempotency": "IdempotencyTable", "outbox": "OutboxTable", "cars": "CarTable",

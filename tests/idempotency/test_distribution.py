@@ -45,7 +45,7 @@ def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with wheel, sdist and layer."""
     folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, ROOT / "scripts" / "dist", folder)
+    run(sys.executable, ROOT / "tools" / "scripts" / "dist", folder)
     return folder
 
 
@@ -113,7 +113,7 @@ def test_files_of_the_documentation_run_with_the_wheel_alone(
 
 def test_build_is_reproducible_and_complete(built: Path, tmp_path: Path) -> None:
     """The same source gives the same bytes; wheel and layer have the package; the wheel's page has no dead links."""
-    run(sys.executable, ROOT / "scripts" / "dist", tmp_path)
+    run(sys.executable, ROOT / "tools" / "scripts" / "dist", tmp_path)
     layer, wheel, sdist = sorted(built.iterdir())
     assert [
         (tmp_path / file.name).read_bytes() == file.read_bytes() for file in (layer, wheel, sdist)

@@ -1,4 +1,4 @@
-"""Byte code in what is deployed: `scripts/compile`, which `make build` runs."""
+"""Byte code in what is deployed: `tools/scripts/compile`, which `make build` runs."""
 
 import marshal
 import shutil
@@ -23,8 +23,8 @@ def compiled(folder: Path, sources: dict[str, str]) -> tuple[int, dict[str, byte
     for name, source in sources.items():
         (build / name).parent.mkdir(parents=True, exist_ok=True)
         (build / name).write_text(source)
-    (folder / "scripts").mkdir(exist_ok=True)
-    script = shutil.copy(ROOT / "scripts" / "compile", folder / "scripts")
+    (folder / "tools" / "scripts").mkdir(parents=True, exist_ok=True)
+    script = shutil.copy(ROOT / "tools" / "scripts" / "compile", folder / "tools" / "scripts")
     status = subprocess.run([sys.executable, script], capture_output=True, check=False).returncode
     return status, {
         str(path.relative_to(build)): path.read_bytes() for path in build.rglob("*.pyc")

@@ -13,9 +13,9 @@ from moto import mock_aws
 
 from ops.cli import regions
 from ops.cli.app import command_line, main
-from ops.cli.verbs import VERBS, Plan, Session, Verb
 from ops.failover import Patience
 from ops.stack import OperatorError
+from ops.verbs import VERBS, Plan, Session, Verb
 from tests.ops.world import AWAY, HOME, NOW, World
 
 WORKFLOW = Path(__file__).parents[2] / ".github" / "workflows" / "deploy.yml"

@@ -9,9 +9,9 @@ import pytest
 from botocore.exceptions import NoCredentialsError
 from moto import mock_aws
 
-from ops.cli.verbs import Session
 from ops.doctor import Finding, doctor
 from ops.stack import ClientFactory, aws_clients
+from ops.verbs import Session
 from tests.ops.world import HOME, World
 
 

@@ -26,9 +26,9 @@ from carride_idempotency.externals import states
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.stores.dynamodb import item_of, record_of
 from ops import records
-from ops.cli.verbs import Plan
 from ops.letters import COUNTS
 from ops.stack import OperatorError, StackRef
+from ops.verbs import Plan
 from tests.ops.world import AWAY, empty_stack
 
 NOW_MS: Final = int(time.time() * 1000)

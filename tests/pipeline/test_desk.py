@@ -12,7 +12,7 @@ import urllib3
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
-from local.engine.process import ROOT
+from engine.process import ROOT
 from local.local_aws import FAULTS, LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops import desk, fleet

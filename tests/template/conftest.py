@@ -2,8 +2,8 @@
 
 import pytest
 
-from infrastructure.transformed import Stack, stack
 from tests.template.stack import every_choice, label
+from tools.transformed import Stack, stack
 
 
 @pytest.fixture(

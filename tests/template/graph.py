@@ -5,7 +5,7 @@ from itertools import product
 from typing import Final, NamedTuple
 
 from infrastructure.rules.house_rules import at, listed
-from infrastructure.transformed import Properties, Stack, named
+from tools.transformed import Properties, Stack, named
 
 WRITTEN_FOR: Final = ("logs", "xray", "kms")
 """Services whose grants are no edges: every function writes its log and sends traces."""

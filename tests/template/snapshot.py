@@ -15,7 +15,7 @@ from typing import Final
 
 import yaml
 
-from infrastructure.transformed import ROLES, ROOT, TEMPLATE, stack
+from tools.transformed import ROLES, ROOT, TEMPLATE, stack
 
 _HASH: Final = re.compile(r"\b(\w+(?:FunctionVersion|Layer))[0-9a-f]{10}\b")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
-from infrastructure.transformed import ROLES, source
+from tools.transformed import ROLES, source
 
 KEY: Final = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-4000-8000-000000000000"
 SWITCHES: Final[dict[str, tuple[str, ...]]] = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from infrastructure import costs
-from infrastructure.capacity import (
+from tools import costs
+from tools.capacity import (
     EMITTED,
     QUOTAS,
     bounds,
@@ -13,7 +13,7 @@ from infrastructure.capacity import (
     simulate,
     stations,
 )
-from infrastructure.transformed import stack
+from tools.transformed import stack
 
 
 def test_quotas_are_the_first_bound_of_a_grown_stack() -> None:

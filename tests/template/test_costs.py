@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import pytest
 
-from infrastructure.costs import bill, idle, load, summed
-from infrastructure.transformed import ROLES, Stack, stack
 from tests.template.stack import every_choice
+from tools.costs import bill, idle, load, summed
+from tools.transformed import ROLES, Stack, stack
 
 STACK: Final = stack(PaymentGatewayUrl="https://gateway.example")
 RIDES: Final = 1e6

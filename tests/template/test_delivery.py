@@ -11,8 +11,8 @@ from carride import clients
 from carride_idempotency.dead_letters import DeadLetter, SqsDeadLetters
 from carride_idempotency.stores.transport import botocore_transport
 from infrastructure.rules import house_rules
-from infrastructure.transformed import Stack, named, stack
 from tests.template.stack import options
+from tools.transformed import Stack, named, stack
 
 RELEASE: Final = "0123456789"
 STRATEGIES: Final = [name for name in options()["DeploymentStrategy"] if name != "AllAtOnce"]

@@ -10,8 +10,8 @@ import cfnlint
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
-from infrastructure.transformed import ROOT, stack
 from tests.template.stack import every_choice
+from tools.transformed import ROOT, stack
 
 _SCHEMAS: Final = Path(cfnlint.__file__).parent / "data" / "schemas"
 _OTHERS: Final = (

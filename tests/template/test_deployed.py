@@ -9,8 +9,8 @@ import assignments
 import payments
 from carride.facts import ALIASES, Fact
 from infrastructure.rules.house_rules import listed
-from infrastructure.transformed import ROLES, Properties, Stack, named, source, stack
 from tests.template.stack import every_choice, options
+from tools.transformed import ROLES, Properties, Stack, named, source, stack
 
 OF_AWS: Final = {"CarRideBusDlq"}
 """Queues that a key of AWS always encrypts; the template gives the reason."""

@@ -14,13 +14,13 @@ import pytest
 import yaml
 from botocore import xform_name
 
-from infrastructure.transformed import ROOT, source
 from ops.cli.app import command_line
+from tools.transformed import ROOT, source
 
 SCRIPTS: Final = [ROOT / "Makefile", ROOT / ".ci" / "run"]
 RUNBOOKS: Final = ROOT / "docs" / "runbooks"
 TEMPLATE: Final = source()
-FOLDERS: Final = ("docs", "events", "functions", "layers", "local", "ops", "tests")
+FOLDERS: Final = ("docs", "events", "functions", "layers", "local", "ops", "tests", "tools")
 
 CODE: Final = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 A_FILE: Final = re.compile(r"^```python title=.*?^```", re.DOTALL | re.MULTILINE)

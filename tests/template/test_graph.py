@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from infrastructure.transformed import Stack, named, source
 from tests.template.graph import Edge, Grant, edges, grants
+from tools.transformed import Stack, named, source
 
 STREAM: Final = ("DescribeStream", "GetRecords", "GetShardIterator", "ListStreams")
 POLL: Final = ("DeleteMessage", "GetQueueAttributes", "ReceiveMessage")

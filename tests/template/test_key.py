@@ -7,7 +7,7 @@ from typing import Final
 from samtranslator.yaml_helper import yaml_parse
 
 from infrastructure.rules.house_rules import LOG_GROUP, listed
-from infrastructure.transformed import ROOT, source
+from tools.transformed import ROOT, source
 
 KEY: Final = yaml_parse((ROOT / "infrastructure" / "key.yaml").read_text(encoding="utf-8"))[
     "Resources"

@@ -9,8 +9,8 @@ from cfnlint.rules import CloudFormationLintRule
 
 from infrastructure.rules import house_rules
 from infrastructure.rules.house_rules import TABLE, House, named
-from infrastructure.transformed import source
 from tests.template.test_observability import unwatched
+from tools.transformed import source
 
 RULES: Final[dict[str, Any]] = {
     str(vars(rule)["id"]): rule

@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from infrastructure.transformed import ROOT, source
-from local.new_consumer import NewConsumerError, make
 from tests.template.stack import CHOICES
+from tools.new_consumer import NewConsumerError, make
+from tools.transformed import ROOT, source
 
 NAME: Final = "loyalty_points"
 BIN: Final = Path(sys.executable).parent

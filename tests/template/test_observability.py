@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from carride_idempotency import observation
-from infrastructure.transformed import ROOT, Stack, source, stack
+from tools.transformed import ROOT, Stack, source, stack
 
 NAMESPACE: Final = {"Fn::Sub": "CarRide/${AWS::StackName}"}
 PAGE: Final = re.compile(r"docs/runbooks/[\w-]+\.md")

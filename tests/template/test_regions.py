@@ -7,9 +7,9 @@ import pytest
 from moto.events.models import EventPattern
 
 from carride.events import SOURCES
-from infrastructure.transformed import NO_VALUE, ROLES, Stack, holds, named, source, stack
 from ops.replay import PLAN_PREFIX
 from tests.template.graph import grants
+from tools.transformed import NO_VALUE, ROLES, Stack, holds, named, source, stack
 
 HERE: Final = "eu-west-1"
 THERE: Final = "us-east-1"

@@ -8,7 +8,7 @@ import pytest
 
 from carride.publisher import Publisher
 from carride_idempotency import Policy
-from infrastructure.transformed import ROOT, named, source
+from tools.transformed import ROOT, named, source
 
 RESOURCES: Final = source()["Resources"]
 CONSUMERS: Final = {name: each["Name"] for name, each in source()["Mappings"]["Services"].items()}

@@ -7,7 +7,7 @@ import pytest
 
 from carride.outbox import KEPT
 from carride_idempotency.policy import DAY, Policy
-from infrastructure.transformed import Stack, source
+from tools.transformed import Stack, source
 
 PRESETS: Final = source()["Mappings"]["Retentions"]
 ROADS_BACK: Final = DAY + DAY // 4 + 14 * DAY

@@ -13,8 +13,8 @@ from carride.events import ContractError, parse_event
 from carride.facts import FACTS
 from carride.simulation import Kind, Mode, Simulation, Spec
 from carride_idempotency.fingerprint import fingerprint
-from contract.schemas import schema
 from tests.carride.rides import NOW
+from tools.contract.schemas import schema
 
 PAST: Final = [
     json.loads(line)

@@ -11,11 +11,13 @@ from msgspec.structs import fields
 
 from api import openapi
 from carride.facts import FACTS, Fact
-from contract import asyncapi
-from contract.__main__ import ROOT, documents
-from contract.layout import text
-from contract.samples import current
-from contract.schemas import (
+from tests.carride.pipe import resource
+from tests.carride.rides import event, every_fact
+from tools.contract import asyncapi
+from tools.contract.__main__ import ROOT, documents
+from tools.contract.layout import text
+from tools.contract.samples import current
+from tools.contract.schemas import (
     BreakingChangeError,
     Schema,
     breaking_changes,
@@ -23,8 +25,6 @@ from contract.schemas import (
     registry,
     schema,
 )
-from tests.carride.pipe import resource
-from tests.carride.rides import event, every_fact
 
 REGISTRY: Final = (ROOT / "infrastructure/schemas.yaml").read_text()
 NAME: Final = {"Fn::Sub": "${AWS::StackName}-events"}

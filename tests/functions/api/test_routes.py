@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 
 from api import openapi
-from infrastructure.transformed import Stack, stack
+from tools.transformed import Stack, stack
 
 TOKENS: Final = {
     "ApiAuthorization": "jwt",

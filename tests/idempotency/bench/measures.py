@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from carride.events import SOURCE, RideEvent, parse_event
 from carride_idempotency.stores.transport import ServiceError
-from infrastructure import costs
 from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from tests.conftest import FUNCTION_ENVIRONMENT
 from tests.functions.world import World
 from tests.idempotency.differential.world import ACCOUNT
+from tools import costs
 
 ROOT: Final = Path(__file__).parents[3]
 SIDES: Final = ("here", "powertools", "shared")

@@ -27,10 +27,10 @@ from carride_idempotency.durable import effect_once, start_once
 from carride_idempotency.effects import action_of
 from carride_idempotency.stores.transport import botocore_transport
 from carride_idempotency.testing import Crash
-from infrastructure.costs import PRICES, Price
 from tests.idempotency.differential.adversities import raising
 from tests.idempotency.differential.world import ACCOUNT, LOST, POINTS, TABLE, World, inside
 from tests.idempotency.samples import event
+from tools.costs import PRICES, Price
 
 if TYPE_CHECKING:
     from aws_durable_execution_sdk_python.config import StepConfig

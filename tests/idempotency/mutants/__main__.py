@@ -15,10 +15,11 @@ CATALOGUE: Final = Path(__file__).with_name("catalogue.txt")
 LAYER: Final = Path("layers/idempotency/carride_idempotency")
 COPIED: Final = (
     "docs",
+    "engine",
     "layers",
     "local",
     "ops",
-    "infrastructure",
+    "tools",
     "tests/idempotency",
     "tests/conftest.py",
 )

@@ -40,7 +40,7 @@ FIRST_CHARGE: Final = "attribute_not_exists(charges)"
 """The condition of a charge that must be the only one."""
 
 _ROOT: Final = Path(__file__).parents[3]
-_DYNAMODB_LOCAL: Final = _ROOT / "scripts/dynamodb-local"
+_DYNAMODB_LOCAL: Final = _ROOT / "tools/scripts/dynamodb-local"
 _PATIENCE_S: Final = 30.0
 _ONE_TRY: Final = Config(
     connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, max_pool_connections=20

@@ -15,7 +15,7 @@ import pytest
 
 from local.local_aws import ROOT
 from ops.audit.reading import outbox
-from ops.cli.verbs import VERBS
+from ops.verbs import VERBS
 from tests.pipeline.operator.aws_cli import serving
 from tests.pipeline.operator.conftest import Operator
 

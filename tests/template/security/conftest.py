@@ -7,7 +7,6 @@ from typing import Final
 
 import pytest
 
-from infrastructure.transformed import source
 from local.local_aws import FAULTS, ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
@@ -16,6 +15,7 @@ from tests.carride.rides import NOW
 from tests.carride.rides import event as event_of
 from tests.functions.api.client import BOOKING, Api
 from tests.pipeline.saga.town import CARS, DECLINED, SEED, Town
+from tools.transformed import source
 
 SAMPLES: Final = sorted((ROOT / "events").glob("*.json"))
 FUNCTIONS: Final = {

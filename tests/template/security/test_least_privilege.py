@@ -13,10 +13,10 @@ from urllib.parse import unquote
 import pytest
 
 from infrastructure.rules.house_rules import listed
-from infrastructure.transformed import stack
 from local.local_aws import Asked
 from tests.pipeline.saga.town import Town
 from tests.template.test_graph import POLL, STREAM
+from tools.transformed import stack
 
 NOT_ASKED_FOR: Final = {
     *("logs:CreateLogStream", "logs:PutLogEvents"),  # the engine writes a function's log itself

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from infrastructure.transformed import source, stack
 from tests.pipeline.saga.town import Town
+from tools.transformed import source, stack
 
 PERSONAL: Final = re.compile(r"customer_(?!id\b)\w+|sector_\d+|\b\d{13,16}\b")
 """Customers and places as all samples and simulations name them, and numbers as long as a

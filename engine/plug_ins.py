@@ -1,0 +1,22 @@
+"""The plug-ins, in the order in which they lie over MiniStack."""
+
+import importlib
+from typing import Final
+
+from engine import control
+from engine.settings import Settings
+
+_PLUG_INS: Final = (
+    *("authorization", "worker", "async_invocation", "queue_mappings", "rule_targets", "replays"),
+    *("put_events", "global_endpoints"),
+    *("generated_names", "nested_updates", "log_filters", "pipes"),
+    *("function_resources", "table_resources", "recorded_resources", "http_api"),
+)
+
+
+def apply(settings: Settings) -> None:
+    """Apply every plug-in to the MiniStack of this process, or for comparison only the control interface."""
+    control.apply()
+    if not settings.stock:
+        for module in (*(f"engine.{name}" for name in _PLUG_INS), *settings.plug_ins):
+            importlib.import_module(module).apply(settings)

@@ -1,0 +1,63 @@
+"""The replicas of a global table in a template.
+
+Stock MiniStack drops the replicas of `AWS::DynamoDB::GlobalTable`, replaces a table without a name
+by an empty one when it is updated, and imports only plain tables into a stack. A change set
+compares all resources, so none can be imported that a condition left out before. Here a write is
+seen in every replica at once, which is not what AWS does.
+"""
+
+from typing import Any
+
+from ministack.services import dynamodb
+from ministack.services.cloudformation import changesets
+
+from engine.cloudformation import Properties, Resource, call, extend, handlers
+from engine.scope import Scope
+
+_TYPE, _PLAIN = "AWS::DynamoDB::GlobalTable", "AWS::DynamoDB::Table"
+
+
+def _replicate(name: str, properties: Properties) -> None:
+    """Give the table a replica in every region that the template names, and in no other."""
+    home = {Scope.current().region}
+    wanted = {replica["Region"] for replica in properties.get("Replicas", [])} - home
+    there = set(dynamodb._replica_group(dynamodb._tables[name])) - home
+    updates = [{"Create": {"RegionName": region}} for region in sorted(wanted - there)]
+    updates += [{"Delete": {"RegionName": region}} for region in sorted(there - wanted)]
+    if updates:
+        call(dynamodb._update_table, {"TableName": name, "ReplicaUpdates": updates})
+
+
+def apply(_settings: object) -> None:
+    """Extend the type."""
+    extend(_TYPE, _replicate)
+    replicated, resolve = dict(handlers(_TYPE)), changesets._resolve_props_for_diff
+
+    def update(name: str, old: Properties, new: Properties, stack: str, *more: Any) -> Resource:
+        # With its name the table is kept; MiniStack would make a new name, and lose the items.
+        old, new = ({"TableName": name, **properties} for properties in (old, new))
+        updated: Resource = replicated["update"](name, old, new, stack, *more)
+        return updated
+
+    def delete(name: str, properties: Properties) -> None:
+        if name in dynamodb._tables:
+            _replicate(name, {})
+        replicated["delete"](name, properties)
+
+    def resolve_active(template: Properties, params: Properties, *names: str) -> Any:
+        if template:
+            conditions = changesets._evaluate_conditions(template, params)
+            resources = template["Resources"].items()
+            active = {
+                name: each
+                for name, each in resources
+                if conditions.get(each.get("Condition"), True)
+            }
+            template = {**template, "Resources": active}
+        return resolve(template, params, *names)
+
+    handlers(_TYPE).update(
+        {"update": update, "delete": delete, "import": handlers(_PLAIN)["import"]}
+    )
+    changesets._IMPORT_LOOKUPS[_TYPE] = changesets._IMPORT_LOOKUPS[_PLAIN]
+    changesets._resolve_props_for_diff = resolve_active

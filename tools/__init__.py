@@ -1,0 +1,1 @@
+"""What generates, computes and builds around the application. Nothing here is deployed."""

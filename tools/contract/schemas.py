@@ -1,0 +1,161 @@
+"""JSON Schemas of the events, and the template that publishes them in EventBridge's schema registry.
+
+The registry accepts draft 4 at most. A schema is replaced only by a compatible one; any other
+change needs a higher ``schema_version``, which adds a schema. The template keeps every version,
+because archives hold events of it.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from samtranslator.yaml_helper import yaml_parse
+
+from carride.events import Attributes
+from carride.facts import FACTS, Fact
+from tools.contract.layout import compact
+
+type Schema = dict[str, Any]
+
+_DRAFT: Final = "http://json-schema.org/draft-04/schema#"
+_PROSE: Final = frozenset({"title", "description", "default"})
+_DATA_BASE64: Final = {
+    "description": "The data as JSON in base64; events from the outbox have it.",
+    "type": "string",
+    "pattern": "^[A-Za-z0-9+/]+={0,2}$",
+}
+
+_REGISTRY: Final = """\
+# The event contract, for authors of producers and consumers. Written by `make contract`; do not edit.
+AWSTemplateFormatVersion: "2010-09-09"
+Description: JSON Schema of the detail of every ride event, by type and version.
+
+Parameters:
+  RegistryName: { Type: String, Description: Name of the schema registry. }
+
+Resources:
+  CarRideSchemaRegistry:
+    Type: AWS::EventSchemas::Registry
+    Properties:
+      RegistryName: !Ref RegistryName
+      Description: JSON Schema of the detail of every ride event, by type and version.
+"""
+_RESOURCE: Final = """
+  {logical_id}Schema: {{ Type: AWS::EventSchemas::Schema, Properties: {{ SchemaName: {name}, Type: JSONSchemaDraft4,
+      RegistryName: !GetAtt CarRideSchemaRegistry.RegistryName, Content: '{content}' }} }}
+"""
+
+
+class BreakingChangeError(Exception):
+    """Raised when a changed schema is incompatible with existing readers or events."""
+
+
+def schema(fact: type[Fact]) -> Schema:
+    """Return the schema of the ``detail`` of a fact's event. The id of its ``data`` is the event's ``dataschema``."""
+    references, definitions = msgspec.json.schema_components(
+        [Attributes, fact], ref_template="#/definitions/{name}"
+    )
+    envelope, data = (resolved(reference, definitions) for reference in references)
+    fact_type = {
+        "description": envelope["properties"]["type"]["description"],
+        "enum": [fact.__name__],
+    }
+    return {
+        "$schema": _DRAFT,
+        "title": fact.__name__,
+        "description": fact.__doc__,
+        "type": "object",
+        "properties": envelope["properties"]
+        | {
+            "type": fact_type,
+            "data": {"id": fact.dataschema(), **data},
+            "data_base64": _DATA_BASE64,
+        },
+        "required": envelope["required"],
+        "oneOf": [{"required": ["data"]}, {"required": ["data_base64"]}],
+    }
+
+
+def breaking_changes(old: Schema, new: Schema) -> Iterator[str]:
+    """Yield the changes that existing events or readers do not agree with. Only a new optional field is compatible."""
+    old_required, new_required = set(old["required"]), set(new["required"])
+    yield from (
+        f"{name} is required now, and existing events lack it"
+        for name in new_required - old_required
+    )
+    yield from (
+        f"{name} is no longer required, and existing readers need it"
+        for name in old_required - new_required
+    )
+    for name, before in old["properties"].items():
+        after = new["properties"].get(name)
+        if after is None:
+            yield f"{name} is gone"
+        elif "properties" in before:
+            yield from (f"{name}.{change}" for change in breaking_changes(before, after))
+        elif _rules(before) != _rules(after):
+            yield f"{name} was {_rules(before)} and is {_rules(after)}"
+    if old.get("oneOf") != new.get("oneOf"):
+        yield "the alternatives of oneOf changed"
+
+
+def published(template: str) -> dict[str, Schema]:
+    """Return the schemas in a template of `registry`, by name."""
+    resources = (resource["Properties"] for resource in yaml_parse(template)["Resources"].values())
+    return {
+        each["SchemaName"]: json.loads(each["Content"]) for each in resources if "Content" in each
+    }
+
+
+def registry(before: str) -> str:
+    """Return the CloudFormation template that publishes the schema of every event, and the older ones in ``before``.
+
+    BreakingChangeError if a changed schema is incompatible with existing readers or events.
+    """
+    old, new = (
+        published(before),
+        {f"{fact.__name__}.v{fact.schema_version}": schema(fact) for fact in FACTS.values()},
+    )
+    changes = [
+        f"{name}: {change}"
+        for name in sorted(old.keys() & new)
+        for change in breaking_changes(old[name], new[name])
+    ]
+    if changes:
+        raise BreakingChangeError(
+            "\n".join([*changes, "Raise the schema_version of these events."])
+        )
+    resources = (
+        _RESOURCE.format(
+            logical_id="".join(part[0].upper() + part[1:] for part in name.split(".")),
+            name=name,
+            content=compact(content).replace("'", "''"),
+        )
+        for name, content in sorted((old | new).items())
+    )
+    return _REGISTRY + "".join(resources)
+
+
+def resolved(part: Any, definitions: Mapping[str, Schema]) -> Any:
+    """Return a part of a schema without references, and with nullable types in their short form."""
+    match part:
+        case {"$ref": str(reference)}:
+            return resolved(definitions[reference.rpartition("/")[2]], definitions)
+        case {"anyOf": [{"type": str(kind)} as rules, {"type": "null"}]}:
+            return rules | {"type": [kind, "null"]}
+        case dict():
+            return {key: resolved(value, definitions) for key, value in part.items()}
+        case list():
+            return [resolved(value, definitions) for value in part]
+    return part
+
+
+def _rules(part: Any) -> Any:
+    """Return a part of a schema without titles, descriptions and defaults."""
+    match part:
+        case dict():
+            return {key: _rules(value) for key, value in part.items() if key not in _PROSE}
+        case list():
+            return [_rules(value) for value in part]
+    return part

@@ -1,0 +1,456 @@
+"""What a month's bill holds, from the template and a number of rides: `make costs`.
+
+The template says what there is and how it is set, and constants say what a ride makes of it.
+Amounts are in dollars, without free tiers, and rather too high: the load is even over the month,
+and nothing is batched or compressed.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+from tools.transformed import ROLES, Stack, named, source, stack
+
+LOOKED_UP: Final = "2026-11-22"
+HOURS: Final = 730  # of a month
+SECONDS: Final = HOURS * 3600
+MONTHS: Final = 24 / HOURS  # of a day
+
+
+class Price(NamedTuple):
+    """A price of `us-east-1`, its page ``aws.amazon.com/<page>/pricing``, and what no second source confirmed."""
+
+    dollars: float
+    unit: str
+    page: str
+    doubt: str = ""
+
+
+PRICES: Final[Mapping[str, Price]] = {
+    "alarm": Price(0.10, "metric", "cloudwatch"),
+    "query alarm": Price(
+        0.10, "metric", "cloudwatch", "the price, and how many metrics a query analyzes"
+    ),
+    "composite alarm": Price(0.50, "alarm", "cloudwatch"),
+    "dashboard": Price(3.00, "dashboard", "cloudwatch"),
+    "custom metric": Price(0.30, "metric", "cloudwatch"),
+    "log ingestion": Price(0.50, "GB", "cloudwatch"),
+    "log storage": Price(0.03, "GB-month", "cloudwatch"),
+    "trace": Price(
+        5.00,
+        "million",
+        "xray",
+        "the price, and that each function has a second's first request sampled",
+    ),
+    "event": Price(1.00, "million", "eventbridge"),
+    "archived event": Price(0.10, "GB", "eventbridge"),
+    "archive storage": Price(0.023, "GB-month", "eventbridge"),
+    "pipe request": Price(0.40, "million", "eventbridge"),
+    "scheduled run": Price(1.00, "million", "eventbridge"),
+    "invocation": Price(0.20, "million", "lambda"),
+    "arm64": Price(0.0000133334, "GB-second", "lambda"),
+    "x86_64": Price(0.0000166667, "GB-second", "lambda"),
+    "queue request": Price(0.40, "million", "sqs"),
+    "publish": Price(0.50, "million", "sns"),
+    "API request": Price(1.00, "million", "api-gateway"),
+    "write unit": Price(0.625, "million", "dynamodb"),
+    "read unit": Price(0.125, "million", "dynamodb"),
+    "write capacity": Price(0.00065, "unit-hour", "dynamodb"),
+    "read capacity": Price(0.00013, "unit-hour", "dynamodb"),
+    "stream read": Price(
+        0.20,
+        "million",
+        "dynamodb",
+        "whether a pipe's reads are billed; Lambda's are not. The shards",
+    ),
+    "table storage": Price(0.25, "GB-month", "dynamodb"),
+    "recovery": Price(0.20, "GB-month", "dynamodb"),
+    "health check": Price(
+        0.50, "check", "route53", "that a check of an alarm costs what one of AWS's endpoints does"
+    ),
+    "key": Price(1.00, "key", "kms"),
+    "secret": Price(0.40, "secret", "secrets-manager", "the price"),
+    "transfer": Price(0.02, "GB", "ec2"),
+}
+_SCALES: Final = {"million": 1e6, "GB": 1e9, "GB-month": 1e9}
+
+# A ride that is booked, accepted, started and completed over the API, and paid, as
+# tests/functions/test_ride_costs.py measures it. Dispatch finds a car with one query.
+REQUESTS: Final = 4
+ROUTES: Final = 2
+EVENTS: Final = (
+    *("CarRideCreated", "CarRideAccepted", "CarAssigned", "PaymentAuthorized"),
+    *("CarRideStarted", "CarRideCompleted", "CarReleased", "PaymentCaptured"),
+)
+EVENT_BYTES: Final = 1180  # as rules, archive and log have it
+LINE_BYTES: Final = 600  # of a delivery's log line, with its metric
+METRIC_BYTES: Final = 185  # of the metric alone, which is all that is logged above level INFO
+READ_UNITS: Final = 9.5
+ROUND_TRIPS: Final = {"CarRideApi": 7, "RideHistory": 8, "Dispatch": 9, "Payment": 6}
+"""Requests of each function to DynamoDB."""
+TABLES: Final = {
+    "IdempotencyTable": (36, 4100, 3900), "OutboxTable": (16, 0, 5850), "BookingTable": (14, 200, 0),
+    "AssignmentTable": (6, 350, 0), "PaymentTable": (6, 350, 0), "CarTable": (6, 0, 0),
+}  # fmt: skip
+"""By table: write units, with those of its indexes; bytes of items that stay, and of those that
+expire."""
+# After these Retentions.
+EXPIRES: Final = {"IdempotencyTable": "WindowDays", "OutboxTable": "OutboxDays"}
+# Of a ride's payment at the simulated gateway: invocations, write units.
+GATEWAY_CALLS, GATEWAY_UNITS = 3, 8
+OUTCOMES: Final = ("New", "Duplicate", "Retried")
+"""The metrics of each consumer and the API in a month without failures."""
+ROUTE_METRICS: Final = 6  # API Gateway, http-api-metrics.html
+PLATFORM_BYTES: Final = 400  # of Lambda's lines START, END and REPORT
+ACCESS_BYTES: Final = 350  # of a line in the API's access log
+SCALING_ALARMS: Final = 4  # of each scalable target
+POLLS: Final = 5 * SECONDS / 20  # of an idle queue: five pollers that wait for 20 seconds
+# Four shards, which an on-demand table begins with, four times a second.
+STREAM_READS: Final = 4 * 4 * SECONDS
+SAMPLED: Final = 0.05  # after the first request of a second
+MILLISECONDS: Final = 20  # assumed for an invocation; only an account shows it
+
+
+class Use(NamedTuple):
+    """A line of a bill: the quantity of something, in requests, bytes, hours and the like, and its key in `PRICES`."""
+
+    what: str
+    price: str
+    quantity: float
+
+    @property
+    def units(self) -> float:
+        """The quantity in the price's unit."""
+        return self.quantity / _SCALES.get(PRICES[self.price].unit, 1)
+
+    @property
+    def dollars(self) -> float:
+        """The amount."""
+        return self.units * PRICES[self.price].dollars
+
+
+def bill(rides: float, *, regions: int = 1, **chosen: str) -> tuple[list[Use], list[Use]]:
+    """Return what a month costs while nothing happens, and what rides cost on top of it.
+
+    Args:
+        rides: number of rides in the month.
+        regions: 1, or 2 for a primary and a secondary.
+        **chosen: parameters of the template. By default there is a real payment gateway, because
+            the rides are paid.
+
+    Raises:
+        ValueError: the template has no such parameter, or does not allow the value.
+    """
+    check(chosen)
+    given = {"PaymentGatewayUrl": "https://gateway.example"} | chosen
+    stacks = [
+        stack(**given | ROLES[role])
+        for role in (["standalone"], ["primary", "secondary"])[regions - 1]
+    ]
+    return summed(*map(idle, stacks)), summed(*(load(each, rides) for each in stacks))
+
+
+def check(chosen: Mapping[str, str]) -> None:
+    """Raise ValueError if the template has no such parameter, or does not allow the value."""
+    declared = source()["Parameters"]
+    for name, value in chosen.items():
+        if name not in declared:
+            raise ValueError(f"there is no parameter {name}: docs/parameters.md lists them")
+        if value not in (
+            allowed := [str(each) for each in declared[name].get("AllowedValues", [value])]
+        ):
+            raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value}")
+
+
+def summed(*uses: Iterable[Use]) -> list[Use]:
+    """Return one line for all lines of a name, without those of nothing."""
+    sums = defaultdict[tuple[str, str], float](float)
+    for what, price, quantity in chain(*uses):
+        sums[what, price] += quantity
+    return [Use(*names, quantity) for names, quantity in sums.items() if quantity]
+
+
+# ── While nothing happens ─────────────────────────────────────────────────────────────────────────
+
+
+def idle(deployed: Stack) -> Iterator[Use]:
+    """Yield what a stack costs while nothing happens."""
+
+    def number(kind: str) -> int:
+        return len(deployed.of_type(f"AWS::{kind}"))
+
+    for alarm in map(json.dumps, deployed.of_type("AWS::CloudWatch::Alarm").values()):
+        if "SELECT" in alarm:
+            yield Use(
+                "alarms on queries: metrics",
+                "query alarm",
+                number("Events::Rule") if "RuleName" in alarm else 1,
+            )
+        else:
+            yield Use("alarms: metrics", "alarm", alarm.count('"MetricStat"') or 1)
+    yield Use("composite alarms", "composite alarm", number("CloudWatch::CompositeAlarm"))
+    yield Use("dashboard", "dashboard", number("CloudWatch::Dashboard"))
+    yield Use("health check of the endpoint", "health check", number("Route53::HealthCheck"))
+    yield Use("customer managed key", "key", bool(deployed.parameters["KmsKeyArn"]))
+    yield Use(
+        "secret of the gateway", "secret", bool(deployed.parameters["PaymentGatewaySecretArn"])
+    )
+    yield Use("SQS: Lambda's polls", "queue request", POLLS * number("Lambda::EventSourceMapping"))
+    yield Use(
+        "DynamoDB: the pipe's reads of the stream",
+        "stream read",
+        STREAM_READS * number("Pipes::Pipe"),
+    )
+    for table in deployed.of_type("AWS::DynamoDB::GlobalTable").values():
+        if "WriteProvisionedThroughputSettings" in table:
+            targets = (1 + len(table.get("GlobalSecondaryIndexes", []))) * len(table["Replicas"])
+            yield Use("alarms of auto scaling: metrics", "alarm", 2 * targets * SCALING_ALARMS)
+            for kind in ("write", "read"):
+                least = targets * int(deployed.parameters["MinCapacity"]) * HOURS
+                yield Use(f"DynamoDB: {kind} capacity, the least", f"{kind} capacity", least)
+    for schedule in deployed.of_type("AWS::Scheduler::Schedule").values():
+        every, target = (
+            re.findall(r"\d+", schedule["ScheduleExpression"]),
+            named(schedule["Target"]["Arn"]),
+        )
+        runs = SECONDS / 60 / int(*every) if schedule["State"] == "ENABLED" else 0
+        yield Use("Scheduler: runs", "scheduled run", runs)
+        if target in deployed.of_type("AWS::Lambda::Function"):
+            yield from _invoked(deployed, target, runs)
+            yield Use("custom metrics of the reconciler", "custom metric", 2 if runs else 0)
+        else:
+            yield Use("EventBridge: heartbeats", "event", runs)
+            yield from _logged(deployed, runs * EVENT_BYTES)
+
+
+# ── Rides ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def load(deployed: Stack, rides: float) -> Iterator[Use]:
+    """Yield what rides cost on top of an idle stack. A secondary only gets copies of the events."""
+    if not rides:
+        return
+    copied = deployed.parameters["Role"] == "secondary"
+    targets, events = taken(deployed, copied=copied), rides * len(EVENTS)
+
+    def to(kind: str) -> float:
+        return rides * sum(targets[name] for name in deployed.of_type(f"AWS::{kind}"))
+
+    yield Use("EventBridge: " + ("copied events" if copied else "events"), "event", events)
+    for archive in deployed.of_type("AWS::Events::Archive").values():
+        yield Use("EventBridge: archived events", "archived event", events * EVENT_BYTES)
+        months = archive["RetentionDays"] * MONTHS
+        yield Use(
+            "EventBridge: storage of the archive", "archive storage", events * EVENT_BYTES * months
+        )
+    yield from _logged(deployed, to("Logs::LogGroup") * EVENT_BYTES)
+    yield Use("SNS: publishes to partners", "publish", to("SNS::Topic"))
+    yield Use("SQS: send, receive and delete, one by one", "queue request", 3 * to("SQS::Queue"))
+    if not copied:
+        yield Use("Pipes: requests, if each carries one event", "pipe request", events)
+        yield from _processed(deployed, rides)
+        yield from _units(deployed, "read", READ_UNITS * rides)
+    for name, table in deployed.of_type("AWS::DynamoDB::GlobalTable").items():
+        replicas = len(table["Replicas"])
+        units, staying, expiring = (each * rides * replicas for each in TABLES.get(name, (0, 0, 0)))
+        yield from _units(deployed, "write", units)
+        yield Use(
+            "transfer to the other region", "transfer", units / replicas * 1024 * (replicas - 1)
+        )
+        if name in EXPIRES:
+            expiring *= (
+                int(
+                    deployed.mappings["Retentions"][deployed.parameters["Retention"]][EXPIRES[name]]
+                )
+                * MONTHS
+            )
+        for kind, stored in (("stay, each month", staying), ("expire", expiring)):
+            yield Use(f"DynamoDB: storage of items that {kind}", "table storage", stored)
+            yield Use(f"DynamoDB: point-in-time recovery of items that {kind}", "recovery", stored)
+
+
+def taken(deployed: Stack, *, copied: bool = False) -> Counter[str]:
+    """Return how many events of a ride the rules deliver to each target. Rules that look at the region take no copy."""
+    events = Counter[str]()
+    for rule in deployed.of_type("AWS::Events::Rule").values():
+        pattern = rule["EventPattern"]
+        if rule.get("State") != "DISABLED" and not (copied and "$or" in pattern):
+            details = pattern.get("detail", {}).get("$or", [pattern.get("detail", {})])
+            # The newer envelope.
+            types = [each.get("type", EVENTS) for each in details if "attributes" not in each]
+            for target in rule["Targets"]:
+                events[named(target["Arn"])] += sum(
+                    event in each for each in types for event in EVENTS
+                )
+    return events
+
+
+def calls(deployed: Stack) -> Counter[str]:
+    """Return how often a ride invokes each function, if a batch has one message."""
+    found = taken(deployed)
+    for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
+        found[named(mapping["FunctionName"])] += found[named(mapping["EventSourceArn"])]
+    for permission in deployed.of_type("AWS::Lambda::Permission").values():
+        if permission["Principal"] == "apigateway.amazonaws.com":
+            found[named(permission["FunctionName"])] += REQUESTS
+    functions = deployed.of_type("AWS::Lambda::Function")
+    return Counter({name: number for name, number in found.items() if number and name in functions})
+
+
+def _processed(deployed: Stack, rides: float) -> Iterator[Use]:
+    """Yield what API, functions and the simulated gateway cost."""
+    for stage in deployed.of_type("AWS::ApiGatewayV2::Stage").values():
+        yield Use("HTTP API: requests", "API request", REQUESTS * rides)
+        detailed = stage["DefaultRouteSettings"]["DetailedMetricsEnabled"]
+        yield Use(
+            "HTTP API: detailed metrics of routes",
+            "custom metric",
+            detailed * ROUTES * ROUTE_METRICS,
+        )
+        yield from _logged(deployed, REQUESTS * rides * ACCESS_BYTES)
+    if "SimulatedGatewayFunction" in deployed.of_type("AWS::Lambda::Function"):
+        yield from _invoked(deployed, "SimulatedGatewayFunction", GATEWAY_CALLS * rides)
+    tables = len(deployed.of_type("AWS::DynamoDB::Table"))
+    yield Use("DynamoDB: write units", "write unit", GATEWAY_UNITS * rides * tables)
+    line = LINE_BYTES if deployed.parameters["LogLevel"] in {"DEBUG", "INFO"} else METRIC_BYTES
+    for name, number in calls(deployed).items():
+        yield from _invoked(deployed, name, number * rides)
+        yield from _logged(deployed, number * rides * line)
+        yield Use("custom metrics, without failures", "custom metric", len(OUTCOMES))
+
+
+def _units(deployed: Stack, kind: str, units: float) -> Iterator[Use]:
+    """Yield what read or write units cost, on demand or by a capacity that follows the load."""
+    if deployed.parameters["TableBilling"] == "on-demand":
+        yield Use(f"DynamoDB: {kind} units", f"{kind} unit", units)
+    else:
+        hours = units / 3600 / (int(deployed.parameters["TargetUtilization"]) / 100)
+        yield Use(f"DynamoDB: {kind} capacity for the load", f"{kind} capacity", hours)
+
+
+def _invoked(deployed: Stack, function: str, number: float) -> Iterator[Use]:
+    """Yield what calls of a function cost, with their traces and Lambda's own log lines."""
+    properties = deployed.of_type("AWS::Lambda::Function")[function]
+    seconds = number * MILLISECONDS / 1000 * properties["MemorySize"] / 1024
+    yield Use("Lambda: requests", "invocation", number)
+    yield Use(f"Lambda: {MILLISECONDS} ms a request", deployed.parameters["Architecture"], seconds)
+    if deployed.parameters["Tracing"] == "Active" and "TracingConfig" in properties:
+        first = min(number, SECONDS)
+        yield Use("X-Ray: traces", "trace", first + SAMPLED * (number - first))
+    yield from _logged(deployed, number * PLATFORM_BYTES)
+
+
+def _logged(deployed: Stack, volume: float) -> Iterator[Use]:
+    """Yield what bytes of log lines cost. All log groups keep them for the same time."""
+    for group in list(deployed.of_type("AWS::Logs::LogGroup").values())[:1]:
+        yield Use("CloudWatch Logs: ingestion", "log ingestion", volume)
+        yield Use(
+            "CloudWatch Logs: storage", "log storage", volume * group["RetentionInDays"] * MONTHS
+        )
+
+
+# ── Showing it ────────────────────────────────────────────────────────────────────────────────────
+
+COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "the defaults": {},
+    "`Architecture=x86_64`": {"Architecture": "x86_64"},
+    "`KmsKeyArn`, without uses of the key": {
+        "KmsKeyArn": "arn:aws:kms:us-east-1:123456789012:key/0a1b"
+    },
+    "`LogLevel=WARN`": {"LogLevel": "WARN"},
+    "`Retention=long`": {"Retention": "long"},
+    "`TableBilling=provisioned`": {"TableBilling": "provisioned"},
+    "`Tracing=PassThrough`": {"Tracing": "PassThrough"},
+    "two regions": {"regions": 2},
+}
+"""What docs/costs.md compares."""
+
+
+def _sum(uses: Sequence[Use]) -> str:
+    return f"{sum(round(use.dollars, 2) for use in uses):,.2f}"
+
+
+def table(head: str, rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown; ``head`` has the names of its columns, with `` | `` between them."""
+    rule = "| --- " * head.count(" | ") + "| --- |"
+    return "\n".join([f"| {head} |", rule, *(f"| {' | '.join(row)} |" for row in rows), ""])
+
+
+def _lines(uses: Sequence[Use]) -> str:
+    rows = [("**sum**", "", "", "", f"**{_sum(uses)}**")]
+    for use in reversed(uses):
+        dollars, unit, _, doubt = PRICES[use.price]
+        count, each = (f"{use.units:,.3f}", f"{dollars:,.10f}")
+        each = each.rstrip("0").rstrip(".") + "*" * bool(doubt)
+        rows.insert(0, (use.what, count.rstrip("0").rstrip("."), unit, each, f"{use.dollars:,.2f}"))
+    return table("what | count | unit | $ each | $ a month", rows)
+
+
+def current(page: str) -> str:
+    """Return docs/costs.md with the current tables."""
+    _, rides = bill(1e6)
+    others = [(name, *map(_sum, bill(1e6, **chosen))) for name, chosen in COMPARED.items()]
+    tables = {
+        "rides": _lines(rides),
+        "choices": table("parameters | $ idle | $ a million rides", others),
+    }
+    return filled(page, "costs", tables)
+
+
+def filled(page: str, kind: str, tables: Mapping[str, str]) -> str:
+    """Return a page with the current tables, each between a comment with its kind and name and one of its end."""
+    parts = re.split(rf"(<!-- (?:{kind}: \w+|end) -->\n)", page)
+    for index, part in enumerate(parts):
+        if part.startswith(f"<!-- {kind}: "):
+            parts[index + 1] = tables[part.split()[2]]
+    return "".join(parts)
+
+
+def parsed(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, str]]:
+    """Return the options of a command line, and the template's parameters that they set."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter of the template",
+    )
+    options = parser.parse_args()
+    chosen = {name: value for name, _, value in (each.partition("=") for each in options.set)}
+    try:
+        check(chosen)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    return options, chosen
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="make costs", description=" ".join(str(__doc__).split()))
+    parser.add_argument("--rides", type=float, default=1e6, help="rides in the month (1000000)")
+    parser.add_argument(
+        "--regions", type=int, choices=[1, 2], default=1, help="2 for a primary and a secondary"
+    )
+    options, chosen = parsed(parser)
+    resting, rides = bill(options.rides, regions=options.regions, **chosen)
+    print(
+        f"While nothing happens:\n\n{_lines(resting)}\n{options.rides:,.0f} rides:\n\n{_lines(rides)}"
+    )
+    print(f"Prices of us-east-1, {LOOKED_UP}. No second source confirmed those marked *:")
+    print(
+        *(
+            f"  {name}: {each.doubt} (aws.amazon.com/{each.page}/pricing)"
+            for name, each in PRICES.items()
+            if each.doubt
+        ),
+        sep="\n",
+    )
+
+
+if __name__ == "__main__":
+    main()
