@@ -60,7 +60,7 @@ class DynamoDBStore:
         table: the table's name or ARN.
         transport: sends the requests. Default: what `dynamodb_transport` makes for the environment.
         clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each
-        pause.
+            pause.
     """
 
     transactional = True

@@ -110,7 +110,7 @@ class ValkeyStore:
         prefix: goes before every key, because servers are often shared.
         checks_eviction: every step calls `check_eviction` until the check has passed once.
         clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each
-        pause.
+            pause.
 
     Raises:
         ConfigurationError: the client has no timeout, retries by itself, or is of another package.
