@@ -11,7 +11,7 @@ from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.ride import Ride
 from carride.settings import from_environment
-from carride_idempotency import Operation, Policy
+from carride_idempotency import Operation
 from carride_idempotency.stores.transport import dynamodb_transport
 from gateway import Call, Charge, GatewayError, Status
 from gateway_client import Access, Bearer, HttpGateway, read_secret, signed
@@ -30,23 +30,6 @@ class Settings(SagaSettings, frozen=True, kw_only=True):
     lease_seconds: float = 30.0
 
 
-def policy(lease_seconds: float) -> Policy:
-    """Return how payment wants its operations protected."""
-    return Policy(
-        # Short, and renewed by heartbeats: the gateway may take minutes, but the lease of a killed
-        # run must have expired when Lambda tries again a minute later. A delivery that comes before
-        # that waits.
-        lease=lease_seconds,
-        busy="wait",
-        # A rerun is safe, although the gateway is outside of the commit: it is asked what it has
-        # done already, and gets the same key again.
-        conflict_reruns=5,
-        # Money may have moved: whoever settles a failure by hand needs the event, also when its
-        # dead letter is gone.
-        keep_event=True,
-    )
-
-
 def make_handler(
     settings: Settings,
     gateway: HttpGateway,
@@ -58,7 +41,8 @@ def make_handler(
     outbox = settings.outbox()
     transport = dynamodb_transport()
     client = DynamoDB(transport)
-    consumer = ride_consumer("payment", settings, policy(settings.lease_seconds), transport)
+    policy = payments.payment_policy(settings.lease_seconds)
+    consumer = ride_consumer("payment", settings, policy, transport)
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:

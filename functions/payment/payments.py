@@ -45,6 +45,7 @@ from carride.facts import (
     PaymentRefunded,
 )
 from carride.ride import Ride
+from carride_idempotency import Policy
 from gateway import Charge, Status
 
 CONSUMED: Final = frozenset(
@@ -54,6 +55,22 @@ CONSUMED: Final = frozenset(
 
 EMITTED: Final = frozenset({PaymentAuthorized, PaymentDeclined, PaymentCaptured, PaymentRefunded})
 """The facts that payment adds; none of them is consumed by it, or it would feed itself."""
+
+
+def payment_policy(lease_seconds: float) -> Policy:
+    """Return how payment's operations are protected, with the lease that the function is set to."""
+    return Policy(
+        # Short, and renewed by heartbeats. The gateway may take minutes, but the lease of a killed
+        # run must have ended when Lambda tries again a minute later. An earlier delivery waits.
+        lease=lease_seconds,
+        busy="wait",
+        # A rerun is safe, although the gateway is outside of the commit: it is asked for what it
+        # has done already, and gets the same key again.
+        conflict_reruns=5,
+        # Money may have moved. Whoever settles a failure by hand needs the event, also when its
+        # dead letter is gone.
+        keep_event=True,
+    )
 
 
 class State(StrEnum):

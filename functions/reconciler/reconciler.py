@@ -25,7 +25,7 @@ from carride_idempotency import (
     open_store,
 )
 from carride_idempotency.stores.transport import ServiceError, dynamodb_transport
-from settlement import Cancellation, Seen, decide
+from settlement import POLICY, Cancellation, Seen, decide
 
 _NEEDED_MS: Final = 15_000  # for one more ride, and the end of the run
 _PAGE: Final = 25
@@ -57,7 +57,7 @@ class Reconciler:
     def __init__(self, settings: Settings) -> None:
         transport = dynamodb_transport()
         store = open_store(f"dynamodb:{settings.idempotency_table}", transport=transport)
-        self.consumer: Consumer[None] = Consumer("reconciler", store)
+        self.consumer: Consumer[None] = Consumer("reconciler", store, policy=POLICY)
         self.limit = timedelta(hours=settings.overdue_hours)
         self._client = DynamoDB(transport)
         self._bookings, self._records = settings.booking_table, settings.idempotency_table

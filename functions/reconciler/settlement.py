@@ -22,6 +22,10 @@ from carride.facts import CarRideCancelled, CarRideOverdue
 from carride.history import TimelineEntry
 from carride.overdue import is_overdue
 from carride.ride import OPEN, Ride, Status
+from carride_idempotency import Policy
+
+POLICY: Final = Policy()
+"""Protects the runs, and in each run the rides: one event settles a ride."""
 
 REASON: Final = "overdue: nothing has happened to the ride for too long"
 

@@ -3,10 +3,16 @@
 It charges as often as it is asked under different keys: its client has to prevent that.
 """
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
+
+from carride_idempotency import Policy
+
+POLICY: Final = Policy(window=86_400, max_attempts=1_000, atomic=True, conflict_reruns=5)
+"""A key is remembered for a day. Two requests for payments of one reference conflict, and the later
+one runs again."""
 
 type Text = Annotated[str, Meta(min_length=1, max_length=256)]
 type Cents = Annotated[int, Meta(gt=0, le=1_000_000_000)]

@@ -6,7 +6,7 @@ so both lookups are consistent reads.
 """
 
 import hashlib
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -15,15 +15,11 @@ from msgspec.structs import replace
 import gateway_rules
 from carride.dynamodb import DynamoDB
 from carride.settings import from_environment
-from carride_idempotency import Consumer, DynamoDBStore, Operation, Policy, Put, marshalling
+from carride_idempotency import Consumer, DynamoDBStore, Operation, Put, marshalling
 from carride_idempotency.http import HttpHandler, HttpProblemError
 from carride_idempotency.http_formats import Request
 from carride_idempotency.stores.transport import Transport, dynamodb_transport
 from gateway_rules import Payment, RefusedError
-
-# A key is remembered for a day. Two requests for payments of one reference conflict, and the later
-# one runs again.
-_POLICY: Final = Policy(window=86_400, max_attempts=1_000, atomic=True, conflict_reruns=5)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -37,7 +33,9 @@ def make_handler(settings: Settings, transport: Transport) -> HttpHandler:
     """Return the Lambda handler; ``transport`` reaches its table."""
     dynamodb, table = DynamoDB(transport), settings.simulated_gateway_table
     store = DynamoDBStore(table, transport=transport)
-    consumer = Consumer("simulated-gateway", store, policy=_POLICY, region=settings.aws_region)
+    consumer = Consumer(
+        "simulated-gateway", store, policy=gateway_rules.POLICY, region=settings.aws_region
+    )
 
     def read(group: str) -> tuple[list[Payment], int]:
         """Return the payments of one reference, and their version."""

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-import payment
+import payments
 from carride.facts import Fact, PaymentDeclined
 from gateway import GatewayAnswerError, GatewayUnavailableError, NoGatewayError
 from gateway_client import HttpGateway
@@ -86,8 +86,8 @@ def test_two_events_that_ask_the_gateway_at_once_charge_once(fact: Fact, price: 
 
 def test_a_killed_run_is_over_before_lambda_tries_again() -> None:
     """The lease is the one that is set, and as deployed it ends within the minute until Lambda's first retry."""
-    assert payment.policy(3.0).lease == 3.0
-    deployed = payment.policy(30.0)
+    assert payments.payment_policy(3.0).lease == 3.0
+    deployed = payments.payment_policy(30.0)
     assert deployed.lease + deployed.clock_skew < 60
 
 

@@ -16,12 +16,12 @@ CONSUMERS: Final = {name: each["Name"] for name, each in source()["Mappings"]["S
 
 
 def policy(consumer: str, setting: str) -> Any:
-    """Return a setting of the policy in a consumer's handler, or the policy's default."""
-    module = CONSUMERS[consumer].replace("-", "_")
-    tree = ast.parse((ROOT / "functions" / module / f"{module}.py").read_text(encoding="utf-8"))
+    """Return a setting of the policy in a consumer's function, or the policy's default."""
+    folder = ROOT / "functions" / CONSUMERS[consumer].replace("-", "_")
     calls = [
         each
-        for each in ast.walk(tree)
+        for module in folder.glob("*.py")
+        for each in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
         if isinstance(each, ast.Call) and ast.unparse(each.func) == "Policy"
     ]
     given = {keyword.arg: keyword.value for call in calls for keyword in call.keywords}
