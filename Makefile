@@ -8,7 +8,6 @@ PYTHON := .venv-dev/bin/python
 export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
 export SAM_CLI_TELEMETRY := 0
 
-UNIT := tests/carride tests/functions tests/idempotency tests/local tests/ops
 ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
 # Ctrl-C ends such a command in order, with status 130, which is no error.
 UNTIL_CTRL_C := trap : INT;
@@ -47,16 +46,16 @@ chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS
 test: test-unit test-proofs test-integration ## Run every test that needs nothing but this checkout
 
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
-	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof and not peer" $(UNIT) $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof and not peer" tests $(ARGS)
 
 test-proofs: $(ENVIRONMENTS) ## Run the explorer, the simulation, the conformance suite and the comparison with Powertools
-	@$(PYTHON) -m pytest -q -n 2 -m proof $(UNIT) $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 -m proof tests $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
 	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m "integration and not peer" tests $(ARGS)
 
 test-peers: $(ENVIRONMENTS) ## Run the tests in containers, in a browser, and on DynamoDB Local and Redis; skip what is missing
-	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m peer tests/containers tests/idempotency tests/pipeline $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m peer tests $(ARGS)
 
 lint: types template ## Check style, format, types and template
 	@$(PYTHON) -m ruff check

@@ -18,24 +18,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["carride_idempotency.testing.plugin"]
 
-TESTS: Final = Path(__file__).parent
-PROOFS: Final = tuple(
-    TESTS / "idempotency" / name
-    for name in (
-        "bench",
-        "differential",
-        "explorer",
-        "simulation",
-        "test_distribution.py",
-        "test_store_conformance.py",
-    )
-)
-PEERS: Final = tuple(
-    TESTS / name for name in ("containers", "idempotency/stores", "pipeline/test_desk.py")
-)
-INTEGRATION: Final = tuple(
-    TESTS / folder for folder in ("engine", "functions/api", "pipeline", "regions", "template")
-)
+TIERS: Final = ("integration", "peer", "proof")
+"""The tiers besides the unit tests. A test file says its own: ``pytestmark = pytest.mark.proof``."""
 
 # Whatever account the shell is logged in to, no test can reach it but those that DYNAMODB_ENDPOINT
 # is meant for.
@@ -79,26 +63,25 @@ botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip the folders of a tier that is not run: importing them takes seconds."""
-    tiers = {"not integration": INTEGRATION, "not proof": PROOFS, "not peer": PEERS}
-    left_out = [folders for tier, folders in tiers.items() if tier in config.option.markexpr]
-    return (
-        any(collection_path.is_relative_to(folder) for folders in left_out for folder in folders)
-        or None
-    )
+    """Skip the files of a tier that ``-m`` leaves out: importing them takes seconds."""
+    chosen = config.option.markexpr
+    if not chosen or not collection_path.name.startswith("test_"):
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    own = re.search(r"^pytestmark = .*?mark\.(\w+)", text, re.MULTILINE | re.DOTALL)
+    if own is not None and f"not {own[1]}" in chosen:
+        return True
+    wanted = [tier for tier in TIERS if re.search(rf"(?<!not )\b{tier}\b", chosen)]
+    if wanted and not any(f"mark.{tier}" in text for tier in wanted):
+        return True
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests by tier, and take the network away from those that need none."""
+    """Take the network away from the tests that need none."""
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in PEERS):
-            item.add_marker(pytest.mark.peer)
-        elif any(item.path.is_relative_to(folder) for folder in INTEGRATION):
-            item.add_marker(pytest.mark.integration)
-        else:
+        if not any(item.get_closest_marker(tier) for tier in ("integration", "peer")):
             item.add_marker(pytest.mark.disable_socket)
-        if any(item.path.is_relative_to(folder) for folder in PROOFS):
-            item.add_marker(pytest.mark.proof)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,8 @@ from local.local_aws import ROOT, LocalAws
 from ops.audit.queues import opened, peek
 from tests.containers.conftest import Invoke
 
+pytestmark = pytest.mark.peer
+
 EVENTS = ROOT / "events"
 CONSUMERS = {"ride_history": "RideHistoryFunction", "payment": "PaymentFunction"}
 

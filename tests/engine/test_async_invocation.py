@@ -16,6 +16,8 @@ from tests.engine.support import (
     until,
 )
 
+pytestmark = pytest.mark.integration
+
 PRINTS: Final = 'print(json.dumps({"id": context.aws_request_id, "event": event}))'
 FAILS: Final = f'{PRINTS}\nraise KeyError("no such ride")'
 NO_ROLE: Final = {

@@ -6,6 +6,8 @@ from local.local_aws import LocalAws
 from tests.engine.conftest import Deploy
 from tests.engine.support import QUEUE, TLS_ONLY, attribute, function, needed, queue_policy
 
+pytestmark = pytest.mark.integration
+
 SENDS_A_BATCH: Final = """
 import boto3
 entries = [{"Id": str(number), "MessageBody": "x"} for number in range(3)]

@@ -7,6 +7,8 @@ from botocore.exceptions import ClientError
 from local.local_aws import LocalAws
 from tests.engine.support import lines, needed
 
+pytestmark = pytest.mark.integration
+
 LINES = {
     "new": json.dumps({"outcome": "New", "status": 200, "ride": {"id": "a b"}}),
     "takeover": json.dumps({"outcome": "Takeover", "status": 503}),

@@ -18,6 +18,8 @@ from tests.engine.support import (
 )
 from tests.engine.test_resources import HOME, table
 
+pytestmark = pytest.mark.integration
+
 PUT = ("events:PutEvents", "Bus")
 SEND = ("sqs:SendMessage", "Dlq")
 

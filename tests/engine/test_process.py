@@ -16,6 +16,8 @@ from local import artifacts
 from local.local_aws import ROOT, EngineError, LocalAws
 from tests.engine.support import PERMISSION, attribute, bus, function, put, rule, template, until
 
+pytestmark = pytest.mark.integration
+
 SLEEPS = {
     "Bus": bus(),
     "Function": function('print("began", flush=True)\ntime.sleep(60)', Timeout=90),

@@ -1,5 +1,7 @@
 from datetime import UTC, datetime
 
+import pytest
+
 from local.local_aws import LocalAws
 from tests.engine.conftest import Deploy
 from tests.engine.support import (
@@ -13,6 +15,8 @@ from tests.engine.support import (
     queue_policy,
     rule,
 )
+
+pytestmark = pytest.mark.integration
 
 LONG_AGO = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

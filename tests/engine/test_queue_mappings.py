@@ -7,6 +7,8 @@ from local.local_aws import LocalAws, Stack
 from tests.engine.conftest import Deploy
 from tests.engine.support import QUEUE, attribute, function, messages, records
 
+pytestmark = pytest.mark.integration
+
 PRINTS: Final = """
 [record] = event["Records"]
 count = int(record["attributes"]["ApproximateReceiveCount"])

@@ -13,6 +13,8 @@ from local.local_aws import LocalAws
 from tests.engine.conftest import Deploy
 from tests.engine.support import QUEUE, function, needed, template
 
+pytestmark = pytest.mark.integration
+
 CASES: Final[dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_name("resources.yaml").read_text(encoding="utf-8")
 )

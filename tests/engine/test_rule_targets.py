@@ -20,6 +20,8 @@ from tests.engine.support import (
     rule,
 )
 
+pytestmark = pytest.mark.integration
+
 PRINTS = 'print(json.dumps(event["detail"]))'
 GROUP_ARN = {"Fn::Sub": "arn:aws:logs:${AWS::Region}:${AWS::AccountId}:log-group:${Group}"}
 LOG_GROUP: Resource = {

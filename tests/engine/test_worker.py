@@ -9,6 +9,8 @@ from local.local_aws import LocalAws, Stack
 from tests.engine.conftest import Deploy
 from tests.engine.support import function, lines, needed, records, template
 
+pytestmark = pytest.mark.integration
+
 
 def call(cloud: LocalAws, stack: Stack, payload: object = None) -> tuple[str | None, Any]:
     """Invoke the stack's function and wait for its answer: the kind of error, if any, and the payload."""

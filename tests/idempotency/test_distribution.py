@@ -12,6 +12,8 @@ from zipfile import ZipFile
 
 import pytest
 
+pytestmark = pytest.mark.proof
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = ROOT / "docs" / "library"
 UV: Final = shutil.which("uv") or str(ROOT / ".venv-uv" / "bin" / "uv")

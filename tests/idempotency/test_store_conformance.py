@@ -1,7 +1,11 @@
 """The conformance suite on the stores that need nothing but this process."""
 
+import pytest
+
 from tests.idempotency.stores.backends import openers, over
 from tests.idempotency.stores.test_conformance import *  # noqa: F403 - the suite itself, run on this module's fixtures
+
+pytestmark = pytest.mark.proof
 
 __all__ = ["backend", "openers", "transactional"]
 

@@ -14,6 +14,8 @@ from ops.cli.app import main
 from ops.finding import Kept
 from tests.pipeline.pipeline import Pipeline
 
+pytestmark = pytest.mark.integration
+
 DISABLED: Final = "cannot tell: CarRideLogRule is DISABLED with 1 targets: events are not logged; cannot tell: Partners"
 CONSUMERS: Final = ("RideHistoryRule", "DispatchRule", "PaymentRule")
 

@@ -21,6 +21,8 @@ from ops.finding import Kept, local_clients
 from ops.stack import OperatorError, StackRef
 from tests.pipeline.pipeline import Pipeline
 
+pytestmark = pytest.mark.peer
+
 CHROMIUM: Final = shutil.which("chromium")
 PICTURE: Final = ROOT / "docs" / "images" / "desk-event.png"
 PATIENCE_MS: Final = 60_000

@@ -2,8 +2,12 @@
 
 import re
 
+import pytest
+
 from local.local_aws import LocalAws
 from tests.pipeline.pipeline import HISTORY, Pipeline
+
+pytestmark = pytest.mark.integration
 
 BROKEN = ["data.passengers", "idempotencyid", "idempotencyid", "type"]
 

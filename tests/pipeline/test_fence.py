@@ -12,6 +12,8 @@ from ops import fence
 from ops.stack import OperatorError, StackRef
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
+pytestmark = pytest.mark.integration
+
 NOW: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RESERVED: Final = 10
 CHANGES: Final = ("put_", "delete_", "update_", "disable_", "enable_", "stop_", "start_")

@@ -10,6 +10,8 @@ import pytest
 from ops import finding
 from ops.finding import Kept, find
 
+pytestmark = pytest.mark.integration
+
 HERE = Kept(
     "kept",
     "eu-west-1",

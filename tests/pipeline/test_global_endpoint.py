@@ -6,7 +6,11 @@ import subprocess
 import sys
 from typing import Any, Final
 
+import pytest
+
 from local.local_aws import ROOT, LocalAws
+
+pytestmark = pytest.mark.integration
 
 PACKAGE: Final = ROOT / ".aws-sam/build/SigV4aLayer/python"
 PUBLISH: Final = """

@@ -3,8 +3,12 @@
 CodeDeploy's resources are recorded on the engine: an alias points to its version at once.
 """
 
+import pytest
+
 from tests.functions.api.client import Api
 from tests.pipeline.pipeline import HISTORY, Pipeline
+
+pytestmark = pytest.mark.integration
 
 
 def test_events_take_effect_once_behind_an_alias(gradual: Pipeline) -> None:

@@ -14,6 +14,8 @@ from local.local_aws import ROOT, LocalAws
 from ops.audit import Evidence, judge, read
 from tests.pipeline.pipeline import Pipeline
 
+pytestmark = pytest.mark.integration
+
 type Ask = Callable[..., Any]
 
 

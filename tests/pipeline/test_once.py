@@ -4,6 +4,8 @@ import pytest
 
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
+pytestmark = pytest.mark.integration
+
 
 def test_copies_are_absorbed(pipeline: Pipeline) -> None:
     """Copies, disorder and the older envelope change what is delivered, and nothing of what takes effect.

@@ -11,6 +11,8 @@ from tests.carride.rides import Life
 from tests.carride.rides import event as event_of
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
+pytestmark = pytest.mark.integration
+
 DLQ = "RideHistoryDlq"
 RULE_DLQ = "RideHistoryRuleDlq"
 

@@ -28,6 +28,8 @@ from ops.simulation import simulate
 from ops.stack import StackRef
 from tests.pipeline.pipeline import Pipeline
 
+pytestmark = pytest.mark.integration
+
 FAULTS: Final = {
     "duplicates": 0.2,
     "malformed": 8,

@@ -7,6 +7,8 @@ from ops.verify import Deployment, Result, Verdict, to_json, to_markdown, verify
 from ops.verify.checks import CHECKS
 from tests.pipeline.pipeline import Pipeline
 
+pytestmark = pytest.mark.integration
+
 
 def verified(
     pipeline: Pipeline, *, drills: bool = False, rides: int = 3, wait: float = 60

@@ -6,9 +6,13 @@ import platform
 import subprocess
 import sys
 
+import pytest
+
 from local.local_aws import ROOT, LocalAws
 from ops.regions import configured
 from ops.stack import StackRef
+
+pytestmark = pytest.mark.integration
 
 MACHINE = "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64"
 TABLES = 6

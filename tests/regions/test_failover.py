@@ -21,6 +21,8 @@ from ops.failover import Failover, Patience
 from ops.stack import OperatorError, StackRef
 from tests.regions.pair import AWAY, HOME, NAME, Regions, unreachable
 
+pytestmark = pytest.mark.integration
+
 AT_ONCE: Final = Patience(timedelta(), timedelta(), timedelta(minutes=1))
 """The engine archives at once, and the tests wait for its last invocation."""
 RIDES: Final = 9

@@ -11,6 +11,8 @@ from ops.promotion import TABLE, promotion, with_tables
 from ops.stack import OperatorError, StackRef
 from tests.regions.pair import AWAY, HOME, NAME, Regions, unreachable
 
+pytestmark = pytest.mark.integration
+
 ALONE: Final = {
     "Role": "standalone",
     "PeerRegion": "",

@@ -15,6 +15,8 @@ from tools.capacity import (
 )
 from tools.transformed import stack
 
+pytestmark = pytest.mark.integration
+
 
 def test_quotas_are_the_first_bound_of_a_grown_stack() -> None:
     """With the quotas of a new account, 600 rides a second fit once the tables have grown; with raised ones, 10,000."""

@@ -9,6 +9,8 @@ from tests.template.stack import every_choice
 from tools.costs import bill, idle, load, summed
 from tools.transformed import ROLES, Stack, stack
 
+pytestmark = pytest.mark.integration
+
 STACK: Final = stack(PaymentGatewayUrl="https://gateway.example")
 RIDES: Final = 1e6
 FREE: Final = {

@@ -14,6 +14,8 @@ from infrastructure.rules import house_rules
 from tests.template.stack import options
 from tools.transformed import Stack, named, stack
 
+pytestmark = pytest.mark.integration
+
 RELEASE: Final = "0123456789"
 STRATEGIES: Final = [name for name in options()["DeploymentStrategy"] if name != "AllAtOnce"]
 DIRECT: Final = {

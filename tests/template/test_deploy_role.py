@@ -13,6 +13,8 @@ from samtranslator.yaml_helper import yaml_parse
 from tests.template.stack import every_choice
 from tools.transformed import ROOT, stack
 
+pytestmark = pytest.mark.integration
+
 _SCHEMAS: Final = Path(cfnlint.__file__).parent / "data" / "schemas"
 _OTHERS: Final = (
     # Permissions that IAM does not know: the tags of an API are posted.

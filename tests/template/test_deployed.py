@@ -12,6 +12,8 @@ from infrastructure.rules.house_rules import listed
 from tests.template.stack import every_choice, options
 from tools.transformed import ROLES, Properties, Stack, named, source, stack
 
+pytestmark = pytest.mark.integration
+
 OF_AWS: Final = {"CarRideBusDlq"}
 """Queues that a key of AWS always encrypts; the template gives the reason."""
 ENCRYPTED: Final = {

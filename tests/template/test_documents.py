@@ -17,6 +17,8 @@ from botocore import xform_name
 from ops.cli.app import command_line
 from tools.transformed import ROOT, source
 
+pytestmark = pytest.mark.integration
+
 SCRIPTS: Final = [ROOT / "Makefile", ROOT / ".ci" / "run"]
 RUNBOOKS: Final = ROOT / "docs" / "runbooks"
 TEMPLATE: Final = source()

@@ -4,8 +4,12 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
+import pytest
+
 from tests.template.graph import Edge, Grant, edges, grants
 from tools.transformed import Stack, named, source
+
+pytestmark = pytest.mark.integration
 
 STREAM: Final = ("DescribeStream", "GetRecords", "GetShardIterator", "ListStreams")
 POLL: Final = ("DeleteMessage", "GetQueueAttributes", "ReceiveMessage")

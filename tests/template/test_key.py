@@ -4,10 +4,13 @@ import json
 from fnmatch import fnmatchcase
 from typing import Final
 
+import pytest
 from samtranslator.yaml_helper import yaml_parse
 
 from infrastructure.rules.house_rules import LOG_GROUP, listed
 from tools.transformed import ROOT, source
+
+pytestmark = pytest.mark.integration
 
 KEY: Final = yaml_parse((ROOT / "infrastructure" / "key.yaml").read_text(encoding="utf-8"))[
     "Resources"

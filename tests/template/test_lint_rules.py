@@ -12,6 +12,8 @@ from infrastructure.rules.house_rules import TABLE, House, named
 from tests.template.test_observability import unwatched
 from tools.transformed import source
 
+pytestmark = pytest.mark.integration
+
 RULES: Final[dict[str, Any]] = {
     str(vars(rule)["id"]): rule
     for rule in vars(house_rules).values()

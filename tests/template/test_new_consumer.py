@@ -15,6 +15,8 @@ from tests.template.stack import CHOICES
 from tools.new_consumer import NewConsumerError, make
 from tools.transformed import ROOT, source
 
+pytestmark = pytest.mark.integration
+
 NAME: Final = "loyalty_points"
 BIN: Final = Path(sys.executable).parent
 LINES: Final = 75

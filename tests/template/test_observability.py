@@ -8,8 +8,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+import pytest
+
 from carride_idempotency import observation
 from tools.transformed import ROOT, Stack, source, stack
+
+pytestmark = pytest.mark.integration
 
 NAMESPACE: Final = {"Fn::Sub": "CarRide/${AWS::StackName}"}
 PAGE: Final = re.compile(r"docs/runbooks/[\w-]+\.md")

@@ -11,6 +11,8 @@ from ops.replay import PLAN_PREFIX
 from tests.template.graph import grants
 from tools.transformed import NO_VALUE, ROLES, Stack, holds, named, source, stack
 
+pytestmark = pytest.mark.integration
+
 HERE: Final = "eu-west-1"
 THERE: Final = "us-east-1"
 STANDALONE, PRIMARY, SECONDARY = (stack(**parameters) for parameters in ROLES.values())

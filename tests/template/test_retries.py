@@ -10,6 +10,8 @@ from carride.publisher import Publisher
 from carride_idempotency import Policy
 from tools.transformed import ROOT, named, source
 
+pytestmark = pytest.mark.integration
+
 RESOURCES: Final = source()["Resources"]
 CONSUMERS: Final = {name: each["Name"] for name, each in source()["Mappings"]["Services"].items()}
 """The service name of each consumer, by the prefix of its resources."""

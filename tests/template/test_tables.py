@@ -9,6 +9,8 @@ from carride.outbox import KEPT
 from carride_idempotency.policy import DAY, Policy
 from tools.transformed import Stack, source
 
+pytestmark = pytest.mark.integration
+
 PRESETS: Final = source()["Mappings"]["Retentions"]
 ROADS_BACK: Final = DAY + DAY // 4 + 14 * DAY
 """EventBridge's retries, Lambda's and a dead-letter queue, one after the other, in seconds."""

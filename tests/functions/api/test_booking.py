@@ -2,8 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from local.local_aws import LocalAws
 from tests.functions.api.client import BOOKING, Answer, Api
+
+pytestmark = pytest.mark.integration
 
 
 def test_ten_equal_requests_at_once_book_one_ride(cloud: LocalAws, name: str) -> None:

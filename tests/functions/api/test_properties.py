@@ -11,6 +11,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance, unsuppor
 from local.local_aws import ROOT, LocalAws
 from tests.functions.api.client import Api
 
+pytestmark = pytest.mark.integration
+
 schema: Final = schemathesis.openapi.from_path(ROOT / "docs" / "openapi.json")
 
 

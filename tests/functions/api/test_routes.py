@@ -7,6 +7,8 @@ import pytest
 from api import openapi
 from tools.transformed import Stack, stack
 
+pytestmark = pytest.mark.integration
+
 TOKENS: Final = {
     "ApiAuthorization": "jwt",
     "JwtIssuer": "https://issuer.example",

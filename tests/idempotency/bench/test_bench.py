@@ -6,6 +6,8 @@ from tests.idempotency.bench import measures
 from tests.idempotency.bench.__main__ import table
 from tests.idempotency.bench.measures import Row
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.enable_socket  # the whole processes speak to servers on this machine
 def test_every_side_can_be_measured() -> None:

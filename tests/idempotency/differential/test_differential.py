@@ -11,6 +11,8 @@ from tests.idempotency.differential.adversities import ADVERSITIES, Adversity, f
 from tests.idempotency.differential.sides import Here, Powertools, Work, get_then_put
 from tests.idempotency.differential.world import World, inside
 
+pytestmark = pytest.mark.proof
+
 PAGE: Final = Path(__file__).parents[3] / "docs/durable-functions.md"
 
 each_adversity = pytest.mark.parametrize(

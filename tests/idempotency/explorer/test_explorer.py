@@ -12,6 +12,8 @@ from tests.idempotency.explorer.__main__ import main
 from tests.idempotency.explorer.scenarios import SCENARIOS, machine
 from tests.idempotency.explorer.world import Scenario, explore
 
+pytestmark = pytest.mark.proof
+
 SMALL: Final[Mapping[str, Scenario]] = {
     "claims": replace(SCENARIOS["claims"], tries=1, times_ms=(0, 7_500)),
     "heartbeats": replace(SCENARIOS["heartbeats"], beats=1, times_ms=(0, 4_000, 8_000)),

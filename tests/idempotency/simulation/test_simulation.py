@@ -10,6 +10,8 @@ from tests.idempotency.simulation.__main__ import main
 from tests.idempotency.simulation.plan import WORLDS, draw
 from tests.idempotency.simulation.run import run
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_promises_hold_under_any_faults(world: str) -> None:

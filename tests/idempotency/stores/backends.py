@@ -274,8 +274,8 @@ def openers() -> Iterator[Callable[[str], Opener]]:
         yield cache(lambda name: running.enter_context(STORES[name]()))
 
 
-def over(*stores: str) -> Any:
-    """Make a fixture that opens each of these stores in turn, empty."""
+def over(*stores: Any) -> Any:
+    """Make a fixture that opens each of these stores, by name or as a param with marks, in turn, empty."""
 
     @pytest.fixture(params=stores)
     def opened(

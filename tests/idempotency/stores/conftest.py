@@ -3,11 +3,20 @@
 import os
 from typing import Final
 
+import pytest
+
 from tests.idempotency.stores.backends import openers, over
 
 __all__ = ["backend", "openers", "transactional"]
 
 NAMED: Final = ["named_dynamodb"] if "DYNAMODB_ENDPOINT" in os.environ else []
+DYNAMODB: Final = [
+    "engine_dynamodb",
+    *(
+        pytest.param(name, marks=pytest.mark.peer)
+        for name in ("local_dynamodb", "lean_dynamodb", *NAMED)
+    ),
+]
 
-backend = over("engine_dynamodb", "local_dynamodb", "lean_dynamodb", *NAMED, "real_valkey")
-transactional = over("engine_dynamodb", "local_dynamodb", "lean_dynamodb", *NAMED)
+backend = over(*DYNAMODB, pytest.param("real_valkey", marks=pytest.mark.peer))
+transactional = over(*DYNAMODB)

@@ -14,6 +14,8 @@ from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTIN
 from carride_idempotency.stores import may_compare_and_swap, may_put_if_absent, may_update_if_owner
 from tests.idempotency.stores.backends import FIRST_CHARGE, Backend
 
+pytestmark = pytest.mark.integration  # conftest.py adds mark.peer where a store needs a server
+
 KEY: Final = "history#order_01"
 RIDE: Final = "order_01"
 WINDOW_S: Final = 30 * 86_400

@@ -57,11 +57,14 @@ FUNCTION: Final = {
 DEADLINE_S: Final = 10
 TIMEOUTS: Final = {"connect_timeout_s": 1.0, "read_timeout_s": 0.4}
 
-# Kept connections live as long as their transport, which nothing closes: a function is frozen, not
-# ended.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
-)
+pytestmark = [
+    pytest.mark.integration,
+    # Kept connections live as long as their transport, which nothing closes: a function is frozen,
+    # not ended.
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+    ),
+]
 
 type Answer = bytes | Callable[[BaseHTTPRequestHandler], object]
 """What is sent, or what happens before the connection is closed."""

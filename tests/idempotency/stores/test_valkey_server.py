@@ -15,6 +15,8 @@ from local import valkey_server
 from tests.idempotency.stores.backends import certify, free_port, running_valkey
 from tests.idempotency.stores.test_conformance import claim, completed
 
+pytestmark = pytest.mark.peer
+
 KEY: Final = claim().key
 USER: Final = "worker:p%40ss%2Fw%3Ard@"
 TOO_LITTLE: Final = 1_000_000

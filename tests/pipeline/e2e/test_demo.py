@@ -14,6 +14,8 @@ from local.demo import LEDGER
 from local.local_aws import ROOT
 from ops.finding import Kept
 
+pytestmark = pytest.mark.integration
+
 DEMO = [str(ROOT / ".venv-dev" / "bin" / "python"), "-m", "local.demo"]
 SECONDS = 180
 

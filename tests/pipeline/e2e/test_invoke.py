@@ -7,6 +7,8 @@ import pytest
 
 from local.local_aws import ROOT
 
+pytestmark = pytest.mark.integration
+
 SECONDS = 120
 
 

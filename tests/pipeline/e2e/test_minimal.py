@@ -15,6 +15,8 @@ from samtranslator.yaml_helper import yaml_parse
 from local.local_aws import ROOT, engine_client
 from tests.engine.support import until
 
+pytestmark = pytest.mark.integration
+
 TEMPLATE: Final = ROOT / "examples" / "minimal" / "template.yaml"
 MOST_LINES: Final = 300
 SECONDS: Final = 60.0

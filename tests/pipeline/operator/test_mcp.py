@@ -5,11 +5,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import pytest
 from mcp import Client, StdioServerParameters
 
 from ops.cli.app import command_line
 from ops.mcp_server import tools as offered
 from tests.pipeline.operator.conftest import NAME, Operator
+
+pytestmark = pytest.mark.integration
 
 
 def asked(operator: Operator, *options: str, ask: Callable[[Client], Awaitable[Any]]) -> Any:

@@ -19,6 +19,8 @@ from ops.verbs import VERBS
 from tests.pipeline.operator.aws_cli import serving
 from tests.pipeline.operator.conftest import Operator
 
+pytestmark = pytest.mark.integration
+
 RUNBOOKS: Final = ROOT / "docs" / "runbooks"
 ELSEWHERE: Final = {
     "kms ": "the local stack has no key of its own",

@@ -15,6 +15,8 @@ from ops import replay
 from ops.audit import reading
 from ops.stack import StackRef
 
+pytestmark = pytest.mark.integration
+
 
 def test_nothing_is_lost_or_doubled_in_the_worst_mix(cloud: LocalAws) -> None:
     """Copies, disorder, crashes, poison and a bad gateway: every ride ends well, and a replay changes nothing."""

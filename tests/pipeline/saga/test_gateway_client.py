@@ -21,6 +21,8 @@ from gateway import (
 from gateway_client import Bearer, HttpGateway
 from local.simulated_gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
 
+pytestmark = pytest.mark.integration
+
 READ_TIMEOUT_S = 0.25
 
 

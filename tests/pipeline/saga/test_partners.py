@@ -3,9 +3,13 @@
 import json
 from typing import Any
 
+import pytest
+
 from local.partner import subscribe
 from tests.carride.rides import event as event_of
 from tests.pipeline.saga.town import Town
+
+pytestmark = pytest.mark.integration
 
 
 def messages(town: Town, url: str) -> list[dict[str, Any]]:

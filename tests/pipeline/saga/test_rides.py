@@ -2,8 +2,12 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from tests.carride.rides import event as event_of
 from tests.pipeline.saga.town import Town
+
+pytestmark = pytest.mark.integration
 
 
 def test_rides_that_stand_still_are_settled(town: Town) -> None:

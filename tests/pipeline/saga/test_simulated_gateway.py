@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import urllib3
 
 from carride_idempotency import marshalling
@@ -9,6 +10,8 @@ from local.local_aws import LocalAws
 from tests.carride.rides import Life
 from tests.carride.rides import event as event_of
 from tests.pipeline.pipeline import Pipeline
+
+pytestmark = pytest.mark.integration
 
 
 def test_a_development_stack_takes_payments(cloud: LocalAws) -> None:

@@ -18,6 +18,8 @@ from tests.pipeline.saga.town import Town
 from tests.template.test_graph import POLL, STREAM
 from tools.transformed import stack
 
+pytestmark = pytest.mark.integration
+
 NOT_ASKED_FOR: Final = {
     *("logs:CreateLogStream", "logs:PutLogEvents"),  # the engine writes a function's log itself
     *("xray:PutTraceSegments", "xray:PutTelemetryRecords"),  # the engine has no X-Ray

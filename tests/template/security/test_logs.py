@@ -4,8 +4,12 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+import pytest
+
 from tests.pipeline.saga.town import Town
 from tools.transformed import source, stack
+
+pytestmark = pytest.mark.integration
 
 PERSONAL: Final = re.compile(r"customer_(?!id\b)\w+|sector_\d+|\b\d{13,16}\b")
 """Customers and places as all samples and simulations name them, and numbers as long as a
