@@ -26,8 +26,7 @@ import yaml
 from engine.process import environment
 from local.artifacts import PARAMETERS, built
 from local.local_aws import ROOT, EngineError
-from ops.finding import Kept
-from ops.stack import StackRef
+from ops.stack import Kept, StackRef
 
 _DESKTOP: Final = "host.docker.internal"
 _GATEWAYS: Final = (

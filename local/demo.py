@@ -26,9 +26,9 @@ from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Report, audit, gateway_payments
 from ops.desk import PORT, open_browser, serving
-from ops.finding import KEPT, Kept, keep, kept, local_clients
+from ops.finding import KEPT, keep, kept, local_clients
 from ops.simulation import simulate
-from ops.stack import StackRef
+from ops.stack import Kept, StackRef
 
 LEDGER: Final = ROOT / ".demo" / "ledger.json"
 DECLINED: Final = 0.05

@@ -17,8 +17,8 @@ from local.containers import in_containers
 from local.local_aws import ROOT, EngineError, LocalAws, engine_client
 from local.simulated_gateway import Books, GatewayServer
 from ops.audit.queues import opened, peek
-from ops.finding import Kept, kept
-from ops.stack import StackRef
+from ops.finding import kept
+from ops.stack import Kept, StackRef
 
 _FUNCTION: Final = re.compile(r"^  (\w+):\n    Type: AWS::Serverless::Function$", re.MULTILINE)
 

@@ -4,34 +4,19 @@ import json
 import os
 import socket
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import boto3
 
 from ops.regions import ROOT, configured
-from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
+from ops.stack import ClientFactory, Kept, OperatorError, StackRef, aws_clients
 
 KEPT: Final = Path(os.environ.get("CARRIDE_KEPT", ROOT / ".demo" / "stack.json"))
 """The file that says where the local stack runs. Set ``CARRIDE_KEPT`` for a second one beside
 it."""
 _ANSWER_SECONDS: Final = 1.0
-
-
-class Kept(NamedTuple):
-    """A local stack that is running."""
-
-    name: str
-    region: str
-    endpoint: str
-    """URL of the local engine."""
-    gateway: str
-    """URL of the simulated payment gateway."""
-    desk: str
-    """URL of the page."""
-    pid: int
-    """Process that runs them."""
 
 
 def keep(stack: Kept) -> None:

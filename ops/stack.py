@@ -3,14 +3,11 @@
 import json
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
-
-if TYPE_CHECKING:
-    from ops.finding import Kept
 
 type ClientFactory = Callable[[str, str], Any]
 """Returns a boto3 client for ``(service, region)``."""
@@ -46,11 +43,26 @@ def reason(error: Exception) -> str:
     return str(error)
 
 
+class Kept(NamedTuple):
+    """A local stack that is running, as `make demo ARGS=--keep` leaves one."""
+
+    name: str
+    region: str
+    endpoint: str
+    """URL of the local engine."""
+    gateway: str
+    """URL of the simulated payment gateway."""
+    desk: str
+    """URL of the page."""
+    pid: int
+    """Process that runs them."""
+
+
 class StackRef:
     """A stack in one region. ``local`` describes the local engine that it runs on; it is None on AWS."""
 
     def __init__(
-        self, name: str, region: str, clients: ClientFactory, local: "Kept | None" = None
+        self, name: str, region: str, clients: ClientFactory, local: Kept | None = None
     ) -> None:
         self.name = name
         self.region = region

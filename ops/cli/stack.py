@@ -20,6 +20,7 @@ from carride.simulation import Simulation, Spec
 from ops import fleet as cars
 from ops import simulation, verify
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
+from ops.cli.line import command_line
 from ops.cli.show import show
 from ops.desk import PORT, open_browser, serving
 from ops.finding import is_quiet
@@ -257,7 +258,6 @@ def mcp(session: Session, *, allow_changes: bool = False) -> None:
         allow_changes: Offer the commands that change something too; each does it only when it is
             called with yes.
     """
-    from ops.cli.app import command_line  # noqa: PLC0415 - it imports this module
     from ops.mcp_server import serve  # noqa: PLC0415 - it takes long to import
 
     serve(command_line(), allow_changes=allow_changes, options=session.options)

@@ -23,10 +23,8 @@ from starlette.responses import (
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from carride_idempotency.record import Record
 from ops.desk import views
 from ops.desk.feed import Feed
-from ops.desk.jobs import Jobs
 from ops.desk.pictures import LOOKS, look
 from ops.stack import FAILURES, reason
 
@@ -45,12 +43,11 @@ _HEADERS: Final = {
 }
 
 
-class Desk:
+class Desk(views.Seen):
     """The pages over a feed, served under a host's name and port."""
 
     def __init__(self, feed: Feed, host: str) -> None:
-        self.feed, self.jobs = feed, Jobs(feed.stack)
-        self.records, self.items = views.Watched[Record](), views.Watched[Mapping[str, Any]]()
+        super().__init__(feed)
         self._said: tuple[float, str | None] = (0.0, None)
         self._hosts = {host, host.replace("127.0.0.1", "localhost")}
         loader = FileSystemLoader(_HERE / "templates")

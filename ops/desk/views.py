@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.requests import Request
 
@@ -35,10 +35,8 @@ from ops.desk.index import (
     Fact,
     Filter,
 )
+from ops.desk.jobs import Jobs
 from ops.desk.pictures import WIDTH, axis, look, stacked
-
-if TYPE_CHECKING:
-    from ops.desk.app import Desk
 
 _BEHIND: Final = {
     "duplicates_absorbed": "duplicate",
@@ -84,9 +82,19 @@ class Watched[T](dict[str, list[T]]):
         return versions
 
 
+class Seen:
+    """What the views read: the feed, the jobs, and the records and items that the desk has watched."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self.jobs = Jobs(feed.stack)
+        self.records = Watched[Record]()
+        self.items = Watched[Mapping[str, Any]]()
+
+
 # ── Pages: each function returns the variables of a template ──────────────────────────────────────
 
-type View = Callable[["Desk", Request], Mapping[str, Any]]
+type View = Callable[[Seen, Request], Mapping[str, Any]]
 
 
 PAGES: Final[list[tuple[str, str, View]]] = []
@@ -111,7 +119,7 @@ def _page(
 
 
 @_page("/", "flow.html", "Flow")
-def _flow(desk: "Desk", _request: Request) -> dict[str, Any]:
+def _flow(desk: Seen, _request: Request) -> dict[str, Any]:
     feed, now = desk.feed, time.time()
     with feed.lock:
         recent, bus = feed.index.recent(BUS, now), feed.index.totals[BUS]
@@ -154,7 +162,7 @@ def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
 
 
 @_page("/facts", "facts.html", "Facts")
-def _facts(desk: "Desk", request: Request) -> dict[str, Any]:
+def _facts(desk: Seen, request: Request) -> dict[str, Any]:
     wanted = Filter(**{name: request.query_params.get(name, "").strip() for name in Filter._fields})
     asked = request.query_params.get("page", "")
     number = int(asked) if re.fullmatch("[0-9]{1,4}", asked) else 0
@@ -177,7 +185,7 @@ def _facts(desk: "Desk", request: Request) -> dict[str, Any]:
 
 
 @_page("/event/{id}", "event.html")
-def _event(desk: "Desk", request: Request) -> dict[str, Any]:
+def _event(desk: Seen, request: Request) -> dict[str, Any]:
     fact, feed = _fact(desk, request.path_params["id"]), desk.feed
     takers = [
         each.name for each in feed.consumers if each.takes(fact.type) and fact.ride is not None
@@ -221,7 +229,7 @@ def _event(desk: "Desk", request: Request) -> dict[str, Any]:
         }
 
 
-def _fact(desk: "Desk", name: str) -> Fact:
+def _fact(desk: Seen, name: str) -> Fact:
     with desk.feed.lock:
         fact = desk.feed.index.facts.get(name)
     if fact is None or not fact.copies:
@@ -246,7 +254,7 @@ def _indented(found: object) -> str:
 
 
 def _effect(
-    desk: "Desk", consumer: AuditedConsumer, fact: Fact, item: Mapping[str, Any]
+    desk: Seen, consumer: AuditedConsumer, fact: Fact, item: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Return an event's effect on a consumer's item; None if it has none, or the consumer has no items.
 
@@ -266,7 +274,7 @@ def _effect(
 
 
 @_page("/event/{id}/edit", "edit.html", still=True)
-def _edit(desk: "Desk", request: Request) -> dict[str, Any]:
+def _edit(desk: Seen, request: Request) -> dict[str, Any]:
     fact = _fact(desk, request.path_params["id"])
     return {
         "title": "Edit and send",
@@ -276,12 +284,12 @@ def _edit(desk: "Desk", request: Request) -> dict[str, Any]:
 
 
 @_page("/letters", "letters.html", "Dead letters", still=True)
-def _letters(desk: "Desk", _request: Request) -> dict[str, Any]:
+def _letters(desk: Seen, _request: Request) -> dict[str, Any]:
     return {"title": "Dead letters", "found": dead.letters(desk.feed.stack)}
 
 
 @_page("/keys", "keys.html", "Keys", still=True)
-def _keys(desk: "Desk", request: Request) -> dict[str, Any]:
+def _keys(desk: Seen, request: Request) -> dict[str, Any]:
     wanted = {
         name: request.query_params.get(name, "").strip() for name in ("ride", "key", "status")
     }
@@ -291,12 +299,12 @@ def _keys(desk: "Desk", request: Request) -> dict[str, Any]:
 
 
 @_page("/replays", "replays.html", "Replay", still=True)
-def _replays(desk: "Desk", _request: Request) -> dict[str, Any]:
+def _replays(desk: Seen, _request: Request) -> dict[str, Any]:
     return {"title": "Replay", "found": replay.status(desk.feed.stack)}
 
 
 @_page("/job/{id}", "job.html")
-def _job(desk: "Desk", request: Request) -> dict[str, Any]:
+def _job(desk: Seen, request: Request) -> dict[str, Any]:
     name = request.path_params["id"]
     if (found := desk.jobs.get(name)) is None:
         raise NotThereError("This command is not known here any more.")
@@ -304,14 +312,14 @@ def _job(desk: "Desk", request: Request) -> dict[str, Any]:
 
 
 @_page("/ledger", "ledger.html", "Ledger")
-def _ledger(desk: "Desk", _request: Request) -> dict[str, Any]:
+def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
     rows = ROWS | {"lost": "lost", "doubled": "doubled"}
     return {"title": "Ledger", "report": desk.feed.report, "rows": rows, "behind": _BEHIND}
 
 
 # ── Buttons: each returns the page to show, and what was done in a sentence ───────────────────────
 
-type Act = Callable[["Desk", Mapping[str, str]], tuple[str, str | None]]
+type Act = Callable[[Seen, Mapping[str, str]], tuple[str, str | None]]
 
 ACTS: Final[dict[str, Act]] = {}
 """By path."""
@@ -323,7 +331,7 @@ def _act(act: Act) -> Act:
 
 
 @_act
-def _start(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
+def _start(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     """Start the dry run of a command."""
     arguments = {
         name.removeprefix("argument"): value
@@ -334,13 +342,13 @@ def _start(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
 
 
 @_act
-def _confirm(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
+def _confirm(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     """Do what a dry run has shown."""
     return f"/job/{desk.jobs.confirm(form['job'])}", None
 
 
 @_act
-def _interrupt(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
+def _interrupt(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     """Interrupt a command as Ctrl-C does."""
     if found := desk.jobs.get(form["job"]):
         found.interrupt()
@@ -348,13 +356,13 @@ def _interrupt(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
 
 
 @_act
-def _audit(desk: "Desk", _form: Mapping[str, str]) -> tuple[str, str | None]:
+def _audit(desk: Seen, _form: Mapping[str, str]) -> tuple[str, str | None]:
     desk.feed.audit_wanted.set()
     return "/ledger", "The audit has begun."
 
 
 @_act
-def _send(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
+def _send(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     """Put an edited event on the bus."""
     detail = faults.edited(form["detail"], derive="derive" in form)
     faults.send(desk.feed.stack, detail)
@@ -363,7 +371,7 @@ def _send(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
 
 
 @_act
-def _deliver(desk: "Desk", form: Mapping[str, str]) -> tuple[str, str | None]:
+def _deliver(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     """Deliver an event again, or a copy of it with a fault."""
     fact, how = _fact(desk, form["id"]), form["how"]
     (consumer,) = [each for each in desk.feed.consumers if each.name == form["consumer"]]

@@ -11,7 +11,7 @@ import pytest
 from local.containers import in_containers
 from local.local_aws import ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer
-from ops.finding import Kept
+from ops.stack import Kept
 from tests.engine.support import until
 
 _CONTAINERS = """\

@@ -22,7 +22,7 @@ from ops.audit.evidence import (
     Published,
     RideItem,
 )
-from ops.finding import Kept
+from ops.stack import Kept
 
 EVIDENCE = Evidence(CONSUMERS[:1], [Published("event-1", "CarRideCreated", "a")])
 ITEM = RideItem("ride-history", "order_01", (Effect("a"),), 1)

@@ -192,7 +192,7 @@ def test_each_change_leaves_a_line(
         return run("change", *AT_HOME, *words)
 
     changes = tmp_path / ".carride" / "changes.jsonl"
-    monkeypatch.setattr("ops.cli.app.CHANGES", changes)
+    monkeypatch.setattr("ops.cli.line.CHANGES", changes)
 
     def verb(session: Session, what: str, /) -> Plan:
         return Plan({"what": what}, do, (session.stack,))

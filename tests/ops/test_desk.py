@@ -22,8 +22,7 @@ from ops.desk import open_browser
 from ops.desk.feed import ENDED, Feed
 from ops.desk.index import CRASHED, Filter, Index
 from ops.desk.pictures import WIDTH, axis
-from ops.finding import Kept
-from ops.stack import OperatorError
+from ops.stack import Kept, OperatorError
 from tests.carride.rides import booked
 from tests.carride.rides import event as event_of
 from tests.ops.world import stack

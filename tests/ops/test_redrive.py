@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 from moto import mock_aws
 
-import ops.cli.looks  # noqa: F401 - how letters look
+import ops.cli.rendering  # noqa: F401 - how letters look
 from carride.entry import BusEntry
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record

@@ -10,8 +10,7 @@ import pytest
 import carride.consumer
 from ops import replay
 from ops.audit import CONSUMERS
-from ops.finding import Kept
-from ops.stack import OperatorError, StackRef
+from ops.stack import Kept, OperatorError, StackRef
 from tests.functions.world import World as Functions
 from tests.ops.world import AWAY, HOME, NOW, World, stack
 

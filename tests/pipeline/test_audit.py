@@ -11,7 +11,7 @@ import pytest
 from local.bookings import book
 from ops import finding
 from ops.cli.app import main
-from ops.finding import Kept
+from ops.stack import Kept
 from tests.pipeline.pipeline import Pipeline
 
 pytestmark = pytest.mark.integration

@@ -17,8 +17,8 @@ from local.local_aws import FAULTS, LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops import desk, fleet
 from ops.desk.views import VIEWS
-from ops.finding import Kept, local_clients
-from ops.stack import OperatorError, StackRef
+from ops.finding import local_clients
+from ops.stack import Kept, OperatorError, StackRef
 from tests.pipeline.pipeline import Pipeline
 
 pytestmark = pytest.mark.peer

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ops import finding
-from ops.finding import Kept, find
+from ops.finding import find
+from ops.stack import Kept
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,7 @@ import pytest
 
 from local.demo import LEDGER
 from local.local_aws import ROOT
-from ops.finding import Kept
+from ops.stack import Kept
 
 pytestmark = pytest.mark.integration
 

@@ -1,0 +1,205 @@
+"""Makes the command line out of the registry of verbs."""
+
+import inspect
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+from botocore.exceptions import BotoCoreError, ClientError
+from cyclopts import App, Group, Parameter
+
+from ops.cli.show import console, plain, show
+from ops.regions import ROOT
+from ops.stack import ClientFactory, OperatorError
+from ops.verbs import VERBS, Plan, Session, Verb
+
+DESCRIPTION: Final = """\
+The operator's commands for a deployed stack. A command that changes anything shows what it would do, and does it only
+with --yes.
+
+The stack is that of --stack and --region. Without them it is the local stack of `make demo ARGS=--keep`, if one is
+running; otherwise the one of samconfig.toml, in the region for which AWS's tools are configured.
+
+A time is written as 90m, 6h or 2d (before now), or as 2026-11-21T10:00:00Z.
+
+Exit status: 0 fine; 1 something is wrong; 2 a mistake or a refusal; 3 the evidence is incomplete; 130 interrupted."""
+
+GROUPS: Final = {
+    "failover": "Move the processing to the other region, and back.",
+    "replay": "Replay the archive.",
+}
+
+CHANGES: Final = Path(os.environ.get("CARRIDE_CHANGES", ROOT / ".carride" / "changes.jsonl"))
+"""A line of JSON for each change."""
+_COMMON: Final = Group("Common options", sort_key=1)
+
+
+def command_line(clients: ClientFactory | None = None) -> App:
+    """Return the command line of the registered verbs; each command returns its exit status."""
+    app = App(
+        name="carride",
+        help=DESCRIPTION,
+        help_format="markdown",
+        version_flags=[],
+        result_action="return_value",
+        default_parameter=Parameter(negative="", show_default=_default),
+        suppress_keyboard_interrupt=False,
+    )
+    groups = {name: App(name=name, help=text) for name, text in GROUPS.items()}
+    for group in groups.values():
+        app.command(group)
+    for verb in VERBS.values():
+        group_name, _, name = verb.name.rpartition(" ")
+        above = groups.get(group_name, app)
+        above.command(_command(verb, clients), name=name, help_epilogue=_examples(verb))
+    app.register_install_completion_command()
+    return app
+
+
+def _default(value: object) -> str | None:
+    return None if value in (None, False, ()) else str(value)
+
+
+def _examples(verb: Verb) -> str | None:
+    """Return a verb's examples as its help shows them."""
+    if not verb.examples:
+        return None
+    lines = [f"    ./carride {verb.name} {arguments}".rstrip() for arguments in verb.examples]
+    return "\n".join(["Examples:", "", *lines])
+
+
+class _Common(NamedTuple):
+    """The values of the options that every verb, or every acting verb, has."""
+
+    stack: str | None
+    region: str | None
+    yes: bool
+    as_json: bool
+
+
+def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
+    """Return a verb's function with the common options, which shows what the verb returns."""
+    first, *own = inspect.signature(verb.run).parameters.values()
+
+    def command(*given: Any, **options: Any) -> int:
+        common = _common_values(options)
+        say = console(sys.stderr if common.as_json else sys.stdout)
+        session = Session(
+            lambda data: say.print(show(data)), clients, stack=common.stack, region=common.region
+        )
+        target = session.stack if first.name == "stack" else session
+        return _finished(verb, lambda: verb.run(target, *given, **options), session, common)
+
+    vars(command)["__signature__"] = inspect.Signature([*own, *_common_options(verb)])
+    command.__doc__ = verb.run.__doc__
+    return command
+
+
+def _common_values(options: dict[str, Any]) -> _Common:
+    """Take the common options out of those that a command was given."""
+    return _Common(
+        stack=options.pop("stack", None),
+        region=options.pop("region", None),
+        yes=options.pop("yes", False),
+        as_json=options.pop("json", False),
+    )
+
+
+def _finished(verb: Verb, call: Callable[[], Any], session: Session, common: _Common) -> int:
+    """Call a verb, show what it returns or carry it out, and return the exit status."""
+    try:
+        result = call()
+    except KeyboardInterrupt:
+        if verb.tool:
+            raise
+        return 0  # what is not a tool runs until Ctrl-C
+    if isinstance(result, Iterator):
+        return _shown_as_it_comes(result, as_json=common.as_json)
+    if isinstance(result, Plan):
+        return _carried_out(verb, result, session, common)
+    if result is not None:
+        _print(result, as_json=common.as_json)
+    return verb.status(result)
+
+
+def _shown_as_it_comes(results: Iterator[Any], *, as_json: bool) -> int:
+    """Show results as they come, until they end or Ctrl-C."""
+    with suppress(KeyboardInterrupt):
+        for each in results:
+            _print(each, as_json=as_json, indent=None)
+    return 0
+
+
+def _carried_out(verb: Verb, plan: Plan, session: Session, common: _Common) -> int:
+    """Show a plan, and carry it out if that was asked for."""
+    session.say(f"{plan.stacks[0].name} in {' and '.join(each.region for each in plan.stacks)}")
+    if not common.yes:
+        _print(plan.preview, as_json=common.as_json)
+        session.say("nothing was done; add --yes to do it")
+        return 0
+    session.say(plan.preview)
+    result = _recorded(plan)
+    _print(result, as_json=common.as_json)
+    return verb.status(result)
+
+
+def _recorded(plan: Plan) -> Any:
+    """Carry out a plan, and write down who did what when to which stack, with result or error."""
+    try:
+        CHANGES.parent.mkdir(exist_ok=True)
+        file = CHANGES.open("a", encoding="utf-8")
+    except OSError as error:
+        raise OperatorError(
+            f"nothing was done: {CHANGES} cannot be written ({error.strerror}); "
+            "make it writable, or set CARRIDE_CHANGES to another file"
+        ) from error
+    first = plan.stacks[0]
+    line: dict[str, Any] = {
+        "time": datetime.now(UTC),
+        "who": None,
+        "stack": first.name,
+        "region": ", ".join(each.region for each in plan.stacks),
+        "command": shlex.join(["carride", *sys.argv[1:]]),
+    }
+    with suppress(BotoCoreError, ClientError):
+        line["who"] = first.client("sts").get_caller_identity()["Arn"]
+    with file:
+        try:
+            result = plan.do()
+            line["result"] = plain(result)
+        except BaseException as error:
+            line["error"] = str(error) or type(error).__name__
+            raise
+        finally:
+            file.write(json.dumps(plain(line)) + "\n")
+    return result
+
+
+def _print(data: object, *, as_json: bool, indent: int | None = 2) -> None:
+    if as_json:
+        print(json.dumps(plain(data), indent=indent), flush=True)
+    else:
+        console(sys.stdout).print(show(data))
+
+
+def _common_options(verb: Verb) -> Iterator[inspect.Parameter]:
+    """Yield the options that a verb has besides its own."""
+    if verb.chooses:
+        yield _option("stack", str | None, None, "Name of the stack.")
+        yield _option("region", str | None, None, "Its region.")
+    if verb.acts:
+        yield _option("yes", bool, False, "Do it; without this, only show what would be done.")
+    yield _option("json", bool, False, "Print the result as JSON, and the rest to standard error.")
+
+
+def _option(name: str, kind: Any, default: object, text: str) -> inspect.Parameter:
+    annotation = Annotated[kind, Parameter(group=_COMMON, help=text)]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
