@@ -159,7 +159,7 @@ def rehearse(
         settle("waiting until every event is processed")
         overdue = reconcile(stack, lambda: settle("reconciling rides that stand still"))
         _drain(partner, sqs, queue)
-        found = audit.read(
+        found = audit.collect_evidence(
             stack, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger())
         )
         report, poison = audit.judge(found), set(_poison(spec))
@@ -177,7 +177,7 @@ def rehearse(
             return _tables(stack) | {
                 "gateway": gateway.ledger(),
                 "partner": partner.points.copy(),
-                "dead-letter queues": sorted(map(str, audit.read(stack).dead_letters)),
+                "dead-letter queues": sorted(map(str, audit.collect_evidence(stack).dead_letters)),
             }
 
         before, now = snapshot(), datetime.now(UTC)

@@ -40,17 +40,17 @@ from ops.audit.evidence import (
     Published,
 )
 from ops.audit.reading import BUS, Tail, delivered_in, published_in
-from ops.audit.saga import check
-from ops.letters import Letter, letter_of, ride_of
+from ops.audit.saga import saga_of
+from ops.dead_letters import DeadLetter, letter_of, ride_of
 from ops.records import (
     NO_RECORD,
     Explained,
     candidates,
     explain,
-    items_of,
+    items_at,
     keys_of,
-    read,
     ride_items,
+    tables_of,
 )
 from ops.redrive import PRODUCER_DLQ
 from ops.stack import OperatorError, StackRef
@@ -84,7 +84,7 @@ class AtConsumer(NamedTuple):
     """What the record says, and why a part of the answer is missing."""
     deliveries: list[Delivered]
     record: Explained | None
-    dead_letters: list[Letter]
+    dead_letters: list[DeadLetter]
 
 
 class Event(NamedTuple):
@@ -128,7 +128,7 @@ class _Known(NamedTuple):
     """``<consumer>#<idempotency id>`` of each effect."""
     bodies: Mapping[str, Any]
     """The events in the log, by EventBridge's id."""
-    letters: Sequence[Letter]
+    letters: Sequence[DeadLetter]
     unread: Sequence[str]
     kept: str
     """Since when the logs are complete, in words."""
@@ -145,7 +145,7 @@ def ride(stack: StackRef, order_id: str, /) -> Ride:
     if not known.names and not known.evidence.bookings:
         raise _unknown(f"ride {order_id}", stack, known)
     cars = _car(stack, order_id, known.items["AssignmentTable"])
-    saga = check(known.evidence._replace(cars=cars, grace=reading.DEFAULT_GRACE))
+    saga = saga_of(known.evidence._replace(cars=cars, grace=reading.DEFAULT_GRACE))
     overdue = [f"overdue {saga.overdue[order_id]}"] if order_id in saga.overdue else []
     events = [_event(known, name) for name in known.names]
     events.sort(key=lambda each: (each.version or 0, each.type or "", each.id))
@@ -216,7 +216,7 @@ def _check_ride(order_id: str) -> None:
 
 def _of_ride(stack: StackRef, order_id: str) -> _Known:
     _check_ride(order_id)
-    items = items_of(stack, order_id)
+    items = tables_of(stack, order_id)
     return _read(stack, order_id, candidates(order_id, items), items)
 
 
@@ -238,7 +238,7 @@ def _read(
     def recorded(facts: Mapping[str, Named | None]) -> dict[str, Explained]:
         return {
             each.key: each
-            for each in (explain(record_of(item), at) for item in read(stack, keys_of(facts)))
+            for each in (explain(record_of(item), at) for item in items_at(stack, keys_of(facts)))
         }
 
     records = recorded(facts)
@@ -256,7 +256,9 @@ def _read(
     named = {each.fact: each.named for each, _ in seen if each.fact}
     records |= recorded({fact: named[fact] for fact in named.keys() - facts.keys()})
     facts = {**facts, **named}
-    outbox = {item["id"]["S"]: at for item in read(stack, facts, table="OutboxTable", name="id")}
+    outbox = {
+        item["id"]["S"]: at for item in items_at(stack, facts, table="OutboxTable", name="id")
+    }
     in_effect = {f"{item.consumer}#{fact}" for item in rides for fact in item.facts}
     in_effect |= {key for key, record in records.items() if record.status == COMPLETED}
     names = {*named, *outbox, *(key.partition("#")[2] for key in (*records, *in_effect))}
@@ -305,7 +307,7 @@ def _read(
 def _logged(stack: StackRef, text: str, start: datetime | None) -> list[tuple[Published, Any]]:
     """Return the lines of the log of events that have an id, with the events."""
     lines = reading.lines(stack, BUS, f'"{text}"', start)
-    found = [(published_in(line), queues.read(line["message"])) for line in lines]
+    found = [(published_in(line), queues.json_object(line["message"])) for line in lines]
     return [
         (one, event)
         for one, event in found
@@ -333,7 +335,7 @@ def _deliveries(
     return sorted(found, key=lambda each: each.time)
 
 
-def _names_of(letter: Letter) -> list[str]:
+def _names_of(letter: DeadLetter) -> list[str]:
     """Return the names of a dead-lettered event; the first is its idempotency id, EventBridge's, or the message's."""
     return [name for name in (letter.fact, *_told_by(letter.event), letter.id) if name]
 
@@ -397,7 +399,7 @@ def _event(known: _Known, name: str) -> Event:
 
 
 def _at_consumer(
-    known: _Known, consumer: AuditedConsumer, name: str, letters: Iterable[Letter]
+    known: _Known, consumer: AuditedConsumer, name: str, letters: Iterable[DeadLetter]
 ) -> AtConsumer:
     key = f"{consumer.name}#{name}"
     runs = [

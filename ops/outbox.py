@@ -11,7 +11,7 @@ from carride.entry import BusEntry
 from carride.publisher import Outcome, Publisher, PublishError
 from ops import tables
 from ops.stack import OperatorError, StackRef
-from ops.words import counted
+from ops.text import counted
 
 _MARGIN: Final = timedelta(minutes=1)
 _SECONDS: Final = "%Y-%m-%dT%H:%M:%S"

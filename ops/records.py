@@ -72,7 +72,7 @@ class Explained(NamedTuple):
     """Whether an attempt may be running."""
 
 
-class Found(NamedTuple):
+class RecordList(NamedTuple):
     """The records that were found."""
 
     records: tuple[Explained, ...]
@@ -102,7 +102,7 @@ def records(
     key: str | None = None,
     status: str | None = None,
     limit: int = 100,
-) -> Found:
+) -> RecordList:
     """Show idempotency records and what they mean: owner token, lease, attempt, and what the next delivery does.
 
     By ride and by key they are looked up. Otherwise the whole table is read, up to the limit.
@@ -126,25 +126,25 @@ def records(
         return _found(
             _scan(stack, "#status = :wanted", wanted=status), limit, f"no record is {status}"
         )
-    keys = set() if ride is None else set(keys_of(candidates(ride, items_of(stack, ride))))
+    keys = set() if ride is None else set(keys_of(candidates(ride, tables_of(stack, ride))))
     if key is not None:
         named = {key} if "#" in key else {f"{name}#{key}" for name in NAMES}
         keys = named if ride is None else named & keys
     items = (
-        item for item in read(stack, keys) if status in (None, item.get("status", {}).get("S"))
+        item for item in items_at(stack, keys) if status in (None, item.get("status", {}).get("S"))
     )
     return _found(items, limit, NO_RECORD)
 
 
 @reads("quarantined")
-def quarantined(stack: StackRef) -> Found:
+def quarantined(stack: StackRef) -> RecordList:
     """Show the keys that consumers do not process until they are released. It reads the whole table of records."""
     condition = "NOT (#status IN (:held, :done, :failed)) OR (#status = :held AND attribute_not_exists(leaseExpiry))"
     scan = _scan(stack, condition, held=IN_PROGRESS, done=COMPLETED, failed=FAILED)
     return _found(scan, None, "no key is quarantined")
 
 
-def read(
+def items_at(
     stack: StackRef, keys: Iterable[str], *, table: str = RECORDS, name: str = "idempotencyKey"
 ) -> Iterator[tables.Wire]:
     """Yield the items that exist under keys of a table, given by its logical id and the name of its partition key."""
@@ -152,14 +152,14 @@ def read(
     return tables.get(stack.client("dynamodb"), stack.outputs[f"{table}Name"], wire)
 
 
-def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
+def tables_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
     """Return what the tables hold about a ride, as Python values by logical id of the table; {} if nothing."""
     items = dict[str, dict[str, Any]]()
     for table in (
         "BookingTable",
         *(each.table for each in CONSUMERS if each.table and each.table != RECORDS),
     ):
-        item = next(read(stack, [order_id], table=table, name="orderID"), None)
+        item = next(items_at(stack, [order_id], table=table, name="orderID"), None)
         items[table] = {} if item is None else marshalling.values(item)
     query = history.of_ride(stack.outputs[f"{RECORDS}Name"], order_id)
     pages = stack.client("dynamodb").get_paginator("query").paginate(**query)
@@ -168,7 +168,7 @@ def items_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
 
 
 def ride_items(items: Mapping[str, Mapping[str, Any]]) -> list[RideItem]:
-    """Return what `items_of` returns as evidence."""
+    """Return what `tables_of` returns as evidence."""
     return [
         reading.ride_item(each, items[each.table])
         for each in CONSUMERS
@@ -219,11 +219,11 @@ def _scan(stack: StackRef, condition: str, **values: str) -> Iterator[tables.Wir
     )
 
 
-def _found(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) -> Found:
+def _found(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) -> RecordList:
     now = datetime.now(UTC)
     taken = list(islice(items, None if limit is None else limit + 1))
     shown = sorted(explain(record_of(item), now) for item in taken[:limit])
-    return Found(tuple(shown), len(taken) == len(shown), None if shown else nothing)
+    return RecordList(tuple(shown), len(taken) == len(shown), None if shown else nothing)
 
 
 # ── Explaining ────────────────────────────────────────────────────────────────────────────────────
@@ -390,7 +390,7 @@ def _free(stack: StackRef, key: str) -> tuple[dict[str, Any], Record, Explained]
         raise OperatorError(
             f"{key!r} is no key: it begins with {' or '.join(f'{each}#' for each in NAMES)}"
         )
-    item = next(read(stack, [key]), None)
+    item = next(items_at(stack, [key]), None)
     if item is None:
         raise OperatorError(f"there is no record of {key}: `records --ride` shows those of a ride")
     record = record_of(item)

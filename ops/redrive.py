@@ -2,7 +2,7 @@
 
 A message is deleted after its target accepted the event. If the command is interrupted in between,
 the event is sent again, and consumers recognise it. The preview and the redrive ask the same
-`judge` about each letter.
+`verdict_on` about each letter.
 """
 
 import json
@@ -22,15 +22,16 @@ from msgspec.structs import replace
 from carride.decoding import FieldError, shaped
 from carride.entry import TOO_LARGE, BusEntry
 from carride.publisher import Outcome, Publisher
-from carride_idempotency import DynamoDBStore, StoreError, dead_letters, observation
+from carride_idempotency import DynamoDBStore, StoreError, observation
 from carride_idempotency import release as release_record
 from carride_idempotency.clock import epoch_ms
+from carride_idempotency.dead_letters import BEYOND_WINDOW, CONTRACT, PAYLOAD_MISMATCH
 from carride_idempotency.decision import has_crashed, released
 from carride_idempotency.policy import DAY
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
 from carride_idempotency.stores.transport import BotocoreTransport
-from ops.audit.queues import HIDDEN_SECONDS, read, waiting
-from ops.letters import READERS, Found, Letter, count_key, found_in, url_of
+from ops.audit.queues import HIDDEN_SECONDS, json_object, waiting
+from ops.dead_letters import READERS, DeadLetter, Received, count_key, received_from, url_of
 from ops.prediction import Predictor
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Plan, Session, Span, acts
@@ -58,9 +59,9 @@ _GOES: Final = {
     observation.EXPIRED: "the consumer drops it: its expirytime has passed",
 }
 _STAYS: Final = {
-    dead_letters.CONTRACT: "it breaks the contract and would come back",
-    dead_letters.PAYLOAD_MISMATCH: "another event has its idempotency id: it would come back",
-    dead_letters.BEYOND_WINDOW: "it is older than records are kept and would come back",
+    CONTRACT: "it breaks the contract and would come back",
+    PAYLOAD_MISMATCH: "another event has its idempotency id: it would come back",
+    BEYOND_WINDOW: "it is older than records are kept and would come back",
 }
 _HELD_BY_ANOTHER: Final = (
     "an attempt may be running: wait until its lease has been over for a minute"
@@ -84,7 +85,7 @@ class Verdict(NamedTuple):
 class Planned(NamedTuple):
     """A letter, without its event, and what a redrive would do with it."""
 
-    letter: Letter
+    letter: DeadLetter
     verdict: Verdict
 
 
@@ -96,7 +97,7 @@ class RedrivePlan(NamedTuple):
     letters: tuple[Planned, ...]
     """The selected letters, the oldest first. A redrive sends no others."""
     others: int
-    """Letters that were not selected."""
+    """DeadLetters that were not selected."""
     hidden: int
     """Messages that another reader hides."""
     release: bool
@@ -106,10 +107,10 @@ class Redriven(NamedTuple):
     """What a redrive has done."""
 
     planned: int
-    """Letters that were to go."""
+    """DeadLetters that were to go."""
     sent: int
     stayed: Mapping[str, int]
-    """Letters that are still in the queue, by reason."""
+    """DeadLetters that are still in the queue, by reason."""
     gone: int
     """Planned letters that were no longer in the queue, or hidden by another reader."""
     first: Mapping[str, bool | None]
@@ -144,8 +145,8 @@ def target_of(stack: StackRef, queue: str) -> str:
     return str(target["Arn"])
 
 
-def judge(
-    letter: Letter, record: Record | None, predictor: Predictor | None, *, release: bool = False
+def verdict_on(
+    letter: DeadLetter, record: Record | None, predictor: Predictor | None, *, release: bool = False
 ) -> Verdict:
     """Return what a redrive would do with a letter whose key has this record; the bus has no predictor."""
     event = letter.event
@@ -156,7 +157,7 @@ def judge(
             entry = entry_in(event)
         except FieldError as error:
             return Verdict(False, f"its {error.field} cannot be read")
-        refused = entry.size >= TOO_LARGE or read(entry.detail) is None
+        refused = entry.size >= TOO_LARGE or json_object(entry.detail) is None
         return Verdict(False, "the bus would refuse it") if refused else Verdict(True, PUBLISHED)
     if record is not None and record.lease_ms is not None:
         # A consumer would acknowledge a letter whose key an attempt holds, which may not come
@@ -194,7 +195,7 @@ def redrive(
 ) -> Plan:
     """Send dead letters to the target that they were meant for. Other targets do not receive them.
 
-    Letters that would only return stay in the queue. One letter of each group goes first, and the
+    DeadLetters that would only return stay in the queue. One letter of each group goes first, and the
     others of the group only if the consumer has completed it.
 
     Args:
@@ -211,12 +212,16 @@ def redrive(
     if (limit is not None and limit < 1) or (rate is not None and rate <= 0):
         raise OperatorError("--limit and --rate have to be more than 0")
     stack = session.stack
-    planned = plan(stack, queue, key=key, reason=reason, group=group, limit=limit, release=release)
-    job = Job(stack, planned, canary=not no_canary, rate=rate, wait=wait, report=session.say)
-    return Plan(planned, job.run, (stack,))
+    planned = plan_redrive(
+        stack, queue, key=key, reason=reason, group=group, limit=limit, release=release
+    )
+    the_redrive = Redrive(
+        stack, planned, canary=not no_canary, rate=rate, wait=wait, report=session.say
+    )
+    return Plan(planned, the_redrive.carry_out, (stack,))
 
 
-def plan(
+def plan_redrive(
     stack: StackRef,
     queue: str,
     *,
@@ -228,9 +233,9 @@ def plan(
     url, target = url_of(stack, queue), target_of(stack, queue)
     hidden, others, found = waiting(stack.client("sqs"), url), list[str](), list[Planned]()
     predictor = predictor_of(stack, queue)
-    for letter, record, _ in found_in(stack, queue):
+    for letter, record, _ in received_from(stack, queue):
         if all(want in (None, getattr(letter, name)) for name, want in chosen.items()):
-            verdict = judge(letter, record, predictor, release=release)
+            verdict = verdict_on(letter, record, predictor, release=release)
             found.append(Planned(replace(letter, event=None), verdict))
         else:
             others.append(f"{letter.group} ({letter.reason})")
@@ -249,8 +254,8 @@ def predictor_of(stack: StackRef, queue: str) -> Predictor | None:
 
 
 @dataclass
-class Job:
-    """One redrive. Letters that would return stay in the queue, and keep their age."""
+class Redrive:
+    """One redrive. DeadLetters that would return stay in the queue, and keep their age."""
 
     stack: StackRef
     plan: RedrivePlan
@@ -281,7 +286,7 @@ class Job:
         # comes.
         self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * self.pause_s))
 
-    def run(self) -> Redriven:
+    def carry_out(self) -> Redriven:
         """Send the letters of the plan to their target. If it ends early, the error says how far it has come."""
         try:
             if self.canary:
@@ -311,7 +316,7 @@ class Job:
             "that is sent twice"
         )
 
-    def _is_held(self, letter: Letter) -> bool:
+    def _is_held(self, letter: DeadLetter) -> bool:
         """Return whether the first letter of its group did not succeed."""
         return not self.first.get(letter.group, True)
 
@@ -320,7 +325,7 @@ class Job:
         runs = {
             id_: each.letter.group for id_, each in self.left.items() if each.verdict.is_uncertain
         }
-        pending: dict[str, tuple[Letter, Record | None]] = {}
+        pending: dict[str, tuple[DeadLetter, Record | None]] = {}
         with closing(self._received(runs)) as messages:
             for found in messages:
                 group = found.letter.group
@@ -337,22 +342,22 @@ class Job:
             )
             self._wait(pending)
 
-    def _received(self, ids: Iterable[str]) -> Generator[Found]:
+    def _received(self, ids: Iterable[str]) -> Generator[Received]:
         """Receive the messages with these ids, and show all others again."""
         wanted = set(ids)
         with closing(
-            found_in(self.stack, self.plan.queue, at_once=1, hidden_s=self.hidden_s)
+            received_from(self.stack, self.plan.queue, at_once=1, hidden_s=self.hidden_s)
         ) as received:
             while wanted and (found := next(received, None)):
                 if found.letter.id in wanted:
                     wanted.discard(found.letter.id)
                     yield found
 
-    def _send(self, found: Found) -> tuple[str | None, Record | None]:
+    def _send(self, found: Received) -> tuple[str | None, Record | None]:
         """Send a letter; return why it stays, or None, and the record that its delivery finds."""
         letter, record, receipt = found
         (goes, why, releases), key = (
-            judge(letter, record, self.predictor, release=self.plan.release),
+            verdict_on(letter, record, self.predictor, release=self.plan.release),
             letter.key or "",
         )
         if releases:
@@ -361,7 +366,7 @@ class Job:
                 "its record changed meanwhile: run the command again",
             )
             record = self.store.read(key)
-        problem = send(self.stack, self.plan.target, letter.event) if goes else why
+        problem = send_to(self.stack, self.plan.target, letter.event) if goes else why
         del self.left[letter.id]
         if problem is None:
             _count(self.stack, letter)
@@ -375,16 +380,16 @@ class Job:
         self._progress(f"{self.sent} of {self.going} letters are sent")
         return problem, record
 
-    def _wait(self, pending: dict[str, tuple[Letter, Record | None]]) -> None:
+    def _wait(self, pending: dict[str, tuple[DeadLetter, Record | None]]) -> None:
         """Wait until the record of each letter says how it went, or the letter is back in the consumer's queue."""
         end, (first, _) = time.monotonic() + self.wait.total_seconds(), next(iter(pending.values()))
         queue = next(name for name, each in READERS.items() if each.name == first.consumer)
         sqs, url, seen_there = self.stack.client("sqs"), url_of(self.stack, queue), -1
         while pending:
             is_over, there = time.monotonic() >= end, waiting(sqs, url, taken=False, visible=True)
-            back: dict[str | None, Letter] = {}
+            back: dict[str | None, DeadLetter] = {}
             if is_over or there != seen_there:
-                found = (each.letter for each in found_in(self.stack, queue))
+                found = (each.letter for each in received_from(self.stack, queue))
                 back = {letter.fact: letter for letter in found if letter.sent >= self.began}
             seen_there = there
             for group, (letter, seen) in list(pending.items()):
@@ -422,7 +427,7 @@ def _outcome(record: Record | None, seen: Record | None) -> tuple[bool | None, s
     return False, f"it failed again, and comes back when its attempts are used up: {record.error}"
 
 
-def _count(stack: StackRef, letter: Letter) -> None:
+def _count(stack: StackRef, letter: DeadLetter) -> None:
     """Count that a letter was redriven."""
     end = str(int((datetime.now(UTC) + _COUNTED_FOR).timestamp()))
     if key := count_key(letter):
@@ -434,7 +439,7 @@ def _count(stack: StackRef, letter: Letter) -> None:
         )
 
 
-def send(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
+def send_to(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
     """Send an event to a target, and return why it was refused, or None."""
     service, name = arn.split(":")[2], arn.rsplit(":", 1)[-1]
     sqs = stack.client("sqs")

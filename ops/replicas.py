@@ -12,7 +12,7 @@ from carride_idempotency import marshalling
 from ops import tables
 from ops.stack import OperatorError, StackRef
 from ops.tables import Wire
-from ops.words import counted
+from ops.text import counted
 
 _AT_ONCE: Final = 8
 """BatchGetItem requests, each of which takes a round trip between the regions."""

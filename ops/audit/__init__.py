@@ -7,11 +7,11 @@ from typing import NamedTuple
 from carride.overdue import LIMIT
 from ops.audit.evidence import CONSUMERS, Evidence, GatewayPayment
 from ops.audit.ledger import Ledger, balance
-from ops.audit.reading import DEFAULT_GRACE, READING, gateway_payments, read_evidence
-from ops.audit.regions import merged
-from ops.audit.saga import Saga, check
+from ops.audit.reading import DEFAULT_GRACE, READING, gateway_payments, regional_evidence
+from ops.audit.regions import as_one_stack
+from ops.audit.saga import Saga, saga_of
 from ops.stack import StackRef
-from ops.words import counted
+from ops.text import counted
 
 __all__ = [
     "CONSUMERS",
@@ -19,9 +19,9 @@ __all__ = [
     "Evidence",
     "Report",
     "audit",
+    "collect_evidence",
     "gateway_payments",
     "judge",
-    "read",
 ]
 
 
@@ -54,7 +54,7 @@ class Report(NamedTuple):
         return f"{self.saga.to_text()}\n\n{self.ledger.to_text()}\n\n{self.verdict}"
 
 
-def read(
+def collect_evidence(
     *stacks: StackRef,
     grace: timedelta = DEFAULT_GRACE,
     payments: Sequence[GatewayPayment] | None = None,
@@ -65,13 +65,13 @@ def read(
     None if it cannot be asked.
     """
     with READING:
-        found = [(stack.region, read_evidence(stack, grace, payments)) for stack in stacks]
-    return found[0][1] if len(found) == 1 else merged(found)
+        found = [(stack.region, regional_evidence(stack, grace, payments)) for stack in stacks]
+    return found[0][1] if len(found) == 1 else as_one_stack(found)
 
 
 def judge(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Report:
     """Compute saga and ledger. ``overdue_after`` is how long a ride may need something."""
-    return Report(check(evidence, overdue_after=overdue_after), balance(evidence))
+    return Report(saga_of(evidence, overdue_after=overdue_after), balance(evidence))
 
 
 def audit(
@@ -80,5 +80,7 @@ def audit(
     payments: Sequence[GatewayPayment] | None = None,
     overdue_after: timedelta = LIMIT,
 ) -> Report:
-    """Read all evidence of a stack and judge it; arguments as in `read` and `judge`."""
-    return judge(read(*stacks, grace=grace, payments=payments), overdue_after=overdue_after)
+    """Read all evidence of a stack and judge it; arguments as in `collect_evidence` and `judge`."""
+    return judge(
+        collect_evidence(*stacks, grace=grace, payments=payments), overdue_after=overdue_after
+    )

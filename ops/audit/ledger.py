@@ -20,7 +20,7 @@ from carride.events import idempotency_id
 from carride.facts import FACTS, RideChange
 from carride_idempotency import Policy, observation
 from ops.audit.evidence import ALWAYS, NEVER, AuditedConsumer, Evidence
-from ops.words import counted, grouped, row
+from ops.text import counted, grouped, row
 
 _CHANGES: Final = frozenset(name for name, fact in FACTS.items() if issubclass(fact, RideChange))
 """The types of facts that make a new version of a ride."""

@@ -90,7 +90,7 @@ def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> 
 
 def opened(message: "MessageTypeDef") -> tuple[str, Any]:
     """Return the reason of a dead letter and its event, None if that is missing or unreadable."""
-    body = read(message["Body"])
+    body = json_object(message["Body"])
     event: Any
     if body is None:
         return UNREADABLE, None
@@ -100,7 +100,7 @@ def opened(message: "MessageTypeDef") -> tuple[str, Any]:
             "consumer": str(),
             "event": event,
         }:  # sent by the consumer itself
-            event = event if event is not None else read(_unpacked(body.get("eventGzip")))
+            event = event if event is not None else json_object(_unpacked(body.get("eventGzip")))
         case {
             "requestContext": {"condition": str(reason)},
             "requestPayload": event,
@@ -118,10 +118,10 @@ def opened(message: "MessageTypeDef") -> tuple[str, Any]:
             )
     match event:
         case {"messageId": _, "body": str(text)}:  # a record of a batch
-            event = read(text)
+            event = json_object(text)
         case {"detailGzip": packed}:  # the publisher's, compressed
             detail = _unpacked(packed)
-            event = {**event, "detail": read(detail) or detail}
+            event = {**event, "detail": json_object(detail) or detail}
     return reason, event
 
 
@@ -133,7 +133,7 @@ def fact_of(event: Any) -> str | None:
         return None
 
 
-def read(content: str | None) -> Any:
+def json_object(content: str | None) -> Any:
     """Return the JSON object in a text, or None if there is none or it is unreadable."""
     try:
         value = None if content is None else read_json(content, "content", levels=_LEVELS)

@@ -28,7 +28,7 @@ from ops.audit.evidence import (
     GatewayPayment,
     Published,
 )
-from ops.audit.queues import dead_letter, id_in, opened, peek, read, waiting
+from ops.audit.queues import dead_letter, id_in, json_object, opened, peek, waiting
 from ops.stack import StackRef
 
 DEFAULT_GRACE: Final = timedelta(minutes=15)
@@ -46,10 +46,10 @@ READING: Final = Lock()
 incomplete."""
 
 
-def read_evidence(
+def regional_evidence(
     stack: StackRef, grace: timedelta, payments: Sequence[GatewayPayment] | None
 ) -> Evidence:
-    """Read all evidence of a stack in one region; arguments as in `ops.audit.read`. Hold `READING` meanwhile."""
+    """Read all evidence of a stack in one region, as `collect_evidence` says. Hold `READING`."""
     at = datetime.now(UTC)
     dynamodb, sqs, outputs = stack.client("dynamodb"), stack.client("sqs"), stack.outputs
     consumers = enabled(stack)
@@ -72,7 +72,7 @@ def read_evidence(
     ]
     bookings = [booked_ride(item) for item in scan(dynamodb, outputs["BookingTableName"])]
     cars = rides_of_cars(dynamodb, outputs["CarTableName"])
-    committed = outbox(dynamodb, outputs["OutboxTableName"])
+    committed = outbox_times(dynamodb, outputs["OutboxTableName"])
     unread = {queue: waiting(sqs, outputs[f"{queue}Url"]) for queue in queues}
     for name in [
         f"{each.resources}Queue" for each in consumers if f"{each.resources}QueueUrl" in outputs
@@ -127,7 +127,9 @@ def published(stack: StackRef) -> Iterator[Published]:
 def published_in(line: Mapping[str, Any]) -> Published | None:
     """Return the ride event in a line of the bus's log, or None."""
     text = line["message"]
-    return _published(read(text), text, f"unreadable line {line.get('eventId')}", _logged_at(line))
+    return _published(
+        json_object(text), text, f"unreadable line {line.get('eventId')}", _logged_at(line)
+    )
 
 
 def _published(event: Any, text: str, name: str, time: datetime) -> Published | None:
@@ -180,7 +182,7 @@ def deliveries(
 
 def delivered_in(line: Mapping[str, Any]) -> Delivered | None:
     """Return the delivery in a line of a consumer's log, or None."""
-    match read(line["message"]):
+    match json_object(line["message"]):
         case {
             "message": telemetry.DELIVERY,
             "consumer": str(name),
@@ -267,7 +269,7 @@ def rides_of_cars(dynamodb: Any, table: str) -> dict[str, str | None]:
     return cars
 
 
-def outbox(dynamodb: Any, table: str) -> dict[str, datetime]:
+def outbox_times(dynamodb: Any, table: str) -> dict[str, datetime]:
     """Return the ids of the events in the outbox, with their times."""
     return {item["idempotencyid"]: _time(item.get("time")) for item in scan(dynamodb, table)}
 

@@ -7,7 +7,7 @@ from carride_idempotency import observation
 from ops.audit.evidence import Evidence, RideItem
 
 
-def merged(found: Sequence[tuple[str, Evidence]]) -> Evidence:
+def as_one_stack(found: Sequence[tuple[str, Evidence]]) -> Evidence:
     """Return the evidence of both regions, given with their names, as that of one stack. Replicas of tables agree.
 
     An event counts in the region that ingested it, not as the other region's copy. An effect that a

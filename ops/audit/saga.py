@@ -25,7 +25,7 @@ from ops.audit.evidence import (
     GatewayPayment,
     RideItem,
 )
-from ops.words import grouped, row
+from ops.text import grouped, row
 
 _OVERDUE: Final = "CarRideOverdue"
 """The reconciler's event. It settles the ride."""
@@ -161,7 +161,7 @@ class _Ride(NamedTuple):
         return self.items[consumer].state if consumer in self.items else None
 
 
-def check(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
+def saga_of(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
     """Compute how every ride ended that an event, a table, a car or the gateway names.
 
     A ride is overdue if it has needed something for longer than ``overdue_after``.

@@ -12,22 +12,22 @@ from rich.text import Text
 
 from ops.audit.evidence import Delivered, Published
 from ops.cli.show import plain, show, table
-from ops.letters import Letters
+from ops.dead_letters import DeadLetters
 from ops.lookup import Event, Ride
-from ops.records import Change, Explained, Found
+from ops.records import Change, Explained, RecordList
 from ops.redrive import Redriven, RedrivePlan
+from ops.text import counted
 from ops.verbs import spelt
-from ops.words import counted
 
 _WIDTH = 100
 """Columns of the dead letters, on a terminal and elsewhere."""
 _SHOWN = 20
-"""Letters of a plan that are printed; JSON has all."""
+"""DeadLetters of a plan that are printed; JSON has all."""
 _UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
 
 
 @show.register
-def _(found: Letters) -> RenderableType:
+def _(found: DeadLetters) -> RenderableType:
     shown: list[RenderableType] = [] if found.failures else ["there are no dead letters"]
     for each in found.failures:
         again = f", redriven up to {counted(each.redriven, 'time')}" if each.redriven else ""
@@ -193,7 +193,7 @@ def _time(line: Published | Delivered) -> Text:
 
 
 @show.register
-def _(found: Found) -> RenderableType:
+def _(found: RecordList) -> RenderableType:
     more = (
         []
         if found.complete

@@ -11,10 +11,10 @@ from ops import outbox, replay
 from ops.audit import Report, audit
 from ops.cli.show import show, table
 from ops.replay import ReplayState
-from ops.replay.planning import PAUSE, Fate, Progress, ReplayPlan, plan, watch
+from ops.replay.planning import PAUSE, Fate, Progress, ReplayPlan, predict, watch
 from ops.stack import OperatorError
+from ops.text import counted
 from ops.verbs import Moment, Plan, Session, Steps, acts, before, reads
-from ops.words import counted
 
 
 class Replayed(NamedTuple):
@@ -37,7 +37,7 @@ def replay_plan(session: Session, *, since: Moment, until: Moment | None = None)
     """
     end, stack = before(since, until), session.stack
     session.say("reading the archive; on AWS a replay takes some minutes to begin")
-    return plan(stack, since, end)
+    return predict(stack, since, end)
 
 
 @acts(

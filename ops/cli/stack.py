@@ -27,9 +27,9 @@ from ops.finding import is_quiet
 from ops.regions import ROOT
 from ops.simulation import AT_ONCE, Published
 from ops.stack import OperatorError, StackRef
+from ops.text import counted
 from ops.verbs import Plan, Session, Span, Steps, acts, reads
 from ops.verify.checks import CHECKS
-from ops.words import counted
 
 PAUSE: Callable[[float], object] = time.sleep
 """Waits between two audits."""

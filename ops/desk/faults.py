@@ -21,7 +21,7 @@ from carride_idempotency.clock import epoch_ms
 from carride_idempotency.stores.dynamodb import record_of
 from ops import redrive
 from ops.audit.evidence import AuditedConsumer
-from ops.records import read
+from ops.records import items_at
 from ops.stack import OperatorError, StackRef
 
 FAULTS: Final = {
@@ -43,7 +43,7 @@ def deliver(stack: StackRef, consumer: AuditedConsumer, body: str, times: int = 
     _require_local(stack)
     arn = redrive.target_of(stack, f"{consumer.resources}Dlq")
     for _ in range(times):
-        if problem := redrive.send(stack, arn, json.loads(body)):
+        if problem := redrive.send_to(stack, arn, json.loads(body)):
             raise OperatorError(f"{consumer.name}'s target {problem}")
 
 
@@ -83,7 +83,7 @@ def _deliver_after_lease(stack: StackRef, consumer: AuditedConsumer, key: str, b
     """Deliver an event again when its stalled attempt, which may begin late, no longer holds the key."""
     for _ in range(_LOOKS):
         time.sleep(_AGAIN_S)
-        found = next(map(record_of, read(stack, [key])), None)
+        found = next(map(record_of, items_at(stack, [key])), None)
         if consumer.policy.atomic or (
             found and (found.lease_ms or 0) + Policy().clock_skew * 1000 < epoch_ms()
         ):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ops.audit import DEFAULT_GRACE, Report, judge, read
+from ops.audit import DEFAULT_GRACE, Report, collect_evidence, judge
 from ops.audit.queues import waiting
 from ops.audit.reading import BUS, Tail, enabled
 from ops.desk.index import Index
@@ -132,7 +132,7 @@ class Feed:
             return
         self.audit_wanted.clear()
         began = time.time()
-        evidence = read(self.stack, grace=_GRACE if self.stack.local else DEFAULT_GRACE)
+        evidence = collect_evidence(self.stack, grace=_GRACE if self.stack.local else DEFAULT_GRACE)
         report = judge(evidence)
         with self.lock:
             self.index.add_letters(evidence.dead_letters)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from carride_idempotency import observation
 from ops.audit.evidence import AuditedConsumer, DeadLettered
-from ops.audit.queues import read
+from ops.audit.queues import json_object
 from ops.audit.reading import delivered_in, published_in
 
 PAGE: Final = 100
@@ -209,7 +209,7 @@ class Index:
         self._count(BUS, kind, time_ms)
         self._count(
             PRODUCERS,
-            REPLAYED if event.replayed else str((read(fact.body) or {}).get("source")),
+            REPLAYED if event.replayed else str((json_object(fact.body) or {}).get("source")),
             time_ms,
         )
 

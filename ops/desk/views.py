@@ -16,11 +16,10 @@ from carride.simulation import Fault
 from carride_idempotency import observation
 from carride_idempotency.record import STATUSES, Record
 from carride_idempotency.stores.dynamodb import record_of
-from ops import letters as dead
-from ops import records, replay
+from ops import dead_letters, records, replay
 from ops.audit.evidence import OTHER_DLQS, AuditedConsumer
 from ops.audit.ledger import ROWS
-from ops.audit.queues import read
+from ops.audit.queues import json_object
 from ops.desk import faults
 from ops.desk.feed import Feed
 from ops.desk.index import (
@@ -190,11 +189,11 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
     takers = [
         each.name for each in feed.consumers if each.takes(fact.type) and fact.ride is not None
     ]
-    found = map(record_of, records.read(feed.stack, [f"{name}#{fact.id}" for name in takers]))
+    found = map(record_of, records.items_at(feed.stack, [f"{name}#{fact.id}" for name in takers]))
     history = {
         record.key.partition("#")[0]: desk.records.add(record.key, record) for record in found
     }
-    items = records.items_of(feed.stack, fact.ride) if fact.ride else {}
+    items = records.tables_of(feed.stack, fact.ride) if fact.ride else {}
     with feed.lock:
         stops: list[dict[str, Any]] = [
             {
@@ -225,7 +224,7 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
             "place": axis(times),
             "axis_width": WIDTH,
             "faults": faults.FAULTS if feed.stack.local and fact.ride else {},
-            "content": _indented(read(fact.body) or fact.body),
+            "content": _indented(json_object(fact.body) or fact.body),
         }
 
 
@@ -279,13 +278,13 @@ def _edit(desk: Seen, request: Request) -> dict[str, Any]:
     return {
         "title": "Edit and send",
         "fact": fact,
-        "detail": _indented((read(fact.body) or {}).get("detail")),
+        "detail": _indented((json_object(fact.body) or {}).get("detail")),
     }
 
 
 @_page("/letters", "letters.html", "Dead letters", still=True)
 def _letters(desk: Seen, _request: Request) -> dict[str, Any]:
-    return {"title": "Dead letters", "found": dead.letters(desk.feed.stack)}
+    return {"title": "Dead letters", "found": dead_letters.failures(desk.feed.stack)}
 
 
 @_page("/keys", "keys.html", "Keys", still=True)

@@ -20,7 +20,7 @@ from ops.audit.evidence import CONSUMERS, AuditedConsumer
 from ops.audit.queues import fact_of, waiting
 from ops.audit.reading import deliveries, type_of
 from ops.prediction import Predictor
-from ops.records import read
+from ops.records import items_at
 from ops.replay import PLAN_PREFIX, ReplayState, describe, name_for, start, warnings
 from ops.stack import OperatorError, StackRef
 
@@ -103,7 +103,7 @@ class Prediction:
         keys = {
             record_key(self._name, fact) for event in taken if (fact := fact_of(event)) is not None
         }
-        for item in read(self._stack, keys):
+        for item in items_at(self._stack, keys):
             self._predictor.store.put_if_absent(record_of(item))
         for event in delivered:
             fate = Fate.NOT_FOR_IT
@@ -132,7 +132,7 @@ class ReplayPlan(NamedTuple):
     warnings: list[str]
 
 
-def plan(stack: StackRef, since: datetime, until: datetime, *, looks: int = 10) -> ReplayPlan:
+def predict(stack: StackRef, since: datetime, until: datetime, *, looks: int = 10) -> ReplayPlan:
     """Predict what a replay would do. All events are read after ``looks`` seconds without a message."""
     made = datetime.now(UTC)
     found = warnings(stack, since, until, made)

@@ -9,11 +9,11 @@ from typing import Any, Final
 from carride.entry import BusEntry
 from carride.events import SOURCE
 from carride_idempotency.stores.transport import BOTOCORE_USED
-from ops import letters, redrive, replay
+from ops import dead_letters, redrive, replay
 from ops.audit import Report, audit
 from ops.audit.reading import lines
+from ops.text import counted
 from ops.verify import Check, Deployment, FailedError, SkippedError
-from ops.words import counted
 
 CHECKS: Final[list[Check]] = []
 
@@ -445,7 +445,7 @@ def _poison(it: Deployment) -> str:
     stack = it.stack
 
     def broken() -> int:
-        return letters.reasons(stack, "RideHistoryDlq")["CONTRACT"]
+        return dead_letters.reasons(stack, "RideHistoryDlq")["CONTRACT"]
 
     before = broken()
     detail = {
@@ -477,7 +477,8 @@ def _permission(it: Deployment) -> str:
             "CarRideSimulatorFunctionName", {"rides": 1, "seed": int(it.began.timestamp()) + 1}
         )
         it.until(
-            "nothing is in RideHistoryRuleDlq", lambda: letters.reasons(stack, "RideHistoryRuleDlq")
+            "nothing is in RideHistoryRuleDlq",
+            lambda: dead_letters.reasons(stack, "RideHistoryRuleDlq"),
         )
     finally:
         functions.add_permission(
@@ -487,8 +488,8 @@ def _permission(it: Deployment) -> str:
             Principal="events.amazonaws.com",
             SourceArn=source,
         )
-    plan = redrive.plan(stack, "RideHistoryRuleDlq")
-    sent = redrive.Job(stack, plan, report=lambda _: None).run().sent
+    plan = redrive.plan_redrive(stack, "RideHistoryRuleDlq")
+    sent = redrive.Redrive(stack, plan, report=lambda _: None).carry_out().sent
     return f"{sent} redriven; {_settled(it).ledger.verdict}"
 
 

@@ -26,7 +26,7 @@ from carride_idempotency.externals import states
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.stores.dynamodb import item_of, record_of
 from ops import records
-from ops.letters import COUNTS
+from ops.dead_letters import COUNTS
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Plan
 from tests.ops.world import AWAY, empty_stack

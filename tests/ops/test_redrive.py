@@ -17,7 +17,7 @@ from carride.entry import BusEntry
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.stores.dynamodb import item_of, record_of
-from ops import letters, records, redrive
+from ops import dead_letters, records, redrive
 from ops.audit.queues import peek
 from ops.cli.show import console, show
 from ops.stack import OperatorError, StackRef
@@ -117,14 +117,14 @@ def redriven(
     ref: StackRef, queue: str = DLQ, *, release: bool = False, **options: Any
 ) -> redrive.Redriven:
     """Redrive a queue, and check that what the plan says stays does stay."""
-    plan = redrive.plan(ref, queue, release=release)
-    done = redrive.Job(ref, plan, **AT_ONCE | {"wait": timedelta()} | options).run()
+    plan = redrive.plan_redrive(ref, queue, release=release)
+    done = redrive.Redrive(ref, plan, **AT_ONCE | {"wait": timedelta()} | options).carry_out()
     assert {each.verdict.why for each in plan.letters if not each.verdict.goes} <= set(done.stayed)
     return done
 
 
 def left(ref: StackRef, queue: str = DLQ) -> int:
-    return letters.reasons(ref, queue).total()
+    return dead_letters.reasons(ref, queue).total()
 
 
 def test_messages_that_the_bus_does_not_accept_stay(ref: StackRef) -> None:
@@ -146,7 +146,7 @@ def test_messages_that_the_bus_does_not_accept_stay(ref: StackRef) -> None:
         **dict.fromkeys(unreadable, "the event is not in it"),
     }
     ids = put(ref, "ProducerDlq", gone, *reasons)
-    assert letters.reasons(ref, "ProducerDlq")["UNREADABLE"] == 3
+    assert dead_letters.reasons(ref, "ProducerDlq")["UNREADABLE"] == 3
     done = redriven(ref, "ProducerDlq", canary=False)
     assert (done.sent, done.stayed) == (
         1,
@@ -163,7 +163,7 @@ def test_messages_that_the_bus_does_not_accept_stay(ref: StackRef) -> None:
 def test_letters_are_sent_at_the_rate_that_was_asked_for(ref: StackRef) -> None:
     """A pause follows each. A refused one stays, with AWS's code. Another operator's earlier plan sends none again."""
     put(ref, DLQ, envelope(entry("order_01")), envelope(entry("order_03")))
-    theirs, pauses = redrive.plan(ref, DLQ), list[float]()
+    theirs, pauses = redrive.plan_redrive(ref, DLQ), list[float]()
     put(ref, DLQ, envelope(entry(size=5_000)))
     done = redriven(ref, canary=False, rate=4, sleep=pauses.append)
     assert (done.sent, done.stayed, pauses) == (
@@ -171,7 +171,7 @@ def test_letters_are_sent_at_the_rate_that_was_asked_for(ref: StackRef) -> None:
         {"refused: RequestEntityTooLargeException": 1},
         [0.25] * 2,
     )
-    done = redrive.Job(ref, theirs, **AT_ONCE).run()
+    done = redrive.Redrive(ref, theirs, **AT_ONCE).carry_out()
     assert (done.sent, done.gone, done.succeeded) == (0, 2, False)
     assert (len(ref.client("lambda").events), left(ref)) == (2, 1)
 
@@ -212,7 +212,7 @@ def test_a_plan_says_what_the_consumer_would_do(
         )
         ref.client("dynamodb").put_item(TableName="records", Item=item_of(made))
     put(ref, DLQ, json.dumps(event | {"detail": event["detail"] | detail}))
-    (planned,) = redrive.plan(ref, DLQ).letters
+    (planned,) = redrive.plan_redrive(ref, DLQ).letters
     assert f"{planned.verdict.goes} {planned.verdict.why}".startswith(verdict)
     assert planned.verdict.is_uncertain == ("processes" in verdict)
 
@@ -230,10 +230,10 @@ def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> No
         "PaymentDlq",
         json.dumps({"requestContext": {"condition": "Exhausted"}, "requestPayload": crashed}),
     )
-    assert "attempts are used up" in redrive.plan(ref, "PaymentDlq").letters[0].verdict.why
+    assert "attempts are used up" in redrive.plan_redrive(ref, "PaymentDlq").letters[0].verdict.why
     for release in (False, True):
         assert redriven(ref, "PaymentDlq", release=release).sent == release
-        (found,) = map(record_of, records.read(ref, [made.key]))
+        (found,) = map(record_of, records.items_at(ref, [made.key]))
         assert (found.status, found.attempt) == ((FAILED, 0) if release else (IN_PROGRESS, 3))
 
 
@@ -242,7 +242,7 @@ def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) 
     """Whichever call is interrupted, by Ctrl-C or a lost connection, each letter was delivered or is in the queue."""
     bodies = [envelope(entry(f"order_{number:02}")) for number in range(4)]
     facts = {json.loads(each)["detail"]["idempotencyid"] for each in put(ref, DLQ, *bodies)}
-    plan, history, calls = redrive.plan(ref, DLQ), ref.client("lambda"), iter(range(1_000))
+    plan, history, calls = redrive.plan_redrive(ref, DLQ), ref.client("lambda"), iter(range(1_000))
 
     def interrupt(**_: Any) -> None:
         if next(calls) == at:
@@ -253,7 +253,7 @@ def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) 
     for service in ("sqs", "dynamodb"):
         ref.client(service).meta.events.register("before-call", interrupt)
     with pytest.raises((KeyboardInterrupt, OperatorError)) as ended:
-        redrive.Job(ref, plan, canary=False, **AT_ONCE).run()
+        redrive.Redrive(ref, plan, canary=False, **AT_ONCE).carry_out()
     assert "of 4 letters were sent" in str(ended.value)
     assert left(ref) + len(set(history.events)) >= len(facts)
     redriven(ref)
@@ -314,11 +314,11 @@ def test_a_queue_that_a_consumer_reads_is_never_received_from(ref: StackRef) -> 
     """Neither a preview nor a redrive hides its messages; a dead-letter queue without a target is refused, too."""
     put(ref, "DispatchQueue", envelope(entry()))
     ref.outputs["OutboxPipeDlqUrl"] = ref.outputs["DispatchQueueUrl"]  # type: ignore[index]
-    for look in (letters.letters, letters.reasons, redrive.plan):
+    for look in (dead_letters.failures, dead_letters.reasons, redrive.plan_redrive):
         with pytest.raises(OperatorError, match="DispatchQueue"):
             look(ref, "DispatchQueue")
     with pytest.raises(OperatorError, match="runbooks"):
-        redrive.plan(ref, "OutboxPipeDlq")
+        redrive.plan_redrive(ref, "OutboxPipeDlq")
     (message,) = ref.client("sqs").receive_message(
         QueueUrl=ref.outputs["DispatchQueueUrl"], AttributeNames=["ApproximateReceiveCount"]
     )["Messages"]
@@ -342,13 +342,13 @@ def test_letters_are_grouped_by_failure(ref: StackRef) -> None:
     history.runs = partial(history.record, FAILED)
     assert redriven(ref).sent == 3, "one of each group"
     put(ref, DLQ, slow[0])
-    (failure,) = letters.letters(ref).failures
+    (failure,) = dead_letters.failures(ref).failures
     assert (failure.count, failure.redriven, failure.consumer) == (60, 1, "ride-history")
     assert failure.letters[0].sent == failure.oldest
     assert {letter.type for letter in failure.letters} == {"CarRideCreated"}
     assert all(letter.ride == letter.event["detail"]["subject"] for letter in failure.letters)
     assert left(ref) == 60, "nothing stays hidden"
-    console(printed := StringIO()).print(show(letters.letters(ref)))
+    console(printed := StringIO()).print(show(dead_letters.failures(ref)))
     assert {failure.group, failure.letters[0].ride} <= set(printed.getvalue().split())
     assert max(map(len, printed.getvalue().splitlines())) <= 100
 
@@ -361,19 +361,23 @@ def test_letters_are_chosen_by_key_reason_group_and_number(ref: StackRef) -> Non
         given_up("order_03", "UNKNOWN"),
     ]
     put(ref, DLQ, *bodies)
-    every = [planned.letter for planned in redrive.plan(ref, DLQ).letters]
+    every = [planned.letter for planned in redrive.plan_redrive(ref, DLQ).letters]
     for letter in every:
         for choice in (
             {"key": letter.key},
             {"group": letter.group},
             {"key": letter.key, "reason": letter.reason},
         ):
-            chosen = redrive.plan(ref, DLQ, **choice)
+            chosen = redrive.plan_redrive(ref, DLQ, **choice)
             assert ([planned.letter for planned in chosen.letters], chosen.others) == ([letter], 2)
     assert [
-        planned.letter for planned in redrive.plan(ref, DLQ, reason="QUARANTINED", limit=1).letters
+        planned.letter
+        for planned in redrive.plan_redrive(ref, DLQ, reason="QUARANTINED", limit=1).letters
     ] == every[:1]
     with pytest.raises(OperatorError, match=every[0].group):
-        redrive.plan(ref, DLQ, reason="CONTRACT")
-    assert redrive.Job(ref, redrive.plan(ref, DLQ, limit=1), **AT_ONCE).run().sent == 1
+        redrive.plan_redrive(ref, DLQ, reason="CONTRACT")
+    assert (
+        redrive.Redrive(ref, redrive.plan_redrive(ref, DLQ, limit=1), **AT_ONCE).carry_out().sent
+        == 1
+    )
     assert left(ref) == 2

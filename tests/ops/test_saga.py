@@ -21,7 +21,7 @@ from ops.audit.evidence import (
     Published,
     RideItem,
 )
-from ops.audit.saga import Ending, check
+from ops.audit.saga import Ending, saga_of
 from tests.ops.world import NOW
 
 RIDE: Final = "order_01"
@@ -120,13 +120,13 @@ STATES: Final[dict[str, tuple[Ending, Evidence]]] = {
 def test_each_way_in_which_a_ride_can_end_is_recognised(ending: Ending, given: Evidence) -> None:
     """Cars, payments and events agree, with the gateway's ledger and without it."""
     for evidence in (given, given._replace(payments=None)):
-        saga = check(evidence)
+        saga = saga_of(evidence)
         assert (saga.problems, saga.endings, saga.sound) == ({}, {ending.value: 1}, True)
 
 
 def problems(given: Evidence) -> str:
     """Return everything that is wrong with a ride, which has to be broken."""
-    saga = check(given)
+    saga = saga_of(given)
     document = json.loads(json.dumps(saga.to_json()))
     assert (document["endings"], document["sound"], saga.sound) == ({"broken": 1}, False, False)
     found = "; ".join(saga.problems[RIDE])
@@ -222,7 +222,7 @@ def test_a_ride_whose_event_was_not_processed_waits_and_is_not_broken(
     excuse: Any, money: GatewayPayment
 ) -> None:
     """The money stays as it is until somebody redrives the event; a second capture is broken all the same."""
-    saga = check(STUCK._replace(payments=[money], **excuse))
+    saga = saga_of(STUCK._replace(payments=[money], **excuse))
     assert (saga.endings, saga.sound) == ({"waiting for redrive": 1}, True)
     assert "captured 2" in problems(STUCK._replace(payments=[TWO_CAPTURES], **excuse))
 
@@ -240,13 +240,13 @@ def test_a_ride_that_has_needed_something_for_too_long_is_overdue(
         ]
     )
     for given in (at_payment, ASSIGNED._replace(bookings=[BookedRide(RIDE, 2, since, since)])):
-        saga = check(given)
+        saga = saga_of(given)
         assert (RIDE in saga.overdue, saga.sound, f"overdue: {RIDE}" in saga.to_text()) == (
             overdue,
             not overdue,
             overdue,
         )
-        assert check(given, overdue_after=timedelta(hours=6)).sound
+        assert saga_of(given, overdue_after=timedelta(hours=6)).sound
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_ride_whose_events_the_log_need_not_have_is_not_called_broken(unjudged
     ]
     given = CANCELLED._replace(items=acted, published=events("CarRideAccepted"))
     assert problems(given)
-    assert check(given._replace(**unjudged)).sound
+    assert saga_of(given._replace(**unjudged)).sound
     assert "2 times" in problems(
         given._replace(**unjudged, payments=[payment("refunded", refunds=2)])
     )

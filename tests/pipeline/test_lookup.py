@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from local.local_aws import ROOT, LocalAws
-from ops.audit import Evidence, judge, read
+from ops.audit import Evidence, collect_evidence, judge
 from tests.pipeline.pipeline import Pipeline
 
 pytestmark = pytest.mark.integration
@@ -25,7 +25,7 @@ def lived(cloud: LocalAws) -> Iterator[tuple[Pipeline, Evidence]]:
     pipeline = Pipeline(cloud, cloud.deploy_fast("looked-up"))
     faults = {"crashes": 6, "poison": 1, "malformed": 6, "late": 1}
     pipeline.simulate(rides=5, seed=3, duplicates=0.5, older=0.2, **faults)
-    yield pipeline, read(pipeline.stack)
+    yield pipeline, collect_evidence(pipeline.stack)
     cloud.reset()
 
 

@@ -32,7 +32,11 @@ def test_mended_letters_take_effect_once(
     pipeline.put(event_of(Life().created).to_detail())  # the function cannot start
     pipeline.settle()
     said: list[str] = []
-    assert not redrive.Job(stack, redrive.plan(stack, DLQ), report=said.append).run().succeeded
+    assert (
+        not redrive.Redrive(stack, redrive.plan_redrive(stack, DLQ), report=said.append)
+        .carry_out()
+        .succeeded
+    )
     assert f"it is back in {DLQ}: RetriesExhausted" in said[-1], "no record tells"
     store = f"dynamodb:{stack.outputs['IdempotencyTableName']}"
     pipeline.break_history(IDEMPOTENCY_STORE=store, FAILING=HISTORY)
@@ -50,7 +54,7 @@ def test_mended_letters_take_effect_once(
     assert before.consumers[HISTORY].effects == 0
 
     for queue, count in kinds.items():
-        done = redrive.Job(stack, redrive.plan(stack, queue, release=True)).run()
+        done = redrive.Redrive(stack, redrive.plan_redrive(stack, queue, release=True)).carry_out()
         assert done.stayed[redrive.HELD] == count - len(done.first)
         assert not any(done.first.values())
     pipeline.settle()
@@ -60,7 +64,11 @@ def test_mended_letters_take_effect_once(
         "the first letters are back"
     )
     for queue in kinds:
-        assert redrive.Job(stack, redrive.plan(stack, queue, release=True)).run().succeeded
+        assert (
+            redrive.Redrive(stack, redrive.plan_redrive(stack, queue, release=True))
+            .carry_out()
+            .succeeded
+        )
     after = pipeline.ledger()
     history, others = after.consumers[HISTORY], set(after.consumers) - {HISTORY}
     assert (history.effects, history.duplicates_absorbed) == (before.distinct, 0)

@@ -23,7 +23,7 @@ from ops.audit.evidence import Delivered, Published
 from ops.audit.queues import opened, peek
 from ops.audit.reading import type_of
 from ops.replay import PLAN_PREFIX, planning
-from ops.replay.planning import Fate, ReplayPlan, fate_of, plan, watch
+from ops.replay.planning import Fate, ReplayPlan, fate_of, predict, watch
 from ops.simulation import simulate
 from ops.stack import StackRef
 from tests.pipeline.pipeline import Pipeline
@@ -171,7 +171,7 @@ def test_a_plan_predicts_what_the_run_does(pipeline: Pipeline, stack: StackRef) 
     change_records(stack)
     since, until = window()
     before = deliveries(stack).keys()
-    planned = plan(stack, since, until, looks=1)
+    planned = predict(stack, since, until, looks=1)
     assert planned.events >= 500
     assert any("14 days" in warning for warning in planned.warnings)
     assert {fate for _, _, fate in flat(planned)} == set(Fate)
@@ -209,7 +209,7 @@ def test_a_plan_that_is_interrupted_leaves_nothing_behind(
     # The first step after the replay has begun.
     monkeypatch.setattr(planning, "describe", interrupt)
     with pytest.raises(end):
-        plan(stack, *window(), looks=1)
+        predict(stack, *window(), looks=1)
     assert temporary(stack) == set()
     replays = client.list_replays(NamePrefix=PLAN_PREFIX)["Replays"]
     assert cancelled
@@ -238,7 +238,7 @@ def test_the_next_plan_removes_what_a_killed_one_left(stack: StackRef) -> None:
         url = stack.client("sqs").create_queue(QueueName=name.replace(".", "-"))["QueueUrl"]
         made.append({name, url.rpartition("/")[2]})
     assert temporary(stack) == made[0] | made[1]
-    plan(stack, now - timedelta(minutes=1), now, looks=1)
+    predict(stack, now - timedelta(minutes=1), now, looks=1)
     assert temporary(stack) == made[0]
     planning.remove_leftovers(stack, now + timedelta(hours=2))
     assert temporary(stack) == set()
@@ -251,7 +251,7 @@ def test_a_run_ends_with_the_audit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The dry run says who receives the events. What is interrupted goes on, and says how to cancel it."""
-    monkeypatch.setattr("ops.cli.replay.plan", partial(plan, looks=1))
+    monkeypatch.setattr("ops.cli.replay.predict", partial(predict, looks=1))
     monkeypatch.setattr("ops.cli.replay.PAUSE", 0.2)
     now = datetime.now(UTC)
     window = ("--since", (now - timedelta(seconds=1)).isoformat(), "--until", now.isoformat())

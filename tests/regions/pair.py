@@ -18,7 +18,7 @@ from local.simulated_gateway import GatewayServer
 from ops import fleet, regions
 from ops.audit import CONSUMERS, audit
 from ops.audit.ledger import Ledger
-from ops.audit.reading import BUS, deliveries, lines, outbox, ride_items
+from ops.audit.reading import BUS, deliveries, lines, outbox_times, ride_items
 from ops.regions import Deployer, Environment, Step
 from ops.stack import StackRef
 from tests.functions.api.client import Api
@@ -115,7 +115,7 @@ class Regions:
     def published(self, entries: Sequence[BusEntry]) -> set[str]:
         table = self.secondary.outputs["OutboxTableName"]
         facts = {json.loads(entry.detail)["idempotencyid"] for entry in entries}
-        return facts | set(outbox(self.secondary.client("dynamodb"), table))
+        return facts | set(outbox_times(self.secondary.client("dynamodb"), table))
 
     def applied(self) -> set[str]:
         """Return the ids of the events in the ride history of the secondary."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from local.local_aws import ROOT
-from ops.audit.reading import outbox
+from ops.audit.reading import outbox_times
 from ops.verbs import VERBS
 from tests.pipeline.operator.aws_cli import serving
 from tests.pipeline.operator.conftest import Operator
@@ -84,7 +84,9 @@ def test_the_outbox_is_republished_without_a_further_effect(
 ) -> None:
     """Consumers recognise every event, and the command says how many the bus has accepted."""
     before, stack = operator.pipeline.ledger(), operator.pipeline.stack
-    written = outbox(operator.pipeline.cloud.client("dynamodb"), stack.outputs["OutboxTableName"])
+    written = outbox_times(
+        operator.pipeline.cloud.client("dynamodb"), stack.outputs["OutboxTableName"]
+    )
     operator.run("republish", "--since", "1d", "--yes", "--json")
     assert json.loads(capsys.readouterr().out) == {"republished": len(written), "refused": 0}
     after = operator.pipeline.ledger()

@@ -9,8 +9,8 @@ from carride.facts import Fact
 from local.demo import reconcile
 from local.local_aws import LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Request, Troubles
-from ops.audit import gateway_payments, read
-from ops.audit.saga import Saga, check
+from ops.audit import collect_evidence, gateway_payments
+from ops.audit.saga import Saga, saga_of
 from tests.carride.rides import Life
 from tests.carride.rides import event as event_of
 from tests.pipeline.pipeline import Pipeline
@@ -45,10 +45,10 @@ class Town(Pipeline):
     def saga(self, *rides: Life) -> Saga:
         """Return how these rides have ended, by all evidence."""
         names = {ride.order_id for ride in rides}
-        found = read(
+        found = collect_evidence(
             self.stack, grace=timedelta(), payments=gateway_payments(self.gateway.ledger())
         )
-        return check(
+        return saga_of(
             found._replace(
                 published=[
                     event

@@ -17,15 +17,15 @@ from carride_idempotency.record import Record
 from carride_idempotency.stores.dynamodb import record_of
 from ops import records
 from ops.audit.evidence import CONSUMERS
-from ops.audit.queues import HIDDEN_SECONDS, fact_of, opened, peek, read, waiting
+from ops.audit.queues import HIDDEN_SECONDS, fact_of, json_object, opened, peek, waiting
 from ops.audit.reading import type_of
 from ops.stack import OperatorError, StackRef
 from ops.verbs import reads
 
 _AT_ONCE: Final = 50
-"""Letters that are looked up at once; each takes two of the 100 keys of a BatchGetItem request."""
+"""DeadLetters that are looked up at once; each takes two of the 100 keys of a BatchGetItem request."""
 _SHOWN: Final = 3
-"""Letters that are kept of each failure."""
+"""DeadLetters that are kept of each failure."""
 _varying = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")
 """Finds words with a digit: ids, numbers, times, addresses."""
 _ride = jmespath.compile("detail.subject || detail.data.orderID")
@@ -38,7 +38,7 @@ COUNTS: Final = "redriven#"
 """The prefix of the keys of items that count redrives."""
 
 
-class Letter(Struct, frozen=True):
+class DeadLetter(Struct, frozen=True):
     """A dead letter."""
 
     id: str
@@ -76,11 +76,11 @@ class Failure(Struct):
     count: int = 0
     redriven: int = 0
     """How often the letter was redriven that was redriven most."""
-    letters: tuple[Letter, ...] = ()
+    letters: tuple[DeadLetter, ...] = ()
     """The oldest few."""
 
 
-class Letters(Struct, frozen=True):
+class DeadLetters(Struct, frozen=True):
     """The dead letters of one or all queues, the most frequent failure first."""
 
     failures: tuple[Failure, ...]
@@ -88,19 +88,19 @@ class Letters(Struct, frozen=True):
     """Messages that could not be read, by queue: another reader hides them."""
 
 
-class Found(NamedTuple):
+class Received(NamedTuple):
     """A dead letter that was received, with the consumer's record of its event."""
 
-    letter: Letter
+    letter: DeadLetter
     record: Record | None
     receipt: str
 
 
 @reads("letters")
-def letters(stack: StackRef, queue: str | None = None, /) -> Letters:
+def failures(stack: StackRef, queue: str | None = None, /) -> DeadLetters:
     """Show what lies in the dead-letter queues, grouped by failure.
 
-    Letters of one group have the same queue, consumer, reason and error; ids and numbers in the
+    DeadLetters of one group have the same queue, consumer, reason and error; ids and numbers in the
     error do not count. Of each group the oldest letters are shown. Every letter stays in its queue.
 
     Args:
@@ -108,9 +108,9 @@ def letters(stack: StackRef, queue: str | None = None, /) -> Letters:
     """
     names = [queue] if queue else queues_of(stack)
     hidden = {name: waiting(stack.client("sqs"), url_of(stack, name)) for name in names}
-    failures: dict[str, Failure] = {}
+    groups: dict[str, Failure] = {}
     for name in names:
-        for letter, _, _ in found_in(stack, name):
+        for letter, _, _ in received_from(stack, name):
             named = (
                 letter.group,
                 name,
@@ -119,15 +119,15 @@ def letters(stack: StackRef, queue: str | None = None, /) -> Letters:
                 normalised(letter.error),
                 letter.sent,
             )
-            failure = failures.setdefault(letter.group, Failure(*named))
+            failure = groups.setdefault(letter.group, Failure(*named))
             failure.count += 1
             failure.oldest = min(failure.oldest, letter.sent)
             failure.redriven = max(failure.redriven, letter.redriven)
             failure.letters = tuple(
                 sorted((*failure.letters, letter), key=lambda each: each.sent)[:_SHOWN]
             )
-    ranked = sorted(failures.values(), key=lambda each: -each.count)
-    return Letters(tuple(ranked), {name: count for name, count in hidden.items() if count})
+    ranked = sorted(groups.values(), key=lambda each: -each.count)
+    return DeadLetters(tuple(ranked), {name: count for name, count in hidden.items() if count})
 
 
 def reasons(stack: StackRef, queue: str) -> Counter[str]:
@@ -152,32 +152,36 @@ def url_of(stack: StackRef, queue: str) -> str:
     return stack.outputs[f"{queue}Url"]
 
 
-def found_in(
+def received_from(
     stack: StackRef, queue: str, *, at_once: int = _AT_ONCE, hidden_s: int = HIDDEN_SECONDS
-) -> Generator[Found]:
+) -> Generator[Received]:
     """Yield every visible letter of a queue with its record; others see none of them for ``hidden_s`` seconds."""
     with closing(peek(stack.client("sqs"), url_of(stack, queue), hidden_s)) as messages:
         for some in batched(messages, at_once, strict=False):
             received = [(letter_of(queue, message), message["ReceiptHandle"]) for message in some]
             known = (letter for letter, _ in received if letter.fact)
             keys = {key for letter in known for key in (letter.key, count_key(letter)) if key}
-            items = {item["idempotencyKey"]["S"]: item for item in records.read(stack, keys)}
+            items = {item["idempotencyKey"]["S"]: item for item in records.items_at(stack, keys)}
             for letter, receipt in received:
                 counted, item = items.get(count_key(letter) or "", {}), items.get(letter.key or "")
                 times = int(counted.get("redriven", {"N": 0})["N"])
-                yield Found(
+                yield Received(
                     replace(letter, redriven=times), record_of(item) if item else None, receipt
                 )
 
 
-def letter_of(queue: str, message: Any) -> Letter:
+def letter_of(queue: str, message: Any) -> DeadLetter:
     """Return a message of a dead-letter queue as a letter, whoever sent it."""
     reason, event = opened(message)
     consumer = READERS[queue].name if queue in READERS else None
     error, fact = _error(message), fact_of(event)
-    key = f"{consumer}#{fact}" if consumer and fact else (read(message["Body"]) or {}).get("key")
+    key = (
+        f"{consumer}#{fact}"
+        if consumer and fact
+        else (json_object(message["Body"]) or {}).get("key")
+    )
     same = "\n".join((queue, str(consumer), reason, normalised(error)))
-    return Letter(
+    return DeadLetter(
         id=message["MessageId"],
         queue=queue,
         group=blake2b(same.encode(errors="replace"), digest_size=3).hexdigest(),
@@ -199,7 +203,7 @@ def ride_of(event: Any) -> str | None:
     return ride if isinstance(ride, str) else None
 
 
-def count_key(letter: Letter) -> str | None:
+def count_key(letter: DeadLetter) -> str | None:
     """Return the key of the item, in the idempotency table, that counts the redrives of an event to its target."""
     return f"{COUNTS}{letter.key or f'{letter.queue}#{letter.fact}'}" if letter.fact else None
 
@@ -210,7 +214,7 @@ def normalised(error: str) -> str:
 
 
 def _error(message: Any) -> str:
-    match read(message["Body"]):
+    match json_object(message["Body"]):
         case {"reason": str(), "consumer": str(), "message": str(text)}:
             return text
         case {"requestContext": _, "responsePayload": {"errorMessage": text, **more}}:
