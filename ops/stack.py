@@ -112,11 +112,8 @@ class StackRef:
     def by_type(self) -> Mapping[str, Mapping[str, str]]:
         """The same, by type and logical id."""
         found: dict[str, dict[str, str]] = {}
-        for page in (
-            self.client("cloudformation")
-            .get_paginator("list_stack_resources")
-            .paginate(StackName=self.name)
-        ):
+        pages = self.client("cloudformation").get_paginator("list_stack_resources")
+        for page in pages.paginate(StackName=self.name):
             for each in page["StackResourceSummaries"]:
                 # The physical id of a rule on a custom bus is `bus|rule`.
                 name = each["PhysicalResourceId"].rsplit("|", 1)[-1]
@@ -129,14 +126,12 @@ class StackRef:
 
     def environments(self) -> dict[str, dict[str, str]]:
         """Return the environment variables of each function, by its logical id."""
-        functions, ask = (
-            self.named("AWS::Lambda::Function"),
-            self.client("lambda").get_function_configuration,
-        )
-        return {
-            name: ask(FunctionName=function).get("Environment", {"Variables": {}})["Variables"]
-            for name, function in functions.items()
-        }
+        client = self.client("lambda")
+        found = {}
+        for logical_id, name in self.named("AWS::Lambda::Function").items():
+            function = client.get_function_configuration(FunctionName=name)
+            found[logical_id] = function.get("Environment", {}).get("Variables", {})
+        return found
 
     def invoke(self, output: str, payload: Mapping[str, Any]) -> Any:
         """Invoke the function that an output names, and return its answer."""
@@ -157,11 +152,14 @@ class StackRef:
 
     def peer(self) -> "StackRef | None":
         """Return the stack in the other region, or None for a standalone stack."""
-        return (
-            None
-            if self.role == "standalone"
-            else StackRef(self.name, self.outputs["PeerRegion"], self._clients)
-        )
+        if self.role == "standalone":
+            return None
+        return StackRef(self.name, self.outputs["PeerRegion"], self._clients)
+
+    def regions(self) -> tuple["StackRef", ...]:
+        """Return the stack in each of its regions, this one first."""
+        peer = self.peer()
+        return (self,) if peer is None else (self, peer)
 
 
 def aws_clients(**settings: Any) -> ClientFactory:

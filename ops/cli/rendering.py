@@ -1,4 +1,4 @@
-"""How dead letters, redrives, rides, events and records look."""
+"""Render dead letters, redrives, rides, events and records for a terminal."""
 
 import json
 from collections import Counter
@@ -12,85 +12,134 @@ from rich.text import Text
 
 from ops.audit.evidence import Delivered, Published
 from ops.cli.show import plain, show, table
-from ops.dead_letters import DeadLetters
+from ops.dead_letters import DeadLetter, DeadLetters, Failure
 from ops.lookup import Event, Ride
 from ops.records import Change, Explained, RecordList
 from ops.redrive import Redriven, RedrivePlan
 from ops.text import counted
 from ops.verbs import spelt
 
-_WIDTH = 100
+_WIDTH: Final = 100
 """Columns of the dead letters, on a terminal and elsewhere."""
-_SHOWN = 20
-"""DeadLetters of a plan that are printed; JSON has all."""
-_UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
+_SHOWN: Final = 20
+"""Letters of a plan that are printed; JSON has all."""
+_UNITS: Final = (
+    timedelta(days=1),
+    timedelta(hours=1),
+    timedelta(minutes=1),
+    timedelta(seconds=1),
+)
+_GONE: Final = "no longer in the queue, or another operator has received them"
+_HIDDEN: Final = (
+    "another operator has received them, or a command was interrupted. "
+    "They are shown again within minutes"
+)
+
+
+# ── Dead letters ──────────────────────────────────────────────────────────────────────────────────
 
 
 @show.register
-def _(found: DeadLetters) -> RenderableType:
-    shown: list[RenderableType] = [] if found.failures else ["there are no dead letters"]
-    for each in found.failures:
-        again = f", redriven up to {counted(each.redriven, 'time')}" if each.redriven else ""
-        title = f"{counted(each.count, 'letter')} in {each.queue}: {each.reason}"
-        shown.append(
-            Text.assemble((f"{each.group}  {title}", "bold"), f", {_age(each.oldest)} old{again}")
-        )
-        shown += wrap(each.error, _WIDTH, initial_indent="  ", subsequent_indent="  ")
-        for letter in each.letters:
-            named = (letter.key or letter.fact, letter.ride, letter.type, _age(letter.sent))
-            shown.append("    " + "  ".join(map(str, filter(None, named))))
-        event = each.letters[0].event
-        detail = json.dumps(
-            event.get("detail") if isinstance(event, Mapping) else event, ensure_ascii=False
-        )
-        shown.append(Text(f"    {detail}"[:_WIDTH], style="dim"))
-    hidden = (wrap(line, _WIDTH) for line in _hidden(found.hidden))
-    return Group(*shown, *(line for lines in hidden for line in lines))
+def _letters(found: DeadLetters) -> RenderableType:
+    lines: list[RenderableType] = []
+    if not found.failures:
+        lines.append("there are no dead letters")
+    for failure in found.failures:
+        lines += _failure(failure)
+    for sentence in _hidden(found.hidden):
+        lines += wrap(sentence, _WIDTH)
+    return Group(*lines)
+
+
+def _failure(failure: Failure) -> Iterator[RenderableType]:
+    """Yield a title, the error, a line for each letter, and the first letter's content."""
+    letters = counted(failure.count, "letter")
+    title = f"{failure.group}  {letters} in {failure.queue}: {failure.reason}"
+    age = f", {_age(failure.oldest)} old"
+    if failure.redriven:
+        age += f", redriven up to {counted(failure.redriven, 'time')}"
+    yield Text.assemble((title, "bold"), age)
+    yield from wrap(failure.error, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+    for letter in failure.letters:
+        cells = (letter.key or letter.fact, letter.ride, letter.type, _age(letter.sent))
+        yield "    " + "  ".join(str(cell) for cell in cells if cell)
+    yield Text(f"    {_detail(failure.letters[0])}"[:_WIDTH], style="dim")
+
+
+def _detail(letter: DeadLetter) -> str:
+    """Return the content of a letter's event as JSON, or all of what is not an event."""
+    event = letter.event
+    if isinstance(event, Mapping):
+        event = event.get("detail")
+    return json.dumps(event, ensure_ascii=False)
+
+
+def _hidden(messages: Mapping[str, int]) -> Iterator[str]:
+    """Yield a sentence for each queue with messages that could not be read."""
+    for queue, count in messages.items():
+        if count:
+            yield f"{queue} hides {count} more: {_HIDDEN}"
+
+
+def _age(since: datetime) -> str:
+    """Return an age in its largest whole unit."""
+    age = datetime.now(UTC) - since
+    for unit in _UNITS:
+        if age >= unit:
+            return str(spelt(age // unit * unit))
+    return str(spelt(timedelta()))
+
+
+# ── Redrives ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @show.register
-def _(plan: RedrivePlan) -> RenderableType:
+def _redrive_plan(plan: RedrivePlan) -> RenderableType:
+    lines: list[RenderableType] = []
+    if plan.letters:
+        lines.append(_verdicts(plan))
+    more = len(plan.letters) - _SHOWN
+    if more > 0:
+        lines.append(f"… and {more} more, which --json lists")
+    lines.append(f"target: {plan.target}")
+    lines.append(_totals(_counts(plan)))
+    if plan.others:
+        lines.append(f"{plan.queue} has more letters, which were not chosen: {plan.others}")
+    lines += _hidden({plan.queue: plan.hidden})
+    return Group(*lines)
+
+
+def _verdicts(plan: RedrivePlan) -> RenderableType:
     rows = table("group", "reason", "key", "ride", "age", "redriven", "what happens")
     for letter, verdict in plan.letters[:_SHOWN]:
-        named = (
+        what = "goes" if verdict.goes else "stays"
+        rows.add_row(
             letter.group,
             letter.reason,
             letter.key or "",
             letter.ride or "",
             _age(letter.sent),
+            str(letter.redriven),
+            f"{what}: {verdict.why}",
         )
-        rows.add_row(
-            *named, str(letter.redriven), f"{'goes' if verdict.goes else 'stays'}: {verdict.why}"
-        )
-    more = len(plan.letters) - _SHOWN
-    return Group(
-        *([rows] if plan.letters else []),
-        *([f"… and {more} more, which --json lists"] if more > 0 else []),
-        f"target: {plan.target}",
-        _totals(
-            Counter(
-                ("go" if each.verdict.goes else "stay", each.verdict.why) for each in plan.letters
-            )
-        ),
-        *(
-            [f"{plan.queue} has more letters, which were not chosen: {plan.others}"]
-            if plan.others
-            else []
-        ),
-        *_hidden({plan.queue: plan.hidden}),
-    )
+    return rows
+
+
+def _counts(plan: RedrivePlan) -> Counter[tuple[str, str]]:
+    """Return how many letters go or stay, by what happens and why."""
+    counts = Counter[tuple[str, str]]()
+    for _, verdict in plan.letters:
+        what = "go" if verdict.goes else "stay"
+        counts[what, verdict.why] += 1
+    return counts
 
 
 @show.register
-def _(done: Redriven) -> RenderableType:
-    gone = {("gone", "no longer in the queue, or another operator has received them"): done.gone}
-    return _totals(
-        {
-            ("sent", ""): done.sent,
-            **{("stay", why): count for why, count in done.stayed.items()},
-            **gone,
-        }
-    )
+def _redriven(done: Redriven) -> RenderableType:
+    counts = {("sent", ""): done.sent, ("gone", _GONE): done.gone}
+    for why, count in done.stayed.items():
+        counts["stay", why] = count
+    return _totals(counts)
 
 
 def _totals(counts: Mapping[tuple[str, str], int]) -> RenderableType:
@@ -101,112 +150,122 @@ def _totals(counts: Mapping[tuple[str, str], int]) -> RenderableType:
     return rows if rows.row_count else "no letters"
 
 
-def _hidden(messages: Mapping[str, int]) -> Iterator[str]:
-    """Yield a sentence for each queue with messages that could not be read."""
-    why = "another operator has received them, or a command was interrupted. They are shown again within minutes"
-    yield from (f"{queue} hides {count} more: {why}" for queue, count in messages.items() if count)
-
-
-def _age(since: datetime) -> str:
-    """Return an age in its largest whole unit."""
-    age = datetime.now(UTC) - since
-    unit = next((unit for unit in _UNITS if age >= unit), _UNITS[-1])
-    return str(spelt(max(age // unit, 0) * unit))
-
+# ── Rides and events ──────────────────────────────────────────────────────────────────────────────
 
 _COLOURS: Final = {
-    "green": "took effect, COMPLETED, New, Retried, paid",
-    "yellow": "IN_PROGRESS, FAILED, Takeover, Failed, Busy, LostLease, open",
-    "red": "dead-lettered, QUARANTINED, DeadLettered, Quarantined, broken, waiting for redrive",
-    "dim": "Duplicate, Expired",
+    "green": ("took effect", "COMPLETED", "New", "Retried", "paid"),
+    "yellow": ("IN_PROGRESS", "FAILED", "Takeover", "Failed", "Busy", "LostLease", "open"),
+    "red": (
+        "dead-lettered",
+        "QUARANTINED",
+        "DeadLettered",
+        "Quarantined",
+        "broken",
+        "waiting for redrive",
+    ),
+    "dim": ("Duplicate", "Expired"),
 }
+_COLOUR_OF: Final = {state: colour for colour, states in _COLOURS.items() for state in states}
 
 
-def _word(word: str) -> Text:
-    return Text(
-        word, next((colour for colour, words in _COLOURS.items() if word in words.split(", ")), "")
-    )
-
-
-@show.register
-def _(shown: Ride) -> RenderableType:
-    found: list[RenderableType] = [Text.assemble(shown.order_id, " is ", _word(shown.state))]
-    found += [Text(problem, "red") for problem in shown.problems]
-    for name, fields in shown.tables.items():
-        text = (
-            fields
-            if isinstance(fields, str)
-            else ", ".join(f"{each} {value}" for each, value in fields.items())
-        )
-        found.append(f"  {name}: {text}")
-    return Group(*found, *(line for each in shown.events for line in ("", *_about(each))))
+def _state(state: str) -> Text:
+    """Return a state or outcome in its colour."""
+    return Text(state, _COLOUR_OF.get(state, ""))
 
 
 @show.register
-def _(shown: Event) -> RenderableType:
-    deliveries = [show(each) for at in shown.consumers for each in at.deliveries]
-    content = Text(json.dumps(plain(shown.detail), indent=2), "dim")
-    return Group(*_about(shown), "", *map(show, shown.copies), *deliveries, content)
+def _ride(ride: Ride) -> RenderableType:
+    lines: list[RenderableType] = [Text.assemble(ride.order_id, " is ", _state(ride.state))]
+    lines += [Text(problem, "red") for problem in ride.problems]
+    for name, fields in ride.tables.items():
+        lines.append(f"  {name}: {_fields(fields)}")
+    for event in ride.events:
+        lines += ["", *_event_lines(event)]
+    return Group(*lines)
 
 
-def _about(event: Event) -> Iterator[RenderableType]:
+def _fields(fields: Mapping[str, object] | str) -> str:
+    """Return the fields of a table's item, or the sentence that stands for them."""
+    if isinstance(fields, str):
+        return fields
+    return ", ".join(f"{name} {value}" for name, value in fields.items())
+
+
+@show.register
+def _event(event: Event) -> RenderableType:
+    lines = [*_event_lines(event), ""]
+    lines += [show(copy) for copy in event.copies]
+    for at in event.consumers:
+        lines += [show(delivery) for delivery in at.deliveries]
+    lines.append(Text(json.dumps(plain(event.detail), indent=2), "dim"))
+    return Group(*lines)
+
+
+def _event_lines(event: Event) -> Iterator[RenderableType]:
+    """Yield what an event is, and what became of it at each consumer."""
     yield Text(f"{event.type} of {event.ride}, version {event.version}, id {event.id}", "bold")
     if event.says:
         yield Text(f"  {event.says}", "red")
     for at in event.consumers:
-        yield Text.assemble(f"  {at.consumer}: ", _word(at.outcome), f"; {at.says}")
-        for each in at.dead_letters:
-            yield Text(
-                f"    in {each.queue} since {each.sent:%Y-%m-%d %H:%M UTC}: {each.reason} {each.error}",
-                "red",
-            )
+        yield Text.assemble(f"  {at.consumer}: ", _state(at.outcome), f"; {at.says}")
+        for letter in at.dead_letters:
+            since = f"{letter.sent:%Y-%m-%d %H:%M UTC}"
+            where = f"    in {letter.queue} since {since}: "
+            yield Text(f"{where}{letter.reason} {letter.error}", "red")
     if not event.consumers:
         yield "  no consumer acts on it"
 
 
 @show.register
-def _(line: Published) -> RenderableType:
+def _published(line: Published) -> RenderableType:
     ride = line.named.order_id if line.named else "an unknown ride"
-    what = f"{line.type or 'unreadable'} of {ride}  "
+    replayed = ", replayed" if line.replayed else ""
     return Text.assemble(
         _time(line),
-        what,
+        f"{line.type or 'unreadable'} of {ride}  ",
         ("on the bus", "blue"),
-        ", replayed" * line.replayed,
-        f"  {line.event_id}",
+        f"{replayed}  {line.event_id}",
     )
 
 
 @show.register
-def _(line: Delivered) -> RenderableType:
+def _delivered(line: Delivered) -> RenderableType:
     attempt = f", attempt {line.attempt}" if line.attempt else ""
     why = f" ({line.reason})" if line.reason else ""
-    what = f"{line.type or 'unreadable'} of {line.ride or 'an unknown ride'}  "
-    consumer = (f"{line.consumer}: ", "cyan")
     return Text.assemble(
-        _time(line), what, consumer, _word(line.outcome), f"{attempt}{why}  {line.fact or ''}"
+        _time(line),
+        f"{line.type or 'unreadable'} of {line.ride or 'an unknown ride'}  ",
+        (f"{line.consumer}: ", "cyan"),
+        _state(line.outcome),
+        f"{attempt}{why}  {line.fact or ''}",
     )
 
 
 def _time(line: Published | Delivered) -> Text:
-    return Text(f"  {line.time:%H:%M:%S}.{line.time.microsecond // 1000:03}  ", "dim")
+    milliseconds = line.time.microsecond // 1000
+    return Text(f"  {line.time:%H:%M:%S}.{milliseconds:03}  ", "dim")
+
+
+# ── Records ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @show.register
-def _(found: RecordList) -> RenderableType:
-    more = (
-        []
-        if found.complete
-        else [f"there are more than {len(found.records)}: give --limit, --ride or --key"]
-    )
-    return Group(*([found.says] if found.says else []), *map(show, found.records), *more)
+def _records(found: RecordList) -> RenderableType:
+    lines: list[RenderableType] = []
+    if found.says:
+        lines.append(found.says)
+    lines += [show(record) for record in found.records]
+    if not found.complete:
+        lines.append(f"there are more than {len(found.records)}: give --limit, --ride or --key")
+    return Group(*lines)
 
 
 @show.register
-def _(record: Explained) -> RenderableType:
-    return Text.assemble((record.key, "bold"), "  ", _word(record.status), f"\n  {record.says}")
+def _record(record: Explained) -> RenderableType:
+    title = (record.key, "bold")
+    return Text.assemble(title, "  ", _state(record.status), f"\n  {record.says}")
 
 
 @show.register
-def _(change: Change) -> RenderableType:
+def _change(change: Change) -> RenderableType:
     return Group(show(change.record), f"  after {change.action}: {change.then}")

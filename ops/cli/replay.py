@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from ops import outbox, replay
@@ -12,9 +13,12 @@ from ops.audit import Report, audit
 from ops.cli.show import show, table
 from ops.replay import ReplayState
 from ops.replay.planning import PAUSE, Fate, Progress, ReplayPlan, predict, watch
-from ops.stack import OperatorError
+from ops.stack import OperatorError, StackRef
 from ops.text import counted
 from ops.verbs import Moment, Plan, Session, Steps, acts, before, reads
+
+_LOCAL_PAUSE_S: Final = 0.5
+"""Between two looks at a local stack, on which nobody pays for them."""
 
 
 class Replayed(NamedTuple):
@@ -26,16 +30,18 @@ class Replayed(NamedTuple):
 
 @reads("replay plan", "--since 2h", temporary=True)
 def replay_plan(session: Session, *, since: Moment, until: Moment | None = None) -> ReplayPlan:
-    """Show what a replay would do: for each consumer and event type, how many events are new, recognised or refused.
+    """Show what a replay would do with the events of each consumer and type.
 
-    A replay to a temporary rule and queue reads the events out of the archive. Nobody else receives
-    them. What the consumers would do is decided by their own code, on copies of their records.
+    Events are new, recognised or refused. A replay to a temporary rule and queue reads the events
+    out of the archive. Nobody else receives them. What the consumers would do is decided by their
+    own code, on copies of their records.
 
     Args:
         since: Time of the oldest event.
         until: Time of the newest event; now by default.
     """
-    end, stack = before(since, until), session.stack
+    stack = session.stack
+    end = before(since, until)
     session.say("reading the archive; on AWS a replay takes some minutes to begin")
     return predict(stack, since, end)
 
@@ -55,11 +61,12 @@ def replay_run(
     partners: bool = False,
     accept_duplicates: bool = False,
 ) -> Plan:
-    """Replay a part of the archive, wait until nothing is in flight as far as AWS can tell, and audit the stack.
+    """Replay a part of the archive, wait until nothing is in flight, and audit the stack.
 
-    The replay is named for its region, as the rules of two regions require. It is refused while the
-    other region works on the same events. Consumers recognise what has taken effect. Partners would
-    receive the events once more, so they get them only with --partners.
+    AWS does not show every delivery that is in flight. The replay is named for its region, as the
+    rules of two regions require. It is refused while the other region works on the same events.
+    Consumers recognise what has taken effect. Partners would receive the events once more, so they
+    get them only with --partners.
 
     Args:
         since: Time of the oldest event.
@@ -68,13 +75,14 @@ def replay_run(
         partners: Deliver to partners, too.
         accept_duplicates: Do not ask the other region.
     """
-    end, stack = before(since, until), session.stack
+    stack = session.stack
+    end = before(since, until)
     replay.check(stack, accept_duplicates=accept_duplicates)
     rules = replay.receivers(stack, only=only, partners=partners)
     name = replay.name_for(stack.region, datetime.now(UTC))
-    to = only or ("every rule" if partners else "every rule but those of partners (add --partners)")
+    window = f"from {_spelt(since)} to {_spelt(end)}"
     steps = (
-        f"replay events with a time from {_spelt(since)} to {_spelt(end)}, for {to}, as {name}",
+        f"replay events with a time {window}, for {_chosen(only, partners=partners)}, as {name}",
         "wait until nothing is in flight, as far as AWS can tell",
         "audit the stack",
     )
@@ -84,18 +92,33 @@ def replay_run(
 
     def do() -> Replayed:
         replay.start(stack, name, since, end, rules)
-        try:
-            for progress in watch(stack, name, pause=PAUSE if stack.local is None else 0.5):
-                session.say(progress)
-        except KeyboardInterrupt:
-            cancel = f"./carride replay cancel {name} --yes"
-            raise KeyboardInterrupt(
-                f"the replay goes on: ./carride replay status shows it, {cancel} ends it"
-            ) from None
-        progress.replay.check()
-        return Replayed(name, audit(*filter(None, (stack, stack.peer()))))
+        _wait(session, name)
+        return Replayed(name, audit(*stack.regions()))
 
     return Plan(Steps(steps), do, (stack,))
+
+
+def _chosen(only: str | None, *, partners: bool) -> str:
+    """Return in words which rules receive the events."""
+    if only:
+        return only
+    if partners:
+        return "every rule"
+    return "every rule but those of partners (add --partners)"
+
+
+def _wait(session: Session, name: str) -> None:
+    """Show a replay's progress until nothing is in flight; a replay that failed is an error."""
+    pause = PAUSE if session.stack.local is None else _LOCAL_PAUSE_S
+    try:
+        for progress in watch(session.stack, name, pause=pause):
+            session.say(progress)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            "the replay goes on: ./carride replay status shows it, "
+            f"./carride replay cancel {name} --yes ends it"
+        ) from None
+    progress.replay.check()
 
 
 @reads("replay status", "")
@@ -107,26 +130,44 @@ def replay_status(session: Session) -> Iterator[ReplayState]:
     yield from found
 
 
-@acts("replay cancel", "us-east-1.20261122T092605.530950Z --yes")
-def replay_cancel(session: Session, name: str) -> Plan:
+@acts("replay cancel", "", "us-east-1.20261122T092605.530950Z --yes")
+def replay_cancel(session: Session, name: str | None = None, /) -> Plan:
     """Cancel a replay. Consumers process what it has handed over already.
 
     Args:
-        name: Name of the replay.
+        name: Name of the replay; by default the only one that has not ended.
     """
     stack = session.stack
-    found = replay.describe(stack, name)
+    chosen = name or _only_running(stack)
+    found = replay.describe(stack, chosen)
     if found.handed_over:
-        raise OperatorError(f"{name} is {found.state}: there is nothing left to cancel")
-    step = (
-        f"cancel {name}, which has replayed events until {found.replayed_until or 'no known time'}"
-    )
+        raise OperatorError(
+            f"{chosen} is {found.state}: there is nothing left to cancel; "
+            "`./carride replay status` shows the newest replays"
+        )
+    until = found.replayed_until or "no known time"
+    step = f"cancel {chosen}, which has replayed events until {until}"
 
     def cancel() -> ReplayState:
-        stack.client("events").cancel_replay(ReplayName=name)
-        return replay.describe(stack, name)
+        stack.client("events").cancel_replay(ReplayName=chosen)
+        return replay.describe(stack, chosen)
 
     return Plan(Steps((step,)), cancel, (stack,))
+
+
+def _only_running(stack: StackRef) -> str:
+    """Return the name of the only replay that has not ended."""
+    running = replay.unfinished(stack)
+    if not running:
+        raise OperatorError(
+            f"no replay runs in {stack.region}: there is nothing to cancel; "
+            "`./carride replay status` shows the newest replays"
+        )
+    if len(running) > 1:
+        raise OperatorError(
+            f"{len(running)} replays run: give the name of one: {', '.join(running)}"
+        )
+    return running[0]
 
 
 def _spelt(time: datetime) -> str:
@@ -138,56 +179,73 @@ def _window(since: datetime, until: datetime) -> str:
 
 
 @show.register
-def _(found: ReplayPlan) -> RenderableType:
-    present = {
-        fate for types in found.fates.values() for counts in types.values() for fate in counts
-    }
-    fates = [fate for fate in Fate if fate in present]
-    title = f"{found.events:,} archived events whose own time is in the window; the audit counts by the time of the log"
-    rows = table("consumer", "type", *map(str, fates), title=title)
+def _show_plan(found: ReplayPlan) -> RenderableType:
+    lines = ["", *found.warnings]
+    lines.append(f"do it: ./carride replay run {_window(found.since, found.until)}")
+    return Group(_fates(found), Text("\n".join(lines)))
+
+
+def _fates(found: ReplayPlan) -> Table:
+    """Return a row for each consumer and event type, with a column for each fate that occurs."""
+    present = set[Fate]()
+    for types in found.fates.values():
+        for counts in types.values():
+            present.update(counts)
+    columns = [fate for fate in Fate if fate in present]
+    title = (
+        f"{found.events:,} archived events whose own time is in the window; "
+        "the audit counts by the time of the log"
+    )
+    rows = table("consumer", "type", *columns, title=title)
     for consumer, types in found.fates.items():
-        for kind, counts in sorted(types.items()):
-            rows.add_row(consumer, kind, *(str(counts.get(fate) or "") for fate in fates))
-    run = f"do it: ./carride replay run {_window(found.since, found.until)}"
-    return Group(rows, Text("\n".join(["", *found.warnings, run])))
+        for event_type, counts in sorted(types.items()):
+            rows.add_row(consumer, event_type, *(_number(counts.get(fate)) for fate in columns))
+    return rows
+
+
+def _number(count: int | None) -> str:
+    """Return a count for a cell of a table, empty for none."""
+    return str(count) if count else ""
 
 
 @show.register
-def _(state: ReplayState) -> RenderableType:
-    waiting = f"{counted(state.waiting, 'message')} in queues of consumers"
-    what = "nothing is in flight as far as AWS can tell" if state.ended else waiting
+def _show_state(state: ReplayState) -> RenderableType:
+    window = f"from {_spelt(state.since)} to {_spelt(state.until)}"
+    if state.ended:
+        left = "nothing is in flight as far as AWS can tell"
+    else:
+        left = f"{counted(state.waiting, 'message')} in queues of consumers"
+    return Text(f"{state.name} {state.state}: events {window}; {left}")
+
+
+@show.register
+def _show_progress(progress: Progress) -> RenderableType:
+    state = progress.replay
+    until = f" until {_spelt(state.replayed_until)}" if state.replayed_until else ""
+    logged = []
+    for consumer, counts in progress.fates.items():
+        if counts:
+            fates = ", ".join(f"{count} {fate}" for fate, count in counts.items())
+            logged.append(f"{consumer} {fates}")
+    deliveries = "; ".join(logged) or "no deliveries"
     return Text(
-        f"{state.name} {state.state}: events from {_spelt(state.since)} to {_spelt(state.until)}; {what}"
+        f"{state.state}{until}, {counted(state.waiting, 'message')} in queues; {deliveries}"
     )
 
 
 @show.register
-def _(progress: Progress) -> RenderableType:
-    replayed, until = progress.replay.state, progress.replay.replayed_until
-    fates = {
-        each: ", ".join(f"{count} {fate}" for fate, count in of.items())
-        for each, of in progress.fates.items()
-    }
-    logged = (
-        "; ".join(f"{consumer} {counts}" for consumer, counts in fates.items() if counts)
-        or "no deliveries"
-    )
-    replayed += f" until {_spelt(until)}" if until else ""
-    return Text(f"{replayed}, {counted(progress.replay.waiting, 'message')} in queues; {logged}")
-
-
-@show.register
-def _(done: Replayed) -> RenderableType:
+def _show_replayed(done: Replayed) -> RenderableType:
     quiet = (
-        f"{done.replay}: EventBridge has handed over all events, no queue of a consumer holds messages, and the logs "
-        "of consumers stand still. AWS does not show deliveries that Lambda will repeat, for up to six hours"
+        f"{done.replay}: EventBridge has handed over all events, no queue of a consumer holds "
+        "messages, and the logs of consumers stand still. AWS does not show deliveries that Lambda "
+        "will repeat, for up to six hours"
     )
     return Group(show(done.audit), Text(quiet))
 
 
 @acts("republish", "--since 1d --yes")
 def republish(session: Session, *, since: Moment, until: Moment | None = None) -> Plan:
-    """Publish again the events in the outbox of a region that its pipe may not have published.
+    """Publish again the events in a region's outbox that its pipe may not have published.
 
     Consumers recognise published events by their ids. Partners receive them again.
 
@@ -195,13 +253,13 @@ def republish(session: Session, *, since: Moment, until: Moment | None = None) -
         since: Time of the oldest event.
         until: Time of the newest event; now by default.
     """
-    end, stack = before(since, until), session.stack
-    events = counted(sum(1 for _ in outbox.written(stack, stack.region, since, end)), "event")
-    step = (
-        f"publish {events} that were written to the outbox in {stack.region} from {since} to {end}"
-    )
-    return Plan(
-        Steps((step,)),
-        lambda: outbox.republish(stack, stack.region, since, end, session.say),
-        (stack,),
-    )
+    stack = session.stack
+    region = stack.region
+    end = before(since, until)
+    events = counted(sum(1 for _ in outbox.written(stack, region, since, end)), "event")
+    step = f"publish {events} that were written to the outbox in {region} from {since} to {end}"
+
+    def publish() -> outbox.Republished:
+        return outbox.republish(stack, region, since, end, session.say)
+
+    return Plan(Steps((step,)), publish, (stack,))

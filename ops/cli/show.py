@@ -7,7 +7,7 @@ A module with verbs registers how its types look:
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from typing import Any, TextIO
 
@@ -24,7 +24,7 @@ _WIDE = 10_000
 
 
 def console(stream: TextIO) -> Console:
-    """Return a console that prints in colour on a terminal, and plain lines that are not wrapped elsewhere."""
+    """Return a console: colours on a terminal, elsewhere plain lines that are not wrapped."""
     width = None if stream.isatty() else _WIDE
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
@@ -38,20 +38,32 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 @singledispatch
 def show(data: object) -> RenderableType:
-    """Return what to print for data. By default that is a table: of its fields, or of a list's entries."""
+    """Return what to print for data: by default a table of its fields or of a list's entries."""
     parts = _parts(data)
     if isinstance(parts, Mapping):
-        rows = table()
-        rows.show_header = False
-        for name, value in parts.items():
-            rows.add_row(str(name), _cell(value))
-        return rows if parts else "nothing"
+        return _fields(parts)
     if not isinstance(parts, list):
         return str(plain(parts))
     entries = [_parts(each) for each in parts]
-    if not entries or not all(isinstance(each, Mapping) for each in entries):
-        return ", ".join(map(str, plain(entries)))
-    columns = list(dict.fromkeys(name for each in entries for name in each))
+    if entries and all(isinstance(each, Mapping) for each in entries):
+        return _entries(entries)
+    return ", ".join(str(each) for each in plain(entries))
+
+
+def _fields(parts: Mapping[str, Any]) -> RenderableType:
+    """Return a row for each field."""
+    if not parts:
+        return "nothing"
+    rows = table()
+    rows.show_header = False
+    for name, value in parts.items():
+        rows.add_row(str(name), _cell(value))
+    return rows
+
+
+def _entries(entries: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Return a row for each entry, with a column for each field that occurs."""
+    columns = dict.fromkeys(name for each in entries for name in each)
     rows = table(*columns)
     for each in entries:
         rows.add_row(*(_cell(each.get(name)) for name in columns))
@@ -59,23 +71,26 @@ def show(data: object) -> RenderableType:
 
 
 def _cell(value: object) -> RenderableType:
+    if value is None:
+        return ""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {each}" for name, each in plain(value).items())
-    return "" if value is None else show(value)
+    return show(value)
 
 
 @show.register
-def _(text: str) -> RenderableType:
+def _text(text: str) -> RenderableType:
     return Text(text)
 
 
 @show.register
-def _(steps: Steps) -> RenderableType:
-    return Text("\n".join(f"{number}. {step}" for number, step in enumerate(steps.plan, 1)))
+def _steps(steps: Steps) -> RenderableType:
+    lines = [f"{number}. {step}" for number, step in enumerate(steps.plan, 1)]
+    return Text("\n".join(lines))
 
 
 @show.register
-def _(report: Report) -> RenderableType:
+def _report(report: Report) -> RenderableType:
     return Text(report.to_text())
 
 
@@ -99,8 +114,6 @@ def _parts(data: Any) -> Any:
         return msgspec.structs.asdict(data)
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
         return {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
-    return (
-        list(data)
-        if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping)
-        else data
-    )
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping):
+        return list(data)
+    return data
