@@ -16,10 +16,8 @@ from cyclopts import Parameter
 from carride import history
 from carride.events import idempotency_id
 from carride.facts import FACTS
-from carride_idempotency import Policy, marshalling
+from carride_idempotency import NOT_DONE, Done, Policy, marshalling
 from carride_idempotency.clock import epoch_ms, to_ms
-from carride_idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, released
-from carride_idempotency.externals import NOT_DONE, Done, settled
 from carride_idempotency.policy import DAY
 from carride_idempotency.record import (
     COMPLETED,
@@ -29,6 +27,13 @@ from carride_idempotency.record import (
     STATUSES,
     Record,
     unknown_calls,
+)
+from carride_idempotency.recovery import (
+    LONGEST_LEASE_MS,
+    has_crashed,
+    is_corrupt,
+    released,
+    settled,
 )
 from carride_idempotency.stores.dynamodb import item_of, record_of
 from ops import tables

@@ -26,9 +26,9 @@ from carride_idempotency import DynamoDBStore, StoreError, observation
 from carride_idempotency import release as release_record
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.dead_letters import BEYOND_WINDOW, CONTRACT, PAYLOAD_MISMATCH
-from carride_idempotency.decision import has_crashed, released
 from carride_idempotency.policy import DAY
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
+from carride_idempotency.recovery import has_crashed, released
 from carride_idempotency.stores.transport import BotocoreTransport
 from ops.audit.queues import HIDDEN_SECONDS, json_object, waiting
 from ops.dead_letters import READERS, DeadLetter, Received, count_key, received_from, url_of

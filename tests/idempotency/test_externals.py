@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from carride_idempotency import Operation
-from carride_idempotency.consumer import release, settle
+from carride_idempotency import Operation, release, settle
 from carride_idempotency.dead_letters import UNKNOWN
 from carride_idempotency.errors import (
     ConfigurationError,
@@ -19,7 +18,7 @@ from carride_idempotency.errors import (
     PermanentError,
 )
 from carride_idempotency.externals import CANNOT_TELL, NOT_DONE, Done
-from carride_idempotency.operation import downstream_key
+from carride_idempotency.keys import downstream_key
 from carride_idempotency.record import Record, unknown_calls
 from carride_idempotency.testing import Crash
 from tests.idempotency.samples import World, crash

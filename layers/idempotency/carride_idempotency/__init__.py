@@ -11,8 +11,6 @@ if TYPE_CHECKING:
         Consumer,
         EventHandler,
         EventResponse,
-        release,
-        settle,
     )
     from carride_idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
     from carride_idempotency.effects import Check, Delete, Keep, Put, Update
@@ -52,6 +50,7 @@ if TYPE_CHECKING:
     from carride_idempotency.operation import Operation
     from carride_idempotency.policy import Policy
     from carride_idempotency.record import Record
+    from carride_idempotency.recovery import release, settle
     from carride_idempotency.sources import (
         DYNAMODB_STREAM,
         EVENTBRIDGE,
@@ -139,7 +138,7 @@ __all__ = [
 
 _MODULES = {
     "concurrency": "Concurrency",
-    "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse release settle",
+    "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse",
     "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
     "effects": "Check Delete Keep Put Update",
     "externals": "CANNOT_TELL NOT_DONE Done",
@@ -150,6 +149,7 @@ _MODULES = {
     "operation": "Operation",
     "policy": "Policy",
     "record": "Record",
+    "recovery": "release settle",
     "sources": "DYNAMODB_STREAM EVENTBRIDGE KAFKA KINESIS SNS SNS_IN_SQS SQS Source",
     "stores.dynamodb": "DynamoDBStore",
     "stores.memory": "MemoryStore",

@@ -1,7 +1,6 @@
 """The programming interface: one consumer, and the ways to run an operation once for it."""
 
 import functools
-import os
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,7 +11,6 @@ from carride_idempotency import observation
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.concurrency import Concurrency
 from carride_idempotency.dead_letters import DeadLetters
-from carride_idempotency.decision import has_crashed, is_corrupt, released
 from carride_idempotency.errors import BatchFailedError, ConfigurationError
 from carride_idempotency.handlers import plain
 from carride_idempotency.invocation import LambdaContext, LambdaInvocation
@@ -20,8 +18,8 @@ from carride_idempotency.keys import TransportId, check_name, record_key
 from carride_idempotency.messages import MessageHandler, Reader
 from carride_idempotency.observation import Observer
 from carride_idempotency.operation import Operation
-from carride_idempotency.policy import DAY, Policy
-from carride_idempotency.record import IN_PROGRESS, QUARANTINED, Record, unknown_calls
+from carride_idempotency.policy import Policy
+from carride_idempotency.record import Record
 from carride_idempotency.runner import Runner
 from carride_idempotency.sources import EVENTBRIDGE, SQS, Source
 from carride_idempotency.stores import Store
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers have it; Python 3.12's own has no default
 
     from carride_idempotency.direct import Block
-    from carride_idempotency.externals import Answer, Done
     from carride_idempotency.http import HttpHandler
 
     E = TypeVar("E", default=dict[str, Any])
@@ -315,52 +312,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         return self._store.read(record_key(self.name, key, operation))
 
     def release(self, key: object, operation: str | None = None) -> bool:
-        """Release a key, as `carride_idempotency.release` does; return whether there was something to release."""
+        """Release a key, as `carride_idempotency.release` does; return whether that was needed."""
+        from carride_idempotency.recovery import release
+
         name = record_key(self.name, key, operation)
         return release(self._store, name, window=self._policy.window, clock=self.clock)
-
-
-def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = epoch_ms) -> bool:
-    """Release a key that is quarantined, whose last attempt crashed, or whose record is corrupt.
-
-    Its next delivery is attempt 1. ``key`` is the record's, as dead letters show it:
-    ``<consumer>#<key>`` or ``<consumer>/<operation>#<key>``. The record is remembered for
-    ``window`` more seconds. Return whether there was something to release.
-    """
-    seen, now_ms = store.read(key), clock()
-    if seen is None or not (
-        seen.status == QUARANTINED or is_corrupt(seen) or has_crashed(seen, now_ms)
-    ):
-        return False
-    return _write(store, seen, released(seen, os.urandom(16).hex(), now_ms, window))
-
-
-def settle(
-    store: Store,
-    key: str,
-    name: str,
-    answer: "Done[Any] | Answer",
-    *,
-    window: int = 30 * DAY,
-    clock: Clock = epoch_ms,
-) -> bool:
-    """Settle an external call of which it is unknown whether it was made, and release its key.
-
-    ``answer`` is ``Done(result)``, which the next attempt takes, or ``NOT_DONE``: the next attempt
-    makes the call. The other arguments are those of `release`. Return whether the call had to be
-    settled, and no attempt may be running.
-    """
-    from carride_idempotency.externals import settled
-
-    seen, now_ms = store.read(key), clock()
-    runs = seen is not None and seen.status == IN_PROGRESS and not has_crashed(seen, now_ms)
-    if seen is None or runs or name not in unknown_calls(seen):
-        return False
-    return _write(
-        store, seen, released(settled(seen, name, answer), os.urandom(16).hex(), now_ms, window)
-    )
-
-
-def _write(store: Store, seen: Record, free: Record) -> bool:
-    found = store.compare_and_swap(seen, free)
-    return found is not None and found.owner == free.owner

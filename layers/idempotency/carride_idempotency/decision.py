@@ -1,8 +1,7 @@
-"""Decides what to do next about one key: pure functions of the stored record, the claim request and the time.
+"""Decides what to do next about one key, by the stored record, the claim request and the time.
 
-They use no I/O, no clock and no randomness. Their caller (the runner, or the explorer in the tests)
-performs the returned step and asks again with the record that it found. The life of a claim, and
-the words of the conditions::
+All functions are pure: no I/O, no clock, no randomness. Their caller performs the returned step, and
+asks again with the record that it found. The life of a claim, and the words of the conditions::
 
       claim               now              lease_ms      + skew            expiry       + skew
     ────┼──────────────────┼──────────────────┼─────────────┼──── … ─────────┼─────────────┼──────▶ time
@@ -73,7 +72,10 @@ class ClaimRequest(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Write ``record`` if the key is absent (``seen`` is None) or still as ``seen``; then decide on what is there."""
+    """Write ``record`` on its condition; then decide on what is there.
+
+    The condition: the key is absent (``seen`` is None), or still as ``seen``.
+    """
 
     seen: Record | None
     record: Record
@@ -139,16 +141,18 @@ _END: Final[dict[str, type[Done | Failed | Quarantined]]] = {
 
 
 def lease_until(request: ClaimRequest, now_ms: int) -> int:
-    """Return when a claim or heartbeat made now ends: at most the margin after the invocation's deadline."""
+    """Return when a claim or heartbeat made now ends: the margin after the deadline at the latest."""
     limits = request.limits
     if request.deadline_ms is None:
         return now_ms + limits.lease_ms
-    end = request.deadline_ms + limits.margin_ms
-    return min(now_ms + limits.lease_ms, end) if request.renewed else end
+    end_ms = request.deadline_ms + limits.margin_ms
+    if not request.renewed:
+        return end_ms
+    return min(now_ms + limits.lease_ms, end_ms)
 
 
 def attempt(request: ClaimRequest, now_ms: int, seen: Record | None = None) -> Record:
-    """Return the record that the request's next attempt writes: a claim, or in atomic mode the finished outcome."""
+    """Return the record that the next attempt writes: a claim, or in atomic mode the outcome."""
     outcome = request.outcome
     lease_ms = None if outcome is not None else lease_until(request, now_ms)
     claim = Record(
@@ -169,46 +173,57 @@ def attempt(request: ClaimRequest, now_ms: int, seen: Record | None = None) -> R
 
 
 def settled(claim: Record, outcome: Outcome, request: ClaimRequest, now_ms: int) -> Record:
-    """Return the record that ends ``claim``: COMPLETED, FAILED, or QUARANTINED when no attempt is left."""
+    """Return the record that ends ``claim``.
+
+    It is COMPLETED, FAILED, or QUARANTINED if no attempt is left.
+    """
     limits = request.limits
     if outcome.status == COMPLETED:
-        key, _, owner, number, _, _, fingerprint, delivery, region, created_ms, *_ = claim
-        # By position: `_replace` takes twice as long.
-        known = (fingerprint, delivery, region, created_ms)
-        expiry = now_ms // 1000 + limits.window_s
-        return Record(
-            key,
-            COMPLETED,
-            owner,
-            number,
-            None,
-            expiry,
-            *known,
-            now_ms,
-            outcome.result,
-            outcome.error,
-        )
-    if outcome.permanent or (outcome.counted and claim.attempt >= limits.max_attempts):
+        return _completed(claim, outcome, limits, now_ms)
+    no_attempt_left = outcome.counted and claim.attempt >= limits.max_attempts
+    if outcome.permanent or no_attempt_left:
         return quarantined(claim, request, now_ms, outcome.error)
-    wait_s = limits.backoff(claim.attempt)
+    return _failed(claim, outcome, request, now_ms)
+
+
+def _completed(claim: Record, outcome: Outcome, limits: Limits, now_ms: int) -> Record:
+    return Record(  # in a third of the time of `_replace`
+        claim.key,
+        COMPLETED,
+        claim.owner,
+        claim.attempt,
+        lease_ms=None,
+        expiry=now_ms // 1000 + limits.window_s,
+        fingerprint=claim.fingerprint,
+        delivery=claim.delivery,
+        region=claim.region,
+        created_ms=claim.created_ms,
+        updated_ms=now_ms,
+        result=outcome.result,
+        error=outcome.error,
+    )
+
+
+def _failed(claim: Record, outcome: Outcome, request: ClaimRequest, now_ms: int) -> Record:
+    wait_ms = int(request.limits.backoff(claim.attempt) * 1000)
     return claim._replace(
         status=FAILED,
         attempt=claim.attempt if outcome.counted else claim.attempt - 1,
         lease_ms=None,
-        expiry=now_ms // 1000 + limits.window_s,
+        expiry=now_ms // 1000 + request.limits.window_s,
         updated_ms=now_ms,
         error=outcome.error,
-        retry_ms=now_ms + int(wait_s * 1000) if wait_s > 0 else None,
+        retry_ms=now_ms + wait_ms if wait_ms > 0 else None,
         event=request.event,
     )
 
 
 def quarantined(seen: Record, request: ClaimRequest, now_ms: int, error: str | None) -> Record:
-    """Return ``seen`` quarantined: with its attempt and without an expiry. No ``error`` means an unknown outcome.
+    """Return ``seen`` quarantined: with its attempt and without an expiry.
 
-    A record of another claim gets a token that no claim has: a late ``dead_lettered`` update, after
-    an operator's release, must not change a record that this delivery has written under its own
-    token.
+    No ``error`` means an unknown outcome. A record of another claim gets a token that no claim has.
+    So a late ``dead_lettered`` update, after an operator's release, cannot change what this delivery
+    has written under its own token.
     """
     return seen._replace(
         status=QUARANTINED,
@@ -232,7 +247,10 @@ def renewed(claim: Record, request: ClaimRequest, now_ms: int) -> Record:
 
 
 def intended(claim: Record, request: ClaimRequest, now_ms: int) -> Record:
-    """Return ``claim`` as it is written before an external call: a heartbeat that was sent before it is refused."""
+    """Return ``claim`` as it is written before an external call.
+
+    A heartbeat that was sent before it is refused.
+    """
     beat = renewed(claim, request, now_ms)
     return beat._replace(lease_ms=max(beat.lease_ms or 0, (claim.lease_ms or 0) + 1))
 
@@ -304,12 +322,8 @@ def _decide_in_progress(found: Record, request: ClaimRequest, now_ms: int) -> St
     if limits.quarantines_crashes:
         return Write(found, quarantined(found, request, now_ms, None))
     if found.attempt >= limits.max_attempts:
-        return Write(
-            found,
-            quarantined(
-                found, request, now_ms, found.error or "every attempt ended without an answer"
-            ),
-        )
+        error = found.error or "every attempt ended without an answer"
+        return Write(found, quarantined(found, request, now_ms, error))
     return Write(found, attempt(request, now_ms, found))
 
 
@@ -322,12 +336,16 @@ def _decide_failed(found: Record, request: ClaimRequest, now_ms: int) -> Step:
 
 
 def conclude(found: Record | None, request: ClaimRequest) -> Ending:
-    """Decide on the answer to our commit or failure. After a run nothing may be run, failed or undone again."""
+    """Decide on the answer to our commit or failure.
+
+    After a run, nothing may be run, failed or undone again.
+    """
     if found is not None and found.status == COMPLETED:
         return Done(found)  # ours, if the answer to an earlier try was lost; otherwise the winner's
     if found is None or found.owner != request.owner:
         return None
-    return _END[found.status](found) if found.status in _END else None
+    end = _END.get(found.status)
+    return None if end is None else end(found)
 
 
 def is_live(record: Record, limits: Limits, now_ms: int) -> bool:
@@ -337,11 +355,9 @@ def is_live(record: Record, limits: Limits, now_ms: int) -> bool:
     """
     if record.lease_ms is None:
         return False
-    return (
-        now_ms
-        <= record.lease_ms + limits.skew_ms
-        <= now_ms + LONGEST_LEASE_MS + limits.margin_ms + 2 * limits.skew_ms
-    )
+    end_ms = record.lease_ms + limits.skew_ms
+    latest_end_ms = now_ms + LONGEST_LEASE_MS + limits.margin_ms + 2 * limits.skew_ms
+    return now_ms <= end_ms <= latest_end_ms
 
 
 def is_corrupt(record: Record) -> bool:
@@ -372,12 +388,12 @@ def is_takeover(step: object, request: ClaimRequest) -> bool:
 
 
 def is_over(record: Record, limits: Limits, now_ms: int) -> bool:
-    """Return whether the window has ended. DynamoDB takes up to two days to delete the record after that."""
+    """Return whether the window has ended. DynamoDB deletes the record up to two days later."""
     return record.expiry is not None and record.expiry * 1000 + limits.skew_ms < now_ms
 
 
 def is_beyond_window(sent_ms: int, end_ms: int, limits: Limits) -> bool:
-    """Return whether the record of a message sent then may be deleted before the invocation ends at ``end_ms``.
+    """Return whether a message's record may be deleted before the invocation ends at ``end_ms``.
 
     The whole invocation must fit into the window, both clocks may be wrong, and an expiry is in
     whole seconds.

@@ -1,21 +1,19 @@
 """What goes into the protocol for one delivery, how its run ends, what comes out, and who is told."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency import dead_letters, observation
 from carride_idempotency.dead_letters import DeadLetter, DeadLetters
-from carride_idempotency.decision import Outcome
-from carride_idempotency.errors import PermanentError, ResultOmittedError, describe
+from carride_idempotency.errors import ResultOmittedError, describe
+from carride_idempotency.keys import downstream_key
 from carride_idempotency.observation import Observation, Observer
-from carride_idempotency.operation import downstream_key
+from carride_idempotency.outcomes import NO_RESULT
 from carride_idempotency.record import COMPLETED, FAILED, Record, unknown_calls
 from carride_idempotency.stores import Store
 
 POSTPONED: Final = "Postponed"
 """The outcome of a delivery that runs later in the same invocation. It is not observed."""
-NO_RESULT: Final = "null"
-"""How the codec writes None."""
 
 
 class Delivery(NamedTuple):
@@ -60,6 +58,11 @@ class Answer(NamedTuple):
     error: Exception | None = None
     """What to raise to the caller; None if the delivery can be acknowledged."""
 
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt; 0 without a record."""
+        return 0 if self.record is None else self.record.attempt
+
     def value(self) -> Any:
         """Return the result of the committed run.
 
@@ -78,29 +81,6 @@ class Answer(NamedTuple):
         return codec.decode(self.record.result)
 
 
-def completed(value: object, most_bytes: int) -> Outcome:
-    """Return the outcome of a run that returned ``value``, without its value if that cannot be stored."""
-    if value is None:
-        return Outcome(COMPLETED, NO_RESULT)
-    from carride_idempotency import codec
-
-    try:
-        result = codec.encode(value)
-    except codec.UnencodableResultError as unencodable:
-        return Outcome(COMPLETED, error=str(unencodable))
-    size = len(result.encode())
-    if size > most_bytes:
-        return Outcome(COMPLETED, error=f"{size} bytes are more than max_result_bytes")
-    return Outcome(COMPLETED, result)
-
-
-def failed(error: Exception, *, counted: bool = True) -> Outcome:
-    """Return the outcome of a run that raised; ``counted`` says whether it uses up an attempt."""
-    return Outcome(
-        FAILED, error=describe(error), permanent=isinstance(error, PermanentError), counted=counted
-    )
-
-
 def unrecorded(error: Exception, why: Exception, record: Record | None) -> Answer:
     """Answer with the handler's own error, because its failure could not be recorded or dead-lettered."""
     error.add_note(f"This failure could not be recorded: {describe(why)}")
@@ -111,7 +91,9 @@ def kind_of_run(replaced: Record | None) -> str:
     """Return what to call a committed run, by the record that its claim replaced."""
     if replaced is None or replaced.status == COMPLETED:
         return observation.NEW
-    return observation.RETRIED if replaced.status == FAILED else observation.TAKEOVER
+    if replaced.status == FAILED:
+        return observation.RETRIED
+    return observation.TAKEOVER
 
 
 class Reports:
@@ -126,39 +108,38 @@ class Reports:
         self._dead_letters = dead_letters
 
     def report(self, delivery: Delivery, answer: Answer) -> Answer:
-        """Observe how a delivery ended; return the answer, or raise its error. A postponed delivery has not ended."""
+        """Observe how a delivery ended; return the answer, or raise its error.
+
+        A postponed delivery has not ended.
+        """
         if answer.outcome == POSTPONED:
             return answer
-        if self._observe is not observation.ignore:
-            number = 0 if answer.record is None else answer.record.attempt
-            outcome = answer.outcome
-            if not delivery.protected and outcome in observation.COMMITTED:
-                outcome = observation.UNPROTECTED
-            self._observe(
-                Observation(
-                    self._consumer,
-                    outcome,
-                    delivery.key,
-                    number,
-                    delivery.id,
-                    answer.reason,
-                    delivery.labels,
-                )
-            )
+        self._observe_end(delivery, answer)
         if answer.error is not None:
             raise answer.error
         return answer
 
-    def observed[**P, T](
-        self, delivery: Delivery, step: Callable[P, T | Answer], *args: P.args, **kwargs: P.kwargs
-    ) -> T | Answer:
-        """Perform a step of a delivery; report an answer, or the error with which the delivery ends instead."""
-        try:
-            ended = step(*args, **kwargs)
-        except Exception as error:
-            self.report(delivery, Answer(observation.FAILED, None, describe(error)))
-            raise
-        return self.report(delivery, ended) if isinstance(ended, Answer) else ended
+    def _observe_end(self, delivery: Delivery, answer: Answer) -> None:
+        if self._observe is observation.ignore:
+            return
+        outcome = answer.outcome
+        if not delivery.protected and outcome in observation.COMMITTED:
+            outcome = observation.UNPROTECTED
+        self._observe(
+            Observation(
+                consumer=self._consumer,
+                outcome=outcome,
+                key=delivery.key,
+                attempt=answer.attempt,
+                delivery=delivery.id,
+                reason=answer.reason,
+                labels=delivery.labels,
+            )
+        )
+
+    def raised(self, delivery: Delivery, error: Exception) -> None:
+        """Observe a delivery that ended with ``error`` instead of an answer."""
+        self._observe_end(delivery, Answer(observation.FAILED, None, describe(error)))
 
     def unread(self, delivery_id: str, reason: str, outcome: str = observation.FAILED) -> None:
         """Observe a message that could not be read: it has no key."""
@@ -175,33 +156,34 @@ class Reports:
     def give_up(
         self, delivery: Delivery, reason: str, error: Exception, record: Record | None
     ) -> Answer:
-        """Send the event to the dead-letter queue, then flag the record, then acknowledge."""
+        """Send the event to the dead-letter queue, then mark its record, then acknowledge."""
         if self._dead_letters is None or not delivery.dead_letters:
             return Answer(observation.FAILED, record, describe(error), error)
-        # The flag belongs to the record's own quarantine, not to another event that shares the key.
-        poison = record if reason in (dead_letters.QUARANTINED, dead_letters.UNKNOWN) else None
-        if poison is None or not poison.dead_lettered:
-            number = 0 if record is None else record.attempt
-            says = _message(error, poison)
+        # The mark belongs to the record's own quarantine, not to another event of the same key.
+        is_own = reason in (dead_letters.QUARANTINED, dead_letters.UNKNOWN)
+        quarantine = record if is_own else None
+        if quarantine is None or not quarantine.dead_lettered:
             dead_letter = DeadLetter(
-                reason, says, self._consumer, delivery.key, number, delivery.event
+                reason=reason,
+                message=_message(error, quarantine),
+                consumer=self._consumer,
+                key=delivery.key,
+                attempt=0 if record is None else record.attempt,
+                event=delivery.event,
             )
             self._dead_letters.send(dead_letter)
-            if poison is not None:
-                self._store.compare_and_swap(
-                    poison, poison._replace(dead_lettered=True), until_ms=delivery.deadline_ms
-                )
-        return Answer(
-            observation.DEAD_LETTERED, record, reason, None if delivery.acknowledges else error
-        )
+        if quarantine is not None and not quarantine.dead_lettered:
+            marked = quarantine._replace(dead_lettered=True)
+            self._store.compare_and_swap(quarantine, marked, until_ms=delivery.deadline_ms)
+        unacknowledged = None if delivery.acknowledges else error
+        return Answer(observation.DEAD_LETTERED, record, reason, unacknowledged)
 
 
-def _message(error: Exception, poison: Record | None) -> str:
-    """Return what a dead letter says: the error, and the external calls whose outcome is unknown."""
-    if poison is None:
-        return describe(error)
-    calls = [
-        f"{name} (downstream key {downstream_key(poison.key, name)})"
-        for name in unknown_calls(poison)
-    ]
-    return f"{describe(error)}; unknown: {', '.join(calls)}" if calls else describe(error)
+def _message(error: Exception, quarantine: Record | None) -> str:
+    """Return a dead letter's message: the error, and the external calls whose outcome is unknown."""
+    text = describe(error)
+    calls = [] if quarantine is None else unknown_calls(quarantine)
+    if quarantine is None or not calls:
+        return text
+    named = [f"{name} (downstream key {downstream_key(quarantine.key, name)})" for name in calls]
+    return f"{text}; unknown: {', '.join(named)}"

@@ -41,7 +41,11 @@ class Block:
 
     @property
     def result(self) -> Any:
-        """The result of the committed run, which may be that of another attempt; or a ResultOmittedError."""
+        """The result of the committed run, which may be another attempt's.
+
+        Raises:
+            ResultOmittedError: the run was committed without its result.
+        """
         if self._answer is None or self._answer.outcome in COMMITTED:
             return self._result
         return self._answer.value()
@@ -53,8 +57,8 @@ class Block:
 
 @contextmanager
 def opened(runner: Runner, delivery: Delivery) -> Generator[Block]:
-    """Claim the delivery's key for a block, and complete it or record its failure at the block's end."""
-    begun = runner.reports.observed(delivery, runner.begin, delivery)
+    """Claim the delivery's key for a block; complete it, or record its failure, at the block's end."""
+    begun = _begun(runner, delivery)
     if isinstance(begun, Answer):
         yield Block(None, begun)
         return
@@ -65,7 +69,25 @@ def opened(runner: Runner, delivery: Delivery) -> Generator[Block]:
     except Exception as error:  # anything else stops the process: for the record that is a crash
         runner.reports.report(delivery, runner.fail(begun, error)._replace(error=None))
         raise
-    block._answer = runner.reports.observed(delivery, runner.finish, begun, block._result)
+    block._answer = _finished(runner, begun, block._result)
+
+
+def _begun(runner: Runner, delivery: Delivery) -> Started | Answer:
+    try:
+        begun = runner.begin(delivery)
+    except Exception as error:
+        runner.reports.raised(delivery, error)
+        raise
+    return runner.reports.report(delivery, begun) if isinstance(begun, Answer) else begun
+
+
+def _finished(runner: Runner, started: Started, result: object) -> Answer:
+    try:
+        answer = runner.finish(started, result)
+    except Exception as error:
+        runner.reports.raised(started.delivery, error)
+        raise
+    return runner.reports.report(started.delivery, answer)
 
 
 def decorated[**P, R](
@@ -87,20 +109,22 @@ def decorated[**P, R](
     }
     for argument in (key, *(payload or ())):
         if argument not in defaults:
-            raise ConfigurationError(
-                f"{reader.consumer}: {name} has no argument {argument!r}, but {list(defaults)}"
-            )
+            has = f"{name} has no argument {argument!r}, but {list(defaults)}"
+            raise ConfigurationError(f"{reader.consumer}: {has}")
 
     @functools.wraps(work)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = signature.bind(*args, **kwargs)
         given = bound.arguments
         own_key = given.get(key, defaults[key])
+        if own_key is inspect.Parameter.empty:
+            own_key = None
         compared = {
             argument: given[argument]
             for argument in payload or defaults
             if argument in given and not _equals(given[argument], defaults[argument])
         }
+        delivery = reader.call(own_key, compared, name)
         returned: list[R] = []  # by the latest run: after a conflict there may be another one
 
         def run(operation: Operation) -> object:
@@ -109,10 +133,7 @@ def decorated[**P, R](
             returned[:] = [finished(work(*bound.args, **bound.kwargs))]
             return returned[0]
 
-        answer = runner.run(
-            reader.call(None if own_key is inspect.Parameter.empty else own_key, compared, name),
-            run,
-        )
+        answer = runner.run(delivery, run)
         if answer.outcome in COMMITTED:
             return returned[0]  # the object itself, which may have no stored form
         stored: R = answer.value()
@@ -122,10 +143,10 @@ def decorated[**P, R](
 
 
 def _equals(value: object, default: object) -> bool:
-    """Return whether an argument equals its default. True does not equal 1; incomparable values differ."""
+    """Return whether an argument equals its default, with the same type."""
     if value is default:
         return True
     try:
         return type(value) is type(default) and bool(value == default)
-    except Exception:  # noqa: BLE001 - raised by the values' own comparison: the argument is fingerprinted
+    except Exception:  # noqa: BLE001 - raised by the values' own comparison: they differ
         return False

@@ -1,32 +1,35 @@
-"""External calls of an operation: what is known of each, kept in the operation's record, and what follows from it.
+"""External calls of an operation: what its record knows of each, and what the next attempt does.
 
 A call without a probe is recorded before it is made: that write is its intent. A call with a probe
 costs no write: the claim is its intent, because an attempt after the first asks the probe. What a
 call returned is written with whatever is written next. `plan` decides, from what is known and
 whether this is the key's first attempt::
 
-    known of the call                          with a probe       without one
-    nothing, first attempt                     call               write the intent, call
-    nothing, later attempt                     probe              write the intent, call
-    its intent                                 probe              UNKNOWN
-    done, but its result could not be kept     probe              UNKNOWN
-    an operator settled it: not done           write the intent, call
-    its result                                 return it
+    known of the call                      first attempt         with a probe   without one
+    NOTHING                                with a probe: CALL    PROBE          INTEND
+    INTENDED: it may have been made        -                     PROBE          UNKNOWN
+    NOT_KEPT: made, its result is unknown  -                     PROBE          UNKNOWN
+    NOT_DONE: an operator settled it       -                     INTEND         INTEND
+    DONE: its result is kept               -                     RETURN         RETURN
 
-    the probe answers: Done → its result; NOT_DONE → call; CANNOT_TELL → UNKNOWN; it raises → the
-    attempt has failed
-    the call raises: NotDoneError → nothing is known of it any more; any other error → its intent
-    stands
+    CALL    make the call                        RETURN   return the kept result
+    INTEND  write the intent, then make it       PROBE    ask the probe
+    UNKNOWN quarantine the key at once
 
-UNKNOWN quarantines the key at once. So does a run that ends while an intent stands: it is never
-completed.
+    the probe answers Done       return its result
+                      NOT_DONE   make the call
+                      CANNOT_TELL  quarantine the key at once
+                      raises     the attempt has failed
+    the call raises   NotDoneError  nothing is known of it any more
+                      another error its intent stands
+
+A run that ends while an intent stands is never completed: its key is quarantined as UNKNOWN.
 """
 
 import json
 from collections.abc import Callable
 from enum import Enum
-from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from carride_idempotency.decision import intended
 from carride_idempotency.errors import (
@@ -36,17 +39,14 @@ from carride_idempotency.errors import (
     UnknownOutcomeError,
 )
 from carride_idempotency.handlers import finished
+from carride_idempotency.keys import downstream_key
 from carride_idempotency.record import Record
 
 if TYPE_CHECKING:
-    from carride_idempotency.operation import Operation
+    from carride_idempotency.claims import HeldClaim
 
 MOST_BYTES: Final = 100_000
 """Results that would make the calls of one record larger are not kept."""
-
-type State = str | bool | None
-"""An encoded result, ``""`` if it could not be kept, None for an intent, False if it was settled as
-not done."""
 
 
 class Done[T](NamedTuple):
@@ -65,122 +65,210 @@ class Answer(Enum):
 NOT_DONE: Final = Answer.NOT_DONE
 CANNOT_TELL: Final = Answer.CANNOT_TELL
 type Probe[T] = Callable[[str], Done[T] | Answer]
-type Step = Literal["result", "call", "intend", "probe", "unknown"]
+
+
+class State(Enum):
+    """What is known of a call: the rows of the table above."""
+
+    NOTHING = "nothing"
+    INTENDED = "intended"
+    NOT_KEPT = "made, its result is unknown"
+    NOT_DONE = "settled as not done"
+    DONE = "done"
+
+
+class Known(NamedTuple):
+    """What is known of a call, with its encoded result if that is kept."""
+
+    state: State
+    result: str | None = None
+
+
+class Step(Enum):
+    """What to do about a call: the steps of the table above."""
+
+    CALL = "call"
+    INTEND = "intend"
+    PROBE = "probe"
+    RETURN = "return"
+    UNKNOWN = "unknown"
+
+
+NOTHING: Final = Known(State.NOTHING)
+INTENDED: Final = Known(State.INTENDED)
 
 
 # ── What is known ─────────────────────────────────────────────────────────────────────────────────
 
 
-def states(record: Record) -> dict[str, State]:
-    """Return what is known of the record's calls, by name."""
-    known: dict[str, State] = json.loads(record.externals) if record.externals else {}
-    return known
+def known_of(record: Record, name: str) -> Known:
+    """Return what a record knows of one call."""
+    stored = _stored(record)
+    return _known(stored[name]) if name in stored else NOTHING
 
 
-def noted(record: Record, name: str, state: State | EllipsisType) -> Record:
-    """Return the record with a call's state; ``...`` forgets the call."""
-    known = {each: its for each, its in (states(record) | {name: state}).items() if its is not ...}
-    return record._replace(
-        externals=json.dumps(known, separators=(",", ":"), ensure_ascii=False) if known else None
-    )
+def noted(record: Record, name: str, known: Known) -> Record:
+    """Return the record with what is now known of a call."""
+    stored = _stored(record)
+    if known.state is State.NOTHING:
+        stored.pop(name, None)
+    else:
+        stored[name] = _to_store(known)
+    if not stored:
+        return record._replace(externals=None)
+    text = json.dumps(stored, separators=(",", ":"), ensure_ascii=False)
+    return record._replace(externals=text)
 
 
 def settled(record: Record, name: str, answer: Done[Any] | Answer) -> Record:
-    """Return the record with what an operator found out about a call: ``Done(result)`` or ``NOT_DONE``.
+    """Return the record with an operator's answer about a call: ``Done(result)`` or ``NOT_DONE``.
 
     Raises:
         UnencodableResultError: the result has no stored form.
     """
+    if not isinstance(answer, Done):
+        return noted(record, name, Known(State.NOT_DONE))
     from carride_idempotency import codec
 
-    return noted(record, name, codec.encode(answer.result) if isinstance(answer, Done) else False)
+    return noted(record, name, Known(State.DONE, codec.encode(answer.result)))
 
 
-def plan(known: dict[str, State], name: str, *, first: bool, probes: bool) -> Step:
+type _Stored = str | bool | None
+"""How a record holds a call: null INTENDED, ``""`` NOT_KEPT, false NOT_DONE, other texts DONE."""
+
+
+def _stored(record: Record) -> dict[str, _Stored]:
+    stored: dict[str, _Stored] = json.loads(record.externals) if record.externals else {}
+    return stored
+
+
+def _known(stored: _Stored) -> Known:
+    if stored is None:
+        return INTENDED
+    if isinstance(stored, bool):
+        return Known(State.NOT_DONE)
+    if not stored:
+        return Known(State.NOT_KEPT)
+    return Known(State.DONE, stored)
+
+
+def _to_store(known: Known) -> _Stored:
+    if known.state is State.INTENDED:
+        return None
+    if known.state is State.NOT_DONE:
+        return False
+    return known.result or ""
+
+
+def plan(state: State, *, first: bool, probes: bool) -> Step:
     """Decide what to do about a call; ``first`` says that no earlier attempt at the key is known."""
-    if name not in known:
-        return "intend" if not probes else "call" if first else "probe"
-    if known[name] is False:
-        return "intend"
-    return "result" if known[name] else "probe" if probes else "unknown"
+    match state:
+        case State.NOTHING if not probes:
+            return Step.INTEND
+        case State.NOTHING if first:
+            return Step.CALL
+        case State.NOTHING:
+            return Step.PROBE
+        case State.INTENDED | State.NOT_KEPT if probes:
+            return Step.PROBE
+        case State.INTENDED | State.NOT_KEPT:
+            return Step.UNKNOWN
+        case State.NOT_DONE:
+            return Step.INTEND
+        case State.DONE:
+            return Step.RETURN
 
 
 # ── One call ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def perform[T](
-    operation: "Operation", name: str, call: Callable[[str], T], probe: Probe[T] | None
+    claim: "HeldClaim", name: str, call: Callable[[str], T], probe: Probe[T] | None
 ) -> T:
-    """Make a call, or return what an earlier attempt got from it. `Operation.external` explains it."""
-    known = _begin(operation, name)
-    step = plan(known, name, first=operation._first, probes=probe is not None)
-    if step == "result":
+    """Make a call, or return what an earlier attempt got from it: see `Operation.external`."""
+    _begin(claim, name)
+    known = known_of(claim.record, name)
+    step = plan(known.state, first=claim.is_first, probes=probe is not None)
+    if step is Step.RETURN:
         from carride_idempotency import codec
 
-        earlier: T = codec.decode(str(known[name]))
+        earlier: T = codec.decode(str(known.result))
         return earlier
-    key = operation.downstream_key_for(name)
-    if step == "intend":
-        _intend(operation, name, known.get(name, ...))
-    else:
-        _require_claim(operation)
-        operation._change(lambda claim: noted(claim, name, None))
-    if probe is not None and step == "probe":
-        answer: Any = finished(probe(key))
+    if step is Step.INTEND:
+        _write_intent(claim, name, known)
+        return _call(claim, name, call)
+    _require_claim(claim)
+    claim.change(lambda record: noted(record, name, INTENDED))
+    if step is Step.UNKNOWN:
+        raise UnknownOutcomeError(claim.record.key, name)
+    if step is Step.PROBE and probe is not None:
+        answer = _ask(claim, name, probe)
         if isinstance(answer, Done):
-            return _done(operation, name, answer.result)  # type: ignore[no-any-return] # a Done[T]
-        if answer is CANNOT_TELL:
-            step = "unknown"
-        elif answer is not NOT_DONE:
-            raise ConfigurationError(
-                f"the probe of {name} must return Done, NOT_DONE or CANNOT_TELL: {answer!r:.100}"
-            )
-        _require_claim(operation)
-    if step == "unknown":
-        raise UnknownOutcomeError(operation.key, name)
-    try:
-        result: T = finished(call(key))
-    except NotDoneError:
-        operation._change(lambda claim: noted(claim, name, ...))
-        raise
-    return _done(operation, name, result)
+            done: Done[T] = answer
+            return _keep(claim, name, done.result)
+        _require_claim(claim)  # the probe took time
+    return _call(claim, name, call)
 
 
-def _begin(operation: "Operation", name: str) -> dict[str, State]:
-    """Return what is known of the operation's calls, unless this one is not allowed."""
-    if operation._lease_ms is None or operation._request.limits.same_delivery_takes_over:
+def _begin(claim: "HeldClaim", name: str) -> None:
+    """Note that this run makes the call, or refuse it."""
+    if claim.lease_ms is None or claim.request.limits.same_delivery_takes_over:
         raise ConfigurationError(
             f"{name} needs a claim of its own: set neither atomic nor same_delivery_takes_over"
         )
-    if name in operation._begun:
+    if name in claim.begun_calls:
         raise ConfigurationError(
-            f"{name} was called before: each external call of a run has its own name"
+            f"{name} was called before: give each external call of a run its own name"
         )
-    operation._begun.add(name)
-    return states(operation._claim)
+    claim.begun_calls.add(name)
 
 
-def _intend(operation: "Operation", name: str, before: State | EllipsisType) -> None:
-    """Write the intent. If the claim is lost, or the store does not answer, nothing is called and there is none."""
-    request, clock = operation._request, operation._clock
-    intent = operation._change(lambda claim: intended(noted(claim, name, None), request, clock()))
+def _write_intent(claim: "HeldClaim", name: str, before: Known) -> None:
+    """Write the intent. If that fails or the claim is lost, no call follows and no intent stands."""
+    request = claim.request
+    now_ms = claim.clock()
+    intent = claim.change(lambda record: intended(noted(record, name, INTENDED), request, now_ms))
     try:
-        operation._update(intent, operation.deadline_ms)
-        _require_claim(operation)
+        claim.write(intent, request.deadline_ms)
+        _require_claim(claim)
     except Exception:
-        operation._change(lambda claim: noted(claim, name, before))
+        claim.change(lambda record: noted(record, name, before))
         raise
 
 
-def _require_claim(operation: "Operation") -> None:
-    if operation.lost:
-        raise LostLeaseError(operation.key)
+def _require_claim(claim: "HeldClaim") -> None:
+    if claim.is_lost:
+        raise LostLeaseError(claim.record.key)
 
 
-def _done[T](operation: "Operation", name: str, result: T) -> T:
-    from carride_idempotency.delivery import completed
+def _ask[T](claim: "HeldClaim", name: str, probe: Probe[T]) -> Done[T] | Answer:
+    """Return the probe's answer: ``Done`` or ``NOT_DONE``; raise if it cannot tell."""
+    answer: Any = finished(probe(downstream_key(claim.record.key, name)))
+    if answer is CANNOT_TELL:
+        raise UnknownOutcomeError(claim.record.key, name)
+    if isinstance(answer, Done) or answer is NOT_DONE:
+        return answer
+    raise ConfigurationError(
+        f"the probe of {name} returned {answer!r:.100}: return Done, NOT_DONE or CANNOT_TELL"
+    )
 
-    room = MOST_BYTES - len((operation._claim.externals or "").encode())
-    kept = completed(result, room).result
-    operation._change(lambda claim: noted(claim, name, kept or ""))
+
+def _call[T](claim: "HeldClaim", name: str, call: Callable[[str], T]) -> T:
+    """Make the call, whose intent stands, and keep its result."""
+    try:
+        result: T = finished(call(downstream_key(claim.record.key, name)))
+    except NotDoneError:
+        claim.change(lambda record: noted(record, name, NOTHING))
+        raise
+    return _keep(claim, name, result)
+
+
+def _keep[T](claim: "HeldClaim", name: str, result: T) -> T:
+    """Keep the result of a call for later attempts if the record can hold it; return it."""
+    from carride_idempotency.outcomes import completed
+
+    used = len((claim.record.externals or "").encode())
+    kept = completed(result, MOST_BYTES - used).result
+    known = Known(State.NOT_KEPT) if kept is None else Known(State.DONE, kept)
+    claim.change(lambda record: noted(record, name, known))
     return result

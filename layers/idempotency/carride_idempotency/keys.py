@@ -140,6 +140,14 @@ def record_key(consumer: str, value: object, operation: str | None = None) -> st
     return key
 
 
+def downstream_key(key: str, step: str | None = None) -> str:
+    """Return the key for another system that belongs to a record's key, or to one of its calls."""
+    whole = hashlib.blake2b(key.encode(), digest_size=16)
+    if step is None:
+        return whole.hexdigest()
+    return hashlib.blake2b(step.encode(), key=whole.digest(), digest_size=16).hexdigest()
+
+
 def _scalar(consumer: str, part: object) -> str:
     text = part if type(part) is str else _text(consumer, part)
     if not text:

@@ -1,14 +1,11 @@
 """One attempt at one operation, as the handler sees it."""
 
-import hashlib
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from carride_idempotency.clock import Clock
-from carride_idempotency.decision import ClaimRequest, renewed
+from carride_idempotency.claims import HeldClaim
 from carride_idempotency.errors import ConfigurationError
-from carride_idempotency.record import IN_PROGRESS, Record
+from carride_idempotency.keys import downstream_key
 from carride_idempotency.stores import Store
 
 if TYPE_CHECKING:
@@ -33,50 +30,22 @@ class Operation:
     """When the invocation is stopped, in epoch milliseconds; None outside Lambda."""
     context: Any
     """Lambda's context object of the invocation; None outside Lambda."""
-    _claim: Record
-    """The claim as it was last sent to the store, and what became known of external calls since."""
-    _request: ClaimRequest
+    _held: HeldClaim
     _store: Store
-    _clock: Clock
-    _first: bool
-    """Whether no earlier attempt at the key is known."""
     _effects: list["Effect"]
-    _begun: set[str]
-    """The names of the external calls of this run."""
-    _lease_ms: int | None
-    """When the lease ends that the store has confirmed; None in atomic mode."""
-    _lost: bool
-    _lock: threading.Lock
-    """Guards ``_claim`` against heartbeats, and is held for no request."""
 
-    def __init__(
-        self,
-        record: Record,
-        request: ClaimRequest,
-        store: Store,
-        clock: Clock,
-        *,
-        claimed: bool,
-        first: bool,
-        context: Any = None,
-    ) -> None:
+    def __init__(self, held: HeldClaim, store: Store, context: Any = None) -> None:
+        record = held.record
         self.__dict__.update(
             key=record.key,
             attempt=record.attempt,
             owner=record.owner,
             delivery=record.delivery,
-            deadline_ms=request.deadline_ms,
+            deadline_ms=held.request.deadline_ms,
             context=context,
-            _claim=record,
-            _request=request,
+            _held=held,
             _store=store,
-            _clock=clock,
-            _first=first,
-            _lease_ms=record.lease_ms if claimed else None,
             _effects=[],
-            _begun=set(),
-            _lost=False,
-            _lock=threading.Lock(),
         )
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
@@ -84,7 +53,7 @@ class Operation:
 
     @property
     def downstream_key(self) -> str:
-        """The idempotency key for another system: 32 hexadecimal digits, the same for every attempt."""
+        """The key for another system: 32 hexadecimal digits, the same for every attempt."""
         return downstream_key(self.key)
 
     def downstream_key_for(self, step: str) -> str:
@@ -93,8 +62,11 @@ class Operation:
 
     @property
     def lost(self) -> bool:
-        """Whether the claim is lost: a heartbeat found it taken over, or its lease ended. Stop the work then."""
-        return self._lost or (self._lease_ms is not None and self._clock() > self._lease_ms)
+        """Whether the claim is lost. Stop the work then.
+
+        A heartbeat found that another attempt has the key, or the lease ended.
+        """
+        return self._held.is_lost
 
     def heartbeat(self) -> bool:
         """Renew the lease now, and return whether the claim still holds.
@@ -105,27 +77,12 @@ class Operation:
         Raises:
             StoreError: the store gave no answer, or refused the renewal.
         """
-        if self._lease_ms is not None and not self._lost:
-            beat = self._change(lambda claim: renewed(claim, self._request, self._clock()))
-            self._update(beat, until_ms=beat.updated_ms)  # one try: the next beat is the retry
-        return not self.lost
-
-    def _change(self, change: Callable[[Record], Record]) -> Record:
-        """Change what is known of the claim, and return it."""
-        with self._lock:
-            claim = self.__dict__["_claim"] = change(self._claim)
-        return claim
-
-    def _update(self, claim: Record, until_ms: int | None) -> None:
-        """Write the claim, or note that it is lost."""
-        found = self._store.update_if_owner(claim, until_ms=until_ms)
-        holds = found is not None and found.owner == self.owner and found.status == IN_PROGRESS
-        self.__dict__.update({"_lease_ms": claim.lease_ms} if holds else {"_lost": True})
+        return self._held.renew()
 
     def external[T](
         self, name: str, call: Callable[[str], T], probe: "Probe[T] | None" = None
     ) -> T:
-        """Make a call to another system, or return what an earlier attempt at this operation got from it.
+        """Make a call to another system, or return what an earlier attempt got from it.
 
         After a crash the next attempt asks ``probe`` whether the call took effect. Without an
         answer the key is quarantined as UNKNOWN: the call is not made again before an operator has
@@ -152,10 +109,10 @@ class Operation:
         """
         from carride_idempotency.externals import perform
 
-        return perform(self, name, call, probe)
+        return perform(self._held, name, call, probe)
 
     def write(self, *effects: "Effect") -> None:
-        """Register DynamoDB writes that are committed together with this operation's completion, or not at all.
+        """Register DynamoDB writes that are committed with this operation's completion, or not at all.
 
         They are converted and checked now, before the handler does anything that cannot be undone.
 
@@ -165,20 +122,10 @@ class Operation:
         """
         if not self._store.transactional:
             raise ConfigurationError(
-                "this store has no transactions, so effects cannot be committed with the record: keep this consumer's "
-                "records in a DynamoDBStore, or write them yourself under a condition that recognises a second write"
+                "this store has no transactions, so effects cannot be committed with the record: "
+                "keep this consumer's records in a DynamoDBStore, or write the effects yourself "
+                "under a condition that recognises a second write"
             )
         from carride_idempotency.effects import prepared
 
         self._effects.extend([prepared(effect) for effect in effects])
-
-
-def downstream_key(key: str, step: str | None = None) -> str:
-    """Return the key for another system that belongs to a record's key, or to one of its calls."""
-    whole = hashlib.blake2b(key.encode(), digest_size=16)
-    own = (
-        whole
-        if step is None
-        else hashlib.blake2b(step.encode(), key=whole.digest(), digest_size=16)
-    )
-    return own.hexdigest()

@@ -1,4 +1,4 @@
-"""Runs one delivery under the protocol: performs each step that the decision asks for, and reports how it ended.
+"""Runs one delivery under the protocol: performs each step that the decision asks for.
 
 Deliveries share only the store, the cache and the settings: what belongs to one delivery is
 immutable.
@@ -8,14 +8,13 @@ import json
 import os
 import random
 import sys
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from carride_idempotency import dead_letters, errors, observation
+from carride_idempotency.claims import HeldClaim
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.concurrency import Concurrency, Threads
 from carride_idempotency.dead_letters import DeadLetters
@@ -25,6 +24,7 @@ from carride_idempotency.decision import (
     ClaimRequest,
     Corrupt,
     Done,
+    Ending,
     Failed,
     Limits,
     Mismatch,
@@ -46,8 +46,6 @@ from carride_idempotency.delivery import (
     Answer,
     Delivery,
     Reports,
-    completed,
-    failed,
     kind_of_run,
     unrecorded,
 )
@@ -55,9 +53,11 @@ from carride_idempotency.errors import describe
 from carride_idempotency.handlers import finished
 from carride_idempotency.observation import Observer
 from carride_idempotency.operation import Operation
+from carride_idempotency.outcomes import completed, failed
 from carride_idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
 from carride_idempotency.record import COMPLETED, Record, unknown_calls
 from carride_idempotency.stores import Store
+from carride_idempotency.warm_cache import WarmCache
 
 if TYPE_CHECKING:
     from carride_idempotency.effects import Effect
@@ -65,9 +65,8 @@ if TYPE_CHECKING:
 _ROUNDS: Final = 8
 """How often a delivery may find the record changed by others before it gives up."""
 _LARGEST_KEPT_EVENT: Final = 100_000
-_LARGEST_CACHED_RESULT: Final = 4_096
-"""Larger results are not kept in memory, so that the cache stays within about a megabyte."""
-_SHORTEST_POLL_MS, _LONGEST_POLL_MS = 50, 500
+_SHORTEST_POLL_MS: Final = 50
+_LONGEST_POLL_MS: Final = 500
 
 
 class Started(NamedTuple):
@@ -79,41 +78,6 @@ class Started(NamedTuple):
     operation: Operation
     outcome: str
     """What to report once it is committed: New, Retried or Takeover."""
-
-
-class WarmCache:
-    """A bounded, least-recently-used map of COMPLETED records, whose duplicates cost no round trip."""
-
-    def __init__(self, capacity: int, longest_ms: int) -> None:
-        self._capacity = capacity
-        self._longest_ms = longest_ms
-        self._lock = threading.Lock()
-        self._records: OrderedDict[str, tuple[int, Record]] = OrderedDict()
-
-    def get(self, key: str, now_ms: int) -> Record | None:
-        """Return the completed record of ``key`` if it is fresh."""
-        with self._lock:
-            kept = self._records.get(key)
-            if kept is None:
-                return None
-            since_ms, record = kept
-            if not 0 <= now_ms - since_ms <= self._longest_ms:
-                del self._records[key]
-                return None
-            self._records.move_to_end(key)
-            return record
-
-    def keep(self, record: Record, now_ms: int) -> None:
-        """Keep a record that was just found COMPLETED."""
-        if not self._capacity or (
-            record.result is not None and len(record.result) > _LARGEST_CACHED_RESULT
-        ):
-            return
-        with self._lock:
-            self._records[record.key] = (now_ms, record)
-            self._records.move_to_end(record.key)
-            if len(self._records) > self._capacity:
-                self._records.popitem(last=False)
 
 
 class Runner:
@@ -160,11 +124,16 @@ class Runner:
     # ── Whole deliveries ──────────────────────────────────────────────────────────────────────────
 
     def run(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
-        """Run ``work`` once for the delivery's key, report how the delivery ended, and answer or raise."""
-        is_atomic = self.policy.atomic and not delivery.claims
-        return self.reports.observed(
-            delivery, self._run_atomic if is_atomic else self._run_claimed, delivery, work
-        )
+        """Run ``work`` once for the delivery's key; report how the delivery ended; answer or raise."""
+        try:
+            if self.policy.atomic and not delivery.claims:
+                answer = self._run_atomic(delivery, work)
+            else:
+                answer = self._run_claimed(delivery, work)
+        except Exception as error:
+            self.reports.raised(delivery, error)
+            raise
+        return self.reports.report(delivery, answer)
 
     def _run_claimed(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
         started = self.begin(delivery)
@@ -176,17 +145,12 @@ class Runner:
                 with self.heartbeat(started):
                     value = finished(work(started.operation))
             except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
-                return self.fail(
-                    started, error, counted=not isinstance(error, errors.RetryableError)
-                )
+                return self.fail(started, error, counted=_uses_up_an_attempt(error))
             try:
                 return self.finish(started, value, reruns=reruns_left > 0)
             except errors.EffectConflictError:
                 reruns_left -= 1
-            claim, first = started.operation._claim, started.operation._first
-            started = started._replace(
-                operation=self._operation(claim, started.request, delivery, first=first)
-            )
+            started = self._again(started)
 
     def _run_atomic(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
         known = self._answer_without_claim(delivery)
@@ -195,15 +159,13 @@ class Runner:
         request = self._claim_request(delivery)
         reruns_left = self.policy.conflict_reruns
         while True:
-            operation = self._operation(
-                attempt(request, self.clock()), request, delivery, claimed=False
-            )
+            unclaimed = attempt(request, self.clock())
+            operation = self._operation(unclaimed, request, delivery, claimed=False, first=True)
             try:
                 outcome = completed(finished(work(operation)), self.policy.max_result_bytes)
             except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
-                return self._fail_atomic(
-                    delivery, request, error, counted=not isinstance(error, errors.RetryableError)
-                )
+                counted = _uses_up_an_attempt(error)
+                return self._fail_atomic(delivery, request, error, counted=counted)
             ready = request._replace(outcome=outcome)
             try:
                 step, seen = self._write(delivery, ready, delivery.deadline_ms, operation._effects)
@@ -212,7 +174,7 @@ class Runner:
                     return self._fail_atomic(delivery, request, conflict)
             except (errors.StoreUnavailableError, errors.ContentionError):
                 raise  # the commit may have taken place: the record decides at the next delivery
-            except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, then raised with the answer
+            except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, then raised
                 return self._fail_atomic(delivery, request, refused)
             else:
                 return self._answer(step, seen, delivery, ready, None)
@@ -239,70 +201,72 @@ class Runner:
         request = self._claim_request(delivery)
         until_ms = None if delivery.deadline_ms is None else delivery.deadline_ms - self._reserve_ms
         step, seen = self._write(delivery, request, until_ms)
-        if (
-            isinstance(step, Busy)
-            and self.policy.busy == "wait"
-            and not self._may_acknowledge(step.record, delivery)
-        ):
+        if isinstance(step, Busy) and self._waits(step, delivery):
             step, seen = self._wait(step, delivery, request, until_ms)
         if isinstance(step, Write):
             return Answer(POSTPONED, step.seen)
-        if isinstance(step, Run):
-            record = step.record
-            kind = kind_of_run(seen)
-            operation = self._operation(record, request, delivery, first=kind == observation.NEW)
-            return Started(delivery, request, record, operation, kind)
-        return self._answer(step, seen, delivery, request, None)
+        if not isinstance(step, Run):
+            return self._answer(step, seen, delivery, request, None)
+        kind = kind_of_run(seen)
+        first = kind == observation.NEW
+        operation = self._operation(step.record, request, delivery, claimed=True, first=first)
+        return Started(delivery, request, step.record, operation, kind)
 
     def heartbeat(self, started: Started) -> AbstractContextManager[object]:
         """Renew the claim for as long as the context lasts, if its lease is shorter than the work may be."""
         if not started.request.renewed:
             return nullcontext()
-        return self.concurrency.repeat(
-            started.operation.heartbeat, self.policy.lease / HEARTBEATS_PER_LEASE
-        )
+        interval_s = self.policy.lease / HEARTBEATS_PER_LEASE
+        return self.concurrency.repeat(started.operation.heartbeat, interval_s)
 
     def finish(self, started: Started, value: object, *, reruns: bool = False) -> Answer:
         """Complete the claim together with the registered effects; record a refusal as a failure.
 
         With ``reruns``, raise a conflict while time is left.
         """
-        delivery, request, claim, operation, outcome = started
-        if unknown := unknown_calls(operation._claim):
+        delivery = started.delivery
+        operation = started.operation
+        unknown = unknown_calls(operation._held.record)
+        if unknown:
             return self.fail(started, errors.UnknownOutcomeError(delivery.key, *unknown))
         try:
-            record = settled(
-                claim, completed(value, self.policy.max_result_bytes), request, self.clock()
-            )
+            outcome = completed(value, self.policy.max_result_bytes)
+            record = settled(started.record, outcome, started.request, self.clock())
             found = self._store.update_if_owner(
                 record, operation._effects, until_ms=delivery.deadline_ms
             )
         except errors.StoreUnavailableError:
             raise  # the commit may have taken place: the record decides at the next delivery
-        except Exception as refused:  # nothing was written: recorded, then raised with the answer
-            is_conflict = isinstance(refused, errors.EffectConflictError)
-            if reruns and is_conflict and self.left_ms(delivery.deadline_ms) > 0:
+        except errors.EffectConflictError as conflict:
+            if reruns and self.left_ms(delivery.deadline_ms) > 0:
                 raise
+            return self.fail(started, conflict)
+        except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, then raised
             return self.fail(started, refused)
-        ending = conclude(found, request)
+        return self._finished(started, conclude(found, started.request))
+
+    def _finished(self, started: Started, ending: Ending) -> Answer:
+        """Answer a run whose commit was answered with ``ending``."""
         if not isinstance(ending, Done):
-            return Answer(
-                observation.LOST_LEASE, claim, "taken over", errors.LostLeaseError(delivery.key)
-            )
+            lost = errors.LostLeaseError(started.delivery.key)
+            return Answer(observation.LOST_LEASE, started.record, "taken over", lost)
         self._cache.keep(ending.record, self.clock())
-        if ending.record.owner == request.owner:
-            return Answer(outcome, ending.record)
+        if ending.record.owner == started.request.owner:
+            return Answer(started.outcome, ending.record)
         return Answer(observation.LOST_LEASE, ending.record, "completed elsewhere")
 
     def fail(self, started: Started, error: Exception, *, counted: bool = True) -> Answer:
-        """Record the failure of a claim; the answer has the error, unless the event needs no further delivery."""
-        delivery, request = started.delivery, started.request
-        claim = started.operation._claim  # with what it knows of external calls
+        """Record the failure of a claim.
+
+        The answer has the error, unless the event needs no further delivery.
+        """
+        delivery = started.delivery
+        request = started.request
+        claim = started.operation._held.record  # with what it knows of external calls
         try:
             record = settled(claim, failed(error, counted=counted), request, self.clock())
-            ending = conclude(
-                self._store.update_if_owner(record, until_ms=delivery.deadline_ms), request
-            )
+            found = self._store.update_if_owner(record, until_ms=delivery.deadline_ms)
+            ending = conclude(found, request)
             if isinstance(ending, Done):  # the attempt that took over has completed it
                 return Answer(observation.LOST_LEASE, ending.record, describe(error))
             if isinstance(ending, Quarantined):
@@ -311,50 +275,71 @@ class Runner:
             return unrecorded(error, why, claim)
         return Answer(observation.FAILED, record, describe(error), error)
 
+    def _again(self, started: Started) -> Started:
+        """Return the claim for another run of the handler, with what it knows of external calls."""
+        held = started.operation._held
+        operation = self._operation(
+            held.record, started.request, started.delivery, claimed=True, first=held.is_first
+        )
+        return started._replace(operation=operation)
+
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
 
     def _answer_without_claim(self, delivery: Delivery) -> Answer | None:
-        """Answer what is too old, expired, or completed a moment ago; None means that a claim has to be made."""
-        now_ms, limits = self.clock(), self._limits
-        if delivery.sent_ms is not None and is_beyond_window(
-            delivery.sent_ms, delivery.deadline_ms or now_ms, limits
-        ):
-            too_old = errors.BeyondWindowError(
-                f"{delivery.key} was sent more than {limits.window_s} s ago"
-            )
-            if (
-                delivery.deadline_ms is not None
-                and limits.window_s * 1000 <= delivery.deadline_ms - now_ms
-            ):
-                short = f"{self.consumer}: a window of {limits.window_s} s is shorter than the invocation may last"
-                raise errors.ConfigurationError(short)
-            return self.reports.give_up(delivery, dead_letters.BEYOND_WINDOW, too_old, None)
+        """Answer what is too old, expired, or completed a moment ago; None asks for a claim."""
+        now_ms = self.clock()
+        if self._is_too_old(delivery, now_ms):
+            old = f"{delivery.key} was sent more than {self._limits.window_s} s ago"
+            error = errors.BeyondWindowError(old)
+            return self.reports.give_up(delivery, dead_letters.BEYOND_WINDOW, error, None)
         cached = self._cache.get(delivery.key, now_ms)
-        if cached is not None and not is_over(cached, limits, now_ms):
-            if differ(cached.fingerprint, delivery.fingerprint):
-                mismatch = errors.PayloadMismatchError(delivery.key)
-                return self.reports.give_up(
-                    delivery, dead_letters.PAYLOAD_MISMATCH, mismatch, cached
-                )
-            return Answer(observation.DUPLICATE, cached, "warm")
+        if cached is not None and not is_over(cached, self._limits, now_ms):
+            return self._answer_warm(delivery, cached)
         if self.left_ms(delivery.deadline_ms, now_ms) <= 0:
-            raise errors.OutOfTimeError(
-                f"less than {self.policy.reserve} s are left for {delivery.key}"
-            )
-        is_expired = (
-            delivery.expires_ms is not None and delivery.expires_ms + limits.skew_ms < now_ms
-        )
-        if is_expired and self._store.read(delivery.key, until_ms=delivery.deadline_ms) is None:
+            reserve = f"less than {self.policy.reserve} s are left for {delivery.key}"
+            raise errors.OutOfTimeError(reserve)
+        if self._has_expired(delivery, now_ms):
             return Answer(observation.EXPIRED, None)
         return None
 
+    def _is_too_old(self, delivery: Delivery, now_ms: int) -> bool:
+        """Return whether the window may end before the invocation does.
+
+        Raises:
+            ConfigurationError: it would for every delivery.
+        """
+        if delivery.sent_ms is None:
+            return False
+        end_ms = delivery.deadline_ms or now_ms
+        if not is_beyond_window(delivery.sent_ms, end_ms, self._limits):
+            return False
+        if self._limits.window_s * 1000 <= end_ms - now_ms:
+            window = f"a window of {self._limits.window_s} s"
+            raise errors.ConfigurationError(
+                f"{self.consumer}: {window} is shorter than the invocation may last"
+            )
+        return True
+
+    def _answer_warm(self, delivery: Delivery, cached: Record) -> Answer:
+        if differ(cached.fingerprint, delivery.fingerprint):
+            mismatch = errors.PayloadMismatchError(delivery.key)
+            return self.reports.give_up(delivery, dead_letters.PAYLOAD_MISMATCH, mismatch, cached)
+        return Answer(observation.DUPLICATE, cached, "warm")
+
+    def _has_expired(self, delivery: Delivery, now_ms: int) -> bool:
+        """Return whether the event is no longer worth processing, and no attempt at it has begun."""
+        if delivery.expires_ms is None or delivery.expires_ms + self._limits.skew_ms >= now_ms:
+            return False
+        return self._store.read(delivery.key, until_ms=delivery.deadline_ms) is None
+
     def left_ms(self, deadline_ms: int | None, now_ms: int | None = None) -> int:
-        """Return how much time is left for work, by default from now on. The reserve is kept for the commit."""
-        return (
-            sys.maxsize
-            if deadline_ms is None
-            else deadline_ms - self._reserve_ms - (now_ms or self.clock())
-        )
+        """Return how much time is left for work, by default from now on.
+
+        The reserve is kept for the commit.
+        """
+        if deadline_ms is None:
+            return sys.maxsize
+        return deadline_ms - self._reserve_ms - (now_ms or self.clock())
 
     def _claim_request(self, delivery: Delivery) -> ClaimRequest:
         deadline_ms = delivery.deadline_ms
@@ -365,10 +350,15 @@ class Runner:
             delivery=delivery.id if delivery.comes_again else None,
             region=self._region,
             deadline_ms=deadline_ms,
-            renewed=deadline_ms is None or deadline_ms - self.clock() > TIMEOUT_COVERED_BY_LEASE_MS,
+            renewed=self._needs_heartbeats(deadline_ms),
             limits=self._limits,
             event=_keepable(delivery.event) if self.policy.keep_event else None,
         )
+
+    def _needs_heartbeats(self, deadline_ms: int | None) -> bool:
+        if deadline_ms is None:
+            return True
+        return deadline_ms - self.clock() > TIMEOUT_COVERED_BY_LEASE_MS
 
     def _write(
         self,
@@ -380,8 +370,8 @@ class Runner:
     ) -> tuple[Step, Record | None]:
         """Perform writes, beginning with what was found, until the decision is another step.
 
-        Return it with the record that the last write replaced; or a takeover, unperformed, if the
-        delivery postpones.
+        Return that step, and the record that the last write replaced. If the delivery postpones, a
+        takeover is returned unperformed.
         """
         seen: Record | None = None
         for _ in range(_ROUNDS):
@@ -398,10 +388,13 @@ class Runner:
             f"{request.key} was changed by others in each of {_ROUNDS} rounds"
         )
 
+    def _waits(self, busy: Busy, delivery: Delivery) -> bool:
+        return self.policy.busy == "wait" and not self._may_acknowledge(busy.record, delivery)
+
     def _wait(
         self, step: Step, delivery: Delivery, request: ClaimRequest, until_ms: int | None
     ) -> tuple[Step, Record | None]:
-        """Ask again, at growing intervals, until the key is free, its result is there, or the limit is reached."""
+        """Ask again, at growing intervals, until the key is free or completed, or the limit is reached."""
         seen: Record | None = None
         limit_ms = self.clock() + int(self.policy.wait_limit * 1000)
         end_ms = limit_ms if until_ms is None else min(limit_ms, until_ms)
@@ -425,39 +418,43 @@ class Runner:
         error: Exception | None,
     ) -> Answer:
         """Answer a step that needs no run; ``error`` is what an atomic run raised."""
+        key = delivery.key
         why: Exception
         match step:
             case Done(record):
-                self._cache.keep(record, self.clock())
-                is_ours = record.owner == request.owner
-                return Answer(kind_of_run(seen) if is_ours else observation.DUPLICATE, record)
+                return self._answer_completed(record, seen, request)
             case Busy(record, lease_left_ms):
                 if self._may_acknowledge(record, delivery):
                     return Answer(observation.BUSY, record)
-                busy = errors.BusyError(delivery.key, lease_left_ms)
+                busy = errors.BusyError(key, lease_left_ms)
                 return Answer(observation.BUSY, record, describe(busy), busy)
             case Quarantined(record):
                 if record.dead_lettered and delivery.acknowledges:
                     return Answer(observation.QUARANTINED, record)
-                why = error or errors.QuarantinedError(delivery.key, record.attempt, record.error)
+                why = error or errors.QuarantinedError(key, record.attempt, record.error)
                 return self.reports.give_up(delivery, _reason(record), why, record)
             case Mismatch(record):
-                why = errors.PayloadMismatchError(delivery.key)
+                why = errors.PayloadMismatchError(key)
                 return self.reports.give_up(delivery, dead_letters.PAYLOAD_MISMATCH, why, record)
             case Corrupt(record):
-                why = errors.CorruptRecordError(
-                    f"{delivery.key} has status {record.status!r}, lease {record.lease_ms!r}"
-                )
+                stored = f"status {record.status!r}, lease {record.lease_ms!r}"
+                why = errors.CorruptRecordError(f"{key} has {stored}")
                 return self.reports.give_up(delivery, dead_letters.CORRUPT_RECORD, why, record)
             case BackingOff(record, wait_ms):
-                why = errors.RetryLaterError(delivery.key, wait_ms)
+                why = errors.RetryLaterError(key, wait_ms)
             case Failed(record) if error is not None:
                 why = error
             case _:
-                raise errors.ContentionError(
-                    f"{delivery.key} met {type(step).__name__}, which cannot happen here"
-                )
+                met = f"{key} met {type(step).__name__}, which cannot happen here"
+                raise errors.ContentionError(met)
         return Answer(observation.FAILED, record, describe(why), why)
+
+    def _answer_completed(
+        self, record: Record, seen: Record | None, request: ClaimRequest
+    ) -> Answer:
+        self._cache.keep(record, self.clock())
+        is_own = record.owner == request.owner
+        return Answer(kind_of_run(seen) if is_own else observation.DUPLICATE, record)
 
     def _may_acknowledge(self, holder: Record, delivery: Delivery) -> bool:
         """Return whether a busy delivery can be dropped, because the holder's delivery comes again.
@@ -480,13 +477,15 @@ class Runner:
         request: ClaimRequest,
         delivery: Delivery,
         *,
-        claimed: bool = True,
-        first: bool = True,
+        claimed: bool,
+        first: bool,
     ) -> Operation:
-        context = delivery.context
-        return Operation(
-            record, request, self._store, self.clock, claimed=claimed, first=first, context=context
-        )
+        held = HeldClaim(record, request, self._store, self.clock, claimed=claimed, first=first)
+        return Operation(held, self._store, delivery.context)
+
+
+def _uses_up_an_attempt(error: Exception) -> bool:
+    return not isinstance(error, errors.RetryableError)
 
 
 def _keepable(event: object) -> str | None:
@@ -495,8 +494,7 @@ def _keepable(event: object) -> str | None:
 
 
 def _reason(record: Record) -> str:
-    return (
-        dead_letters.UNKNOWN
-        if record.error is None or unknown_calls(record)
-        else dead_letters.QUARANTINED
-    )
+    """Return the dead letter's code for a quarantined record."""
+    if record.error is None or unknown_calls(record):
+        return dead_letters.UNKNOWN
+    return dead_letters.QUARANTINED

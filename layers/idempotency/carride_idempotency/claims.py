@@ -1,0 +1,86 @@
+"""The claim that a running attempt holds: the record as it was last written, and its lease."""
+
+import threading
+from collections.abc import Callable
+
+from carride_idempotency.clock import Clock
+from carride_idempotency.decision import ClaimRequest, renewed
+from carride_idempotency.record import IN_PROGRESS, Record
+from carride_idempotency.stores import Store
+
+
+class HeldClaim:
+    """One attempt's claim, which heartbeats and external calls write while the handler runs.
+
+    In atomic mode there is no claim: ``lease_ms`` is None, and nothing is written.
+    """
+
+    __slots__ = (
+        "_is_taken",
+        "_lock",
+        "_store",
+        "begun_calls",
+        "clock",
+        "is_first",
+        "lease_ms",
+        "record",
+        "request",
+    )
+
+    record: Record
+    """The claim as it was last sent to the store, and what became known of external calls since."""
+    is_first: bool
+    """Whether no earlier attempt at the key is known."""
+    lease_ms: int | None
+    """When the lease ends that the store has confirmed."""
+    begun_calls: set[str]
+    """The names of the external calls of this run."""
+
+    def __init__(
+        self,
+        record: Record,
+        request: ClaimRequest,
+        store: Store,
+        clock: Clock,
+        *,
+        claimed: bool,
+        first: bool,
+    ) -> None:
+        self.record = record
+        self.request = request
+        self.clock = clock
+        self.is_first = first
+        self.lease_ms = record.lease_ms if claimed else None
+        self.begun_calls = set()
+        self._store = store
+        self._is_taken = False
+        # Guards `record` against heartbeats, and is held during no request.
+        self._lock = threading.Lock()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another attempt has taken the claim over, or may do so because the lease ended."""
+        if self._is_taken:
+            return True
+        return self.lease_ms is not None and self.clock() > self.lease_ms
+
+    def renew(self) -> bool:
+        """Renew the lease in one try, and return whether the claim still holds."""
+        if self.lease_ms is not None and not self._is_taken:
+            beat = self.change(lambda claim: renewed(claim, self.request, self.clock()))
+            self.write(beat, until_ms=beat.updated_ms)  # one try: the next beat is the retry
+        return not self.is_lost
+
+    def change(self, change: Callable[[Record], Record]) -> Record:
+        """Change what is known of the claim, without writing it, and return it."""
+        with self._lock:
+            self.record = change(self.record)
+            return self.record
+
+    def write(self, claim: Record, until_ms: int | None) -> None:
+        """Write the claim, or note that it is lost."""
+        found = self._store.update_if_owner(claim, until_ms=until_ms)
+        if found is not None and found.owner == claim.owner and found.status == IN_PROGRESS:
+            self.lease_ms = claim.lease_ms
+        else:
+            self._is_taken = True
