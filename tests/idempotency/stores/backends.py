@@ -19,6 +19,7 @@ import fakeredis
 import pytest
 import valkey
 from botocore.config import Config
+from moto import mock_aws
 from valkey.backoff import NoBackoff
 from valkey.exceptions import ReadOnlyError
 from valkey.retry import Retry
@@ -162,6 +163,12 @@ def _dynamodb(client: Any, transport: Transport | None = None) -> Iterator[Opene
 
 
 @contextmanager
+def _moto_dynamodb() -> Iterator[Opener]:
+    with mock_aws(), _dynamodb(boto3.session.Session().client("dynamodb")) as opener:
+        yield opener
+
+
+@contextmanager
 def _engine_dynamodb() -> Iterator[Opener]:
     with LocalAws() as engine, _at(engine.endpoint_url) as opener:
         yield opener
@@ -258,6 +265,7 @@ STORES: Final[Mapping[str, Callable[[], AbstractContextManager[Opener]]]] = {
     "fake_redis": lambda: nullcontext(
         partial(open_valkey, fakeredis.FakeRedis(socket_timeout=1, decode_responses=True))
     ),
+    "moto_dynamodb": _moto_dynamodb,
     "engine_dynamodb": _engine_dynamodb,
     "local_dynamodb": _local_dynamodb,
     "lean_dynamodb": partial(_local_dynamodb, lean=True),
