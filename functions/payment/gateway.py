@@ -1,4 +1,4 @@
-"""What payment knows of its gateway, whichever it is. Card data never comes near it."""
+"""The port to a payment gateway: its types and errors. Payment never sees card data."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -12,7 +12,7 @@ class Status(StrEnum):
     AUTHORIZED = "authorized"
     DECLINED = "declined"
     CAPTURED = "captured"
-    REFUNDED = "refunded"  # the customer has the money back, or it is no longer reserved
+    REFUNDED = "refunded"  # the customer got the money back, or it is no longer reserved
 
 
 class Charge(NamedTuple):
@@ -33,11 +33,11 @@ class Call(NamedTuple):
 
 
 class GatewayError(Exception):
-    """The base of what a gateway raises."""
+    """The base of the gateway's errors."""
 
 
 class NoGatewayError(GatewayError):
-    """Raised when something has to be asked, and the stack has no gateway."""
+    """Raised when the gateway must be asked, and the stack has none."""
 
 
 class GatewayUnavailableError(GatewayError):
@@ -45,10 +45,10 @@ class GatewayUnavailableError(GatewayError):
 
 
 class GatewayRefusedError(GatewayError):
-    """Raised when the gateway does not do what it was asked, and would not the next time.
+    """Raised when the gateway refuses a request, and would refuse it again.
 
-    ``reason`` is the gateway's own, as `Charge.reason`; it may be about the customer, so the
-    message leaves it out.
+    ``reason`` is the gateway's text, as in `Charge.reason`. It may be about the customer, so the
+    message does not contain it.
     """
 
     def __init__(self, message: str, reason: str) -> None:
@@ -57,4 +57,4 @@ class GatewayRefusedError(GatewayError):
 
 
 class GatewayAnswerError(GatewayError):
-    """Raised for an answer whose values the events have no place for. The message names the field, not its value."""
+    """Raised for an answer that cannot become an event. The message names the field, not its value."""

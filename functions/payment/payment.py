@@ -1,6 +1,9 @@
-"""Reserves the money for every ride that has a car, takes it when the ride is over, and gives it back if it is not."""
+"""Reserves the money for each ride that has a car, takes it when the ride is over, or gives it back.
 
-from collections.abc import Callable
+`payments` decides, `gateway_client` asks the gateway, and `payment_table` writes what follows.
+"""
+
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -14,7 +17,8 @@ from carride.settings import from_environment
 from carride_idempotency import Operation
 from carride_idempotency.stores.transport import dynamodb_transport
 from gateway import Call, Charge, GatewayError, Status
-from gateway_client import Access, Bearer, HttpGateway, read_secret, signed
+from gateway_access import Access, Bearer, read_secret, signed
+from gateway_client import HttpGateway
 from payment_table import effects, owe_undo, read
 from payments import Action, State
 
@@ -71,45 +75,53 @@ def carry_out(
 ) -> Charge | None:
     """Ask the gateway for what is planned, and return the payment as it is afterwards.
 
-    None, where nothing was asked for or there was nothing to undo. Asked again, the gateway answers
-    the same.
+    The result is None if nothing was asked for, or if there was nothing to undo. Asked again, the
+    gateway answers the same.
     """
-    amount = payments.due(seen, ride)
     match action:
-        case Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE:
-            charge = gateway.authorize(
-                call,
-                order_id=ride.order_id,
-                customer_id=ride.customer_id,
-                amount=amount,
-                currency=ride.currency,
-            )
-            return (
-                _capture(gateway, call, charge, amount)
-                if action is Action.AUTHORIZE_AND_CAPTURE
-                else charge
-            )
+        case Action.AUTHORIZE:
+            return _authorize(gateway, call, seen, ride)
+        case Action.AUTHORIZE_AND_CAPTURE:
+            reserved = _authorize(gateway, call, seen, ride)
+            return _capture(gateway, call, reserved, payments.due(seen, ride))
         case Action.CAPTURE if seen.payment_id is not None:
             reserved = Charge(seen.payment_id, Status.AUTHORIZED, seen.amount or 0)
-            return _capture(gateway, call, reserved, amount)
+            return _capture(gateway, call, reserved, payments.due(seen, ride))
         case Action.REFUND if seen.payment_id is not None:
             return gateway.refund(call, payment_id=seen.payment_id)
-        case Action.UNDO | Action.RELEASE:
-            found = gateway.find(call, order_id=ride.order_id)
-            held = (
-                {Status.AUTHORIZED}
-                if action is Action.RELEASE
-                else {Status.AUTHORIZED, Status.CAPTURED}
-            )
-            if found is None or found.payment_id is None or found.status not in held:
-                return found
-            return gateway.refund(call, payment_id=found.payment_id)
+        case Action.UNDO:
+            return _give_back(gateway, call, ride, {Status.AUTHORIZED, Status.CAPTURED})
+        case Action.RELEASE:
+            return _give_back(gateway, call, ride, {Status.AUTHORIZED})
         case _:
             return None
 
 
+def _authorize(gateway: HttpGateway, call: Call, seen: payments.Payment, ride: Ride) -> Charge:
+    return gateway.authorize(
+        call,
+        order_id=ride.order_id,
+        customer_id=ride.customer_id,
+        amount=payments.due(seen, ride),
+        currency=ride.currency,
+    )
+
+
+def _give_back(
+    gateway: HttpGateway, call: Call, ride: Ride, held: Collection[Status]
+) -> Charge | None:
+    """Give back what the gateway has for a ride, if it is one of ``held``."""
+    found = gateway.find(call, order_id=ride.order_id)
+    if found is None or found.payment_id is None or found.status not in held:
+        return found
+    return gateway.refund(call, payment_id=found.payment_id)
+
+
 def _capture(gateway: HttpGateway, call: Call, charge: Charge, amount: int) -> Charge:
-    """Take what is due of what is reserved: a reservation that is too small is raised first, if the gateway agrees."""
+    """Take ``amount``, which is due, of what is reserved.
+
+    A reservation that is too small is raised first. Where the gateway refuses, less is taken.
+    """
     if charge.payment_id is None or charge.status is not Status.AUTHORIZED:
         return charge
     payment_id = charge.payment_id
@@ -123,7 +135,7 @@ def _capture(gateway: HttpGateway, call: Call, charge: Charge, amount: int) -> C
 
 
 def http_gateway(settings: Settings) -> HttpGateway:
-    """Return the gateway of the settings. It is asked for nothing yet, not even a secret."""
+    """Return the gateway of the settings, without asking for anything, not even for a secret."""
     if not (settings.payment_gateway_signed or settings.payment_gateway_secret_arn):
         return HttpGateway(settings.payment_gateway_url)
 

@@ -1,4 +1,4 @@
-"""Payments in DynamoDB: how they are read, and the writes by which a decision takes effect."""
+"""Payments in DynamoDB: reads them, and returns the writes by which a decision takes effect."""
 
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ class Seen(NamedTuple):
 
 
 def read(client: DynamoDB, table: str, order_id: str) -> Seen:
-    """Return what payment knows of a ride, consistently."""
+    """Read what payment knows of a ride, consistently."""
     answer = client.get_item(TableName=table, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
     if "Item" not in answer:
         return Seen(Payment(State.UNKNOWN), Stored())
@@ -30,12 +30,12 @@ def read(client: DynamoDB, table: str, order_id: str) -> Seen:
 
 
 def owe_undo(client: DynamoDB, table: str, event: RideEvent, seen: Seen, now: datetime) -> Seen:
-    """Write down that the gateway may hold money which has to be given back; return the payment as it is in the table.
+    """Record that the gateway may hold money to give back; return the payment as it is then.
 
-    It is written by itself, before the gateway is asked, so that the duty outlives a run that
-    fails. Where the payment has changed since it was seen nothing is written: the run's own effects
-    will be refused, and decided again. Nor if the event has taken effect already, in the attempt
-    that took this one over: nobody would fulfil the duty.
+    This is a write of its own, before the gateway is asked: a run that fails leaves the duty behind.
+    Nothing is written if the payment has changed since it was ``seen``. Then the run's own effects
+    are refused, and the event is decided again. Nothing is written either if another attempt has
+    already completed the event, because no later event would fulfil the duty.
     """
     condition, unchanged = seen.stored.unchanged()
     since, values = still_open(event.subject, now)
@@ -63,7 +63,7 @@ def owe_undo(client: DynamoDB, table: str, event: RideEvent, seen: Seen, now: da
 def effects(
     table: str, event: RideEvent, seen: Seen, decision: Decision, *, outbox: Outbox, now: datetime
 ) -> list[Put | Update]:
-    """Return the writes by which a decision takes effect: the payment's, and the events that are emitted.
+    """Return the writes of a decision: the payment, and the emitted events.
 
     They are refused if the payment has changed since it was ``seen``.
     """

@@ -1,6 +1,7 @@
-"""What is due for a ride, and what the gateway is to be asked for. Pure: no I/O, no clock, no AWS.
+"""What is due for a ride, and what to ask the gateway for. Pure: no I/O, no clock, no AWS.
 
-What payment knows of a ride, and what an event makes of it; the gateway's part is in brackets::
+The rows are what payment knows of a ride, the columns are events. What the gateway does is in
+brackets::
 
                    CarAssigned                                CarRideCompleted         CarRideCancelled, NoCarAvailable
     unknown        [reserve] authorized, or declined          completed                [undo] cancelled, or refunded
@@ -11,22 +12,22 @@ What payment knows of a ride, and what an event makes of it; the gateway's part 
     undo due       [undo] cancelled, or refunded              as CarAssigned           as CarAssigned
     declined, refunded: final, every event leaves them as they are
 
-CarRideOverdue says how the ride ended. What is "undo due" or cancelled is undone. A ride that a car
-has driven is paid: [reserve, capture] or [capture], as above. Of any other, what is reserved is
-released. What the gateway has captured stays so: it was asked for that when somebody knew that the
-ride was over.
-
     * declined where the gateway refuses the capture for good; refunded where it has given the money
       back
 
-Events come in any order. A ride that was called off before a car was heard of is never charged. But
-the cancellation may have overtaken a run that had asked for the money already, so the gateway is
-asked for it by the ride's name, and what it has is given back: that is to undo.
+`CarRideOverdue` says how an overdue ride ended. If it was completed, the ride is paid: [reserve,
+capture] or [capture], as above. If it was cancelled, a reservation is released, but money that was
+captured stays captured: payment asks for a capture only after the ride was completed. In the states
+"undo due" and "cancelled", everything is given back.
 
-A ride is "undo due" from before the gateway is asked to give something back until it has. So the
-duty is known though the gateway does not answer, still works on the reservation, or the run is
-killed and its event quarantined. Whichever event of the ride comes next fulfils it, a redriven one
-too.
+Events come in any order. A ride that was cancelled before payment heard of a car is never charged.
+But the cancellation may have overtaken a run that had already asked for the money. So payment looks
+for the ride's payment at the gateway and gives back what it finds. The table calls this "undo".
+
+A payment becomes "undo due" before the gateway is asked to give something back, and stays so until
+it has. So the duty outlives a gateway that does not answer, a reservation that is still being made,
+a killed run and a quarantined event. The next event of the ride fulfils it, and so does a redriven
+one.
 """
 
 from enum import StrEnum
@@ -87,8 +88,8 @@ class State(StrEnum):
     REFUNDED = "refunded"
 
 
-# Payment waits for an event of the ride.
 OPEN: Final = frozenset({State.COMPLETED, State.UNDO_DUE, State.AUTHORIZED})
+"""The states in which payment waits for an event of the ride."""
 
 
 class Payment(NamedTuple):
@@ -100,7 +101,7 @@ class Payment(NamedTuple):
 
 
 class Action(StrEnum):
-    """What the gateway is to be asked for."""
+    """What to ask the gateway for."""
 
     NOTHING = "nothing"
     AUTHORIZE = "authorize"
@@ -119,11 +120,11 @@ class Decision(NamedTuple):
 
 
 class UnexpectedStatusError(Exception):
-    """Raised when the gateway's answer is not one to what it was asked."""
+    """Raised when the status of a payment does not follow from what the gateway was asked for."""
 
 
 def plan(seen: Payment, fact: Fact) -> Action:
-    """Return what the gateway is to be asked for. A fact that payment does not consume asks for nothing."""
+    """Return what to ask the gateway for: nothing, if payment does not consume the fact."""
     match fact, seen.state:
         case _, State.UNDO_DUE if type(fact) in CONSUMED:
             return Action.UNDO
@@ -150,7 +151,7 @@ def plan(seen: Payment, fact: Fact) -> Action:
 
 
 def due(seen: Payment, ride: Ride) -> int:
-    """Return what is to be reserved or captured, in cents: a ride that is over has its last price."""
+    """Return how many cents to reserve or capture: for a completed ride, its last price."""
     if seen.state is State.COMPLETED and seen.amount is not None:
         return seen.amount
     return ride.price
@@ -159,8 +160,15 @@ def due(seen: Payment, ride: Ride) -> int:
 def conclude(seen: Payment, fact: Fact, action: Action, charge: Charge | None) -> Decision:
     """Decide what a fact makes of a payment, for which ``action`` was planned.
 
-    ``charge`` is the payment as the gateway has it afterwards; None where it was asked for nothing,
-    or had nothing to undo. UnexpectedStatusError if it is no answer to the plan.
+    Args:
+        seen: the payment as it was read.
+        fact: what happened to the ride.
+        action: what the gateway was asked for.
+        charge: the payment as the gateway has it afterwards; None if the gateway was asked for
+            nothing, or had nothing to undo.
+
+    Raises:
+        UnexpectedStatusError: The gateway's payment does not follow from the action.
     """
     if charge is None:
         if action in {Action.UNDO, Action.RELEASE}:
@@ -193,7 +201,7 @@ def conclude(seen: Payment, fact: Fact, action: Action, charge: Charge | None) -
             return Decision(Payment(State.CANCELLED))
         case _:
             raise UnexpectedStatusError(
-                f"{charge.payment_id} is {charge.status} after it was to {action}"
+                f"{charge.payment_id} is {charge.status}, after the gateway was asked to {action} it"
             )
 
 

@@ -1,6 +1,6 @@
-"""The rules of the simulated payment gateway: what a request does to a payment. Pure: no I/O, no keys.
+"""The rules of the simulated payment gateway: what a request does to a payment. Pure, without keys.
 
-It charges as often as it is asked under different keys: its client has to prevent that.
+It captures as often as it is asked under different keys. Its client must prevent that.
 """
 
 from typing import Annotated, Final
@@ -48,7 +48,11 @@ class Payment(_Reservation, kw_only=True):
 
 
 def payment(name: str, body: object) -> Payment:
-    """Return the pending payment that the body of a request asks for, with this id; raise RefusedError for others."""
+    """Return the pending payment that the body of a request asks for, with this id.
+
+    Raises:
+        RefusedError: The body is not that of a reservation.
+    """
     return Payment(id=name, **msgspec.structs.asdict(_read(body, _Reservation)))
 
 

@@ -12,6 +12,7 @@ from carride_idempotency.clock import epoch_ms
 from carride_idempotency.testing import FakeDynamoDB, FaultyTransport, Invocation
 from gateway import GatewayUnavailableError
 from gateway_client import HttpGateway
+from gateway_connection import Response
 from local.simulated_gateway import Books, Reply, Request, Troubles
 
 
@@ -97,21 +98,17 @@ class FakeGateway(HttpGateway):
         payments: list[dict[str, Any]] = self.books.look_up("/ledger", {}).body["payments"]
         return payments
 
-    def _send(
-        self, method: str, path: str, key: str | None, content: bytes | None
-    ) -> tuple[int, bytes]:
+    def _send(self, method: str, path: str, key: str | None, content: bytes | None) -> Response:
         return self.sent(method, path, key, content)
 
-    def answer(
-        self, method: str, path: str, key: str | None, content: bytes | None
-    ) -> tuple[int, bytes]:
+    def answer(self, method: str, path: str, key: str | None, content: bytes | None) -> Response:
         """Have what was told to happen take place, and answer a request."""
         if self.away:
             raise GatewayUnavailableError("nobody is there")
         reply = self._reply(method, path, key, content)
         if method == "POST" and self._after:
             self._after.popleft()()
-        return reply.status, json.dumps(reply.body).encode()
+        return Response(reply.status, json.dumps(reply.body).encode())
 
     def _reply(self, method: str, path: str, key: str | None, content: bytes | None) -> Reply:
         path, _, reference = path.partition("?reference=")

@@ -11,7 +11,7 @@ from botocore.session import get_session
 from moto import mock_aws
 
 from gateway import GatewayUnavailableError
-from gateway_client import Bearer, read_secret, signed
+from gateway_access import Bearer, read_secret, signed
 
 NAME: Final = "gateway"
 URL: Final = "https://abc.lambda-url.eu-west-1.on.aws"

@@ -10,6 +10,7 @@ import payments
 from carride.facts import Fact, PaymentDeclined
 from gateway import GatewayAnswerError, GatewayUnavailableError, NoGatewayError
 from gateway_client import HttpGateway
+from gateway_connection import Response
 from local import faults
 from local.simulated_gateway import Books, Reply, Troubles
 from tests.carride.rides import Life
@@ -70,9 +71,7 @@ def test_two_events_that_ask_the_gateway_at_once_charge_once(fact: Fact, price: 
     world.send(*([RIDE.assigned] if fact is RIDE.completed else [RIDE.accepted]))
     overdue = replace(RIDE.overdue_driven, price=price)
 
-    def overtaken(
-        method: str, path: str, key: str | None, content: bytes | None
-    ) -> tuple[int, bytes]:
+    def overtaken(method: str, path: str, key: str | None, content: bytes | None) -> Response:
         if method == "POST":
             world.gateway.sent = world.gateway.answer
             world.send(overdue)

@@ -1,9 +1,12 @@
 """The HTTP adapter against the simulated gateway, over a real connection: one charge, whatever becomes of a request."""
 
+import os
+import resource
+import socketserver
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -18,7 +21,8 @@ from gateway import (
     GatewayUnavailableError,
     Status,
 )
-from gateway_client import Bearer, HttpGateway
+from gateway_access import Bearer
+from gateway_client import HttpGateway
 from local.simulated_gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
 
 pytestmark = pytest.mark.integration
@@ -267,3 +271,93 @@ def test_a_reason_is_cut_to_what_an_event_can_hold(said: Any, reason: str) -> No
     """One line of at most 200 printable characters."""
     with answering(402, PAYMENT | {"status": "declined", "reason": said}) as (client, _):
         assert authorize(client).reason == reason
+
+
+# ── A gateway whose bytes are the problem ─────────────────────────────────────────────────────────
+
+
+@contextmanager
+def sending(chunks: Callable[[], Iterator[bytes]]) -> Iterator[tuple[HttpGateway, list[int]]]:
+    """Run a server that answers any request with some bytes, and yield its client and the numbers of bytes sent."""
+    sent: list[int] = []
+
+    class Sending(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.connection.recv(65_536)
+            sent.append(0)
+            number = len(sent) - 1
+            with suppress(OSError):
+                for chunk in chunks():
+                    self.wfile.write(chunk)
+                    sent[number] += len(chunk)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        block_on_close = False
+
+    with Server(("127.0.0.1", 0), Sending) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        with closing(HttpGateway(url, connect_timeout_s=0.1, read_timeout_s=0.3)) as client:
+            yield client, sent
+        server.shutdown()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n"
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\n", HEAD], ids=["head", "field", "body"])
+def test_an_answer_that_trickles_is_given_up_before_the_deadline(head: bytes) -> None:
+    """Each byte comes soon after the one before, but a request has a fixed time for all of them."""
+    stopped = threading.Event()
+
+    def trickle() -> Iterator[bytes]:
+        yield head
+        for _ in range(200):
+            yield b"x"
+            stopped.wait(0.05)
+
+    with sending(trickle) as (client, _):
+        deadline = call(seconds=4)
+        with pytest.raises(GatewayUnavailableError):
+            client.find(deadline, order_id="order_01")
+        stopped.set()
+    assert deadline.deadline_ms is not None
+    assert deadline.deadline_ms - epoch_ms() > 1_500
+
+
+@pytest.mark.parametrize(
+    "head",
+    [HEAD, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"],
+    ids=["long", "chunked"],
+)
+def test_an_endless_answer_is_not_read_to_its_end(head: bytes) -> None:
+    """Nobody reads more than 64 KiB: the rest is what the network's buffers hold."""
+    megabyte = b"100000\r\n%s\r\n" % bytes(1_048_576) if b"chunked" in head else bytes(1_048_576)
+
+    def endless() -> Iterator[bytes]:
+        yield head
+        for _ in range(64):
+            yield megabyte
+
+    with sending(endless) as (client, sent):
+        with pytest.raises(GatewayUnavailableError):
+            client.find(call(seconds=4), order_id="order_01")
+        assert sent
+        assert max(sent) < 32 * 1_048_576
+
+
+def test_a_process_with_many_open_files_keeps_its_connection() -> None:
+    """`select` takes no file above the 1,024th; the next request works, and finds that the gateway has hung up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        with gateway() as (client, server, _):
+            authorize(client)
+            assert len(server.ledger()) == 1
+            assert authorize(client, call()).status is Status.AUTHORIZED
+    finally:
+        for each in opened:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
