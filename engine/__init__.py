@@ -1,1 +1,4 @@
-"""MiniStack with the behaviour of AWS that it lacks, for SAM templates on this machine: see README.md."""
+"""MiniStack with the behaviour of AWS that it lacks, for SAM templates on this machine.
+
+See README.md.
+"""

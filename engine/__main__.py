@@ -1,4 +1,4 @@
-"""The engine's command line: ``python -m engine run TEMPLATE`` or ``python -m engine serve --port N``."""
+"""The engine's command line: ``run TEMPLATE`` or ``serve --port N``."""
 
 import argparse
 import os
@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
         default="1,2",
         type=lambda text: tuple(float(part) for part in text.split(",")),
         metavar="S,S",
-        help="seconds before each retry of an asynchronous invocation (%(default)s); AWS waits 60,120",
+        help="seconds before each retry of an asynchronous invocation (%(default)s; AWS: 60,120)",
     )
     add(
         "--workers",
@@ -138,16 +138,18 @@ def _run(template: Path, parameters: Mapping[str, str], *, port: int, stack: str
         print(f"\nThe stack {stack} is deployed:")
         print(*(f"  {name:<{width}}  {value}" for name, value in rows.items()), sep="\n")
         print("\nIn another terminal, the AWS CLI, the SAM CLI and boto3 reach it with:")
-        print(
-            f"  export {' '.join(f'{name}={value}' for name, value in engine.environment().items())}"
-        )
+        variables = [f"{name}={value}" for name, value in engine.environment().items()]
+        print(f"  export {' '.join(variables)}")
         print(f"\nThe engine's log is {engine.log}.\n\nCtrl-C ends it.", flush=True)
         signal.pause()
 
 
 def _addresses(engine: Engine, stack: str) -> dict[str, str]:
     """Return the stack's outputs, and the addresses of its HTTP APIs by logical id."""
-    session: Any = boto3.session.Session(aws_access_key_id="test", aws_secret_access_key="test")  # noqa: S106 - no secret
+    session: Any = boto3.session.Session(
+        aws_access_key_id="test",
+        aws_secret_access_key="test",  # noqa: S106 - not a secret
+    )
     cloudformation = session.client(
         "cloudformation", endpoint_url=engine.endpoint_url, region_name=REGION
     )
@@ -156,8 +158,8 @@ def _addresses(engine: Engine, stack: str) -> dict[str, str]:
     for page in cloudformation.get_paginator("list_stack_resources").paginate(StackName=stack):
         for resource in page["StackResourceSummaries"]:
             if resource["ResourceType"] == "AWS::ApiGatewayV2::Api":
-                address = f"{engine.endpoint_url}/_aws/execute-api/{resource['PhysicalResourceId']}/$default"
-                rows[resource["LogicalResourceId"]] = address
+                path = f"/_aws/execute-api/{resource['PhysicalResourceId']}/$default"
+                rows[resource["LogicalResourceId"]] = engine.endpoint_url + path
     return rows
 
 

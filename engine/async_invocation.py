@@ -43,7 +43,8 @@ class _Event:
     @property
     def arn(self) -> str:
         account, region = self.scope
-        return f"arn:aws:lambda:{region}:{account}:function:{self.function}:{self.qualifier or '$LATEST'}"
+        qualifier = self.qualifier or "$LATEST"
+        return f"arn:aws:lambda:{region}:{account}:function:{self.function}:{qualifier}"
 
 
 class _Functions:
@@ -61,7 +62,8 @@ class _Functions:
         with self._lock:
             for threads in self._threads.values():
                 threads.shutdown(wait=False, cancel_futures=True)
-            self._threads, self.unfinished = {}, set()
+            self._threads = {}
+            self.unfinished = set()
 
     def submit(self, arn: str, payload: Any) -> None:
         function, qualifier = lambda_svc._lambda_function_name_and_qualifier_from_arn(arn)
@@ -145,7 +147,10 @@ class _Functions:
 
 
 def _invoke_config(function: dict[str, Any], qualifier: str | None) -> dict[str, Any]:
-    """Return the settings of an alias, a version or the function; a template puts the last under ``$LATEST``."""
+    """Return the settings of an alias, a version or the function.
+
+    A template puts the last under ``$LATEST``.
+    """
     found = lambda_svc._event_invoke_config(function, qualifier)
     if found is None and qualifier is None:
         found = lambda_svc._event_invoke_config(function, "$LATEST")

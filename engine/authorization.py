@@ -21,17 +21,18 @@ _BATCHES = {
 
 def apply(_settings: object) -> None:
     """Decide as AWS does, and keep the list, which ``GET /_engine/asked`` answers."""
-    action, evaluate = iam_actions.extract_iam_action, iam_evaluator.evaluate
+    stock_action = iam_actions.extract_iam_action
+    stock_evaluate = iam_evaluator.evaluate
     pin = iam_evaluator.pin_request_origin
     # Role, action and resource, and whether it was allowed.
     asked: dict[tuple[str, str, str], bool] = {}
 
     def extract_iam_action(*request: Any, **more: Any) -> str | None:
-        found: str | None = action(*request, **more)
+        found: str | None = stock_action(*request, **more)
         return _BATCHES.get(found, found) if found else None
 
     def recorded(context: Any, *policies: Any) -> Any:
-        result = evaluate(context, *policies)
+        result = stock_evaluate(context, *policies)
         _, is_role, role = context.principal_arn.partition(":assumed-role/")
         if is_role:
             key = (role.partition("/")[0], context.action, context.resource_arn)

@@ -29,10 +29,8 @@ type Handler = Callable[[Any, Any], Any]
 
 def _context(call: dict[str, Any]) -> SimpleNamespace:
     """Return the second argument of a handler."""
-    name, deadline = (
-        os.environ["AWS_LAMBDA_FUNCTION_NAME"],
-        time.time() + float(os.environ["_LAMBDA_TIMEOUT"]),
-    )
+    name = os.environ["AWS_LAMBDA_FUNCTION_NAME"]
+    deadline = time.time() + float(os.environ["_LAMBDA_TIMEOUT"])
     return SimpleNamespace(
         aws_request_id=call["request_id"],
         invoked_function_arn=call["invoked_function_arn"],
@@ -48,13 +46,18 @@ def _context(call: dict[str, Any]) -> SimpleNamespace:
 
 
 def _search_path(code: str) -> list[str]:
-    """Return the folders of modules: the function's, then its layers' (the last one first), then the runtime's."""
+    """Return the folders of modules.
+
+    The function's, then its layers' (the last one first), then the runtime's.
+    """
     layers = os.environ.get("_LAMBDA_LAYERS_DIRS", "").split(os.pathsep)
     layered = [f"{layer}/python" for layer in reversed(layers)]
     runtime = sys.path[1:]  # without this file's own folder
-    # Layers are built for Lambda's Linux. Elsewhere their compiled modules cannot be loaded, but
-    # the runtime's can.
-    return [code, *layered, *runtime] if sys.platform == "linux" else [code, *runtime, *layered]
+    if sys.platform == "linux":
+        return [code, *layered, *runtime]
+    # Layers are built for Lambda's Linux: here their compiled modules cannot be loaded, but the
+    # runtime's can.
+    return [code, *runtime, *layered]
 
 
 def _load(module: str, handler: str) -> Handler:
@@ -117,7 +120,7 @@ def main() -> None:
             os.environ["_X_AMZN_TRACE_ID"] = call["trace_id"]
         try:
             handler = handler or _load(start["module"], start["handler"])
-        except Exception as error:  # noqa: BLE001 - an import runs the function's code, which may raise anything
+        except Exception as error:  # noqa: BLE001 - the import may raise anything
             found = json.dumps(_describe(error))
         else:
             found = _call(handler, call, envelope["event"])

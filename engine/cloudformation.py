@@ -25,7 +25,10 @@ def handlers(type_name: str) -> dict[str, Callable[..., Any]]:
 
 
 def register(type_name: str, create: Create, delete: Delete, update: Update | None = None) -> None:
-    """Add a type. Without ``update``, an update deletes and creates; the resource may be gone when it is deleted."""
+    """Add a type. Without ``update``, an update deletes and creates.
+
+    The resource may be gone when it is deleted.
+    """
 
     def replace(physical_id: str, old: Properties, new: Properties, stack: str) -> Resource:
         delete(physical_id, old)
@@ -35,7 +38,7 @@ def register(type_name: str, create: Create, delete: Delete, update: Update | No
 
 
 def extend(type_name: str, finish: Callable[[str, Properties], None]) -> None:
-    """Call ``finish(physical_id, properties)`` after each creation and update of a type that MiniStack has."""
+    """Call ``finish(physical_id, properties)`` after each creation and update of a stock type."""
     stock = dict(handlers(type_name))
 
     def create(logical_id: str, properties: Properties, stack: str) -> Resource:
@@ -59,7 +62,10 @@ def physical_name(stack: str, logical_id: str, length: int) -> str:
 
 
 def call(operation: Callable[..., Any], *request: Any) -> Properties:
-    """Call one of MiniStack's operations as its own client would; raise ValueError with the reason if it refuses."""
+    """Call one of MiniStack's operations as its own client would.
+
+    Raise ValueError with the reason if it refuses.
+    """
     status, _, body = operation(*request)
     answer: Properties = json.loads(body or b"{}")
     if status >= 400:  # noqa: PLR2004 - HTTP

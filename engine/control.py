@@ -1,4 +1,7 @@
-"""The engine's control interface: HTTP addresses of its own, in front of MiniStack's. `README.md` lists them."""
+"""The engine's control interface: HTTP addresses of its own, in front of MiniStack's.
+
+`README.md` lists them.
+"""
 
 import json
 from collections.abc import Callable
@@ -13,7 +16,10 @@ _stock_app = app.app
 
 
 def route(path: str, answer: Callable[[Any], object]) -> None:
-    """Add an address below ``/_engine/``: ``answer`` takes the request's JSON, or ``{}``, and returns the answer's."""
+    """Add an address below ``/_engine/``.
+
+    ``answer`` takes the request's JSON, or ``{}``, and returns the answer's.
+    """
     _routes[f"/_engine/{path}"] = answer
 
 
@@ -42,10 +48,10 @@ def _replays() -> int:
 
 def _mapped_messages() -> int:
     """Count messages in queues that a function polls; others wait for their reader."""
-    sources = {
-        esm["EventSourceArn"] for esm in lambda_svc._esms.all_values() if esm.get("Enabled", True)
-    }
-    return sum(len(queue["messages"]) for arn in sources if (queue := sqs._queue_by_arn(arn)))
+    mappings = lambda_svc._esms.all_values()
+    sources = {mapping["EventSourceArn"] for mapping in mappings if mapping.get("Enabled", True)}
+    queues = filter(None, map(sqs._queue_by_arn, sources))
+    return sum(len(queue["messages"]) for queue in queues)
 
 
 async def _app(
@@ -55,7 +61,8 @@ async def _app(
     if answer is None:
         await _stock_app(scope, receive, send)
         return
-    body, more = b"", True
+    body = b""
+    more = True
     while more:
         message = await receive()
         body += message.get("body", b"")

@@ -1,4 +1,4 @@
-"""Global endpoints: PutEvents by `EndpointId`, the health check that routes it, and copies on the other bus.
+"""Global endpoints: PutEvents by `EndpointId`, its health check, and copies on the other bus.
 
 Stock MiniStack ignores `EndpointId`, copies nothing, and has endpoints and health checks but not
 the resources. On AWS an event that is put through an endpoint goes to the bus of the primary region
@@ -47,17 +47,21 @@ def _buses(endpoint: _Endpoint) -> list[tuple[str, str]]:
 
 def _is_healthy(endpoint: _Endpoint) -> bool:
     arn = endpoint["RoutingConfig"]["FailoverConfig"]["Primary"]["HealthCheck"]
-    config = route53._health_checks.get(arn.rsplit("/", 1)[-1], {"config": {}})["config"]
-    alarm = config.get("AlarmIdentifier", {})
-    healthy = (
-        config.get("Disabled", False)
-        or Scope(Scope.current().account, alarm.get("Region", "")) not in impaired
-    )
-    return bool(healthy != config.get("Inverted", False))
+    check = route53._health_checks.get(arn.rsplit("/", 1)[-1])
+    if check is None:
+        return True
+    config = check["config"]
+    region_of_alarm = config.get("AlarmIdentifier", {}).get("Region", "")
+    works = Scope(Scope.current().account, region_of_alarm) not in impaired
+    healthy: bool = works or config.get("Disabled", False)
+    return not healthy if config.get("Inverted", False) else healthy
 
 
 def region_of(endpoint_id: str) -> str | None:
-    """Return the region to which an endpoint hands events now; None if there is no such endpoint."""
+    """Return the region to which an endpoint hands events now.
+
+    None if there is no such endpoint.
+    """
     for endpoint in _endpoints():
         if _id_of(endpoint) == endpoint_id:
             (primary, _), (secondary, _) = _buses(endpoint)
@@ -83,12 +87,14 @@ def _put_events(data: dict[str, Any], allow_aws_source: bool = False) -> Any:
 
 
 def _ingest(event: dict[str, Any], view: Any = None) -> None:
-    """Archive an event that was ingested here, and put it on the other bus of each of this bus's endpoints."""
+    """Archive an event that was ingested here, and put it on the other bus of each endpoint."""
     _archive(event, view)
     account, region = Scope.current()
     for endpoint in _endpoints():
-        here, buses = (region, event["EventBusName"]), _buses(endpoint)
-        if here in buses and endpoint["ReplicationConfig"].get("State", "ENABLED") == "ENABLED":
+        here = (region, event["EventBusName"])
+        buses = _buses(endpoint)
+        replicates = endpoint["ReplicationConfig"].get("State", "ENABLED") == "ENABLED"
+        if here in buses and replicates:
             ((other, name),) = (bus for bus in buses if bus != here)
             copied = {**event, "EventId": new_uuid(), "EventBusName": name}
             with Scope(account, other).entered():

@@ -5,6 +5,8 @@ Stock MiniStack ignores `Body` of `AWS::ApiGatewayV2::Api`, which is what SAM wr
 authorise callers; a document with another one, such as JWT, is refused.
 """
 
+from itertools import chain
+
 from ministack.services import apigateway
 
 from engine.cloudformation import Properties, call, extend
@@ -16,24 +18,34 @@ def _install(api_id: str, properties: Properties) -> None:
     body = properties.get("Body")
     if body is None:
         return
-    apigateway._routes[api_id], apigateway._integrations[api_id] = {}, {}
+    apigateway._routes[api_id] = {}
+    apigateway._integrations[api_id] = {}
     for path, operations in body.get("paths", {}).items():
         for method, operation in operations.items():
-            if _INTEGRATION in operation:
-                verb = "ANY" if method == "x-amazon-apigateway-any-method" else method.upper()
-                route = {
-                    "routeKey": "$default" if path == "/$default" else f"{verb} {path}",
-                    "target": f"integrations/{_integration(api_id, body, operation[_INTEGRATION])}",
-                    "authorizationType": _authorization(
-                        body, operation.get("security", body.get("security", []))
-                    ),
-                }
-                call(apigateway._create_route, api_id, route)
+            if _INTEGRATION not in operation:
+                continue
+            integration = _integration(api_id, body, operation[_INTEGRATION])
+            security = operation.get("security", body.get("security", []))
+            route = {
+                "routeKey": _route_key(method, path),
+                "target": f"integrations/{integration}",
+                "authorizationType": _authorization(body, security),
+            }
+            call(apigateway._create_route, api_id, route)
+
+
+def _route_key(method: str, path: str) -> str:
+    if path == "/$default":
+        return "$default"
+    if method == "x-amazon-apigateway-any-method":
+        return f"ANY {path}"
+    return f"{method.upper()} {path}"
 
 
 def _integration(api_id: str, body: Properties, integration: Properties) -> str:
     if "$ref" in integration:  # one of those that operations share
-        integration = body["components"][f"{_INTEGRATION}s"][integration["$ref"].rpartition("/")[2]]
+        name = integration["$ref"].rpartition("/")[2]
+        integration = body["components"][f"{_INTEGRATION}s"][name]
     request = {
         "integrationType": integration.get("type", "aws_proxy").upper(),
         "integrationUri": integration["uri"],
@@ -43,7 +55,7 @@ def _integration(api_id: str, body: Properties, integration: Properties) -> str:
 
 
 def _authorization(body: Properties, security: list[Properties]) -> str:
-    for name in (name for each in security for name in each):
+    for name in chain.from_iterable(security):
         scheme = body["components"]["securitySchemes"][name]
         if str(scheme.get("x-amazon-apigateway-authtype")).lower() != "awssigv4":
             raise ValueError(f"the engine authorises callers with AWS_IAM only, not with {name}")

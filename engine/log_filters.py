@@ -25,22 +25,42 @@ _COMPARISON: Final = re.compile(r'\s*\$((?:\.\w+)+)\s*=\s*(?:"([^"]*)"|([\w.*-]+
 
 
 def _compiled(pattern: str) -> Callable[[str], bool]:
-    """Return what tells whether a line matches; raise ValueError for a pattern that this module cannot read."""
+    """Return what tells whether a line matches.
+
+    Raise ValueError for a pattern that this module cannot read.
+    """
     if pattern.startswith("{"):
-        either = [_COMPARISON.fullmatch(each) for each in pattern.strip("{}").split("||")]
-        if None in either:
-            raise ValueError(f"{pattern} is no filter pattern that this engine reads")
-        wanted = [(each[1].split(".")[1:], each[2] or each[3] or "") for each in either if each]
-        return lambda line: any(_holds(line, path, operand) for path, operand in wanted)
-    found = [(sign, quoted or plain) for sign, quoted, plain in _TERM.findall(pattern)]
-    every = [term for sign, term in found if not sign]
-    # AWS ignores `?` beside other terms.
-    some = [term for sign, term in found if sign == "?"] if not every else []
-    if any(sign == "-" for sign, _ in found):
-        raise ValueError(f"{pattern} is no filter pattern that this engine reads")
-    return lambda line: (
-        all(term in line for term in every) and (not some or any(term in line for term in some))
-    )
+        return _comparisons(pattern)
+    return _terms(pattern)
+
+
+def _comparisons(pattern: str) -> Callable[[str], bool]:
+    """Return what tells whether a JSON line meets one of the pattern's comparisons."""
+    wanted: list[tuple[list[str], str]] = []
+    for text in pattern.strip("{}").split("||"):
+        comparison = _COMPARISON.fullmatch(text)
+        if comparison is None:
+            raise _unreadable(pattern)
+        path, quoted, plain = comparison.groups()
+        wanted.append((path.split(".")[1:], quoted or plain or ""))
+    return lambda line: any(_holds(line, path, operand) for path, operand in wanted)
+
+
+def _terms(pattern: str) -> Callable[[str], bool]:
+    """Return what tells whether a line has every term, or one of those behind a `?`."""
+    required: list[str] = []
+    alternatives: list[str] = []
+    for sign, quoted, plain in _TERM.findall(pattern):
+        if sign == "-":
+            raise _unreadable(pattern)
+        (alternatives if sign else required).append(quoted or plain)
+    if required or not alternatives:  # AWS ignores `?` beside other terms
+        return lambda line: all(term in line for term in required)
+    return lambda line: any(term in line for term in alternatives)
+
+
+def _unreadable(pattern: str) -> ValueError:
+    return ValueError(f"this engine cannot read the filter pattern {pattern}")
 
 
 def _holds(line: str, path: list[str], operand: str) -> bool:
@@ -66,7 +86,8 @@ def _filter_log_events(request: dict[str, Any]) -> Any:
     except ValueError as error:
         return error_response_json("InvalidParameterException", str(error), 400)
     streams = cloudwatch_logs._log_groups[name]["streams"]
-    start, end = request.get("startTime", 0), request.get("endTime", math.inf)
+    start = request.get("startTime", 0)
+    end = request.get("endTime", math.inf)
     with cloudwatch_logs._log_events_lock:
         found = [
             {**event, "logStreamName": stream}

@@ -14,7 +14,8 @@ from engine.scope import Scope
 
 def apply(_settings: object) -> None:
     """Keep the latest attributes of each resource, by account and region, type and physical id."""
-    provision, update = provisioners._provision_resource, provisioners._update_resource
+    stock_provision = provisioners._provision_resource
+    stock_update = provisioners._update_resource
     attributes: dict[tuple[object, str, str], Properties] = {}
 
     def remembered(kind: str, resource: Resource) -> Resource:
@@ -22,13 +23,13 @@ def apply(_settings: object) -> None:
         return resource
 
     def provision_resource(kind: str, *request: Any, **options: Any) -> Resource:
-        return remembered(kind, provision(kind, *request, **options))
+        return remembered(kind, stock_provision(kind, *request, **options))
 
     def update_resource(
         kind: str, name: str, *request: Any, old_attrs: Properties | None = None
     ) -> Resource:
         known = old_attrs or attributes.get((Scope.current(), kind, name))
-        return remembered(kind, update(kind, name, *request, old_attrs=known))
+        return remembered(kind, stock_update(kind, name, *request, old_attrs=known))
 
     provisioners._provision_resource = provision_resource
     provisioners._update_resource = update_resource

@@ -36,11 +36,17 @@ type _Record = dict[str, Any]
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a pipe is in its batch, which MiniStack delivers again until all of it has been taken."""
+    """How far a pipe is in its batch, which MiniStack delivers until all of it was taken."""
 
     done: int = 0
     attempts: int = 0  # at the record that is next
     not_before: float = 0.0
+
+    def advance(self) -> None:
+        """Go on to the next record."""
+        self.done += 1
+        self.attempts = 0
+        self.not_before = 0.0
 
 
 class _EventBusPipes:
@@ -51,7 +57,10 @@ class _EventBusPipes:
         again."""
 
     def deliver(self, pipe: Properties, batch: list[_Record]) -> bool:
-        """Take the pipe through its batch, or as far as its target lets it; return whether all of it is delivered."""
+        """Take the pipe through its batch, or as far as its target lets it.
+
+        Return whether all of it is delivered.
+        """
         if not _is_ours(pipe):
             return bool(_stock_deliver(pipe, batch))
         key = (pipe["Arn"], pipe["CreationTime"])
@@ -67,7 +76,7 @@ class _EventBusPipes:
                 if not 0 <= _source(pipe).get("MaximumRetryAttempts", -1) < at.attempts:
                     return False
                 self._dead_letter(pipe, record)
-            at.done, at.attempts, at.not_before = at.done + 1, 0, 0.0
+            at.advance()
         del self.progress[key]
         return True
 
@@ -107,10 +116,8 @@ def _behind() -> int:
     count = 0
     for (account, region, _), pipe in stock._pipes.all_items():
         if _is_ours(pipe) and _runs(pipe):
-            where, table = (
-                {"account_id": account, "region": region},
-                stock._dynamodb_stream_source(pipe["Source"])[1],
-            )
+            where = {"account_id": account, "region": region}
+            _, table = stock._dynamodb_stream_source(pipe["Source"])
             position = stock._positions.get_scoped(account, region, pipe["Arn"], 0)
             start = max(position, dynamodb.stream_start_position(table, **where))
             count += max(0, dynamodb.stream_end_position(table, **where) - start)
@@ -138,11 +145,15 @@ def _target(pipe: Properties) -> Properties:
 
 
 def _matches(pipe: Properties, record: _Record) -> bool:
-    filters = pipe.get("SourceParameters", {}).get("FilterCriteria", {}).get("Filters", [])
-    patterns = [
-        pattern for each in filters for pattern in eventbridge._compiled_pattern(each["Pattern"])
-    ]
-    return not filters or any(eventbridge._matches_detail(record, pattern) for pattern in patterns)
+    criteria = pipe.get("SourceParameters", {}).get("FilterCriteria", {})
+    filters = criteria.get("Filters", [])
+    if not filters:
+        return True
+    for each in filters:
+        for pattern in eventbridge._compiled_pattern(each["Pattern"]):
+            if eventbridge._matches_detail(record, pattern):
+                return True
+    return False
 
 
 def _find(record: _Record, path: str) -> Any:
@@ -158,17 +169,25 @@ def _value(record: _Record, setting: str) -> str:
 
 
 def _entry(pipe: Properties, record: _Record) -> dict[str, Any]:
-    settings, template = _target(pipe), pipe["TargetParameters"].get("InputTemplate", "<$>")
+    settings = _target(pipe)
+    source = settings.get("Source", f"Pipe {pipe['Name']}")
+    detail_type = settings.get("DetailType", "Event from aws:dynamodb")
     entry: dict[str, Any] = {
         "EventBusName": pipe["Target"].rsplit("/", 1)[-1],
-        "Source": _value(record, settings.get("Source", f"Pipe {pipe['Name']}")),
-        "DetailType": _value(record, settings.get("DetailType", "Event from aws:dynamodb")),
-        "Detail": _PLACE.sub(lambda place: json.dumps(_find(record, place[1])), template),
+        "Source": _value(record, source),
+        "DetailType": _value(record, detail_type),
+        "Detail": _detail(pipe, record),
         "Resources": [_value(record, each) for each in settings.get("Resources", [])],
     }
     if "Time" in settings:
         entry["Time"] = datetime.fromisoformat(_value(record, settings["Time"]))
     return entry
+
+
+def _detail(pipe: Properties, record: _Record) -> str:
+    """Return the pipe's input template with each path replaced by its value, as JSON."""
+    template = pipe["TargetParameters"].get("InputTemplate", "<$>")
+    return _PLACE.sub(lambda place: json.dumps(_find(record, place[1])), template)
 
 
 def _keep_parameters(name: str, properties: Properties) -> None:

@@ -15,7 +15,7 @@ _PLUG_INS: Final = (
 
 
 def apply(settings: Settings) -> None:
-    """Apply every plug-in to the MiniStack of this process, or for comparison only the control interface."""
+    """Apply every plug-in to this process's MiniStack; with ``--stock`` only the control one."""
     control.apply()
     if not settings.stock:
         for module in (*(f"engine.{name}" for name in _PLUG_INS), *settings.plug_ins):

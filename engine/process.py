@@ -1,4 +1,7 @@
-"""Start and stop an engine as a process of its own, and run the SAM CLI on it. Uses the standard library only."""
+"""Start and stop an engine as a process of its own, and run the SAM CLI on it.
+
+Uses the standard library only.
+"""
 
 import os
 import shutil
@@ -30,7 +33,9 @@ class EngineError(Exception):
 
 
 class Engine:
-    """Run one engine for as long as the ``with`` block lasts; its state is in memory and in one temporary folder.
+    """Run one engine for as long as the ``with`` block lasts.
+
+    Its state is in memory and in one temporary folder.
 
     Args:
         python: Interpreter of the engine's environment.
@@ -115,7 +120,7 @@ class Engine:
         return self.folder / "engine.log"
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables with which ``aws``, ``sam`` and boto3 reach this engine."""
+        """Return the variables with which ``aws``, ``sam`` and boto3 reach this engine."""
         return environment(self.endpoint_url)
 
     def request(self, path: str, method: str = "GET", body: bytes | None = None) -> bytes:
@@ -125,9 +130,10 @@ class Engine:
             EngineError: The engine's process has ended.
             urllib.error.URLError: The engine did not answer, or refused.
         """
-        request = urllib.request.Request(self.endpoint_url + path, body, method=method)  # noqa: S310 - loopback, fixed scheme
+        url = self.endpoint_url + path  # http, on loopback
+        request = urllib.request.Request(url, body, method=method)  # noqa: S310 - as above
         try:
-            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310 - as above
+            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310
                 return bytes(answer.read())
         except urllib.error.URLError as error:
             if self._process.poll() is not None:
@@ -137,7 +143,7 @@ class Engine:
             raise
 
     def sam(self, *command: str, parameters: Mapping[str, str], folder: Path | None = None) -> None:
-        """Run a command of the SAM CLI on this engine, with template parameters, in a folder or the current one.
+        """Run a command of the SAM CLI on this engine, in a folder or the current one.
 
         Raises:
             EngineError: The SAM CLI is missing or failed; the message holds all that it printed.
@@ -191,7 +197,7 @@ def environment(endpoint_url: str) -> dict[str, str]:
 
 
 def end_in_order() -> None:
-    """Have Ctrl-C and SIGTERM raise KeyboardInterrupt, so that ``with`` blocks stop what they started.
+    """Have Ctrl-C and SIGTERM raise KeyboardInterrupt, so that ``with`` blocks clean up.
 
     A shell without job control starts background commands with SIGINT ignored, and Python leaves it
     ignored.

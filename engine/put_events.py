@@ -25,7 +25,10 @@ _time: ContextVar[float | None] = ContextVar("time", default=None)
 
 
 def _error_of(entry: _Entry) -> tuple[str, str] | None:
-    """Return the code and message with which EventBridge refuses the entry; ``None`` if it takes it."""
+    """Return the code and message with which EventBridge refuses the entry.
+
+    ``None`` if it takes it.
+    """
     for name in ("Source", "DetailType", "Detail"):
         if not entry.get(name):
             return "InvalidArgument", f"Parameter {name} is missing."

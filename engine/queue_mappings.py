@@ -20,21 +20,24 @@ _LONGEST_SECONDS = 10.0
 
 def apply(settings: Settings) -> None:
     """Bring failed messages back soon, and bound the processes."""
-    run_batch, concurrency = lambda_svc._run_sqs_batch, lambda_svc._sqs_esm_concurrency
+    stock_run_batch = lambda_svc._run_sqs_batch
+    stock_concurrency = lambda_svc._sqs_esm_concurrency
+
+    def delay_after(receives: int) -> float:
+        beyond = max(0, receives - len(settings.retry_delays))
+        return min(settings.delay(receives) * 2.0**beyond, _LONGEST_SECONDS)
 
     def run(
         mapping: Any, function: Any, event: dict[str, Any], batch: list[dict[str, Any]], *queue: str
     ) -> None:
         try:
-            run_batch(mapping, function, event, batch, *queue)
+            stock_run_batch(mapping, function, event, batch, *queue)
         finally:  # messages that succeeded are no longer in the queue
             receipts = {record["receiptHandle"] for record in event["Records"]}
             with sqs._queues_lock:
                 for message in batch:
                     if message["receipt_handle"] in receipts:  # no other receiver has it meanwhile
-                        received = message["receive_count"]
-                        beyond = max(0, received - len(settings.retry_delays))
-                        delay = min(settings.delay(received) * 2.0**beyond, _LONGEST_SECONDS)
+                        delay = delay_after(message["receive_count"])
                         message["visible_at"] = min(message["visible_at"], time.time() + delay)
                         # The poller itself looks once a second.
                         later(delay, lambda_svc._esm_wake.set)
@@ -42,7 +45,8 @@ def apply(settings: Settings) -> None:
     def fewer(mapping: Any, *more: Any) -> int:
         # MiniStack keeps a number that a parameter of the template sets as text.
         limits = {name: int(limit) for name, limit in (mapping.get("ScalingConfig") or {}).items()}
-        return min(int(concurrency(mapping | {"ScalingConfig": limits}, *more)), settings.workers)
+        wanted = int(stock_concurrency(mapping | {"ScalingConfig": limits}, *more))
+        return min(wanted, settings.workers)
 
     lambda_svc._run_sqs_batch = run
     lambda_svc._sqs_esm_concurrency = fewer

@@ -1,4 +1,6 @@
-"""Types of resources that are recorded only: schemas, log delivery, saved queries, CodeDeploy, composite alarms.
+"""Types of resources that are recorded only.
+
+Schemas, log delivery, saved queries, CodeDeploy, composite alarms.
 
 Stock MiniStack refuses a template that has them, or an alarm that watches an expression. Here `Ref`
 is the resource's name, or a UUID, and `Fn::GetAtt` of the attributes that templates use works. The
@@ -33,16 +35,18 @@ def _record(type_name: str, named_by: str | None) -> None:
     _, service, kind = type_name.split("::")
 
     def create(logical_id: str, properties: Properties, stack: str) -> Resource:
-        name = (
-            (properties.get(named_by) or physical_name(stack, logical_id, 64))
-            if named_by
-            else str(uuid.uuid4())
-        )
-        return update(name, {}, properties, stack)
+        return update(new_name(logical_id, properties, stack), {}, properties, stack)
+
+    def new_name(logical_id: str, properties: Properties, stack: str) -> str:
+        if named_by is None:
+            return str(uuid.uuid4())
+        given: str | None = properties.get(named_by)
+        return given or physical_name(stack, logical_id, 64)
 
     def update(name: str, _old: Properties, _new: Properties, _stack: str) -> Resource:
         account, region = Scope.current()
-        arn = f"arn:aws:{service.lower().removeprefix('event')}:{region}:{account}:{kind.lower()}:{name}"
+        namespace = service.lower().removeprefix("event")
+        arn = f"arn:aws:{namespace}:{region}:{account}:{kind.lower()}:{name}"
         return name, {"Arn": arn, f"{kind}Arn": arn, named_by or "Id": name}
 
     register(type_name, create, lambda _name, _properties: None, update)

@@ -1,4 +1,7 @@
-"""Calls of a service with a role: signed with the role's session, so that a missing permission is refused."""
+"""Calls of a service with a role.
+
+Signed with the role's session, so that a missing permission is refused.
+"""
 
 import functools
 import json
@@ -22,7 +25,15 @@ _logger = logging.getLogger("engine")
 def client(
     settings: Settings, service: str, *, role: str, user: str, region: str | None = None
 ) -> Any:
-    """Return a boto3 client of this engine that acts with a role (an ARN), for the function or pipe of this name."""
+    """Return a boto3 client of this engine that acts with a role.
+
+    Args:
+        settings: the engine's.
+        service: boto3's name of the service.
+        role: the role's ARN.
+        user: the name of the function or pipe.
+        region: where the service is. Default: the region of the current request.
+    """
     account, here = Scope.current()
     # MiniStack makes sessions for functions only. It looks at the ARN and the role, not at the
     # function.
@@ -36,7 +47,10 @@ def client(
 def dead_letter(
     settings: Settings, queue: str | None, record: dict[str, Any], *, role: str, user: str
 ) -> None:
-    """Send a record of what was given up to the queue with this ARN; log it if there is none, or it may not."""
+    """Send a record of what was given up to the queue with this ARN.
+
+    Log it if there is none, or it may not.
+    """
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     body = json.dumps({"version": "1.0", "timestamp": now, **record})
     if not queue:

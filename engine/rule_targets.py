@@ -1,4 +1,6 @@
-"""Delivery of events to the targets of rules: permissions, dead-letter queues, log groups, named rules.
+"""Delivery of events to the targets of rules.
+
+Permissions, dead-letter queues, log groups, named rules.
 
 Stock MiniStack checks no policies of functions and queues, logs a missing target, ignores
 `DeadLetterConfig` and the `FilterArns` of a replay, and has no log groups as targets. On AWS a rule
@@ -72,7 +74,10 @@ def _require(policy: Any, action: str, arn: str, rule: _Dict) -> None:
 
 
 def _allows(policy: str | _Dict | None, action: str, resource: str, rule: _Dict) -> bool:
-    """Return whether a resource's policy lets EventBridge act for the rule; no policy allows nothing."""
+    """Return whether a resource's policy lets EventBridge act for the rule.
+
+    No policy allows nothing.
+    """
     account, region = Scope.current()
     context = EvalContext(
         principal_arn="",
@@ -90,17 +95,12 @@ def _allows(policy: str | _Dict | None, action: str, resource: str, rule: _Dict)
 
 def _log(arn: str, rule: _Dict, view: Any) -> None:
     """Store the event as one line of the log group, in a stream named after the rule."""
-    arn, stream = arn.removesuffix(":*"), rule["Name"]
+    arn = arn.removesuffix(":*")
+    stream = rule["Name"]
     group = arn.split(":log-group:", 1)[-1]
     if group not in cloudwatch_logs._log_groups:
         raise _RefusedError("NO_RESOURCE", f"The specified log group does not exist: {group}")
-    documents = [policy["policyDocument"] for policy in cloudwatch_logs._resource_policies.values()]
-    names = (f"{arn}:log-stream:{stream}", f"{arn}:*")
-    if not any(
-        _allows(document, "logs:PutLogEvents", name, rule)
-        for document in documents
-        for name in names
-    ):
+    if not _may_write(arn, stream, rule):
         raise _RefusedError(
             "NO_PERMISSIONS", f"no resource policy lets {_SERVICE} write to {group}"
         )
@@ -112,15 +112,23 @@ def _log(arn: str, rule: _Dict, view: Any) -> None:
     )
 
 
+def _may_write(group_arn: str, stream: str, rule: _Dict) -> bool:
+    """Return whether a resource policy of the region lets EventBridge write to a stream."""
+    resources = (f"{group_arn}:log-stream:{stream}", f"{group_arn}:*")
+    for policy in cloudwatch_logs._resource_policies.values():
+        document = policy["policyDocument"]
+        if any(_allows(document, "logs:PutLogEvents", each, rule) for each in resources):
+            return True
+    return False
+
+
 def _dead_letter(target: _Dict, rule: _Dict, view: Any, refusal: _RefusedError) -> None:
     arn: str = (target.get("DeadLetterConfig") or {}).get("Arn", "")
     queue: _Dict = sqs._queue_by_arn(arn) or {}
     if not (queue and _allows(queue["attributes"].get("Policy"), "sqs:SendMessage", arn, rule)):
-        place = (
-            f"the dead-letter queue {arn} does not take it"
-            if arn
-            else "the target has no dead-letter queue"
-        )
+        place = "the target has no dead-letter queue"
+        if arn:
+            place = f"the dead-letter queue {arn} does not take it"
         _logger.error("an event is lost: %s; %s", refusal, place)
         return
     attributes = {

@@ -14,16 +14,17 @@ from ministack.services.cloudformation import changesets
 from engine.cloudformation import Properties, Resource, call, extend, handlers
 from engine.scope import Scope
 
-_TYPE, _PLAIN = "AWS::DynamoDB::GlobalTable", "AWS::DynamoDB::Table"
+_TYPE = "AWS::DynamoDB::GlobalTable"
+_PLAIN = "AWS::DynamoDB::Table"
 
 
 def _replicate(name: str, properties: Properties) -> None:
     """Give the table a replica in every region that the template names, and in no other."""
-    home = {Scope.current().region}
-    wanted = {replica["Region"] for replica in properties.get("Replicas", [])} - home
-    there = set(dynamodb._replica_group(dynamodb._tables[name])) - home
-    updates = [{"Create": {"RegionName": region}} for region in sorted(wanted - there)]
-    updates += [{"Delete": {"RegionName": region}} for region in sorted(there - wanted)]
+    home = Scope.current().region
+    wanted = {replica["Region"] for replica in properties.get("Replicas", [])} - {home}
+    present = set(dynamodb._replica_group(dynamodb._tables[name])) - {home}
+    updates = [{"Create": {"RegionName": region}} for region in sorted(wanted - present)]
+    updates += [{"Delete": {"RegionName": region}} for region in sorted(present - wanted)]
     if updates:
         call(dynamodb._update_table, {"TableName": name, "ReplicaUpdates": updates})
 
@@ -31,18 +32,22 @@ def _replicate(name: str, properties: Properties) -> None:
 def apply(_settings: object) -> None:
     """Extend the type."""
     extend(_TYPE, _replicate)
-    replicated, resolve = dict(handlers(_TYPE)), changesets._resolve_props_for_diff
+    stock = dict(handlers(_TYPE))
+    stock_resolve = changesets._resolve_props_for_diff
 
-    def update(name: str, old: Properties, new: Properties, stack: str, *more: Any) -> Resource:
+    def update(
+        name: str, old: Properties, new: Properties, stack_name: str, *more: Any
+    ) -> Resource:
         # With its name the table is kept; MiniStack would make a new name, and lose the items.
-        old, new = ({"TableName": name, **properties} for properties in (old, new))
-        updated: Resource = replicated["update"](name, old, new, stack, *more)
+        named_old = {"TableName": name, **old}
+        named_new = {"TableName": name, **new}
+        updated: Resource = stock["update"](name, named_old, named_new, stack_name, *more)
         return updated
 
     def delete(name: str, properties: Properties) -> None:
         if name in dynamodb._tables:
             _replicate(name, {})
-        replicated["delete"](name, properties)
+        stock["delete"](name, properties)
 
     def resolve_active(template: Properties, params: Properties, *names: str) -> Any:
         if template:
@@ -54,7 +59,7 @@ def apply(_settings: object) -> None:
                 if conditions.get(each.get("Condition"), True)
             }
             template = {**template, "Resources": active}
-        return resolve(template, params, *names)
+        return stock_resolve(template, params, *names)
 
     handlers(_TYPE).update(
         {"update": update, "delete": delete, "import": handlers(_PLAIN)["import"]}

@@ -62,7 +62,8 @@ class PythonWorker(lambda_runtime.Worker):  # type: ignore[misc] # MiniStack has
             if cold:
                 self._spawn()
                 self._logged = 0
-            process, timeout = self._proc, int(self.config.get("Timeout", 3))
+            process = self._proc
+            timeout = int(self.config.get("Timeout", 3))
             with suppress(BrokenPipeError):  # it has ended: the answer below is empty
                 process.stdin.write(json.dumps({"event": event, "ctx": context}) + "\n")
                 process.stdin.flush()
