@@ -1,4 +1,4 @@
-"""Rule 14: the records of a batch run concurrently and fail one by one, and no thread is left behind."""
+"""The records of a batch run concurrently and fail one by one, and no thread is left behind."""
 
 import base64
 import json

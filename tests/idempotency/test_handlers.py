@@ -1,4 +1,4 @@
-"""Rule 21: handlers are plain functions, since nothing in the layer runs a coroutine or a generator."""
+"""Handlers are plain functions: nothing in the layer runs a coroutine or a generator."""
 
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -35,7 +35,7 @@ def tamper(world: World, name: str, value: dict[str, str] | None) -> None:
     world.dynamodb.put_item(TableName=TABLE, Item={each: its for each, its in item.items() if its})
 
 
-class TestRule1Claim:
+class TestClaim:
     """A claim is a conditional write that returns the existing record and recognises its own."""
 
     @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ class TestRule1Claim:
         assert (world.deliver()["attempt"], world.effects) == (1, 1)
 
 
-class TestRule2Takeover:
+class TestTakeover:
     """A takeover compares everything that was seen, the lease included."""
 
     def test_ended_window_does_not_override_a_live_lease(self, world: World) -> None:
@@ -80,7 +80,7 @@ class TestRule2Takeover:
             world.deliver()
 
 
-class TestRule4Failure:
+class TestFailure:
     """Failures are recorded and counted; after the last attempt the key is quarantined."""
 
     def test_last_attempt_ends_in_quarantine_and_dead_letter(self, world: World) -> None:
@@ -125,7 +125,7 @@ class TestRule4Failure:
         assert world.deliver(max_attempts=2)["attempt"] == 1
 
 
-class TestRule5Lease:
+class TestLease:
     """A lease lasts as long as the invocation can, or is short and renewed."""
 
     @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ class TestRule5Lease:
         assert (flags, world.seen[-1].outcome) == ([True, False, True], "LostLease")
 
 
-class TestRule6EffectsWithTheRecord:
+class TestEffects:
     """Registered writes take place together with the completion, or not at all."""
 
     @pytest.mark.parametrize("atomic", [False, True])
@@ -207,7 +207,7 @@ class TestRule6EffectsWithTheRecord:
         assert world.effects == 0
 
 
-class TestRule11Busy:
+class TestBusy:
     """A busy delivery is acknowledged only if another delivery of the event will be retried."""
 
     @pytest.fixture
@@ -262,7 +262,7 @@ class TestRule11Busy:
                 assert (waiter.done, waiter.result) == (True, "the result")
 
 
-class TestRule12Time:
+class TestTime:
     """Nothing starts unless the remaining time covers its commit."""
 
     def test_tries_of_a_silent_store_end_before_the_reserve(self, world: World) -> None:
@@ -274,7 +274,7 @@ class TestRule12Time:
         assert len(world.transport.requests) == 1
 
 
-class TestRule13Window:
+class TestWindow:
     """No delivery runs that is older than the window."""
 
     def test_window_shorter_than_the_invocation_is_a_mistake_in_the_settings(
@@ -322,7 +322,7 @@ class TestRule13Window:
         assert (claim.expiry or 0) - (claim.lease_ms or 0) // 1000 == 3_600
 
 
-class TestRule15WarmCache:
+class TestWarm:
     """A process answers duplicates that it completed a moment ago."""
 
     def test_warm_duplicate_costs_no_round_trip_for_five_minutes(self, world: World) -> None:

@@ -39,9 +39,9 @@ class Policy:
     RetryableError uses up no attempt."""
     on_crash: Literal["retry", "quarantine"] = "retry"
     """What happens to a key whose attempt ended without an answer. ``retry`` runs it again.
-    ``quarantine`` never does, for work that must not be repeated: the event goes to the dead-letter
-    queue as UNKNOWN, and an operator decides. A crash leaves all running records of a batch
-    unknown, so run such batches with ``concurrency=1``."""
+    ``quarantine`` is for work that must not be repeated: the event goes to the dead-letter queue as
+    UNKNOWN, and an operator decides. A crash leaves all running records of a batch unknown, so run
+    such batches with ``concurrency=1``."""
     lease: float = 30.0
     """How long a claim holds if no deadline bounds it, or heartbeats renew it."""
     margin: float = 1.0
@@ -64,9 +64,8 @@ class Policy:
     """Seconds until a failed key may be tried again, from the number of the attempt that failed."""
     atomic: bool = False
     """Make no claim: one transaction writes effects and completion. The store must have
-    transactions. The handler must have no other effects, because a duplicate may run it. In a batch
-    only the first receive of a message runs without a claim: only the record shows which message
-    crashed."""
+    transactions. A duplicate may run the handler, so it must have no other effects. Batches claim a
+    message from its second receive on: only a record shows which message crashed its process."""
     same_delivery_takes_over: bool = False
     """A retried delivery may take over its own live claim. Correct only if all effects are in the
     commit."""

@@ -40,6 +40,11 @@ class Mutant(NamedTuple):
     """Text that occurs once in the file."""
     without: str
 
+    @property
+    def name(self) -> str:
+        """The name of the protocol's rule."""
+        return self.rule.partition(":")[0]
+
 
 def catalogue() -> Iterator[Mutant]:
     for rule, file, by, changes in _ENTRY.findall(CATALOGUE.read_text()):
@@ -56,16 +61,19 @@ def main(given: Sequence[str] | None = None) -> int:
         prog="make mutants ARGS=…",
         description="Removes each rule of the idempotency layer in turn, in a copy, and expects its proof to fail. "
         "The exit status is 0 only if every removed rule was noticed.",
-        epilog="examples: make mutants ARGS='--rule 3'; make mutants ARGS='--by explorer'",
+        epilog="examples: make mutants ARGS='--rule lease'; make mutants ARGS='--by explorer'",
     )
-    parser.add_argument("--rule", help="only the mutants of this rule, by its number")
+    parser.add_argument(
+        "--rule",
+        help="only the mutants of this rule, by its name in layers/idempotency/PROTOCOL.md",
+    )
     parser.add_argument(
         "--by",
         default="",
         help="only the mutants that this must notice: explorer, simulation, or a test file",
     )
     options = parser.parse_args(given)
-    chosen = [mutant for mutant in catalogue() if options.rule in (None, mutant.rule.split()[0])]
+    chosen = [mutant for mutant in catalogue() if options.rule in (None, mutant.name)]
     chosen = [mutant for mutant in chosen if mutant.by.startswith(options.by)]
     if not chosen:
         parser.error("the catalogue has no such mutant")
