@@ -68,6 +68,36 @@ def test_what_nobody_can_tell_waits_for_an_operator(world: World, probe: Any) ->
     assert set(world.reasons) == {UNKNOWN}
 
 
+@pytest.mark.parametrize("between", ["a failure before the call", "a release"])
+def test_a_call_that_a_crash_left_open_is_probed_by_every_later_attempt(
+    world: World, between: str
+) -> None:
+    """Neither a failure before the call nor a release makes the next attempt a first one."""
+    calls = Calls(world, lambda: crash(None), probe=lambda _: Done("paid"))
+    with pytest.raises(Crash):
+        world.deliver()
+    world.clock.advance(120)
+    if between == "a release":
+        assert release(world.store, KEY, clock=world.clock)
+    else:
+        world.fail(KeyError("pickup"))
+        world.work.step = calls.run
+    assert world.deliver()["outcome"] == "Retried"
+    assert (calls.got, calls.made) == ("paid", 1)
+
+
+def test_a_call_is_not_settled_while_its_attempt_runs(world: World) -> None:
+    """An operator who looks too early would free the key under a call that is being made."""
+    answers = []
+
+    def meanwhile() -> str:
+        answers.append(settle(world.store, KEY, "charge", NOT_DONE, clock=world.clock))
+        return "paid"
+
+    calls = Calls(world, meanwhile)
+    assert (world.deliver()["outcome"], answers, calls.made) == ("New", [False], 1)
+
+
 @pytest.mark.parametrize(("probe", "writes"), [(None, 3), (lambda _: CANNOT_TELL, 2)])
 def test_a_later_attempt_gets_an_equal_result(world: World, probe: Any, writes: int) -> None:
     """The run that failed after its call keeps the result; only a call without a probe costs a write."""

@@ -17,8 +17,15 @@ from carride_idempotency import (
     Operation,
     PermanentError,
     Put,
+    QuarantinedError,
 )
-from carride_idempotency.dead_letters import BEYOND_WINDOW, CORRUPT_RECORD, QUARANTINED, UNKNOWN
+from carride_idempotency.dead_letters import (
+    BEYOND_WINDOW,
+    CORRUPT_RECORD,
+    QUARANTINED,
+    UNKNOWN,
+    DeadLetter,
+)
 from carride_idempotency.errors import LostLeaseError, StoreUnavailableError
 from carride_idempotency.testing import sqs_event
 from tests.idempotency.samples import TABLE, World, event, fail_with
@@ -123,6 +130,32 @@ class TestFailure:
         world.clock.advance(60)
         assert world.consumer().release("k1")
         assert world.deliver(max_attempts=2)["attempt"] == 1
+
+    def test_mark_belongs_to_the_quarantine_whose_letter_was_sent(self, world: World) -> None:
+        """After a release, a late mark of the earlier quarantine changes nothing."""
+        send = world.box.send
+
+        def send_slowly(letter: DeadLetter) -> None:
+            world.box.send = send  # type: ignore[method-assign] # for the deliveries after this one
+            send(letter)
+            assert world.consumer().release("k1")
+
+        world.box.send = send_slowly  # type: ignore[method-assign] # one letter takes its time
+        world.work.step = fail_with(CARD_REFUSED)
+        assert world.deliver()["outcome"] == "DeadLettered"
+        assert (world.record().status, world.record().dead_lettered) == ("FAILED", False)
+
+    def test_letter_of_a_quarantine_is_sent_once(self, world: World) -> None:
+        """A caller that is no transport gets the error each time, and adds no letter."""
+
+        def charge(order: str) -> None:
+            raise CARD_REFUSED
+
+        call = world.consumer().function(key="order")(charge)
+        for error in (PermanentError, QuarantinedError, QuarantinedError):
+            with pytest.raises(error):
+                call("order_01")
+        assert world.reasons == [QUARANTINED]
 
 
 class TestLease:

@@ -67,6 +67,8 @@ class Machine:
     timeout_ms: int | None = None
     calls: str = ""
     """Whether the handler makes an external call ``with a probe``, or ``without a probe``."""
+    may_fail_early: bool = False
+    """Whether the handler may raise before its external call, too."""
 
 
 class Message(NamedTuple):
@@ -171,6 +173,7 @@ class Processes:
         self._replies: tuple[tuple[int, Reply], ...] = ()
         self._position = self._now_ms = self._runs = 0
         self._owner = self._calls = ""
+        self._may_fail_early = False
 
     def start(self, machine: Machine, message: Message, owner: str, now_ms: int) -> Process:
         """Return a new delivery at its first request; ``now_ms`` is what its machine's clock shows."""
@@ -205,6 +208,7 @@ class Processes:
             0,
         )
         self._calls = machine.calls
+        self._may_fail_early = machine.may_fail_early
         runner = self._runners.setdefault(machine.name, self._runner(machine.policy))
         runner.claim = None
         deadline_ms = None if machine.timeout_ms is None else began_ms + machine.timeout_ms
@@ -239,6 +243,8 @@ class Processes:
         """Register one effect, and return a result that names this run."""
         self._runs += 1
         operation.write(_EFFECT)
+        if self._may_fail_early and self._ask(Request("work")) == "raises":
+            raise HandlerError
         if self._calls:
 
             def probe(_: str) -> Any:

@@ -106,6 +106,14 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         )
         for calls in ("with a probe", "without a probe")
     },
+    "calls-later": Scenario(
+        about="an external call in any of three attempts, of which each may fail before it",
+        machines=(replace(machine(max_attempts=3), calls="with a probe", may_fail_early=True),),
+        messages=_THREE,
+        times_ms=(0, 7_500),
+        tries=1,
+        at_once=1,
+    ),
     "window": Scenario(
         about="the window ends; DynamoDB deletes the record at once, late or never; the key is used again",
         machines=(machine("claims", window=100), machine("atomic", atomic=True, window=100)),
