@@ -27,7 +27,7 @@ from carride_idempotency.dead_letters import (
     DeadLetter,
 )
 from carride_idempotency.errors import LostLeaseError, StoreUnavailableError
-from carride_idempotency.testing import sqs_event
+from carride_idempotency.testing import DeadLetterBox, sqs_event
 from tests.idempotency.samples import TABLE, World, event, fail_with
 
 KEY = "history#k1"
@@ -133,16 +133,15 @@ class TestFailure:
 
     def test_mark_belongs_to_the_quarantine_whose_letter_was_sent(self, world: World) -> None:
         """After a release, a late mark of the earlier quarantine changes nothing."""
-        send = world.box.send
 
-        def send_slowly(letter: DeadLetter) -> None:
-            world.box.send = send  # type: ignore[method-assign] # for the deliveries after this one
-            send(letter)
-            assert world.consumer().release("k1")
+        class SlowQueue(DeadLetterBox):
+            def send(self, dead_letter: DeadLetter) -> None:
+                super().send(dead_letter)
+                assert world.consumer().release("k1")
 
-        world.box.send = send_slowly  # type: ignore[method-assign] # one letter takes its time
+        slow = world.consumer(dead_letters=SlowQueue()).event_handler(world.work)
         world.work.step = fail_with(CARD_REFUSED)
-        assert world.deliver()["outcome"] == "DeadLettered"
+        assert slow(event(), world.invocation())["outcome"] == "DeadLettered"
         assert (world.record().status, world.record().dead_lettered) == ("FAILED", False)
 
     def test_letter_of_a_quarantine_is_sent_once(self, world: World) -> None:

@@ -28,7 +28,15 @@ from carride_idempotency.record import IN_PROGRESS, Record
 from carride_idempotency.runner import Runner, Started
 
 type Kind = Literal[
-    "put if absent", "compare and swap", "update if owner", "work", "call", "probe", "send", "end"
+    "put if absent",
+    "compare and swap",
+    "update if owner",
+    "early work",
+    "work",
+    "call",
+    "probe",
+    "send",
+    "end",
 ]
 """What a process asks for. At its ``end`` it has returned or raised; its transport does not know
 yet."""
@@ -243,7 +251,7 @@ class Processes:
         """Register one effect, and return a result that names this run."""
         self._runs += 1
         operation.write(_EFFECT)
-        if self._may_fail_early and self._ask(Request("work")) == "raises":
+        if self._may_fail_early and self._ask(Request("early work")) == "raises":
             raise HandlerError
         if self._calls:
 

@@ -37,6 +37,8 @@ DEAD: Final = -2
 it."""
 ACKNOWLEDGED: Final = -1
 
+WORK: Final = frozenset({"early work", "work"})
+"""What the handler does before and after its external call."""
 _ONE_CALL: Final = "an external call is made once, and before its operation is completed"
 
 
@@ -170,7 +172,7 @@ class World:
                 )
                 return
             ends = kind == "end" and worker.process.message.fingerprint in state.committed
-            alone = self._reduced and not worker.resting and (ends or kind == "work")
+            alone = self._reduced and not worker.resting and (ends or kind in WORK)
             # No layer can stop a process that pauses before a call.
             if alone or kind in ("call", "probe"):
                 yield from self._worker_steps(state, place)
@@ -201,7 +203,7 @@ class World:
     def _worker_steps(self, state: State, place: int) -> Iterator[Step]:
         worker = state.workers[place]
         kind, faulty = worker.process.request.kind, state._replace(faults=state.faults - 1)
-        if kind == "work" and not worker.resting:
+        if kind in WORK and not worker.resting:
             for does in self.scenario.handler:
                 yield does, place, partial(self._proceed, state, place, does)
             if state.beats and worker.process.claim is not None and self._renews(state, worker):
