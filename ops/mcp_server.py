@@ -55,7 +55,7 @@ def tools(
                 "additionalProperties": False,
             }
             hints = types.ToolAnnotations(read_only_hint=not changes)
-            text = str(verb.run.__doc__).partition("\n\n    Args:")[0]
+            text = str(verb.function.__doc__).partition("\n\n    Args:")[0]
             found[name] = (
                 verb,
                 types.Tool(name=name, description=text, input_schema=schema, annotations=hints),

@@ -40,7 +40,7 @@ from ops import tables
 from ops.audit import reading
 from ops.audit.evidence import CONSUMERS, RECORDS, Named, RideItem
 from ops.stack import OperatorError, StackRef
-from ops.verbs import Plan, acts, reads
+from ops.verbs import POSITIVE, Plan, acts, reads
 
 NAMES: Final = (
     *(each.name for each in CONSUMERS),
@@ -106,7 +106,7 @@ def records(
     ride: str | None = None,
     key: str | None = None,
     status: str | None = None,
-    limit: int = 100,
+    limit: Annotated[int, POSITIVE] = 100,
 ) -> RecordList:
     """Show idempotency records and what they mean: owner token, lease, attempt, and what the next delivery does.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 from msgspec import Struct
@@ -34,7 +34,7 @@ from ops.audit.queues import HIDDEN_SECONDS, json_object, waiting
 from ops.dead_letters import READERS, DeadLetter, Received, count_key, received_from, url_of
 from ops.prediction import Predictor
 from ops.stack import OperatorError, StackRef
-from ops.verbs import Plan, Session, Span, acts
+from ops.verbs import POSITIVE, Plan, Session, Span, acts
 
 PRODUCER_DLQ: Final = "ProducerDlq"
 WAIT: Final = timedelta(minutes=5)
@@ -187,7 +187,7 @@ def redrive(
     key: str | None = None,
     reason: str | None = None,
     group: str | None = None,
-    limit: int | None = None,
+    limit: Annotated[int | None, POSITIVE] = None,
     rate: float | None = None,
     release: bool = False,
     no_canary: bool = False,

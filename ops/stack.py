@@ -156,6 +156,10 @@ class StackRef:
             return None
         return StackRef(self.name, self.outputs["PeerRegion"], self._clients)
 
+    def nested(self, name: str) -> "StackRef":
+        """Return another stack of this region, such as a nested one, by its name or ARN."""
+        return StackRef(name, self.region, self._clients)
+
     def regions(self) -> tuple["StackRef", ...]:
         """Return the stack in each of its regions, this one first."""
         peer = self.peer()

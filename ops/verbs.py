@@ -21,10 +21,12 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class Plan(NamedTuple):
-    """What an acting verb would do: data to show, from the code that acts, and what does it to which stacks."""
+    """What an acting verb would do."""
 
     preview: Any
+    """Data to show, from the code that acts."""
     do: Callable[[], Any]
+    """Does it, and returns what has been done."""
     stacks: tuple[StackRef, ...]
 
 
@@ -39,13 +41,14 @@ class Verb(NamedTuple):
 
     name: str
     """Its words, such as ``failover run``."""
-    run: Callable[..., Any]
+    function: Callable[..., Any]
+    """Takes the stack or the session, and the verb's own options."""
     examples: tuple[str, ...] = ()
     """Arguments to begin with, for its help."""
     acts: bool = False
     """Whether it changes anything: it returns a `Plan`, which is carried out with ``--yes``."""
     tool: bool = True
-    """Whether the MCP server offers it. A verb that runs until Ctrl-C is no tool."""
+    """Whether the MCP server offers it. A verb that runs until Ctrl-C is not a tool."""
     chooses: bool = True
     """Whether ``--stack`` and ``--region`` choose the stack."""
     status: Callable[[Any], int] = lambda _: 0
@@ -58,11 +61,14 @@ VERBS: Final[dict[str, Verb]] = {}
 
 
 def reads[F: Callable[..., Any]](name: str, *examples: str, **settings: Any) -> Callable[[F], F]:
-    """Register a function as a verb, with further fields of `Verb`. What it yields is shown as it comes."""
+    """Register a function as a verb, with further fields of `Verb`.
 
-    def register(run: F) -> F:
-        VERBS[name] = Verb(name, run, examples, **settings)
-        return run
+    What it yields is shown as it comes.
+    """
+
+    def register(function: F) -> F:
+        VERBS[name] = Verb(name, function, examples, **settings)
+        return function
 
     return register
 
@@ -77,7 +83,9 @@ class Session:
     def __init__(
         self, say: Callable[[object], None], clients: ClientFactory | None, **options: str | None
     ) -> None:
-        self.say, self._made, self.options = say, clients, options
+        self.say = say
+        self.options = options
+        self._made = clients
 
     @cached_property
     def stack(self) -> StackRef:
@@ -91,25 +99,49 @@ class Session:
 
     @cached_property
     def pair(self) -> tuple[StackRef, StackRef]:
-        """The stack in its primary and in its secondary region; the primary need not be reachable."""
-        if any(self.options.values()) or (not self._made and kept()):
-            here, there = self.stack, self.stack.peer()
-            if there is not None:
-                return (here, there) if here.role == "primary" else (there, here)
-            problem = f"the stack {here.name} in {here.region} is a standalone one; --stack and --region choose another"
-        else:
-            primary, secondary = (each.stack for each in regions.configured(self.clients))
-            if secondary.describe() is not None and secondary.role == "secondary":
-                return primary, secondary
-            problem = f"{secondary.region}, which samconfig.toml names, has no secondary of the stack {secondary.name}"
-        raise OperatorError(f"{problem}: this needs two regions, as docs/two-regions.md describes")
+        """The stack in its primary and in its secondary region; the primary may be unreachable."""
+        if not self._is_chosen():
+            return _in_configured_regions(self.clients)
+        return _in_both_regions(self.stack)
+
+    def _is_chosen(self) -> bool:
+        """Return whether options or a local stack say which stack is meant."""
+        if any(self.options.values()):
+            return True
+        return self._made is None and kept() is not None
+
+
+def _in_both_regions(here: StackRef) -> tuple[StackRef, StackRef]:
+    """Return primary and secondary of a stack that has both."""
+    there = here.peer()
+    if there is None:
+        raise _needs_two_regions(
+            f"the stack {here.name} in {here.region} is a standalone one; "
+            "--stack and --region choose another"
+        )
+    return (here, there) if here.role == "primary" else (there, here)
+
+
+def _in_configured_regions(clients: ClientFactory) -> tuple[StackRef, StackRef]:
+    """Return primary and secondary of the stack that samconfig.toml names."""
+    primary, secondary = (each.stack for each in regions.configured(clients))
+    if secondary.describe() is None or secondary.role != "secondary":
+        raise _needs_two_regions(
+            f"{secondary.region}, which samconfig.toml names, has no secondary of the stack "
+            f"{secondary.name}"
+        )
+    return primary, secondary
+
+
+def _needs_two_regions(problem: str) -> OperatorError:
+    return OperatorError(f"{problem}: this needs two regions, as docs/two-regions.md describes")
 
 
 def span(text: str) -> timedelta:
     """Read a span of time, such as ``90s``, ``10m``, ``6h`` or ``2d``, or raise a ValueError."""
     match = re.fullmatch(r"(\d+)([smhd])", text)
     if match is None:
-        raise ValueError(f"{text!r} is no span of time: write 90s, 10m, 6h or 2d")
+        raise ValueError(f"{text!r} is not a span of time: write 90s, 10m, 6h or 2d")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
@@ -120,7 +152,7 @@ def moment(text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no time: write 6h, or 2026-11-21T10:00:00Z") from None
+        raise ValueError(f"{text!r} is not a time: write 6h, or 2026-11-21T10:00:00Z") from None
     if time.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone: write {text}Z for UTC")
     return time
@@ -141,16 +173,39 @@ def spelt(value: timedelta | None) -> str | None:
     if value is None:
         return None
     for unit, name in reversed(_UNITS.items()):
-        if value and not value % (length := timedelta(**{name: 1})):
+        length = timedelta(**{name: 1})
+        if value and not value % length:
             return f"{value // length}{unit}"
     return f"{value.total_seconds():.0f}s"
 
 
-def _read(by: Callable[[str], Any]) -> Callable[[Any, Any], Any]:
+def _converted(by: Callable[[str], Any]) -> Callable[[Any, Any], Any]:
+    """Return a converter for the command line out of a function of text."""
     return lambda _, tokens: by(tokens[0].value)
 
 
+def _within(least: int, most: int | None = None) -> Callable[[Any, Any], None]:
+    """Return a validator that refuses numbers below ``least`` or above ``most`` in words."""
+    wanted = f"{least} or more" if most is None else f"from {least} to {most}"
+
+    def check(_type: Any, value: Any) -> None:
+        if value is None:
+            return
+        if value < least or (most is not None and value > most):
+            raise ValueError(f"{value} is out of range: write a number {wanted}")
+
+    return check
+
+
 type Span = Annotated[
-    timedelta, Parameter(converter=_read(span), show_default=spelt, metavar="SPAN")
+    timedelta, Parameter(converter=_converted(span), show_default=spelt, metavar="SPAN")
 ]
-type Moment = Annotated[datetime, Parameter(converter=_read(moment), metavar="TIME")]
+type Moment = Annotated[datetime, Parameter(converter=_converted(moment), metavar="TIME")]
+COUNT: Final = Parameter(validator=_within(0))
+"""Of a number that is 0 or more."""
+POSITIVE: Final = Parameter(validator=_within(1))
+"""Of a number that is 1 or more."""
+PORT_NUMBER: Final = Parameter(validator=_within(0, 65_535))
+"""Of a TCP port; 0 leaves the choice to the system."""
+SHARE: Final = Parameter(validator=_within(0, 1))
+"""Of a share, from 0 to 1."""

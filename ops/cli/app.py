@@ -6,20 +6,21 @@ from typing import Final
 
 from cyclopts.exceptions import CycloptsError
 
+import ops.cli.acceptance
 import ops.cli.regions
 import ops.cli.rendering
 import ops.cli.replay
+import ops.cli.rides
 import ops.cli.stack
 import ops.doctor
 import ops.promotion  # noqa: F401 - these and the modules that they show register their verbs
-from ops.cli.line import command_line
+from ops.cli.line import INTERRUPTED, command_line
 from ops.cli.show import console
 from ops.stack import FAILURES, ClientFactory, reason
 
 __all__ = ["command_line", "main"]
 
 _FAILED: Final = 2
-_INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None = None) -> None:
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None =
         status = _FAILED
         console(sys.stderr).print(f"error: {reason(error)}")
     except KeyboardInterrupt as error:
-        status = _INTERRUPTED
+        status = INTERRUPTED
         console(sys.stderr).print(str(error) or "interrupted; run it again to continue")
     if status:
         sys.exit(status)

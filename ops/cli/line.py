@@ -37,6 +37,8 @@ GROUPS: Final = {
 
 CHANGES: Final = Path(os.environ.get("CARRIDE_CHANGES", ROOT / ".carride" / "changes.jsonl"))
 """A line of JSON for each change."""
+INTERRUPTED: Final = 130
+"""The exit status after Ctrl-C."""
 _COMMON: Final = Group("Common options", sort_key=1)
 
 
@@ -85,7 +87,7 @@ class _Common(NamedTuple):
 
 def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
     """Return a verb's function with the common options, which shows what the verb returns."""
-    first, *own = inspect.signature(verb.run).parameters.values()
+    first, *own = inspect.signature(verb.function).parameters.values()
 
     def command(*given: Any, **options: Any) -> int:
         common = _common_values(options)
@@ -94,10 +96,10 @@ def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
             lambda data: say.print(show(data)), clients, stack=common.stack, region=common.region
         )
         target = session.stack if first.name == "stack" else session
-        return _finished(verb, lambda: verb.run(target, *given, **options), session, common)
+        return _finished(verb, lambda: verb.function(target, *given, **options), session, common)
 
     vars(command)["__signature__"] = inspect.Signature([*own, *_common_options(verb)])
-    command.__doc__ = verb.run.__doc__
+    command.__doc__ = verb.function.__doc__
     return command
 
 
@@ -118,9 +120,9 @@ def _finished(verb: Verb, call: Callable[[], Any], session: Session, common: _Co
     except KeyboardInterrupt:
         if verb.tool:
             raise
-        return 0  # what is not a tool runs until Ctrl-C
+        return 0  # it serves until Ctrl-C, which is its end
     if isinstance(result, Iterator):
-        return _shown_as_it_comes(result, as_json=common.as_json)
+        return _shown_as_it_comes(verb, result, as_json=common.as_json)
     if isinstance(result, Plan):
         return _carried_out(verb, result, session, common)
     if result is not None:
@@ -128,12 +130,19 @@ def _finished(verb: Verb, call: Callable[[], Any], session: Session, common: _Co
     return verb.status(result)
 
 
-def _shown_as_it_comes(results: Iterator[Any], *, as_json: bool) -> int:
-    """Show results as they come, until they end or Ctrl-C."""
-    with suppress(KeyboardInterrupt):
+def _shown_as_it_comes(verb: Verb, results: Iterator[Any], *, as_json: bool) -> int:
+    """Show results as they come, until they end or Ctrl-C.
+
+    After Ctrl-C the status is that of the last result, if that is a bad one, or else 130.
+    """
+    status = 0
+    try:
         for each in results:
             _print(each, as_json=as_json, indent=None)
-    return 0
+            status = verb.status(each)
+    except KeyboardInterrupt:
+        return status or INTERRUPTED
+    return status
 
 
 def _carried_out(verb: Verb, plan: Plan, session: Session, common: _Common) -> int:

@@ -1,40 +1,47 @@
 """The verbs that look at a whole stack, those that give it something to do, and those that serve."""
 
-import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
-from cyclopts import Parameter
 from rich.console import RenderableType
 from rich.text import Text
 
 from carride.decoding import FieldError, json_name, shaped
 from carride.overdue import LIMIT
 from carride.simulation import Simulation, Spec
-from ops import fleet as cars
-from ops import simulation, verify
+from ops import fleet as garage
+from ops import simulation
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
+from ops.audit.evidence import GatewayPayment
 from ops.cli.line import command_line
 from ops.cli.show import show
 from ops.desk import PORT, open_browser, serving
 from ops.finding import is_quiet
-from ops.regions import ROOT
 from ops.simulation import AT_ONCE, Published
 from ops.stack import OperatorError, StackRef
 from ops.text import counted
-from ops.verbs import Plan, Session, Span, Steps, acts, reads
-from ops.verify.checks import CHECKS
+from ops.verbs import (
+    COUNT,
+    PORT_NUMBER,
+    POSITIVE,
+    SHARE,
+    Plan,
+    Session,
+    Span,
+    Steps,
+    acts,
+    reads,
+)
 
 PAUSE: Callable[[float], object] = time.sleep
 """Waits between two audits."""
 _WATCH_SECONDS: Final = 5.0
-_VERIFIED: Final = ROOT / ".aws-sam"
 _CALL_SECONDS: Final = 10
 """How long one call of the simulator takes with a rate: less than a client waits for its answer."""
 
@@ -48,10 +55,12 @@ class Watched(NamedTuple):
     in_flight: int
     waiting: int
     verdict: str
+    status: int
+    """The exit status of an audit with this result."""
 
 
 @show.register
-def _(found: Watched) -> RenderableType:
+def _show_watched(found: Watched) -> RenderableType:
     numbers = f"lost {found.lost}  doubled {found.doubled}  in flight {found.in_flight}"
     return Text(f"{found.at:%H:%M:%S}  {numbers}  {found.verdict}")
 
@@ -80,99 +89,107 @@ def audit_stack(
         payments: File with the gateway's ledger as JSON, to compare with.
         watch: Audit again and again, with a line for each result, until Ctrl-C.
     """
-    try:
-        known = None if payments is None else gateway_payments(payments.read_text())
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise OperatorError(f"{payments} is no ledger of the gateway: {error!r}") from error
-    stacks = [each for each in (session.stack, session.stack.peer()) if each is not None]
+    known = None if payments is None else _payments_in(payments)
 
-    def read() -> Report:
-        young = (
-            grace
-            if grace is not None
-            else timedelta()
-            if is_quiet(session.stack)
-            else DEFAULT_GRACE
+    def judge() -> Report:
+        return audit(
+            *session.stack.regions(),
+            grace=_grace(session.stack) if grace is None else grace,
+            payments=known,
+            overdue_after=overdue,
         )
-        return audit(*stacks, grace=young, payments=known, overdue_after=overdue)
 
-    return _watched(read) if watch else read()
+    return _watched(judge) if watch else judge()
 
 
-def _watched(read: Callable[[], Report]) -> Iterator[Watched]:
+def _payments_in(path: Path) -> list[GatewayPayment]:
+    """Read the gateway's ledger."""
+    try:
+        return gateway_payments(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise OperatorError(
+            f"{path} is not a ledger of the gateway ({error!r}): give the JSON that the gateway "
+            "exports, as docs/payment-gateway.md describes"
+        ) from error
+
+
+def _grace(stack: StackRef) -> timedelta:
+    """Return the age from which an event is judged: none where nothing moves any more."""
+    return timedelta() if is_quiet(stack) else DEFAULT_GRACE
+
+
+def _watched(judge: Callable[[], Report]) -> Iterator[Watched]:
     while True:
-        report = read()
+        report = judge()
         ledger = report.ledger
-        numbers = (ledger.lost, ledger.doubled, ledger.in_flight, ledger.waiting)
-        yield Watched(datetime.now(UTC), *numbers, report.verdict)
+        yield Watched(
+            at=datetime.now(UTC),
+            lost=ledger.lost,
+            doubled=ledger.doubled,
+            in_flight=ledger.in_flight,
+            waiting=ledger.waiting,
+            verdict=report.verdict,
+            status=report.status,
+        )
         PAUSE(_WATCH_SECONDS)
 
 
-@acts("verify", "--yes", "--drills --yes", status=lambda found: bool(found["failed"]))
-def verify_stack(session: Session, *, rides: int = 20, drills: bool = False) -> Plan:
-    """Check every statement about a deployed stack that code can check.
-
-    Publish simulated rides, book rides over the API, audit the stack, and look at what is deployed.
-    With --drills, break and mend a few things as well. In stage prod, publish and break nothing.
-    docs/on-an-account.md has the rest. The results are in .aws-sam/verify.json and
-    .aws-sam/verify.md.
-
-    Status 0: no check failed; 1: at least one failed.
-
-    Args:
-        rides: Number of simulated rides.
-        drills: Also break and mend a few things.
-    """
-    checks = [each for each in CHECKS if drills or not each.drill]
-
-    def run() -> dict[str, Any]:
-        results: list[verify.Result] = []
-        for result in verify.verify(verify.Deployment(session.stack, rides=rides), checks):
-            results.append(result)
-            session.say(
-                f"{result.verdict}  {result.statement}\n      {result.detail} ({result.seconds:.1f} s)"
-            )
-        found = verify.to_json(results)
-        _VERIFIED.mkdir(exist_ok=True)
-        (_VERIFIED / "verify.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
-        (_VERIFIED / "verify.md").write_text(verify.to_markdown(results), encoding="utf-8")
-        return found
-
-    return Plan(Steps(tuple(f"check: {each.statement}" for each in checks)), run, (session.stack,))
-
-
-@acts("fleet", "--cars 64 --yes")
-def fleet(session: Session, *, cars_: Annotated[int, Parameter(name="--cars")] = 64) -> Plan:
+@acts("fleet", "--cars 64 --yes", "--free car_007 --yes")
+def fleet(
+    session: Session,
+    *,
+    cars: Annotated[int, POSITIVE] = 64,
+    free: str | None = None,
+) -> Plan:
     """Park cars all over the city, for dispatch to assign. Existing cars are left as they are.
 
+    With --free, give one car back that a ride holds although it is over, as the runbook "overdue"
+    describes: only then, because another ride may get the car at once.
+
     Args:
-        cars_: Size of the fleet.
+        cars: Size of the fleet.
+        free: Id of a car that is to be free.
     """
-    stack, table = session.stack, session.stack.outputs["CarTableName"]
-    step = f"park cars in {table} until there are {cars_}"
-    return Plan(
-        Steps((step,)),
-        lambda: {"added": cars.seed(stack.client("dynamodb"), table, cars_)},
-        (stack,),
-    )
+    if free is not None:
+        return _freeing(session.stack, free)
+    stack = session.stack
+    table = stack.outputs["CarTableName"]
+    step = f"park cars in {table} until there are {cars}"
+
+    def park() -> dict[str, int]:
+        return {"added": garage.seed(stack.client("dynamodb"), table, cars)}
+
+    return Plan(Steps((step,)), park, (stack,))
+
+
+def _freeing(stack: StackRef, car_id: str) -> Plan:
+    """Plan to give back a car that a ride holds although it is over."""
+    held = garage.held(stack, car_id)
+    step = f"free {car_id}, which {held.ride_id} holds, and put it into the index of free cars"
+
+    def give_back() -> dict[str, str]:
+        garage.give_back(stack, held)
+        return {"freed": car_id, "held by": held.ride_id}
+
+    return Plan(Steps((step,)), give_back, (stack,))
 
 
 @acts("simulate", "--rides 100 --duplicates 0.3 --crashes 2 --yes", "--rides 1000 --rate 20 --yes")
 def simulate(
     session: Session,
     *,
-    rides: int = 20,
-    seed: int = 0,
+    rides: Annotated[int, POSITIVE] = 20,
+    seed: Annotated[int, COUNT] = 0,
     rate: float | None = None,
-    duplicates: float = 0.0,
-    out_of_order: float = 0.0,
-    older: float = 0.0,
-    malformed: int = 0,
-    late: int = 0,
-    crashes: int = 0,
-    fails: int = 0,
-    poison: int = 0,
-    slow: int = 0,
+    duplicates: Annotated[float, SHARE] = 0.0,
+    out_of_order: Annotated[float, SHARE] = 0.0,
+    older: Annotated[float, SHARE] = 0.0,
+    malformed: Annotated[int, COUNT] = 0,
+    late: Annotated[int, COUNT] = 0,
+    crashes: Annotated[int, COUNT] = 0,
+    fails: Annotated[int, COUNT] = 0,
+    poison: Annotated[int, COUNT] = 0,
+    slow: Annotated[int, COUNT] = 0,
 ) -> Plan:
     """Have the deployed simulator publish rides.
 
@@ -193,28 +210,35 @@ def simulate(
         poison: Events that make their consumer raise, at every attempt.
         slow: Events that take their consumer long, at the first attempt.
     """
-    given = {
-        name: value for name, value in locals().items() if name != "session" and value is not None
-    }
-    try:
-        spec = shaped({json_name(name): value for name, value in given.items()}, Spec)
-        entries = len(Simulation(spec, datetime.now(UTC)))
-    except FieldError as error:
-        raise OperatorError(f"the simulator would refuse {error}") from error
+    spec = _spec(locals())
+    entries = len(Simulation(spec, datetime.now(UTC)))
     stack = session.stack
     function = stack.outputs["CarRideSimulatorFunctionName"]
     step = f"have {function} publish {counted(entries, 'event')} of {counted(rides, 'ride')}"
 
     def publish() -> Published:
-        request, at_once = (
-            msgspec.to_builtins(spec),
-            AT_ONCE if rate is None else max(1, round(rate * _CALL_SECONDS)),
-        )
-        for progress in simulation.simulate(stack, request, at_once=min(at_once, AT_ONCE)):
+        request = msgspec.to_builtins(spec)
+        for progress in simulation.simulate(stack, request, at_once=_at_once(rate)):
             session.say(f"{progress.entries:,} of {progress.total:,} events")
         return progress
 
     return Plan(Steps((step,)), publish, (stack,))
+
+
+def _spec(options: Mapping[str, Any]) -> Spec:
+    """Return the simulator's request for the options of `simulate`, or say what it would refuse."""
+    given = {json_name(name): options[name] for name in Spec.__struct_fields__ if name in options}
+    try:
+        return shaped({name: each for name, each in given.items() if each is not None}, Spec)
+    except FieldError as error:
+        raise OperatorError(f"the simulator would refuse {error}") from error
+
+
+def _at_once(rate: float | None) -> int:
+    """Return how many events one call publishes, so that each call takes about ten seconds."""
+    if rate is None:
+        return AT_ONCE
+    return min(AT_ONCE, max(1, round(rate * _CALL_SECONDS)))
 
 
 @reads("environments", "--json")
@@ -227,7 +251,9 @@ def environments(stack: StackRef) -> dict[str, dict[str, str]]:
 
 
 @reads("desk", "", tool=False)
-def desk(session: Session, *, port: int = PORT, no_browser: bool = False) -> Iterator[str]:
+def desk(
+    session: Session, *, port: Annotated[int, PORT_NUMBER] = PORT, no_browser: bool = False
+) -> Iterator[str]:
     """Serve a page that shows every event of a stack and what became of it, until Ctrl-C.
 
     Only this machine can open it. It changes nothing until you confirm a button. On AWS the audit

@@ -1,4 +1,4 @@
-"""The acceptance run of a deployed stack: every statement that only a deployment can prove, checked one by one.
+"""The acceptance run of a deployed stack: every statement that only a deployment can prove.
 
     for result in verify(Deployment(stack), CHECKS):
         print(result.verdict, result.statement, result.detail)
@@ -7,33 +7,51 @@
 to.
 """
 
-import json
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-import boto3
-import urllib3
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
+from botocore.exceptions import BotoCoreError, ClientError
 
-from ops.stack import FAILURES, OperatorError, StackRef, reason
+from ops.api import Api
+from ops.stack import OperatorError, StackRef, reason
 
 _POLL_SECONDS: Final = 2.0
-_ANSWER_SECONDS: Final = 30
-_REFUSED: Final = 400
+_NOT_ASKED: Final = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "AuthorizationError",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidClientTokenId",
+        "RequestExpired",
+        "RequestLimitExceeded",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+        "UnauthorizedOperation",
+        "UnrecognizedClientException",
+    }
+)
+"""AWS's codes for a question that it did not answer. They say nothing about the stack."""
 
 
 class FailedError(Exception):
     """A statement does not hold, and checking it cannot go on; the message says what is wrong."""
 
 
+class CannotTellError(Exception):
+    """A statement could not be checked to its end; the message says why, and what to do."""
+
+
 class SkippedError(Exception):
-    """A statement cannot be checked here; the message says why."""
+    """A statement is not about this stack; the message says why."""
 
 
 class Deployment:
@@ -44,18 +62,26 @@ class Deployment:
     """
 
     def __init__(self, stack: StackRef, *, rides: int = 20, wait: float = 600) -> None:
-        self.stack, self.rides = stack, rides
+        self.stack = stack
+        self.rides = rides
         self.began = datetime.now(UTC)
         self.client = stack.client
+        self.api = Api(stack)
         self.wrong: list[str] = []
         """What is wrong by the check that runs."""
+        self.untold: list[str] = []
+        """What the check that runs cannot tell."""
         self._wait = wait
 
     @cached_property
     def parameters(self) -> Mapping[str, str]:
         """The parameters that the stack was deployed with."""
-        if (given := self.stack.parameters()) is None:
-            raise OperatorError(f"there is no stack {self.stack.name} in {self.stack.region}")
+        given = self.stack.parameters()
+        if given is None:
+            raise OperatorError(
+                f"there is no stack {self.stack.name} in {self.stack.region}: "
+                "give --stack and --region"
+            )
         return given
 
     @cached_property
@@ -70,6 +96,11 @@ class Deployment:
         """The names of the functions, by logical id."""
         return self.stack.named("AWS::Lambda::Function")
 
+    @property
+    def stage(self) -> str:
+        """The parameter ``Stage``: ``local``, ``dev`` or ``prod``."""
+        return self.parameters["Stage"]
+
     def require(self, only: Mapping[str, Collection[str]]) -> None:
         """Skip the check unless each of these parameters has one of its values."""
         for parameter, values in only.items():
@@ -77,7 +108,11 @@ class Deployment:
                 raise SkippedError(f"{parameter} is {self.parameters[parameter] or 'not set'}")
 
     def until[T](self, what: str, look: Callable[[], T | None]) -> T:
-        """Return the first answer that is true or not empty; raise `FailedError` with ``what`` if the time is up."""
+        """Return the first answer that is true or not empty.
+
+        Raises:
+            FailedError: with ``what``, when the time is up.
+        """
         deadline = time.monotonic() + self._wait
         while time.monotonic() < deadline:
             if found := look():
@@ -85,64 +120,25 @@ class Deployment:
             time.sleep(_POLL_SECONDS)
         raise FailedError(f"{what}, {self._wait:.0f} s after the check began")
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        key: str = "",
-        sign: bool = True,
-    ) -> tuple[int, Any]:
-        """Send a request to the API, signed with the credentials of AWS's tools; return status and content."""
-        headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
-        url = self._api + path
-        request = AWSRequest(method, url, headers=headers, data=json.dumps(body) if body else None)
-        if sign:
-            is_local = self.stack.local is not None
-            known: Any = (
-                Credentials("test", "test")
-                if is_local
-                else boto3.session.Session().get_credentials()
-            )
-            SigV4Auth(known, "execute-api", self.stack.region).add_auth(request)
-        sent: dict[str, Any] = {
-            "body": request.data,
-            "headers": dict(request.headers),
-            "timeout": _ANSWER_SECONDS,
-        }
-        try:
-            answer = urllib3.request(method, url, **sent, retries=False)
-        except urllib3.exceptions.HTTPError as error:
-            raise FailedError(f"{url} does not answer: {error}") from error
-        return answer.status, answer.json() if answer.status < _REFUSED else answer.data.decode(
-            errors="replace"
-        )
-
-    @property
-    def _api(self) -> str:
-        """The API's URL; the local engine serves it below its own."""
-        if self.parameters["Stage"] != "local":
-            return self.stack.outputs["CarRideApiUrl"]
-        endpoint = self.client("apigatewayv2").meta.endpoint_url
-        return f"{endpoint}/_aws/execute-api/{self.stack.named('AWS::ApiGatewayV2::Api')['CarRideApi']}/$default"
-
 
 class Verdict(StrEnum):
     """What came of a check."""
 
     PASSED = "pass"
     FAILED = "FAIL"
+    UNTOLD = "cannot tell"
+    """It could not be checked to its end: a permission, an answer or time is missing."""
     SKIPPED = "skip"
+    """The statement is not about this stack."""
 
 
 class Check(NamedTuple):
     """A statement about a deployed stack, and the code that checks it."""
 
     statement: str
-    run: Callable[[Deployment], str]
-    """Returns what it found, and adds what is wrong to the deployment's list. May raise an
-    exception of this module."""
+    examine: Callable[[Deployment], str]
+    """Returns what it found, and adds what is wrong or untold to the deployment's lists. May raise
+    an exception of this module."""
     drill: bool = False
     """Whether it disrupts the stack for a while."""
     only: Mapping[str, tuple[str, ...]] = {}
@@ -159,36 +155,66 @@ class Result(NamedTuple):
 
 
 def verify(deployment: Deployment, checks: Iterable[Check]) -> Iterator[Result]:
-    """Run checks in order, and yield each result. A check that fails does not stop those after it."""
-    for each in checks:
-        began, deployment.wrong, verdict = time.monotonic(), [], Verdict.PASSED
-        try:
-            deployment.require(each.only)
-            detail = each.run(deployment)
-        except SkippedError as error:
-            verdict, detail = Verdict.SKIPPED, str(error)
-        except (FailedError, *FAILURES) as error:
-            deployment.wrong.append(reason(error))
-        if deployment.wrong:
-            verdict, detail = Verdict.FAILED, ", ".join(deployment.wrong)
-        yield Result(each.statement, verdict, detail, time.monotonic() - began)
+    """Run checks in order, and yield each result. One that fails does not stop those after it."""
+    for check in checks:
+        began = time.monotonic()
+        verdict, detail = _outcome(deployment, check)
+        yield Result(check.statement, verdict, detail, time.monotonic() - began)
+
+
+def _outcome(deployment: Deployment, check: Check) -> tuple[Verdict, str]:
+    """Run a check, and return its verdict and why. What is wrong weighs more than what is untold."""
+    deployment.wrong = []
+    deployment.untold = []
+    detail = ""
+    try:
+        deployment.require(check.only)
+        detail = check.examine(deployment)
+    except SkippedError as error:
+        return Verdict.SKIPPED, str(error)
+    except CannotTellError as error:
+        deployment.untold.append(str(error))
+    except (FailedError, OperatorError) as error:
+        deployment.wrong.append(str(error))
+    except BotoCoreError as error:
+        deployment.untold.append(reason(error))
+    except ClientError as error:
+        told = deployment.untold if _is_unanswered(error) else deployment.wrong
+        told.append(reason(error))
+    if deployment.wrong:
+        return Verdict.FAILED, ", ".join(deployment.wrong)
+    if deployment.untold:
+        return Verdict.UNTOLD, ", ".join(deployment.untold)
+    return Verdict.PASSED, detail
+
+
+def _is_unanswered(error: ClientError) -> bool:
+    """Return whether AWS refused the question rather than answered it."""
+    return error.response["Error"]["Code"] in _NOT_ASKED
+
+
+def status_of(found: Mapping[str, Any]) -> int:
+    """Return the exit status for `to_json`'s result: 1 if a check failed, 3 if one cannot tell."""
+    if found[Verdict.FAILED.name.lower()]:
+        return 1
+    if found[Verdict.UNTOLD.name.lower()]:
+        return 3
+    return 0
 
 
 def to_json(results: Iterable[Result]) -> dict[str, Any]:
     """Return results as JSON-ready values, with the number of each verdict."""
     listed = list(results)
-    counts = {
-        verdict.name.lower(): sum(each.verdict is verdict for each in listed) for verdict in Verdict
-    }
-    return counts | {
-        "checks": [each._asdict() | {"verdict": each.verdict.name.lower()} for each in listed]
-    }
+    counts = Counter(each.verdict for each in listed)
+    numbers = {verdict.name.lower(): counts[verdict] for verdict in Verdict}
+    checks = [each._asdict() | {"verdict": each.verdict.name.lower()} for each in listed]
+    return {**numbers, "checks": checks}
 
 
 def to_markdown(results: Iterable[Result]) -> str:
     """Return results as a table in Markdown."""
-    rows = (
-        f"| {each.verdict} | {each.statement} | {each.detail.replace('|', '\\|')} |"
-        for each in results
-    )
-    return "\n".join(["| result | statement | detail |", "| --- | --- | --- |", *rows, ""])
+    lines = ["| result | statement | detail |", "| --- | --- | --- |"]
+    for each in results:
+        detail = each.detail.replace("|", "\\|")
+        lines.append(f"| {each.verdict} | {each.statement} | {detail} |")
+    return "\n".join([*lines, ""])

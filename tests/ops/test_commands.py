@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def run(*arguments: str, **changes: Any) -> int:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["replay", "run", "--since", "yesterday"], "'yesterday' is no time: write 6h, or"),
+        (["replay", "run", "--since", "yesterday"], "'yesterday' is not a time: write 6h, or"),
         (
             ["replay", "run", "--since", "2026-11-21T10:00:00"],
             "has no time zone: write 2026-11-21T10:00:00Z",
@@ -46,7 +47,7 @@ def run(*arguments: str, **changes: Any) -> int:
         (["replay", "run"], "--since"),
         (
             ["failover", "run", "--runs-end-in", "soon"],
-            "'soon' is no span of time: write 90s, 10m, 6h or 2d",
+            "'soon' is not a span of time: write 90s, 10m, 6h or 2d",
         ),
         (["release", "dispatch"], "'dispatch' is no key: it begins with"),
         (["records", "--status", "gone"], "there is no status GONE: give one of COMPLETED"),
@@ -59,12 +60,21 @@ def run(*arguments: str, **changes: Any) -> int:
             "there is no outcome Nothing: give one of Busy",
         ),
         (["deploy-regions", "--set", "Stage"], "'Stage' sets no parameter: write NAME=VALUE"),
-        (["audit", "--payments", __file__, *AT_HOME], "is no ledger of the gateway"),
+        (["audit", "--payments", __file__, *AT_HOME], "is not a ledger of the gateway"),
         (
             ["redrive", "Nowhere", *AT_HOME],
             "the stack has no dead-letter queue Nowhere: it has RideHistoryDlq",
         ),
         (["replay", "run", "--since", "1h", "--yse"], "Unknown option"),
+        (["records", "--limit", "-3"], "-3 is out of range: write a number 1 or more"),
+        (["redrive", "PaymentDlq", "--limit", "0"], "0 is out of range: write a number 1 or more"),
+        (["desk", "--port", "99999"], "99999 is out of range: write a number from 0 to 65535"),
+        (["fleet", "--cars", "-5"], "-5 is out of range: write a number 1 or more"),
+        (["simulate", "--rides", "-5"], "-5 is out of range: write a number 1 or more"),
+        (["simulate", "--duplicates", "2"], "2.0 is out of range: write a number from 0 to 1"),
+        (["verify", "--rides", "-5"], "-5 is out of range: write a number 0 or more"),
+        (["book", "--price", "0"], "0 is out of range: write a number 1 or more"),
+        (["replay", "cancel", *AT_HOME], "no replay runs in us-west-2: there is nothing to cancel"),
         (["nothing"], "Unknown command"),
     ],
 )
@@ -161,6 +171,31 @@ def test_a_replay_that_cannot_be_done_is_not_offered(
     """It is refused before --yes, without a stack trace."""
     assert run("replay", "run", "--since", "2h", *AT_HOME, **changes) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_the_only_replay_is_cancelled_without_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of several, one has to be named."""
+    two = {HOME: [{"ReplayName": name, "State": "RUNNING"} for name in ("new", "old")]}
+    assert run("replay", "cancel", *AT_HOME, replays=RUNNING | {HOME: RUNNING[AWAY]}) == 0
+    assert "cancel new, which has replayed events" in capsys.readouterr().out
+    assert run("replay", "cancel", *AT_HOME, replays=RUNNING | two) == 2
+    assert "2 replays run: give the name of one: new, old" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seen", "status"), [([0, 0], 130), ([0, 1], 1), ([1, 0], 130), ([], 130)], ids=str
+)
+def test_what_watches_ends_with_its_last_result_or_as_interrupted(
+    seen: list[int], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that stops `audit --watch` learns whether something is wrong."""
+
+    def watch(session: Session) -> Iterator[int]:
+        yield from seen
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(VERBS, "watch", Verb("watch", watch, status=lambda found: found))
+    assert run("watch", *AT_HOME) == status
 
 
 @pytest.mark.parametrize(

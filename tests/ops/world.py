@@ -93,6 +93,10 @@ class World:
             more = {"NextToken": str(begin + 1)} if begin + 1 < len(replays) else {}
             return {"Replays": replays[begin : begin + 1], **more}
 
+        def describe_replay(**request: Any) -> Any:
+            times = dict.fromkeys(("EventStartTime", "EventEndTime", "ReplayStartTime"), NOW)
+            return {"EventSourceArn": f"archive:{region}", "State": "RUNNING", **times}
+
         def get_parameter(**request: Any) -> Any:
             assert request in ({"Name": "/carride/fence"}, {"Name": "/carride-dev/fence"})
             if region not in self.fenced:
@@ -105,7 +109,11 @@ class World:
                 # No resources.
                 get_paginator=lambda operation: SimpleNamespace(paginate=lambda **request: []),
             ),
-            "events": SimpleNamespace(list_replays=list_replays),
+            "events": SimpleNamespace(
+                list_replays=list_replays,
+                describe_replay=describe_replay,
+                exceptions=SimpleNamespace(ResourceNotFoundException=Missing),
+            ),
             "ssm": SimpleNamespace(
                 get_parameter=get_parameter, exceptions=SimpleNamespace(ParameterNotFound=Missing)
             ),

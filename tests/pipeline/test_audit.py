@@ -118,7 +118,7 @@ def test_the_operators_command_prints_the_audit(
             raise ended
 
     monkeypatch.setattr("ops.cli.stack.PAUSE", pause)
-    pipeline.carride("audit", "--grace", "0s", "--watch", "--json")
+    assert pipeline.carride("audit", "--grace", "0s", "--watch", "--json") == 1
     assert [json.loads(line)["lost"] > 0 for line in capsys.readouterr().out.splitlines()] == [
         True,
         True,

@@ -49,7 +49,7 @@ def test_without_permission_there_are_only_tools_that_read(operator: Operator) -
     assert redrive.is_error
     assert "--allow-changes" in redrive.structured_content["error"]
     assert mistake.is_error
-    assert "'soon' is no span of time" in mistake.structured_content["error"]
+    assert "'soon' is not a span of time" in mistake.structured_content["error"]
 
 
 def test_a_change_is_shown_first(operator: Operator) -> None:

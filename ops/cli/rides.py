@@ -1,0 +1,150 @@
+"""The verbs that book a ride and drive it over the API, as customers and staff do."""
+
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Final
+
+from carride_idempotency import marshalling
+from ops.api import Answer, Api, Authorize, NoAnswerError
+from ops.stack import OperatorError, StackRef
+from ops.verbs import POSITIVE, Plan, Session, Steps, acts
+
+_BOOKED: Final = 201
+_CHANGED: Final = 200
+_UNKNOWN: Final = 500
+"""From this status on, nobody knows whether the request had an effect."""
+
+
+@acts("book", "--yes", "--pickup sector_02 --destination sector_10 --price 1450 --yes")
+def book(
+    session: Session,
+    *,
+    customer: str = "customer_a",
+    pickup: str = "sector_01",
+    destination: str = "sector_09",
+    price: Annotated[int, POSITIVE] = 1250,
+    key: str | None = None,
+    token: str | None = None,
+) -> Plan:
+    """Book a ride over the API, as a customer does.
+
+    The request is signed with the credentials of AWS's tools, or carries --token. Whoever books a
+    ride owns it. `./carride accept`, `start` and `complete` drive it, and payment then captures
+    the price.
+
+    Args:
+        customer: Id of the customer.
+        pickup: Sector where the ride begins.
+        destination: Sector where it ends.
+        price: The quoted price, in cents.
+        key: Idempotency-Key of the request; by default a new one. The same key books no second
+            ride.
+        token: Token of your issuer, for a stack with ApiAuthorization=jwt.
+    """
+    stack = session.stack
+    chosen = key or f"book-{uuid.uuid4()}"
+    order = {
+        "customerID": customer,
+        "pickup": pickup,
+        "destination": destination,
+        "price": price,
+    }
+    step = (
+        f"book a ride of {customer} from {pickup} to {destination} for {price} cents, "
+        f"under the Idempotency-Key {chosen}"
+    )
+
+    def send() -> Any:
+        api = Api(stack)
+        authorize = api.customer(token)
+        request = partial(api.request, "POST", "/carrides", order, key=chosen, authorize=authorize)
+        return _sent(request, _BOOKED, f"Run it again with --key {chosen}: it books no second ride")
+
+    return Plan(Steps((step,)), send, (stack,))
+
+
+@acts("accept", "order_01 --yes")
+def accept(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
+    """Accept a ride over the API, as staff do: the company will drive it.
+
+    You sign as the staff role of the stack, which StaffPrincipal lets you assume, or give --token.
+
+    Args:
+        ride: Id of the ride, as `./carride book` shows it.
+        token: Token of a member of staff, for a stack with ApiAuthorization=jwt.
+    """
+    return _change(session, ride, "accept", token)
+
+
+@acts("start", "order_01 --yes")
+def start(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
+    """Start an accepted ride over the API, as staff do: the passengers are in the car.
+
+    You sign as the staff role of the stack, which StaffPrincipal lets you assume, or give --token.
+
+    Args:
+        ride: Id of the ride.
+        token: Token of a member of staff, for a stack with ApiAuthorization=jwt.
+    """
+    return _change(session, ride, "start", token)
+
+
+@acts("complete", "order_01 --yes")
+def complete(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
+    """Complete a started ride over the API, as staff do: the passengers have arrived.
+
+    You sign as the staff role of the stack, which StaffPrincipal lets you assume, or give --token.
+
+    Args:
+        ride: Id of the ride.
+        token: Token of a member of staff, for a stack with ApiAuthorization=jwt.
+    """
+    return _change(session, ride, "complete", token)
+
+
+def _change(session: Session, ride: str, action: str, token: str | None) -> Plan:
+    """Plan a change of the version of a ride that is booked now; a repeated one has one effect."""
+    stack = session.stack
+    booking = _booking(stack, ride)
+    version = booking["version"]
+    key = f"{action}-{ride}-{version}"
+    step = f"{action} {ride}, which is {booking['status']}, at version {version}"
+
+    def send() -> Any:
+        api = Api(stack)
+        authorize: Authorize = api.staff if token is None else api.customer(token)
+        body = {"action": action, "version": version}
+        path = f"/carrides/{ride}"
+        request = partial(api.request, "PUT", path, body, key=key, authorize=authorize)
+        return _sent(request, _CHANGED, "Run it again: the same change has one effect")
+
+    return Plan(Steps((step,)), send, (stack,))
+
+
+def _booking(stack: StackRef, ride: str) -> dict[str, Any]:
+    """Return a booking as the API's own table has it, read consistently."""
+    found = stack.client("dynamodb").get_item(
+        TableName=stack.outputs["BookingTableName"],
+        Key=marshalling.item({"orderID": ride}),
+        ConsistentRead=True,
+    )
+    if "Item" not in found:
+        raise OperatorError(
+            f"no ride {ride} was booked over the API of {stack.name}: `./carride book` books one"
+        )
+    return marshalling.values(found["Item"])
+
+
+def _sent(call: Callable[[], Answer], expected: int, again: str) -> Any:
+    """Send a request, and return the ride of its answer; ``again`` says how to repeat it safely."""
+    try:
+        answer = call()
+    except NoAnswerError as error:
+        raise OperatorError(f"{error}. {again}") from error
+    if answer.status == expected:
+        return answer.content
+    problem = f"the API answered {answer.status}: {answer.content}"
+    if answer.status >= _UNKNOWN:
+        problem = f"{problem}. {again}"
+    raise OperatorError(problem)

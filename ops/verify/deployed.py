@@ -1,0 +1,289 @@
+"""Checks of what is deployed."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from ops.text import counted
+from ops.verify import CannotTellError, Deployment, FailedError, SkippedError
+from ops.verify.drift import UNPROVEN, Drift, drift_of
+from ops.verify.policies import lets_in
+from ops.verify.registry import ON_AWS, check
+
+_COMPLETE: Final = frozenset({"CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE"})
+_EXPIRING: Final = frozenset({"IdempotencyTable", "OutboxTable"})
+"""Tables whose items expire."""
+
+
+@check(
+    "The stack and its nested stacks are complete; in stage prod, deleting the stack is protected"
+)
+def _stacks(it: Deployment) -> str:
+    names = _all_stacks(it)
+    for name in names:
+        (found,) = it.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
+        if found["StackStatus"] not in _COMPLETE:
+            it.wrong.append(f"{found['StackName']} is {found['StackStatus']}")
+    protected = (it.stack.describe() or {}).get("EnableTerminationProtection")
+    if it.stage == "prod" and not protected:
+        it.wrong.append(
+            "nothing protects the stack: enable its termination protection (docs/on-an-account.md)"
+        )
+    return counted(len(names), "stack")
+
+
+def _all_stacks(it: Deployment) -> list[str]:
+    """Return the stack's name and the ARNs of its nested stacks."""
+    return [it.stack.name, *it.stack.named("AWS::CloudFormation::Stack").values()]
+
+
+@check("Nobody has changed the stack or its nested stacks by hand: there is no drift", Stage=ON_AWS)
+def _drift(it: Deployment) -> str:
+    names = _all_stacks(it)
+    known: list[str] = []
+    for name in names:
+        try:
+            drifts = drift_of(it, name)
+        except CannotTellError as error:
+            it.untold.append(str(error))
+            continue
+        for each in drifts:
+            _judge(it, each, known)
+    return ", ".join([f"{counted(len(names), 'stack')} in sync", *known])
+
+
+def _judge(it: Deployment, drift: Drift, known: list[str]) -> None:
+    """Sort a drift: known as false, unproven for its type, or wrong."""
+    if drift.source:
+        known.append(f"{drift} (known as false: {drift.source})")
+    elif drift.type in UNPROVEN and not drift.deleted:
+        it.untold.append(f"{drift}: compare the values in the stack's drift results")
+    else:
+        it.wrong.append(f"drifted: {drift}")
+
+
+@check("Functions are active, on the processor that was asked for, with the reserved concurrency")
+def _functions(it: Deployment) -> str:
+    client = it.client("lambda")
+    wanted = int(it.parameters["ReservedConcurrency"])
+    for logical, name in it.functions.items():
+        found = client.get_function_configuration(FunctionName=name)
+        if not _is_active(found):
+            why = found.get("LastUpdateStatusReason", "not updated")
+            it.wrong.append(f"{logical} is {found.get('State')}, {why}")
+        if found["Architectures"] != [it.parameters["Architecture"]]:
+            it.wrong.append(f"{logical} runs on {found['Architectures']}")
+        concurrency = client.get_function_concurrency(FunctionName=name)
+        reserved = concurrency.get("ReservedConcurrentExecutions", 0)
+        if reserved != wanted:
+            it.wrong.append(f"{logical} has {reserved} reserved invocations, not {wanted}")
+    return counted(len(it.functions), "function")
+
+
+def _is_active(function: Mapping[str, Any]) -> bool:
+    """Return whether a function runs its last version."""
+    if function.get("State", "Active") != "Active":
+        return False
+    return bool(function.get("LastUpdateStatus", "Successful") == "Successful")
+
+
+@check(
+    "Rules deliver: each is enabled, and its target has retries and a dead-letter queue that lets "
+    "it in"
+)
+def _rules(it: Deployment) -> str:
+    events = it.client("events")
+    bus = it.stack.outputs["CarRideBusName"]
+    rules = it.stack.named("AWS::Events::Rule")
+    for logical, name in rules.items():
+        rule = events.describe_rule(Name=name, EventBusName=bus)
+        if rule["State"] != _wanted_state(it, logical):
+            it.wrong.append(f"{logical} is {rule['State']}")
+        targets = events.list_targets_by_rule(Rule=name, EventBusName=bus)["Targets"]
+        for target in targets:
+            it.wrong += _faults_of_target(it, logical, rule["Arn"], target)
+    return counted(len(rules), "rule")
+
+
+def _wanted_state(it: Deployment, rule: str) -> str:
+    if rule == "PaymentRule":
+        return it.stack.outputs["PaymentRuleState"]
+    return "ENABLED"
+
+
+def _faults_of_target(
+    it: Deployment, rule: str, rule_arn: str, target: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what keeps a rule from delivering to a target. Log groups need nothing."""
+    arn = target["Arn"]
+    if ":logs:" in arn:
+        return
+    queue = target.get("DeadLetterConfig", {}).get("Arn")
+    if queue is None or "RetryPolicy" not in target:
+        yield f"{rule} has no dead-letter queue or no retries"
+    elif not lets_in(it, queue, rule_arn):
+        name = queue.rpartition(":")[2]
+        yield f"{rule} may not send to {name}: its policy does not name the rule"
+    if ":lambda:" in arn and not lets_in(it, arn, rule_arn):
+        yield f"{rule} may not invoke {arn.rpartition(':')[2]}"
+
+
+@check("The pipe runs, and the queue's mapping is enabled")
+def _movers(it: Deployment) -> str:
+    pipes = it.client("pipes")
+    functions = it.client("lambda")
+    states = {}
+    for logical, name in it.stack.named("AWS::Pipes::Pipe").items():
+        states[logical] = pipes.describe_pipe(Name=name)["CurrentState"]
+    for logical, uuid in it.stack.named("AWS::Lambda::EventSourceMapping").items():
+        states[logical] = functions.get_event_source_mapping(UUID=uuid)["State"]
+    for logical, state in states.items():
+        if state not in {"RUNNING", "Enabled"}:
+            it.wrong.append(f"{logical} is {state}")
+    return ", ".join(states)
+
+
+@check("The schedule runs the reconciler", Stage=ON_AWS, Role=("standalone", "primary"))
+def _schedule(it: Deployment) -> str:
+    (name,) = it.stack.named("AWS::Scheduler::Schedule").values()
+    if it.client("scheduler").get_schedule(Name=name)["State"] != "ENABLED":
+        raise FailedError("the schedule is not enabled")
+    group = it.stack.outputs["ReconcilerLogGroupName"]
+    since = datetime.now(UTC) - timedelta(minutes=15)
+    newest = partial(
+        it.client("logs").filter_log_events,
+        logGroupName=group,
+        startTime=int(since.timestamp() * 1000),
+        limit=1,
+    )
+    it.until(f"{group} has no line of the last 15 minutes", lambda: newest()["events"])
+    return "it ran in the last 15 minutes"
+
+
+@check(
+    "Tables keep what was promised: expiry of records, point-in-time recovery, protection in stage "
+    "prod"
+)
+def _tables(it: Deployment) -> str:
+    for logical, table in it.tables.items():
+        if it.stage == "prod" and not table.get("DeletionProtectionEnabled"):
+            it.wrong.append(f"{logical} is not protected from deletion")
+        if it.stage != "local":  # the engine keeps neither expiry nor backups
+            it.wrong += _broken_promises(it, logical, table["TableName"])
+    return counted(len(it.tables), "table")
+
+
+def _broken_promises(it: Deployment, logical: str, name: str) -> Iterator[str]:
+    """Yield which of expiry and backups a table lacks."""
+    client = it.client("dynamodb")
+    expiry = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
+    if logical in _EXPIRING and expiry["TimeToLiveStatus"] not in {"ENABLED", "ENABLING"}:
+        yield f"{logical} never deletes expired items"
+    backups = client.describe_continuous_backups(TableName=name)["ContinuousBackupsDescription"]
+    if backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] != "ENABLED":
+        yield f"{logical} has no point-in-time recovery"
+
+
+@check("Provisioned tables and their indexes scale", TableBilling=("provisioned",))
+def _scaling(it: Deployment) -> str:
+    scaling = it.client("application-autoscaling").get_paginator("describe_scalable_targets")
+    mine = set[str]()
+    for page in scaling.paginate(ServiceNamespace="dynamodb"):
+        for target in page["ScalableTargets"]:
+            if it.stack.name in target["ResourceId"]:
+                mine.add(target["ResourceId"])
+    for table in it.tables.values():
+        name = table["TableName"]
+        if f"table/{name}" not in mine:
+            it.wrong.append(f"{name} does not scale")
+    return counted(len(mine), "target")
+
+
+@check("The key of KmsKeyArn encrypts the tables")
+def _key(it: Deployment) -> str:
+    key = it.parameters["KmsKeyArn"]
+    if not key:
+        raise SkippedError("KmsKeyArn is not set")
+    for logical, table in it.tables.items():
+        if table.get("SSEDescription", {}).get("KMSMasterKeyArn") != key:
+            it.wrong.append(f"{logical} is not encrypted with it")
+    return counted(len(it.tables), "table")
+
+
+@check("A gradual deployment publishes versions behind the alias live")
+def _aliases(it: Deployment) -> str:
+    if it.parameters["DeploymentStrategy"] == "AllAtOnce":
+        raise SkippedError("DeploymentStrategy is AllAtOnce")
+    client = it.client("lambda")
+    versions = []
+    for name in it.functions.values():
+        alias = client.get_alias(FunctionName=name, Name="live")
+        versions.append(f"{name} {alias['FunctionVersion']}")
+    return ", ".join(versions)
+
+
+@check("The archive is enabled, and its days of retention are those that you expect")
+def _archive(it: Deployment) -> str:
+    name = it.stack.outputs["CarRideArchiveArn"].rpartition("/")[2]
+    archive = it.client("events").describe_archive(ArchiveName=name)
+    state = archive["State"]
+    if state not in {"ENABLED", "CREATING", "UPDATING"}:
+        reason = archive.get("StateReason", "EventBridge gives no reason")
+        it.wrong.append(f"the archive is {state}: {reason}")
+    return f"{archive['RetentionDays']} days"
+
+
+@check(
+    "The endpoint is active, and the health check of the primary is good",
+    GlobalEndpoint=("present",),
+)
+def _endpoint(it: Deployment) -> str:
+    state = it.client("events").describe_endpoint(Name=it.stack.name)["State"]
+    if state != "ACTIVE":
+        raise FailedError(f"the endpoint is {state}")
+    health_check = it.stack.outputs["CarRideHealthCheckId"]
+    answer = it.client("route53").get_health_check_status(HealthCheckId=health_check)
+    for observation in answer["HealthCheckObservations"]:
+        status = observation["StatusReport"]["Status"]
+        if not status.startswith("Success"):
+            it.wrong.append(f"the health check says {status}")
+    return "active"
+
+
+@check("Every table of the primary has a replica in the other region", Role=("primary",))
+def _replicas(it: Deployment) -> str:
+    peer = it.parameters["PeerRegion"]
+    for logical, table in it.tables.items():
+        states = {
+            replica["RegionName"]: replica.get("ReplicaStatus")
+            for replica in table.get("Replicas", ())
+        }
+        if states.get(peer) != "ACTIVE":
+            it.wrong.append(f"{logical} has no active replica in {peer}")
+    return counted(len(it.tables), "table")
+
+
+@check("No alarm is on, and the dashboard is there if it was asked for", Stage=ON_AWS)
+def _alarms(it: Deployment) -> str:
+    client = it.client("cloudwatch")
+    prefix = f"{it.stack.name}-"
+    pages = client.get_paginator("describe_alarms").paginate(
+        AlarmNamePrefix=prefix, AlarmTypes=["MetricAlarm", "CompositeAlarm"]
+    )
+    alarms = []
+    for page in pages:
+        alarms += [*page["MetricAlarms"], *page["CompositeAlarms"]]
+    for alarm in alarms:
+        if alarm["StateValue"] == "ALARM":
+            it.wrong.append(f"{alarm['AlarmName']} is on")
+    dashboards = client.list_dashboards(DashboardNamePrefix=prefix)["DashboardEntries"]
+    if _declares_dashboard(it) and not dashboards:
+        it.wrong.append(f"there is no dashboard {prefix}…")
+    return f"{counted(len(alarms), 'alarm')}, {counted(len(dashboards), 'dashboard')}"
+
+
+def _declares_dashboard(it: Deployment) -> bool:
+    """Return whether the stack or one of its nested stacks made a dashboard."""
+    stacks = map(it.stack.nested, _all_stacks(it))
+    return any(stack.named("AWS::CloudWatch::Dashboard") for stack in stacks)

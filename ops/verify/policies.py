@@ -1,0 +1,44 @@
+"""The resource policies of queues and functions, as far as checks read them."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ops.verify import Deployment
+
+
+def lets_in(it: Deployment, target: str, source: str) -> bool:
+    """Return whether the policy of a queue or a function names the ARN of a source."""
+    allowing = (each for each in statements(it, target) if each["Effect"] == "Allow")
+    return any(source in _sources(statement) for statement in allowing)
+
+
+def _sources(statement: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the values of a statement's conditions."""
+    for condition in statement.get("Condition", {}).values():
+        for values in condition.values():
+            if isinstance(values, list):
+                yield from values
+            else:
+                yield values
+
+
+def statements(it: Deployment, arn: str) -> list[dict[str, Any]]:
+    """Return the statements of the policy of a queue or a function."""
+    policy = _policy_of_queue(it, arn) if ":sqs:" in arn else _policy_of_function(it, arn)
+    return list(json.loads(policy)["Statement"]) if policy else []
+
+
+def _policy_of_queue(it: Deployment, arn: str) -> str:
+    sqs = it.client("sqs")
+    url = sqs.get_queue_url(QueueName=arn.rpartition(":")[2])["QueueUrl"]
+    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["Policy"])
+    return str(found.get("Attributes", {}).get("Policy", ""))
+
+
+def _policy_of_function(it: Deployment, arn: str) -> str:
+    functions = it.client("lambda")
+    try:
+        return str(functions.get_policy(FunctionName=arn)["Policy"])
+    except functions.exceptions.ResourceNotFoundException:
+        return ""
