@@ -290,7 +290,7 @@ def _read(
     dead = [
         DeadLettered(each.queue, each.reason, each.consumer, None, each.fact) for each in letters
     ]
-    since, published = reading.kept_since(stack, at), [each for each, _ in seen]
+    since, published = reading.kept_since(stack), [each for each, _ in seen]
     found = Evidence(
         consumers, published, deliveries, dead, rides, outbox, bookings, at=at, since=since
     )

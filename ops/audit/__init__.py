@@ -11,7 +11,6 @@ from ops.audit.reading import DEFAULT_GRACE, READING, gateway_payments, regional
 from ops.audit.regions import as_one_stack
 from ops.audit.saga import Saga, saga_of
 from ops.stack import StackRef
-from ops.text import counted
 
 __all__ = [
     "CONSUMERS",
@@ -33,7 +32,7 @@ class Report(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The exit status of a command: 0 balanced, 1 something is wrong, 3 the evidence is incomplete."""
+        """The exit status of a command: 0 balanced, 1 something is wrong, 3 cannot tell."""
         if self.ledger.wrong or not self.saga.sound:
             return 1
         return 3 if self.ledger.blind else 0
@@ -41,9 +40,10 @@ class Report(NamedTuple):
     @property
     def verdict(self) -> str:
         """The result in one line."""
-        rides = {"broken": len(self.saga.problems), "overdue": len(self.saga.overdue)}
-        wrong = [f"{counted(count, 'ride')} {what}" for what, count in rides.items() if count]
-        return "; ".join(wrong if self.ledger.balanced and wrong else [self.ledger.verdict, *wrong])
+        parts = [self.ledger.verdict, *self.saga.wrong]
+        if self.ledger.balanced and not self.saga.sound:
+            parts = self.saga.wrong
+        return "; ".join(parts)
 
     def to_json(self) -> dict[str, object]:
         """Return the ledger as JSON-ready values, with the saga under a key of its own."""

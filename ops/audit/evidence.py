@@ -4,7 +4,7 @@ A ``fact`` is an idempotency id, the same for every copy of an event; None if th
 contract. An ``event_id`` is EventBridge's id, and ``order_id`` the ride's.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -79,6 +79,12 @@ class Published(NamedTuple):
     """The region that ingested it."""
     adopted: bool = False
     """Whether its producer gave it an id: then a ride, type and version may have several facts."""
+    fingerprint: str | None = None
+    """Of its payload, as consumers compute it."""
+    price: int | None = None
+    """The price of the ride that it states, in cents."""
+    amount: int | None = None
+    """What it says was reserved, captured or returned, in cents."""
 
 
 class Delivered(NamedTuple):
@@ -116,6 +122,7 @@ class Effect(NamedTuple):
     fact: str
     named: Named | None = None
     time: datetime = ALWAYS
+    """When it was committed, by the consumer's clock. The event's own time is its producer's word."""
     emitted: tuple[str, ...] = ()
     """Types of the events that were emitted in the same transaction, about the same version of the
     ride."""
@@ -134,6 +141,8 @@ class RideItem(NamedTuple):
     """The car, or the amount in cents."""
     open_since: datetime | None = None
     """Since when the ride needs something; None if it needs nothing."""
+    raise_refused: bool = False
+    """Whether the gateway refused to reserve more, so that less than the price was captured."""
 
     @property
     def facts(self) -> frozenset[str]:
@@ -151,11 +160,12 @@ class BookedRide(NamedTuple):
 
 
 class GatewayPayment(NamedTuple):
-    """A payment in the gateway's ledger, in cents, and how often its money was taken, and returned or released."""
+    """A payment in the gateway's ledger: how often its money was taken, and returned or released."""
 
     order_id: str
     status: str
     amount: int
+    """In cents."""
     captures: int
     refunds: int
 
@@ -173,6 +183,12 @@ class Evidence(NamedTuple):
     bookings: Sequence[BookedRide] = ()
     cars: Mapping[str, str | None] = {}
     """The ride of each car, by the car's id."""
+    unlisted_cars: Collection[str] = ()
+    """Free cars that are not in the index of free cars: dispatch never finds them."""
+    fingerprints: Mapping[str, str] = {}
+    """Of the payloads that took effect, by the keys of the records."""
+    forgotten: Collection[str] = ()
+    """The keys of records that an operator has deleted."""
     payments: Sequence[GatewayPayment] | None = None
     """None if the gateway was not asked."""
     unread: Mapping[str, int] = {}
@@ -185,7 +201,7 @@ class Evidence(NamedTuple):
     archived: int = 0
     """Events in the bus's archive, as far as EventBridge has counted them."""
     at: datetime = NEVER
-    """When the reading began."""
+    """When the reading began, by AWS's clock."""
     grace: timedelta = timedelta()
     """How old an event must be before it is judged."""
     since: datetime = ALWAYS
@@ -199,3 +215,11 @@ class Evidence(NamedTuple):
     def is_young(self, time: datetime) -> bool:
         """Return whether something of that time may still be in flight."""
         return time >= self.at - self.grace
+
+
+def grouped[K, V](pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, in their order."""
+    by_key: dict[K, list[V]] = {}
+    for key, value in pairs:
+        by_key.setdefault(key, []).append(value)
+    return by_key

@@ -13,19 +13,20 @@ be in flight.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from carride.events import idempotency_id
 from carride.facts import FACTS, RideChange
-from carride_idempotency import Policy, observation
-from ops.audit.evidence import ALWAYS, NEVER, AuditedConsumer, Evidence
-from ops.text import counted, grouped, row
+from carride_idempotency import observation
+from ops.audit.evidence import ALWAYS, AuditedConsumer, Evidence, RideItem, grouped
+from ops.audit.missing import applied_facts, missing_at
+from ops.text import counted, row
 
 _CHANGES: Final = frozenset(name for name, fact in FACTS.items() if issubclass(fact, RideChange))
 """The types of facts that make a new version of a ride."""
-_CLOCK_SKEW: Final = timedelta(seconds=Policy().clock_skew)
 _MOST_NAMES: Final = 10
+"""Of what does not add up, in the table."""
 ROWS: Final = {
     "distinct": "events to act on",
     "deliveries": "deliveries",
@@ -82,7 +83,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The counts, and which events do not add up. Counts that name no consumer are sums over all consumers."""
+    """The counts, and which events do not add up. A count without a consumer is a sum over all."""
 
     published: int
     """Events that the bus accepted, with copies and without replays."""
@@ -95,6 +96,8 @@ class Ledger:
     """Committed events that have not reached the bus, and are too young to be lost."""
     two_ids: Mapping[str, Sequence[str]]
     """Facts that were published under more than one idempotency id."""
+    two_facts: Mapping[str, Sequence[str]]
+    """Versions of rides that were published with more than one change of the ride."""
     dead_lettered: Mapping[str, Mapping[str, int]]
     """Messages by queue and reason."""
     consumers: Mapping[str, Account]
@@ -127,15 +130,23 @@ class Ledger:
     def wrong(self) -> list[str]:
         """What is certainly wrong, in words."""
         accounts = self.consumers.values()
-        early = sum(len(account.dropped_early) for account in accounts)
+        early = sum(len(account.dropped_early) for account in accounts if account.lost_events)
         unpublished = sum(len(account.effects_unpublished) for account in accounts)
-        counts = {
-            f"lost {self.lost}{f' ({early} dropped before their expiry time)' if early else ''}": self.lost,
-            f"doubled {self.doubled}": self.doubled,
-            f"{counted(unpublished, 'effect')} of events that were never published": unpublished,
-            f"{counted(len(self.two_ids), 'fact')} under two ids": len(self.two_ids),
-        }
-        return [text for text, count in counts.items() if count]
+        sentences = []
+        if self.lost:
+            note = f" ({early} dropped before their expiry time)" if early else ""
+            sentences.append(f"lost {self.lost}{note}")
+        if self.doubled:
+            sentences.append(f"doubled {self.doubled}")
+        if unpublished:
+            sentences.append(
+                f"{counted(unpublished, 'effect')} of events that were never published"
+            )
+        if self.two_ids:
+            sentences.append(f"{counted(len(self.two_ids), 'fact')} under two ids")
+        if self.two_facts:
+            sentences.append(f"{counted(len(self.two_facts), 'version')} with two facts")
+        return sentences
 
     @property
     def waiting(self) -> int:
@@ -152,11 +163,12 @@ class Ledger:
         """The result in one line."""
         if not self.balanced:
             return "; ".join([*self.wrong, *(f"cannot tell: {reason}" for reason in self.blind)])
-        notes = {
-            f"{counted(self.in_flight, 'event')} in flight": self.in_flight,
-            f"{counted(self.waiting, 'message')} waiting for redrive": self.waiting,
-        }
-        return ", ".join(["balanced", *(note for note, count in notes.items() if count)])
+        parts = ["balanced"]
+        if self.in_flight:
+            parts.append(f"{counted(self.in_flight, 'event')} in flight")
+        if self.waiting:
+            parts.append(f"{counted(self.waiting, 'message')} waiting for redrive")
+        return ", ".join(parts)
 
     def to_json(self) -> dict[str, object]:
         """Return the ledger and its sums as JSON-ready values."""
@@ -171,69 +183,63 @@ class Ledger:
 
     def to_text(self) -> str:
         """Return the ledger as a table."""
-        first, last, judged = (self.span[name] for name in ("first", "last", "since"))
         lines = [
-            row(
-                "published events",
-                self.published,
-                note=f"logged from {first} to {last}" if first else "",
-            )
+            *self._events(),
+            "",
+            *self._accounts(),
+            "",
+            *self._queues(),
+            *(f"{route}: {state}" for route, state in self.routes.items()),
+            row("lost", self.lost),
+            row("doubled", self.doubled),
         ]
-        if self.replayed:
-            lines.append(row("replayed", self.replayed, note="events from the archive"))
-        lines.append(
-            row(
-                "distinct",
-                self.distinct,
-                note="events among them that honour the contract, without copies",
-            )
-        )
-        if judged:
-            lines.append(f"judged: events since {judged}, when the log begins")
-        lines += ["", row("", *self.consumers)]
-        for name, label in ROWS.items():
-            lines.append(
-                row(label, *(getattr(account, name) for account in self.consumers.values()))
-            )
-        lines += ["", row("waiting for redrive", self.waiting)]
-        for queue, reasons in self.dead_lettered.items():
-            lines.append(
-                row(
-                    f"  {queue}",
-                    sum(reasons.values()),
-                    note=", ".join(f"{w} {n}" for w, n in reasons.items()),
-                )
-            )
-        for queue, count in self.unread.items():
-            lines.append(
-                row(f"  {queue}", count, note="hidden by another reader, or about to be received")
-            )
-        lines += [f"{route}: {state}" for route, state in self.routes.items()]
-        lines += [row("lost", self.lost), row("doubled", self.doubled)]
         names = self.named()
-        return "\n".join(
-            lines
-            + [f"  {name}" for name in names[:_MOST_NAMES]]
-            + ["  …"] * (len(names) > _MOST_NAMES)
-        )
+        lines += [f"  {name}" for name in names[:_MOST_NAMES]]
+        if len(names) > _MOST_NAMES:
+            lines.append("  …")
+        return "\n".join(lines)
+
+    def _events(self) -> Iterator[str]:
+        """Yield the lines about published events."""
+        first, last, judged = (self.span[name] for name in ("first", "last", "since"))
+        logged = f"logged from {first} to {last}" if first else ""
+        yield row("published events", self.published, note=logged)
+        if self.replayed:
+            yield row("replayed", self.replayed, note="events from the archive")
+        kept = "events among them that honour the contract, without copies"
+        yield row("distinct", self.distinct, note=kept)
+        if judged:
+            yield f"judged: events since {judged}, when the log begins"
+
+    def _accounts(self) -> Iterator[str]:
+        """Yield the lines about what became of events, with a column for each consumer."""
+        yield row("", *self.consumers)
+        for name, label in ROWS.items():
+            yield row(label, *(getattr(account, name) for account in self.consumers.values()))
+
+    def _queues(self) -> Iterator[str]:
+        """Yield the lines about messages in queues."""
+        yield row("waiting for redrive", self.waiting)
+        for queue, reasons in self.dead_lettered.items():
+            note = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
+            yield row(f"  {queue}", sum(reasons.values()), note=note)
+        for queue, count in self.unread.items():
+            yield row(f"  {queue}", count, note="hidden by another reader, or about to be received")
 
     def named(self) -> list[str]:
         """Return everything that does not add up, by consumer."""
-        fields = {
-            "lost_events": "lost",
-            "doubled_rides": "doubled",
-            "effects_unpublished": "effect of unpublished",
-        }
-        return [
-            *(f"outbox: lost {fact}" for fact in self.unpublished),
-            *(
-                f"{consumer}: {word} {name}"
-                for consumer, account in self.consumers.items()
-                for field, word in fields.items()
-                for name in getattr(account, field)
-            ),
-            *(f"two ids: {name}" for name in self.two_ids),
+        names = [f"outbox: lost {fact}" for fact in self.unpublished]
+        for consumer, account in self.consumers.items():
+            names += [f"{consumer}: lost {fact}" for fact in account.lost_events]
+            names += [f"{consumer}: doubled {ride}" for ride in account.doubled_rides]
+            names += [
+                f"{consumer}: effect of unpublished {fact}" for fact in account.effects_unpublished
+            ]
+        names += [f"two ids: {name}" for name in self.two_ids]
+        names += [
+            f"two facts: {name}: {', '.join(types)}" for name, types in self.two_facts.items()
         ]
+        return names
 
     def _sum(self, name: str) -> int:
         return sum(getattr(account, name) for account in self.consumers.values())
@@ -243,17 +249,8 @@ def balance(evidence: Evidence) -> Ledger:
     """Compute the ledger."""
     events = evidence.published
     facts = {event.fact for event in events if event.fact is not None}
-    committed = {name: time for name, time in _committed(evidence) if time >= evidence.since}
-    missing = (
-        {}
-        if evidence.log_is_gone
-        else {name: time for name, time in committed.items() if name not in facts}
-    )
-    ids = grouped(
-        (each.named, each.fact) for each in events if each.named and each.fact and not each.adopted
-    )
-    letters = grouped(sorted((each.queue, each.reason) for each in evidence.dead_letters))
-    times = [event.time for event in events if event.time != ALWAYS]
+    unpublished = _never_published(evidence, facts)
+    young = [name for name, time in unpublished.items() if evidence.is_young(time)]
     consumers = {
         consumer.name: _account(evidence, consumer, facts) for consumer in evidence.consumers
     }
@@ -261,27 +258,28 @@ def balance(evidence: Evidence) -> Ledger:
         published=sum(not event.replayed for event in events),
         replayed=sum(event.replayed for event in events),
         distinct=len(facts),
-        unpublished=tuple(
-            sorted(name for name, time in missing.items() if not evidence.is_young(time))
-        ),
-        publishing=sum(evidence.is_young(time) for time in missing.values()),
-        two_ids={
-            "/".join(map(str, named)): sorted({*found})
-            for named, found in ids.items()
-            if len({*found}) > 1
-        },
-        dead_lettered={queue: dict(Counter(reasons)) for queue, reasons in letters.items()},
+        unpublished=tuple(sorted(unpublished.keys() - set(young))),
+        publishing=len(young),
+        two_ids=_two_ids(evidence),
+        two_facts=_two_facts(evidence),
+        dead_lettered=_reasons(evidence),
         consumers=consumers,
         unread=dict(evidence.unread),
         routes=dict(evidence.routes),
         blind=tuple(_blind(evidence, consumers)),
-        span={
-            "at": _text(evidence.at),
-            "since": None if evidence.since == ALWAYS else _text(evidence.since),
-            "first": _text(min(times)) if times else None,
-            "last": _text(max(times)) if times else None,
-        },
+        span=_span(evidence),
     )
+
+
+def _never_published(evidence: Evidence, facts: set[str]) -> dict[str, datetime]:
+    """Return the committed events that are not in the log, although it covers their time."""
+    if evidence.log_is_gone:
+        return {}
+    return {
+        name: time
+        for name, time in _committed(evidence)
+        if time >= evidence.since and name not in facts
+    }
 
 
 def _committed(evidence: Evidence) -> Iterator[tuple[str, datetime]]:
@@ -291,117 +289,152 @@ def _committed(evidence: Evidence) -> Iterator[tuple[str, datetime]]:
     names the events that were emitted with it, and each version of a booked ride is one event.
     """
     for item in evidence.items:
-        for effect in item.effects:
-            if effect.named is not None:
-                for fact_type in effect.emitted:
-                    yield (
-                        idempotency_id(item.order_id, fact_type, effect.named.version),
-                        effect.time,
-                    )
-    seen = {
+        yield from _emitted(item)
+    yield from _booked(evidence)
+    yield from evidence.outbox.items()
+
+
+def _emitted(item: RideItem) -> Iterator[tuple[str, datetime]]:
+    """Yield the events that were committed with the effects of an item."""
+    for effect in item.effects:
+        if effect.named is None:
+            continue
+        for fact_type in effect.emitted:
+            fact = idempotency_id(item.order_id, fact_type, effect.named.version)
+            yield fact, effect.time
+
+
+def _booked(evidence: Evidence) -> Iterator[tuple[str, datetime]]:
+    """Yield the versions of booked rides of which no event is known."""
+    published = {
         (event.named.order_id, event.named.version)
         for event in evidence.published
         if event.type in _CHANGES and event.named
     }
     for ride in evidence.bookings:
         for version in range(1, ride.version + 1):
-            possible = (idempotency_id(ride.order_id, fact_type, version) for fact_type in _CHANGES)
-            if (ride.order_id, version) not in seen and evidence.outbox.keys().isdisjoint(possible):
+            possible = {idempotency_id(ride.order_id, change, version) for change in _CHANGES}
+            is_waiting = not evidence.outbox.keys().isdisjoint(possible)
+            if (ride.order_id, version) not in published and not is_waiting:
                 yield f"{ride.order_id} version {version}", ride.booked
-    yield from evidence.outbox.items()
+
+
+def _two_ids(evidence: Evidence) -> dict[str, list[str]]:
+    """Return the ids of each fact that has several. A producer may give its own facts any ids."""
+    ids = grouped(
+        (event.named, event.fact)
+        for event in evidence.published
+        if event.named and event.fact and not event.adopted
+    )
+    return {
+        f"{named.order_id}/{named.type}/{named.version}": sorted(set(found))
+        for named, found in ids.items()
+        if len(set(found)) > 1
+    }
+
+
+def _two_facts(evidence: Evidence) -> dict[str, list[str]]:
+    """Return the changes of each version of a ride that has several.
+
+    Another producer may give every event the same version.
+    """
+    changes = grouped(
+        (f"{event.named.order_id}/{event.named.version}", event.named.type)
+        for event in evidence.published
+        if event.named and event.named.type in _CHANGES and not event.adopted
+    )
+    return {
+        version: sorted(set(types)) for version, types in changes.items() if len(set(types)) > 1
+    }
+
+
+def _reasons(evidence: Evidence) -> dict[str, dict[str, int]]:
+    """Return how many messages each dead-letter queue has, by reason."""
+    reasons = grouped(sorted((each.queue, each.reason) for each in evidence.dead_letters))
+    return {queue: dict(Counter(found)) for queue, found in reasons.items()}
+
+
+def _span(evidence: Evidence) -> dict[str, str | None]:
+    logged = [event.time for event in evidence.published if event.time != ALWAYS]
+    return {
+        "at": _text(evidence.at),
+        "since": None if evidence.since == ALWAYS else _text(evidence.since),
+        "first": _text(min(logged)) if logged else None,
+        "last": _text(max(logged)) if logged else None,
+    }
 
 
 def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> Account:
-    name = consumer.name
-    wanted = [event for event in evidence.published if consumer.takes(event.type)]
-    deliveries = [delivery for delivery in evidence.deliveries if delivery.consumer == name]
-    dead_letters = [message for message in evidence.dead_letters if message.consumer == name]
-    items = [item for item in evidence.items if item.consumer == name]
-
+    """Return what became of the events of a consumer; ``facts`` were published."""
+    wanted = {event.fact for event in evidence.published if consumer.takes(event.type)}
+    deliveries = [each for each in evidence.deliveries if each.consumer == consumer.name]
     outcomes = Counter(delivery.outcome for delivery in deliveries)
-    applied = frozenset[str]().union(*(item.facts for item in items))
-    dropped = grouped(
-        (each.fact, each.time) for each in deliveries if each.outcome == observation.EXPIRED
-    )
-    expires = grouped((event.fact, event.expires or NEVER) for event in wanted)
-    # The consumer decided by its own clock. CloudWatch's clock shows when it did.
-    early = {
-        fact
-        for fact in dropped.keys() & expires
-        if dropped[fact][0] + _CLOCK_SKEW < min(expires[fact])
-    }
-    expired = dropped.keys() - applied - early
-    dead_events = {message.event_id for message in dead_letters}
-    accounted = applied | expired | {message.fact for message in dead_letters}
-    missing = grouped(
-        (event.fact or event.event_id, event.time)
-        for event in wanted
-        if event.event_id not in dead_events and (event.fact is None or event.fact not in accounted)
-    )
-    old = sorted(
-        name_of for name_of, times in missing.items() if not all(map(evidence.is_young, times))
-    )
-    hidden = sum(
-        evidence.unread.get(f"{consumer.resources}{queue}", 0)
-        for queue in ("Queue", "RuleDlq", "Dlq")
-    )
-    undecided = old if len(old) <= hidden else []  # each message holds one event
-    # A fact that was published under two ids counts as one effect; facts of another producer have
-    # its ids.
-    adopted = {event.fact for event in evidence.published if event.adopted}
-    known = {
-        item.order_id: {
-            (each.fact not in adopted and each.named) or each.fact for each in item.effects
-        }
-        for item in items
-    }
-    surplus = {item.order_id: item.total - len(known[item.order_id]) for item in items}
+    items = [item for item in evidence.items if item.consumer == consumer.name]
+    missing = missing_at(evidence, consumer)
     return Account(
-        distinct=len({event.fact for event in wanted} - {None}),
+        distinct=len(wanted - {None}),
         deliveries=len(deliveries),
         duplicates_absorbed=outcomes[observation.DUPLICATE] + outcomes[observation.BUSY],
         retried=outcomes[observation.RETRIED],
         takeovers=outcomes[observation.TAKEOVER],
         failed=outcomes[observation.FAILED] + outcomes[observation.LOST_LEASE],
-        expired=len(expired),
-        dropped_early=tuple(sorted(map(str, early - accounted))),
+        expired=missing.expired,
+        dropped_early=missing.dropped_early,
         effects=sum(item.total for item in items),
-        in_flight=len(missing) - len(old),
-        undecided=tuple(undecided),
-        lost_events=() if undecided else tuple(old),
-        doubled_rides={order_id: extra for order_id, extra in surplus.items() if extra > 0},
-        effects_unpublished=()
-        if evidence.log_is_gone
-        else tuple(sorted(_unpublished(evidence, name, facts))),
+        in_flight=len(missing.in_flight),
+        undecided=missing.undecided,
+        lost_events=missing.lost,
+        doubled_rides=_doubled(evidence, items),
+        effects_unpublished=tuple(_unpublished(evidence, consumer.name, facts)),
     )
 
 
-def _unpublished(evidence: Evidence, consumer: str, facts: set[str]) -> Iterator[str]:
-    """Yield the events that took effect and are not in the log, although the log covers their time."""
-    times = grouped(
+def _doubled(evidence: Evidence, items: Sequence[RideItem]) -> dict[str, int]:
+    """Return how many effects of each ride are superfluous.
+
+    A fact that was published under two ids counts as one effect. Facts of another producer have its
+    ids.
+    """
+    adopted = {event.fact for event in evidence.published if event.adopted}
+    surplus = dict[str, int]()
+    for item in items:
+        distinct = {
+            effect.fact if effect.named is None or effect.fact in adopted else effect.named
+            for effect in item.effects
+        }
+        if item.total > len(distinct):
+            surplus[item.order_id] = item.total - len(distinct)
+    return surplus
+
+
+def _unpublished(evidence: Evidence, consumer: str, facts: set[str]) -> list[str]:
+    """Return the events that took effect and are not in the log, although it covers their time."""
+    if evidence.log_is_gone:
+        return []
+    committed = grouped(
         (effect.fact, effect.time) for item in evidence.items for effect in item.effects
     )
-    applied = {fact for item in evidence.items if item.consumer == consumer for fact in item.facts}
-    oldest = {fact: min(times[fact]) for fact in applied - facts}
-    return (
-        fact
-        for fact, time in oldest.items()
-        if evidence.since <= time and not evidence.is_young(time)
-    )
+    unknown = []
+    for fact in applied_facts(evidence, consumer) - facts:
+        first = min(committed[fact])
+        if first >= evidence.since and not evidence.is_young(first):
+            unknown.append(fact)
+    return sorted(unknown)
 
 
 def _blind(evidence: Evidence, consumers: Mapping[str, Account]) -> Iterator[str]:
     """Yield the reasons why the evidence does not show whether something is lost."""
     yield from evidence.broken_routes
     if evidence.log_is_gone:
-        effects = sum(account.effects for account in consumers.values())
+        effects = counted(sum(account.effects for account in consumers.values()), "effect")
+        archived = counted(evidence.archived, "event")
         yield (
-            f"the log of events holds nothing, though consumers have {counted(effects, 'effect')} and the archive "
-            f"holds {counted(evidence.archived, 'event')}"
+            f"the log of events holds nothing, though consumers have {effects} and the archive "
+            f"holds {archived}"
         )
+    hidden = ", ".join(f"{count} in {queue}" for queue, count in evidence.unread.items())
     for name, account in consumers.items():
         if account.undecided:
-            hidden = ", ".join(f"{count} in {queue}" for queue, count in evidence.unread.items())
             events = counted(len(account.undecided), "event")
             yield f"{events} of {name} may be among messages that could not be read: {hidden}"
 

@@ -4,6 +4,7 @@ import binascii
 import re
 import zlib
 from collections.abc import Generator, Mapping
+from itertools import batched
 from typing import TYPE_CHECKING, Any, Final
 
 from carride.events import MOST_LEVELS, ContractError, parse_event, read_json
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs.type_defs import MessageTypeDef
 
 UNREADABLE: Final = "UNREADABLE"
-"""The reason of a dead letter that is no JSON object."""
+"""The reason of a dead letter that is not a JSON object."""
 
 HIDDEN_SECONDS: Final = 120
 """How long messages stay hidden while a queue is read. It is doubled if reading takes longer."""
@@ -32,11 +33,17 @@ _event_id: Final = re.compile(
 
 
 def waiting(sqs: "SQSClient", url: str, *, taken: bool = True, visible: bool = False) -> int:
-    """Return how many messages of a queue other readers have taken, and how many are visible or delayed."""
-    names = (("NotVisible",) if taken else ()) + (("", "Delayed") if visible else ())
-    asked: Any = [f"ApproximateNumberOfMessages{name}" for name in names]
-    attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=asked)["Attributes"]
-    return sum(map(int, attributes.values()))
+    """Return how many messages of a queue other readers have ``taken``, are ``visible``, or both.
+
+    Delayed messages count as visible.
+    """
+    asked: list[Any] = []
+    if taken:
+        asked.append("ApproximateNumberOfMessagesNotVisible")
+    if visible:
+        asked += ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesDelayed"]
+    answer = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=asked)
+    return sum(int(count) for count in answer["Attributes"].values())
 
 
 def peek(sqs: "SQSClient", url: str, hidden_s: int = HIDDEN_SECONDS) -> Generator["MessageTypeDef"]:
@@ -49,18 +56,19 @@ def peek(sqs: "SQSClient", url: str, hidden_s: int = HIDDEN_SECONDS) -> Generato
     receipts: dict[str, str] = {}
     shown_again = 0
     try:
-        # The count is approximate, so read until a read returns nothing. While more messages are
-        # expected, use long polls, which ask every server that holds a part of the queue.
-        while shown_again <= 2 * len(receipts) and (
-            messages := sqs.receive_message(
+        while shown_again <= 2 * len(receipts):
+            messages = sqs.receive_message(
                 QueueUrl=url,
                 MaxNumberOfMessages=_MANY,
                 VisibilityTimeout=hidden_s,
+                # The count is approximate, so read until a read returns nothing. While more are
+                # expected, use long polls: they ask every server that holds a part of the queue.
                 WaitTimeSeconds=1 if len(receipts) < expected else 0,
                 MessageAttributeNames=["All"],
                 AttributeNames=["SentTimestamp"],
             ).get("Messages", [])
-        ):
+            if not messages:
+                break
             new = [message for message in messages if message["MessageId"] not in receipts]
             shown_again = 0 if new else shown_again + len(messages)
             if len(new) < len(messages):
@@ -68,61 +76,68 @@ def peek(sqs: "SQSClient", url: str, hidden_s: int = HIDDEN_SECONDS) -> Generato
             receipts |= {message["MessageId"]: message["ReceiptHandle"] for message in messages}
             yield from new
     finally:
-        handles = list(receipts.values())
-        for first in range(0, len(handles), _MANY):
-            sqs.change_message_visibility_batch(
-                QueueUrl=url,
-                Entries=[
-                    {"Id": str(index), "ReceiptHandle": handle, "VisibilityTimeout": 0}
-                    for index, handle in enumerate(handles[first : first + _MANY])
-                ],
-            )
+        _show(sqs, url, list(receipts.values()))
+
+
+def _show(sqs: "SQSClient", url: str, receipts: list[str]) -> None:
+    """Make received messages visible again."""
+    for some in batched(receipts, _MANY, strict=False):
+        entries: list[Any] = [
+            {"Id": str(number), "ReceiptHandle": receipt, "VisibilityTimeout": 0}
+            for number, receipt in enumerate(some)
+        ]
+        sqs.change_message_visibility_batch(QueueUrl=url, Entries=entries)
 
 
 def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> DeadLettered:
-    """Return a dead letter as evidence, whoever sent it: its queue's logical id, and the consumer if any."""
+    """Return a dead letter as evidence, whoever sent it.
+
+    ``queue`` is the queue's logical id, ``consumer`` the one that did not process the event, if any.
+    """
     reason, event = opened(message)
-    event_id = event.get("id") if isinstance(event, Mapping) else id_in(message["Body"])
-    return DeadLettered(
-        queue, reason, consumer, event_id if isinstance(event_id, str) else None, fact_of(event)
-    )
+    event_id = id_in(message["Body"])
+    if isinstance(event, Mapping):
+        event_id = event["id"] if isinstance(event.get("id"), str) else None
+    return DeadLettered(queue, reason, consumer, event_id, fact_of(event))
 
 
 def opened(message: "MessageTypeDef") -> tuple[str, Any]:
     """Return the reason of a dead letter and its event, None if that is missing or unreadable."""
+    reason, sent = _as_sent(message)
+    return reason, _unwrapped(sent)
+
+
+def _as_sent(message: "MessageTypeDef") -> tuple[str, Any]:
+    """Return the reason of a dead letter and what its sender received, by the sender's form."""
     body = json_object(message["Body"])
-    event: Any
-    if body is None:
-        return UNREADABLE, None
     match body:
-        case {
-            "reason": str(reason),
-            "consumer": str(),
-            "event": event,
-        }:  # sent by the consumer itself
-            event = event if event is not None else json_object(_unpacked(body.get("eventGzip")))
-        case {
-            "requestContext": {"condition": str(reason)},
-            "requestPayload": event,
-        }:  # sent by Lambda
-            pass
-        case {
-            "context": {"condition": str(reason)}
-        }:  # sent by a pipe, which names the record and omits it
-            event = None
-        case _:  # sent by EventBridge, or by the publisher in the same form; or moved here by SQS, unchanged
-            code = message.get("MessageAttributes", {}).get("ERROR_CODE")
-            reason, event = (
-                "ReceivesExhausted" if code is None else code.get("StringValue", UNREADABLE),
-                body,
-            )
-    match event:
+        case None:
+            return UNREADABLE, None
+        case {"reason": str(reason), "consumer": str(), "event": None}:  # compressed by a consumer
+            return reason, json_object(_unpacked(body.get("eventGzip")))
+        case {"reason": str(reason), "consumer": str(), "event": event}:
+            return reason, event
+        case {"requestContext": {"condition": str(reason)}, "requestPayload": event}:  # by Lambda
+            return reason, event
+        case {"context": {"condition": str(reason)}}:  # by a pipe: it names the record and omits it
+            return reason, None
+    # Sent by EventBridge, or by the publisher in the same form; or moved here by SQS, unchanged.
+    code = message.get("MessageAttributes", {}).get("ERROR_CODE")
+    if code is None:
+        return "ReceivesExhausted", body
+    return code.get("StringValue", UNREADABLE), body
+
+
+def _unwrapped(sent: Any) -> Any:
+    """Return the event in what a consumer or a target received."""
+    match sent:
         case {"messageId": _, "body": str(text)}:  # a record of a batch
-            event = json_object(text)
+            return json_object(text)
         case {"detailGzip": packed}:  # the publisher's, compressed
             detail = _unpacked(packed)
-            event = {**event, "detail": json_object(detail) or detail}
-    return reason, event
+            return {**sent, "detail": json_object(detail) or detail}
+        case _:
+            return sent
 
 
 def fact_of(event: Any) -> str | None:
@@ -144,8 +159,8 @@ def json_object(content: str | None) -> Any:
 
 def id_in(text: str) -> str | None:
     """Return EventBridge's id of an event in unreadable text, or None."""
-    found = _event_id(text)
-    return found and found[1]
+    match = _event_id(text)
+    return None if match is None else match[1]
 
 
 def _unpacked(packed: object) -> str | None:

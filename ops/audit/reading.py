@@ -8,25 +8,42 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import partial
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
+from assignment_table import free
+from assignments import parked
 from carride import telemetry
-from carride.events import DETAIL_TYPE, SOURCES, ContractError, idempotency_id, parse_event
+from carride.events import (
+    DETAIL_TYPE,
+    SOURCES,
+    ContractError,
+    RideEvent,
+    idempotency_id,
+    parse_event,
+)
 from carride.facts import ALIASES
 from carride.history import EVENT_PREFIX, merged
 from carride_idempotency import marshalling, observation
+from carride_idempotency.fingerprint import fingerprint
+from carride_idempotency.record import COMPLETED
 from ops import tables
 from ops.audit import evidence
 from ops.audit.evidence import (
     ALWAYS,
     CONSUMERS,
     AuditedConsumer,
+    BookedRide,
+    DeadLettered,
     Delivered,
+    Effect,
     Evidence,
     GatewayPayment,
+    Named,
     Published,
+    RideItem,
 )
 from ops.audit.queues import dead_letter, id_in, json_object, opened, peek, waiting
 from ops.stack import StackRef
@@ -39,6 +56,15 @@ _DETAILS: Final = {evidence.DISPATCH: "carID", evidence.PAYMENT: "amount"}
 """The attribute of an item that says more than its state, by consumer."""
 _DELIVERY_LINES: Final = f'{{ $.message = "{telemetry.DELIVERY}" }}'
 _ENABLED: Final = "ENABLED"
+_AUDITED_RULES: Final = {
+    "CarRideLogRule": "events are not logged",
+    "PartnersRule": "partners get nothing",
+}
+"""The rules whose deliveries the audit cannot count, and what their failure means."""
+_CLOCKS_AGREE: Final = timedelta(seconds=5)
+"""How far the clocks of AWS and of this machine may be apart, with the time of an answer."""
+FORGOTTEN: Final = "forgotten#"
+"""The prefix of the keys of items that mark records which an operator has deleted."""
 _LATEST: Final = timedelta(minutes=2)
 """How long a line takes to appear in its log group, at most."""
 READING: Final = Lock()
@@ -50,60 +76,168 @@ def regional_evidence(
     stack: StackRef, grace: timedelta, payments: Sequence[GatewayPayment] | None
 ) -> Evidence:
     """Read all evidence of a stack in one region, as `collect_evidence` says. Hold `READING`."""
-    at = datetime.now(UTC)
-    dynamodb, sqs, outputs = stack.client("dynamodb"), stack.client("sqs"), stack.outputs
+    at, since = _log_times(stack)
     consumers = enabled(stack)
-    queues: dict[str, str | None] = dict.fromkeys(
-        queue for queue in evidence.OTHER_DLQS if f"{queue}Url" in outputs
-    )
-    for each in consumers:
-        queues |= dict.fromkeys((f"{each.resources}RuleDlq", f"{each.resources}Dlq"), each.name)
     # Read effects before their causes, so that the cause of each effect is found. Read the tables
     # before the queues, because an event moves from its consumer to a dead-letter queue.
-    items = [
-        item for each in consumers if each.table is not None for item in ride_items(stack, each)
-    ]
+    records = _records(stack)
+    items = [item for each in consumers for item in ride_items(stack, each, records)]
     logs = {each.name: list(deliveries(stack, each)) for each in consumers}
-    items += [
-        item
-        for each in consumers
-        if each.table is None
-        for item in logged_items(each.name, logs[each.name])
-    ]
-    bookings = [booked_ride(item) for item in scan(dynamodb, outputs["BookingTableName"])]
-    cars = rides_of_cars(dynamodb, outputs["CarTableName"])
-    committed = outbox_times(dynamodb, outputs["OutboxTableName"])
-    unread = {queue: waiting(sqs, outputs[f"{queue}Url"]) for queue in queues}
-    for name in [
-        f"{each.resources}Queue" for each in consumers if f"{each.resources}QueueUrl" in outputs
-    ]:
-        unread[name] = waiting(sqs, outputs[f"{name}Url"], visible=True)
-    messages = [
-        (queue, message) for queue in queues for message in peek(sqs, outputs[f"{queue}Url"])
-    ]
+    for each in consumers:
+        if each.table is None:
+            items += logged_items(each.name, logs[each.name])
+    tables_read = _tables(stack)
+    queues = _queues(stack, consumers)
     logged = list(published(stack))
     known = {event.event_id for event in logged}
-    unlogged = [_unlogged(message) for queue, message in messages if queue == evidence.LOG_RULE_DLQ]
-    routes, broken, archived = _routes(stack)
+    unlogged = [event for event in queues.unlogged if event.event_id not in known]
+    routes = _routes(stack)
     return Evidence(
         consumers=consumers,
-        published=logged
-        + [event for event in unlogged if event is not None and event.event_id not in known],
-        deliveries=[delivery for logged_by in logs.values() for delivery in logged_by],
-        dead_letters=[dead_letter(queue, queues[queue], message) for queue, message in messages],
+        published=logged + unlogged,
+        deliveries=[delivery for found in logs.values() for delivery in found],
+        dead_letters=queues.dead_letters,
         items=items,
-        outbox=committed,
-        bookings=bookings,
-        cars=cars,
+        outbox=tables_read.outbox,
+        bookings=tables_read.bookings,
+        cars=tables_read.cars,
+        unlisted_cars=tables_read.unlisted_cars,
+        fingerprints=records.fingerprints,
+        forgotten=records.forgotten,
         payments=payments,
-        unread={queue: count for queue, count in unread.items() if count},
-        routes=routes,
-        broken_routes=broken,
-        archived=archived,
+        unread=queues.unread,
+        routes=routes.states,
+        broken_routes=routes.broken,
+        archived=routes.archived,
         at=at,
         grace=grace,
-        since=kept_since(stack, at),
+        since=since,
     )
+
+
+class _Tables(NamedTuple):
+    """What tables without records or effects hold."""
+
+    bookings: list[BookedRide]
+    cars: dict[str, str | None]
+    unlisted_cars: list[str]
+    outbox: dict[str, datetime]
+
+
+def _tables(stack: StackRef) -> _Tables:
+    dynamodb, outputs = stack.client("dynamodb"), stack.outputs
+    cars = list(scan(dynamodb, outputs["CarTableName"]))
+    return _Tables(
+        bookings=[booked_ride(item) for item in scan(dynamodb, outputs["BookingTableName"])],
+        cars=rides_of_cars(cars),
+        unlisted_cars=[row["carID"] for row in cars if is_unlisted(row)],
+        outbox=outbox_times(dynamodb, outputs["OutboxTableName"]),
+    )
+
+
+class _Queues(NamedTuple):
+    """What the queues hold."""
+
+    dead_letters: list[DeadLettered]
+    unlogged: list[Published]
+    """Events that the bus accepted and could not log."""
+    unread: dict[str, int]
+    """Messages that could not be read, by queue."""
+
+
+def _queues(stack: StackRef, consumers: Iterable[AuditedConsumer]) -> _Queues:
+    sqs = stack.client("sqs")
+    readers = _dead_letter_queues(stack, consumers)
+    urls = {queue: stack.outputs[f"{queue}Url"] for queue in readers}
+    unread = {queue: waiting(sqs, url) for queue, url in urls.items()}
+    for each in consumers:
+        url = stack.outputs.get(f"{each.resources}QueueUrl")
+        if url is not None:
+            unread[f"{each.resources}Queue"] = waiting(sqs, url, visible=True)
+    dead_letters, unlogged = list[DeadLettered](), list[Published | None]()
+    for queue, url in urls.items():
+        for message in peek(sqs, url):
+            dead_letters.append(dead_letter(queue, readers[queue], message))
+            if queue == evidence.LOG_RULE_DLQ:
+                unlogged.append(_unlogged(message))
+    return _Queues(
+        dead_letters=dead_letters,
+        unlogged=[event for event in unlogged if event is not None],
+        unread={queue: count for queue, count in unread.items() if count},
+    )
+
+
+def _dead_letter_queues(
+    stack: StackRef, consumers: Iterable[AuditedConsumer]
+) -> dict[str, str | None]:
+    """Return the stack's dead-letter queues with the consumer that did not process their events."""
+    queues: dict[str, str | None] = {}
+    for queue in evidence.OTHER_DLQS:
+        if f"{queue}Url" in stack.outputs:
+            queues[queue] = None
+    for each in consumers:
+        queues[f"{each.resources}RuleDlq"] = each.name
+        queues[f"{each.resources}Dlq"] = each.name
+    return queues
+
+
+class _Records(NamedTuple):
+    """What the table of records holds."""
+
+    timelines: list[dict[str, Any]]
+    """The items of rides that records keep, as `carride.history.merged` returns them."""
+    committed: dict[str, datetime]
+    """When the records that keep an entry were committed, by idempotency id."""
+    fingerprints: dict[str, str]
+    """Of the payloads that took effect, by key."""
+    forgotten: list[str]
+    """The keys whose records an operator has deleted."""
+
+
+def _records(stack: StackRef) -> _Records:
+    kept, found = list[dict[str, Any]](), _Records([], {}, {}, [])
+    for item in scan(stack.client("dynamodb"), stack.outputs[f"{evidence.RECORDS}Name"]):
+        key = item["idempotencyKey"]
+        if key.startswith(FORGOTTEN):
+            found.forgotten.append(key.removeprefix(FORGOTTEN))
+        if "entry" in item:
+            kept.append(item)
+            if "updatedAt" in item:
+                found.committed[key.partition("#")[2]] = _of_ms(int(item["updatedAt"]))
+        if item.get("status") == COMPLETED and "fingerprint" in item:
+            found.fingerprints[key] = item["fingerprint"]
+    found.timelines.extend(merged(kept))
+    return found
+
+
+def _log_times(stack: StackRef) -> tuple[datetime, datetime]:
+    """Return the present, and since when the log of events is complete."""
+    group = stack.outputs[f"{BUS}LogGroupName"]
+    answer = stack.client("logs").describe_log_groups(logGroupNamePrefix=group)
+    at = _present(answer)
+    for each in answer["logGroups"]:
+        if each["logGroupName"] == group and "retentionInDays" in each:
+            return at, at - timedelta(days=each["retentionInDays"])
+    return at, ALWAYS
+
+
+def _present(answer: Mapping[str, Any]) -> datetime:
+    """Return the present by AWS's clock, which an answer states in seconds.
+
+    The clock of this machine, which is finer, counts if it agrees.
+    """
+    here = datetime.now(UTC)
+    stated = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    if stated is None:
+        return here
+    there = parsedate_to_datetime(stated)
+    return here if abs(here - there) <= _CLOCKS_AGREE else there
+
+
+def kept_since(stack: StackRef) -> datetime:
+    """Return since when the log of events is complete."""
+    _, since = _log_times(stack)
+    return since
 
 
 def enabled(stack: StackRef) -> list[AuditedConsumer]:
@@ -133,25 +267,39 @@ def published_in(line: Mapping[str, Any]) -> Published | None:
 
 
 def _published(event: Any, text: str, name: str, time: datetime) -> Published | None:
-    """Return a published event, under ``name`` if it is unreadable; None if it is no ride event."""
+    """Return a published event, under ``name`` if it is unreadable; None if it is not a ride event."""
     match event:
         case {"id": str(event_id), "source": str(source), "detail-type": str(detail_type)}:
             if source not in SOURCES or detail_type != DETAIL_TYPE:
                 return None
         case _:
             return Published(id_in(text) or name, None, None, time=time)
-    region = str(event["region"]) if "region" in event else None
     found = Published(
-        event_id, type_of(event), None, time=time, replayed="replay-name" in event, region=region
+        event_id,
+        type_of(event),
+        None,
+        time=time,
+        replayed="replay-name" in event,
+        region=str(event["region"]) if "region" in event else None,
     )
     try:
         parsed = parse_event(event)
     except ContractError:
         return found
-    named = evidence.Named(parsed.subject, parsed.type, parsed.data.version)
-    adopted = parsed.idempotencyid != idempotency_id(*named)
+    return _with_contract(found, parsed)
+
+
+def _with_contract(found: Published, event: RideEvent) -> Published:
+    """Return a published event that honours the contract, with what it states."""
+    named = Named(event.subject, event.type, event.data.version)
     return found._replace(
-        fact=parsed.idempotencyid, named=named, expires=parsed.expirytime, adopted=adopted
+        fact=event.idempotencyid,
+        named=named,
+        expires=event.expirytime,
+        adopted=event.idempotencyid != idempotency_id(*named),
+        fingerprint=fingerprint(event.payload),
+        price=event.data.price,
+        amount=getattr(event.data, "amount", None),
     )
 
 
@@ -181,66 +329,96 @@ def deliveries(
 
 
 def delivered_in(line: Mapping[str, Any]) -> Delivered | None:
-    """Return the delivery in a line of a consumer's log, or None."""
+    """Return the delivery in a line of a consumer's log, or None. The logger omits what is missing."""
     match json_object(line["message"]):
         case {
             "message": telemetry.DELIVERY,
             "consumer": str(name),
             "outcome": str(outcome),
-            **entry,
+            **labels,
         }:
-            # The logger omits what is missing.
-            _, _, fact = str(entry.get("key", "")).partition("#")
-            more: Any = [
-                entry.get(label)
-                for label in ("attempt", "delivery", "reason", "type", "correlationid")
-            ]
-            return Delivered(name, outcome, fact or None, _logged_at(line), *more)
+            _, _, fact = str(labels.get("key", "")).partition("#")
+            stated = cast("Mapping[str, Any]", labels)
+            return Delivered(
+                consumer=name,
+                outcome=outcome,
+                fact=fact or None,
+                time=_logged_at(line),
+                attempt=stated.get("attempt"),
+                delivery=stated.get("delivery"),
+                reason=stated.get("reason"),
+                type=stated.get("type"),
+                ride=stated.get("correlationid"),
+            )
     return None
 
 
-def ride_items(stack: StackRef, consumer: AuditedConsumer) -> Iterator[evidence.RideItem]:
-    """Yield every ride in a consumer's table."""
-    condition = "attribute_exists(orderID)" if consumer.table == evidence.RECORDS else ""
-    items = scan(stack.client("dynamodb"), stack.outputs[f"{consumer.table}Name"], condition)
-    return (ride_item(consumer, item) for item in (merged(items) if condition else items))
+def ride_items(
+    stack: StackRef, consumer: AuditedConsumer, records: _Records | None = None
+) -> Iterator[RideItem]:
+    """Yield every ride in a consumer's table. ``records`` are what its stack's records hold, if known."""
+    if consumer.table is None:
+        return
+    if consumer.table == evidence.RECORDS:
+        found = records or _records(stack)
+        for item in found.timelines:
+            yield ride_item(consumer, item, found.committed)
+        return
+    for item in scan(stack.client("dynamodb"), stack.outputs[f"{consumer.table}Name"]):
+        yield ride_item(consumer, item)
 
 
-def ride_item(consumer: AuditedConsumer, item: Mapping[str, Any]) -> evidence.RideItem:
-    """Return an item of a consumer's table, given as Python values."""
-    return evidence.RideItem(
-        consumer.name,
-        item["orderID"],
-        tuple(
-            _effect(item["orderID"], name, entry)
-            for name, entry in item.items()
-            if name.startswith(EVENT_PREFIX)
-        ),
-        item["effects"],
-        item.get("state"),
-        item.get(_DETAILS.get(consumer.name, "")),
-        _time_or_none(item.get("openSince")),
+def ride_item(
+    consumer: AuditedConsumer,
+    item: Mapping[str, Any],
+    committed: Mapping[str, datetime] | None = None,
+) -> RideItem:
+    """Return an item of a consumer's table, given as Python values.
+
+    ``committed`` says when effects were committed, by idempotency id, if their entries do not.
+    """
+    effects = []
+    for name, entry in item.items():
+        if name.startswith(EVENT_PREFIX):
+            effect = _effect(item["orderID"], name.removeprefix(EVENT_PREFIX), entry)
+            time = (committed or {}).get(effect.fact, effect.time)
+            effects.append(effect._replace(time=time))
+    return RideItem(
+        consumer=consumer.name,
+        order_id=item["orderID"],
+        effects=tuple(effects),
+        total=item["effects"],
+        state=item.get("state"),
+        detail=item.get(_DETAILS.get(consumer.name, "")),
+        open_since=_time_or_none(item.get("openSince")),
+        raise_refused=bool(item.get("raiseRefused")),
     )
 
 
-def booked_ride(item: Mapping[str, Any]) -> evidence.BookedRide:
-    """Return an item of the API's table, given as Python values."""
-    booked, open_since = (
-        _time(item.get("bookedAt")),
-        _time_or_none(item.get("changedAt", item.get("openSince"))),
-    )
-    return evidence.BookedRide(item["orderID"], item["version"], booked, open_since)
-
-
-def _effect(order_id: str, attribute: str, entry: Mapping[str, Any]) -> evidence.Effect:
-    fact = attribute.partition("#")[2]
+def _effect(order_id: str, fact: str, entry: Mapping[str, Any]) -> Effect:
+    """Return the effect that an entry of an item remembers. An entry may lack its event."""
     if "type" not in entry:
-        return evidence.Effect(fact)
-    named = evidence.Named(order_id, entry["type"], entry["sequence"])
-    return evidence.Effect(fact, named, _time(entry.get("time")), tuple(entry.get("emitted", ())))
+        return Effect(fact)
+    return Effect(
+        fact=fact,
+        named=Named(order_id, entry["type"], entry["sequence"]),
+        time=_time(entry.get("time")),
+        emitted=tuple(entry.get("emitted", ())),
+    )
 
 
-def logged_items(consumer: str, logged: Iterable[Delivered]) -> Iterator[evidence.RideItem]:
+def booked_ride(item: Mapping[str, Any]) -> BookedRide:
+    """Return an item of the API's table, given as Python values."""
+    changed = item.get("changedAt", item.get("openSince"))
+    return BookedRide(
+        order_id=item["orderID"],
+        version=item["version"],
+        booked=_time(item.get("bookedAt")),
+        open_since=_time_or_none(changed),
+    )
+
+
+def logged_items(consumer: str, logged: Iterable[Delivered]) -> Iterator[RideItem]:
     """Yield the effects of a consumer without a table, by its log: an item for each event.
 
     A duplicate shows that the event took effect: the attempt that committed it may have died before
@@ -248,25 +426,34 @@ def logged_items(consumer: str, logged: Iterable[Delivered]) -> Iterator[evidenc
     """
     commits, times = Counter[str](), dict[str, datetime]()
     for delivery in logged:
-        if delivery.fact is not None and delivery.outcome in (
-            *observation.COMMITTED,
-            observation.DUPLICATE,
-        ):
-            commits[delivery.fact] += delivery.outcome != observation.DUPLICATE
+        is_commit = delivery.outcome in observation.COMMITTED
+        is_duplicate = delivery.outcome == observation.DUPLICATE
+        if delivery.fact is not None and (is_commit or is_duplicate):
+            commits[delivery.fact] += is_commit
             times.setdefault(delivery.fact, delivery.time)
     for fact, count in commits.items():
-        yield evidence.RideItem(
-            consumer, fact, (evidence.Effect(fact, None, times[fact]),), max(1, count)
-        )
+        effect = Effect(fact, None, times[fact])
+        yield RideItem(consumer, fact, (effect,), max(1, count))
 
 
-def rides_of_cars(dynamodb: Any, table: str) -> dict[str, str | None]:
+def rides_of_cars(rows: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
     """Return the ride of each car. If several items name one car, an item with a ride counts."""
     cars: dict[str, str | None] = {}
-    for row in scan(dynamodb, table):
+    for row in rows:
         ride = row.get("rideID")
-        cars[row["carID"]] = cars.get(row["carID"]) if ride is None else str(ride)
+        if ride is not None:
+            cars[row["carID"]] = str(ride)
+        else:
+            cars.setdefault(row["carID"], None)
     return cars
+
+
+def is_unlisted(row: Mapping[str, Any]) -> bool:
+    """Return whether an item is a free car that is not where dispatch looks for it in the index."""
+    car = parked(row)
+    if car is None or "rideID" in row:
+        return False
+    return any(row.get(name) != value for name, value in free(car).items())
 
 
 def outbox_times(dynamodb: Any, table: str) -> dict[str, datetime]:
@@ -275,64 +462,70 @@ def outbox_times(dynamodb: Any, table: str) -> dict[str, datetime]:
 
 
 def gateway_payments(ledger: str | Iterable[Mapping[str, Any]]) -> list[GatewayPayment]:
-    """Return the payments of the gateway's ledger, or of its JSON: a list, or an object with ``payments``.
+    """Return the payments of the gateway's ledger, or of its JSON: a list, or one as ``payments``.
 
     Raise a ValueError, LookupError or TypeError if it has another form.
     """
     loaded = json.loads(ledger) if isinstance(ledger, str) else ledger
+    payments = loaded["payments"] if isinstance(loaded, dict) else loaded
     return [
         GatewayPayment(
-            each["reference"],
-            each["status"],
-            each["amount"],
-            len(each["captures"]),
-            len(each["refunds"]),
+            order_id=each["reference"],
+            status=each["status"],
+            amount=each["amount"],
+            captures=len(each["captures"]),
+            refunds=len(each["refunds"]),
         )
-        for each in (loaded["payments"] if isinstance(loaded, dict) else loaded)
+        for each in payments
     ]
 
 
-def _routes(stack: StackRef) -> tuple[dict[str, str], list[str], int]:
-    """Return the state of the log's and the partners' routes, what is broken, and the number of archived events."""
-    states, broken, rules = {}, [], stack.named("AWS::Events::Rule")
-    events = stack.client("events")
-    for rule, effect in (
-        ("CarRideLogRule", "events are not logged"),
-        ("PartnersRule", "partners get nothing"),
-    ):
-        if rule not in rules:
-            broken.append(f"the stack has no {rule}: {effect}")
-            continue
-        bus = stack.outputs["CarRideBusName"]
-        state = events.describe_rule(Name=rules[rule], EventBusName=bus)["State"]
-        targets = len(events.list_targets_by_rule(Rule=rules[rule], EventBusName=bus)["Targets"])
-        states[rule] = f"{state}, {targets} targets"
-        if state != _ENABLED or not targets:
-            broken.append(f"{rule} is {state} with {targets} targets: {effect}")
-    topic = stack.client("sns").get_paginator("list_subscriptions_by_topic")
-    pages = topic.paginate(TopicArn=stack.outputs["PartnersTopicArn"])
-    subscriptions = sum(len(page.get("Subscriptions", ())) for page in pages)
-    states["partners' topic"] = (
-        f"{subscriptions} subscriptions, whose deliveries the audit cannot see"
-    )
-    archive = events.describe_archive(
-        ArchiveName=stack.outputs["CarRideArchiveArn"].rpartition("/")[2]
-    )
-    archived: int = archive.get("EventCount", 0)
-    states["CarRideArchive"] = (
-        f"{archived:,} events counted, kept for {archive.get('RetentionDays', 0)} days"
-    )
-    return states, broken, archived
+class _Routes(NamedTuple):
+    """The routes whose deliveries the audit cannot count."""
+
+    states: dict[str, str]
+    broken: list[str]
+    archived: int
+    """The number of events in the archive."""
 
 
-def kept_since(stack: StackRef, at: datetime) -> datetime:
-    """Return since when the log of events is complete."""
-    group = stack.outputs[f"{BUS}LogGroupName"]
-    groups = stack.client("logs").describe_log_groups(logGroupNamePrefix=group)["logGroups"]
-    days = next(
-        (each.get("retentionInDays") for each in groups if each["logGroupName"] == group), None
-    )
-    return ALWAYS if days is None else at - timedelta(days=days)
+def _routes(stack: StackRef) -> _Routes:
+    """Return the state of the log's and the partners' routes, and of the archive."""
+    found = _Routes({}, [], _archive(stack).get("EventCount", 0))
+    for rule, effect in _AUDITED_RULES.items():
+        _add_rule(found, stack, rule, effect)
+    subscriptions = f"{_subscriptions(stack)} subscriptions"
+    found.states["partners' topic"] = f"{subscriptions}, whose deliveries the audit cannot see"
+    days = _archive(stack).get("RetentionDays", 0)
+    found.states["CarRideArchive"] = f"{found.archived:,} events counted, kept for {days} days"
+    return found
+
+
+def _add_rule(found: _Routes, stack: StackRef, rule: str, effect: str) -> None:
+    """Add the state of a rule, and what its failure means if it delivers nothing."""
+    rules, events = stack.named("AWS::Events::Rule"), stack.client("events")
+    if rule not in rules:
+        found.broken.append(f"the stack has no {rule}: {effect}")
+        return
+    request = {"EventBusName": stack.outputs["CarRideBusName"]}
+    state = events.describe_rule(Name=rules[rule], **request)["State"]
+    targets = len(events.list_targets_by_rule(Rule=rules[rule], **request)["Targets"])
+    found.states[rule] = f"{state}, {targets} targets"
+    if state != _ENABLED or not targets:
+        found.broken.append(f"{rule} is {state} with {targets} targets: {effect}")
+
+
+def _subscriptions(stack: StackRef) -> int:
+    """Return how many subscriptions the partners' topic has."""
+    pager = stack.client("sns").get_paginator("list_subscriptions_by_topic")
+    pages = pager.paginate(TopicArn=stack.outputs["PartnersTopicArn"])
+    return sum(len(page.get("Subscriptions", ())) for page in pages)
+
+
+def _archive(stack: StackRef) -> Mapping[str, Any]:
+    name = stack.outputs["CarRideArchiveArn"].rpartition("/")[2]
+    found: Mapping[str, Any] = stack.client("events").describe_archive(ArchiveName=name)
+    return found
 
 
 def scan(dynamodb: Any, table: str, condition: str = "") -> Iterator[dict[str, Any]]:

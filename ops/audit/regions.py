@@ -1,58 +1,71 @@
 """Merges the evidence of a stack's two regions."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from carride_idempotency import observation
-from ops.audit.evidence import Evidence, RideItem
+from ops.audit.evidence import Delivered, Evidence, Published, RideItem
 
 
 def as_one_stack(found: Sequence[tuple[str, Evidence]]) -> Evidence:
-    """Return the evidence of both regions, given with their names, as that of one stack. Replicas of tables agree.
+    """Return the evidence of both regions, given with their names, as that of one stack.
 
-    An event counts in the region that ingested it, not as the other region's copy. An effect that a
-    region has logged counts even if the tables do not show it: of two writes to one item the later
-    one hides the earlier one.
+    Replicas of tables agree. An event counts in the region that ingested it, not as the other
+    region's copy.
     """
-    each = [evidence for _, evidence in found]
-    deliveries = [delivery for evidence in each for delivery in evidence.deliveries]
-    committed = Counter(
-        (one.consumer, one.fact) for one in deliveries if one.outcome in observation.COMMITTED
-    )
-    items: dict[tuple[str, str], RideItem] = {}
-    for item in (item for evidence in each for item in evidence.items):
-        name = (item.consumer, item.order_id)
-        known = items.get(name, item)
-        effects = tuple(
-            {effect.fact: effect for effect in (*known.effects, *item.effects)}.values()
-        )
-        logged = sum(committed[item.consumer, effect.fact] for effect in effects)
-        items[name] = item._replace(effects=effects, total=max(known.total, item.total, logged))
-    return each[0]._replace(
-        published=[
-            event
-            for region, evidence in found
-            for event in evidence.published
-            if event.region in (region, None)
-        ],
+    regions = [evidence for _, evidence in found]
+    deliveries = [delivery for evidence in regions for delivery in evidence.deliveries]
+    return regions[0]._replace(
+        published=list(_published(found)),
         deliveries=deliveries,
-        dead_letters=[message for evidence in each for message in evidence.dead_letters],
-        items=list(items.values()),
-        outbox={fact: time for evidence in each for fact, time in evidence.outbox.items()},
-        unread=sum((Counter(evidence.unread) for evidence in each), Counter[str]()),
+        dead_letters=[message for evidence in regions for message in evidence.dead_letters],
+        items=_items(regions, deliveries),
+        outbox={fact: time for evidence in regions for fact, time in evidence.outbox.items()},
+        unread=sum((Counter(evidence.unread) for evidence in regions), Counter[str]()),
         routes={
             f"{region}: {name}": state
             for region, evidence in found
             for name, state in evidence.routes.items()
         },
-        # A fenced region delivers nothing to partners; the other region does.
-        broken_routes=[
-            f"{region}: {why}"
-            for region, evidence in found
-            for why in evidence.broken_routes
-            if "Log" in why
-        ],
-        archived=sum(evidence.archived for evidence in each),
-        at=min(evidence.at for evidence in each),
-        since=max(evidence.since for evidence in each),
+        broken_routes=list(_broken_routes(found)),
+        forgotten={key for evidence in regions for key in evidence.forgotten},
+        archived=sum(evidence.archived for evidence in regions),
+        at=min(evidence.at for evidence in regions),
+        since=max(evidence.since for evidence in regions),
     )
+
+
+def _published(found: Iterable[tuple[str, Evidence]]) -> Iterable[Published]:
+    for region, evidence in found:
+        for event in evidence.published:
+            if event.region in (region, None):
+                yield event
+
+
+def _broken_routes(found: Iterable[tuple[str, Evidence]]) -> Iterable[str]:
+    """Yield the broken routes of the log. A fenced region delivers nothing to partners; the other does."""
+    for region, evidence in found:
+        for why in evidence.broken_routes:
+            if "Log" in why:
+                yield f"{region}: {why}"
+
+
+def _items(regions: Iterable[Evidence], deliveries: Iterable[Delivered]) -> list[RideItem]:
+    """Return the items of both regions, one for each consumer and ride.
+
+    An effect that a region has logged counts even if the tables do not show it: of two writes to
+    one item the later one hides the earlier one.
+    """
+    commits = Counter(
+        (each.consumer, each.fact) for each in deliveries if each.outcome in observation.COMMITTED
+    )
+    merged = dict[tuple[str, str], RideItem]()
+    for evidence in regions:
+        for item in evidence.items:
+            name = (item.consumer, item.order_id)
+            known = merged.get(name, item)
+            by_fact = {effect.fact: effect for effect in (*known.effects, *item.effects)}
+            logged = sum(commits[item.consumer, fact] for fact in by_fact)
+            total = max(known.total, item.total, logged)
+            merged[name] = item._replace(effects=tuple(by_fact.values()), total=total)
+    return list(merged.values())

@@ -8,9 +8,9 @@ overdue.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -19,17 +19,21 @@ from carride_idempotency import observation
 from ops.audit.evidence import (
     DISPATCH,
     PAYMENT,
-    DeadLettered,
-    Delivered,
+    AuditedConsumer,
     Evidence,
     GatewayPayment,
+    Published,
     RideItem,
+    grouped,
 )
-from ops.text import grouped, row
+from ops.audit.missing import missing_at
+from ops.text import counted, row
 
 _OVERDUE: Final = "CarRideOverdue"
 """The reconciler's event. It settles the ride."""
-_ENDED: Final = frozenset({"CarRideCompleted", "CarRideCancelled", _OVERDUE})
+_COMPLETED: Final = "CarRideCompleted"
+_CANCELLED: Final = "CarRideCancelled"
+_ENDED: Final = frozenset({_COMPLETED, _CANCELLED, _OVERDUE})
 _EMITTED: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
     DISPATCH: {
         "CarAssigned": frozenset({"assigned", "released"}),
@@ -53,6 +57,10 @@ _MAY_PRECEDE: Final[Mapping[str, frozenset[str]]] = {
 """What payment may have emitted, or not, before a ride reached a state. A capture can be refused
 permanently after the reservation, and money can be returned before an event about it was
 emitted."""
+_MOST_CARS: Final = 10
+"""The most names of cars in the table."""
+_PAYMENT_DONE: Final = frozenset({"captured", "declined", "refunded", "undo due"})
+"""The states in which a driven ride owes nothing, or payment knows what to undo."""
 _CHARGED: Final = frozenset({"authorized", "captured", "refunded"})
 """The states in which the gateway has a payment with the same status."""
 
@@ -79,6 +87,8 @@ class Saga:
     """Events of dispatch and payment by type. CarReleased and PaymentRefunded are compensations."""
     cars: int
     cars_held: int
+    unlisted_cars: Sequence[str]
+    """Free cars that dispatch cannot find, because they are not in the index of free cars."""
     gateway_asked: bool
     """Without the gateway's ledger the next four are 0, and payments are compared with events
     only."""
@@ -97,8 +107,21 @@ class Saga:
 
     @property
     def sound(self) -> bool:
-        """Whether no ride is broken or overdue."""
-        return not self.problems and not self.overdue
+        """Whether no ride is broken or overdue, and dispatch can find every free car."""
+        return not self.problems and not self.overdue and not self.unlisted_cars
+
+    @property
+    def wrong(self) -> list[str]:
+        """What is wrong, in words."""
+        sentences = []
+        if self.problems:
+            sentences.append(f"{counted(len(self.problems), 'ride')} broken")
+        if self.overdue:
+            sentences.append(f"{counted(len(self.overdue), 'ride')} overdue")
+        if self.unlisted_cars:
+            cars = counted(len(self.unlisted_cars), "free car")
+            sentences.append(f"{cars} outside of the index of free cars: run ./carride fleet")
+        return sentences
 
     @property
     def settled(self) -> bool:
@@ -111,37 +134,39 @@ class Saga:
 
     def to_text(self) -> str:
         """Return the saga as a table."""
-        money = [
-            row("charged", self.charged, note="rides, by the gateway's own ledger"),
-            row(
-                "  captured",
-                self.captured,
-                note=f"of them; {self.captured_amount / 100:,.2f} is kept",
-            ),
-            row("  refunded", self.refunded, note="of them, or released"),
-        ]
         rows = [
             row("rides", sum(self.endings.values())),
             *(row(f"  {ending}", count) for ending, count in self.endings.items()),
             row("emitted", sum(self.emitted.values()), note="events of dispatch and payment"),
             *(row(f"  {name}", count) for name, count in self.emitted.items()),
             row("cars", self.cars, note=f"{self.cars_held} of them with a ride"),
-            *(money if self.gateway_asked else []),
-            row("reconciled", self.reconciled, note="rides that were overdue"),
-            *(
-                row(f"broken: {ride}", len(found), note="; ".join(found))
-                for ride, found in self.problems.items()
-            ),
-            *(row(f"overdue: {ride}", 1, note=since) for ride, since in self.overdue.items()),
         ]
+        if self.unlisted_cars:
+            names = ", ".join(self.unlisted_cars[:_MOST_CARS])
+            rows.append(row("  not found by dispatch", len(self.unlisted_cars), note=names))
+        if self.gateway_asked:
+            rows += self._money()
+        rows.append(row("reconciled", self.reconciled, note="rides that were overdue"))
+        for ride, problems in self.problems.items():
+            rows.append(row(f"broken: {ride}", len(problems), note="; ".join(problems)))
+        for ride, since in self.overdue.items():
+            rows.append(row(f"overdue: {ride}", 1, note=since))
         return "\n".join(rows)
+
+    def _money(self) -> list[str]:
+        kept = f"{self.captured_amount / 100:,.2f}"
+        return [
+            row("charged", self.charged, note="rides, by the gateway's own ledger"),
+            row("  captured", self.captured, note=f"of them; {kept} is kept"),
+            row("  refunded", self.refunded, note="of them, or released"),
+        ]
 
 
 class _Ride(NamedTuple):
     """Everything that is known about one ride."""
 
-    events: Mapping[str, frozenset[str]]
-    """The ids of the published events, by type."""
+    events: Mapping[str, Sequence[Published]]
+    """The published events, by type."""
     items: Mapping[str, RideItem]
     """Its items by consumer."""
     cars: Sequence[str]
@@ -149,16 +174,31 @@ class _Ride(NamedTuple):
     payments: Sequence[GatewayPayment] | None
     """None if the gateway was not asked."""
     waits: frozenset[str]
-    """The consumers that have not acted on an event, because it was dead-lettered or dropped."""
+    """The consumers that may not have acted on an event.
+
+    It was dead-lettered or dropped, or it may be among messages that could not be read.
+    """
     is_judged: bool
     """Whether the log has all of its events: none is older than the log, and none may be in
     flight."""
 
     def count(self, fact_type: str) -> int:
-        return len(self.events.get(fact_type, ()))
+        """Return how many facts of a type were published, without copies."""
+        return len({event.fact for event in self.events.get(fact_type, ())})
 
     def state(self, consumer: str) -> str | None:
         return self.items[consumer].state if consumer in self.items else None
+
+    @property
+    def last_prices(self) -> set[int]:
+        """The prices that the events at its end state, in cents: one, unless they disagree."""
+        last = [*self.events.get(_COMPLETED, ()), *self.events.get(_OVERDUE, ())]
+        return {event.price for event in last if event.price is not None}
+
+    @property
+    def reserved(self) -> set[int | None]:
+        """The amounts that were reserved by the events about it, in cents."""
+        return {event.amount for event in self.events.get("PaymentAuthorized", ())}
 
 
 def saga_of(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
@@ -167,102 +207,142 @@ def saga_of(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
     A ride is overdue if it has needed something for longer than ``overdue_after``.
     """
     rides = _rides(evidence)
-    problems = {
-        order_id: tuple(found)
-        for order_id, ride in rides.items()
-        if (found := list(_problems(ride)))
-    }
-    endings = Counter(
-        Ending.BROKEN if order_id in problems else _ending(ride) for order_id, ride in rides.items()
-    )
-    emitted = {name: sum(ride.count(name) for ride in rides.values()) for name in _TYPES}
+    problems = {order_id: tuple(_problems(ride)) for order_id, ride in rides.items()}
+    broken = {order_id: found for order_id, found in problems.items() if found}
     payments = evidence.payments or ()
-    taken = [payment for payment in payments if payment.captures]
+    captured = [payment for payment in payments if payment.captures]
     return Saga(
-        endings={ending.value: endings[ending] for ending in Ending if endings[ending]},
-        emitted={name: count for name, count in emitted.items() if count},
+        endings=_endings(rides, broken),
+        emitted=_emitted(rides),
         cars=len(evidence.cars),
         cars_held=sum(ride is not None for ride in evidence.cars.values()),
+        unlisted_cars=sorted(evidence.unlisted_cars),
         gateway_asked=evidence.payments is not None,
         charged=len({payment.order_id for payment in payments if payment.status != "declined"}),
-        captured=len({payment.order_id for payment in taken}),
-        captured_amount=sum(payment.amount for payment in taken if payment.status == "captured"),
+        captured=len({payment.order_id for payment in captured}),
+        captured_amount=sum(each.amount for each in captured if each.status == "captured"),
         refunded=len({payment.order_id for payment in payments if payment.refunds}),
         reconciled=sum(bool(ride.count(_OVERDUE)) for ride in rides.values()),
-        problems=problems,
+        problems=broken,
         overdue=dict(_overdue(evidence, overdue_after)),
     )
 
 
+def _endings(rides: Mapping[str, _Ride], broken: Collection[str]) -> dict[str, int]:
+    """Return how many rides ended in each way."""
+    counts = Counter(
+        Ending.BROKEN if order_id in broken else _ending(ride) for order_id, ride in rides.items()
+    )
+    return {ending.value: counts[ending] for ending in Ending if counts[ending]}
+
+
+def _emitted(rides: Mapping[str, _Ride]) -> dict[str, int]:
+    """Return how many events dispatch and payment have emitted, by type."""
+    counts = {name: sum(ride.count(name) for ride in rides.values()) for name in _TYPES}
+    return {name: count for name, count in counts.items() if count}
+
+
+class _Need(NamedTuple):
+    """Since when a ride has needed something, by one table."""
+
+    since: datetime
+    where: str
+
+
 def _overdue(evidence: Evidence, limit: timedelta) -> Iterator[tuple[str, str]]:
-    tables = [
-        (each.order_id, each.open_since, f"{each.consumer} has it as {each.state}")
-        for each in evidence.items
-    ]
-    tables += [(each.order_id, each.open_since, "it is booked") for each in evidence.bookings]
-    since = grouped((order_id, (time, what)) for order_id, time, what in tables if time is not None)
-    for order_id, found in sorted(since.items()):
-        if evidence.at - min(found)[0] > limit:
-            where = "; ".join(what for _, what in sorted(found))
-            yield order_id, f"since {min(found)[0]:%Y-%m-%d %H:%M:%S %Z}: {where}"
+    """Yield each ride that has needed something for longer than a limit, since when, and where."""
+    for order_id, needs in sorted(grouped(_needs(evidence)).items()):
+        needs.sort()
+        first = needs[0].since
+        if evidence.at - first > limit:
+            where = "; ".join(need.where for need in needs)
+            yield order_id, f"since {first:%Y-%m-%d %H:%M:%S %Z}: {where}"
+
+
+def _needs(evidence: Evidence) -> Iterator[tuple[str, _Need]]:
+    """Yield what each table says that a ride needs."""
+    for item in evidence.items:
+        if item.open_since is not None:
+            where = f"{item.consumer} has it as {item.state}"
+            yield item.order_id, _Need(item.open_since, where)
+    for booking in evidence.bookings:
+        if booking.open_since is not None:
+            yield booking.order_id, _Need(booking.open_since, "it is booked")
 
 
 def _rides(evidence: Evidence) -> dict[str, _Ride]:
-    named = [
-        (event.named, event.fact)
+    """Return every ride that an event, a table, a car or the gateway names, by its id."""
+    events = grouped(
+        (event.named.order_id, event)
         for event in evidence.published
         if event.named and event.fact is not None
-    ]
-    events = grouped((name.order_id, (name.type, fact)) for name, fact in named)
-    items = grouped((item.order_id, item) for item in evidence.items if item.consumer in _EMITTED)
-    cars = grouped(
-        (order_id, car) for car, order_id in evidence.cars.items() if order_id is not None
     )
+    items = grouped((item.order_id, item) for item in evidence.items if item.consumer in _EMITTED)
+    cars = grouped((ride, car) for car, ride in evidence.cars.items() if ride is not None)
     payments = grouped((payment.order_id, payment) for payment in evidence.payments or ())
-    unprocessed = {consumer: _unprocessed(evidence, consumer) for consumer in _EMITTED}
+    unprocessed = {
+        consumer.name: _unprocessed(evidence, consumer)
+        for consumer in evidence.consumers
+        if consumer.name in _EMITTED
+    }
     unjudged = set(_unjudged(evidence))
-
-    def ride(order_id: str) -> _Ride:
-        facts = {fact for _, fact in events.get(order_id, ())}
-        of_consumers = {item.consumer: item for item in items.get(order_id, ())}
-        applied = {consumer: item.facts for consumer, item in of_consumers.items()}
-        return _Ride(
-            {name: frozenset(ids) for name, ids in grouped(events.get(order_id, ())).items()},
-            of_consumers,
-            cars.get(order_id, []),
-            None if evidence.payments is None else payments.get(order_id, []),
-            frozenset(
-                each
-                for each in _EMITTED
-                if facts & unprocessed[each] - applied.get(each, frozenset())
-            ),
-            order_id not in unjudged,
+    rides = dict[str, _Ride]()
+    for order_id in sorted({*events, *items, *cars, *payments}):
+        its_events = events.get(order_id, [])
+        its_items = {item.consumer: item for item in items.get(order_id, ())}
+        rides[order_id] = _Ride(
+            events=grouped((str(event.type), event) for event in its_events),
+            items=its_items,
+            cars=cars.get(order_id, []),
+            payments=None if evidence.payments is None else payments.get(order_id, []),
+            waits=frozenset(_waits(its_events, its_items, unprocessed)),
+            is_judged=order_id not in unjudged,
         )
+    return rides
 
-    return {order_id: ride(order_id) for order_id in sorted({*events, *items, *cars, *payments})}
+
+def _waits(
+    events: Sequence[Published],
+    items: Mapping[str, RideItem],
+    unprocessed: Mapping[str, Collection[str | None]],
+) -> Iterator[str]:
+    """Yield the consumers that may not have acted on one of the events of a ride."""
+    facts = {event.fact for event in events}
+    for consumer, waiting in unprocessed.items():
+        applied = items[consumer].facts if consumer in items else frozenset()
+        if facts.intersection(waiting) - applied:
+            yield consumer
+
+
+def _unprocessed(evidence: Evidence, consumer: AuditedConsumer) -> set[str | None]:
+    """Return the events that a consumer may not have acted on.
+
+    They were dead-lettered or dropped as expired, or may be among messages that could not be read.
+    """
+    dead = {each.fact for each in evidence.dead_letters if each.consumer == consumer.name}
+    expired = {
+        each.fact
+        for each in evidence.deliveries
+        if each.consumer == consumer.name and each.outcome == observation.EXPIRED
+    }
+    return {*dead, *expired, *missing_at(evidence, consumer).undecided}
 
 
 def _unjudged(evidence: Evidence) -> Iterator[str]:
+    """Yield the rides of which the log need not have every event."""
+    logged = {event.fact for event in evidence.published}
     for item in evidence.items:
-        young = any(
-            evidence.is_young(effect.time) for effect in item.effects if item.consumer in _EMITTED
+        is_saga = item.consumer in _EMITTED
+        young = is_saga and any(evidence.is_young(effect.time) for effect in item.effects)
+        # What the log has is not older than the log, whatever its time.
+        old = any(
+            effect.time < evidence.since and effect.fact not in logged for effect in item.effects
         )
-        if (
-            evidence.log_is_gone
-            or young
-            or any(effect.time < evidence.since for effect in item.effects)
-        ):
+        if evidence.log_is_gone or young or old:
             yield item.order_id
     for event in evidence.published:
         if event.named is not None and evidence.is_young(event.time):
             yield event.named.order_id
-
-
-def _unprocessed(evidence: Evidence, consumer: str) -> set[str | None]:
-    """Return the events that a consumer may not have acted on: dead-lettered, or dropped as expired."""
-    expired = [each for each in evidence.deliveries if each.outcome == observation.EXPIRED]
-    lists: tuple[Sequence[DeadLettered | Delivered], ...] = (evidence.dead_letters, expired)
-    return {each.fact for found in lists for each in found if each.consumer == consumer}
 
 
 def _ending(ride: _Ride) -> Ending:
@@ -279,9 +359,9 @@ def _ending(ride: _Ride) -> Ending:
             return Ending.UNSERVED
         case "refunded" | "cancelled", "released" | "cancelled" | None:
             return Ending.CANCELLED  # also if a compensation ended it without a cancellation
-    return (
-        Ending.CANCELLED if ride.count("CarRideCancelled") or ride.count(_OVERDUE) else Ending.OPEN
-    )
+    if ride.count(_CANCELLED) or ride.count(_OVERDUE):
+        return Ending.CANCELLED
+    return Ending.OPEN
 
 
 def _problems(ride: _Ride) -> Iterator[str]:
@@ -293,6 +373,7 @@ def _problems(ride: _Ride) -> Iterator[str]:
         yield from _contradictions_of_dispatch(ride)
     if PAYMENT not in ride.waits:
         yield from _contradictions_of_payment(ride)
+        yield from _wrong_captures(ride)
     if not ride.waits:
         yield from _left_undone(ride)
 
@@ -302,14 +383,17 @@ def _too_much(ride: _Ride) -> Iterator[str]:
     if len(ride.cars) > 1:
         yield f"has {len(ride.cars)} cars: {', '.join(ride.cars)}"
     for name in _TYPES:
-        if (times := ride.count(name)) > 1:
+        times = ride.count(name)
+        if times > 1:
             yield f"{name} was published {times} times"
     charged = [payment for payment in ride.payments or () if payment.status != "declined"]
     if len(charged) > 1:
         yield f"was charged {len(charged)} times"
     for payment in charged:
         if payment.captures > 1 or payment.refunds > 1:
-            yield f"its payment was captured {payment.captures} and refunded {payment.refunds} times"
+            yield (
+                f"its payment was captured {payment.captures} and refunded {payment.refunds} times"
+            )
 
 
 def _contradictions_of_dispatch(ride: _Ride) -> Iterator[str]:
@@ -318,7 +402,8 @@ def _contradictions_of_dispatch(ride: _Ride) -> Iterator[str]:
     state = ride.state(DISPATCH)
     holders = [ride.items[DISPATCH].detail] if state == "assigned" else []
     if list(ride.cars) != holders:
-        yield f"dispatch has it as {state or 'unknown'}, but the cars that have it are {list(ride.cars)}"
+        known = state or "unknown"
+        yield f"dispatch has it as {known}, but the cars that have it are {list(ride.cars)}"
 
 
 def _contradictions_of_payment(ride: _Ride) -> Iterator[str]:
@@ -329,22 +414,57 @@ def _contradictions_of_payment(ride: _Ride) -> Iterator[str]:
     if ride.payments is None or state == "undo due":
         return
     at_gateway = [(payment.status, payment.amount) for payment in ride.payments]
-    found = [each for each in at_gateway if each[0] != "declined"]
     expected = [(state, ride.items[PAYMENT].detail)] if state in _CHARGED else []
+    if not _agrees(state, expected, at_gateway):
+        known = expected or state or "unknown"
+        yield f"payment has it as {known}, but the gateway as {at_gateway}"
+    if state == "captured" and any(payment.refunds for payment in ride.payments):
+        yield "payment has it as captured, but the gateway has returned the money"
+
+
+def _agrees(
+    state: str | None,
+    expected: Sequence[tuple[str | None, object]],
+    at_gateway: Sequence[tuple[str, int]],
+) -> bool:
+    """Return whether the gateway has what payment's state says."""
+    charged = [each for each in at_gateway if each[0] != "declined"]
     if state == "declined":  # a reservation whose capture was refused is released
-        agrees = all(status == "refunded" for status, _ in found)
-    else:  # after a cancellation, a decline changes nothing
-        agrees = found == expected and (found == at_gateway or state == "cancelled")
-    if not agrees:
-        yield f"payment has it as {expected or state or 'unknown'}, but the gateway as {at_gateway}"
+        return all(status == "refunded" for status, _ in charged)
+    if state == "cancelled":  # after a cancellation, a decline changes nothing
+        return charged == expected
+    return at_gateway == expected
+
+
+def _wrong_captures(ride: _Ride) -> Iterator[str]:
+    """Yield where money was captured that the customer does not owe, or less than owed.
+
+    Less than the last price is captured only if the gateway refused to reserve more: then all that
+    was reserved is captured.
+    """
+    if ride.state(PAYMENT) != "captured":
+        return
+    if ride.count(_CANCELLED):
+        yield f"{_CANCELLED} was published, and its money was captured"
+    item = ride.items[PAYMENT]
+    if not ride.last_prices or not isinstance(item.detail, int):
+        return
+    if item.detail > max(ride.last_prices):
+        yield f"{item.detail} was captured, and its last price is {max(ride.last_prices)}"
+    could_not_raise = item.raise_refused or item.detail in ride.reserved
+    if item.detail < min(ride.last_prices) and not could_not_raise:
+        yield f"only {item.detail} was captured, and its last price is {min(ride.last_prices)}"
 
 
 def _disagreements(ride: _Ride, consumer: str) -> Iterator[str]:
+    """Yield the events that a consumer's state requires or rules out, and the log does not."""
     state = ride.state(consumer) or "unknown"
+    may_precede = _MAY_PRECEDE.get(state, frozenset())
     for name, states in _EMITTED[consumer].items():
-        published = bool(ride.count(name))
-        if published != (state in states) and name not in _MAY_PRECEDE.get(state, ()):
-            yield f"{consumer} has it as {state}, but {name} was published {ride.count(name)} times"
+        times = ride.count(name)
+        agrees = (times > 0) == (state in states)
+        if not agrees and name not in may_precede:
+            yield f"{consumer} has it as {state}, but {name} was published {times} times"
 
 
 def _left_undone(ride: _Ride) -> Iterator[str]:
@@ -358,10 +478,6 @@ def _left_undone(ride: _Ride) -> Iterator[str]:
     state = ride.state(PAYMENT)
     if state == "authorized":
         yield f"{ended}, and its money is still reserved"
-    served = ride.state(DISPATCH) == "released"
-    if (
-        "CarRideCompleted" in ends
-        and served
-        and state not in {"captured", "declined", "refunded", "undo due"}
-    ):
+    was_driven = _COMPLETED in ends and ride.state(DISPATCH) == "released"
+    if was_driven and state not in _PAYMENT_DONE:
         yield f"it was driven, and its payment is {state}"

@@ -11,8 +11,9 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from carride.events import RideEvent
+from carride.events import RideEvent, parse_event
 from carride.facts import CarRideCreated
+from carride_idempotency.fingerprint import fingerprint
 from ops.audit.evidence import (
     ALWAYS,
     CONSUMERS,
@@ -25,7 +26,7 @@ from ops.audit.evidence import (
     RideItem,
 )
 from ops.audit.queues import dead_letter, peek
-from ops.audit.reading import deliveries, logged_items, published, rides_of_cars
+from ops.audit.reading import deliveries, logged_items, published, rides_of_cars, scan
 from tests.carride.rides import booked
 from tests.ops.world import create_table, empty_stack, log
 
@@ -102,8 +103,15 @@ def test_a_log_shows_published_events_and_deliveries() -> None:
         ref.client("logs").put_log_events(logGroupName=group, logStreamName=group, logEvents=lines)
     found = list(published(ref))
     assert all(event.time >= NOW for event in found)
+    data = ride_event()["detail"]["data"]
     event = Published(
-        "event-1", "CarRideCreated", FACT, Named("order_01", "CarRideCreated", 1), EXPIRES
+        "event-1",
+        "CarRideCreated",
+        FACT,
+        Named("order_01", "CarRideCreated", 1),
+        EXPIRES,
+        fingerprint=fingerprint(parse_event(ride_event()).payload),
+        price=data["price"],
     )
     readable = [
         event,
@@ -233,4 +241,4 @@ def test_a_broken_item_of_a_car_does_not_hide_its_ride() -> None:
         ("zone_03", "car_02", {"rideID": {"N": "7"}}),
     ):
         dynamodb.put_item(TableName="cars", Item={"zone": {"S": zone}, "carID": {"S": car}, **held})
-    assert rides_of_cars(dynamodb, "cars") == {"car_01": "order_01", "car_02": "7"}
+    assert rides_of_cars(scan(dynamodb, "cars")) == {"car_01": "order_01", "car_02": "7"}
