@@ -17,6 +17,7 @@ from carride_idempotency.record import Record
 from carride_idempotency.stores.memory import MemoryStore
 from carride_idempotency.testing import DeadLetterBox, Invocation
 from ops.audit.evidence import AuditedConsumer
+from ops.policies import POLICIES
 from ops.stack import StackRef
 
 
@@ -26,11 +27,11 @@ class Predictor:
     def __init__(self, stack: StackRef, consumer: AuditedConsumer) -> None:
         name = stack.outputs[f"{consumer.resources}FunctionName"]
         function = stack.client("lambda").get_function_configuration(FunctionName=name)
-        window = int(function["Environment"]["Variables"]["IDEMPOTENCY_WINDOW_DAYS"]) * DAY
+        days = int(function["Environment"]["Variables"]["IDEMPOTENCY_WINDOW_DAYS"])
         self._invocation = partial(Invocation, epoch_ms, timeout_s=function["Timeout"])
-        self._name, self._policy = (
-            consumer.name,
-            replace(consumer.policy, window=window, busy="raise", warm_cache=0),
+        self._name = consumer.name
+        self._policy = replace(
+            POLICIES[consumer.name], window=days * DAY, busy="raise", warm_cache=0
         )
         self.start()
 

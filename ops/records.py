@@ -7,8 +7,8 @@ between, nothing is done.
 import json
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
-from itertools import islice, product, starmap
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Annotated, Any, Final, NamedTuple
 
 from cyclopts import Parameter
@@ -39,31 +39,32 @@ from carride_idempotency.stores.dynamodb import item_of, record_of
 from ops import tables
 from ops.audit import reading
 from ops.audit.evidence import CONSUMERS, RECORDS, Named, RideItem
+from ops.audit.reading import FORGOTTEN
+from ops.policies import POLICIES, consumer_of
 from ops.stack import OperatorError, StackRef
 from ops.verbs import POSITIVE, Plan, acts, reads
 
-NAMES: Final = (
-    *(each.name for each in CONSUMERS),
-    *("carride-api", "carride-api-simulate", "carride-api-simulation-lock"),
-)
-"""What keys begin with: the consumers' names, and those of the API, which stores its answers."""
-
-_ATTEMPTS: Final = Policy().max_attempts
-"""Every consumer has the default number of attempts."""
 _LONGEST_LEASE_MS: Final = LONGEST_LEASE_MS + 60_000
 """With a minute for the difference between the clock of this machine and those of the functions."""
 _FIRST_VERSIONS: Final = 8
+"""The versions of a ride whose records are looked up, whatever is known of the ride."""
 _VERSIONS_AHEAD: Final = 4
+"""How many versions after a known one are looked up."""
 _REVISION: Final = ("status", "owner", "attempt", "leaseExpiry")
 """Every claim, heartbeat and commit changes at least one of these attributes."""
+_CHANGED_MEANWHILE: Final = {"ConditionalCheckFailed", "TransactionConflict"}
+"""Why a write is refused if another one has come first."""
 NO_RECORD: Final = (
-    "there is no such record: no attempt has claimed the key yet (ride-history writes its record when it commits), its "
-    "window has ended, an operator forgot it, or the event breaks the contract and has no key"
+    "there is no such record: no attempt has claimed the key yet (ride-history writes its record "
+    "when it commits), its window has ended, an operator forgot it, or the event breaks the "
+    "contract and has no key"
 )
+_FORGOTTEN_FOR: Final = timedelta(days=30)
+"""How long the mark of a deleted record is kept: longer than the log of events in any preset."""
 
 
 class Explained(NamedTuple):
-    """A record, and what it means; fields without a text are those of `carride_idempotency.record.Record`."""
+    """A record, and what it means; fields without a text are those of `Record`."""
 
     key: str
     status: str
@@ -108,7 +109,7 @@ def records(
     status: str | None = None,
     limit: Annotated[int, POSITIVE] = 100,
 ) -> RecordList:
-    """Show idempotency records and what they mean: owner token, lease, attempt, and what the next delivery does.
+    """Show idempotency records, and what they mean for the next delivery of their keys.
 
     By ride and by key they are looked up. Otherwise the whole table is read, up to the limit.
 
@@ -121,55 +122,84 @@ def records(
     Raises:
         OperatorError: there is no such status.
     """
-    if status is not None and (status := status.upper()) not in STATUSES:
-        raise OperatorError(
-            f"there is no status {status}: give one of {', '.join(sorted(STATUSES))}"
-        )
-    if ride is None and key is None:
-        if status is None:
-            return _found(_scan(stack, "attribute_exists(#status)"), limit, "there are no records")
-        return _found(
-            _scan(stack, "#status = :wanted", wanted=status), limit, f"no record is {status}"
-        )
-    keys = set() if ride is None else set(keys_of(candidates(ride, tables_of(stack, ride))))
+    status = None if status is None else status.upper()
+    if status is not None and status not in STATUSES:
+        known = ", ".join(sorted(STATUSES))
+        raise OperatorError(f"there is no status {status}: give one of {known}")
+    if ride is not None or key is not None:
+        found = items_at(stack, _keys_asked_for(stack, ride, key))
+        chosen = (item for item in found if status in (None, _status_of(item)))
+        return _listed(chosen, limit, NO_RECORD)
+    if status is not None:
+        found = _scan(stack, "#status = :wanted", wanted=status)
+        return _listed(found, limit, f"no record is {status}")
+    return _listed(_scan(stack, "attribute_exists(#status)"), limit, "there are no records")
+
+
+def _keys_asked_for(stack: StackRef, ride: str | None, key: str | None) -> set[str]:
+    """Return the keys of a ride's events, of one event or of both."""
+    of_ride, of_event = set[str](), set[str]()
+    if ride is not None:
+        of_ride = set(keys_of(candidates(ride, tables_of(stack, ride))))
     if key is not None:
-        named = {key} if "#" in key else {f"{name}#{key}" for name in NAMES}
-        keys = named if ride is None else named & keys
-    items = (
-        item for item in items_at(stack, keys) if status in (None, item.get("status", {}).get("S"))
-    )
-    return _found(items, limit, NO_RECORD)
+        of_event = {key} if "#" in key else {f"{name}#{key}" for name in POLICIES}
+    if ride is None or key is None:
+        return of_ride | of_event
+    return of_ride & of_event
+
+
+def _status_of(item: tables.Wire) -> str | None:
+    return item.get("status", {}).get("S")
 
 
 @reads("quarantined")
 def quarantined(stack: StackRef) -> RecordList:
-    """Show the keys that consumers do not process until they are released. It reads the whole table of records."""
-    condition = "NOT (#status IN (:held, :done, :failed)) OR (#status = :held AND attribute_not_exists(leaseExpiry))"
-    scan = _scan(stack, condition, held=IN_PROGRESS, done=COMPLETED, failed=FAILED)
-    return _found(scan, None, "no key is quarantined")
+    """Show the keys that consumers do not process until they are released.
+
+    It reads the whole table of records.
+    """
+    unknown = "NOT (#status IN (:held, :done, :failed))"
+    corrupt = "(#status = :held AND attribute_not_exists(leaseExpiry))"
+    statuses = {"held": IN_PROGRESS, "done": COMPLETED, "failed": FAILED}
+    found = _scan(stack, f"{unknown} OR {corrupt}", **statuses)
+    return _listed(found, None, "no key is quarantined")
 
 
 def items_at(
     stack: StackRef, keys: Iterable[str], *, table: str = RECORDS, name: str = "idempotencyKey"
 ) -> Iterator[tables.Wire]:
-    """Yield the items that exist under keys of a table, given by its logical id and the name of its partition key."""
+    """Yield the items that exist under keys of a table.
+
+    ``table`` is its logical id, and ``name`` that of its partition key.
+    """
     wire = ({name: {"S": key}} for key in sorted(keys))
     return tables.get(stack.client("dynamodb"), stack.outputs[f"{table}Name"], wire)
 
 
 def tables_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
-    """Return what the tables hold about a ride, as Python values by logical id of the table; {} if nothing."""
-    items = dict[str, dict[str, Any]]()
-    for table in (
-        "BookingTable",
-        *(each.table for each in CONSUMERS if each.table and each.table != RECORDS),
-    ):
-        item = next(items_at(stack, [order_id], table=table, name="orderID"), None)
-        items[table] = {} if item is None else marshalling.values(item)
+    """Return what each table holds about a ride, as Python values; {} if nothing.
+
+    The keys are the logical ids of the tables.
+    """
+    found = {"BookingTable": _item_of_ride(stack, "BookingTable", order_id)}
+    for each in CONSUMERS:
+        if each.table is not None and each.table != RECORDS:
+            found[each.table] = _item_of_ride(stack, each.table, order_id)
+    found[RECORDS] = _timeline(stack, order_id)
+    return found
+
+
+def _item_of_ride(stack: StackRef, table: str, order_id: str) -> dict[str, Any]:
+    item = next(items_at(stack, [order_id], table=table, name="orderID"), {})
+    return marshalling.values(item)
+
+
+def _timeline(stack: StackRef, order_id: str) -> dict[str, Any]:
+    """Return the timeline of a ride, which its records keep, as one item."""
     query = history.of_ride(stack.outputs[f"{RECORDS}Name"], order_id)
     pages = stack.client("dynamodb").get_paginator("query").paginate(**query)
-    kept = history.merged(marshalling.values(item) for page in pages for item in page["Items"])
-    return {**items, RECORDS: kept[0] if kept else {}}
+    kept = [marshalling.values(item) for page in pages for item in page["Items"]]
+    return next(iter(history.merged(kept)), {})
 
 
 def ride_items(items: Mapping[str, Mapping[str, Any]]) -> list[RideItem]:
@@ -182,53 +212,59 @@ def ride_items(items: Mapping[str, Mapping[str, Any]]) -> list[RideItem]:
 
 
 def candidates(order_id: str, items: Mapping[str, Mapping[str, Any]]) -> dict[str, Named]:
-    """Return the facts that a ride can have, by idempotency id: of each type, at and soon after the known versions.
+    """Return the facts that a ride can have, by idempotency id.
 
-    An idempotency id is derived from its fact, so a record is found although nothing else tells of
-    the fact. Other producers may give their facts ids of their own, which only the items tell.
+    They are those of each type, at and soon after the known versions. An idempotency id is derived
+    from its fact, so a record is found although nothing else tells of the fact. Other producers may
+    give their facts ids of their own, which only the items tell.
     """
-    told = {
+    known = {
         effect.fact: effect.named
         for item in ride_items(items)
         for effect in item.effects
         if effect.named
     }
-    known = {items["BookingTable"].get("version", 1), *(each.version for each in told.values())}
-    versions = {
-        *range(1, _FIRST_VERSIONS + 1),
-        *(each + more for each in known for more in range(_VERSIONS_AHEAD + 1)),
-    }
-    return {
-        idempotency_id(*each): each for each in starmap(Named, product([order_id], FACTS, versions))
-    } | told
+    versions = set(range(1, _FIRST_VERSIONS + 1))
+    for version in (
+        items["BookingTable"].get("version", 1),
+        *(each.version for each in known.values()),
+    ):
+        versions |= set(range(version, version + _VERSIONS_AHEAD + 1))
+    possible = [Named(order_id, name, version) for name in FACTS for version in versions]
+    return {idempotency_id(*named): named for named in possible} | known
 
 
 def keys_of(facts: Mapping[str, Named | None]) -> list[str]:
-    """Return the keys under which consumers may have records of these facts; None is a fact of an unknown type."""
-    pairs = product(CONSUMERS, facts.items())
+    """Return the keys under which consumers may have records of these facts.
+
+    None is a fact of an unknown type: any consumer may have a record of it.
+    """
     return [
-        f"{each.name}#{fact}"
-        for each, (fact, named) in pairs
-        if named is None or each.takes(named.type)
+        f"{consumer.name}#{fact}"
+        for fact, named in facts.items()
+        for consumer in CONSUMERS
+        if named is None or consumer.takes(named.type)
     ]
 
 
 def _scan(stack: StackRef, condition: str, **values: str) -> Iterator[tables.Wire]:
     """Yield the records that meet a condition.
 
-    The table also holds the mark of a fence, and counts of redrives. They have no status.
+    The table also holds marks and counts, which have no status.
     """
     condition = f"attribute_exists(#status) AND ({condition})"
-    return tables.scan(
-        stack.client("dynamodb"), stack.outputs["IdempotencyTableName"], condition, **values
-    )
+    table = stack.outputs["IdempotencyTableName"]
+    return tables.scan(stack.client("dynamodb"), table, condition, **values)
 
 
-def _found(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) -> RecordList:
+def _listed(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) -> RecordList:
+    """Return records with their meaning, up to a limit; ``nothing`` says why there is none."""
     now = datetime.now(UTC)
-    taken = list(islice(items, None if limit is None else limit + 1))
+    one_more = None if limit is None else limit + 1
+    taken = list(islice(items, one_more))
     shown = sorted(explain(record_of(item), now) for item in taken[:limit])
-    return RecordList(tuple(shown), len(taken) == len(shown), None if shown else nothing)
+    is_complete = len(taken) == len(shown)
+    return RecordList(tuple(shown), is_complete, None if shown else nothing)
 
 
 # ── Explaining ────────────────────────────────────────────────────────────────────────────────────
@@ -236,21 +272,16 @@ def _found(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) 
 
 def explain(record: Record, now: datetime) -> Explained:
     """Return a record with its meaning at a time."""
-    held, says = _is_held(record, to_ms(now)), _says(record, to_ms(now))
-    if held:
-        since, until = _text(record.updated_ms), _text(record.lease_ms)
-        says = f"attempt {record.attempt} has been running since {since} under owner token {record.owner}; "
-        says += f"no other delivery runs before its lease ends at {until}"
-    created = _moment(record.created_ms)
+    held = _is_held(record, to_ms(now))
     return Explained(
-        record.key,
-        record.status,
-        says,
-        record.attempt,
-        record.owner,
-        record.delivery,
-        created,
-        held,
+        key=record.key,
+        status=record.status,
+        says=_says_held(record) if held else _says(record, to_ms(now)),
+        attempt=record.attempt,
+        owner=record.owner,
+        delivery=record.delivery,
+        created=_moment(record.created_ms),
+        held=held,
     )
 
 
@@ -264,38 +295,73 @@ def _is_held(record: Record, now_ms: int) -> bool:
     return record.lease_ms <= now_ms + _LONGEST_LEASE_MS
 
 
+def _says_held(record: Record) -> str:
+    """Return the meaning of a record whose key an attempt may hold."""
+    since, until = _text(record.updated_ms), _text(record.lease_ms)
+    running = f"attempt {record.attempt} has been running since {since}"
+    return (
+        f"{running} under owner token {record.owner}; no other delivery runs before its lease ends "
+        f"at {until}"
+    )
+
+
 def _says(record: Record, now_ms: int) -> str:
     """Return the meaning of a record that no attempt holds."""
-    number, updated = record.attempt, _text(record.updated_ms)
-    runs = f"the next delivery runs as attempt {number + 1}"
-    if number >= _ATTEMPTS:
-        runs = f"all {_ATTEMPTS} attempts are used up, so the next delivery quarantines the key"
     if is_corrupt(record):
         return (
             "the record is corrupt: deliveries of this key are dead-lettered until you release it"
         )
     if record.status == QUARANTINED:
-        where = (
-            "its event is in" if record.dead_lettered else "the next delivery puts its event into"
-        )
-        given_up = f"given up at {updated} after attempt {number} ({record.error})"
-        return f"{given_up}; no delivery runs until you release it; {where} the dead-letter queue"
+        return _says_quarantined(record)
     if record.status == IN_PROGRESS:
-        if record.lease_ms is not None and record.lease_ms > now_ms:
-            return f"attempt {number} has a lease that is longer than any can be, so it does not count; {runs}"
-        return f"attempt {number} crashed: its lease ended at {_text(record.lease_ms)} without an answer; {runs}"
+        return _says_crashed(record, now_ms)
     if record.expiry is not None and record.expiry * 1000 < now_ms:
-        return f"{record.status} at {updated}, and its window has ended: the next delivery runs as attempt 1"
+        ended = f"{record.status} at {_text(record.updated_ms)}, and its window has ended"
+        return f"{ended}: the next delivery runs as attempt 1"
     if record.status == COMPLETED:
-        until = _text(None if record.expiry is None else record.expiry * 1000)
-        return f"attempt {number} committed at {updated}; further deliveries are answered as duplicates until {until}"
-    wait = f", but not before {_text(record.retry_ms)}" if record.retry_ms is not None else ""
-    ended = (
-        f"attempt {number} failed at {updated} ({record.error})"
-        if number
-        else f"released at {updated}"
-    )
-    return f"{ended}; {runs}{wait}"
+        return _says_completed(record)
+    return _says_failed(record)
+
+
+def _says_quarantined(record: Record) -> str:
+    where = "the next delivery puts its event into the dead-letter queue"
+    if record.dead_lettered:
+        where = "its event is in the dead-letter queue"
+    given_up = f"given up at {_text(record.updated_ms)} after attempt {record.attempt}"
+    return f"{given_up} ({record.error}); no delivery runs until you release it; {where}"
+
+
+def _says_crashed(record: Record, now_ms: int) -> str:
+    attempt, then = f"attempt {record.attempt}", _next_run(record)
+    if record.lease_ms is not None and record.lease_ms > now_ms:
+        return f"{attempt} has a lease that is longer than any can be, so it does not count; {then}"
+    ended = _text(record.lease_ms)
+    return f"{attempt} crashed: its lease ended at {ended} without an answer; {then}"
+
+
+def _says_completed(record: Record) -> str:
+    done = f"attempt {record.attempt} committed at {_text(record.updated_ms)}"
+    duplicates = "further deliveries are answered as duplicates"
+    if record.expiry is None:
+        return f"{done}; {duplicates}, and the record does not expire"
+    return f"{done}; {duplicates} until {_text(record.expiry * 1000)}"
+
+
+def _says_failed(record: Record) -> str:
+    updated, then = _text(record.updated_ms), _next_run(record)
+    if record.retry_ms is not None:
+        then += f", but not before {_text(record.retry_ms)}"
+    if not record.attempt:
+        return f"released at {updated}; {then}"
+    return f"attempt {record.attempt} failed at {updated} ({record.error}); {then}"
+
+
+def _next_run(record: Record) -> str:
+    """Return what the next delivery of a key that may run again does."""
+    most = POLICIES.get(consumer_of(record.key), Policy()).max_attempts
+    if record.attempt >= most:
+        return f"all {most:,} attempts are used up, so the next delivery quarantines the key"
+    return f"the next delivery runs as attempt {record.attempt + 1}"
 
 
 def _moment(ms: int) -> datetime | None:
@@ -354,20 +420,28 @@ def settle(
         done: It took effect; its result, as JSON.
         not_done: It did not, and never will.
     """
-    if (done is not None) is not_done:
-        raise OperatorError("give --done with the call's result as JSON, or --not-done")
-    try:
-        answer = NOT_DONE if done is None else Done(json.loads(done))
-    except ValueError as error:
-        raise OperatorError(
-            f"{done!r} is no JSON: write a text as '\"text\"', and no result as null"
-        ) from error
+    answer = _answer(done, not_done=not_done)
     item, record, found = _free(stack, key)
     call = next(iter(unknown_calls(record)), None)
     if call is None:
         raise OperatorError(f"{key} has no external call whose outcome is unknown: {found.says}")
-    then = f"the next delivery {'makes' if not_done else 'takes the result of'} {call}: redrive its dead letter"
+    does = "makes" if not_done else "takes the result of"
+    then = f"the next delivery {does} {call}: redrive its dead letter"
     return _plan(stack, item, Change("settle", found, then), settled(record, call, answer))
+
+
+def _answer(done: str | None, *, not_done: bool) -> Any:
+    """Return what is known of a call, from the options."""
+    if (done is not None) is not_done:
+        raise OperatorError("give --done with the call's result as JSON, or --not-done")
+    if done is None:
+        return NOT_DONE
+    try:
+        return Done(json.loads(done))
+    except ValueError as error:
+        raise OperatorError(
+            f"{done!r} is not JSON: write a text as '\"text\"', and no result as null"
+        ) from error
 
 
 @acts("forget", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
@@ -380,21 +454,23 @@ def forget(stack: StackRef, key: str, /) -> Plan:
         key: CONSUMER#KEY, from a dead letter or a log line.
     """
     item, _, found = _free(stack, key)
-    then = "the next delivery runs as if it were the first: an effect that took place can take place again"
+    then = (
+        "the next delivery runs as if it were the first: an effect that took place can take place "
+        "again"
+    )
     return _plan(stack, item, Change("forget", found, then), None)
 
 
-def _free(stack: StackRef, key: str) -> tuple[dict[str, Any], Record, Explained]:
+def _free(stack: StackRef, key: str) -> tuple[tables.Wire, Record, Explained]:
     """Return the record of ``<consumer>#<key>`` as it is stored, as a record and in words.
 
     Raises:
         OperatorError: an attempt may be running, or there is no record.
     """
-    consumer, _, rest = key.partition("#")
-    if consumer.partition("/")[0] not in NAMES or not rest:  # such as the mark of a fenced region
-        raise OperatorError(
-            f"{key!r} is no key: it begins with {' or '.join(f'{each}#' for each in NAMES)}"
-        )
+    _, _, rest = key.partition("#")
+    if consumer_of(key) not in POLICIES or not rest:  # such as the mark of a fenced region
+        names = " or ".join(f"{name}#" for name in POLICIES)
+        raise OperatorError(f"{key!r} is not a key: begin it with {names}")
     item = next(items_at(stack, [key]), None)
     if item is None:
         raise OperatorError(f"there is no record of {key}: `records --ride` shows those of a ride")
@@ -405,31 +481,57 @@ def _free(stack: StackRef, key: str) -> tuple[dict[str, Any], Record, Explained]
     return item, record, found
 
 
-def _plan(stack: StackRef, seen: Mapping[str, Any], change: Change, left: Record | None) -> Plan:
-    """Return the plan that deletes a record, or lets its key run again, if it is still as it was seen."""
-    key, dynamodb = change.record.key, stack.client("dynamodb")
-    conditions = [
-        f"#{name} = :{name}" if name in seen else f"attribute_not_exists(#{name})"
-        for name in _REVISION
-    ]
-    condition = {
-        "TableName": stack.outputs["IdempotencyTableName"],
-        "ConditionExpression": " AND ".join(conditions),
-        "ExpressionAttributeNames": {f"#{name}": name for name in _REVISION},
-        "ExpressionAttributeValues": {f":{name}": seen[name] for name in _REVISION if name in seen},
-    }
+def _plan(stack: StackRef, seen: tables.Wire, change: Change, left: Record | None) -> Plan:
+    """Return the plan that writes what is ``left`` of a record; None deletes it.
+
+    Nothing is written if the record is not as it was seen.
+    """
+    dynamodb, key = stack.client("dynamodb"), change.record.key
+    table = stack.outputs["IdempotencyTableName"]
+    unchanged = {"TableName": table, **_unchanged(seen)}
 
     def write() -> dict[str, str]:
+        if left is None:
+            delete = {"Delete": {"Key": {"idempotencyKey": {"S": key}}, **unchanged}}
+            writes = [delete, {"Put": {"TableName": table, "Item": _mark_of(key)}}]
+        else:
+            free = released(left, secrets.token_hex(16), epoch_ms(), 30 * DAY)
+            writes = [{"Put": {"Item": item_of(free), **unchanged}}]
         try:
-            if left is None:
-                dynamodb.delete_item(Key={"idempotencyKey": {"S": key}}, **condition)
-            else:
-                free = released(left, secrets.token_hex(16), epoch_ms(), 30 * DAY)
-                dynamodb.put_item(Item=item_of(free), **condition)
-        except dynamodb.exceptions.ConditionalCheckFailedException:
+            dynamodb.transact_write_items(TransactItems=writes)
+        except dynamodb.exceptions.TransactionCanceledException as error:
+            codes = {reason.get("Code") for reason in error.response["CancellationReasons"]}
+            if not codes & _CHANGED_MEANWHILE:
+                raise
             raise OperatorError(
-                f"{key} has changed since it was read, and nothing was done: `records --key {key}` shows it"
+                f"{key} has changed since it was read, and nothing was done: "
+                f"`records --key {key}` shows it"
             ) from None
         return {"done": change.action, "key": key}
 
     return Plan(change, write, (stack,))
+
+
+def _unchanged(seen: tables.Wire) -> dict[str, Any]:
+    """Return the condition that a record is as it was seen."""
+    conditions, values = [], {}
+    for name in _REVISION:
+        if name in seen:
+            conditions.append(f"#{name} = :{name}")
+            values[f":{name}"] = seen[name]
+        else:
+            conditions.append(f"attribute_not_exists(#{name})")
+    return {
+        "ConditionExpression": " AND ".join(conditions),
+        "ExpressionAttributeNames": {f"#{name}": name for name in _REVISION},
+        "ExpressionAttributeValues": values,
+    }
+
+
+def _mark_of(key: str) -> tables.Wire:
+    """Return the item by which the audit knows that a record was deleted, and its event not lost."""
+    end = datetime.now(UTC) + _FORGOTTEN_FOR
+    return {
+        "idempotencyKey": {"S": f"{FORGOTTEN}{key}"},
+        "expiryTimestamp": {"N": str(int(end.timestamp()))},
+    }

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from api import policies
 from api.problems import TYPES, Kind, refused
 from api.requests import Requests, fingerprinted, record_key
 from api.service import Service, Settings, StartSimulator
@@ -27,11 +28,6 @@ from carride_idempotency.stores.transport import (
     dynamodb_transport,
 )
 
-# A key is remembered for a day, longer than clients retry. Only outages and bugs fail an attempt,
-# and clients may retry those without limit.
-_CLAIMED: Final = Policy(window=86_400, max_attempts=1_000)
-# A conflict means that another request has changed the ride: decide again, on the changed ride.
-_ATOMIC: Final = Policy(window=86_400, max_attempts=1_000, atomic=True, conflict_reruns=2)
 _WRITES: Final = ("POST ", "PUT ")  # how the routes begin that a fenced region refuses
 _RETRY_AFTER: Final = {"Retry-After": "30"}  # seconds; a fence stays up for longer than a request
 
@@ -72,9 +68,8 @@ def make_handler(
         )
         return consumer.http_handler(problem_types=TYPES)(service.answer)
 
-    rides = http_handler("carride-api", _ATOMIC)
-    # An invocation is not part of a transaction.
-    simulations = http_handler("carride-api-simulate", _CLAIMED)
+    rides = http_handler("carride-api", policies.RIDES)
+    simulations = http_handler("carride-api-simulate", policies.SIMULATIONS)
 
     def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         if fence and event.get("routeKey", "").startswith(_WRITES) and (refusal := _refusal(fence)):

@@ -35,6 +35,7 @@ from carride.facts import (
     PaymentDeclined,
 )
 from carride.ride import CarID, Sector
+from carride_idempotency import Policy
 
 CONSUMED: Final = frozenset(
     {CarRideAccepted, CarRideCancelled, CarRideCompleted, PaymentDeclined, CarRideOverdue}
@@ -43,6 +44,19 @@ CONSUMED: Final = frozenset(
 
 EMITTED: Final = frozenset[type[Fact]]((CarAssigned, NoCarAvailable, CarReleased))
 """The facts that dispatch adds; none of them is consumed by it, or it would feed itself."""
+
+POLICY: Final = Policy(
+    # All effects are in the commit. So a message that comes again need not wait until the lease of
+    # a killed attempt is over. A decision on what has changed meanwhile is made again: another ride
+    # took the car.
+    same_delivery_takes_over=True,
+    conflict_reruns=20,
+)
+"""Protects the events of dispatch. It is claimed, not atomic.
+
+The record of a message that kills its process has to count that. Without a claim nobody would know
+which message of the batch it was, and it would use up the receives of its neighbours.
+"""
 
 SHARD: Final = 2
 """Neighbouring sectors of a row that share a partition of the index of free cars, which takes 1,000

@@ -12,19 +12,8 @@ from carride.events import RideEvent
 from carride.facts import CarReleased, NoCarAvailable
 from carride.settings import from_environment
 from carride.telemetry import count, logger
-from carride_idempotency import Operation, Policy
+from carride_idempotency import Operation
 from carride_idempotency.stores.transport import dynamodb_transport
-
-POLICY = Policy(
-    # All effects are in the commit: a message that comes again need not wait until the lease of a
-    # killed attempt is over, and a decision on what has changed meanwhile (another ride took the
-    # car) is simply made again.
-    same_delivery_takes_over=True,
-    conflict_reruns=20,
-)
-"""Claimed, not atomic: a message that kills its process has to be counted by its record. Without a
-claim nobody would know which one of the batch it was, and it would use up the receives of its
-neighbours."""
 
 
 class Settings(SagaSettings, frozen=True, kw_only=True):
@@ -42,7 +31,7 @@ def make_handler(
     outbox = settings.outbox()
     transport = dynamodb_transport()
     reader = Reader(tables, DynamoDB(transport))
-    consumer = ride_consumer("dispatch", settings, POLICY, transport)
+    consumer = ride_consumer("dispatch", settings, assignments.POLICY, transport)
 
     @consumer.batch_handler
     def handler(event: RideEvent, operation: Operation) -> None:

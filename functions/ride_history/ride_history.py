@@ -5,16 +5,14 @@ from typing import Any
 
 from carride.consumer import ConsumerSettings, ride_consumer
 from carride.events import RideEvent
-from carride.history import kept
+from carride.history import POLICY, kept
 from carride.settings import from_environment
-from carride_idempotency import Keep, Operation, Policy
+from carride_idempotency import Keep, Operation
 
 
 def make_handler(settings: ConsumerSettings) -> Callable[[dict[str, Any], Any], Any]:
     """Return the Lambda handler."""
-    # The one effect is in the record itself, so it needs no claim before it, and one write makes
-    # both.
-    consumer = ride_consumer("ride-history", settings, Policy(atomic=True))
+    consumer = ride_consumer("ride-history", settings, POLICY)
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 import assignments
 import payments
-from carride_idempotency import Policy
 
 DISPATCH: Final = "dispatch"
 PAYMENT: Final = "payment"
@@ -29,8 +28,6 @@ class AuditedConsumer(NamedTuple):
     audited by its log."""
     acts_on: frozenset[type] | None = None
     """The types of facts that it acts on; None is every event of the bus, broken ones included."""
-    policy: Policy = Policy()
-    """Decides which deliveries run. Window and lease are settings of the function."""
 
     def takes(self, event_type: str | None) -> bool:
         """Return whether the consumer acts on events of a type."""
@@ -38,7 +35,7 @@ class AuditedConsumer(NamedTuple):
 
 
 CONSUMERS: Final = (
-    AuditedConsumer("ride-history", "RideHistory", RECORDS, policy=Policy(atomic=True)),
+    AuditedConsumer("ride-history", "RideHistory", RECORDS),
     AuditedConsumer("dispatch", "Dispatch", "AssignmentTable", assignments.CONSUMED),
     AuditedConsumer("payment", "Payment", "PaymentTable", payments.CONSUMED),
 )

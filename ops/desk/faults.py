@@ -21,6 +21,7 @@ from carride_idempotency.clock import epoch_ms
 from carride_idempotency.stores.dynamodb import record_of
 from ops import redrive
 from ops.audit.evidence import AuditedConsumer
+from ops.policies import POLICIES
 from ops.records import items_at
 from ops.stack import OperatorError, StackRef
 
@@ -84,7 +85,7 @@ def _deliver_after_lease(stack: StackRef, consumer: AuditedConsumer, key: str, b
     for _ in range(_LOOKS):
         time.sleep(_AGAIN_S)
         found = next(map(record_of, items_at(stack, [key])), None)
-        if consumer.policy.atomic or (
+        if POLICIES[consumer.name].atomic or (
             found and (found.lease_ms or 0) + Policy().clock_skew * 1000 < epoch_ms()
         ):
             break

@@ -1,17 +1,13 @@
-"""Where a replay may be started, its name, what it leaves out, and which policies its plan follows."""
+"""Where a replay may be started, its name and what it leaves out."""
 
 from datetime import timedelta
-from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import carride.consumer
 from ops import replay
-from ops.audit import CONSUMERS
 from ops.stack import Kept, OperatorError, StackRef
-from tests.functions.world import World as Functions
 from tests.ops.world import AWAY, HOME, NOW, World, stack
 
 
@@ -94,23 +90,3 @@ def test_a_replay_has_ended_when_nothing_is_in_flight(
 ) -> None:
     """EventBridge has handed over everything, and consumers have emptied their queues."""
     assert replay.ReplayState("one", state, NOW, NOW, NOW, None, waiting, "").ended == ended
-
-
-def test_predictions_decide_by_the_policies_of_the_consumers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The settings that decide whether a delivery runs are those with which the functions are wired."""
-    policies, wired = {}, carride.consumer.wired
-
-    def spy(name: str, *arguments: Any) -> Any:
-        policies[name] = arguments[1]
-        return wired(name, *arguments)
-
-    monkeypatch.setattr(carride.consumer, "wired", spy)
-    assert Functions().handlers
-    decisive = attrgetter(
-        "atomic", "max_attempts", "on_crash", "clock_skew", "missing_key", "backoff"
-    )
-    assert {name: decisive(each) for name, each in policies.items()} == {
-        each.name: decisive(each.policy) for each in CONSUMERS if each.name in policies
-    }

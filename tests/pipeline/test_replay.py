@@ -22,6 +22,7 @@ from ops.audit import CONSUMERS, reading
 from ops.audit.evidence import Delivered, Published
 from ops.audit.queues import opened, peek
 from ops.audit.reading import type_of
+from ops.policies import POLICIES
 from ops.replay import PLAN_PREFIX, planning
 from ops.replay.planning import Fate, ReplayPlan, fate_of, predict, watch
 from ops.simulation import simulate
@@ -106,7 +107,7 @@ def change_records(stack: StackRef) -> None:
             next(one),
             next(one),
             next(one),
-            next(many if consumer.policy.atomic else one),
+            next(many if POLICIES[consumer.name].atomic else one),
         ]:
             dynamodb.delete_item(TableName=table, Key={"idempotencyKey": {"S": record.key}})
         put(next(one), **claim, lease_ms=now_ms - 3_600_000)

@@ -9,19 +9,18 @@ import msgspec
 from botocore.exceptions import BotoCoreError, ClientError
 from msgspec import Meta, Struct
 
+from api.policies import LOCK_S, SIMULATION_LOCK
 from api.problems import Kind, refused
 from carride.clients import lambda_client
 from carride.decoding import FieldError, json_name
 from carride.simulation import Mode, Share, Simulation, Spec
 from carride.telemetry import logger
-from carride_idempotency import Consumer, Policy, RetryableError
+from carride_idempotency import Consumer, RetryableError
 from carride_idempotency.errors import PayloadMismatchError
 from carride_idempotency.stores import Store
 
 _DEFAULT_RIDES: Final = 10
 _LONGEST_S: Final = 800  # to publish all events; the simulator may run for 900 seconds
-_LOCK_S: Final = 900  # no other simulation starts for as long as one can run
-_LOCK: Final = Policy(window=_LOCK_S, max_attempts=1_000)
 _MOST_EVENTS: Final = {"local": 31_000, "dev": 3_000, "prod": 0}
 """The limit of one simulation, by stage. One every 15 minutes makes 288,000 events a day in
 ``dev``."""
@@ -98,12 +97,12 @@ def _check(spec: Spec, most: int, now: datetime) -> None:
 
 def _acquire_lock(name: str, store: Store) -> None:
     """Lock the simulator by the record of one key. A retry of the request that holds the lock has the same payload."""
-    lock = Consumer[None]("carride-api-simulation-lock", store, policy=_LOCK)
+    lock = Consumer[None]("carride-api-simulation-lock", store, policy=SIMULATION_LOCK)
     try:
         with lock.operation("lock", name):
             pass
     except PayloadMismatchError as error:
-        detail = f"a simulation was started less than {_LOCK_S // 60} minutes ago"
+        detail = f"a simulation was started less than {LOCK_S // 60} minutes ago"
         raise refused(Kind.SIMULATION_RUNNING, detail) from error
 
 

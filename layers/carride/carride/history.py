@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from carride.events import RideEvent
+from carride_idempotency import Policy
 
 
 class TimelineEntry(Struct, frozen=True, kw_only=True):
@@ -23,6 +24,12 @@ class TimelineEntry(Struct, frozen=True, kw_only=True):
     data: Annotated[Mapping[str, Any], Meta(description="The data of the event.")]
     """The ride as it was afterwards, and what the event adds."""
 
+
+POLICY: Final = Policy(atomic=True)
+"""Protects the events of ride_history.
+
+Their one effect is in the record itself. So no claim is needed before it, and one write makes both.
+"""
 
 INDEX: Final = "byRide"  # its partition key is orderID
 

@@ -1,0 +1,24 @@
+"""How requests are protected. A key is remembered for a day, longer than clients retry.
+
+Only outages and bugs fail an attempt, and clients may retry those without limit.
+"""
+
+from typing import Final
+
+from carride_idempotency import Policy
+from carride_idempotency.policy import DAY
+
+_MOST_ATTEMPTS: Final = 1_000
+
+RIDES: Final = Policy(window=DAY, max_attempts=_MOST_ATTEMPTS, atomic=True, conflict_reruns=2)
+"""Of a request about rides. After a conflict it is decided again, on the ride that another request
+has changed."""
+
+SIMULATIONS: Final = Policy(window=DAY, max_attempts=_MOST_ATTEMPTS)
+"""Of a request for a simulation. It is claimed: an invocation is not part of a transaction."""
+
+LOCK_S: Final = 900
+"""No other simulation starts for as long as one can run."""
+
+SIMULATION_LOCK: Final = Policy(window=LOCK_S, max_attempts=_MOST_ATTEMPTS)
+"""Of the lock that lets one simulation run at a time."""

@@ -1,0 +1,34 @@
+"""How the functions protect their operations: the policy of each name with which keys begin.
+
+Each policy is a value of its function's domain module. Operators' tools read them here.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import assignments
+import payments
+import settlement
+from api import policies as api
+from carride import history
+from carride_idempotency import Policy
+
+_LEASE_S: Final = 30.0
+"""Stands for the lease that payment's function is set to, which no tool needs."""
+
+POLICIES: Final[Mapping[str, Policy]] = {
+    "ride-history": history.POLICY,
+    "dispatch": assignments.POLICY,
+    "payment": payments.payment_policy(_LEASE_S),
+    "reconciler": settlement.POLICY,
+    "carride-api": api.RIDES,
+    "carride-api-simulate": api.SIMULATIONS,
+    "carride-api-simulation-lock": api.SIMULATION_LOCK,
+}
+"""By what keys begin with: the consumers' names, and those of the API, which stores its answers."""
+
+
+def consumer_of(key: str) -> str:
+    """Return the name of the consumer that a key begins with: ``reconciler`` of ``reconciler/settle#…``."""
+    begin, _, _ = key.partition("#")
+    return begin.partition("/")[0]

@@ -1,0 +1,92 @@
+"""What operators' tools know of the consumers: their names, and how they are protected."""
+
+from collections.abc import Iterator
+from functools import wraps
+from typing import Any, Final
+
+import pytest
+from moto import mock_aws
+
+from carride.facts import CarRideAccepted, CarRideCreated
+from carride_idempotency import Consumer, Policy
+from carride_idempotency.record import FAILED, QUARANTINED, Record
+from carride_idempotency.stores.dynamodb import item_of, record_of
+from ops import records
+from ops.audit.evidence import CONSUMERS
+from ops.policies import POLICIES, consumer_of
+from ops.stack import StackRef
+from tests.carride.rides import booked
+from tests.functions.world import DEV, STAFF, World, request
+from tests.ops.world import AWAY, empty_stack
+
+SETTINGS: Final = {"lease", "window"}
+"""What the environment of a function sets."""
+
+
+@pytest.fixture
+def ref() -> Iterator[StackRef]:
+    with mock_aws():
+        yield empty_stack()
+
+
+def decisive(policy: Policy) -> dict[str, object]:
+    """Return what a policy's function does not take from its environment."""
+    fields = Policy.__dataclass_fields__
+    return {name: getattr(policy, name) for name in fields if name not in SETTINGS}
+
+
+def functions_at_work() -> World:
+    """Return a world in which every function has protected an operation."""
+    world = World()
+    world.restart(DEV)
+    world.park("car_01")
+    world.book(authorizer=STAFF)
+    world.publish(CarRideCreated.of(booked("order_1")), CarRideAccepted.of(booked("order_1")))
+    world.ask(request("POST", "/carrides/simulate", {"rides": 1}, key="s", authorizer=STAFF))
+    world.reconcile()
+    return world
+
+
+def test_the_tools_know_every_consumer_and_its_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name or a limit that differed would refuse keys, or say what their deliveries do not do."""
+    wired, make = dict[str, Policy](), Consumer.__init__
+
+    @wraps(make)
+    def spy(self: Any, name: str, *arguments: Any, **options: Any) -> None:
+        wired[name] = options["policy"]
+        make(self, name, *arguments, **options)
+
+    monkeypatch.setattr(Consumer, "__init__", spy)
+    functions_at_work()
+    assert wired.keys() == POLICIES.keys()
+    for name, policy in wired.items():
+        assert decisive(policy) == decisive(POLICIES[name]), name
+    assert {each.name for each in CONSUMERS} <= POLICIES.keys()
+
+
+def test_every_key_of_a_working_stack_can_be_released_and_forgotten(ref: StackRef) -> None:
+    """Keys of operations inside a run, such as ``reconciler/settle#…``, are among them."""
+    keys = [item["idempotencyKey"] for item in functions_at_work().items("idempotency")]
+    assert {consumer_of(key) for key in keys} == POLICIES.keys()
+    assert any(key.startswith("reconciler/settle#") for key in keys)
+    for key in keys:
+        given_up = Record(key, QUARANTINED, "o", 3, None, None, "1:f", "d", AWAY, 1, 1, error="x")
+        ref.client("dynamodb").put_item(TableName="Idempotency", Item=item_of(given_up))
+        records.release(ref, key).do()
+        (left,) = map(record_of, records.items_at(ref, [key]))
+        assert left.status == FAILED
+        records.forget(ref, key).do()
+        assert not list(records.items_at(ref, [key]))
+
+
+def test_a_keys_attempts_are_counted_by_its_consumers_policy(ref: StackRef) -> None:
+    """A failed request of the API runs again long after a consumer's key would be quarantined."""
+    for key, says in (
+        ("dispatch#1", "all 3 attempts are used up"),
+        ("carride-api#1", "the next delivery runs as attempt 4"),
+        ("carride-api-simulate#1", "the next delivery runs as attempt 4"),
+    ):
+        failed = Record(key, FAILED, "o", 3, None, None, "1:f", "d", AWAY, 1, 1, error="x")
+        ref.client("dynamodb").put_item(TableName="Idempotency", Item=item_of(failed))
+        (found,) = records.records(ref, key=key).records
+        assert says in found.says
