@@ -49,7 +49,7 @@ def run(*arguments: str, **changes: Any) -> int:
             ["failover", "run", "--runs-end-in", "soon"],
             "'soon' is not a span of time: write 90s, 10m, 6h or 2d",
         ),
-        (["release", "dispatch"], "'dispatch' is no key: it begins with"),
+        (["release", "dispatch"], "'dispatch' is not a key: begin it with"),
         (["records", "--status", "gone"], "there is no status GONE: give one of COMPLETED"),
         (
             ["tail", "--type", "Nothing", *AT_HOME],
