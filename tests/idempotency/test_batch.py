@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from carride_idempotency import TRANSPORT_ID, BatchFailedError
-from carride_idempotency.dead_letters import CONTRACT
+from carride_idempotency import TRANSPORT_ID, BatchFailedError, Operation
+from carride_idempotency.dead_letters import CONTRACT, MISSING_KEY, DeadLetter
 from carride_idempotency.sources import KAFKA
-from carride_idempotency.testing import Crash, sqs_event
+from carride_idempotency.testing import Crash, DeadLetterBox, sqs_event
 from tests.idempotency.samples import World, crash
 
 DEADLINE_S = 10
@@ -104,14 +104,53 @@ def kill(batches: Batches, *keys: str) -> None:
 
 
 def test_suspects_of_a_crash_run_alone_and_last(sqs: Batches) -> None:
-    """Records whose earlier attempt crashed run alone after the others, those with most crashes last."""
+    """Records whose earlier attempt crashed run after the others, one by one."""
+    kill(sqs, "k0", "k1")
+    order: list[str] = []
+    sqs.deliver(messages("k0", "k1", "new1", "new2"), lambda message: order.append(message["id"]))
+    assert sorted(order[:2]) == ["new1", "new2"]
+    assert order[2:] == ["k0", "k1"]
+
+
+def test_a_suspect_on_its_last_attempt_runs_first(sqs: Batches) -> None:
+    """It has the whole time of the invocation, so that no slow neighbour costs it its last attempt."""
     kill(sqs, "twice", "once", "twice")
     order: list[str] = []
-    sqs.deliver(
-        messages("twice", "once", "new1", "new2"), lambda message: order.append(message["id"])
-    )
-    assert sorted(order[:2]) == ["new1", "new2"]
-    assert order[2:] == ["once", "twice"]
+    records = messages("new", "once", "twice", received=3)
+    sqs.deliver(records, lambda message: order.append(message["id"]))
+    assert order == ["twice", "new", "once"]
+
+
+def test_a_last_attempt_has_the_time_of_the_crashed_one(sqs: Batches) -> None:
+    """A suspect that is found when too little time is left comes again, without an attempt."""
+    kill(sqs, "slow", "slow")
+
+    def work(_: object) -> None:
+        sqs.world.clock.advance(3)
+
+    assert sqs.deliver(messages("quick", "slow"), work) == ["m1"]
+    assert sqs.statuses("slow") == ["IN_PROGRESS"]
+    assert sqs.deliver(messages("slow", "another", received=3), work) == []
+
+
+def test_a_run_that_failed_says_nothing_about_the_time_that_work_takes(world: World) -> None:
+    """After 20 failures at once, a record that takes 25 s does not start with 10 s left."""
+    one_by_one = Batches(world, policy={"concurrency": 1})
+    takes_s = {"k0": 19, "k1": 0, "k2": 25}
+
+    @one_by_one.consumer.batch_handler
+    def handler(message: Any, operation: Operation) -> None:
+        if message["id"].startswith("broken"):
+            raise KeyError("no car")
+        world.clock.advance(takes_s.get(message["id"], 0))
+
+    def deliver(*keys: str) -> list[str]:
+        answer = handler({"Records": messages(*keys)}, world.invocation())
+        return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
+
+    assert deliver("k2") == []
+    assert len(deliver("k1", *(f"broken{number}" for number in range(20)))) == 20
+    assert deliver("k0", "k3") == ["m1"]
 
 
 def test_suspects_run_in_groups_if_time_is_short(sqs: Batches) -> None:
@@ -246,3 +285,27 @@ def test_source_without_single_failures_raises(world: World) -> None:
         kafka.deliver(batch, fails_at("k2", runs.append))
     kafka.deliver(batch, lambda message: runs.append(message["id"]))
     assert runs == ["k1", "k2", "k2"]
+
+
+def test_dead_letters_hold_up_no_neighbour(world: World) -> None:
+    """A queue that does not answer costs the messages at fault their time, and no other one's."""
+    ran = threading.Event()
+
+    class SlowQueue(DeadLetterBox):
+        def send(self, dead_letter: DeadLetter) -> None:
+            assert ran.wait(DEADLINE_S), "the healthy message waits for the letters"
+            super().send(dead_letter)
+
+    box = SlowQueue()
+    batches = Batches(world, dead_letters=box)
+    records = [*messages(None, None, None), message("healthy", 3)]
+    assert batches.deliver(records, lambda _: ran.set()) == []
+    assert [letter.reason for letter in box.letters] == [MISSING_KEY] * 3
+
+
+def test_no_letter_is_sent_without_time(world: World) -> None:
+    """A message at fault comes again if the time left is used up."""
+    batches = Batches(world, policy={"concurrency": 1})
+    records = [message("slow", 0), message(None, 1)]
+    assert batches.deliver(records, lambda _: world.clock.advance(29)) == ["m1"]
+    assert world.reasons == []

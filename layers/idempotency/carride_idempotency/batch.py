@@ -9,11 +9,13 @@ from typing import NamedTuple
 from carride_idempotency.clock import Clock
 from carride_idempotency.delivery import POSTPONED
 from carride_idempotency.invocation import LambdaInvocation
-from carride_idempotency.messages import Message, MessageHandler
+from carride_idempotency.messages import Message, MessageHandler, RejectedMessageError
+from carride_idempotency.record import Record
 from carride_idempotency.runner import Runner
 from carride_idempotency.sources import Raw
 
 _RUNS_REMEMBERED = 20
+_QUANTILE = 0.9
 
 
 class Job[E](NamedTuple):
@@ -22,45 +24,69 @@ class Job[E](NamedTuple):
     lane: str | None
     """Jobs of one lane (a FIFO group, or one key) run one after another; None is a lane of its
     own."""
-    message: Message[E] | Exception | None
-    """None if the record was dead-lettered; an exception if it could not be read."""
+    message: Message[E] | Exception
+    """An exception if the record could not be read."""
+
+
+class Suspect(NamedTuple):
+    """A record whose last attempt crashed. Suspects sort by their crashes, then by position."""
+
+    crashes: int
+    lane: list[int]
+    """Its position, and those of its lane that wait behind it."""
+    had_ms: int
+    """The time that the crashed attempt had, from its claim to the end of its invocation."""
 
 
 class Pace:
-    """How long the latest runs of one handler have taken."""
+    """How long the latest runs of one handler have taken.
+
+    A run that fails at once does not say how long the work takes. So failures count only while no
+    run has ended normally.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lately_ms: deque[int] = deque(maxlen=_RUNS_REMEMBERED)
+        self._failed_ms: deque[int] = deque(maxlen=_RUNS_REMEMBERED)
         self.ended = 0
-        """How many runs have ended in this process."""
+        """How many runs have ended in this process, in whatever way."""
 
     def measure[**P, T](self, work: Callable[P, T]) -> Callable[P, T]:
         """Return ``work`` with the duration of every call remembered."""
 
         def measured(*args: P.args, **kwargs: P.kwargs) -> T:
             start_ms = self._clock()
+            durations_ms = self._failed_ms
             try:
-                return work(*args, **kwargs)
+                result = work(*args, **kwargs)
+                durations_ms = self._lately_ms
+                return result
             finally:
                 self.ended += 1
-                self._lately_ms.append(max(0, self._clock() - start_ms))
+                durations_ms.append(max(0, self._clock() - start_ms))
 
         return measured
 
     def typical_ms(self) -> int:
-        """Return the duration that nine of ten runs stayed within; 0 before the first run has ended."""
-        lately = sorted(self._lately_ms)
-        return lately[math.ceil(0.9 * len(lately)) - 1] if lately else 0
+        """Return what nine of ten runs stayed within; 0 before the first run has ended."""
+        durations_ms = sorted(self._lately_ms or self._failed_ms)
+        if not durations_ms:
+            return 0
+        return durations_ms[math.ceil(_QUANTILE * len(durations_ms)) - 1]
 
 
 class Batch[E]:
     """The records of one batch.
 
     A failure stops its lane: of equal keys the first does the work, and the others share its
-    outcome. A record is a suspect if its last attempt crashed. Suspects run last, when no other
-    record is running, in the smallest groups that the time left allows. On its last attempt a
-    suspect runs alone, so that no other record's crash quarantines it.
+    outcome. A record is a suspect if its last attempt crashed. Suspects run when no other record is
+    running:
+
+    - last, in the smallest groups that the time left allows, while another attempt is left to them;
+    - alone on their last attempt, so that no other record's crash quarantines them, and with at
+      least the time that their crashed attempt had. So a slow record is not quarantined because
+      others ran before it: if it was received often enough to be on its last attempt, it runs first.
     """
 
     def __init__(
@@ -74,23 +100,29 @@ class Batch[E]:
         self._handler = handler
         self._runner = runner
         self._pace = pace
+        self._records = records
         self._invocation = invocation
         self._jobs = [self._job(raw) for raw in records]
         self._ended_before = pace.ended
-        self._suspects: list[tuple[int, list[int]]] = []
-        """The number of each crashed attempt, and the lane of positions that its next attempt
-        begins."""
+        self._suspects: list[Suspect] = []
         self._failures: dict[int, Exception | None] = {}
 
     def run(self) -> dict[int, Exception | None]:
-        """Run what the time allows; return positions and errors of the records to deliver again (None: not started)."""
-        lanes: dict[object, list[int]] = {}
-        for position, job in enumerate(self._jobs):
-            lanes.setdefault(job.lane or position, []).append(position)
-        self._run_lanes(list(lanes.values()), postpones=True)
-        while self._suspects:
-            self._run_lanes(self._next_suspects(), postpones=False)
+        """Run what the time allows; return positions and errors of the records to deliver again.
+
+        The error of a record that was not started is None.
+        """
+        lanes = self._lanes()
+        on_last_attempt = self._on_last_attempt(lanes)
+        for suspect in on_last_attempt:
+            lanes.remove(suspect.lane)
+        self._suspects = on_last_attempt
+        self._run_suspects()
+        self._run_lanes(lanes, postpones=True)
+        self._run_suspects()
         return self._failures
+
+    # ── Reading ───────────────────────────────────────────────────────────────────────────────────
 
     def _job(self, raw: Raw) -> Job[E]:
         """Read one record. If it cannot be read, its own job fails and no other."""
@@ -104,7 +136,15 @@ class Batch[E]:
             )
         except Exception as error:  # noqa: BLE001 - the record's own job raises it
             return Job(lane, error)
-        return Job(message.delivery.key if message and lane is None else lane, message)
+        return Job(message.delivery.key if lane is None else lane, message)
+
+    def _lanes(self) -> list[list[int]]:
+        lanes: dict[object, list[int]] = {}
+        for position, job in enumerate(self._jobs):
+            lanes.setdefault(job.lane or position, []).append(position)
+        return list(lanes.values())
+
+    # ── Lanes ─────────────────────────────────────────────────────────────────────────────────────
 
     def _run_lanes(self, lanes: list[list[int]], *, postpones: bool) -> None:
         self._runner.concurrency.run_all(
@@ -114,50 +154,117 @@ class Batch[E]:
 
     def _run_lane(self, lane: list[int], postpones: bool) -> None:
         for done, position in enumerate(lane):
-            error: Exception | None = None
-            if self._has_time():
-                try:
-                    crashed = self._run_job(self._jobs[position], postpones=postpones or done > 0)
-                except Exception as raised:  # noqa: BLE001 - reported, so that the record is delivered again
-                    error = raised
-                else:
-                    if crashed is None:
-                        continue
-                    self._suspects.append((crashed, lane[done:]))
-                    return
-            self._failures.update(dict.fromkeys(lane[done:], error))
-            return
+            rest = lane[done:]
+            if not self._has_time():
+                self._fail(rest, None)
+                return
+            try:
+                crashed = self._run_job(position, postpones=postpones or done > 0)
+            except Exception as error:  # noqa: BLE001 - reported: the record is delivered again
+                self._fail(rest, error)
+                return
+            if crashed is not None:
+                self._suspects.append(self._suspect(crashed, rest))
+                return
 
-    def _run_job(self, job: Job[E], *, postpones: bool) -> int | None:
-        """Run one record; with ``postpones``, return the number of its crashed attempt instead of running a suspect."""
-        message = job.message
+    def _run_job(self, position: int, *, postpones: bool) -> Record | None:
+        """Run one record; with ``postpones``, return a suspect's crashed claim instead."""
+        message = self._jobs[position].message
+        if isinstance(message, RejectedMessageError):
+            raw = self._records[position]
+            delivery_id = self._handler.source.message_id(raw)
+            self._handler.reject(message, self._invocation, raw, delivery_id)
+            return None
         if isinstance(message, Exception):
             raise message
-        if message is None:
-            return None
         if not postpones:
             message = message._replace(delivery=message.delivery._replace(postpones=False))
         answer = self._handler.run(message)
-        return (
-            answer.record.attempt
-            if answer.outcome == POSTPONED and answer.record is not None
-            else None
-        )
+        return answer.record if answer.outcome == POSTPONED else None
+
+    def _fail(self, lane: list[int], error: Exception | None) -> None:
+        self._failures.update(dict.fromkeys(lane, error))
+
+    # ── Time ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _left_ms(self) -> int:
+        return self._runner.left_ms(self._invocation.deadline_ms)
+
+    def _has_run(self) -> bool:
+        return self._pace.ended > self._ended_before
 
     def _has_time(self) -> bool:
-        """Whether a job may start. Until a run has ended all may: otherwise one slow record could stop a queue."""
-        is_first = self._pace.ended == self._ended_before
-        left_ms = self._runner.left_ms(self._invocation.deadline_ms)
-        return left_ms >= (1 if is_first else max(1, self._pace.typical_ms()))
+        """Return whether a job may start.
 
-    def _next_suspects(self) -> list[list[int]]:
-        """Take the lanes that run next: those with the fewest crashes, as few at a time as the time left allows."""
-        self._suspects.sort()  # threads found them in any order
-        most = self._runner.policy.max_attempts
-        in_company = sum(attempt + 1 < most for attempt, _ in self._suspects)
-        size = 1
-        if in_company > 1 and (typical_ms := self._pace.typical_ms()):
-            left_ms = self._runner.left_ms(self._invocation.deadline_ms)
-            size = math.ceil(in_company / max(1, left_ms // typical_ms))
-        group, self._suspects = self._suspects[:size], self._suspects[size:]
-        return [lane for _, lane in group]
+        Until a run has ended all may: otherwise one slow record could stop a queue.
+        """
+        needed_ms = self._pace.typical_ms() if self._has_run() else 0
+        return self._left_ms() >= max(1, needed_ms)
+
+    # ── Suspects ──────────────────────────────────────────────────────────────────────────────────
+
+    def _suspect(self, crashed: Record, lane: list[int]) -> Suspect:
+        deadline_ms = (crashed.lease_ms or 0) - int(self._runner.policy.margin * 1000)
+        return Suspect(crashed.attempt, lane, deadline_ms - crashed.updated_ms)
+
+    def _is_last_attempt(self, suspect: Suspect) -> bool:
+        return suspect.crashes + 1 >= self._runner.policy.max_attempts
+
+    def _on_last_attempt(self, lanes: list[list[int]]) -> list[Suspect]:
+        """Return the suspects on their last attempt, as far as receive counts show them.
+
+        Only the records of messages that were received often enough are looked up.
+        """
+        found: list[Suspect] = []
+        self._runner.concurrency.run_all(
+            [partial(self._look_up, lane, found) for lane in lanes if self._may_be_last(lane)],
+            self._runner.policy.concurrency,
+        )
+        return found
+
+    def _may_be_last(self, lane: list[int]) -> bool:
+        received = self._handler.source.attempts(self._records[lane[0]])
+        return received is not None and received >= self._runner.policy.max_attempts
+
+    def _look_up(self, lane: list[int], found: list[Suspect]) -> None:
+        message = self._jobs[lane[0]].message
+        if isinstance(message, Exception):
+            return
+        try:
+            crashed = self._runner.crashed(message.delivery)
+        except Exception:  # noqa: BLE001 - its own job meets the store again
+            return
+        if crashed is None:
+            return
+        suspect = self._suspect(crashed, lane)
+        if self._is_last_attempt(suspect):
+            found.append(suspect)
+
+    def _run_suspects(self) -> None:
+        while self._suspects:
+            self._suspects.sort()  # threads found them in any order
+            size = self._group_size()
+            group = self._suspects[:size]
+            self._suspects = self._suspects[size:]
+            lanes = []
+            for suspect in group:
+                if self._has_time_for(suspect):
+                    lanes.append(suspect.lane)
+                else:
+                    self._fail(suspect.lane, None)
+            self._run_lanes(lanes, postpones=False)
+
+    def _group_size(self) -> int:
+        """Return how many suspects run at once: as few as the time left allows."""
+        in_company = sum(not self._is_last_attempt(suspect) for suspect in self._suspects)
+        typical_ms = self._pace.typical_ms()
+        if in_company <= 1 or not typical_ms:
+            return 1
+        rounds = max(1, self._left_ms() // typical_ms)
+        return math.ceil(in_company / rounds)
+
+    def _has_time_for(self, suspect: Suspect) -> bool:
+        """Return whether a suspect may run; its last attempt needs the time that it had before."""
+        if not self._is_last_attempt(suspect) or not self._has_run():
+            return True
+        return self._left_ms() >= suspect.had_ms

@@ -15,7 +15,7 @@ from carride_idempotency.errors import BatchFailedError, ConfigurationError
 from carride_idempotency.handlers import plain
 from carride_idempotency.invocation import LambdaContext, LambdaInvocation
 from carride_idempotency.keys import TransportId, check_name, record_key
-from carride_idempotency.messages import MessageHandler, Reader
+from carride_idempotency.messages import MessageHandler, Reader, RejectedMessageError
 from carride_idempotency.observation import Observer
 from carride_idempotency.operation import Operation
 from carride_idempotency.policy import Policy
@@ -161,14 +161,19 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 
         @functools.wraps(work)
         def handler(event: dict[str, Any], context: LambdaContext) -> EventResponse:
-            message = messages.read(
-                event, LambdaInvocation.of(context, self.clock), context.aws_request_id
-            )
-            if message is None:
+            invocation = LambdaInvocation.of(context, self.clock)
+            delivery_id = context.aws_request_id
+            try:
+                message = messages.read(event, invocation, delivery_id)
+            except RejectedMessageError as rejected:
+                messages.reject(rejected, invocation, event, delivery_id)
                 return {"outcome": observation.DEAD_LETTERED, "key": None, "attempt": 0}
             answer = messages.run(message)
-            attempt = 0 if answer.record is None else answer.record.attempt
-            return {"outcome": answer.outcome, "key": message.delivery.key, "attempt": attempt}
+            return {
+                "outcome": answer.outcome,
+                "key": message.delivery.key,
+                "attempt": answer.attempt,
+            }
 
         return handler
 

@@ -188,17 +188,35 @@ class MessageHandler[E]:
 
     def read(
         self, raw: Raw, invocation: LambdaInvocation, delivery_id: str, *, postpones: bool = False
-    ) -> Message[E] | None:
-        """Read one message; return None if it is at fault and was dead-lettered. What raises is delivered again."""
+    ) -> Message[E]:
+        """Read one message.
+
+        Raises:
+            RejectedMessageError: the message is at fault itself: `reject` it.
+            Exception: the consumer's own code failed: the message is delivered again.
+        """
         try:
             return self._reader.read(self.source, raw, invocation, delivery_id, postpones=postpones)
-        except RejectedMessageError as rejected:
-            reason, cause = rejected.args
-            self._runner.reports.reject(delivery_id, reason, cause, raw)
-            return None
+        except RejectedMessageError:
+            raise
         except Exception as error:
             self._runner.reports.unread(delivery_id, describe(error))
             raise
+
+    def reject(
+        self,
+        rejected: RejectedMessageError,
+        invocation: LambdaInvocation,
+        raw: Raw,
+        delivery_id: str,
+    ) -> None:
+        """Send a message that is at fault itself to the dead-letter queue."""
+        reason, cause = rejected.args
+        token = enter(invocation)
+        try:
+            self._runner.reports.reject(delivery_id, reason, cause, raw)
+        finally:
+            leave(token)
 
     def run(self, message: Message[E]) -> Answer:
         """Run the work for one message. What the work returns is not stored: nobody reads it."""

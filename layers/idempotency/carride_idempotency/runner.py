@@ -37,6 +37,8 @@ from carride_idempotency.decision import (
     decide,
     differ,
     is_beyond_window,
+    is_corrupt,
+    is_live,
     is_over,
     is_takeover,
     settled,
@@ -55,7 +57,7 @@ from carride_idempotency.observation import Observer
 from carride_idempotency.operation import Operation
 from carride_idempotency.outcomes import completed, failed
 from carride_idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
-from carride_idempotency.record import COMPLETED, Record, unknown_calls
+from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record, unknown_calls
 from carride_idempotency.stores import Store
 from carride_idempotency.warm_cache import WarmCache
 
@@ -211,6 +213,13 @@ class Runner:
         first = kind == observation.NEW
         operation = self._operation(step.record, request, delivery, claimed=True, first=first)
         return Started(delivery, request, step.record, operation, kind)
+
+    def crashed(self, delivery: Delivery) -> Record | None:
+        """Return the claim of an earlier attempt that crashed, if there is one; write nothing."""
+        found = self._store.read(delivery.key, until_ms=delivery.deadline_ms)
+        if found is None or found.status != IN_PROGRESS or is_corrupt(found):
+            return None
+        return None if is_live(found, self._limits, self.clock()) else found
 
     def heartbeat(self, started: Started) -> AbstractContextManager[object]:
         """Renew the claim for as long as the context lasts, if its lease is shorter than the work may be."""
