@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import batched
+from operator import itemgetter
 from typing import Annotated, Any, Final, NamedTuple
 from uuid import UUID
 
@@ -26,22 +27,28 @@ from carride.facts import FACTS
 from carride.history import EVENT_PREFIX, timeline_of
 from carride.ride import OrderID
 from carride_idempotency import marshalling, observation
+from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.record import COMPLETED
 from carride_idempotency.stores.dynamodb import record_of
-from ops.audit import evidence, queues, reading
+from ops.audit import reading
 from ops.audit.evidence import (
     ALWAYS,
     CONSUMERS,
+    LOG_RULE_DLQ,
     AuditedConsumer,
+    BookedRide,
     DeadLettered,
     Delivered,
     Evidence,
     Named,
     Published,
+    RideItem,
 )
-from ops.audit.reading import BUS, Tail, delivered_in, published_in
+from ops.audit.queues import json_object, peek, waiting
+from ops.audit.reading import BUS, Tail, booked_ride, delivered_in, published_in
 from ops.audit.saga import saga_of
 from ops.dead_letters import DeadLetter, letter_of, ride_of
+from ops.policies import consumer_of
 from ops.records import (
     NO_RECORD,
     Explained,
@@ -116,8 +123,25 @@ class Ride(NamedTuple):
     events: tuple[Event, ...]
 
 
+class _OnBus(NamedTuple):
+    """An event in the log of the bus, and as the bus has it."""
+
+    published: Published
+    body: Any
+
+
+class _Letters(NamedTuple):
+    """What dead-letter queues have of some events, and what in them could not be read, in words."""
+
+    found: Sequence[DeadLetter]
+    unread: Sequence[str]
+
+
 class _Known(NamedTuple):
-    """Everything that was read about some events, named by idempotency id, or EventBridge's if they have none."""
+    """Everything that was read about some events.
+
+    They are named by idempotency id, or by EventBridge's id if they have none.
+    """
 
     evidence: Evidence
     names: Collection[str]
@@ -128,8 +152,7 @@ class _Known(NamedTuple):
     """``<consumer>#<idempotency id>`` of each effect."""
     bodies: Mapping[str, Any]
     """The events in the log, by EventBridge's id."""
-    letters: Sequence[DeadLetter]
-    unread: Sequence[str]
+    letters: _Letters
     kept: str
     """Since when the logs are complete, in words."""
 
@@ -146,21 +169,32 @@ def ride(stack: StackRef, order_id: str, /) -> Ride:
         raise _unknown(f"ride {order_id}", stack, known)
     cars = _car(stack, order_id, known.items["AssignmentTable"])
     saga = saga_of(known.evidence._replace(cars=cars, grace=reading.DEFAULT_GRACE))
-    overdue = [f"overdue {saga.overdue[order_id]}"] if order_id in saga.overdue else []
+    problems = [*saga.problems.get(order_id, ()), *known.letters.unread]
+    if order_id in saga.overdue:
+        problems.append(f"overdue {saga.overdue[order_id]}")
     events = [_event(known, name) for name in known.names]
-    events.sort(key=lambda each: (each.version or 0, each.type or "", each.id))
-    problems = (*saga.problems.get(order_id, ()), *overdue, *known.unread)
-    tables = {name: _besides_events(item) or _NO_ITEM for name, item in known.items.items()}
-    return Ride(order_id, next(iter(saga.endings), "open"), problems, tables, tuple(events))
+    events.sort(key=lambda event: (event.version or 0, event.type or "", event.id))
+    return Ride(
+        order_id=order_id,
+        state=next(iter(saga.endings), "open"),
+        problems=tuple(problems),
+        tables={table: _besides_events(item) or _NO_ITEM for table, item in known.items.items()},
+        events=tuple(events),
+    )
 
 
 def _besides_events(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an item has besides events, and the ride's status by its timeline in the read model."""
-    timeline = any(
-        name.startswith(EVENT_PREFIX) and "data" in entry for name, entry in item.items()
-    )
-    status = {"status": timeline_of(item)[-1].data["status"]} if timeline else {}
-    return {name: each for name, each in item.items() if not name.startswith(EVENT_PREFIX)} | status
+    """Return what an item has besides events; of a timeline also the ride's status."""
+    attributes = dict[str, Any]()
+    has_timeline = False
+    for name, value in item.items():
+        if not name.startswith(EVENT_PREFIX):
+            attributes[name] = value
+        elif "data" in value:
+            has_timeline = True
+    if has_timeline:
+        attributes["status"] = timeline_of(item)[-1].data["status"]
+    return attributes
 
 
 @reads("event", "7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
@@ -170,26 +204,36 @@ def event(stack: StackRef, event_id: str, /) -> Event:
     Args:
         event_id: Its idempotency id, the id that another producer gave it, or EventBridge's id.
     """
-    try:
-        name = str(UUID(event_id))
-    except ValueError:
-        raise OperatorError(
-            f"{event_id!r} is no id of an event, which is a UUID; `ride` takes a ride's id"
-        ) from None
+    name = _uuid(event_id)
     known = _read(stack, name, {name: None}, {})
     # Another producer's id leads to the idempotency id, which is derived from it.
     wanted = {name, *known.names}
-    rides = [ride_of(body) for body in known.bodies.values()] + [
-        letter.ride for letter in known.letters
-    ]
-    rides += [each.ride for each in known.evidence.deliveries]
-    # An event that breaks the contract may name another thing.
-    if order_id := next(filter(_is_ride, rides), None):
+    order_id = _ride_named_by(known)
+    if order_id is not None:
         known = _of_ride(stack, order_id)  # the tables and logs of its ride tell more
     for each in (_event(known, each) for each in known.names):
         if wanted & {each.id, *(copy.event_id for copy in each.copies)}:
             return each
     raise _unknown(f"event {name}", stack, known)
+
+
+def _uuid(event_id: str) -> str:
+    try:
+        return str(UUID(event_id))
+    except ValueError:
+        raise OperatorError(
+            f"{event_id!r} is not the id of an event: write a UUID. `ride` takes a ride's id"
+        ) from None
+
+
+def _ride_named_by(known: _Known) -> str | None:
+    """Return the ride that an event belongs to. An event that breaks the contract may name no ride."""
+    named = [
+        *(ride_of(body) for body in known.bodies.values()),
+        *(letter.ride for letter in known.letters.found),
+        *(delivery.ride for delivery in known.evidence.deliveries),
+    ]
+    return next(filter(_is_ride, named), None)
 
 
 def _unknown(what: str, stack: StackRef, known: _Known) -> OperatorError:
@@ -210,7 +254,8 @@ def _is_ride(order_id: str | None) -> bool:
 def _check_ride(order_id: str) -> None:
     if not _is_ride(order_id):
         raise OperatorError(
-            f"{order_id!r} is no id of a ride, such as order_01: write letters, digits, '_', '.', '-'"
+            f"{order_id!r} is not the id of a ride: write letters, digits, '_', '.', '-', as in "
+            "order_01"
         )
 
 
@@ -223,203 +268,330 @@ def _of_ride(stack: StackRef, order_id: str) -> _Known:
 def _read(
     stack: StackRef,
     text: str,
-    facts: Mapping[str, Named | None],
+    candidates: Mapping[str, Named | None],
     items: Mapping[str, Mapping[str, Any]],
 ) -> _Known:
-    """Read what is known of some facts, and of events that have an id: of the ride, or their own."""
-    at, consumers, rides, sqs = (
-        datetime.now(UTC),
-        reading.enabled(stack),
-        ride_items(items),
-        stack.client("sqs"),
+    """Read what is known of some facts, and of events that state an id: the ride's, or their own.
+
+    ``text`` is the id, ``candidates`` are the facts, and ``items`` what tables have of the ride.
+    """
+    at = datetime.now(UTC)
+    effects = ride_items(items)
+    bookings = [booked_ride(items["BookingTable"])] if items.get("BookingTable") else []
+    records = _records(stack, candidates, at)
+    start = _start(records, bookings, effects)
+
+    on_bus = _logged(stack, text, start)
+    logged = {each.published.fact: each.published.named for each in on_bus if each.published.fact}
+    unknown = {fact: named for fact, named in logged.items() if fact not in candidates}
+    records |= _records(stack, unknown, at)
+    facts = {**candidates, **logged}
+    outbox = [item["id"]["S"] for item in items_at(stack, facts, table="OutboxTable", name="id")]
+    in_effect = _in_effect(effects, records)
+    recorded = {key.partition("#")[2] for key in (*records, *in_effect)}
+    deliveries = _deliveries(stack, text, {*logged, *outbox, *recorded}, start)
+
+    names = {*logged, *outbox, *recorded, *(each.fact for each in deliveries if each.fact)}
+    broken = {each.published.event_id for each in on_bus if not each.published.fact}
+    due = _due({name: facts.get(name) for name in names}, in_effect, deliveries)
+    if broken or not names:
+        due = {each.name for each in CONSUMERS}
+    letters = _letters(stack, due, {text, *facts, *broken})
+    since = reading.kept_since(stack)
+    evidence = Evidence(
+        consumers=reading.enabled(stack),
+        published=[each.published for each in on_bus],
+        deliveries=deliveries,
+        dead_letters=[_as_evidence(letter) for letter in letters.found],
+        items=effects,
+        outbox=dict.fromkeys(outbox, at),
+        bookings=bookings,
+        at=at,
+        since=since,
     )
-    bookings = [reading.booked_ride(items["BookingTable"])] if items.get("BookingTable") else []
-
-    def recorded(facts: Mapping[str, Named | None]) -> dict[str, Explained]:
-        return {
-            each.key: each
-            for each in (explain(record_of(item), at) for item in items_at(stack, keys_of(facts)))
-        }
-
-    records = recorded(facts)
-    times = [each.created for each in records.values() if each.created] + [
-        each.booked for each in bookings
-    ]
-    times = [
-        time
-        for time in [*times, *(each.time for item in rides for each in item.effects)]
-        if time > ALWAYS
-    ]
-    start = min(times) - _RETRIED if times else None
-
-    seen = _logged(stack, text, start)
-    named = {each.fact: each.named for each, _ in seen if each.fact}
-    records |= recorded({fact: named[fact] for fact in named.keys() - facts.keys()})
-    facts = {**facts, **named}
-    outbox = {
-        item["id"]["S"]: at for item in items_at(stack, facts, table="OutboxTable", name="id")
-    }
-    in_effect = {f"{item.consumer}#{fact}" for item in rides for fact in item.facts}
-    in_effect |= {key for key, record in records.items() if record.status == COMPLETED}
-    names = {*named, *outbox, *(key.partition("#")[2] for key in (*records, *in_effect))}
-    deliveries = _deliveries(stack, text, names, start)
-    names |= {each.fact for each in deliveries if each.fact}
-
-    # Reading a queue takes a request for each ten messages, so skip those in which nothing of this
-    # can be.
-    due = {
-        key.partition("#")[0]
-        for key in {*keys_of({name: facts.get(name) for name in names})} - in_effect
-    }
-    due |= {each.consumer for each in deliveries if each.outcome == observation.DEAD_LETTERED}
-    broken = {each.event_id for each, _ in seen if not each.fact}
-    asked = [each.resources for each in consumers if each.name in due or broken or not names]
-    dlqs = [
-        PRODUCER_DLQ,
-        evidence.LOG_RULE_DLQ,
-        *(f"{each}{kind}" for each in asked for kind in ("RuleDlq", "Dlq")),
-    ]
-    urls = {queue: stack.outputs[f"{queue}Url"] for queue in dlqs}
-    hidden = {queue: count for queue, url in urls.items() if (count := queues.waiting(sqs, url))}
-    every = [
-        letter_of(queue, message)
-        for queue, url in urls.items()
-        for message in queues.peek(sqs, url)
-    ]
-    letters = [each for each in every if {*_names_of(each)} & {text, *facts, *broken}]
-    dead = [
-        DeadLettered(each.queue, each.reason, each.consumer, None, each.fact) for each in letters
-    ]
-    since, published = reading.kept_since(stack), [each for each, _ in seen]
-    found = Evidence(
-        consumers, published, deliveries, dead, rides, outbox, bookings, at=at, since=since
+    return _Known(
+        evidence=evidence,
+        names={*names, *broken, *(_ids_of(letter)[0] for letter in letters.found)},
+        facts=facts,
+        items=items,
+        records=records,
+        in_effect=in_effect,
+        bodies={each.published.event_id: each.body for each in on_bus},
+        letters=letters,
+        kept=f"kept since {since:%Y-%m-%d %H:%M UTC}",
     )
-    names |= broken | {_names_of(each)[0] for each in letters}
-    bodies = {each.event_id: body for each, body in seen}
-    unread = [
-        f"{queue}: another reader hides {count} messages: try again later"
-        for queue, count in hidden.items()
-    ]
-    kept = f"kept since {since:%Y-%m-%d %H:%M UTC}"
-    return _Known(found, names, facts, items, records, in_effect, bodies, letters, unread, kept)
 
 
-def _logged(stack: StackRef, text: str, start: datetime | None) -> list[tuple[Published, Any]]:
-    """Return the lines of the log of events that have an id, with the events."""
-    lines = reading.lines(stack, BUS, f'"{text}"', start)
-    found = [(published_in(line), queues.json_object(line["message"])) for line in lines]
-    return [
-        (one, event)
-        for one, event in found
-        if one and text in (one.fact, one.event_id, *_told_by(event))
-    ]
+def _records(
+    stack: StackRef, facts: Mapping[str, Named | None], at: datetime
+) -> dict[str, Explained]:
+    """Return the records that consumers have of some facts, by key, with their meaning."""
+    found = (explain(record_of(item), at) for item in items_at(stack, keys_of(facts)))
+    return {record.key: record for record in found}
+
+
+def _start(
+    records: Mapping[str, Explained],
+    bookings: Iterable[BookedRide],
+    effects: Iterable[RideItem],
+) -> datetime | None:
+    """Return the time from which logs are read, or None if no time is known."""
+    times = [record.created for record in records.values() if record.created]
+    times += [booking.booked for booking in bookings]
+    times += [effect.time for item in effects for effect in item.effects]
+    known = [time for time in times if time > ALWAYS]
+    return min(known) - _RETRIED if known else None
+
+
+def _in_effect(effects: Iterable[RideItem], records: Mapping[str, Explained]) -> set[str]:
+    """Return ``<consumer>#<idempotency id>`` of each effect."""
+    keys = {key for key, record in records.items() if record.status == COMPLETED}
+    for item in effects:
+        keys |= {f"{item.consumer}#{fact}" for fact in item.facts}
+    return keys
+
+
+def _due(
+    facts: Mapping[str, Named | None], in_effect: Collection[str], deliveries: Iterable[Delivered]
+) -> set[str]:
+    """Return the consumers whose dead-letter queues may hold one of these facts.
+
+    Reading a queue takes a request for each ten messages, so the others are skipped.
+    """
+    missing = set(keys_of(facts)).difference(in_effect)
+    dead_lettered = [each for each in deliveries if each.outcome == observation.DEAD_LETTERED]
+    return {consumer_of(key) for key in missing} | {each.consumer for each in dead_lettered}
+
+
+def _letters(stack: StackRef, consumers: Collection[str], ids: Collection[str]) -> _Letters:
+    """Return the dead letters that have one of these ids, of some consumers and of no consumer."""
+    sqs = stack.client("sqs")
+    queues = [PRODUCER_DLQ, LOG_RULE_DLQ]
+    for each in reading.enabled(stack):
+        if each.name in consumers:
+            queues += [f"{each.resources}RuleDlq", f"{each.resources}Dlq"]
+    found, unread = list[DeadLetter](), list[str]()
+    for queue in queues:
+        url = stack.outputs[f"{queue}Url"]
+        if hidden := waiting(sqs, url):
+            unread.append(f"{queue}: another reader hides {hidden} messages: try again later")
+        letters = (letter_of(queue, message) for message in peek(sqs, url))
+        found += [letter for letter in letters if not set(_ids_of(letter)).isdisjoint(ids)]
+    return _Letters(found, unread)
+
+
+def _as_evidence(letter: DeadLetter) -> DeadLettered:
+    return DeadLettered(letter.queue, letter.reason, letter.consumer, None, letter.fact)
+
+
+def _logged(stack: StackRef, text: str, start: datetime | None) -> list[_OnBus]:
+    """Return the events in the log of the bus that have an id."""
+    found = []
+    for line in reading.lines(stack, BUS, f'"{text}"', start):
+        published = published_in(line)
+        body = json_object(line["message"])
+        if published and text in (published.fact, published.event_id, *_stated_by(body)):
+            found.append(_OnBus(published, body))
+    return found
 
 
 def _deliveries(
     stack: StackRef, text: str, facts: Collection[str], start: datetime | None
 ) -> list[Delivered]:
-    """Return the deliveries that name an id, of a ride or an event, and those of some facts; the oldest first."""
+    """Return the deliveries that name an id, of a ride or an event, and those of some facts.
+
+    The oldest is the first.
+    """
     wanted, found = {text, *facts}, set[Delivered]()
-    terms = [
-        f'$.correlationid = "{text}"',
-        *(f'$.idempotencyid = "{name}"' for name in sorted(wanted)),
-    ]
+    terms = [f'$.correlationid = "{text}"']
+    terms += [f'$.idempotencyid = "{name}"' for name in sorted(wanted)]
     for some in batched(terms, _IDS_AT_ONCE, strict=False):
-        for each in CONSUMERS:
-            lines = reading.lines(stack, each.resources, f"{{ {' || '.join(some)} }}", start)
-            found |= {
-                one
-                for line in lines
-                if (one := delivered_in(line)) and wanted & {one.fact, one.ride}
-            }
-    return sorted(found, key=lambda each: each.time)
+        pattern = f"{{ {' || '.join(some)} }}"
+        for consumer in CONSUMERS:
+            for line in reading.lines(stack, consumer.resources, pattern, start):
+                delivery = delivered_in(line)
+                if delivery and wanted & {delivery.fact, delivery.ride}:
+                    found.add(delivery)
+    return sorted(found, key=lambda delivery: delivery.time)
 
 
-def _names_of(letter: DeadLetter) -> list[str]:
-    """Return the names of a dead-lettered event; the first is its idempotency id, EventBridge's, or the message's."""
-    return [name for name in (letter.fact, *_told_by(letter.event), letter.id) if name]
+def _ids_of(letter: DeadLetter) -> list[str]:
+    """Return the ids of a dead-lettered event.
+
+    The first is its idempotency id, EventBridge's, or the message's.
+    """
+    return [each for each in (letter.fact, *_stated_by(letter.event), letter.id) if each]
 
 
-def _told_by(event: Any) -> list[Any]:
-    """Return the ids that an event states: EventBridge's, the producer's own, in any envelope, and the ride's."""
+def _stated_by(event: Any) -> list[Any]:
+    """Return the ids that an event states, in any envelope: EventBridge's, its producer's, the ride's."""
     return [*(_stated.search(event) or ()), ride_of(event)]
 
 
 def _car(stack: StackRef, order_id: str, assignment: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the car of a ride, if it holds one."""
-    if "carID" not in assignment:
+    car = assignment.get("carID")
+    if car is None:
         return {}
-    key = marshalling.item({"zone": zone(assignment["sector"]), "carID": assignment["carID"]})
-    row = stack.client("dynamodb").get_item(
-        TableName=stack.outputs["CarTableName"], Key=key, ConsistentRead=True
-    )
-    held = row.get("Item", {}).get("rideID") == {"S": order_id}
-    return {assignment["carID"]: order_id} if held else {}
+    key = marshalling.item({"zone": zone(assignment["sector"]), "carID": car})
+    table = stack.outputs["CarTableName"]
+    found = stack.client("dynamodb").get_item(TableName=table, Key=key, ConsistentRead=True)
+    is_held = found.get("Item", {}).get("rideID") == {"S": order_id}
+    return {car: order_id} if is_held else {}
+
+
+class _Trace(NamedTuple):
+    """What is left of an event: its copies on the bus, and its dead letters."""
+
+    copies: Sequence[Published]
+    letters: Sequence[DeadLetter]
+    bodies: Sequence[Any]
+
+    @property
+    def body(self) -> Any:
+        """The event as the bus or a queue has it; None if neither has."""
+        return next((body for body in self.bodies if body is not None), None)
+
+    @property
+    def type(self) -> str | None:
+        types = [each.type for each in self.copies] + [each.type for each in self.letters]
+        return next(filter(None, types), None)
+
+
+def _trace(known: _Known, name: str) -> _Trace:
+    copies = [each for each in known.evidence.published if name in (each.fact, each.event_id)]
+    letters = [letter for letter in known.letters.found if name in _ids_of(letter)]
+    bodies = [known.bodies[each.event_id] for each in copies]
+    return _Trace(copies, letters, [*bodies, *(letter.event for letter in letters)])
 
 
 def _event(known: _Known, name: str) -> Event:
-    seen = [each for each in known.evidence.published if name in (each.fact, each.event_id)]
-    letters = [each for each in known.letters if name in _names_of(each)]
-    bodies = [*(known.bodies[each.event_id] for each in seen), *(each.event for each in letters)]
-    body = next((each for each in bodies if each is not None), None)
-    detail, problem, fact = body, None, known.facts.get(name)
-    if bodies:
-        try:
-            detail = parse_event(body or {}).to_detail()
-        except ContractError as error:
-            problem = f"it breaks the contract: {error}"
-    kind = (
-        fact.type
-        if fact
-        else next(filter(None, (each.type for found in (seen, letters) for each in found)), None)
-    )
-    says = [problem] + [
-        f"it is in {each.queue}: {each.reason}" for each in letters if each.consumer is None
+    trace, fact = _trace(known, name), known.facts.get(name)
+    detail, problem = _decoded(trace)
+    kind = fact.type if fact else trace.type
+    consumers = [
+        _at_consumer(known, consumer, name, trace.letters)
+        for consumer in known.evidence.consumers
+        if consumer.takes(kind) or f"{consumer.name}#{name}" in known.records
     ]
-    if name in known.evidence.outbox and not seen:
-        says.append("it is in the outbox, and not in the log of the bus: look at OutboxPipe")
-    says += [] if seen else [f"it is not in the log of events, {known.kept}"]
-    order_id, version = (fact.order_id, fact.version) if fact else (ride_of(body), None)
-    takers = [
-        each
-        for each in known.evidence.consumers
-        if each.takes(kind) or f"{each.name}#{name}" in known.records
-    ]
-    consumers = tuple(_at_consumer(known, each, name, letters) for each in takers)
+    sentences = [*problem, *_whereabouts(known, name, trace)]
     return Event(
-        name,
-        kind,
-        order_id,
-        version,
-        detail,
-        "; ".join(filter(None, says)) or None,
-        tuple(seen),
-        consumers,
+        id=name,
+        type=kind,
+        ride=fact.order_id if fact else ride_of(trace.body),
+        version=fact.version if fact else None,
+        detail=detail,
+        says="; ".join(sentences) or None,
+        copies=tuple(trace.copies),
+        consumers=tuple(consumers),
     )
+
+
+def _decoded(trace: _Trace) -> tuple[Any, list[str]]:
+    """Return the CloudEvents event, or what there is instead, and how it breaks the contract."""
+    if not trace.bodies:
+        return None, []
+    try:
+        return parse_event(trace.body or {}).to_detail(), []
+    except ContractError as error:
+        return trace.body, [f"it breaks the contract: {error}"]
+
+
+def _whereabouts(known: _Known, name: str, trace: _Trace) -> Iterator[str]:
+    """Yield where an event is, if it is not on the bus or did not get there."""
+    for letter in trace.letters:
+        if letter.consumer is None:
+            yield f"it is in {letter.queue}: {letter.reason}"
+    if trace.copies:
+        return
+    if name in known.evidence.outbox:
+        yield "it is in the outbox, and not in the log of the bus: look at OutboxPipe"
+    yield f"it is not in the log of events, {known.kept}"
 
 
 def _at_consumer(
     known: _Known, consumer: AuditedConsumer, name: str, letters: Iterable[DeadLetter]
 ) -> AtConsumer:
     key = f"{consumer.name}#{name}"
-    runs = [
+    record = known.records.get(key)
+    deliveries = [
         each
         for each in known.evidence.deliveries
-        if (each.consumer, each.fact) == (consumer.name, name)
+        if each.consumer == consumer.name and each.fact == name
     ]
-    left = [replace(letter, event=None) for letter in letters if letter.consumer == consumer.name]
-    record = known.records.get(key)
-    outcome = record.status if record else runs[-1].outcome if runs else "unknown"
-    if left:
-        outcome = "dead-lettered"
-    if key in known.in_effect:
-        outcome = "took effect"
-    says = [NO_RECORD if record is None else record.says]
-    if not runs:
-        says.append(
-            f"no delivery is in its log, {known.kept}: it may be on its way, or an attempt crashed"
-        )
-    return AtConsumer(consumer.name, outcome, "; ".join(says), runs, record, left)
+    its_letters = [
+        replace(letter, event=None) for letter in letters if letter.consumer == consumer.name
+    ]
+    breaks_contract = any(letter.reason == CONTRACT for letter in its_letters)
+    if record is not None:
+        sentences = [record.says]
+    elif breaks_contract:
+        sentences = ["it breaks the contract, so it has no key and no record"]
+    else:
+        sentences = [NO_RECORD]
+    if not deliveries:
+        why = _why_no_delivery(its_letters)
+        sentences.append(f"no delivery is in its log, {known.kept}: {why}")
+    return AtConsumer(
+        consumer=consumer.name,
+        outcome=_outcome(record, deliveries, its_letters, in_effect=key in known.in_effect),
+        says="; ".join(sentences),
+        deliveries=deliveries,
+        record=record,
+        dead_letters=its_letters,
+    )
+
+
+def _outcome(
+    record: Explained | None,
+    deliveries: Sequence[Delivered],
+    letters: Sequence[DeadLetter],
+    *,
+    in_effect: bool,
+) -> str:
+    """Return what became of an event at a consumer, in a word or two."""
+    if in_effect:
+        return "took effect"
+    if letters:
+        return "dead-lettered"
+    if record is not None:
+        return record.status
+    if deliveries:
+        return deliveries[-1].outcome
+    return "unknown"
+
+
+def _why_no_delivery(letters: Sequence[DeadLetter]) -> str:
+    """Return why a consumer's log names no delivery of an event, which may be dead-lettered."""
+    if any(letter.reason == CONTRACT for letter in letters):
+        return "a delivery that breaks the contract is logged without an id"
+    if any(letter.queue.endswith("RuleDlq") for letter in letters):
+        return "EventBridge could not deliver it"
+    if letters:
+        return "each attempt ended before it could log"
+    return "it may be on its way, or an attempt crashed"
+
+
+# ── Following the bus ─────────────────────────────────────────────────────────────────────────────
+
+
+class _Wanted(NamedTuple):
+    """The lines that are shown: those of a ride, of a type, or with an outcome."""
+
+    ride: str | None
+    type: str | None
+    outcome: str | None
+
+    def includes(self, line: Published | Delivered) -> bool:
+        """Return whether a line is shown."""
+        if self.type not in (None, line.type):
+            return False
+        if isinstance(line, Delivered):
+            return self.ride in (None, line.ride) and self.outcome in (None, line.outcome)
+        if self.outcome is not None:
+            return False
+        # An event that breaks the contract was found by its text.
+        return line.named is None or self.ride in (None, line.named.order_id)
 
 
 @reads("tail", "--ride order_01 --since 10m", "--outcome Failed", tool=False)
@@ -445,36 +617,48 @@ def tail(
     """
     if ride is not None:
         _check_ride(ride)
-    for given, known, what in ((type, FACTS, "type of event"), (outcome, _OUTCOMES, "outcome")):
-        if given not in (None, *known):
-            raise OperatorError(
-                f"there is no {what} {given}: give one of {', '.join(sorted(known))}"
-            )
-    begin, text, tails = (
-        since or datetime.now(UTC),
-        ride or outcome or type,
-        list[tuple[Callable[..., Any], Tail]](),
-    )
-    for resources in (BUS, *(each.resources for each in CONSUMERS)):
-        found_in, every = (
-            (published_in, "detail") if resources == BUS else (delivered_in, telemetry.DELIVERY)
-        )
-        tails.append((found_in, Tail(stack, resources, begin, _OVERLAP, f'"{text or every}"')))
+    _check_choice("type of event", type, FACTS)
+    _check_choice("outcome", outcome, _OUTCOMES)
+    wanted = _Wanted(ride, type, outcome)
+    logs = _tails(stack, since or datetime.now(UTC), ride or outcome or type)
     while True:
-        found = (
-            (found_in(line), line["timestamp"]) for found_in, tail in tails for line in tail.lines()
-        )
-        for each, _ in sorted(
-            (pair for pair in found if pair[0]), key=lambda pair: (pair[0].time, pair[1])
-        ):
-            if isinstance(each, Delivered):
-                is_wanted = ride in (None, each.ride) and outcome in (None, each.outcome)
-            else:  # an event that breaks the contract was found by its text
-                is_wanted = outcome is None and (
-                    each.named is None or ride in (None, each.named.order_id)
-                )
-            if is_wanted and type in (None, each.type):
-                yield each
+        found = [pair for parse, log in logs for pair in _parsed(log, parse)]
+        found.sort(key=itemgetter(0))
+        for _, line in found:
+            if wanted.includes(line):
+                yield line
         if not follow:
             return
         pause(_POLL_S)
+
+
+def _check_choice(what: str, given: str | None, known: Collection[str]) -> None:
+    if given is not None and given not in known:
+        choices = ", ".join(sorted(known))
+        raise OperatorError(f"there is no {what} {given}: give one of {choices}")
+
+
+type _Parse = Callable[[Mapping[str, Any]], Published | Delivered | None]
+
+
+def _tails(stack: StackRef, since: datetime, text: str | None) -> list[tuple[_Parse, Tail]]:
+    """Return the logs of the bus and of the consumers, with what reads their lines.
+
+    ``text`` is in every line that is wanted.
+    """
+    bus = Tail(stack, BUS, since, _OVERLAP, f'"{text or "detail"}"')
+    logs: list[tuple[_Parse, Tail]] = [(published_in, bus)]
+    for consumer in CONSUMERS:
+        pattern = f'"{text or telemetry.DELIVERY}"'
+        logs.append((delivered_in, Tail(stack, consumer.resources, since, _OVERLAP, pattern)))
+    return logs
+
+
+def _parsed(
+    log: Tail, parse: _Parse
+) -> Iterator[tuple[tuple[datetime, int], Published | Delivered]]:
+    """Yield what is new in a log, with the times by which it is sorted."""
+    for line in log.lines():
+        found = parse(line)
+        if found is not None:
+            yield (found.time, line["timestamp"]), found

@@ -72,7 +72,7 @@ def test_an_id_of_another_form_is_refused(
     ask: Callable[[StackRef, str], object], name: str
 ) -> None:
     """AWS is not asked: it would change the filter pattern, or match what it does not name."""
-    with pytest.raises(OperatorError, match="is no id of"):
+    with pytest.raises(OperatorError, match="is not the id of"):
         ask(stack(lambda *_: None), name)
 
 
@@ -254,3 +254,41 @@ def test_each_line_is_shown_once(ref: StackRef) -> None:
         each.outcome if isinstance(each, Delivered) else each.event_id for each in islice(lines, 3)
     ]
     assert seen == ["first", "New", "late"]
+
+
+BROKEN_EVENT: Final = on_bus(CREATED) | {"detail": CREATED.to_detail() | {"idempotencyid": NOBODY}}
+BY_CONSUMER: Final = {"message": "…", "consumer": "ride-history"}
+LETTERS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
+    "it breaks the contract": (
+        "RideHistoryDlq",
+        BY_CONSUMER | {"reason": "CONTRACT", "event": BROKEN_EVENT},
+        "a delivery that breaks the contract is logged without an id",
+    ),
+    "it never reached the consumer": (
+        "RideHistoryRuleDlq",
+        on_bus(CREATED),
+        "EventBridge could not deliver it",
+    ),
+    "each attempt crashed": (
+        "RideHistoryDlq",
+        {"requestContext": {"condition": "RetriesExhausted"}, "requestPayload": on_bus(CREATED)},
+        "each attempt ended before it could log",
+    ),
+}
+
+
+@pytest.mark.parametrize(("queue", "body", "why"), LETTERS.values(), ids=LETTERS)
+def test_a_dead_letter_says_why_no_delivery_is_in_the_log(
+    ref: StackRef, queue: str, body: dict[str, Any], why: str
+) -> None:
+    """It is not on its way, and an event that breaks the contract has no record to wait for."""
+    ref.client("sqs").send_message(
+        QueueUrl=ref.outputs[f"{queue}Url"], MessageBody=json.dumps(body)
+    )
+    log(ref, "CarRideEvents", body.get("event", on_bus(CREATED)))
+    (found,) = lookup.ride(ref, "order_01").events
+    here = found.consumers[0]
+    assert here.outcome == "dead-lettered"
+    assert why in here.says
+    assert "on its way" not in here.says
+    assert ("so it has no key and no record" in here.says) is ("CONTRACT" in str(body))
