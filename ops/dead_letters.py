@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from carride_idempotency.record import Record
 from carride_idempotency.stores.dynamodb import record_of
-from ops import records
+from ops import records, tables
 from ops.audit.evidence import CONSUMERS
 from ops.audit.queues import HIDDEN_SECONDS, fact_of, json_object, opened, peek, waiting
 from ops.audit.reading import type_of
@@ -23,9 +23,9 @@ from ops.stack import OperatorError, StackRef
 from ops.verbs import reads
 
 _AT_ONCE: Final = 50
-"""DeadLetters that are looked up at once; each takes two of the 100 keys of a BatchGetItem request."""
+"""Letters that are looked up at once; each takes two of the 100 keys of a BatchGetItem request."""
 _SHOWN: Final = 3
-"""DeadLetters that are kept of each failure."""
+"""Letters that are kept of each failure."""
 _varying = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")
 """Finds words with a digit: ids, numbers, times, addresses."""
 _ride = jmespath.compile("detail.subject || detail.data.orderID")
@@ -100,7 +100,7 @@ class Received(NamedTuple):
 def failures(stack: StackRef, queue: str | None = None, /) -> DeadLetters:
     """Show what lies in the dead-letter queues, grouped by failure.
 
-    DeadLetters of one group have the same queue, consumer, reason and error; ids and numbers in the
+    Letters of one group have the same queue, consumer, reason and error; ids and numbers in the
     error do not count. Of each group the oldest letters are shown. Every letter stays in its queue.
 
     Args:
@@ -111,23 +111,28 @@ def failures(stack: StackRef, queue: str | None = None, /) -> DeadLetters:
     groups: dict[str, Failure] = {}
     for name in names:
         for letter, _, _ in received_from(stack, name):
-            named = (
-                letter.group,
-                name,
-                letter.consumer,
-                letter.reason,
-                normalised(letter.error),
-                letter.sent,
-            )
-            failure = groups.setdefault(letter.group, Failure(*named))
-            failure.count += 1
-            failure.oldest = min(failure.oldest, letter.sent)
-            failure.redriven = max(failure.redriven, letter.redriven)
-            failure.letters = tuple(
-                sorted((*failure.letters, letter), key=lambda each: each.sent)[:_SHOWN]
-            )
-    ranked = sorted(groups.values(), key=lambda each: -each.count)
+            _add(groups, letter)
+    ranked = sorted(groups.values(), key=lambda group: -group.count)
     return DeadLetters(tuple(ranked), {name: count for name, count in hidden.items() if count})
+
+
+def _add(groups: dict[str, Failure], letter: DeadLetter) -> None:
+    """Add a letter to its group."""
+    if letter.group not in groups:
+        groups[letter.group] = Failure(
+            group=letter.group,
+            queue=letter.queue,
+            consumer=letter.consumer,
+            reason=letter.reason,
+            error=normalised(letter.error),
+            oldest=letter.sent,
+        )
+    group = groups[letter.group]
+    group.count += 1
+    group.oldest = min(group.oldest, letter.sent)
+    group.redriven = max(group.redriven, letter.redriven)
+    oldest = sorted((*group.letters, letter), key=lambda each: each.sent)
+    group.letters = tuple(oldest[:_SHOWN])
 
 
 def reasons(stack: StackRef, queue: str) -> Counter[str]:
@@ -143,7 +148,10 @@ def queues_of(stack: StackRef) -> list[str]:
 
 
 def url_of(stack: StackRef, queue: str) -> str:
-    """Return the URL of a dead-letter queue. Refuse any other: reading it would hide messages from its consumer."""
+    """Return the URL of a dead-letter queue.
+
+    Refuse any other queue: reading it would hide messages from its consumer.
+    """
     known = queues_of(stack)
     if queue not in known:
         raise OperatorError(
@@ -155,31 +163,39 @@ def url_of(stack: StackRef, queue: str) -> str:
 def received_from(
     stack: StackRef, queue: str, *, at_once: int = _AT_ONCE, hidden_s: int = HIDDEN_SECONDS
 ) -> Generator[Received]:
-    """Yield every visible letter of a queue with its record; others see none of them for ``hidden_s`` seconds."""
+    """Yield every visible letter of a queue with its record.
+
+    Others see none of the letters for ``hidden_s`` seconds.
+    """
     with closing(peek(stack.client("sqs"), url_of(stack, queue), hidden_s)) as messages:
         for some in batched(messages, at_once, strict=False):
-            received = [(letter_of(queue, message), message["ReceiptHandle"]) for message in some]
-            known = (letter for letter, _ in received if letter.fact)
-            keys = {key for letter in known for key in (letter.key, count_key(letter)) if key}
-            items = {item["idempotencyKey"]["S"]: item for item in records.items_at(stack, keys)}
-            for letter, receipt in received:
-                counted, item = items.get(count_key(letter) or "", {}), items.get(letter.key or "")
-                times = int(counted.get("redriven", {"N": 0})["N"])
+            letters = [letter_of(queue, message) for message in some]
+            items = _items_of(stack, letters)
+            for letter, message in zip(letters, some, strict=True):
+                count = items.get(count_key(letter) or "", {}).get("redriven", {"N": "0"})
+                item = items.get(letter.key or "")
                 yield Received(
-                    replace(letter, redriven=times), record_of(item) if item else None, receipt
+                    letter=replace(letter, redriven=int(count["N"])),
+                    record=record_of(item) if item else None,
+                    receipt=message["ReceiptHandle"],
                 )
+
+
+def _items_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str, tables.Wire]:
+    """Return the records of letters and the counts of their redrives, by key."""
+    keys = set[str]()
+    for letter in letters:
+        if letter.fact:
+            keys |= {key for key in (letter.key, count_key(letter)) if key}
+    return {item["idempotencyKey"]["S"]: item for item in records.items_at(stack, keys)}
 
 
 def letter_of(queue: str, message: Any) -> DeadLetter:
     """Return a message of a dead-letter queue as a letter, whoever sent it."""
     reason, event = opened(message)
     consumer = READERS[queue].name if queue in READERS else None
-    error, fact = _error(message), fact_of(event)
-    key = (
-        f"{consumer}#{fact}"
-        if consumer and fact
-        else (json_object(message["Body"]) or {}).get("key")
-    )
+    error = _error(message)
+    fact = fact_of(event)
     same = "\n".join((queue, str(consumer), reason, normalised(error)))
     return DeadLetter(
         id=message["MessageId"],
@@ -188,13 +204,21 @@ def letter_of(queue: str, message: Any) -> DeadLetter:
         reason=reason,
         error=error,
         consumer=consumer,
-        key=key if isinstance(key, str) and key else None,
+        key=_key(consumer, fact, message),
         fact=fact,
         ride=ride_of(event),
         type=type_of(event),
         sent=datetime.fromtimestamp(int(message["Attributes"]["SentTimestamp"]) / 1000, UTC),
         event=event,
     )
+
+
+def _key(consumer: str | None, fact: str | None, message: Any) -> str | None:
+    """Return the key of the consumer's record, which the message may state if the event does not."""
+    if consumer and fact:
+        return f"{consumer}#{fact}"
+    stated = (json_object(message["Body"]) or {}).get("key")
+    return stated if isinstance(stated, str) and stated else None
 
 
 def ride_of(event: Any) -> str | None:
@@ -204,8 +228,14 @@ def ride_of(event: Any) -> str | None:
 
 
 def count_key(letter: DeadLetter) -> str | None:
-    """Return the key of the item, in the idempotency table, that counts the redrives of an event to its target."""
-    return f"{COUNTS}{letter.key or f'{letter.queue}#{letter.fact}'}" if letter.fact else None
+    """Return the key of the item that counts the redrives of an event to its target.
+
+    It is in the idempotency table. An event that breaks the contract is not counted.
+    """
+    if not letter.fact:
+        return None
+    target = letter.key or f"{letter.queue}#{letter.fact}"
+    return f"{COUNTS}{target}"
 
 
 def normalised(error: str) -> str:
@@ -214,9 +244,11 @@ def normalised(error: str) -> str:
 
 
 def _error(message: Any) -> str:
+    """Return the type and message of the error, if the sender of a letter names one."""
     match json_object(message["Body"]):
         case {"reason": str(), "consumer": str(), "message": str(text)}:
             return text
         case {"requestContext": _, "responsePayload": {"errorMessage": text, **more}}:
             return f"{more.get('errorType', 'Error')}: {text}"
-    return str(message.get("MessageAttributes", {}).get("ERROR_MESSAGE", {}).get("StringValue", ""))
+    attributes = message.get("MessageAttributes", {})
+    return str(attributes.get("ERROR_MESSAGE", {}).get("StringValue", ""))

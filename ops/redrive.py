@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Any, Final, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -97,29 +98,38 @@ class RedrivePlan(NamedTuple):
     letters: tuple[Planned, ...]
     """The selected letters, the oldest first. A redrive sends no others."""
     others: int
-    """DeadLetters that were not selected."""
+    """Letters that were not selected."""
     hidden: int
     """Messages that another reader hides."""
     release: bool
+
+
+class Trial(StrEnum):
+    """How the first letter of a group went."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
 
 
 class Redriven(NamedTuple):
     """What a redrive has done."""
 
     planned: int
-    """DeadLetters that were to go."""
+    """Letters that were to go."""
     sent: int
     stayed: Mapping[str, int]
-    """DeadLetters that are still in the queue, by reason."""
+    """Letters that are still in the queue, by reason."""
     gone: int
     """Planned letters that were no longer in the queue, or hidden by another reader."""
-    first: Mapping[str, bool | None]
-    """Whether the first letter of each group succeeded; None if that is still unknown."""
+    first: Mapping[str, Trial]
+    """How the first letter of each group went."""
 
     @property
     def succeeded(self) -> bool:
         """Whether all letters that were to go were sent, and no first letter failed again."""
-        return self.sent == self.planned and all(self.first.values())
+        trials = set(self.first.values())
+        return self.sent == self.planned and trials <= {Trial.SUCCEEDED}
 
 
 class _Envelope(Struct, rename={"detail_type": "detail-type"}):
@@ -132,50 +142,77 @@ class _Envelope(Struct, rename={"detail_type": "detail-type"}):
 
 def target_of(stack: StackRef, queue: str) -> str:
     """Return the ARN of the target that a queue's messages were meant for."""
-    bus = stack.outputs["CarRideBusName"]
+    events, bus = stack.client("events"), stack.outputs["CarRideBusName"]
     if queue == PRODUCER_DLQ:
-        return str(stack.client("events").describe_event_bus(Name=bus)["Arn"])
+        return str(events.describe_event_bus(Name=bus)["Arn"])
     if queue not in READERS:
         known = ", ".join([*READERS, PRODUCER_DLQ])
         raise OperatorError(
             f"this command knows {known}; the page of {queue} in docs/runbooks says what to do"
         )
     rule = stack.named("AWS::Events::Rule")[f"{READERS[queue].resources}Rule"]
-    (target,) = stack.client("events").list_targets_by_rule(Rule=rule, EventBusName=bus)["Targets"]
+    (target,) = events.list_targets_by_rule(Rule=rule, EventBusName=bus)["Targets"]
     return str(target["Arn"])
 
 
 def verdict_on(
     letter: DeadLetter, record: Record | None, predictor: Predictor | None, *, release: bool = False
 ) -> Verdict:
-    """Return what a redrive would do with a letter whose key has this record; the bus has no predictor."""
+    """Return what a redrive would do with a letter whose key has this record.
+
+    ``predictor`` is that of the consumer; the bus has none.
+    """
     event = letter.event
     if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
         return Verdict(False, "the event is not in it")
     if predictor is None:
-        try:
-            entry = entry_in(event)
-        except FieldError as error:
-            return Verdict(False, f"its {error.field} cannot be read")
-        refused = entry.size >= TOO_LARGE or json_object(entry.detail) is None
-        return Verdict(False, "the bus would refuse it") if refused else Verdict(True, PUBLISHED)
-    if record is not None and record.lease_ms is not None:
-        # A consumer would acknowledge a letter whose key an attempt holds, which may not come
+        return _verdict_of_bus(event)
+    return _verdict_of_consumer(event, record, predictor, release=release)
+
+
+def _verdict_of_bus(event: Mapping[str, Any]) -> Verdict:
+    try:
+        entry = entry_in(event)
+    except FieldError as error:
+        return Verdict(False, f"its {error.field} cannot be read")
+    if entry.size >= TOO_LARGE or json_object(entry.detail) is None:
+        return Verdict(False, "the bus would refuse it")
+    return Verdict(True, PUBLISHED)
+
+
+def _verdict_of_consumer(
+    event: Mapping[str, Any], record: Record | None, predictor: Predictor, *, release: bool
+) -> Verdict:
+    if record is None:
+        predictor.start()
+    else:
+        # A consumer would acknowledge a letter whose key an attempt holds, and which may not come
         # again. Clocks differ.
-        record = record._replace(lease_ms=record.lease_ms + _CLOCKS_DIFFER_MS)
-    predictor.start(*filter(None, [record]))
+        lease_ms = None if record.lease_ms is None else record.lease_ms + _CLOCKS_DIFFER_MS
+        record = record._replace(lease_ms=lease_ms)
+        predictor.start(record)
     seen = predictor.observe(event)
     if seen.outcome in _GOES:
         return Verdict(True, _GOES[seen.outcome])
-    if record is not None and seen.outcome != observation.BUSY:
-        predictor.start(released(record, "", epoch_ms(), DAY))
-        if predictor.observe(event).outcome in _GOES:
-            problem = (
-                "attempts are used up" if has_crashed(record, epoch_ms()) else "key is quarantined"
-            )
-            add = f"its {problem}: add --release when the cause is fixed"
-            return Verdict(True, RELEASED, releases=True) if release else Verdict(False, add)
+    may_be_released = record is not None and seen.outcome != observation.BUSY
+    if record is not None and may_be_released and _would_go(event, record, predictor):
+        return _verdict_on_release(record, release=release)
     return Verdict(False, _STAYS.get(seen.reason or "", _HELD_BY_ANOTHER))
+
+
+def _would_go(event: Mapping[str, Any], record: Record, predictor: Predictor) -> bool:
+    """Return whether a consumer would take an event whose key was released."""
+    predictor.start(released(record, "", epoch_ms(), DAY))
+    return predictor.observe(event).outcome in _GOES
+
+
+def _verdict_on_release(record: Record, *, release: bool) -> Verdict:
+    if release:
+        return Verdict(True, RELEASED, releases=True)
+    problem = "key is quarantined"
+    if has_crashed(record, epoch_ms()):
+        problem = "attempts are used up"
+    return Verdict(False, f"its {problem}: add --release when the cause is fixed")
 
 
 @acts("redrive", status=lambda done: 0 if done.succeeded else 1)
@@ -195,8 +232,8 @@ def redrive(
 ) -> Plan:
     """Send dead letters to the target that they were meant for. Other targets do not receive them.
 
-    DeadLetters that would only return stay in the queue. One letter of each group goes first, and the
-    others of the group only if the consumer has completed it.
+    Letters that would only return stay in the queue. One letter of each group goes first. The
+    others of the group follow only if the consumer has completed it.
 
     Args:
         queue: Logical id of the queue: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …
@@ -229,33 +266,65 @@ def plan_redrive(
     release: bool = False,
     **chosen: str | None,
 ) -> RedrivePlan:
-    """Return what a redrive would do with each letter, and change nothing. ``chosen`` are a key, reason or group."""
+    """Return what a redrive would do with each letter, and change nothing.
+
+    ``chosen`` are a key, reason or group.
+    """
     url, target = url_of(stack, queue), target_of(stack, queue)
-    hidden, others, found = waiting(stack.client("sqs"), url), list[str](), list[Planned]()
+    hidden = waiting(stack.client("sqs"), url)
     predictor = predictor_of(stack, queue)
+    selected, others = list[Planned](), list[DeadLetter]()
     for letter, record, _ in received_from(stack, queue):
-        if all(want in (None, getattr(letter, name)) for name, want in chosen.items()):
+        if _is_chosen(letter, chosen):
             verdict = verdict_on(letter, record, predictor, release=release)
-            found.append(Planned(replace(letter, event=None), verdict))
+            selected.append(Planned(replace(letter, event=None), verdict))
         else:
-            others.append(f"{letter.group} ({letter.reason})")
-    if others and not found:
-        raise OperatorError(
-            f"{queue} has no such letter: its groups are {', '.join(sorted({*others}))}"
-        )
-    found.sort(key=lambda each: each.letter.sent)
-    taken = tuple(found[:limit])
-    return RedrivePlan(queue, target, taken, len(others) + len(found) - len(taken), hidden, release)
+            others.append(letter)
+    if others and not selected:
+        groups = sorted({f"{letter.group} ({letter.reason})" for letter in others})
+        raise OperatorError(f"{queue} has no such letter: its groups are {', '.join(groups)}")
+    selected.sort(key=lambda each: each.letter.sent)
+    taken = tuple(selected[:limit])
+    left_out = len(others) + len(selected) - len(taken)
+    return RedrivePlan(queue, target, taken, left_out, hidden, release)
+
+
+def _is_chosen(letter: DeadLetter, chosen: Mapping[str, str | None]) -> bool:
+    return all(wanted in (None, getattr(letter, name)) for name, wanted in chosen.items())
 
 
 def predictor_of(stack: StackRef, queue: str) -> Predictor | None:
-    """Return the predictor of the consumer for which the messages of a queue were meant; None for the bus."""
+    """Return the predictor of the consumer that a queue belongs to; None for the bus."""
     return Predictor(stack, READERS[queue]) if queue in READERS else None
+
+
+class _Sent(NamedTuple):
+    """What became of a letter that was to go."""
+
+    problem: str | None
+    """Why it stays; None if it was sent."""
+    record: Record | None
+    """The record that its delivery finds."""
+
+
+class _Pending(NamedTuple):
+    """The first letter of a group, whose outcome is not known yet."""
+
+    letter: DeadLetter
+    record: Record | None
+    """The record that its delivery found."""
+
+
+class _Outcome(NamedTuple):
+    """How the first letter of a group went, and the same in words."""
+
+    trial: Trial
+    says: str
 
 
 @dataclass
 class Redrive:
-    """One redrive. DeadLetters that would return stay in the queue, and keep their age."""
+    """One redrive. Letters that would return stay in the queue, and keep their age."""
 
     stack: StackRef
     plan: RedrivePlan
@@ -272,145 +341,171 @@ class Redrive:
 
     def __post_init__(self) -> None:
         """Look at the plan."""
+        self.began = datetime.now(UTC)
         self.left = {each.letter.id: each for each in self.plan.letters if each.verdict.goes}
-        self.going, self.sent, self.began = len(self.left), 0, datetime.now(UTC)
-        self.stayed = Counter(
-            each.verdict.why for each in self.plan.letters if not each.verdict.goes
-        )
-        self.first: dict[str, bool | None] = {}
+        self.going = len(self.left)
+        self.sent = 0
+        staying = [each.verdict.why for each in self.plan.letters if not each.verdict.goes]
+        self.stayed = Counter(staying)
+        self.first: dict[str, Trial] = {}
+        self.predictor = predictor_of(self.stack, self.plan.queue)
         transport = BotocoreTransport(self.stack.client("dynamodb"), _ANSWER_SECONDS)
         self.store = DynamoDBStore(self.stack.outputs["IdempotencyTableName"], transport=transport)
-        self.reported, self.predictor = time.monotonic(), predictor_of(self.stack, self.plan.queue)
+        self.reported = time.monotonic()
         self.pause_s = 1 / self.rate if self.rate else 0.0
         # A receive returns ten messages, and the last of them must still be hidden when its turn
         # comes.
         self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * self.pause_s))
 
     def carry_out(self) -> Redriven:
-        """Send the letters of the plan to their target. If it ends early, the error says how far it has come."""
+        """Send the letters of the plan to their target.
+
+        If it ends early, the error says how far it has come.
+        """
         try:
             if self.canary:
                 self._send_first()
-            # Then the letters of all groups whose first letter did not fail.
-            with closing(
-                self._received(
-                    id_ for id_, each in self.left.items() if not self._is_held(each.letter)
-                )
-            ) as rest:
-                for found in rest:
-                    self._send(found)
+            self._send_others()
         except (BotoCoreError, ClientError, StoreError) as error:
             raise OperatorError(f"{self.state}. It ended early: {error}") from error
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(self.state) from error
         held = sum(self._is_held(each.letter) for each in self.left.values())
-        stayed = self.stayed + Counter({HELD: held})
-        return Redriven(self.going, self.sent, dict(stayed), len(self.left) - held, self.first)
+        return Redriven(
+            planned=self.going,
+            sent=self.sent,
+            stayed=dict(self.stayed + Counter({HELD: held})),
+            gone=len(self.left) - held,
+            first=self.first,
+        )
 
     @property
     def state(self) -> str:
         """How far it has come, in words."""
         return (
-            f"{self.sent} of {self.going} letters were sent; the others are in {self.plan.queue}, where some may be "
-            f"hidden for {self.hidden_s} seconds. Run the same command again to continue: consumers recognise a letter "
-            "that is sent twice"
+            f"{self.sent} of {self.going} letters were sent; the others are in {self.plan.queue}, "
+            f"where some may be hidden for {self.hidden_s} seconds. Run the same command again to "
+            "continue: consumers recognise a letter that is sent twice"
         )
 
     def _is_held(self, letter: DeadLetter) -> bool:
         """Return whether the first letter of its group did not succeed."""
-        return not self.first.get(letter.group, True)
+        return self.first.get(letter.group, Trial.SUCCEEDED) is not Trial.SUCCEEDED
 
     def _send_first(self) -> None:
         """Send one letter of each group that runs, and wait for their outcomes."""
         runs = {
             id_: each.letter.group for id_, each in self.left.items() if each.verdict.is_uncertain
         }
-        pending: dict[str, tuple[DeadLetter, Record | None]] = {}
+        groups = set(runs.values())
+        pending: dict[str, _Pending] = {}
         with closing(self._received(runs)) as messages:
             for found in messages:
                 group = found.letter.group
                 if group not in self.first:
-                    why, record = self._send(found)
-                    self._note(group, why is None, why or "it was sent")
-                    if why is None and found.letter.consumer:
-                        pending[group] = found.letter, record
-                if len(self.first) == len(set(runs.values())):
+                    sent = self._send(found)
+                    self._note(group, _first_outcome(sent))
+                    if sent.problem is None and found.letter.consumer:
+                        pending[group] = _Pending(found.letter, sent.record)
+                if self.first.keys() == groups:
                     break
         if pending:
-            self.report(
-                f"waiting for the outcome of {len(pending)} letters, up to {self.wait.total_seconds():.0f} s"
-            )
+            most = f"{self.wait.total_seconds():.0f} s"
+            self.report(f"waiting for the outcome of {len(pending)} letters, up to {most}")
             self._wait(pending)
+
+    def _send_others(self) -> None:
+        """Send the letters of all groups whose first letter did not fail."""
+        free = [id_ for id_, each in self.left.items() if not self._is_held(each.letter)]
+        with closing(self._received(free)) as letters:
+            for found in letters:
+                self._send(found)
 
     def _received(self, ids: Iterable[str]) -> Generator[Received]:
         """Receive the messages with these ids, and show all others again."""
         wanted = set(ids)
-        with closing(
-            received_from(self.stack, self.plan.queue, at_once=1, hidden_s=self.hidden_s)
-        ) as received:
+        received = received_from(self.stack, self.plan.queue, at_once=1, hidden_s=self.hidden_s)
+        with closing(received):
             while wanted and (found := next(received, None)):
                 if found.letter.id in wanted:
                     wanted.discard(found.letter.id)
                     yield found
 
-    def _send(self, found: Received) -> tuple[str | None, Record | None]:
-        """Send a letter; return why it stays, or None, and the record that its delivery finds."""
-        letter, record, receipt = found
-        (goes, why, releases), key = (
-            verdict_on(letter, record, self.predictor, release=self.plan.release),
-            letter.key or "",
-        )
-        if releases:
-            goes, why = (
-                release_record(self.store, key),
-                "its record changed meanwhile: run the command again",
-            )
-            record = self.store.read(key)
-        problem = send_to(self.stack, self.plan.target, letter.event) if goes else why
-        del self.left[letter.id]
+    def _send(self, found: Received) -> _Sent:
+        """Send a letter, unless it would return by now."""
+        problem, record = self._release(found)
         if problem is None:
-            _count(self.stack, letter)
-            self.stack.client("sqs").delete_message(
-                QueueUrl=url_of(self.stack, letter.queue), ReceiptHandle=receipt
-            )
-            self.sent += 1
-            self.sleep(self.pause_s)
+            problem = send_to(self.stack, self.plan.target, found.letter.event)
+        del self.left[found.letter.id]
+        if problem is None:
+            self._forget(found)
         else:
             self.stayed[problem] += 1
         self._progress(f"{self.sent} of {self.going} letters are sent")
-        return problem, record
+        return _Sent(problem, record)
 
-    def _wait(self, pending: dict[str, tuple[DeadLetter, Record | None]]) -> None:
-        """Wait until the record of each letter says how it went, or the letter is back in the consumer's queue."""
-        end, (first, _) = time.monotonic() + self.wait.total_seconds(), next(iter(pending.values()))
-        queue = next(name for name, each in READERS.items() if each.name == first.consumer)
-        sqs, url, seen_there = self.stack.client("sqs"), url_of(self.stack, queue), -1
+    def _release(self, found: Received) -> _Sent:
+        """Release the key of a letter, if that is due, or say why the letter stays."""
+        verdict = verdict_on(found.letter, found.record, self.predictor, release=self.plan.release)
+        if not verdict.goes:
+            return _Sent(verdict.why, found.record)
+        if not verdict.releases:
+            return _Sent(None, found.record)
+        key = found.letter.key or ""
+        if not release_record(self.store, key):
+            return _Sent("its record changed meanwhile: run the command again", found.record)
+        return _Sent(None, self.store.read(key))
+
+    def _forget(self, found: Received) -> None:
+        """Delete a letter that was sent."""
+        _count(self.stack, found.letter)
+        url = url_of(self.stack, found.letter.queue)
+        self.stack.client("sqs").delete_message(QueueUrl=url, ReceiptHandle=found.receipt)
+        self.sent += 1
+        self.sleep(self.pause_s)
+
+    def _wait(self, pending: dict[str, _Pending]) -> None:
+        """Wait until the outcome of each first letter is known, or the time is over."""
+        end = time.monotonic() + self.wait.total_seconds()
+        consumer = next(iter(pending.values())).letter.consumer
+        returned = _Returned(self.stack, consumer, self.began)
         while pending:
-            is_over, there = time.monotonic() >= end, waiting(sqs, url, taken=False, visible=True)
-            back: dict[str | None, DeadLetter] = {}
-            if is_over or there != seen_there:
-                found = (each.letter for each in received_from(self.stack, queue))
-                back = {letter.fact: letter for letter in found if letter.sent >= self.began}
-            seen_there = there
-            for group, (letter, seen) in list(pending.items()):
-                outcome = _outcome(self.store.read(letter.key or ""), seen)
-                if outcome is None and (again := back.get(letter.fact)):
-                    outcome = False, f"it is back in {queue}: {again.reason} {again.error}".rstrip()
-                elif outcome is None and is_over:
-                    outcome = (
-                        None,
-                        f"unknown so far: {letter.consumer} has not answered, and {_UNKNOWN}",
-                    )
+            is_over = time.monotonic() >= end
+            back = returned.look(again=is_over)
+            for group, each in list(pending.items()):
+                outcome = self._outcome(each, back.get(each.letter.fact), is_over=is_over)
                 if outcome is not None:
-                    self._note(group, *outcome)
+                    self._note(group, outcome)
                     del pending[group]
             if pending:
                 self._progress(f"outcomes that are not known yet: {len(pending)}")
                 self.sleep(_POLL_SECONDS)
 
-    def _note(self, group: str, succeeded: bool | None, outcome: str) -> None:
-        self.first[group] = succeeded
-        self.report(f"group {group}: {outcome}")
+    def _outcome(
+        self, pending: _Pending, back: DeadLetter | None, *, is_over: bool
+    ) -> _Outcome | None:
+        """Return how a letter went; None while that is not known.
+
+        Its record says so, or it is ``back`` in the queue of its consumer.
+        """
+        record = self.store.read(pending.letter.key or "")
+        if record is not None and record.status == COMPLETED:
+            return _Outcome(Trial.SUCCEEDED, "completed")
+        has_changed = record is not None and record != pending.record
+        if record is not None and has_changed and record.status in (FAILED, QUARANTINED):
+            again = "it failed again, and comes back when its attempts are used up"
+            return _Outcome(Trial.FAILED, f"{again}: {record.error}")
+        if back is not None:
+            says = f"it is back in {back.queue}: {back.reason} {back.error}"
+            return _Outcome(Trial.FAILED, says.rstrip())
+        if is_over:
+            silent = f"{pending.letter.consumer} has not answered"
+            return _Outcome(Trial.UNKNOWN, f"unknown so far: {silent}, and {_UNKNOWN}")
+        return None
+
+    def _note(self, group: str, outcome: _Outcome) -> None:
+        self.first[group] = outcome.trial
+        self.report(f"group {group}: {outcome.says}")
 
     def _progress(self, what: str) -> None:
         if time.monotonic() - self.reported >= _REPORT_SECONDS:
@@ -418,13 +513,30 @@ class Redrive:
             self.reported = time.monotonic()
 
 
-def _outcome(record: Record | None, seen: Record | None) -> tuple[bool | None, str] | None:
-    """Return how a delivery ended that found the record ``seen``; None while it is not known."""
-    if record is not None and record.status == COMPLETED:
-        return True, "completed"
-    if record is None or record == seen or record.status not in (FAILED, QUARANTINED):
-        return None
-    return False, f"it failed again, and comes back when its attempts are used up: {record.error}"
+def _first_outcome(sent: _Sent) -> _Outcome:
+    if sent.problem is None:
+        return _Outcome(Trial.SUCCEEDED, "it was sent")
+    return _Outcome(Trial.FAILED, sent.problem)
+
+
+class _Returned:
+    """Looks for letters that have come back to the queue of a consumer."""
+
+    def __init__(self, stack: StackRef, consumer: str | None, since: datetime) -> None:
+        self._stack, self._since = stack, since
+        self._queue = next(name for name, each in READERS.items() if each.name == consumer)
+        self._seen = -1
+
+    def look(self, *, again: bool) -> dict[str | None, DeadLetter]:
+        """Return them by fact; none if the queue is as long as at the last look, unless ``again``."""
+        url = url_of(self._stack, self._queue)
+        count = waiting(self._stack.client("sqs"), url, taken=False, visible=True)
+        is_unchanged = count == self._seen
+        self._seen = count
+        if is_unchanged and not again:
+            return {}
+        letters = [found.letter for found in received_from(self._stack, self._queue)]
+        return {letter.fact: letter for letter in letters if letter.sent >= self._since}
 
 
 def _count(stack: StackRef, letter: DeadLetter) -> None:
@@ -441,46 +553,54 @@ def _count(stack: StackRef, letter: DeadLetter) -> None:
 
 def send_to(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
     """Send an event to a target, and return why it was refused, or None."""
-    service, name = arn.split(":")[2], arn.rsplit(":", 1)[-1]
-    sqs = stack.client("sqs")
+    service = arn.split(":")[2]
     try:
         if service == "lambda":
-            stack.client("lambda").invoke(
-                FunctionName=arn, InvocationType="Event", Payload=_json(event)
-            )
+            functions = stack.client("lambda")
+            functions.invoke(FunctionName=arn, InvocationType="Event", Payload=_json(event))
         elif service == "sqs":
-            sqs.send_message(
-                QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"], MessageBody=_json(event)
-            )
+            sqs = stack.client("sqs")
+            url = sqs.get_queue_url(QueueName=arn.rpartition(":")[2])["QueueUrl"]
+            sqs.send_message(QueueUrl=url, MessageBody=_json(event))
         else:
-            bus, dlq = stack.outputs["CarRideBusName"], stack.outputs[f"{PRODUCER_DLQ}Url"]
-            publisher = Publisher(stack.client("events"), sqs, bus, dlq)
-            # `put` makes no second message.
-            (receipt,) = publisher.put([entry_in(event)], lambda: math.inf)
-            return None if receipt.outcome is Outcome.PUBLISHED else f"refused: {receipt.code}"
+            return _publish(stack, event)
     except ClientError as error:
         return f"refused: {error.response['Error']['Code']}"
     return None
 
 
+def _publish(stack: StackRef, event: Mapping[str, Any]) -> str | None:
+    """Publish an event on the bus, and return why it was refused, or None."""
+    bus, dlq = stack.outputs["CarRideBusName"], stack.outputs[f"{PRODUCER_DLQ}Url"]
+    publisher = Publisher(stack.client("events"), stack.client("sqs"), bus, dlq)
+    # `put` makes no second message.
+    (receipt,) = publisher.put([entry_in(event)], lambda: math.inf)
+    return None if receipt.outcome is Outcome.PUBLISHED else f"refused: {receipt.code}"
+
+
 def entry_in(event: Mapping[str, Any]) -> BusEntry:
-    """Return the entry in a dead letter of the publisher; a FieldError names what is missing or has another form."""
+    """Return the entry in a dead letter of the publisher.
+
+    A FieldError names what is missing or has another form.
+    """
     envelope = shaped(event, _Envelope)
-    try:
-        time = (
-            envelope.time.astimezone(UTC)
-            if envelope.time.tzinfo
-            else envelope.time.replace(tzinfo=UTC)
-        )
-    except OverflowError as error:
-        raise FieldError("time", "not in the calendar of UTC") from error
+    detail = envelope.detail
     return BusEntry(
         source=envelope.source,
         detail_type=envelope.detail_type,
-        detail=envelope.detail if isinstance(envelope.detail, str) else _json(envelope.detail),
-        time=time,
+        detail=detail if isinstance(detail, str) else _json(detail),
+        time=_in_utc(envelope.time),
         resources=envelope.resources,
     )
+
+
+def _in_utc(time: datetime) -> datetime:
+    if time.tzinfo is None:
+        return time.replace(tzinfo=UTC)
+    try:
+        return time.astimezone(UTC)
+    except OverflowError as error:
+        raise FieldError("time", "not in the calendar of UTC") from error
 
 
 def _json(event: object) -> str:

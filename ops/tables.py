@@ -17,24 +17,28 @@ def get(dynamodb: Any, table: str, keys: Iterable[Wire]) -> Iterator[Wire]:
     """Yield the items that exist under some keys."""
     left = list(keys)
     while left:
-        wanted, left = left[:MOST_KEYS], left[MOST_KEYS:]
-        answer = dynamodb.batch_get_item(
-            RequestItems={table: {"Keys": wanted, "ConsistentRead": True}}
-        )
+        asked, left = left[:MOST_KEYS], left[MOST_KEYS:]
+        request = {table: {"Keys": asked, "ConsistentRead": True}}
+        answer = dynamodb.batch_get_item(RequestItems=request)
         yield from answer["Responses"].get(table, [])
-        left += answer.get("UnprocessedKeys", {}).get(table, {"Keys": []})["Keys"]
+        unprocessed = answer.get("UnprocessedKeys", {})
+        if table in unprocessed:
+            left += unprocessed[table]["Keys"]
 
 
 def scan(dynamodb: Any, table: str, condition: str = "", **given: object) -> Iterator[Wire]:
-    """Yield the items that meet a condition, in which ``#name`` is an attribute, and ``:name`` a given value."""
-    filters: dict[str, Any] = {"FilterExpression": condition} if condition else {}
-    if names := re.findall(r"#\w+", condition):
-        filters["ExpressionAttributeNames"] = {name: name[1:] for name in names}
+    """Yield the items that meet a condition.
+
+    In it ``#name`` is an attribute, and ``:name`` a given value.
+    """
+    request: dict[str, Any] = {"TableName": table, "ConsistentRead": True}
+    names = re.findall(r"#\w+", condition)
+    if condition:
+        request["FilterExpression"] = condition
+    if names:
+        request["ExpressionAttributeNames"] = {name: name[1:] for name in names}
     if given:
-        filters["ExpressionAttributeValues"] = {
-            f":{name}": marshalling.attribute(each) for name, each in given.items()
-        }
-    for page in dynamodb.get_paginator("scan").paginate(
-        TableName=table, ConsistentRead=True, **filters
-    ):
+        values = {f":{name}": marshalling.attribute(value) for name, value in given.items()}
+        request["ExpressionAttributeValues"] = values
+    for page in dynamodb.get_paginator("scan").paginate(**request):
         yield from page["Items"]

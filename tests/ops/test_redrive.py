@@ -20,6 +20,7 @@ from carride_idempotency.stores.dynamodb import item_of, record_of
 from ops import dead_letters, records, redrive
 from ops.audit.queues import peek
 from ops.cli.show import console, show
+from ops.redrive import Trial
 from ops.stack import OperatorError, StackRef
 from tests.carride.fakes import FakeBus, client_error
 from tests.carride.rides import NOW, entry
@@ -261,16 +262,16 @@ def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) 
 
 
 @pytest.mark.parametrize(
-    ("how", "succeeded", "sent", "stay"),
+    ("how", "first", "sent", "stay"),
     [
-        ("failed", False, 2, 2),
-        ("unknown", None, 2, 2),
-        ("back", False, 2, 3),
-        ("refused", False, 1, 3),
+        ("failed", Trial.FAILED, 2, 2),
+        ("unknown", Trial.UNKNOWN, 2, 2),
+        ("back", Trial.FAILED, 2, 3),
+        ("refused", Trial.FAILED, 1, 3),
     ],
 )
 def test_a_group_is_sent_only_if_its_first_letter_succeeds(
-    ref: StackRef, how: str, succeeded: bool | None, sent: int, stay: int
+    ref: StackRef, how: str, first: Trial, sent: int, stay: int
 ) -> None:
     """The other letters of a group that fails again stay as they are; other groups are sent."""
     history = ref.client("lambda")
@@ -301,7 +302,7 @@ def test_a_group_is_sent_only_if_its_first_letter_succeeds(
     done = redriven(
         ref, wait=patience, sleep=lambda pause_s: pytest.fail("it waits") if pause_s else None
     )
-    assert sorted(done.first.values(), key=str) == sorted([True, succeeded], key=str)
+    assert sorted(done.first.values()) == sorted([Trial.SUCCEEDED, first])
     assert (done.sent, done.stayed[redrive.HELD], left(ref), done.succeeded) == (
         sent,
         2,
