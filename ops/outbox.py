@@ -14,8 +14,6 @@ from ops.stack import OperatorError, StackRef
 from ops.text import counted
 
 _MARGIN: Final = timedelta(minutes=1)
-_SECONDS: Final = "%Y-%m-%dT%H:%M:%S"
-"""How the times of the outbox begin. They are compared as texts."""
 _TEXTS: Final = (
     "id", "source", "type", "subject", "time", "dataschema", "idempotencyid", "sequence", "partitionkey",
     "correlationid", "causationid", "traceparent", "expirytime",
@@ -36,25 +34,25 @@ def republish(
     until: datetime,
     report: Callable[[str], None] = print,
 ) -> Republished:
-    """Publish again on a stack's bus what a region wrote to its outbox, by the stack's replica of the table.
+    """Publish again on a stack's bus what a region wrote to its outbox.
+
+    The stack's own replica of the table is read.
 
     Raises:
         OperatorError: some events are in neither.
     """
     entries = list(written(stack, region, since, until))
     report(f"republishing {counted(len(entries), 'event')} of the outbox")
-    bus, dlq = (stack.outputs[name] for name in ("CarRideBusName", "ProducerDlqUrl"))
+    bus, dlq = stack.outputs["CarRideBusName"], stack.outputs["ProducerDlqUrl"]
+    publisher = Publisher(stack.client("events"), stack.client("sqs"), bus, dlq)
     try:
-        receipts = Publisher(stack.client("events"), stack.client("sqs"), bus, dlq).publish(
-            entries, lambda: math.inf
-        )
+        receipts = publisher.publish(entries, lambda: math.inf)
     except PublishError as error:
         raise OperatorError(f"{error}. They are still in the outbox: run it again") from error
-    refused = [
-        str(receipt.code) for receipt in receipts if receipt.outcome is not Outcome.PUBLISHED
-    ]
+    refused = [str(each.code) for each in receipts if each.outcome is not Outcome.PUBLISHED]
     if refused:
-        report(f"{len(refused)} of them lie in the ProducerDlq: {', '.join(sorted(set(refused)))}")
+        codes = ", ".join(sorted(set(refused)))
+        report(f"{len(refused)} of them lie in the ProducerDlq: {codes}")
     return Republished(len(receipts) - len(refused), len(refused))
 
 
@@ -64,16 +62,20 @@ def written(stack: StackRef, region: str, since: datetime, until: datetime) -> I
     An event happens shortly before it is written, so both ends of the window are extended by a
     minute.
     """
-    begin, end = (
-        f"{time.astimezone(UTC):{_SECONDS}}" for time in (since - _MARGIN, until + _MARGIN)
-    )
     items = tables.scan(
         stack.client("dynamodb"),
         stack.outputs["OutboxTableName"],
         "#region = :region AND #time BETWEEN :begin AND :end",
-        region=region, begin=begin, end=end,
-    )  # fmt: skip
+        region=region,
+        begin=_second(since - _MARGIN),
+        end=_second(until + _MARGIN),
+    )
     return map(entry_of, items)
+
+
+def _second(time: datetime) -> str:
+    """Return a time as those of the outbox begin, with which it is compared as text."""
+    return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def entry_of(item: dict[str, dict[str, Any]]) -> BusEntry:

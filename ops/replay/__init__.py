@@ -1,4 +1,7 @@
-"""Replays of the archive. A replay is named for one region, and two regions never process the same replayed events."""
+"""Replays of the archive.
+
+A replay is named for one region, and two regions never process the same replayed events.
+"""
 
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -41,12 +44,12 @@ class ReplayState(NamedTuple):
 
     @property
     def handed_over(self) -> bool:
-        """Whether EventBridge delivers nothing more. Consumers may still have to process what it delivered."""
+        """Whether EventBridge delivers nothing more. Consumers may still have to process events."""
         return self.state not in _UNFINISHED
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is in flight, as far as EventBridge and SQS can tell. They do not see Lambda's retries."""
+        """Whether nothing is in flight. EventBridge and SQS do not see Lambda's retries."""
         return self.handed_over and not self.waiting
 
     def check(self) -> None:
@@ -58,33 +61,37 @@ class ReplayState(NamedTuple):
 
 
 def name_for(region: str, now: datetime) -> str:
-    """Return a name for a replay; the rules of a region accept replays whose name begins with that region."""
+    """Return a name for a replay. A region's rules accept replays whose name begins with it."""
     return f"{region}.{now.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}"
 
 
 def unfinished(stack: StackRef) -> list[str]:
-    """Return the names of the unfinished replays of a stack's archive, without those that only predict."""
+    """Return the names of a stack's unfinished replays, without those that only predict."""
     return [each["ReplayName"] for each in _replays(stack) if each["State"] in _UNFINISHED]
 
 
 def _replays(stack: StackRef) -> Iterator[dict[str, Any]]:
+    """Yield the replays of a stack's archive, without those that only predict."""
     request: dict[str, Any] = {"EventSourceArn": stack.outputs["CarRideArchiveArn"]}
-    while request:
+    while True:
         answer = stack.client("events").list_replays(**request)
-        yield from (
-            each for each in answer["Replays"] if not each["ReplayName"].startswith(PLAN_PREFIX)
-        )
-        request = {**request, "NextToken": answer["NextToken"]} if answer.get("NextToken") else {}
+        for each in answer["Replays"]:
+            if not each["ReplayName"].startswith(PLAN_PREFIX):
+                yield each
+        if not answer.get("NextToken"):
+            return
+        request["NextToken"] = answer["NextToken"]
 
 
 def check(stack: StackRef, *, accept_duplicates: bool = False) -> None:
-    """Refuse a replay if another region has one running, processes new events, or cannot be asked."""
+    """Refuse a replay if the other region may process the same events, or cannot be asked."""
     peer = stack.peer()
     if peer is None or accept_duplicates:
         return
     try:
         running = unfinished(peer)
-        is_fenced, peer_is_fenced = (fenced(each) is not None for each in (stack, peer))
+        is_fenced = fenced(stack) is not None
+        peer_is_fenced = fenced(peer) is not None
     except (BotoCoreError, ClientError) as error:
         why = f"{peer.region} cannot be asked whether it works on the same events ({error})"
         raise OperatorError(f"{why}: wait for it, or take --accept-duplicates") from error
@@ -109,40 +116,51 @@ def warnings(stack: StackRef, since: datetime, until: datetime, now: datetime) -
         raise OperatorError(
             f"the window begins in the future, at {since:%Y-%m-%d %H:%M %Z}: take an earlier --since"
         )
-    archive = stack.client("events").describe_archive(
-        ArchiveName=stack.outputs["CarRideArchiveArn"].rpartition("/")[2]
-    )
+    name = stack.outputs["CarRideArchiveArn"].rpartition("/")[2]
+    archive = stack.client("events").describe_archive(ArchiveName=name)
     days = archive.get("RetentionDays", 0)
     oldest = now - timedelta(days=days) if days else ALWAYS
-    kept = f"the archive keeps events for {days} days, so it has none before {oldest:%Y-%m-%d %H:%M %Z}"
+    begins = f"{oldest:%Y-%m-%d %H:%M %Z}"
+    kept = f"the archive keeps events for {days} days, so it has none before {begins}"
     if until <= oldest:
-        raise OperatorError(kept)
-    found = [kept] if since < oldest else []
-    if until > now - ARCHIVED_IN and stack.local is None:
+        raise OperatorError(f"{kept}: take a later --until")
+    found = []
+    if since < oldest:
+        found.append(kept)
+    newest = now - ARCHIVED_IN
+    if until > newest and stack.local is None:
         found.append(
-            f"an event may take ten minutes to arrive in the archive: events after {now - ARCHIVED_IN:%H:%M:%S %Z} may "
-            "be left out"
+            "an event may take ten minutes to arrive in the archive: events after "
+            f"{newest:%H:%M:%S %Z} may be left out"
         )
     return found
 
 
 def receivers(stack: StackRef, *, only: str | None = None, partners: bool = False) -> list[str]:
-    """Return the ARNs of the rules that receive a replay: ``only`` this logical id, or all; none means every rule."""
+    """Return the ARNs of the rules that receive a replay; none means every rule.
+
+    ``only`` is the logical id of one rule. Partners' rules receive it with ``partners`` alone.
+    """
     events, bus = stack.client("events"), stack.outputs["CarRideBusName"]
     if only is not None:
-        rules = stack.named("AWS::Events::Rule")
-        if only not in rules:
-            raise OperatorError(f"the stack has no rule {only}: it has {', '.join(sorted(rules))}")
-        return [events.describe_rule(Name=rules[only], EventBusName=bus)["Arn"]]
+        names = stack.named("AWS::Events::Rule")
+        if only not in names:
+            raise OperatorError(f"the stack has no rule {only}: it has {', '.join(sorted(names))}")
+        return [events.describe_rule(Name=names[only], EventBusName=bus)["Arn"]]
     if partners:
         return []
-    to_partners = {"TargetArn": stack.outputs["PartnersTopicArn"], "EventBusName": bus}
-    pages = events.get_paginator("list_rule_names_by_target").paginate(**to_partners)
-    left_out = {name for page in pages for name in page["RuleNames"]}
+    left_out = _rules_to(stack, stack.outputs["PartnersTopicArn"])
     pages = events.get_paginator("list_rules").paginate(EventBusName=bus)
-    # AWS's own rules, for archives and endpoints, are no receivers of replays.
-    found = (rule for page in pages for rule in page["Rules"] if "ManagedBy" not in rule)
-    return [rule["Arn"] for rule in found if rule["Name"] not in left_out]
+    # AWS's own rules, for archives and endpoints, do not receive replays.
+    rules = [rule for page in pages for rule in page["Rules"] if "ManagedBy" not in rule]
+    return [rule["Arn"] for rule in rules if rule["Name"] not in left_out]
+
+
+def _rules_to(stack: StackRef, target: str) -> set[str]:
+    """Return the names of the rules that have a target."""
+    pager = stack.client("events").get_paginator("list_rule_names_by_target")
+    pages = pager.paginate(TargetArn=target, EventBusName=stack.outputs["CarRideBusName"])
+    return {name for page in pages for name in page["RuleNames"]}
 
 
 def start(
@@ -161,7 +179,7 @@ def start(
 
 
 def handed_over(stack: StackRef, name: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Wait until EventBridge has handed over all events of a replay; refuse one that failed or was cancelled."""
+    """Wait until EventBridge has handed over a replay; refuse one that failed or was cancelled."""
     while not (replay := describe(stack, name)).handed_over:
         sleep(_POLL_SECONDS)
     replay.check()
@@ -169,7 +187,7 @@ def handed_over(stack: StackRef, name: str, *, sleep: Callable[[float], None] = 
 
 def describe(stack: StackRef, name: str) -> ReplayState:
     """Return a replay of the stack's archive by its name."""
-    events, sqs = stack.client("events"), stack.client("sqs")
+    events = stack.client("events")
     try:
         found = events.describe_replay(ReplayName=name)
     except events.exceptions.ResourceNotFoundException:
@@ -179,16 +197,26 @@ def describe(stack: StackRef, name: str) -> ReplayState:
         raise OperatorError(
             f"{stack.name} has no replay {name} in {stack.region}: unfinished are {names}"
         )
-    urls = [stack.outputs.get(f"{each.resources}QueueUrl") for each in CONSUMERS]
-    since, until, started = (
-        found[f"{each}Time"] for each in ("EventStart", "EventEnd", "ReplayStart")
+    return ReplayState(
+        name=name,
+        state=found["State"],
+        since=found["EventStartTime"],
+        until=found["EventEndTime"],
+        started=found["ReplayStartTime"],
+        replayed_until=found.get("EventLastReplayedTime"),
+        waiting=_waiting_for_consumers(stack),
+        reason=found.get("StateReason", ""),
     )
-    queued = sum(waiting(sqs, url, visible=True) for url in urls if url is not None)
-    last, why = found.get("EventLastReplayedTime"), found.get("StateReason", "")
-    return ReplayState(name, found["State"], since, until, started, last, queued, why)
+
+
+def _waiting_for_consumers(stack: StackRef) -> int:
+    """Return how many messages the queues of consumers have, waiting or being processed."""
+    sqs = stack.client("sqs")
+    urls = [stack.outputs.get(f"{each.resources}QueueUrl") for each in CONSUMERS]
+    return sum(waiting(sqs, url, visible=True) for url in urls if url is not None)
 
 
 def status(stack: StackRef) -> list[ReplayState]:
-    """Return the newest replays of a stack's archive, without those that only predict; the newest is first."""
+    """Return the newest replays of a stack, without those that only predict; the newest is first."""
     newest = sorted(_replays(stack), key=itemgetter("ReplayStartTime"), reverse=True)[:_SHOWN]
     return [describe(stack, each["ReplayName"]) for each in newest]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import jmespath
@@ -82,70 +81,84 @@ def fate_of(outcome: str, reason: object) -> Fate:
 
 
 class Prediction:
-    """Counts what a consumer would do with the events of a replay, in their order; copies are recognised."""
+    """Counts what a consumer would do with the events of a replay, in their order."""
 
     def __init__(self, stack: StackRef, consumer: AuditedConsumer, replay: str) -> None:
         self.fates: defaultdict[str, Counter[Fate]] = defaultdict(Counter)
         """The number of events of each fate, by the event's type."""
         self._stack, self._name, self._replay = stack, consumer.name, replay
-        events = stack.client("events")
-        name = stack.named("AWS::Events::Rule")[f"{consumer.resources}Rule"]
-        rule = events.describe_rule(Name=name, EventBusName=stack.outputs["CarRideBusName"])
-        self._is_enabled = rule["State"] == "ENABLED"
-        self._match = partial(events.test_event_pattern, EventPattern=rule["EventPattern"])
+        self._rule = _rule_of(stack, consumer)
         self._matched: dict[str, bool] = {}
         self._predictor = Predictor(stack, consumer)
 
     def add(self, events: Collection[Mapping[str, Any]]) -> None:
         """Count what the consumer would do with more events."""
         delivered = [{**event, "replay-name": self._replay} for event in events]
-        taken = [event for event in delivered if self._takes(event)]
-        keys = {
-            record_key(self._name, fact) for event in taken if (fact := fact_of(event)) is not None
-        }
+        facts = [fact_of(event) for event in delivered if self._takes(event)]
+        keys = {record_key(self._name, fact) for fact in facts if fact is not None}
         for item in items_at(self._stack, keys):
             self._predictor.store.put_if_absent(record_of(item))
         for event in delivered:
-            fate = Fate.NOT_FOR_IT
-            if self._takes(event):
-                seen = self._predictor.observe(event)
-                fate = fate_of(seen.outcome, seen.reason)
-            self.fates[type_of(event) or "unreadable"][fate] += 1
+            self.fates[type_of(event) or "unreadable"][self._fate(event)] += 1
+
+    def _fate(self, event: Mapping[str, Any]) -> Fate:
+        if not self._takes(event):
+            return Fate.NOT_FOR_IT
+        seen = self._predictor.observe(event)
+        return fate_of(seen.outcome, seen.reason)
 
     def _takes(self, event: Mapping[str, Any]) -> bool:
-        """Return whether the rule takes an event. EventBridge is asked once about events that look alike to rules."""
+        """Return whether the rule takes an event.
+
+        EventBridge is asked once about events that look alike to rules.
+        """
+        if self._rule["State"] != "ENABLED":
+            return False
         alike = json.dumps(_matter.search(event))
         if alike not in self._matched:
-            self._matched[alike] = (
-                self._is_enabled and self._match(Event=json.dumps(event))["Result"]
-            )
+            match = self._stack.client("events").test_event_pattern
+            pattern = self._rule["EventPattern"]
+            answer = match(EventPattern=pattern, Event=json.dumps(event))
+            self._matched[alike] = answer["Result"]
         return self._matched[alike]
 
 
+def _rule_of(stack: StackRef, consumer: AuditedConsumer) -> Mapping[str, Any]:
+    """Return the rule of a consumer, as EventBridge describes it."""
+    name = stack.named("AWS::Events::Rule")[f"{consumer.resources}Rule"]
+    bus = stack.outputs["CarRideBusName"]
+    rule: Mapping[str, Any] = stack.client("events").describe_rule(Name=name, EventBusName=bus)
+    return rule
+
+
 class ReplayPlan(NamedTuple):
-    """What a replay of a window would do, if nothing changes until then: events by consumer, type and fate."""
+    """What a replay of a window would do, if nothing changes until then."""
 
     since: datetime
     until: datetime
     events: int
     fates: Mapping[str, Mapping[str, Mapping[Fate, int]]]
+    """Events by consumer, type and fate."""
     warnings: list[str]
 
 
 def predict(stack: StackRef, since: datetime, until: datetime, *, looks: int = 10) -> ReplayPlan:
-    """Predict what a replay would do. All events are read after ``looks`` seconds without a message."""
+    """Predict what a replay would do.
+
+    All events are read when ``looks`` seconds have passed without a message.
+    """
     made = datetime.now(UTC)
     found = warnings(stack, since, until, made)
     replay = name_for(stack.region, made)
-    predictions, count = {each.name: Prediction(stack, each, replay) for each in CONSUMERS}, 0
+    predictions = {each.name: Prediction(stack, each, replay) for each in CONSUMERS}
+    count = 0
     with closing(captured(stack, since, until, looks=looks)) as batches:
         for batch in batches:
             count += len(batch)
             for prediction in predictions.values():
                 prediction.add(batch)
-    return ReplayPlan(
-        since, until, count, {name: each.fates for name, each in predictions.items()}, found
-    )
+    fates = {name: prediction.fates for name, prediction in predictions.items()}
+    return ReplayPlan(since, until, count, fates, found)
 
 
 def captured(
@@ -160,62 +173,80 @@ def captured(
     """
     now = datetime.now(UTC)
     remove_leftovers(stack, now)
-    events, sqs, bus = stack.client("events"), stack.client("sqs"), stack.outputs["CarRideBusName"]
     name = _name(stack, now)
     with ExitStack() as removals:
         # Registered first: what is interrupted while it is made is removed too.
         removals.callback(_remove, stack, name)
-        removals.callback(_quietly, events.cancel_replay, ReplayName=name)
-        only = json.dumps({"replay-name": [name]})
-        rule = events.put_rule(
-            Name=name, EventBusName=bus, EventPattern=only, Description="./carride replay plan"
-        )
-        url, arn = _make_queue(stack, _queue(name), rule["RuleArn"])
-        answer = events.put_targets(
-            Rule=name, EventBusName=bus, Targets=[{"Id": "queue", "Arn": arn}]
-        )
-        if answer["FailedEntryCount"]:
-            raise OperatorError(
-                f"EventBridge refused the target of {name}: {answer['FailedEntries']}"
-            )
-        start(stack, name, since, until, [rule["RuleArn"]])
+        removals.callback(_quietly, stack.client("events").cancel_replay, ReplayName=name)
+        rule, url = _make_route(stack, name)
+        start(stack, name, since, until, [rule])
         seen, new, empty = set[str](), list[dict[str, Any]](), 0
         while empty < looks:
-            handed_over = (state := describe(stack, name)).handed_over
-            messages = sqs.receive_message(
-                QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1
-            ).get("Messages", [])
-            found = {
-                event["id"]: event for event in (json.loads(each["Body"]) for each in messages)
-            }
+            # Asked before the queue is read: what comes later is found by the next read.
+            state = describe(stack, name)
+            events = _take(stack, url)
             # Queues may deliver twice.
-            new += [event for event_id, event in found.items() if event_id not in seen]
-            seen |= found.keys()
+            new += [event for event_id, event in events.items() if event_id not in seen]
+            seen |= events.keys()
             if len(new) >= _AT_ONCE:
                 yield new
                 new = []
-            if messages:
-                handles = [
-                    {"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]}
-                    for at, each in enumerate(messages)
-                ]
-                sqs.delete_message_batch(QueueUrl=url, Entries=handles)
-            is_empty = handed_over and not messages and not waiting(sqs, url, visible=True)
+            is_empty = state.handed_over and not events and not _is_filled(stack, url)
             empty = empty + 1 if is_empty else 0
         state.check()
         yield new
 
 
+def _make_route(stack: StackRef, name: str) -> tuple[str, str]:
+    """Make a rule that takes a replay, and its queue; return the rule's ARN and the queue's URL."""
+    events, bus = stack.client("events"), stack.outputs["CarRideBusName"]
+    rule = events.put_rule(
+        Name=name,
+        EventBusName=bus,
+        EventPattern=json.dumps({"replay-name": [name]}),
+        Description="./carride replay plan",
+    )["RuleArn"]
+    url, arn = _make_queue(stack, _queue(name), rule)
+    target = {"Id": "queue", "Arn": arn}
+    answer = events.put_targets(Rule=name, EventBusName=bus, Targets=[target])
+    if answer["FailedEntryCount"]:
+        raise OperatorError(f"EventBridge refused the target of {name}: {answer['FailedEntries']}")
+    return rule, url
+
+
+def _take(stack: StackRef, url: str) -> dict[str, dict[str, Any]]:
+    """Take some messages out of a queue, and return their events by EventBridge's id."""
+    sqs = stack.client("sqs")
+    answer = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1)
+    messages = answer.get("Messages", [])
+    if messages:
+        handles = [
+            {"Id": str(number), "ReceiptHandle": message["ReceiptHandle"]}
+            for number, message in enumerate(messages)
+        ]
+        sqs.delete_message_batch(QueueUrl=url, Entries=handles)
+    events = [json.loads(message["Body"]) for message in messages]
+    return {event["id"]: event for event in events}
+
+
+def _is_filled(stack: StackRef, url: str) -> bool:
+    return waiting(stack.client("sqs"), url, visible=True) > 0
+
+
 def remove_leftovers(stack: StackRef, now: datetime) -> None:
-    """Remove the rules and queues of captures that were killed. A younger one may be another operator's."""
-    request = {
-        "EventBusName": stack.outputs["CarRideBusName"],
-        "NamePrefix": f"{PLAN_PREFIX}{stack.region}.",
-    }
-    pages = stack.client("events").get_paginator("list_rules").paginate(**request)
+    """Remove the rules and queues of captures that were killed.
+
+    A younger one may be another operator's.
+    """
     oldest = _name(stack, now - _LEFT_AFTER)
-    for name in [rule["Name"] for page in pages for rule in page["Rules"] if rule["Name"] < oldest]:
-        _remove(stack, name)
+    pager = stack.client("events").get_paginator("list_rules")
+    pages = pager.paginate(
+        EventBusName=stack.outputs["CarRideBusName"], NamePrefix=f"{PLAN_PREFIX}{stack.region}."
+    )
+    names = [rule["Name"] for page in pages for rule in page["Rules"]]
+    for name in names:
+        if name < oldest:
+            _remove(stack, name)
 
 
 def _name(stack: StackRef, made: datetime) -> str:
@@ -229,7 +260,10 @@ def _queue(name: str) -> str:
 
 
 def _make_queue(stack: StackRef, name: str, rule: str) -> tuple[str, str]:
-    """Make a queue that takes a rule's messages, encrypted as the stack's queues are; return its URL and its ARN."""
+    """Make a queue that takes a rule's messages; return its URL and its ARN.
+
+    It is encrypted as the stack's queues are.
+    """
     sqs = stack.client("sqs")
     like: Any = {
         "QueueUrl": stack.outputs["RideHistoryDlqUrl"],
@@ -256,10 +290,12 @@ def may_send(service: str, source: str, queue: str) -> str:
 
 
 def _remove(stack: StackRef, name: str) -> None:
-    """Remove a rule and its queue. The rule is the last, because leftovers are found by their rules."""
-    events, sqs, bus = stack.client("events"), stack.client("sqs"), stack.outputs["CarRideBusName"]
-    if found := _quietly(sqs.get_queue_url, QueueName=_queue(name)):
-        _quietly(sqs.delete_queue, QueueUrl=found["QueueUrl"])
+    """Remove a rule and its queue. The rule is the last: leftovers are found by their rules."""
+    sqs = stack.client("sqs")
+    queue = _quietly(sqs.get_queue_url, QueueName=_queue(name))
+    if queue is not None:
+        _quietly(sqs.delete_queue, QueueUrl=queue["QueueUrl"])
+    events, bus = stack.client("events"), stack.outputs["CarRideBusName"]
     _quietly(events.remove_targets, Rule=name, EventBusName=bus, Ids=["queue"])
     _quietly(events.delete_rule, Name=name, EventBusName=bus)
 
@@ -286,20 +322,36 @@ class Progress(NamedTuple):
 def watch(
     stack: StackRef, name: str, *, looks: int = 3, pause: float = PAUSE
 ) -> Iterator[Progress]:
-    """Yield a replay's progress, each ``pause`` seconds, until nothing was in flight or logged for ``looks`` looks."""
-    since = dict.fromkeys((each.name for each in CONSUMERS), describe(stack, name).started)
-    fates: dict[str, dict[str | None, Fate]] = {consumer: {} for consumer in since}
-    before, unchanged = None, 0
+    """Yield a replay's progress, each ``pause`` seconds.
+
+    It ends when nothing was in flight or logged for ``looks`` looks.
+    """
+    begin = describe(stack, name).started
+    logs = [_DeliveryLog(stack, consumer, begin) for consumer in CONSUMERS]
+    before: dict[str, Counter[Fate]] = {}
+    unchanged = 0
     while unchanged < looks:
-        for each in CONSUMERS:
-            for found in deliveries(stack, each, since[each.name]):
-                # What is read again changes nothing.
-                since[each.name] = max(since[each.name], found.time - _LATE)
-                fates[each.name][found.delivery] = fate_of(found.outcome, found.reason)
-        counts = {consumer: Counter(fates[consumer].values()) for consumer in fates}
+        counts = {log.consumer.name: log.counts() for log in logs}
         progress = Progress(describe(stack, name), counts)
-        unchanged = unchanged + 1 if progress.replay.ended and counts == before else 0
+        is_quiet = progress.replay.ended and counts == before
+        unchanged = unchanged + 1 if is_quiet else 0
         before = counts
         yield progress
         if unchanged < looks:
             time.sleep(pause)
+
+
+class _DeliveryLog:
+    """What a consumer has logged since a time."""
+
+    def __init__(self, stack: StackRef, consumer: AuditedConsumer, since: datetime) -> None:
+        self.consumer = consumer
+        self._stack, self._since = stack, since
+        self._fates: dict[str | None, Fate] = {}
+
+    def counts(self) -> Counter[Fate]:
+        """Return its deliveries by the fate of their last attempt. Lines are read again: they may be late."""
+        for delivery in deliveries(self._stack, self.consumer, self._since):
+            self._since = max(self._since, delivery.time - _LATE)
+            self._fates[delivery.delivery] = fate_of(delivery.outcome, delivery.reason)
+        return Counter(self._fates.values())
