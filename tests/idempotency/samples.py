@@ -100,7 +100,7 @@ class World:
         self, name: str = "history", *, policy: Mapping[str, Any] | None = None, **settings: Any
     ) -> Consumer[Any]:
         """Make a consumer of EventBridge events; settings are the consumer's own."""
-        chosen = Policy(**({"warm_cache": 0} | dict(policy or {})))
+        chosen = Policy(**(policy or {}))
         return Consumer(name, self.store, **({"policy": chosen} | self._settings | settings))
 
     def invocation(self, request_id: str = "request-1", timeout_s: float = 30.0) -> Invocation:

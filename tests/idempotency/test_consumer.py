@@ -22,7 +22,7 @@ from carride_idempotency import (
 from carride_idempotency.concurrency import Threads
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.errors import PayloadMismatchError, StoreUnavailableError
-from carride_idempotency.testing import Invocation, ManualClock
+from carride_idempotency.testing import Invocation, ManualClock, sqs_event
 from tests.idempotency.samples import World, event
 
 DEADLINE_S = 10
@@ -85,6 +85,36 @@ class TestEventHandler:
         for name in ("history", "payment"):
             world.consumer(name).event_handler(world.work)(event(), world.invocation())
         assert [operation.key for operation in world.work.runs] == ["history#k1", "payment#k1"]
+
+
+class TestObserver:
+    """An observer that raises costs nobody a delivery."""
+
+    @staticmethod
+    def observe(_: object) -> None:
+        """Fail as a metrics client does whose endpoint is gone."""
+        raise OSError("no route to the metrics")
+
+    def test_what_is_done_stays_done(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        """Events, batches, functions and unreadable messages end as without it; it is logged once a minute."""
+        consumer = world.consumer(observe=self.observe)
+        handler = consumer.event_handler(world.work)
+        assert handler(event(), world.invocation())["outcome"] == "New"
+        assert handler(event(None), world.invocation())["outcome"] == "DeadLettered"
+
+        @consumer.function(key="order")
+        def ship(order: str) -> str:
+            return f"{order} is shipped"
+
+        assert ship("order_01") == ship("order_01") == "order_01 is shipped"
+        records = consumer.batch_handler(world.work)
+        batch = sqs_event(event("k2"), clock=world.clock)
+        assert records(batch, world.invocation()) == {"batchItemFailures": []}
+        assert len(caplog.records) == 1
+        world.clock.advance(60)
+        handler(event("k3"), world.invocation())
+        assert len(caplog.records) == 2
+        assert "mend the observer" in caplog.text
 
 
 class TestExpiry:

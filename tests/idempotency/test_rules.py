@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from carride_idempotency import (
+    DYNAMODB_STREAM,
     BusyError,
     ConfigurationError,
     EffectConflictError,
@@ -27,7 +28,7 @@ from carride_idempotency.dead_letters import (
     DeadLetter,
 )
 from carride_idempotency.errors import LostLeaseError, StoreUnavailableError
-from carride_idempotency.testing import DeadLetterBox, sqs_event
+from carride_idempotency.testing import DeadLetterBox, sqs_event, stream_event
 from tests.idempotency.samples import TABLE, World, event, fail_with
 
 KEY = "history#k1"
@@ -355,25 +356,60 @@ class TestWindow:
 
 
 class TestWarm:
-    """A process answers duplicates that it completed a moment ago."""
+    """A process answers redeliveries of what it completed a moment ago, and nothing else."""
 
-    def test_warm_duplicate_costs_no_round_trip_for_five_minutes(self, world: World) -> None:
-        """The cache is bounded in age and size, and compares payloads."""
+    def test_warm_redelivery_costs_no_round_trip_for_five_minutes(self, world: World) -> None:
+        """The memory is bounded in age and size."""
         handler = world.consumer(policy={"warm_cache": 2}).event_handler(world.work)
         for key in ("k1", "k2", "k3"):
             handler(event(key), world.invocation())
 
         def again(message: dict[str, Any], outcome: str) -> list[str]:
             world.transport.requests.clear()
-            assert handler(message, world.invocation("request-2"))["outcome"] == outcome
+            assert handler(message, world.invocation())["outcome"] == outcome
             return world.transport.requests
 
         assert again(event("k2"), "Duplicate") == again(event("k3"), "Duplicate") == []
-        assert again(event("k3", price=10), "DeadLettered") == []
+        assert again(event("k3", price=10), "DeadLettered") == ["PutItem"]
         # The least recently used key made room.
         assert again(event("k1"), "Duplicate") == ["PutItem"]
         world.clock.advance(301)
         assert again(event("k3"), "Duplicate") == ["PutItem"]
+
+    @pytest.mark.parametrize("atomic", [False, True])
+    @pytest.mark.parametrize("replayed", [{}, {"replay-name": "r"}], ids=["redriven", "replayed"])
+    def test_what_is_asked_for_again_is_not_lost(
+        self, world: World, replayed: dict[str, str], *, atomic: bool
+    ) -> None:
+        """After an operator removed the record, no warm process takes the next delivery for a copy."""
+        handler = world.consumer(policy={"atomic": atomic}).event_handler(world.work)
+        handler(event(), world.invocation())
+        world.dynamodb.delete_item(**STORED_KEY)
+        assert handler(event() | replayed, world.invocation("request-2"))["outcome"] == "New"
+
+    def test_a_log_that_is_read_again_is_not_lost(self, world: World) -> None:
+        """A stream that an operator reads again has the same ids."""
+        log = world.consumer(key="NewImage.id.S", source=DYNAMODB_STREAM)
+        read = log.batch_handler(world.work)
+        batch = stream_event({"id": "k1"}, key="id", clock=world.clock)
+        for _ in range(2):
+            read(batch, world.invocation())
+            world.dynamodb.delete_item(**STORED_KEY)
+        assert len(world.work.runs) == 2
+
+    def test_a_call_whose_record_was_removed_is_made_again(self, world: World) -> None:
+        """A function's caller has no delivery that comes again, so its copies ask the store."""
+        made = []
+
+        @world.consumer().function(key="order")
+        def ship(order: str) -> None:
+            made.append(order)
+
+        for _ in range(2):
+            ship("k1")
+            stored = {"idempotencyKey": {"S": "history/ship#k1"}}
+            world.dynamodb.delete_item(TableName=TABLE, Key=stored)
+        assert made == ["k1", "k1"]
 
 
 class TestFailsClosed:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency import dead_letters, observation
+from carride_idempotency.clock import Clock
 from carride_idempotency.dead_letters import DeadLetter, DeadLetters
 from carride_idempotency.errors import ResultOmittedError, describe
 from carride_idempotency.keys import downstream_key
@@ -12,6 +13,8 @@ from carride_idempotency.outcomes import NO_RESULT
 from carride_idempotency.record import COMPLETED, FAILED, Record, unknown_calls
 from carride_idempotency.stores import Store
 
+_COMPLAINTS_APART_MS: Final = 60_000
+"""An observer that always raises is logged once a minute."""
 POSTPONED: Final = "Postponed"
 """The outcome of a delivery that runs later in the same invocation. It is not observed."""
 
@@ -30,6 +33,8 @@ class Delivery(NamedTuple):
     comes_again: bool = False
     """The transport is known to deliver this again until it is acknowledged. A synchronous caller
     is not."""
+    remembered: bool = False
+    """Its id names this delivery, and nobody can ask for it again: see `warm_cache`."""
     postpones: bool = False
     """If an earlier attempt at the key crashed, answer POSTPONED and write nothing."""
     claims: bool = False
@@ -100,12 +105,21 @@ class Reports:
     """Reports how one consumer's deliveries end: to the observer, and to the dead-letter queue."""
 
     def __init__(
-        self, consumer: str, store: Store, observe: Observer, dead_letters: DeadLetters | None
+        self,
+        consumer: str,
+        store: Store,
+        observe: Observer,
+        dead_letters: DeadLetters | None,
+        *,
+        clock: Clock,
     ) -> None:
         self._consumer = consumer
         self._store = store
-        self._observe = observe
+        self._observer = observe
         self._dead_letters = dead_letters
+        self._clock = clock
+        self._complained_ms: int | None = None
+        """When an observer's error was logged."""
 
     def report(self, delivery: Delivery, answer: Answer) -> Answer:
         """Observe how a delivery ended; return the answer, or raise its error.
@@ -119,8 +133,28 @@ class Reports:
             raise answer.error
         return answer
 
+    def _observe(self, seen: Observation) -> None:
+        """Tell the observer. What it raises is logged: it must not cost the delivery."""
+        try:
+            self._observer(seen)
+        except Exception as error:  # noqa: BLE001 - raised by the observer's own code
+            self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        now_ms = self._clock()
+        if self._complained_ms is not None and now_ms - self._complained_ms < _COMPLAINTS_APART_MS:
+            return
+        self._complained_ms = now_ms
+        import logging
+
+        logging.getLogger("carride_idempotency").error(
+            "%s: observe= raised, so outcomes of deliveries are missing: mend the observer",
+            self._consumer,
+            exc_info=error,
+        )
+
     def _observe_end(self, delivery: Delivery, answer: Answer) -> None:
-        if self._observe is observation.ignore:
+        if self._observer is observation.ignore:
             return
         outcome = answer.outcome
         if not delivery.protected and outcome in observation.COMMITTED:

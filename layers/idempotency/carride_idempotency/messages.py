@@ -97,6 +97,7 @@ class Reader[E]:
             deadline_ms=invocation.deadline_ms,
             acknowledges=True,
             comes_again=source.comes_again(raw),
+            remembered=not source.is_log,
             postpones=postpones,
             claims=postpones and received != 1,
             protected=protected,

@@ -79,8 +79,9 @@ class Policy:
     max_result_bytes: int = 200_000
     """A larger encoded result is completed without its value, and flagged."""
     warm_cache: int = 256
-    """How many completed records one process remembers, so that their duplicates cost no round
-    trip."""
+    """How many messages one process remembers that it has completed. If the transport delivers such
+    a message again, under the same delivery id, that costs no round trip. All other deliveries ask
+    the store: an operator may have removed the record, so that a replay or a redrive runs again."""
     warm_seconds: float = 300.0
     """For how long it remembers them."""
 

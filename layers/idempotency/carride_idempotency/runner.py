@@ -105,7 +105,7 @@ class Runner:
         self.clock = clock
         self.concurrency = concurrency or Threads()
         self._store = store
-        self.reports = Reports(consumer, store, observe, dead_letters)
+        self.reports = Reports(consumer, store, observe, dead_letters, clock=clock)
         self._region = region or os.environ.get("AWS_REGION")
         self._sleep = sleep
         self._jitter = jitter
@@ -259,9 +259,8 @@ class Runner:
         if not isinstance(ending, Done):
             lost = errors.LostLeaseError(started.delivery.key)
             return Answer(observation.LOST_LEASE, started.record, "taken over", lost)
-        self._cache.keep(ending.record, self.clock())
         if ending.record.owner == started.request.owner:
-            return Answer(started.outcome, ending.record)
+            return self._committed(started.delivery, ending.record, started.outcome)
         return Answer(observation.LOST_LEASE, ending.record, "completed elsewhere")
 
     def fail(self, started: Started, error: Exception, *, counted: bool = True) -> Answer:
@@ -301,9 +300,9 @@ class Runner:
             old = f"{delivery.key} was sent more than {self._limits.window_s} s ago"
             error = errors.BeyondWindowError(old)
             return self.reports.give_up(delivery, dead_letters.BEYOND_WINDOW, error, None)
-        cached = self._cache.get(delivery.key, now_ms)
-        if cached is not None and not is_over(cached, self._limits, now_ms):
-            return self._answer_warm(delivery, cached)
+        warm = self._completed_here(delivery, now_ms)
+        if warm is not None:
+            return Answer(observation.DUPLICATE, warm, "warm")
         if self.left_ms(delivery.deadline_ms, now_ms) <= 0:
             reserve = f"less than {self.policy.reserve} s are left for {delivery.key}"
             raise errors.OutOfTimeError(reserve)
@@ -329,11 +328,22 @@ class Runner:
             )
         return True
 
-    def _answer_warm(self, delivery: Delivery, cached: Record) -> Answer:
-        if differ(cached.fingerprint, delivery.fingerprint):
-            mismatch = errors.PayloadMismatchError(delivery.key)
-            return self.reports.give_up(delivery, dead_letters.PAYLOAD_MISMATCH, mismatch, cached)
-        return Answer(observation.DUPLICATE, cached, "warm")
+    def _completed_here(self, delivery: Delivery, now_ms: int) -> Record | None:
+        """Return the record that this very delivery completed in this process a moment ago."""
+        if delivery.id is None or not delivery.remembered:
+            return None
+        record = self._cache.get(delivery.key, delivery.id, now_ms)
+        if record is None or is_over(record, self._limits, now_ms):
+            return None
+        if differ(record.fingerprint, delivery.fingerprint):
+            return None
+        return record
+
+    def _committed(self, delivery: Delivery, record: Record, outcome: str) -> Answer:
+        """Answer a delivery that was committed, and remember it."""
+        if delivery.id is not None and delivery.remembered:
+            self._cache.keep(record, delivery.id, self.clock())
+        return Answer(outcome, record)
 
     def _has_expired(self, delivery: Delivery, now_ms: int) -> bool:
         """Return whether the event is no longer worth processing, and no attempt at it has begun."""
@@ -431,12 +441,11 @@ class Runner:
         why: Exception
         match step:
             case Done(record):
-                return self._answer_completed(record, seen, request)
-            case Busy(record, lease_left_ms):
-                if self._may_acknowledge(record, delivery):
-                    return Answer(observation.BUSY, record)
-                busy = errors.BusyError(key, lease_left_ms)
-                return Answer(observation.BUSY, record, describe(busy), busy)
+                if record.owner == request.owner:
+                    return self._committed(delivery, record, kind_of_run(seen))
+                return Answer(observation.DUPLICATE, record)
+            case Busy():
+                return self._answer_busy(step, delivery)
             case Quarantined(record):
                 if record.dead_lettered and delivery.acknowledges:
                     return Answer(observation.QUARANTINED, record)
@@ -451,19 +460,17 @@ class Runner:
                 return self.reports.give_up(delivery, dead_letters.CORRUPT_RECORD, why, record)
             case BackingOff(record, wait_ms):
                 why = errors.RetryLaterError(key, wait_ms)
-            case Failed(record) if error is not None:
-                why = error
-            case _:
-                met = f"{key} met {type(step).__name__}, which cannot happen here"
-                raise errors.ContentionError(met)
-        return Answer(observation.FAILED, record, describe(why), why)
+                return Answer(observation.FAILED, record, describe(why), why)
+        if isinstance(step, Failed) and error is not None:
+            return Answer(observation.FAILED, step.record, describe(error), error)
+        met = f"{key} met {type(step).__name__}, which cannot happen here"
+        raise errors.ContentionError(met)
 
-    def _answer_completed(
-        self, record: Record, seen: Record | None, request: ClaimRequest
-    ) -> Answer:
-        self._cache.keep(record, self.clock())
-        is_own = record.owner == request.owner
-        return Answer(kind_of_run(seen) if is_own else observation.DUPLICATE, record)
+    def _answer_busy(self, busy: Busy, delivery: Delivery) -> Answer:
+        if self._may_acknowledge(busy.record, delivery):
+            return Answer(observation.BUSY, busy.record)
+        error = errors.BusyError(delivery.key, busy.lease_left_ms)
+        return Answer(observation.BUSY, busy.record, describe(error), error)
 
     def _may_acknowledge(self, holder: Record, delivery: Delivery) -> bool:
         """Return whether a busy delivery can be dropped, because the holder's delivery comes again.

@@ -73,6 +73,8 @@ class Source(NamedTuple):
     caller is not."""
     text: Callable[[Raw], object] = _nothing
     """The undecoded message, for `TRANSPORT_ID` keys if it cannot be decoded."""
+    is_log: bool = False
+    """Messages stay in a log, and can be read again under the same ids: a stream or a topic."""
     payload: Callable[[Any], object] = payload_of
     """What is fingerprinted of a message, if the consumer does not say."""
 
@@ -120,6 +122,7 @@ KINESIS: Final = Source(
     failure_id=lambda record: record["kinesis"]["sequenceNumber"],
     group=lambda record: record["kinesis"]["partitionKey"],
     text=lambda record: base64.b64decode(record["kinesis"]["data"]),
+    is_log=True,
 )
 DYNAMODB_STREAM: Final = Source(
     message=lambda record: record["dynamodb"],
@@ -127,6 +130,7 @@ DYNAMODB_STREAM: Final = Source(
     sent_ms=lambda record: int(record["dynamodb"]["ApproximateCreationDateTime"] * 1000),
     failure_id=lambda record: record["dynamodb"]["SequenceNumber"],
     group=lambda record: json.dumps(record["dynamodb"]["Keys"], sort_keys=True),
+    is_log=True,
 )
 KAFKA: Final = Source(
     message=lambda record: json.loads(base64.b64decode(record["value"])),
@@ -135,4 +139,5 @@ KAFKA: Final = Source(
     records=lambda event: [record for records in event["records"].values() for record in records],
     group=lambda record: f"{record['topic']}-{record['partition']}",
     text=lambda record: base64.b64decode(record["value"]),
+    is_log=True,
 )

@@ -1,4 +1,11 @@
-"""A process's memory of completed records, whose duplicates then cost no round trip."""
+"""A process's memory of what it has completed, for redeliveries of the same message.
+
+A transport may deliver a message again that this process has just completed: the answer came too
+late, or never arrived. Such a redelivery has the same delivery id, and is answered without a round
+trip. All other deliveries ask the store, because an operator may have removed the record meanwhile,
+so that the next replay, redrive or call runs again. Those have ids of their own, or none. A log's
+ids are positions, under which it can be read again, so its messages are not remembered.
+"""
 
 import threading
 from collections import OrderedDict
@@ -11,35 +18,36 @@ _LARGEST_RESULT: Final = 4_096
 
 
 class WarmCache:
-    """A bounded map of COMPLETED records, from which the least recently used is dropped."""
+    """A bounded map of records that this process completed; the least recently used is dropped."""
 
     def __init__(self, capacity: int, longest_ms: int) -> None:
         self._capacity = capacity
         self._longest_ms = longest_ms
         self._lock = threading.Lock()
-        self._records: OrderedDict[str, tuple[int, Record]] = OrderedDict()
+        self._records: OrderedDict[tuple[str, str], tuple[int, Record]] = OrderedDict()
+        """By key and delivery id, with the time of completion."""
 
-    def get(self, key: str, now_ms: int) -> Record | None:
-        """Return the completed record of ``key`` if it is fresh."""
+    def get(self, key: str, delivery_id: str, now_ms: int) -> Record | None:
+        """Return the record that this delivery completed here, if it is fresh."""
         with self._lock:
-            kept = self._records.get(key)
+            kept = self._records.get((key, delivery_id))
             if kept is None:
                 return None
             since_ms, record = kept
             if not 0 <= now_ms - since_ms <= self._longest_ms:
-                del self._records[key]
+                del self._records[key, delivery_id]
                 return None
-            self._records.move_to_end(key)
+            self._records.move_to_end((key, delivery_id))
             return record
 
-    def keep(self, record: Record, now_ms: int) -> None:
-        """Keep a record that was just found COMPLETED."""
+    def keep(self, record: Record, delivery_id: str, now_ms: int) -> None:
+        """Keep a record that this process has just completed for a delivery."""
         if not self._capacity:
             return
         if record.result is not None and len(record.result) > _LARGEST_RESULT:
             return
         with self._lock:
-            self._records[record.key] = (now_ms, record)
-            self._records.move_to_end(record.key)
+            self._records[record.key, delivery_id] = (now_ms, record)
+            self._records.move_to_end((record.key, delivery_id))
             if len(self._records) > self._capacity:
                 self._records.popitem(last=False)
