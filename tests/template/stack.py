@@ -17,6 +17,8 @@ SWITCHES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "AlarmEmail": ("", "you@example.com"),
     "WarmUnits": ("0", "40000"),
+    "StaffGroup": ("carride-staff", "drivers"),
+    "StaffPrincipal": ("", "arn:aws:iam::123456789012:role/operator"),
 }
 """Parameters without allowed values that matter by having a value or not."""
 COMPANIONS: Final = {

@@ -22,7 +22,8 @@ SHARED: Final = {"ProducerDlq": "CarRideSimulatorFunction"}
 """Dead-letter queues that are not named after their source."""
 BEHIND: Final = {"SimulatedGatewayUrl": "SimulatedGatewayFunction"}
 """What a permission names instead of a resource that leads to it."""
-
+CALLED_BY_NOBODY: Final = {"Endpoint", "Role"}
+"""Types whose name is enough for a function."""
 
 TYPES: Final = {
     name: str(each["Type"]).rpartition("::")[2] for name, each in source()["Resources"].items()
@@ -50,7 +51,7 @@ def needed(deployed: Stack) -> Iterator[Grant]:
         for value in function["Environment"]["Variables"].values():
             what = named(value)
             is_secret = what == "PaymentGatewaySecretArn" and deployed.parameters[what]
-            if is_secret or TYPES.get(what, "Endpoint") != "Endpoint":
+            if is_secret or TYPES.get(what, "Endpoint") not in CALLED_BY_NOBODY:
                 yield Grant(name, "*", BEHIND.get(what, what))
 
 
@@ -68,6 +69,8 @@ def test_everybody_may_do_what_the_graph_requires_and_nothing_else(deployed: Sta
         ]
         through = [grant for grant in publishers if grant.who != "CarRideHeartbeat"]
         by_edges |= {grant._replace(what="CarRideBus of the peer") for grant in through}
+    if deployed.conditions["MakesStaffRole"]:
+        by_edges.add(Grant("StaffRole", "execute-api:Invoke", "CarRideApi"))
     assert by_edges <= allowed
     assert {
         grant for grant in allowed - by_edges if (grant.who, grant.what) not in wanted_any
