@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from carride.simulation import Fault, Simulation, Spec
+from carride.simulated_faults import Fault
+from carride.simulation_spec import Spec
 from carride_idempotency import MemoryStore
 from carride_idempotency.stores import Store
 from carride_idempotency.stores.valkey import ValkeyStore
@@ -26,6 +27,7 @@ from ops import audit, fleet, replay, tables
 from ops.audit import Report, reading
 from ops.audit.queues import waiting
 from ops.simulation import simulate
+from simulated_rides import Simulation
 
 DESCRIPTION: Final = """\
 Put the whole pipeline through the worst mix on this machine: half of the events come twice,

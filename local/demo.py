@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from carride.simulation import Spec
+from carride.simulation_spec import Spec
 from engine.process import environment
 from local import story
 from local.bookings import book

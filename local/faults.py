@@ -7,7 +7,7 @@ registered its effects and before the layer commits them, the moment at which it
 The consumers that the variable ``UNPROTECTED`` names lose their idempotency, which an audit has to
 notice; every attempt of those that ``FAILING`` names fails. Deployed code has no faults.
 
-The extension ``simulatedfault`` of an event names a `carride.simulation.Fault`, which meets every
+The extension ``simulatedfault`` of an event names a `carride.simulated_faults.Fault`, which meets every
 consumer of the event or only one, as in ``stall@payment``.
 """
 
@@ -36,7 +36,7 @@ class SimulatedFaultError(Exception):
 
 def fault_of(consumer: str, event: Any) -> str | None:
     """Return the fault that an event asks of a consumer; None without one."""
-    from carride.simulation import FAULT_EXTENSION, Fault  # noqa: PLC0415 - found in the function's process only
+    from carride.simulated_faults import FAULT_EXTENSION, Fault  # noqa: PLC0415 - found in the function's process only
 
     fault, _, only = getattr(event, "extensions", {}).get(FAULT_EXTENSION, "").partition("@")
     return fault if fault in list(Fault) and only in {"", consumer} else None
@@ -106,7 +106,7 @@ class Injector:
 
         def lease_until(request: Any, now_ms: int) -> int:
             if request.key in self.stalling:
-                from carride.simulation import STALLED_LEASE_S  # noqa: PLC0415 - as above
+                from carride.simulated_faults import STALLED_LEASE_S  # noqa: PLC0415 - as above
 
                 self.leases.setdefault(request.owner, now_ms + int(STALLED_LEASE_S * 1000))
             return self.leases.get(request.owner) or stock(request, now_ms)

@@ -17,8 +17,9 @@ from carride.clients import events_client, sqs_client
 from carride.decoding import FieldError, shaped
 from carride.publisher import NEEDED_MS, Outcome, Publisher
 from carride.settings import from_environment
-from carride.simulation import Kind, Simulation, Spec
+from carride.simulation_spec import Spec
 from carride.telemetry import count, logger
+from simulated_rides import Kind, Simulation
 
 if TYPE_CHECKING:
     from carride_idempotency.invocation import LambdaContext

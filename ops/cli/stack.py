@@ -14,7 +14,7 @@ from rich.text import Text
 
 from carride.decoding import FieldError, json_name, shaped
 from carride.overdue import LIMIT
-from carride.simulation import Simulation, Spec
+from carride.simulation_spec import Spec
 from ops import fleet as garage
 from ops import simulation
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
@@ -38,6 +38,7 @@ from ops.verbs import (
     acts,
     reads,
 )
+from simulated_rides import Simulation
 
 PAUSE: Callable[[float], object] = time.sleep
 """Waits between two audits."""

@@ -15,7 +15,7 @@ import msgspec
 
 from carride.entry import BusEntry
 from carride.events import SOURCE, RideEvent, idempotency_id, parse_event, read_json, sequence
-from carride.simulation import FAULT_EXTENSION, STALLED_LEASE_S, Fault
+from carride.simulated_faults import FAULT_EXTENSION, STALLED_LEASE_S, Fault
 from carride_idempotency import Policy
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.stores.dynamodb import record_of

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from carride.facts import FACTS
 from carride.history import EVENT_PREFIX, timeline_of
-from carride.simulation import Fault
+from carride.simulated_faults import Fault
 from carride_idempotency import observation
 from carride_idempotency.record import STATUSES, Record
 from carride_idempotency.stores.dynamodb import record_of

@@ -11,14 +11,18 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 LAYERS: Final = ROOT / "layers"
+SIMULATOR: Final = ROOT / "functions" / "carride_simulator"
 AWS: Final = {"boto3", "botocore", "s3transfer", "aws_lambda_powertools", "urllib3"}
-PURE: Final = "carride.ride, carride.facts, carride.events, carride.entry, carride.simulation, carride.overdue"
+PURE: Final = (
+    "carride.ride, carride.facts, carride.events, carride.entry, simulated_rides, carride.overdue"
+)
 
 
 def imported_by(modules: str) -> set[str]:
     """Return the top-level packages that are loaded after these modules were imported in a fresh process."""
     code = f"import sys, {modules}; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    path = ":".join(str(LAYERS / layer) for layer in ("carride", "idempotency"))
+    folders = (LAYERS / "carride", LAYERS / "idempotency", SIMULATOR)
+    path = ":".join(map(str, folders))
     process = subprocess.run(
         [sys.executable, "-c", code],
         check=True,

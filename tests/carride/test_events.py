@@ -13,7 +13,7 @@ from carride.entry import BusEntry
 from carride.events import ContractError, RideEvent, idempotency_id, parse_event
 from carride.facts import CarRideAccepted, CarRideCreated
 from carride.ride import accept
-from carride.simulation import older_envelope
+from simulated_rides import older_envelope
 from tests.carride.rides import NOW, booked, event, nested
 
 DETAIL = event(

@@ -8,17 +8,9 @@ from msgspec.structs import replace
 
 from carride.decoding import FieldError
 from carride.events import RideEvent, parse_event
-from carride.simulation import (
-    MALFORMED,
-    PREDEFINED,
-    Fault,
-    Kind,
-    Mode,
-    SimulatedEntry,
-    Simulation,
-    Spec,
-    predefined,
-)
+from carride.simulated_faults import Fault
+from carride.simulation_spec import Mode, Spec
+from simulated_rides import MALFORMED, PREDEFINED, Kind, SimulatedEntry, Simulation, predefined
 from tests.carride.rides import NOW
 
 FAULTY: Final = Spec(rides=60, seed=7, malformed=12, late=3, crashes=2, fails=4, poison=1, slow=2)
@@ -124,7 +116,7 @@ def test_an_impossible_simulation_is_refused(
     spec: Spec, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names the field that asks for a second end, for no end, or for too much."""
-    monkeypatch.setattr("carride.simulation.MOST_RIDES", 1_000)  # a hundred thousand take seconds
+    monkeypatch.setattr("simulated_rides.MOST_RIDES", 1_000)  # a hundred thousand take seconds
     with pytest.raises(FieldError) as refusal:
         Simulation(spec, NOW)
     assert refusal.value.field == field

@@ -4,9 +4,14 @@ import json
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from api import requests
 from api.commands import Book
+from api.simulations import most_events
+from carride.simulation_spec import Mode, Spec
+from simulated_rides import Simulation
+from tests.carride.rides import NOW
 from tests.functions.world import BOOKING, DEV, STAFF, World, request
 
 CHANGE: Final = {"action": "accept", "version": 1}
@@ -231,3 +236,21 @@ def test_a_retry_after_a_deployment_gets_its_answer(
     monkeypatch.setattr(requests, "Book", LaterBook)
     assert world.book(key="a").body == before.body
     assert world.book(key="a", paymentMethod="card").problem == "idempotency-key-reused"
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Spec(rides=1),
+        Spec(rides=120),
+        Spec(rides=60, duplicates=1.0),
+        Spec(duration=0.5, rate=1),
+        Spec(duration=20, rate=7, duplicates=1.0),
+    ],
+)
+def test_the_api_never_underestimates_a_simulation(spec: Spec, mode: Mode) -> None:
+    """No simulation has more events than the API's limit is compared with."""
+    for seed in range(30):
+        simulated = replace(spec, mode=mode, seed=seed)
+        assert len(Simulation(simulated, NOW)) <= most_events(simulated)

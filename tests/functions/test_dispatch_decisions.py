@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import assignments
+import simulated_rides
 from assignments import Assignment, Car, State
-from carride import simulation
 from carride.facts import CarAssigned, CarReleased, Fact, NoCarAvailable
 from ops.fleet import cars
 from tests.carride.rides import Life
@@ -135,8 +135,8 @@ def test_dispatchers_of_a_busy_city_hardly_get_into_each_others_way(dispatchers:
 
 def test_the_city_is_the_one_that_rides_are_simulated_in() -> None:
     """Dispatch and simulation number the same sectors."""
-    assert assignments.BLOCKS == simulation.BLOCKS
-    last = simulation.sector(assignments.BLOCKS**2 - 1)
+    assert assignments.BLOCKS == simulated_rides.BLOCKS
+    last = simulated_rides.sector(assignments.BLOCKS**2 - 1)
     assert [assignments.zone(each) for each in ("sector_01", "sector_09", last)] == [
         "zone_01",
         "zone_02",

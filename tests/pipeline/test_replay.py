@@ -11,7 +11,6 @@ from typing import Any, Final
 import pytest
 
 from carride.entry import BusEntry
-from carride.simulation import life, to_event
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.stores.dynamodb import item_of, record_of
@@ -27,6 +26,7 @@ from ops.replay import PLAN_PREFIX, planning
 from ops.replay.planning import Fate, ReplayPlan, fate_of, predict, watch
 from ops.simulation import simulate
 from ops.stack import StackRef
+from simulated_rides import life, to_event
 from tests.pipeline.pipeline import Pipeline
 
 pytestmark = pytest.mark.integration

@@ -15,10 +15,11 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from carride.region_fence import KNOWN_FOR
-from carride.simulation import Simulation, Spec
+from carride.simulation_spec import Spec
 from ops import fence
 from ops.failover import Failover, Patience
 from ops.stack import OperatorError, StackRef
+from simulated_rides import Simulation
 from tests.regions.pair import AWAY, HOME, NAME, Regions, unreachable
 
 pytestmark = pytest.mark.integration

@@ -1,6 +1,7 @@
 """Starts simulations. Loaded by the first request for one."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -13,7 +14,7 @@ from api.policies import LOCK_S, SIMULATION_LOCK
 from api.problems import Kind, refused
 from carride.clients import lambda_client
 from carride.decoding import FieldError, json_name
-from carride.simulation import Mode, Share, Simulation, Spec
+from carride.simulation_spec import LONGEST_LIFE, Mode, Share, Spec
 from carride.telemetry import logger
 from carride_idempotency import Consumer, RetryableError
 from carride_idempotency.errors import PayloadMismatchError
@@ -67,7 +68,7 @@ def start(
     seed = int(name[:7], 16) if command.seed is None else command.seed
     settled = msgspec.structs.replace(command, rides=rides, seed=seed)
     try:
-        _check(Spec(**msgspec.structs.asdict(settled)), _MOST_EVENTS[stage], now)
+        _check(Spec(**msgspec.structs.asdict(settled)), _MOST_EVENTS[stage])
     except FieldError as error:
         raise refused(Kind.INVALID_FIELD, str(error), field=error.field) from error
     if stage != "local":
@@ -81,18 +82,30 @@ def start(
     return {"statusCode": 202, "body": request}
 
 
-def _check(spec: Spec, most: int, now: datetime) -> None:
+def _check(spec: Spec, limit: int) -> None:
     spec.check_end()
-    events = (spec.duration or 0) * (spec.rate or 0)  # a lower bound, which costs no simulation
-    if events <= most:
-        events = len(Simulation(spec, now))
-    if events > most:
+    events = most_events(spec)
+    if events > limit:
         field = "rides" if spec.duration is None else "duration"
-        raise FieldError(field, f"{events:.0f} events are more than {most}")
-    if spec.rate is not None and events / spec.rate > _LONGEST_S:
+        raise FieldError(field, f"there can be {events} events; at most {limit} are allowed")
+    if spec.rate is None:
+        return
+    seconds = events / spec.rate
+    if seconds > _LONGEST_S:
         raise FieldError(
-            "rate", f"{events} events take {events / spec.rate:.0f} seconds, not {_LONGEST_S}"
+            "rate",
+            f"{events} events can take {seconds:.0f} seconds; at most {_LONGEST_S} are allowed",
         )
+
+
+def most_events(spec: Spec) -> int:
+    """Return how many events a simulation can have: as many as if every ride had the longest life."""
+    if spec.rides is not None:
+        facts = spec.rides * LONGEST_LIFE
+        return facts + round(spec.duplicates * facts)
+    filled = (spec.duration or 0) * (spec.rate or 0)
+    # The last ride begins before the time is over, and runs to its end.
+    return math.ceil(filled) + LONGEST_LIFE + math.ceil(spec.duplicates * LONGEST_LIFE)
 
 
 def _acquire_lock(name: str, store: Store) -> None:

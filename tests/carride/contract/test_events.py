@@ -11,8 +11,9 @@ from jsonschema import Draft4Validator, FormatChecker, ValidationError
 
 from carride.events import ContractError, parse_event
 from carride.facts import FACTS
-from carride.simulation import Kind, Mode, Simulation, Spec
+from carride.simulation_spec import Mode, Spec
 from carride_idempotency.fingerprint import fingerprint
+from simulated_rides import Kind, Simulation
 from tests.carride.rides import NOW
 from tools.contract.schemas import schema
 

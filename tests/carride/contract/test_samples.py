@@ -10,10 +10,10 @@ import pytest
 
 from carride.decoding import FieldError, shaped
 from carride.entry import BusEntry
-from carride.simulation import Simulation
 from carride_idempotency.dead_letters import SqsDeadLetters
 from carride_idempotency.testing import Invocation
 from carride_simulator import Request
+from simulated_rides import Simulation
 from tests.carride.fakes import FakeQueue, publish
 from tests.carride.rides import NOW
 from tests.functions.world import World

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from carride.events import SOURCE, ContractError, RideEvent, idempotency_id, parse_event, read_json
 from carride.facts import FACTS, Fact
-from carride.simulation import older_envelope
 from carride_idempotency.fingerprint import fingerprint
 from ops.audit.queues import dead_letter
+from simulated_rides import older_envelope
 from tests.carride.contract.test_events import assert_conforms
 from tests.carride.rides import event, every_fact, nested
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from carride.simulation import Spec
+from carride.simulation_spec import Spec
 from carride_idempotency import MemoryStore
 from local import chaos
 from local.chaos import cloud_without, mix, rehearse

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import count, cycle, islice
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from carride import ride as rides
-from carride.decoding import FieldError, json_name
+from carride.decoding import FieldError
 from carride.entry import TOO_LARGE, BusEntry
 from carride.events import SIMULATOR_SOURCE, RideEvent, idempotency_id
 from carride.facts import (
@@ -29,25 +28,8 @@ from carride.facts import (
     CarRideStarted,
     Fact,
 )
-
-FAULT_EXTENSION: Final = "simulatedfault"
-"""The CloudEvents extension that names a fault to inject into the event's consumers, as in
-``crash``, or into one of them, as in ``crash@payment``. Deployed consumers ignore it."""
-# The lease of a stalled attempt: enough to reach the end of its handler.
-STALLED_LEASE_S: Final = 2.0
-
-
-class Fault(StrEnum):
-    """A fault that an event causes in each of its consumers, where faults are injected."""
-
-    CRASH = "crash"  # the process ends in the first run
-    FAIL = "fail"  # the first run raises
-    POISON = "poison"  # every run raises
-    SLOW = "slow"  # the first run takes longer
-    LOSE_ANSWER = "lose-answer"  # the first run commits, and gets no answer to it
-    # The first run gets a short lease, and stops before its commit until it has been taken over.
-    STALL = "stall"
-
+from carride.simulated_faults import FAULT_EXTENSION, Fault
+from carride.simulation_spec import DEFAULT_RIDES, LONGEST_LIFE, MOST_RIDES, Mode, Spec
 
 # The city is a square of this many sectors a side, numbered by rows: sector_01 to sector_64.
 BLOCKS: Final = 8
@@ -60,10 +42,6 @@ _REDIRECTED: Final = 0.1
 _REASONS: Final = ("changed plans", "waited too long", "found another way")
 _CUSTOMERS: Final = 400
 _GROUP_SIZES: Final = (1, 1, 1, 2, 2, 3, 4)
-_LONGEST_LIFE: Final = 5  # events of a redirected ride
-_DEFAULT_RIDES: Final = 200  # without ``rides`` and ``duration``
-MOST_RIDES: Final = 100_000
-
 # Positions in the order of publication; a ride begins at each whole number.
 _BETWEEN_EVENTS: Final = 6.0
 _COPY_WITHIN: Final = 20.0
@@ -73,48 +51,6 @@ _LATE: Final = "late"
 _LATE_BY: Final = timedelta(hours=1)
 _LATE_SINCE: Final = timedelta(minutes=30)
 _YEARS: Final = range(2000, 9999)  # events have times before and after the present
-
-type Share = Annotated[float, Meta(ge=0, le=1)]
-type Amount = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[float, Meta(ge=0, lt=1)]
-"""An integer is a number of facts; a fraction below 1 is a share of them."""
-
-
-class Mode(StrEnum):
-    """Where simulated rides come from."""
-
-    RANDOM = "random"  # the seed draws each ride
-    PREDEFINED = "predefined"  # the rides of `PREDEFINED` repeat; the seed affects only their ids
-
-
-class Spec(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True):
-    """What to simulate. The seed chooses the events that are late or ask for a fault; no event does both.
-
-    A simulation ends by count (``rides``) or by time (``duration``). Every ride runs to its end.
-    """
-
-    mode: Mode = Mode.RANDOM
-    rides: Annotated[int, Meta(ge=1, le=MOST_RIDES)] | None = None
-    # Seconds to fill with rides at the ``rate``.
-    duration: Annotated[float, Meta(gt=0, le=86_400)] | None = None
-    # Events a second; else as fast as the bus takes them.
-    rate: Annotated[float, Meta(gt=0, le=10_000)] | None = None
-    seed: Annotated[int, Meta(ge=0, le=2**31)] = 0
-    duplicates: Share = 0.0  # facts that are published twice
-    out_of_order: Share = 0.0  # rides in which one event overtakes the one before it
-    older: Share = 0.0  # entries in the older envelope
-    malformed: Amount = 0  # additional events that break the contract, each kind in turn
-    late: Amount = 0  # facts that are published after their expiry time
-    crashes: Amount = 0  # facts that cause a `Fault` in their consumers
-    fails: Amount = 0
-    poison: Amount = 0
-    slow: Amount = 0
-
-    def check_end(self) -> None:
-        """Raise FieldError if there are ``rides`` and a ``duration``, or a ``duration`` without a ``rate``."""
-        if self.duration is not None and self.rides is not None:
-            raise FieldError("duration", "give either rides or a duration")
-        if self.duration is not None and self.rate is None:
-            raise FieldError("rate", "a duration needs a rate, in events a second")
 
 
 class Kind(StrEnum):
@@ -242,7 +178,7 @@ class Simulation:
         return sorted(slots)
 
     def _entry(self, slot: _Slot, *, older: bool) -> SimulatedEntry:
-        end = len(self._lives) + _LONGEST_LIFE * _BETWEEN_EVENTS
+        end = len(self._lives) + LONGEST_LIFE * _BETWEEN_EVENTS
         time = self._time - (end - slot.happened) * _STEP
         if slot.kind in MALFORMED:
             event = to_event(life(self._spec.seed, f"bad_{slot.number:05d}")[:1], time)
@@ -269,7 +205,7 @@ def _lives(spec: Spec) -> list[list[Fact]]:
         predefined(seed, number) if listed else life(seed, f"{number:05d}") for number in count()
     )
     if spec.duration is None or spec.rate is None:
-        return list(islice(begun, _DEFAULT_RIDES if spec.rides is None else spec.rides))
+        return list(islice(begun, DEFAULT_RIDES if spec.rides is None else spec.rides))
     wanted = spec.duration * spec.rate
     lives: list[list[Fact]] = []
     facts = 0
