@@ -35,7 +35,7 @@ from carride_idempotency.recovery import (
     released,
     settled,
 )
-from carride_idempotency.stores.dynamodb import item_of, record_of
+from carride_idempotency.stores.dynamodb_items import item_of, record_of
 from ops import tables
 from ops.audit import reading
 from ops.audit.evidence import CONSUMERS, RECORDS, Named, RideItem

@@ -21,12 +21,8 @@ from carride.telemetry import logger, observe
 from carride_idempotency import Consumer, DynamoDBStore, EffectConflictError, Policy
 from carride_idempotency.http import HttpHandler, HttpProblemError
 from carride_idempotency.invocation import LambdaContext
-from carride_idempotency.stores.transport import (
-    NoAnswerError,
-    ServiceError,
-    Transport,
-    dynamodb_transport,
-)
+from carride_idempotency.stores.default_transport import dynamodb_transport
+from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport
 
 _WRITES: Final = ("POST ", "PUT ")  # how the routes begin that a fenced region refuses
 _RETRY_AFTER: Final = {"Retry-After": "30"}  # seconds; a fence stays up for longer than a request

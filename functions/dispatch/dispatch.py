@@ -13,7 +13,7 @@ from carride.facts import CarReleased, NoCarAvailable
 from carride.settings import from_environment
 from carride.telemetry import count, logger
 from carride_idempotency import Operation
-from carride_idempotency.stores.transport import dynamodb_transport
+from carride_idempotency.stores.default_transport import dynamodb_transport
 
 
 class Settings(SagaSettings, frozen=True, kw_only=True):

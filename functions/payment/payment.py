@@ -15,7 +15,7 @@ from carride.events import RideEvent
 from carride.ride import Ride
 from carride.settings import from_environment
 from carride_idempotency import Operation
-from carride_idempotency.stores.transport import dynamodb_transport
+from carride_idempotency.stores.default_transport import dynamodb_transport
 from gateway import Call, Charge, GatewayError, Status
 from gateway_access import Access, Bearer, read_secret, signed
 from gateway_client import HttpGateway

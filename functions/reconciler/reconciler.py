@@ -24,7 +24,8 @@ from carride_idempotency import (
     marshalling,
     open_store,
 )
-from carride_idempotency.stores.transport import ServiceError, dynamodb_transport
+from carride_idempotency.stores.default_transport import dynamodb_transport
+from carride_idempotency.stores.transport import ServiceError
 from settlement import POLICY, Cancellation, Seen, decide
 
 _NEEDED_MS: Final = 15_000  # for one more ride, and the end of the run

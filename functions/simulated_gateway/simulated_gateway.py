@@ -18,7 +18,8 @@ from carride.settings import from_environment
 from carride_idempotency import Consumer, DynamoDBStore, Operation, Put, marshalling
 from carride_idempotency.http import HttpHandler, HttpProblemError
 from carride_idempotency.http_formats import Request
-from carride_idempotency.stores.transport import Transport, dynamodb_transport
+from carride_idempotency.stores.default_transport import dynamodb_transport
+from carride_idempotency.stores.transport import Transport
 from gateway_rules import Payment, RefusedError
 
 

@@ -8,7 +8,7 @@ import pytest
 from carride_idempotency import DynamoDBStore, EffectConflictError, Keep
 from carride_idempotency.errors import StoreUnavailableError
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
-from carride_idempotency.stores.dynamodb import item_of, record_of
+from carride_idempotency.stores.dynamodb_items import item_of, record_of
 from tests.idempotency.samples import EFFECT, TABLE, World
 
 CLAIM = Record(

@@ -14,7 +14,7 @@ from carride.facts import CarRideAccepted, CarRideCreated
 from carride.history import kept
 from carride_idempotency import marshalling
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
-from carride_idempotency.stores.dynamodb import item_of
+from carride_idempotency.stores.dynamodb_items import item_of
 from ops import lookup
 from ops.audit.evidence import Delivered
 from ops.stack import OperatorError, StackRef

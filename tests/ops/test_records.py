@@ -24,7 +24,7 @@ from carride_idempotency.decision import (
     decide,
 )
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from carride_idempotency.stores.dynamodb import item_of, record_of
+from carride_idempotency.stores.dynamodb_items import item_of, record_of
 from ops import records
 from ops.dead_letters import COUNTS
 from ops.stack import OperatorError, StackRef

@@ -162,7 +162,7 @@ def _unpack(stored: Any) -> Any:
 def _list(content: Any) -> list[Any]:
     if type(content) is not list:
         raise UndecodableResultError(
-            f"the stored result is damaged: there is no list in {content!r:.100}"
+            f"the stored result is damaged: {content!r:.100} is not a list"
         )
     return content
 
@@ -229,9 +229,7 @@ def _unpack_instance(tag: str, name: str, content: Any) -> Any:
         return _rebuild_model(name, kind, _unpack(content))
     if tag == "fields" and fields_of(kind) is not None and not _is_model(kind):
         return _rebuild(name, kind, {field: _unpack(inner) for field, inner in content.items()})
-    raise UndecodableResultError(
-        f"{name} is no longer what it was when the result was stored as {tag}"
-    )
+    raise UndecodableResultError(f"{name} has changed since the result was stored as {tag}")
 
 
 def _rebuild(name: str, kind: Any, stored: dict[str, Any]) -> Any:
@@ -296,7 +294,10 @@ def _refuse_unknown(name: str, unknown: Iterable[str]) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _without_hook(kind: Any) -> Any:
-    """Return a Struct whose constructor does not call ``__post_init__``; msgspec offers no other way."""
+    """Return a Struct whose constructor does not call ``__post_init__``.
+
+    Msgspec offers no other way.
+    """
     if not hasattr(kind, "__post_init__"):
         return kind
 

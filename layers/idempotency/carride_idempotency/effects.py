@@ -1,4 +1,4 @@
-"""DynamoDB writes that a handler registers on its operation, to be committed together with the record.
+"""DynamoDB writes that a handler registers, to be committed together with the record.
 
 Keys, items and values are Python values (`str`, `int`, `Decimal`, `bytes`, `bool`, `None`, lists,
 dicts, sets). Names and values are the placeholders of the expressions, as in DynamoDB's own API.
@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from carride_idempotency import marshalling
 from carride_idempotency.errors import EffectsRejectedError
+from carride_idempotency.stores.dynamodb_items import ATTRIBUTE_NAMES
 
 _MOST_KEY_ATTRIBUTES: Final = 2
 
@@ -45,7 +46,7 @@ class Delete(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Write nothing; refuse the commit unless ``condition`` holds for the item of ``table`` under ``key``."""
+    """Write nothing; refuse the commit unless ``condition`` holds for an item."""
 
     table: str
     key: Mapping[str, object]
@@ -57,7 +58,7 @@ class Check(NamedTuple):
 class Keep(NamedTuple):
     """Keep ``attributes`` in the record's own item, from its completion on, and the item for good.
 
-    Record and effect are one item, so one write that is no transaction makes both. An index over
+    Record and effect are one item, so one plain write makes both. An index over
     the attributes finds them; the record's own names are not free.
     """
 
@@ -76,7 +77,7 @@ def prepared(effect: Effect) -> Effect:
     """Return the effect converted and checked. Later changes to its values have no effect on it.
 
     Raises:
-        EffectsRejectedError: it is no effect, is incomplete, or holds a value or an item that
+        EffectsRejectedError: it is not an effect, is incomplete, or holds a value or an item that
             DynamoDB cannot hold. The commit checks what the table decides, such as the type of a
             key.
     """
@@ -139,13 +140,11 @@ def _converted(what: str, values: Mapping[str, object]) -> marshalling.Converted
 
 
 def _kept(attributes: Mapping[str, object]) -> marshalling.Converted:
-    from carride_idempotency.stores.dynamodb import ATTRIBUTES
-
     kept = _converted("attributes", attributes)
-    if taken := {name for name, _, _ in ATTRIBUTES} & kept.keys():
-        raise EffectsRejectedError(
-            f"{', '.join(sorted(taken))}: the record has attributes of these names itself"
-        )
+    taken = ATTRIBUTE_NAMES.intersection(kept.wire)
+    if taken:
+        names = ", ".join(sorted(taken))
+        raise EffectsRejectedError(f"the record uses the attributes {names}: choose other names")
     if marshalling.is_too_large(kept.wire):
         raise EffectsRejectedError("a record cannot keep more than 400 KB")
     return kept

@@ -1,4 +1,7 @@
-"""Hashes of payloads, which show that two different operations share a key; and the fields of classes with data."""
+"""Hashes of payloads, which show that two different operations share a key.
+
+And the fields of classes with data.
+"""
 
 import functools
 import hashlib
@@ -123,7 +126,10 @@ class Field(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def fields_of(kind: Any) -> dict[str, Field] | None:
-    """Return the fields of a dataclass, msgspec Struct or pydantic model; None for any other class."""
+    """Return the fields of a dataclass, msgspec Struct or pydantic model.
+
+    None for any other class.
+    """
     if hasattr(kind, "__struct_fields__"):
         return _of_struct(kind)
     models: dict[str, Any] = getattr(kind, "__pydantic_fields__", {})

@@ -1,4 +1,6 @@
-"""Answers HTTP requests: one that is repeated with its idempotency key takes effect once, and gets its first answer.
+"""Answers HTTP requests.
+
+One that is repeated with its idempotency key takes effect once, and gets its first answer.
 
 `http_formats` reads the payload formats. A request is answered in its own format, whichever format
 the first one had.
@@ -109,7 +111,10 @@ class HttpProblemError(ValueError):
 
 
 class _ServerAnswerError(RetryableError):
-    """Raised inside the protocol for an answer of 5xx: a recorded failure that uses up no attempt."""
+    """Raised inside the protocol for an answer of 5xx.
+
+    A recorded failure that uses up no attempt.
+    """
 
     def __init__(self, response: Response) -> None:
         super().__init__(f"the handler answered {response['statusCode']}")
@@ -273,7 +278,9 @@ def _replayed(stored: object) -> Response:
 
 
 def idempotency_key(event: Event) -> str:
-    """Return the content of a request's Idempotency-Key header, for a ``key=`` that adds the caller to it.
+    """Return the content of a request's Idempotency-Key header.
+
+    It is for a ``key=`` that adds the caller.
 
     ``"abc"`` in quotes, as in the IETF's draft, and ``abc`` are the same key.
 
@@ -290,7 +297,7 @@ def idempotency_key(event: Event) -> str:
 
 
 def _key_problem(what: str) -> HttpProblemError:
-    rule = "It is one value of 1 to 255 visible ASCII characters without quotes or commas, or a quoted string."
+    rule = "Send 1 to 255 visible ASCII characters without quotes or commas, or a quoted string."
     return HttpProblemError(
         400, f"The {KEY_HEADER} is {what}", rule, type="invalid-request", field=KEY_HEADER
     )

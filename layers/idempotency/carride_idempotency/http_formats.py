@@ -1,4 +1,6 @@
-"""Reads HTTP requests and renders responses in the payload formats of API Gateway, function URLs and load balancers.
+"""Reads HTTP requests and renders responses in the payload formats of AWS.
+
+These are API Gateway's, and those of function URLs and load balancers.
 
 HTTP APIs and function URLs send format 2.0, REST APIs 1.0. A format is recognised by fields that
 AWS always sends.
@@ -22,7 +24,10 @@ to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, all
 
 
 class Response(TypedDict):
-    """A response in the one form that is stored. The body is text, or base64 if ``isBase64Encoded``."""
+    """A response in the one form that is stored.
+
+    The body is text, or base64 if ``isBase64Encoded``.
+    """
 
     statusCode: int
     headers: dict[str, list[str]]
@@ -71,7 +76,7 @@ class Request(NamedTuple):
             }:
                 return cls(event, "1.0", method, path, _by_name(_parameters(event)))
         raise ConfigurationError(
-            "this is no request from API Gateway, a function URL or a load balancer"
+            "this is not a request from API Gateway, a function URL or a load balancer"
         )
 
     def body(self) -> bytes:
@@ -166,7 +171,10 @@ def normal(response: object) -> Response:
 
 
 def _headers_of(response: Mapping[str, Any]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return headers and cookies. A value that both fields of headers hold counts once, as in format 1.0."""
+    """Return headers and cookies.
+
+    A value that both fields of headers hold counts once, as in format 1.0.
+    """
     headers: dict[str, list[str]] = {}
     names = {"set-cookie": "Set-Cookie"}
     for field in (response.get("multiValueHeaders") or {}, response.get("headers") or {}):

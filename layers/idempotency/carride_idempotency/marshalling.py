@@ -61,7 +61,10 @@ def is_too_large(stored: dict[str, Any]) -> bool:
 
 
 def _size_of(stored: Mapping[str, AttributeValue]) -> int:
-    """Return a lower bound of an item's size, as DynamoDB counts it: a number counts as one byte."""
+    """Return a lower bound of an item's size, as DynamoDB counts it.
+
+    A number counts as one byte.
+    """
     return sum([_bytes(name) + _size(inner) for name, inner in stored.items()])
 
 
@@ -103,7 +106,10 @@ def _name(name: object) -> str:
 
 
 def attribute(value: Any, depth: int = 1) -> AttributeValue:
-    """Convert one Python value; an enum member or an instance of a subclass becomes its plain value."""
+    """Convert one Python value.
+
+    An enum member or an instance of a subclass becomes its plain value.
+    """
     kind = type(value)
     if kind is str:
         return {"S": value if value.isascii() else encodable(value)}
@@ -140,7 +146,8 @@ def _other(value: object, depth: int) -> AttributeValue:
         if len(kinds) == 1 and kinds <= {"S", "N", "B"}:
             return {f"{kinds.pop()}S": sorted({content for _, content in contents})}
     raise EffectsRejectedError(
-        f"{value!r:.100} ({type(value).__name__}) cannot be stored in DynamoDB: use str, int, Decimal (for a float: "
+        f"{value!r:.100} ({type(value).__name__}) cannot be stored in DynamoDB: "
+        "use str, int, Decimal (for a float: "
         "Decimal(str(number))), bytes, bool, None, lists, dicts, or non-empty sets of one type"
     )
 
@@ -153,7 +160,11 @@ def _refuse_deeper(depth: int) -> None:
 
 
 def encodable(text: str) -> str:
-    """Return ``text``; raise an EffectsRejectedError if it holds a lone surrogate, which UTF-8 cannot encode."""
+    """Return ``text``.
+
+    Raises:
+        EffectsRejectedError: it holds a lone surrogate, which UTF-8 cannot encode.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -172,7 +183,8 @@ def _number_text(number: Decimal) -> str:
         if fits and (not number or _LEAST_EXPONENT <= number.adjusted() <= _LARGEST_EXPONENT):
             return str(number)
     raise EffectsRejectedError(
-        f"DynamoDB holds numbers of {_MOST_DIGITS} digits between 1E{_LEAST_EXPONENT} and 1E{_LARGEST_EXPONENT + 1}, "
+        f"DynamoDB holds numbers of {_MOST_DIGITS} digits between 1E{_LEAST_EXPONENT} and "
+        f"1E{_LARGEST_EXPONENT + 1}, "
         f"but not {number!s:.100}"
     )
 

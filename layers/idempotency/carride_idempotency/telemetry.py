@@ -1,4 +1,7 @@
-"""Attributes of OpenTelemetry's semantic conventions, for spans. This module imports no telemetry library."""
+"""Attributes of OpenTelemetry's semantic conventions, for spans.
+
+This module imports no telemetry library.
+"""
 
 from carride_idempotency.observation import (
     DEAD_LETTERED,

@@ -39,9 +39,10 @@ def make(side: str, function: str) -> Any:
                 retries={"mode": "standard", "total_max_attempts": 1}, parameter_validation=False
             )
             rival.shared = get_session().create_client("dynamodb", config=config)
-        from carride_idempotency.stores import transport  # noqa: PLC0415 - as above
+        from carride_idempotency.stores import default_transport  # noqa: PLC0415 - as above
+        from carride_idempotency.stores.transport import BotocoreTransport  # noqa: PLC0415 - as above
 
-        transport.dynamodb_transport = lambda: transport.BotocoreTransport(rival.client(), 1.5)
+        default_transport.dynamodb_transport = lambda: BotocoreTransport(rival.client(), 1.5)
         sys.modules["carride.consumer"] = rival
     return import_module(function).handler
 

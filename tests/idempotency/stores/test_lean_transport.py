@@ -7,8 +7,11 @@ import json
 import logging
 import os
 import re
+import resource
+import socket
 import ssl
 import threading
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +28,14 @@ from unittest.mock import Mock, call
 
 import pytest
 
+from carride_idempotency.stores.default_transport import dynamodb_transport
 from carride_idempotency.stores.lean import (
     Guarded,
     LeanTransport,
     UnusableError,
     _received,
     lean_transport,
+    tls_context,
 )
 from carride_idempotency.stores.signing import ContainerCredentials, Credentials, CredentialsError
 from carride_idempotency.stores.transport import (
@@ -40,7 +45,6 @@ from carride_idempotency.stores.transport import (
     ServiceError,
     Transport,
     botocore_transport,
-    dynamodb_transport,
 )
 from tests.idempotency.stores.backends import certify
 
@@ -55,6 +59,8 @@ FUNCTION: Final = {
     "AWS_DEFAULT_REGION": "eu-west-1",
 }
 DEADLINE_S: Final = 10
+AGENT_HANGS_S: Final = 1.5
+"""Less than credentials are waited for, so that whoever waits for them sees the end."""
 TIMEOUTS: Final = {"connect_timeout_s": 1.0, "read_timeout_s": 0.4}
 
 pytestmark = [
@@ -91,6 +97,14 @@ def refusal(code: str, **members: Any) -> bytes:
 
 
 FOUND: Final = answer({"Item": {"status": {"S": "COMPLETED"}}})
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Poll until a condition holds."""
+    give_up = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < give_up
+        threading.Event().wait(0.01)
 
 
 class Exchange(BaseHTTPRequestHandler):
@@ -150,10 +164,12 @@ class Service(ThreadingHTTPServer):
     def running(self) -> Iterator["Service"]:
         thread = threading.Thread(target=self.serve_forever, args=(0.01,))
         thread.start()
-        yield self
-        self.shutdown()
-        self.server_close()
-        thread.join()
+        try:
+            yield self
+        finally:
+            self.shutdown()
+            self.server_close()
+            thread.join()
 
     def trusted(self, complete: bool) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=self.certificate)
@@ -269,6 +285,59 @@ def test_a_connection_that_died_while_it_was_kept_is_replaced(
     assert (service.connections, len(service.requests)) == (2, 2)
 
 
+def test_of_many_kept_connections_that_died_unnoticed_only_one_costs_a_try(
+    service: Service,
+) -> None:
+    """Nothing says that they are dead, such as after a function was frozen: the next try connects anew."""
+    transport = service.transport()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dead = [socket.create_connection(silent.getsockname()) for _ in range(3)]
+        transport._kept.extend(dead)  # noqa: SLF001 - only a frozen sandbox makes such connections
+        with pytest.raises(NoAnswerError):
+            transport("GetItem", KEY)
+        assert transport("GetItem", KEY)["Item"]
+        assert [each.fileno() for each in dead] == [-1] * 3
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x03"], ids=["at once", "in its first message"])
+def test_a_handshake_that_is_cut_is_no_answer(sent: bytes) -> None:
+    """It says nothing about who is there, so it does not lead to botocore."""
+
+    def cut(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        connection.recv(4096)
+        connection.sendall(sent)
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=cut, args=(listener,))
+        thread.start()
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        transport = LeanTransport(url, "eu-west-1", lambda **_: KEYS)
+        with pytest.raises(NoAnswerError) as raised:
+            transport("GetItem", KEY)
+        thread.join(DEADLINE_S)
+    assert not isinstance(raised.value, UnusableError)
+
+
+def test_a_kept_connection_may_have_any_number(service: Service) -> None:
+    """A process with more than 1,024 open files sends as before."""
+    most, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit < 1_200:
+        pytest.skip("this process may not open as many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, 1_200), limit))
+    open_files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_030)]
+    try:
+        transport = service.transport()
+        for _ in range(2):
+            assert transport("GetItem", KEY)["Item"]
+        assert service.connections == 1
+    finally:
+        for number in open_files:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, limit))
+
+
 # ── What the lean transport does by itself ────────────────────────────────────────────────────────
 
 
@@ -365,6 +434,15 @@ def test_an_unknown_authority_is_not_trusted(service: Service) -> None:
         service.transport(tls=tls)("GetItem", KEY)
     assert tls.mock_calls == [call(False), call(True)] * 2
     assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_certificate_that_nobody_signed_is_refused(service: Service, complete: bool) -> None:
+    """The contexts of the product check the chain and the server's name."""
+    transport = service.transport(tls=lambda _: tls_context(complete))
+    with pytest.raises(UnusableError, match="certificate"):
+        transport("GetItem", KEY)
+    assert service.requests == []
 
 
 @pytest.mark.parametrize("minutes", [-60, 60])
@@ -469,14 +547,40 @@ def test_rotating_credentials_are_fetched_in_time(tmp_path: Path) -> None:
         now_ms += 55 * MINUTE_MS
         give(None)
         assert credentials().access_key == "first"
+        until(lambda: len(runtime.requests) == 2)
         give("second")
-        assert credentials().access_key == "second"
+        now_ms += MINUTE_MS
+        until(lambda: credentials().access_key == "second")
         give("third")
         assert credentials(renew=True).access_key == "third"
         now_ms += 61 * MINUTE_MS
         give(None)
         with pytest.raises(CredentialsError):
             credentials()
+
+
+def test_an_agent_that_hangs_costs_no_request_while_credentials_hold(tmp_path: Path) -> None:
+    """They are renewed before they expire, in a thread of its own: one, however many requests come."""
+    now_ms = NOW_MS
+    released = threading.Event()
+    gave_up = threading.Event()
+
+    def hang(_: object) -> None:
+        released.wait(AGENT_HANGS_S)
+        gave_up.set()
+
+    with Service().running() as runtime:
+        credentials = ContainerCredentials(f"{runtime.url}/keys", {}, lambda: now_ms)
+        expiry = datetime.fromtimestamp(now_ms / 1000, UTC) + timedelta(hours=1)
+        keys = {"AccessKeyId": "first", "SecretAccessKey": "s", "Expiration": expiry.isoformat()}
+        runtime.answers.append(answer(keys))
+        assert credentials().access_key == "first"
+        now_ms += 55 * MINUTE_MS
+        runtime.answers.append(hang)
+        assert [credentials().access_key for _ in range(3)] == ["first"] * 3
+        assert not gave_up.is_set()
+        released.set()
+        until(lambda: len(runtime.requests) == 2)
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,13 @@ class Store(Protocol):
         *,
         until_ms: int | None = None,
     ) -> Record | None:
-        """Write ``record`` if owner, attempt, status and lease under its key are still as in ``seen``."""
+        """Write ``record`` if owner, attempt, status and lease are still those of ``seen``."""
         ...
 
     def update_if_owner(
         self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
-        """Write ``record`` if the one under its key is IN_PROGRESS, has the same owner, and no later lease."""
+        """Write ``record`` over one that is IN_PROGRESS, of the same owner, with no later lease."""
         ...
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
@@ -66,7 +66,10 @@ def may_put_if_absent(found: Record | None) -> bool:
 
 
 def may_compare_and_swap(found: Record | None, seen: Record) -> bool:
-    """Return whether `Store.compare_and_swap` writes. A heartbeat in between changes the lease and so refuses it."""
+    """Return whether `Store.compare_and_swap` writes.
+
+    A heartbeat in between changes the lease and so refuses it.
+    """
     return (
         found is not None
         and found.owner == seen.owner

@@ -20,13 +20,10 @@ from carride_idempotency.errors import (
     StoreUnavailableError,
 )
 from carride_idempotency.record import IN_PROGRESS, Record
+from carride_idempotency.stores.default_transport import dynamodb_transport
+from carride_idempotency.stores.dynamodb_items import item_of, record_of
 from carride_idempotency.stores.retries import Retries, Verdict
-from carride_idempotency.stores.transport import (
-    NoAnswerError,
-    ServiceError,
-    Transport,
-    dynamodb_transport,
-)
+from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport
 
 if TYPE_CHECKING:
     from carride_idempotency.effects import Action, Effect
@@ -85,7 +82,7 @@ class DynamoDBStore:
         found = self._write(record, "attribute_not_exists(idempotencyKey)", {}, effects, until_ms)
         if found is None:  # deleted after the refusal: DynamoDB returns no item
             raise StoreUnavailableError(
-                f"{record.key} was refused by a record that has been deleted; the next delivery decides"
+                f"{record.key} was refused by a record that is deleted now; the next delivery decides"
             )
         return found
 
@@ -100,11 +97,12 @@ class DynamoDBStore:
         """Write ``record`` if the record under its key is still as ``seen``."""
         values: dict[str, object] = {}
         conditions = []
+        lease = None if seen.lease_ms is None else str(seen.lease_ms)
         for name, value, kind in (
             ("#s", seen.status or None, "S"),
             ("#o", seen.owner, "S"),
             ("attempt", str(seen.attempt), "N"),
-            ("leaseExpiry", None if seen.lease_ms is None else str(seen.lease_ms), "N"),
+            ("leaseExpiry", lease, "N"),
         ):
             if value is not None:
                 placeholder = f":{name.strip('#')}"
@@ -196,12 +194,7 @@ class DynamoDBStore:
             raise EffectConflictError([*effects][index], reasons[index + 1].get("Item")) from error
         except StoreRefusedError as refused:
             cause = refused.__cause__
-            if isinstance(cause, ServiceError) and (
-                cause.code == "ValidationException"
-                or any(
-                    reason.get("Code") in _INVALID for reason in _reasons(cause, len(actions))[1:]
-                )
-            ):
+            if isinstance(cause, ServiceError) and _is_of_the_effects(cause, len(actions)):
                 raise EffectsRejectedError(f"DynamoDB rejects the effects: {cause}") from cause
             raise
         return record
@@ -224,7 +217,10 @@ class DynamoDBStore:
 
 
 def _judge(error: Exception, actions: int) -> Verdict | None:
-    """Return what an error says about a request; ``actions`` is the number of a transaction's actions."""
+    """Return what an error says about a request.
+
+    ``actions`` is the number of a transaction's actions.
+    """
     if isinstance(error, NoAnswerError):
         return Verdict.UNANSWERED
     if not isinstance(error, ServiceError):
@@ -235,7 +231,16 @@ def _judge(error: Exception, actions: int) -> Verdict | None:
         return Verdict.ANSWERED
     if error.code in _UNANSWERED or error.status >= 500:  # noqa: PLR2004 - HTTP's server errors
         return Verdict.UNANSWERED
-    return Verdict.PASSING if error.code in _PASSING else Verdict.REFUSED
+    if error.code in _PASSING:
+        return Verdict.PASSING
+    return Verdict.REFUSED
+
+
+def _is_of_the_effects(refusal: ServiceError, actions: int) -> bool:
+    """Return whether DynamoDB refused a transaction because an effect is invalid."""
+    if refusal.code == "ValidationException":
+        return True
+    return any(reason.get("Code") in _INVALID for reason in _reasons(refusal, actions)[1:])
 
 
 def _judge_cancelled(error: ServiceError, actions: int) -> Verdict:
@@ -255,7 +260,10 @@ def _reasons(error: ServiceError, actions: int) -> Sequence[Mapping[str, Any]]:
 
 
 def _keep(item: dict[str, dict[str, Any]], effects: Sequence["Effect"]) -> dict[int, "Action"]:
-    """Add to a record's item what it is to keep, and return the effects on items of their own by their position."""
+    """Add what a record keeps to its item.
+
+    Return the effects on items of their own, by their position.
+    """
     from carride_idempotency.effects import Keep
 
     others: dict[int, Action] = {}
@@ -266,45 +274,3 @@ def _keep(item: dict[str, dict[str, Any]], effects: Sequence["Effect"]) -> dict[
         else:
             others[position] = effect
     return others
-
-
-_ABSENT: Final[Mapping[str, Any]] = {}
-ATTRIBUTES: Final[tuple[tuple[str, str, Any], ...]] = (
-    ("idempotencyKey", "S", ""),
-    ("status", "S", ""),
-    ("owner", "S", None),
-    ("attempt", "N", 0),
-    ("leaseExpiry", "N", None),
-    ("expiryTimestamp", "N", None),
-    ("fingerprint", "S", None),
-    ("delivery", "S", None),
-    ("region", "S", None),
-    ("createdAt", "N", 0),
-    ("updatedAt", "N", 0),
-    ("responseData", "S", None),
-    ("error", "S", None),
-    ("retryAt", "N", None),
-    ("deadLettered", "BOOL", False),
-    ("event", "S", None),
-    ("externals", "S", None),
-)
-"""The attribute of each of a record's fields, its type, and what it is read as where it is absent.
-The revision is never stored."""
-
-
-def item_of(record: Record) -> dict[str, dict[str, Any]]:
-    """Return the record as a stored item in the wire format. None is left out."""
-    return {
-        name: {kind: str(value) if kind == "N" else value}
-        for (name, kind, _), value in zip(ATTRIBUTES, record, strict=False)
-        if value is not None and value is not False
-    }
-
-
-def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
-    """Return a stored item as a record. An absent attribute is None; the decision handles invalid values."""
-    found = [(kind, item.get(name, _ABSENT).get(kind, absent)) for name, kind, absent in ATTRIBUTES]
-    values: list[Any] = [
-        int(value) if kind == "N" and value is not None else value for kind, value in found
-    ]
-    return Record(*values)

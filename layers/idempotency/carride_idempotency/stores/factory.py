@@ -24,7 +24,9 @@ _HIGHEST_PORT: Final = 65_535
 
 
 def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
-    """Open the store at ``address``. It imports only what that store needs, and sends no request yet.
+    """Open the store at ``address``.
+
+    It imports only what that store needs, and sends no request yet.
 
     Args:
         address: ``dynamodb:<name or ARN of the table>``, or
@@ -46,8 +48,9 @@ def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
     port = int(server["port"] or _PORT) if server else 0
     if server is None or options - _OPTIONS or not 0 < port <= _HIGHEST_PORT:
         raise ConfigurationError(  # without the address: it may hold a password
-            "this is no address of a store: it is dynamodb:<table>, or valkey://[<user>:<password>@]<host>[:<port>]"
-            "[/<database>], or that with valkeys:// (TLS), redis:// or rediss:// (TLS); user and password are "
+            "this is not an address of a store: write dynamodb:<table>, or "
+            "valkey://[<user>:<password>@]<host>[:<port>][/<database>], "
+            "or that with valkeys:// (TLS), redis:// or rediss:// (TLS); user and password are "
             f"percent-encoded, and options after a ? are {', '.join(sorted(_OPTIONS))}"
         )
     cluster, database = "cluster=true" in options, int(server["database"] or 0)

@@ -2,8 +2,8 @@
 
 Botocore loads for a third of a second and takes most of an event's CPU. This transport does what
 the store needs and nothing else. Wherever only botocore knows what was meant, such as proxies,
-profiles or other partitions, `lean_transport` returns None. Where an answer is none of DynamoDB's,
-`Guarded` goes over to botocore for good.
+profiles or other partitions, `lean_transport` returns None. Where something else than DynamoDB
+answers, `Guarded` changes to botocore for good.
 """
 
 import binascii
@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Buffer, Callable, Mapping
 from contextlib import suppress
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from carride_idempotency.clock import Clock, epoch_ms
@@ -42,8 +42,11 @@ _RECEIVED: Final = 65_536
 _CONTENT_TYPE: Final = "application/x-amz-json-1.0"
 _USER_AGENT: Final = "carride-idempotency lang/python"
 _OK: Final = 200
+_MOST_DIGITS: Final = len("16777216")
+"""Of a content's length in bytes: DynamoDB answers with at most 16 MB."""
 _SERVER_ERROR: Final = 500
-_HTTP, _HTTPS = 80, 443
+_HTTP: Final = 80
+_HTTPS: Final = 443
 
 _is_standard_region: Final = re.compile(
     r"(?:af|ap|ca|eu|il|me|mx|sa|us)-(?:north|south)?(?:east|west|central)?-\d"
@@ -68,7 +71,7 @@ _log: Final = logging.getLogger("carride_idempotency")
 
 
 class UnusableError(NoAnswerError):
-    """Raised for an answer that is none of DynamoDB's. The request may have taken place."""
+    """Raised for an answer that DynamoDB did not give. The request may have taken place."""
 
 
 class LeanTransport:
@@ -90,10 +93,13 @@ class LeanTransport:
         tls: Callable[[bool], ssl.SSLContext] | None = None,
     ) -> None:
         self.longest_try_s = connect_timeout_s + read_timeout_s
-        self._connect_s, self._read_s, self._clock = connect_timeout_s, read_timeout_s, clock
+        self._connect_s = connect_timeout_s
+        self._read_s = read_timeout_s
+        self._clock = clock
         self._address = urlsplit(url)
         self._host = self._address.netloc
-        self._signer, self._credentials = Signer(region), credentials
+        self._signer = Signer(region)
+        self._credentials = credentials
         self._kept: deque[socket.socket] = deque(maxlen=_KEPT)
         self._tls = tls or tls_context
         self._context: ssl.SSLContext | None = None
@@ -101,23 +107,28 @@ class LeanTransport:
         self._skew_ms = 0
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
-        """Send one request. An UnusableError: something else answered, or the connection cannot be trusted."""
+        """Send one request.
+
+        Raises:
+            UnusableError: something else than DynamoDB answered, or it cannot be trusted.
+        """
         if operation == "TransactWriteItems":
             request = {"ClientRequestToken": str(uuid.uuid4())} | dict(request)
         body = _json(request).encode()
         corrected = False
         while True:
-            status, headers, content = self._exchange(operation, body)
-            answer = _decoded(status, headers, content)
-            if status == _OK:
+            received = self._exchange(operation, body)
+            answer = _decoded(received)
+            if received.status == _OK:
                 return answer
             code = str(answer.get("__type", "")).rpartition("#")[2]
-            if corrected or not self._corrects(code, headers):
+            if corrected or not self._corrects(code, received.headers):
                 break
             corrected = True
         if code in _SKEWED:
             raise UnusableError(f"the signature is refused: {answer}")
         message = answer.get("message", answer.get("Message", ""))
+        status = received.status
         raise ServiceError(code or str(status), status, str(message), answer)
 
     def close(self) -> None:
@@ -126,7 +137,10 @@ class LeanTransport:
             self._kept.pop().close()
 
     def _corrects(self, code: str, headers: Mapping[str, str]) -> bool:
-        """Correct what a refused signature was made from, and return whether another one may be accepted."""
+        """Correct what a refused signature was made from.
+
+        Return whether another signature may be accepted.
+        """
         if code in _EXPIRED:
             with suppress(CredentialsError):
                 self._credentials(renew=True)
@@ -140,7 +154,7 @@ class LeanTransport:
             self._skew_ms = int(theirs.timestamp() * 1000) - self._clock()
         return True
 
-    def _exchange(self, operation: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+    def _exchange(self, operation: str, body: bytes) -> "_Received":
         headers = self._signed(operation, body)
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"POST / HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n".encode("latin-1")
@@ -148,15 +162,17 @@ class LeanTransport:
         try:
             connection.settimeout(self._read_s)
             connection.sendall(head + body)
-            status, found, content, is_kept = _received(connection)
+            received = _received(connection)
         except BaseException as error:
             connection.close()
+            # What cut this connection may have cut the others: the next try connects anew.
+            self.close()
             raise _no_answer(error) from error
-        if is_kept:
+        if received.may_be_kept:
             self._kept.append(connection)
         else:
             connection.close()
-        return status, found, content
+        return received
 
     def _signed(self, operation: str, body: bytes) -> dict[str, str]:
         try:
@@ -185,21 +201,25 @@ class LeanTransport:
     # ── Connections ───────────────────────────────────────────────────────────────────────────────
 
     def _live(self) -> socket.socket | None:
-        """Return a kept connection that is still open. One that has something to say was closed or is out of step."""
+        """Return a kept connection that is still open.
+
+        One that has something to say was closed or is out of step.
+        """
         while True:
             try:
                 connection = self._kept.pop()
             except IndexError:
                 return None
-            if not select.select([connection], [], [], 0)[0]:
+            if _is_silent(connection):
                 return connection
             connection.close()
 
     def _connected(self) -> socket.socket:
-        host, is_secure = str(self._address.hostname), self._address.scheme == "https"
+        host = str(self._address.hostname)
+        is_secure = self._address.scheme == "https"
+        port = self._address.port or (_HTTPS if is_secure else _HTTP)
         connection = None
         try:
-            port = self._address.port or (_HTTPS if is_secure else _HTTP)
             connection = socket.create_connection((host, port), self._connect_s)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if is_secure:
@@ -208,12 +228,24 @@ class LeanTransport:
         except OSError as error:
             if connection is not None:
                 connection.close()
-            if isinstance(error, ssl.SSLCertVerificationError) and not self._complete:
-                self._complete, self._context = True, None
-                return self._connected()
-            kind = UnusableError if isinstance(error, ssl.SSLError) else NoAnswerError
-            raise kind(f"no connection to {host}: {error}") from error
+            # A handshake that was cut says nothing about who is there; any other failure of TLS does.
+            was_cut = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+            if was_cut or not isinstance(error, ssl.SSLError):
+                raise NoAnswerError(f"no connection to {host}: {error}") from error
+            if self._complete or not isinstance(error, ssl.SSLCertVerificationError):
+                raise UnusableError(f"{host} cannot be trusted: {error}") from error
+            self._complete = True
+            self._context = None
+            return self._connected()
         return connection
+
+
+def _is_silent(connection: socket.socket) -> bool:
+    """Return whether nothing has arrived, neither bytes nor the end of the connection."""
+    # `select` refuses the file descriptors from 1,024 on.
+    events = select.poll()
+    events.register(connection, select.POLLIN)
+    return not events.poll(0)
 
 
 # ── Requests and answers ──────────────────────────────────────────────────────────────────────────
@@ -235,51 +267,73 @@ _plain_head: Final = re.compile(
 ).match
 
 
-def _received(connection: socket.socket) -> tuple[int, Mapping[str, str], bytes, bool]:
-    """Return the status, the headers by their names in lower case, the content, and whether to keep the connection.
+class _Received(NamedTuple):
+    """An answer as it was received."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By their names in lower case."""
+    content: bytes
+    may_be_kept: bool
+    """Whether the connection can carry another request."""
+
+
+def _received(connection: socket.socket) -> _Received:
+    """Read an answer.
 
     Answers as DynamoDB writes them are read here, because the standard library takes more CPU for
     that than all else that an event needs. It reads every other form.
     """
-    received = connection.recv(_RECEIVED)
-    if plain := _plain_head(received):
+    begin = connection.recv(_RECEIVED)
+    plain = _plain_head(begin)
+    if plain is not None:
         lines = [line.split(":", 1) for line in plain[2].decode("latin-1").split("\r\n")[:-1]]
         headers = {name.lower(): value.strip() for name, value in lines}
-        length, is_kept = (
-            headers.get("content-length", ""),
-            headers.get("connection", "keep-alive") == "keep-alive",
-        )
-        is_known = (
-            length.isdecimal()
-            and len(length) <= len("16777216")
-            and "transfer-encoding" not in headers
-        )
-        if is_known and is_kept and len(headers) == len(lines):
-            content, expected = received[plain.end() :], int(length)
-            while len(content) < expected:
-                more = connection.recv(_RECEIVED)
-                if not more:
-                    raise NoAnswerError("the answer was cut")
-                content += more
-            return int(plain[1]), headers, content[:expected], len(content) == expected
+        expected = _plain_length(headers)
+        is_unique = len(headers) == len(lines)
+        if expected is not None and is_unique:
+            content = _read_up_to(expected, begin[plain.end() :], connection)
+            in_step = len(content) == expected
+            return _Received(int(plain[1]), headers, content[:expected], in_step)
+    return _received_in_another_form(begin, connection)
+
+
+def _plain_length(headers: Mapping[str, str]) -> int | None:
+    """Return the length of a content that follows as it is, on a connection that stays open."""
+    length = headers.get("content-length", "")
+    if not length.isdecimal() or len(length) > _MOST_DIGITS:
+        return None
+    if "transfer-encoding" in headers or headers.get("connection", "keep-alive") != "keep-alive":
+        return None
+    return int(length)
+
+
+def _read_up_to(expected: int, content: bytes, connection: socket.socket) -> bytes:
+    while len(content) < expected:
+        more = connection.recv(_RECEIVED)
+        if not more:
+            raise NoAnswerError("the answer was cut")
+        content += more
+    return content
+
+
+def _received_in_another_form(begin: bytes, connection: socket.socket) -> _Received:
     from http.client import HTTPResponse
 
-    answer: Any = HTTPResponse(_Again(received, connection), method="POST")  # type: ignore[arg-type] # calls makefile
+    again: Any = _Again(begin, connection)  # of a socket, HTTPResponse calls makefile only
+    answer = HTTPResponse(again, method="POST")
     answer.begin()
     content = answer.read()
-    return (
-        answer.status,
-        {name.lower(): value for name, value in answer.headers.items()},
-        content,
-        False,
-    )
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    return _Received(answer.status, headers, content, may_be_kept=False)
 
 
 class _Again(io.RawIOBase):
     """Gives what was received of an answer once more, and then what the connection still has."""
 
     def __init__(self, received: bytes, connection: socket.socket) -> None:
-        self._received, self._connection = received, connection
+        self._received = received
+        self._connection = connection
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         """Return a reader, as a socket does."""
@@ -294,13 +348,15 @@ class _Again(io.RawIOBase):
         view = memoryview(buffer)
         if not self._received:
             return self._connection.recv_into(view)
-        part, self._received = self._received[: len(view)], self._received[len(view) :]
+        part = self._received[: len(view)]
+        self._received = self._received[len(view) :]
         view[: len(part)] = part
         return len(part)
 
 
-def _decoded(status: int, headers: Mapping[str, str], content: bytes) -> dict[str, Any]:
+def _decoded(received: _Received) -> dict[str, Any]:
     """Return the answer that a body holds."""
+    status, headers, content, _ = received
     checksum = headers.get("x-amz-crc32")
     if checksum is not None and checksum != str(zlib.crc32(content)):
         raise NoAnswerError("the answer was damaged on its way")
@@ -309,10 +365,10 @@ def _decoded(status: int, headers: Mapping[str, str], content: bytes) -> dict[st
         answer = json.loads(content, object_hook=_with_binary if binary else None)
     except ValueError as error:
         if status >= _SERVER_ERROR:
-            raise NoAnswerError(f"an answer of status {status} cannot be read") from error
-        raise UnusableError(f"an answer of status {status} is no JSON") from error
+            raise NoAnswerError(f"the answer (status {status}) cannot be read") from error
+        raise UnusableError(f"the answer (status {status}) is not JSON") from error
     if not isinstance(answer, dict):
-        raise UnusableError(f"an answer of status {status} is no object")
+        raise UnusableError(f"the answer (status {status}) is not a JSON object")
     return answer
 
 
@@ -335,7 +391,7 @@ def _no_answer(error: BaseException) -> BaseException:
     if isinstance(error, OSError | IncompleteRead):
         return NoAnswerError(f"the connection ended: {error!r}")
     if isinstance(error, HTTPException):
-        return UnusableError(f"the answer is no HTTP: {error!r}")
+        return UnusableError(f"the answer is not HTTP: {error!r}")
     return error
 
 
@@ -346,7 +402,9 @@ _AMAZONS: Final = ("O=Amazon", "O=Starfield")
 
 
 def tls_context(complete: bool) -> ssl.SSLContext:
-    """Return a context that trusts the roots of Amazon's certificates, or ``complete``, everything in the bundle.
+    """Return a context that trusts the roots of Amazon's certificates.
+
+    A ``complete`` one trusts everything in the bundle.
 
     To load a handful of roots takes a tenth of the time that all of them take. They are read out of
     the bundle that botocore ships, which Lambda keeps current.
@@ -354,10 +412,7 @@ def tls_context(complete: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     bundle = _bundle()
-    certificates = bundle.split("# Issuer: ")
-    roots = [
-        each for each in certificates if any(owner in each.partition("\n")[0] for owner in _AMAZONS)
-    ]
+    roots = [each for each in bundle.split("# Issuer: ") if _is_of_amazon(each)]
     if not bundle:
         context.load_default_certs()
     elif complete or not roots:
@@ -367,13 +422,20 @@ def tls_context(complete: bool) -> ssl.SSLContext:
     return context
 
 
+def _is_of_amazon(certificate: str) -> bool:
+    issuer, _, _ = certificate.partition("\n")
+    return any(owner in issuer for owner in _AMAZONS)
+
+
 def _bundle() -> str:
     """Return the certificates that botocore ships, without importing it."""
     from importlib.util import find_spec
 
     spec = find_spec("botocore")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        with suppress(OSError), open(f"{folder}/cacert.pem", encoding="utf-8") as bundle:  # noqa: PTH123 - pathlib costs import time
+    folders = spec.submodule_search_locations if spec else None
+    for folder in folders or ():
+        path = f"{folder}/cacert.pem"
+        with suppress(OSError), open(path, encoding="utf-8") as bundle:  # noqa: PTH123 - pathlib costs import time
             return bundle.read()
     return ""
 
@@ -384,7 +446,9 @@ def _bundle() -> str:
 def lean_transport(
     environment: Mapping[str, str] | None = None, *, clock: Clock = epoch_ms
 ) -> LeanTransport | None:
-    """Return the transport for an environment, by default this process's, or None if only botocore knows what it means.
+    """Return the transport for an environment, by default this process's.
+
+    None means that only botocore knows what the environment says.
 
     With ``AWS_ACCOUNT_ID_ENDPOINT_MODE=required`` that is so too. In the modes ``preferred`` and
     ``disabled`` the region's endpoint is used, which serves every account.
@@ -403,24 +467,28 @@ def lean_transport(
         or "@" in address.netloc
         or bool(address.query)
     )
-    credentials = None if unusual else credentials_of(given, clock)
-    return (
-        None
-        if credentials is None
-        else LeanTransport(address.geturl(), region, credentials, clock=clock)
-    )
+    if unusual:
+        return None
+    credentials = credentials_of(given, clock)
+    if credentials is None:
+        return None
+    return LeanTransport(address.geturl(), region, credentials, clock=clock)
 
 
 class Guarded:
-    """Sends through one transport until an answer shows that it cannot be used, and through another from then on.
+    """Sends through one transport until an answer shows that it cannot be used.
+
+    From then on it sends through another.
 
     Every request of the store is safe to repeat, so the request that failed is sent again.
     """
 
     def __init__(self, lean: Transport, other: Callable[[], Transport]) -> None:
         self.longest_try_s = lean.longest_try_s
-        self._transport = self._lean = lean
-        self._other, self._lock = other, Lock()
+        self._lean = lean
+        self._transport = lean
+        self._other = other
+        self._lock = Lock()
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send one request."""

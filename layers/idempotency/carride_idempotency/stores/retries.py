@@ -1,4 +1,7 @@
-"""Tries of one request to a backend: how many, how far apart, and what is known when none was accepted."""
+"""Tries of one request to a backend.
+
+How many, how far apart, and what is known when none was accepted.
+"""
 
 import enum
 import random

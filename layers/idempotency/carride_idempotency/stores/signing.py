@@ -7,8 +7,9 @@ https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-re
 import hmac
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from hashlib import sha256
-from threading import Lock
+from threading import Lock, Thread
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,6 +21,8 @@ _TRUSTED_HOSTS: Final = frozenset(
 and EKS."""
 _FETCH_TIMEOUT_S: Final = 2.0
 _REFRESH_EARLY_MS: Final = 10 * 60 * 1000
+_REFRESH_AGAIN_MS: Final = 15 * 1000
+"""How soon a refresh that failed is tried again."""
 
 
 class CredentialsError(Exception):
@@ -77,45 +80,79 @@ class Signer:
 
 def environment_credentials(environment: Mapping[str, str]) -> Credentials | None:
     """Return the credentials in an environment; None if there are none."""
-    access_key, secret_key = (
-        environment.get("AWS_ACCESS_KEY_ID"),
-        environment.get("AWS_SECRET_ACCESS_KEY"),
-    )
+    access_key = environment.get("AWS_ACCESS_KEY_ID")
+    secret_key = environment.get("AWS_SECRET_ACCESS_KEY")
     if not access_key or not secret_key:
         return None
     return Credentials(access_key, secret_key, environment.get("AWS_SESSION_TOKEN") or None)
 
 
-class ContainerCredentials:
-    """Credentials that the runtime hands out over HTTP and rotates, as under SnapStart and in containers.
+class EnvironmentCredentials:
+    """The credentials of an environment, which a runtime may replace while the process lives."""
 
-    It raises CredentialsError if the URL is not of this machine, and later if there are none to be
-    had.
+    def __init__(self, environment: Mapping[str, str], found: Credentials) -> None:
+        self._environment = environment
+        self._found = found
+
+    def __call__(self, *, renew: bool = False) -> Credentials:
+        """Return the first credentials; to ``renew`` them, those that the environment has now."""
+        if renew:
+            return environment_credentials(self._environment) or self._found
+        return self._found
+
+
+class ContainerCredentials:
+    """Credentials that the runtime hands out over HTTP and rotates.
+
+    SnapStart and containers have them. It raises CredentialsError if the URL is not of this
+    machine, and later if there are none to be had.
     """
 
     def __init__(self, url: str, environment: Mapping[str, str], clock: Callable[[], int]) -> None:
-        self._url, self._environment, self._clock = urlsplit(url), environment, clock
+        self._url = urlsplit(url)
+        self._environment = environment
+        self._clock = clock
         if self._url.scheme != "http" or self._url.hostname not in _TRUSTED_HOSTS:
             raise CredentialsError(f"credentials are not fetched from {url}")
+        self._path = self._url.path or "/"
+        if self._url.query:
+            self._path += f"?{self._url.query}"
         self._lock = Lock()
         self._found: Credentials | None = None
         self._expires_ms = 0
+        self._next_refresh_ms = 0
 
     def __call__(self, *, renew: bool = False) -> Credentials:
-        """Return the credentials, after fetching them if they are about to expire, or to ``renew`` them."""
+        """Return the credentials; fetch them if there are none that hold, or to ``renew`` them.
+
+        Credentials that are about to expire are renewed in a thread of their own, so that an agent
+        that hangs costs no request any time.
+        """
+        found = self._found
+        left_ms = self._expires_ms - self._clock()
+        if found is None or renew or left_ms <= 0:
+            with self._lock:
+                if found is self._found:  # no other thread has renewed them meanwhile
+                    self._renew()
+            found = self._found
+            assert found is not None  # noqa: S101 - otherwise the renewal raised
+        elif left_ms < _REFRESH_EARLY_MS and self._clock() >= self._next_refresh_ms:
+            self._next_refresh_ms = self._clock() + _REFRESH_AGAIN_MS
+            Thread(target=self._refresh, name="credentials", daemon=True).start()
+        return found
+
+    def _refresh(self) -> None:
+        """Renew credentials that still hold; a failure is tried again later."""
+        with self._lock, suppress(CredentialsError):
+            self._renew()
+
+    def _renew(self) -> None:
         from http.client import HTTPException
 
-        with self._lock:
-            left_ms = self._expires_ms - self._clock()
-            if self._found is None or renew or left_ms < _REFRESH_EARLY_MS:
-                try:
-                    self._found, self._expires_ms = self._fetch()
-                except (OSError, HTTPException, LookupError, TypeError, ValueError) as error:
-                    if self._found is None or renew or left_ms <= 0:
-                        raise CredentialsError(
-                            f"the runtime gave no credentials: {error!r}"
-                        ) from error
-            return self._found
+        try:
+            self._found, self._expires_ms = self._fetch()
+        except (OSError, HTTPException, LookupError, TypeError, ValueError) as error:
+            raise CredentialsError(f"the runtime gave no credentials: {error!r}") from error
 
     def _fetch(self) -> tuple[Credentials, int]:
         from datetime import datetime
@@ -129,8 +166,7 @@ class ContainerCredentials:
             str(self._url.hostname), self._url.port or 80, timeout=_FETCH_TIMEOUT_S
         )
         try:
-            path = f"{self._url.path or '/'}{'?' if self._url.query else ''}{self._url.query}"
-            connection.request("GET", path, headers={"Authorization": token} if token else {})
+            connection.request("GET", self._path, headers={"Authorization": token} if token else {})
             answer = connection.getresponse()
             found = json.loads(answer.read())
         finally:
@@ -145,20 +181,19 @@ class ContainerCredentials:
 def credentials_of(
     environment: Mapping[str, str], clock: Callable[[], int]
 ) -> Callable[..., Credentials] | None:
-    """Return what gives the credentials that an environment names, or None if only botocore can find some.
+    """Return what gives the credentials that an environment names.
 
-    It may be called with ``renew``, to replace credentials that were refused as expired.
+    None means that only botocore can find some. The result may be called with ``renew``, to replace
+    credentials that were refused as expired.
     """
-    if found := environment_credentials(environment):
-        return lambda *, renew=False: (
-            (environment_credentials(environment) if renew else None) or found
-        )
-    path, url = (
-        environment.get(f"AWS_CONTAINER_CREDENTIALS_{name}_URI") for name in ("RELATIVE", "FULL")
-    )
+    found = environment_credentials(environment)
+    if found is not None:
+        return EnvironmentCredentials(environment, found)
+    path = environment.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+    url = environment.get("AWS_CONTAINER_CREDENTIALS_FULL_URI", "")
+    if path:
+        url = _CONTAINER + path
     try:
-        return ContainerCredentials(
-            f"{_CONTAINER}{path}" if path else url or "", environment, clock
-        )
+        return ContainerCredentials(url, environment, clock)
     except CredentialsError:
         return None

@@ -4,13 +4,9 @@ Anything that can be called like `Transport` will do: a client of another SDK, a
 round trips.
 """
 
-import logging
-import os
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
-
-from carride_idempotency.errors import ConfigurationError
 
 BOTOCORE_USED: Final = "DynamoDB is reached through botocore"
 """Begins the warning of a process in which the choice is ``auto`` and only botocore will do."""
@@ -20,7 +16,10 @@ READ_TIMEOUT_S: Final = 0.8
 
 
 class ServiceError(Exception):
-    """Raised when DynamoDB answered with an error (``body``), or a request could not be signed (``status`` 0)."""
+    """Raised when DynamoDB answered with an error, or a request could not be signed.
+
+    ``body`` is the answer; ``status`` is 0 for a request that was not sent.
+    """
 
     def __init__(self, code: str, status: int, message: str, body: Mapping[str, Any]) -> None:
         super().__init__(f"{code}: {message}")
@@ -51,7 +50,10 @@ class Transport(Protocol):
 
 
 class BotocoreTransport:
-    """Sends through a botocore client that tries once: the store retries, because it knows the deadline."""
+    """Sends through a botocore client that tries once.
+
+    The store retries, because it knows the deadline.
+    """
 
     def __init__(self, client: Any, longest_try_s: float) -> None:
         from botocore import exceptions, parsers, xform_name
@@ -68,7 +70,8 @@ class BotocoreTransport:
             exceptions.ConnectionError,
             parsers.ResponseParserError,
         )
-        self._client, self._method = client, xform_name
+        self._client = client
+        self._method = xform_name
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send one request."""
@@ -88,46 +91,12 @@ class BotocoreTransport:
 
 
 def _require_whole(http_response: Any, **_: Any) -> None:
-    """Refuse an answer that was cut or damaged, of which botocore would make an empty one: "there is no record"."""
-    content, headers = http_response.content, http_response.headers
-    length, checksum = headers.get("content-length", len(content)), headers.get("x-amz-crc32")
-    if int(length) != len(content) or (
-        checksum is not None and int(checksum) != zlib.crc32(content)
-    ):
+    """Refuse an answer that was cut or damaged: botocore would read it as "no record"."""
+    content = http_response.content
+    length = http_response.headers.get("content-length", len(content))
+    checksum = http_response.headers.get("x-amz-crc32", zlib.crc32(content))
+    if int(length) != len(content) or int(checksum) != zlib.crc32(content):
         raise NoAnswerError("the answer was cut or damaged")
-
-
-def dynamodb_transport() -> Transport:
-    """Make the transport that the environment asks for.
-
-    ``IDEMPOTENCY_TRANSPORT`` is ``botocore``; or ``lean``, which loads and works several times
-    faster; or ``auto``, the default: lean where it is known to work, and botocore from the first
-    answer on that is none of DynamoDB's. A process that goes through botocore for want of another
-    way logs one warning.
-
-    Raises:
-        ConfigurationError: the variable has another value, or ``lean`` cannot be used here.
-    """
-    choice = os.environ.get("IDEMPOTENCY_TRANSPORT", "auto")
-    if choice not in {"auto", "botocore", "lean"}:
-        raise ConfigurationError(
-            f"IDEMPOTENCY_TRANSPORT is {choice!r}: it is auto, botocore or lean"
-        )
-    if choice != "botocore":
-        from carride_idempotency.stores.lean import Guarded, lean_transport
-
-        lean = lean_transport()
-        if lean is not None:
-            return lean if choice == "lean" else Guarded(lean, botocore_transport)
-        if choice == "lean":
-            raise ConfigurationError(
-                "only botocore knows these settings of AWS: take IDEMPOTENCY_TRANSPORT=auto"
-            )
-        logging.getLogger("carride_idempotency").warning(
-            "%s, which takes longer: only it knows these settings of AWS (IDEMPOTENCY_TRANSPORT=botocore: no warning)",
-            BOTOCORE_USED,
-        )
-    return botocore_transport()
 
 
 def botocore_transport(

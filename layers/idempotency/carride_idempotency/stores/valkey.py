@@ -5,7 +5,7 @@ between two clients' clocks can let both hold one key. Clients use their own clo
 stored with its writer's times, and with ``shift``, by which the server's clock was ahead when the
 write arrived::
 
-    writer's clock   ──┬───────────────────┬────▶        stored: lease_ms as written, shift = server - writer
+    writer's clock   ──┬───────────────────┬────▶        stored: lease_ms, shift = server - writer
                      sends              lease_ms
     server's clock   ────┬───────────────────┬──▶        holds:  lease_ms + shift
                       arrives
@@ -19,7 +19,7 @@ import hashlib
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.effects import Effect
@@ -37,14 +37,27 @@ _PASSING: Final = frozenset(
 _REFUSING: Final = frozenset({"AuthenticationError", "AuthorizationError", "ResponseError"})
 
 
+class _Expected(NamedTuple):
+    """What a step expects of the stored record. Each field is ``''`` where anything will do."""
+
+    status: str = ""
+    """This and the next four are ``=value``, or ``=`` where the stored field must be absent."""
+    owner: str = ""
+    attempt: str = ""
+    lease: str = ""
+    shift: str = ""
+    latest_lease: str = ""
+    """The latest end of the stored lease, by the owner's clock."""
+    externals: str = ""
+    """The external calls of a record whose lease may end later than that, as ``=value``."""
+
+
 class _Script:
     """A Lua script, and the hash that names it on a server.
 
-    ``ARGV``: the caller's time; when the key expires by the caller's clock, or ''; the expected
-    status, owner, attempt and lease, as '=value', or '' for an absent one (``_UPDATE``: the latest
-    end of the stored lease, or ''); the shift of that lease, or '' for any (``_UPDATE``: the
-    external calls of the record to write); the names and values of the fields to write. The answer
-    is the server's time and, if the write was refused, the stored fields.
+    ``ARGV`` holds the caller's time, when the key expires by the caller's clock (or ``''``), the
+    fields of an `_Expected`, and then the names and values of the fields to write. The answer is
+    the server's time and, if the write was refused, the stored fields.
     """
 
     def __init__(self, step: str) -> None:
@@ -52,45 +65,65 @@ class _Script:
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-_TIME = """
+_TIME: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
-_READ = _Script("return {now, redis.call('HGETALL', KEYS[1])}")
-_WRITE = """
-local function is(field, expected)
-  local value = redis.call('HGET', KEYS[1], field)
-  return expected == (value and '=' .. value or '')
+_READ: Final = _Script("return {now, redis.call('HGETALL', KEYS[1])}")
+_WRITE: Final = """
+local sent, expires = ARGV[1], ARGV[2]
+local expected = {status = ARGV[3], owner = ARGV[4], attempt = ARGV[5], lease_ms = ARGV[6], shift = ARGV[7]}
+local latest_lease, externals = ARGV[8], ARGV[9]
+local FIRST_FIELD = 10
+
+local function stored(field)
+  return redis.call('HGET', KEYS[1], field)
 end
-local function ends_by(lease) -- by the owner's clock, or by the server's if the owner's was set back
-  local held = redis.call('HGET', KEYS[1], 'lease_ms')
-  return held and (tonumber(held) <= tonumber(lease) -- a heartbeat from before an intent may only seem to end later
-    or held + redis.call('HGET', KEYS[1], 'shift') <= lease + now - ARGV[1] and is('externals', ARGV[7]))
+local function is(field, wanted)
+  local value = stored(field)
+  return wanted == '=' .. (value or '')
 end
+local function is_as_expected()
+  for field, wanted in pairs(expected) do
+    if wanted ~= '' and not is(field, wanted) then
+      return false
+    end
+  end
+  return true
+end
+local function ends_in_time()
+  if latest_lease == '' then
+    return true
+  end
+  local held = stored('lease_ms')
+  if not held then
+    return false
+  end
+  if tonumber(held) <= tonumber(latest_lease) then -- by the owner's clock
+    return true
+  end
+  -- By the server's clock, if the owner's was set back. A heartbeat from before an intent may only
+  -- seem to end later, so the external calls must be the same.
+  return held + stored('shift') <= latest_lease + now - sent and is('externals', externals)
+end
+
 if not (%s) then
   return {now, redis.call('HGETALL', KEYS[1])}
 end
-local shift = now - ARGV[1]
--- A full server refuses a script whose first write takes memory. So it refuses new keys, and lets its claims end.
+local shift = now - sent
+-- A full server refuses a script whose first write takes memory: it refuses new keys, and lets its
+-- claims end.
 if redis.call('EXISTS', KEYS[1]) == 1 then
   redis.call('DEL', KEYS[1])
 end
-redis.call('HSET', KEYS[1], 'shift', string.format('%%.0f', shift), unpack(ARGV, 8))
-if ARGV[2] ~= '' then
-  redis.call('PEXPIREAT', KEYS[1], string.format('%%.0f', ARGV[2] + shift))
+redis.call('HSET', KEYS[1], 'shift', string.format('%%.0f', shift), unpack(ARGV, FIRST_FIELD))
+if expires ~= '' then
+  redis.call('PEXPIREAT', KEYS[1], string.format('%%.0f', expires + shift))
 end
 return {now}
 """
-_PUT = _Script(_WRITE % "redis.call('EXISTS', KEYS[1]) == 0")
-_COMPARE_AND_SWAP = _Script(
-    _WRITE
-    % "is('status', ARGV[3]) and is('owner', ARGV[4]) and is('attempt', ARGV[5]) and is('lease_ms', ARGV[6])"
-    " and (ARGV[7] == '' or is('shift', ARGV[7]))"
-)
-_UPDATE = _Script(
-    _WRITE
-    % "is('status', ARGV[3]) and is('owner', ARGV[4]) and (ARGV[6] == '' or ends_by(ARGV[6]))"
-)
+_PUT: Final = _Script(_WRITE % "redis.call('EXISTS', KEYS[1]) == 0")
+_REPLACE: Final = _Script(_WRITE % "is_as_expected() and ends_in_time()")
 
 
 class ValkeyStore:
@@ -136,15 +169,16 @@ class ValkeyStore:
         self._longest_try_s = _longest_try_s(client)
         if not _names(type(client)):
             raise ConfigurationError(
-                f"{type(client).__qualname__} is no client of valkey-py or redis-py"
+                f"{type(client).__qualname__} is not a client: give one of valkey-py or redis-py"
             )
 
     def put_if_absent(
         self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
     ) -> Record:
         """Write ``record`` if its key is absent: the first claim."""
-        nothing = ("", "", "", "", "")
-        return self._write(_PUT, record, effects, nothing, until_ms)  # type: ignore[return-value] # a record refuses it
+        found = self._write(_PUT, record, effects, _Expected(), until_ms)
+        assert found is not None  # noqa: S101 - what refuses a first claim is a record
+        return found
 
     def compare_and_swap(
         self,
@@ -156,28 +190,26 @@ class ValkeyStore:
     ) -> Record | None:
         """Write ``record`` if the record under its key is still as ``seen``."""
         lease, shift = _lease_as_stored(seen)
-        expected = (
-            _expect(seen.status),
-            _expect(seen.owner),
-            _expect(seen.attempt),
-            _expect(lease),
-            _expect(shift),
+        expected = _Expected(
+            status=_exactly(seen.status),
+            owner=_exactly(seen.owner),
+            attempt=_exactly(seen.attempt),
+            lease=_exactly(lease),
+            shift="" if shift is None else _exactly(shift),
         )
-        return self._write(_COMPARE_AND_SWAP, record, effects, expected, until_ms)
+        return self._write(_REPLACE, record, effects, expected, until_ms)
 
     def update_if_owner(
         self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if its owner still holds the key, with no later lease."""
-        lease = "" if record.lease_ms is None else str(record.lease_ms)
-        expected = (
-            _expect(IN_PROGRESS),
-            _expect(record.owner),
-            "",
-            lease,
-            _expect(record.externals),
+        expected = _Expected(
+            status=_exactly(IN_PROGRESS),
+            owner=_exactly(record.owner),
+            latest_lease="" if record.lease_ms is None else str(record.lease_ms),
+            externals=_exactly(record.externals),
         )
-        return self._write(_UPDATE, record, effects, expected, until_ms)
+        return self._write(_REPLACE, record, effects, expected, until_ms)
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
         """Read the record under ``key``, from the primary."""
@@ -185,7 +217,9 @@ class ValkeyStore:
         return _record_of(key, fields, server_ms, self._clock())
 
     def check_eviction(self, *, until_ms: int | None = None) -> None:
-        """Check that the server does not evict keys, which would forget claims. A server that reports no policy passes.
+        """Check that the server does not evict keys, which would forget claims.
+
+        A server that reports no policy passes.
 
         It sends ``INFO``, because managed services forbid ``CONFIG``.
 
@@ -199,17 +233,15 @@ class ValkeyStore:
             if "ResponseError" in _names(type(refused.__cause__)):
                 return
             raise
-        nodes = (
-            report.values()
-            if all(isinstance(part, dict) for part in report.values())
-            else (report,)
-        )
+        nodes = [report]
+        if all(isinstance(part, dict) for part in report.values()):  # of a cluster
+            nodes = list(report.values())
         for node in nodes:
             policy = node.get("maxmemory_policy", "noeviction")
             if policy != "noeviction":
                 raise ConfigurationError(
-                    f"maxmemory-policy is {policy}: short of memory, the server would forget records, and operations "
-                    "would run twice; set it to noeviction"
+                    f"maxmemory-policy is {policy}: short of memory, the server would forget records, "
+                    "and operations would run twice; set it to noeviction"
                 )
 
     def _write(
@@ -217,7 +249,7 @@ class ValkeyStore:
         script: _Script,
         record: Record,
         effects: Sequence[Effect],
-        expected: tuple[str, ...],
+        expected: _Expected,
         until_ms: int | None,
     ) -> Record | None:
         """Return what is now under the key: ``record``, or what refused it."""
@@ -226,15 +258,19 @@ class ValkeyStore:
                 "ValkeyStore has no transactions and takes no effects: use DynamoDBStore"
             )
         expires = "" if record.expiry is None else str(record.expiry * 1000)
-        server_ms, *refused = self._run(
-            script, record.key, (expires, *expected, *_fields_of(record)), until_ms
-        )
-        return _record_of(record.key, refused[0], server_ms, self._clock()) if refused else record
+        arguments = (expires, *expected, *_fields_of(record))
+        server_ms, *refused = self._run(script, record.key, arguments, until_ms)
+        if not refused:
+            return record
+        return _record_of(record.key, refused[0], server_ms, self._clock())
 
     def _run(
         self, script: _Script, key: str, arguments: tuple[str, ...], until_ms: int | None
     ) -> Any:
-        """Return the answer. A step can be sent again after a lost answer: its owner recognises its own record."""
+        """Return the answer. A step can be sent again after a lost answer.
+
+        Its owner recognises its own record.
+        """
         if self._checks_eviction:
             self.check_eviction(until_ms=until_ms)
             self._checks_eviction = False
@@ -258,7 +294,10 @@ class ValkeyStore:
 
 
 def _names(kind: type) -> set[str]:
-    """Return the names of those of its classes that valkey-py or redis-py defines. Neither package is a dependency."""
+    """Return the names of those of its classes that valkey-py or redis-py defines.
+
+    Neither package is a dependency.
+    """
     return {
         each.__name__
         for each in kind.__mro__
@@ -267,7 +306,10 @@ def _names(kind: type) -> set[str]:
 
 
 def _judge(error: Exception) -> Verdict | None:
-    """Return what an error says about a step: an error that the server answered is definite, any other is not."""
+    """Return what an error says about a step.
+
+    An error that the server answered is definite, any other is not.
+    """
     names = _names(type(error))
     if names & _PASSING:
         return Verdict.PASSING
@@ -286,8 +328,8 @@ def _longest_try_s(client: Client) -> float:
     retries = map(_retries, (settings.get("retry"), getattr(client, "retry", None)))
     if getattr(client, "cluster_error_retry_attempts", 0) or any(retries):
         raise ConfigurationError(
-            "give the client retry=Retry(NoBackoff(), 0), and a cluster's cluster_error_retry_attempts=0: the store "
-            "retries, because it knows the time left"
+            "give the client retry=Retry(NoBackoff(), 0), and a cluster's "
+            "cluster_error_retry_attempts=0: the store retries, because it knows the time left"
         )
     one_s = float((settings.get("socket_connect_timeout") or timeout_s) + timeout_s)
     # A call of a cluster's client may also ask for its nodes and its commands, each in its own
@@ -296,19 +338,21 @@ def _longest_try_s(client: Client) -> float:
 
 
 def _retries(retry: Any) -> int:
-    """Return how often a retry object of valkey-py or redis-py tries again; only the latter has a method for it."""
-    tries: int = (
-        retry.get_retries() if hasattr(retry, "get_retries") else getattr(retry, "_retries", 0)
-    )
-    return tries
+    """Return how often a retry object of valkey-py or redis-py tries again.
+
+    Only the latter has a method for it.
+    """
+    if hasattr(retry, "get_retries"):
+        return int(retry.get_retries())
+    return int(getattr(retry, "_retries", 0))
 
 
-def _expect(value: object) -> str:
-    return "" if value is None else f"={value}"
+def _exactly(value: object) -> str:
+    return "=" if value is None else f"={value}"
 
 
 def _lease_as_stored(seen: Record) -> tuple[int | None, int | None]:
-    """Return the lease of ``seen`` by its writer's clock, and the shift that turns it into the server's.
+    """Return the lease of ``seen`` by its writer's clock, and the shift to the server's clock.
 
     A record that was read has both in its revision. One that was written here has none, or as a
     copy with another lease its original's; only its owner can have changed its lease since.
@@ -337,15 +381,24 @@ _ABSENT: Final = {"status": "", "attempt": 0, "created_ms": 0, "updated_ms": 0}
 
 
 def _fields_of(record: Record) -> list[str]:
-    values = ((name, getattr(record, name)) for name in (*_TEXTS, *_NUMBERS))
-    fields = [part for name, value in values if value is not None for part in (name, str(value))]
-    return [*fields, "dead_lettered", "1"] if record.dead_lettered else fields
+    """Return the names and values to store, one after the other."""
+    fields: list[str] = []
+    for name in (*_TEXTS, *_NUMBERS):
+        value = getattr(record, name)
+        if value is not None:
+            fields += (name, str(value))
+    if record.dead_lettered:
+        fields += ("dead_lettered", "1")
+    return fields
 
 
 def _record_of(
     key: str, flat: Sequence[bytes | str], server_ms: int, reader_ms: int
 ) -> Record | None:
-    """Return the stored names and values as a record in the reader's clock. The decision handles invalid values."""
+    """Return the stored names and values as a record in the reader's clock.
+
+    The decision handles invalid values.
+    """
     if not flat:
         return None
     texts = [part.decode() if isinstance(part, bytes) else part for part in flat]
@@ -354,7 +407,8 @@ def _record_of(
     for name in _NUMBERS:
         text = fields.get(name, "")
         values[name] = int(text) if text.isdecimal() else _ABSENT.get(name)
-    lease_ms, shift_ms = values["lease_ms"], int(fields.get("shift", "0"))
+    lease_ms = values["lease_ms"]
+    shift_ms = int(fields.get("shift", "0"))
     later_ms = shift_ms - server_ms + reader_ms
     for name in ("lease_ms", "retry_ms"):
         if values[name] is not None:

@@ -21,7 +21,9 @@ def connect(
     database: int,
     cluster: bool,
 ) -> Any:
-    """Make a client of one endpoint, for all threads of a process. It connects when it is first used.
+    """Make a client of one endpoint, for all threads of a process.
+
+    It connects when it is first used.
 
     The endpoint is a server, or a proxy that finds the key's shard. With ``cluster`` the client
     asks it for the cluster's nodes, and sends each step to its key's node.

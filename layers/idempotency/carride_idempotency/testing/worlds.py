@@ -18,7 +18,8 @@ from carride_idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDea
 from carride_idempotency.errors import StoreUnavailableError
 from carride_idempotency.record import Record
 from carride_idempotency.stores import Store, transport
-from carride_idempotency.stores.dynamodb import DynamoDBStore, record_of
+from carride_idempotency.stores.dynamodb import DynamoDBStore
+from carride_idempotency.stores.dynamodb_items import record_of
 from carride_idempotency.stores.memory import MemoryStore
 from carride_idempotency.stores.transport import NoAnswerError
 from carride_idempotency.testing.doubles import (

@@ -1,0 +1,55 @@
+"""The form of a record in a DynamoDB table: an item in the wire format."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from carride_idempotency.record import Record
+
+ATTRIBUTES: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("idempotencyKey", "S", ""),
+    ("status", "S", ""),
+    ("owner", "S", None),
+    ("attempt", "N", 0),
+    ("leaseExpiry", "N", None),
+    ("expiryTimestamp", "N", None),
+    ("fingerprint", "S", None),
+    ("delivery", "S", None),
+    ("region", "S", None),
+    ("createdAt", "N", 0),
+    ("updatedAt", "N", 0),
+    ("responseData", "S", None),
+    ("error", "S", None),
+    ("retryAt", "N", None),
+    ("deadLettered", "BOOL", False),
+    ("event", "S", None),
+    ("externals", "S", None),
+)
+"""The attribute of each of a record's fields, its type, and what an absent one is read as.
+
+They are in the order of the fields. The revision is never stored.
+"""
+ATTRIBUTE_NAMES: Final = frozenset(name for name, _, _ in ATTRIBUTES)
+_ABSENT: Final[Mapping[str, Any]] = {}
+
+
+def item_of(record: Record) -> dict[str, dict[str, Any]]:
+    """Return the record as a stored item in the wire format. None and False are left out."""
+    item: dict[str, dict[str, Any]] = {}
+    for (name, kind, _), value in zip(ATTRIBUTES, record, strict=False):
+        if value is not None and value is not False:
+            item[name] = {kind: str(value) if kind == "N" else value}
+    return item
+
+
+def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
+    """Return a stored item as a record.
+
+    An attribute of another type is read as an absent one. The decision handles invalid values.
+    """
+    values: list[Any] = []
+    for name, kind, absent in ATTRIBUTES:
+        value = item.get(name, _ABSENT).get(kind, absent)
+        if kind == "N" and value is not None:
+            value = int(value)
+        values.append(value)
+    return Record(*values)
