@@ -17,7 +17,7 @@ from carride_idempotency.consumer import Consumer
 from carride_idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
 from carride_idempotency.errors import StoreUnavailableError
 from carride_idempotency.record import Record
-from carride_idempotency.stores import Store, transport
+from carride_idempotency.stores import Store, default_transport
 from carride_idempotency.stores.dynamodb import DynamoDBStore
 from carride_idempotency.stores.dynamodb_items import record_of
 from carride_idempotency.stores.memory import MemoryStore
@@ -146,9 +146,9 @@ class World:
                 patch.dict(SqsDeadLetters.__init__.__kwdefaults__, client=self.dead_letters)
             )
             if self.dynamodb is not None:
-                stack.enter_context(patch.object(transport, "os", _Environment))
+                stack.enter_context(patch.object(default_transport, "os", _Environment))
                 stack.enter_context(
-                    patch.object(transport, "botocore_transport", lambda **_: self.dynamodb)
+                    patch.object(default_transport, "botocore_transport", lambda **_: self.dynamodb)
                 )
             send = BaseClient._make_api_call  # type: ignore[attr-defined]  # noqa: SLF001 - where tests of boto3 patch too
             stack.enter_context(
