@@ -123,6 +123,32 @@ NOTHING: Final[Changes] = {
     "bookings": [],
     "archived": 7,
 }
+EXPIRED_COPY: Final[Changes] = {
+    "published": [
+        *EVENTS[:2],
+        published(ASSIGNED, expires=BEFORE),
+        published(ASSIGNED, event_id="copy", expires=NOW + HOUR),
+    ],
+    "deliveries": [expired(BEFORE + HOUR)],
+}
+"""One copy had expired and was dropped; the other copy has not expired, and is lost."""
+OTHER_PAYLOAD: Final[Changes] = {
+    "published": [
+        *(each._replace(fingerprint="2:one") for each in EVENTS),
+        published(ASSIGNED, event_id="other", fingerprint="2:other"),
+    ],
+    "fingerprints": {f"{PAYMENT}#{fact(ASSIGNED)}": "2:one"},
+    "consumers": [each for each in AUDITED if each.name == PAYMENT],
+}
+"""A producer has used an id again, and the dead letter that told of it is gone."""
+TWO_FACTS: Final[Changes] = {
+    "published": [*EVENTS, published(Named(RIDE, "CarRideCancelled", 2))],
+    "consumers": [each for each in AUDITED if each.name == DISPATCH],
+    "items": [AT_DISPATCH, item(DISPATCH, Named(RIDE, "CarRideCancelled", 2))],
+}
+OF_ANOTHER_PRODUCER: Final[Changes] = TWO_FACTS | {
+    "published": [each._replace(adopted=True) for each in TWO_FACTS["published"]]
+}
 EARLY: Final = "lost 1 (1 dropped before their expiry time)"
 GONE: Final = "cannot tell: the log of events holds nothing, though consumers have"
 HIDDEN: Final = (
@@ -158,6 +184,9 @@ LOSSES: Final[dict[str, tuple[str, Changes]]] = {
     ),
     "a consumer's clock is ahead": (EARLY, EXPIRES | UNPAID | {"deliveries": [expired(BEFORE)]}),
     "an event without an expiry time is dropped": (EARLY, UNPAID | {"deliveries": [expired(NOW)]}),
+    "one copy has expired, and another one is lost": (EARLY, EXPIRED_COPY | UNPAID),
+    "another payload came under the same id": ("lost 1", OTHER_PAYLOAD),
+    "a version of a ride has two facts": ("1 version with two facts", TWO_FACTS),
     "more is missing than messages are hidden": (
         "lost 2",
         {
@@ -207,6 +236,23 @@ QUIET: Final[dict[str, tuple[str, Changes]]] = {
         OTHER_TYPE | {"consumers": AUDITED[1:]},
     ),
     "effects and bookings that are older than the log": ("balanced", OLD),
+    "each copy was dropped after its expiry": (
+        "balanced",
+        EXPIRED_COPY | UNPAID | {"deliveries": [expired(BEFORE + HOUR), expired(NOW + HOUR)]},
+    ),
+    "another payload, dead-lettered": (
+        ONE_WAITS,
+        OTHER_PAYLOAD | {"dead_letters": [dead(ASSIGNED, PAYMENT)._replace(event_id="other")]},
+    ),
+    "a fingerprint of an older form": (
+        "balanced",
+        OTHER_PAYLOAD | {"fingerprints": {f"{PAYMENT}#{fact(ASSIGNED)}": "1:one"}},
+    ),
+    "a record that an operator has deleted": (
+        "balanced",
+        UNPAID | {"forgotten": [f"{PAYMENT}#{fact(ASSIGNED)}"]},
+    ),
+    "another producer gives every event the same version": ("balanced", OF_ANOTHER_PRODUCER),
 }
 
 

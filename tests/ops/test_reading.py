@@ -4,15 +4,20 @@ import base64
 import gzip
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any, Final
 
 import boto3
 import pytest
 from moto import mock_aws
 
+from assignment_table import free
+from assignments import Car
 from carride.events import RideEvent, parse_event
 from carride.facts import CarRideCreated
+from carride.history import kept
+from carride_idempotency import marshalling
 from carride_idempotency.fingerprint import fingerprint
 from ops.audit.evidence import (
     ALWAYS,
@@ -26,9 +31,18 @@ from ops.audit.evidence import (
     RideItem,
 )
 from ops.audit.queues import dead_letter, peek
-from ops.audit.reading import deliveries, logged_items, published, rides_of_cars, scan
+from ops.audit.reading import (
+    deliveries,
+    is_unlisted,
+    kept_since,
+    logged_items,
+    published,
+    ride_items,
+    rides_of_cars,
+    scan,
+)
 from tests.carride.rides import booked
-from tests.ops.world import create_table, empty_stack, log
+from tests.ops.world import create_table, empty_stack, log, stack
 
 GROUP: Final = "/aws/events/carride"
 NOW: Final = datetime.now(UTC).replace(microsecond=0)
@@ -242,3 +256,59 @@ def test_a_broken_item_of_a_car_does_not_hide_its_ride() -> None:
     ):
         dynamodb.put_item(TableName="cars", Item={"zone": {"S": zone}, "carID": {"S": car}, **held})
     assert rides_of_cars(scan(dynamodb, "cars")) == {"car_01": "order_01", "car_02": "7"}
+
+
+class Logs:
+    """CloudWatch Logs, whose clock is ahead of this machine's by some seconds."""
+
+    def __init__(self, ahead_s: float) -> None:
+        self.now = datetime.now(UTC) + timedelta(seconds=ahead_s)
+
+    def describe_log_groups(self, **_: Any) -> Any:
+        """Return the log of the bus, which is kept for a day."""
+        headers = {"date": format_datetime(self.now, usegmt=True)}
+        group = {"logGroupName": "events", "retentionInDays": 1}
+        return {"logGroups": [group], "ResponseMetadata": {"HTTPHeaders": headers}}
+
+
+@pytest.mark.parametrize("ahead_s", [3600, -1200, 1])
+def test_the_present_is_that_of_aws(ahead_s: float) -> None:
+    """An operator's clock an hour slow would hide losses, and one that is fast would invent some."""
+    logs = Logs(ahead_s)
+    ref = stack(lambda *_: logs, CarRideEventsLogGroupName="events")
+    present = kept_since(ref) + timedelta(days=1)
+    assert abs(present - logs.now) < timedelta(seconds=3)
+
+
+def test_an_entry_of_the_history_is_as_old_as_its_record() -> None:
+    """The time of the event is its producer's word, and may be a year off."""
+    ref = empty_stack()
+    record = {
+        "idempotencyKey": f"ride-history#{FACT}",
+        "status": "COMPLETED",
+        "updatedAt": int(NOW.timestamp() * 1000),
+        **kept(parse_event(ride_event())),
+    }
+    ref.client("dynamodb").put_item(TableName="Idempotency", Item=marshalling.item(record))
+    (item,) = ride_items(ref, HISTORY)
+    assert [effect.time for effect in item.effects] == [NOW]
+
+
+@pytest.mark.parametrize(
+    ("changes", "unlisted"),
+    [
+        ({}, False),
+        ({"freeShard": None, "freePlace": None}, True),
+        ({"freeShard": "zone_08.0"}, True),
+        ({"freeShard": None, "rideID": "order_01"}, False),
+        ({"freeShard": None, "sector": "nowhere"}, False),
+    ],
+    ids=["listed", "not in the index", "in another place", "held by a ride", "no car"],
+)
+def test_a_free_car_outside_of_its_place_in_the_index_is_found(
+    changes: dict[str, str | None], unlisted: bool
+) -> None:
+    """A row that holds no car is reported by dispatch; a held car belongs outside of the index."""
+    car = Car("car_01", "sector_01")
+    row = {"zone": "zone_01", "carID": "car_01", "sector": "sector_01", **free(car)} | changes
+    assert is_unlisted({name: each for name, each in row.items() if each}) is unlisted

@@ -140,6 +140,18 @@ def silent(given: Evidence, fact_type: str) -> Evidence:
     return given._replace(published=[event for event in given.published if event.type != fact_type])
 
 
+def at(amount: int, *, raise_refused: bool = False, reserved: int | None = None) -> Evidence:
+    """Return a ride for which this amount was captured; table and gateway agree. Its price is 1250."""
+    published = [
+        event._replace(price=1250, amount=reserved if event.type == "PaymentAuthorized" else amount)
+        for event in PAID.published
+    ]
+    at_dispatch, at_payment = PAID.items
+    paid = at_payment._replace(detail=amount, raise_refused=raise_refused)
+    charged = payment("captured", amount, 1)
+    return PAID._replace(published=published, items=[at_dispatch, paid], payments=[charged])
+
+
 TWO_CAPTURES: Final = payment("captured", captures=2)
 TWO_IDS: Final = [
     *ASSIGNED.published,
@@ -190,6 +202,20 @@ BROKEN: Final[dict[str, tuple[str, Evidence]]] = {
         ride(UNDONE, "released", "authorized", RESERVED),
     ),
     "a ride that was driven and never paid": ("its payment is completed", DRIVEN),
+    "a capture above the price": ("125000 was captured, and its last price is 1250", at(125_000)),
+    "a capture of one cent": ("only 1 was captured, and its last price is 1250", at(1)),
+    "a capture of a cancelled ride": (
+        "CarRideCancelled was published, and its money was captured",
+        ride(f"{UNDONE} PaymentCaptured", "released", "captured", CAPTURED),
+    ),
+    "a paid ride that the gateway has refunded": (
+        "the gateway as [('refunded', 1250)]",
+        PAID._replace(payments=[payment("refunded", captures=1, refunds=1)]),
+    ),
+    "a refund beside a capture": (
+        "the gateway has returned the money",
+        PAID._replace(payments=[payment("captured", captures=1, refunds=1)]),
+    ),
 }
 
 
@@ -270,3 +296,45 @@ def test_a_ride_whose_events_the_log_need_not_have_is_not_called_broken(unjudged
     assert "2 times" in problems(
         given._replace(**unjudged, payments=[payment("refunded", refunds=2)])
     )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        at(1250),
+        at(800, reserved=800),
+        at(800, raise_refused=True),
+    ],
+    ids=["the price", "what was reserved", "the raise was refused"],
+)
+def test_less_than_the_price_is_captured_only_if_the_gateway_refused_to_raise(
+    given: Evidence,
+) -> None:
+    """All that was reserved is captured then; a raise that was refused is recorded."""
+    assert saga_of(given).sound
+
+
+def test_a_ride_of_which_a_letter_is_hidden_waits_and_is_not_broken() -> None:
+    """The hidden message may be its event; the ledger says that it cannot tell."""
+    unheard = STUCK._replace(payments=[RESERVED], unread={"PaymentDlq": 1})
+    assert saga_of(unheard).endings == {"waiting for redrive": 1}
+    assert saga_of(unheard).sound
+    assert "still reserved" in problems(unheard._replace(unread={"DispatchDlq": 1}))
+
+
+def test_the_time_that_a_producer_states_does_not_take_a_ride_out_of_the_audit() -> None:
+    """What the log has is judged, however old its producer says that it is."""
+    broken = CANCELLED._replace(payments=[RESERVED], since=NOW - timedelta(days=14))
+    long_ago = tuple(
+        effect._replace(time=NOW - timedelta(days=400)) for effect in broken.items[1].effects
+    )
+    dated = broken._replace(items=[broken.items[0], broken.items[1]._replace(effects=long_ago)])
+    assert AT_GATEWAY in problems(dated)
+
+
+def test_cars_that_dispatch_cannot_find_are_named() -> None:
+    """A fleet outside of the index of free cars serves nobody, though every ride ends well."""
+    saga = saga_of(PAID._replace(unlisted_cars=["car_02"]))
+    assert not saga.sound
+    assert saga.wrong == ["1 free car outside of the index of free cars: run ./carride fleet"]
+    assert "car_02" in saga.to_text()

@@ -3,15 +3,23 @@
 import json
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
+from carride.facts import CarRideCreated
+from carride.history import kept
+from carride_idempotency import marshalling
+from carride_idempotency.record import COMPLETED
 from local.bookings import book
-from ops import finding
+from ops import finding, fleet
+from ops.audit.reading import scan
 from ops.cli.app import main
 from ops.stack import Kept
+from tests.carride.rides import booked, event
 from tests.pipeline.pipeline import Pipeline
 
 pytestmark = pytest.mark.integration
@@ -68,9 +76,40 @@ def message_is_hidden(pipeline: Pipeline) -> None:
     ]
 
 
+def cars_leave_the_index(pipeline: Pipeline) -> None:
+    """Have every car free, and none where dispatch looks for it."""
+    dynamodb, table = pipeline.cloud.client("dynamodb"), pipeline.stack.outputs["CarTableName"]
+    fleet.seed(dynamodb, table, 3)
+    for car in dynamodb.scan(TableName=table)["Items"]:
+        dynamodb.update_item(
+            TableName=table,
+            Key={name: car[name] for name in ("zone", "carID")},
+            UpdateExpression="REMOVE freeShard, freePlace",
+        )
+
+
+def history_is_invented(pipeline: Pipeline) -> None:
+    """Have a timeline entry of an event that was never published, dated next year."""
+    invented = replace(
+        event(CarRideCreated.of(booked("order_1"))), time=datetime.now(UTC) + timedelta(days=365)
+    )
+    record = {
+        "idempotencyKey": f"ride-history#{invented.idempotencyid}",
+        "status": COMPLETED,
+        "updatedAt": int(datetime.now(UTC).timestamp() * 1000),
+        **kept(invented),
+    }
+    pipeline.cloud.client("dynamodb").put_item(
+        TableName=pipeline.stack.outputs["IdempotencyTableName"], Item=marshalling.item(record)
+    )
+    pipeline.simulate(rides=1, seed=1)
+
+
 @pytest.mark.parametrize(
     ("plant", "status", "verdict"),
     [
+        (cars_leave_the_index, 1, "3 free cars outside of the index of free cars"),
+        (history_is_invented, 1, "1 effect of events that were never published"),
         (log_rule_fails, 1, "lost "),
         (outbox_expires, 1, "lost "),
         (log_rule_is_disabled, 3, DISABLED),
@@ -89,6 +128,15 @@ def test_the_audit_of_a_stack_is_not_fooled(
     report = pipeline.audit()
     assert report.verdict.startswith(verdict)
     assert report.status == status
+
+
+def test_a_record_that_an_operator_has_deleted_is_not_called_lost(pipeline: Pipeline) -> None:
+    """The deletion leaves a mark. If the event comes again, it takes effect again."""
+    pipeline.simulate(rides=1, seed=1)
+    table = pipeline.stack.outputs["IdempotencyTableName"]
+    records = scan(pipeline.cloud.client("dynamodb"), table, "attribute_exists(orderID)")
+    assert pipeline.carride("forget", next(records)["idempotencyKey"], "--yes") == 0
+    assert pipeline.audit().verdict == "balanced"
 
 
 def test_the_operators_command_prints_the_audit(

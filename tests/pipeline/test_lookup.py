@@ -12,6 +12,7 @@ import pytest
 
 from local.local_aws import ROOT, LocalAws
 from ops.audit import Evidence, collect_evidence, judge
+from ops.cli.line import INTERRUPTED
 from tests.pipeline.pipeline import Pipeline
 
 pytestmark = pytest.mark.integration
@@ -167,4 +168,4 @@ def test_following_the_bus_ends_normally_with_ctrl_c(lived: tuple[Pipeline, Evid
         assert tail.stdout is not None
         assert tail.stdout.readline()
         tail.send_signal(signal.SIGINT)
-        assert tail.wait(30) == 0
+        assert tail.wait(30) == INTERRUPTED
