@@ -222,6 +222,14 @@ def test_a_record_says_what_its_next_delivery_does() -> None:
             assert meant is type(step), says
 
 
+def test_a_record_that_keeps_an_entry_of_the_history_does_not_expire() -> None:
+    """Its duplicates are recognised for good, and not until an unknown time."""
+    kept = DONE._replace(expiry=None)
+    says = records.explain(kept, datetime.fromtimestamp(NOW_MS / 1000, UTC)).says
+    assert "answered as duplicates, and the record does not expire" in says
+    assert "unknown" not in says
+
+
 @pytest.mark.parametrize(
     ("asked", "found"),
     [

@@ -1,6 +1,7 @@
-"""`make mutants`: remove each rule of the layer in turn, in a copy, and expect its proof to fail."""
+"""`make mutants`: remove each rule of the layer and each guard of the application in turn, in a copy."""
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -11,17 +12,19 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[3]
-CATALOGUE: Final = Path(__file__).with_name("catalogue.txt")
 LAYER: Final = Path("layers/idempotency/carride_idempotency")
 COPIED: Final = (
     "docs",
     "engine",
+    "events",
+    "functions",
+    "infrastructure",
     "layers",
     "local",
     "ops",
+    "template.yaml",
+    "tests",
     "tools",
-    "tests/idempotency",
-    "tests/conftest.py",
 )
 SEEDS: Final = "3000"
 """How many seeds the simulation may need to find a broken promise."""
@@ -29,16 +32,31 @@ LONGEST_RUN_S: Final = 900
 _ENTRY: Final = re.compile(r"@@ (.+) \| (\S+) \| (.+)\n((?:[-+ ] .*\n?)+)")
 
 
+class Catalogue(NamedTuple):
+    """A list of mutants, and where what it names is."""
+
+    file: Path
+    code: Path
+    """The folder of the files that it names."""
+    tests: Path
+    """The folder of the tests that it names."""
+
+
+LAYERS: Final = Catalogue(
+    Path(__file__).with_name("catalogue.txt"), LAYER, Path("tests/idempotency")
+)
+APPLICATION: Final = Catalogue(Path(__file__).with_name("application.txt"), Path(), Path("tests"))
+
+
 class Mutant(NamedTuple):
     rule: str
-    file: str
-    """In the layer."""
+    file: Path
     by: str
-    """What must fail: tests in ``tests/idempotency``; or ``explorer`` or ``simulation``, and its
-    world."""
+    """What must fail: tests; or ``explorer`` or ``simulation``, and its world."""
     code: str
     """Text that occurs once in the file."""
     without: str
+    catalogue: Catalogue
 
     @property
     def name(self) -> str:
@@ -46,26 +64,28 @@ class Mutant(NamedTuple):
         return self.rule.partition(":")[0]
 
 
-def catalogue() -> Iterator[Mutant]:
-    for rule, file, by, changes in _ENTRY.findall(CATALOGUE.read_text()):
+def catalogue(source: Catalogue = LAYERS) -> Iterator[Mutant]:
+    """Yield the mutants of a catalogue."""
+    for rule, file, by, changes in _ENTRY.findall(source.file.read_text()):
         lines = changes.splitlines()
         code, without = (
             "\n".join(line[2:] for line in lines if line[0] in signs) for signs in ("- ", "+ ")
         )
-        yield Mutant(rule, file, by, code if without else f"{code}\n", without)
+        passage = code if without else f"{code}\n"
+        yield Mutant(rule, source.code / file, by, passage, without, source)
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the chosen mutants; return 0 if each of them was noticed, otherwise 1."""
     parser = argparse.ArgumentParser(
         prog="make mutants ARGS=…",
-        description="Removes each rule of the idempotency layer in turn, in a copy, and expects its proof to fail. "
-        "The exit status is 0 only if every removed rule was noticed.",
+        description="Removes each rule of the idempotency layer in turn, in a copy, and expects its proof to fail; "
+        "then the guards of the application. The exit status is 0 only if every removal was noticed.",
         epilog="examples: make mutants ARGS='--rule lease'; make mutants ARGS='--by explorer'",
     )
     parser.add_argument(
         "--rule",
-        help="only the mutants of this rule, by its name in layers/idempotency/PROTOCOL.md",
+        help="only the mutants of this rule of layers/idempotency/PROTOCOL.md, or of this room: audit, dispatch, …",
     )
     parser.add_argument(
         "--by",
@@ -73,7 +93,8 @@ def main(given: Sequence[str] | None = None) -> int:
         help="only the mutants that this must notice: explorer, simulation, or a test file",
     )
     options = parser.parse_args(given)
-    chosen = [mutant for mutant in catalogue() if options.rule in (None, mutant.name)]
+    every = [*catalogue(LAYERS), *catalogue(APPLICATION)]
+    chosen = [mutant for mutant in every if options.rule in (None, mutant.name)]
     chosen = [mutant for mutant in chosen if mutant.by.startswith(options.by)]
     if not chosen:
         parser.error("the catalogue has no such mutant")
@@ -97,11 +118,11 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def is_noticed(mutant: Mutant, copy: Path) -> bool:
     """Apply one mutant to the copy, run what must notice it, and restore the rule."""
-    file = copy / LAYER / mutant.file
+    file = copy / mutant.file
     whole = file.read_text()
     if (count := whole.count(mutant.code)) != 1:
         raise SystemExit(
-            f"{mutant.rule}: its code stands {count} times in {mutant.file}; correct {CATALOGUE.name}"
+            f"{mutant.rule}: its code stands {count} times in {mutant.file}; correct {mutant.catalogue.file.name}"
         )
     match mutant.by.split():
         case ["explorer", world]:
@@ -110,13 +131,14 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
             command = ["tests.idempotency.simulation", "--stop", "--seeds", SEEDS, "--world", world]
         case tests:
             command = ["pytest", "-x", "-q", "-p", "no:cacheprovider"]
-            command += [f"tests/idempotency/{test}" for test in tests]
+            command += [str(mutant.catalogue.tests / test) for test in tests]
     file.write_text(whole.replace(mutant.code, mutant.without))
     try:
         run = subprocess.run(
             [sys.executable, "-m", *command],
             cwd=copy,
-            env={"PYTHONPATH": str(copy / LAYER.parent)},
+            env=os.environ
+            | {"PYTHONPATH": str(copy / LAYER.parent), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
             timeout=LONGEST_RUN_S,
