@@ -365,7 +365,7 @@ COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
     "`LogLevel=WARN`": {"LogLevel": "WARN"},
     "`Retention=long`": {"Retention": "long"},
     "`TableBilling=provisioned`": {"TableBilling": "provisioned"},
-    "`Tracing=PassThrough`": {"Tracing": "PassThrough"},
+    "`Tracing=Active`": {"Tracing": "Active"},
     "two regions": {"regions": 2},
 }
 """What docs/costs.md compares."""

@@ -98,18 +98,18 @@ def test_rides_cost_in_proportion() -> None:
     ("chosen", "changed"),
     [
         ({"KmsKeyArn": "arn"}, "key|alarm"),  # of the bus's dead-letter queue
-        ({"Tracing": "PassThrough"}, "X-Ray"),
+        ({"Tracing": "Active"}, "X-Ray"),
         ({"LogLevel": "ERROR"}, "Logs"),
         ({"Retention": "short"}, "storage|items that expire"),
         ({"Architecture": "x86_64"}, "Lambda: 20 ms"),
         ({"TableBilling": "provisioned"}, "capacity|units|alarm"),
         (
             {"PaymentGatewayUrl": "", "PaymentGateway": "none"},
-            "Lambda|X-Ray|Logs|custom metrics, without",
+            "Lambda|Logs|custom metrics, without",
         ),
         ({"PaymentGatewayUrl": ""}, "Lambda|Logs|write units"),  # the simulated one
         ({"PaymentGatewaySecretArn": "arn"}, "secret"),
-        ({"Stage": "local"}, "Scheduler|Lambda|X-Ray|Logs|reconciler"),
+        ({"Stage": "local"}, "Scheduler|Lambda|Logs|reconciler"),
         ({"ReservedConcurrency": "100", "AlarmEmail": "you@example.com", "StaffGroup": ""}, ""),
     ],
 )

@@ -1,0 +1,123 @@
+"""An upgrade keeps the stage of its stack: parameters are merged as the SAM CLI does it, and rules refuse the rest."""
+
+import json
+import re
+import shlex
+import subprocess
+import tomllib
+from typing import Any, Final
+
+import pytest
+
+from tools.transformed import ROOT, holds, source
+
+pytestmark = pytest.mark.integration
+
+SAM_PYTHON: Final = ROOT / ".venv-sam" / "bin" / "python"
+MERGE: Final = """
+import json, sys
+from samcli.commands.deploy.deploy_context import DeployContext
+names, overrides = json.load(sys.stdin)
+template = {"Parameters": dict.fromkeys(names, {})}
+json.dump(DeployContext.merge_parameters(template, overrides), sys.stdout)
+"""
+PAGE: Final = ROOT / "docs" / "on-an-account.md"
+ENVIRONMENTS: Final = tomllib.loads((ROOT / "samconfig.toml").read_text(encoding="utf-8"))
+
+
+def defaults() -> dict[str, str]:
+    """Return the parameters of a new stack."""
+    declared = source()["Parameters"]
+    return {name: str(spec["Default"]) for name, spec in declared.items()}
+
+
+def assignments(words: list[str]) -> dict[str, str]:
+    """Read `NAME=VALUE` words up to the next option."""
+    found = {}
+    for word in words:
+        if word.startswith("--"):
+            break
+        name, _, value = word.partition("=")
+        found[name] = value
+    return found
+
+
+def sent(command: str) -> dict[str, str]:
+    """Return the parameters that a `sam deploy` sends: those of its line, or else of its environment."""
+    words = shlex.split(command.partition(" #")[0])
+    if "--parameter-overrides" in words:
+        return assignments(words[words.index("--parameter-overrides") + 1 :])
+    name = words[words.index("--config-env") + 1] if "--config-env" in words else "default"
+    listed = ENVIRONMENTS[name]["global"]["parameters"]["parameter_overrides"]
+    return assignments(listed)
+
+
+def merged(previous: dict[str, str], overrides: dict[str, str]) -> dict[str, str]:
+    """Return the parameters of an upgraded stack, as SAM's own function merges them."""
+    given = json.dumps([list(previous), overrides])
+    done = subprocess.run(
+        [SAM_PYTHON, "-c", MERGE], input=given, capture_output=True, text=True, check=True
+    )
+    result: dict[str, str] = {}
+    for each in json.loads(done.stdout):
+        name = each["ParameterKey"]
+        result[name] = previous[name] if "UsePreviousValue" in each else each["ParameterValue"]
+    return result
+
+
+def broken(parameters: dict[str, str]) -> list[str]:
+    """Return what the template's rules say about parameters."""
+    template: dict[str, Any] = source()
+    found = []
+    for rule in template["Rules"].values():
+        if holds(rule["RuleCondition"], parameters, {}):
+            found += [
+                each["AssertDescription"]
+                for each in rule["Assertions"]
+                if not holds(each["Assert"], parameters, {})
+            ]
+    return found
+
+
+def documented() -> list[str]:
+    """Return each `sam deploy` of the section on upgrades."""
+    text = PAGE.read_text(encoding="utf-8")
+    section = text.partition("## Upgrade\n")[2].partition("\n## ")[0]
+    return re.findall(r"^(?:.*&& )?(sam deploy.*)$", section, re.MULTILINE)
+
+
+PRODUCTION: Final = {"Stage": "prod", "Protected": "yes"}
+
+
+@pytest.mark.parametrize("command", documented())
+@pytest.mark.parametrize("stage", [{"Stage": "dev", "Protected": "no"}, PRODUCTION])
+def test_no_upgrade_of_the_page_changes_the_stage(command: str, stage: dict[str, str]) -> None:
+    """Each stage stays what it is; only the environment `prod` names a stage, and only its own stacks' one."""
+    before = defaults() | stage
+    if "--config-env prod" in command:
+        before |= PRODUCTION
+    after = merged(before, sent(command))
+    assert after["Stage"] == before["Stage"]
+    assert [each for each in broken(after) if "Release" not in each] == []
+
+
+def test_the_page_has_the_upgrade_of_each_environment() -> None:
+    """A development stack and production have a command of their own."""
+    assert {"sam deploy", "sam deploy --config-env prod"} <= set(documented())
+
+
+def test_a_new_stack_of_each_environment_keeps_the_rules() -> None:
+    """Its parameters are the defaults and those of the environment; the rules on regions need a deployed peer."""
+    for name in ("default", "prod", "local"):
+        listed = ENVIRONMENTS[name]["global"]["parameters"]["parameter_overrides"]
+        assert broken(defaults() | assignments(listed)) == [], name
+
+
+@pytest.mark.parametrize("stage", ["dev", "local"])
+def test_production_is_left_only_if_it_is_said_twice(stage: str) -> None:
+    """Stage alone is refused with what to do; together with Protected it is accepted."""
+    production = defaults() | PRODUCTION
+    [refusal] = broken(merged(production, {"Stage": stage}))
+    assert "Stage=dev and Protected=no" in refusal
+    assert broken(merged(production, {"Stage": stage, "Protected": "no"})) == []
+    assert broken(defaults() | {"Stage": "prod"}) == ["Stage=prod needs Protected=yes."]
