@@ -66,21 +66,32 @@ class RegionState(NamedTuple):
 
 def states(primary: StackRef, secondary: StackRef) -> tuple[RegionState, RegionState]:
     """Return what both regions of a stack do. A region that cannot be asked says why."""
+    return _state(primary, "primary"), _state(secondary, "secondary")
 
-    def state(stack: StackRef, role: str) -> RegionState:
-        try:
-            put_up = fence.fenced(stack)
-            since = put_up.since if put_up else None
-            return RegionState(stack.region, role, since, tuple(replay.unfinished(stack)))
-        except FAILURES as error:
-            return RegionState(stack.region, role, problem=reason(error))
 
-    return state(primary, "primary"), state(secondary, "secondary")
+def _state(stack: StackRef, role: str) -> RegionState:
+    try:
+        put_up = fence.fenced(stack)
+        running = tuple(replay.unfinished(stack))
+    except FAILURES as error:
+        return RegionState(stack.region, role, problem=reason(error))
+    since = put_up.since if put_up else None
+    return RegionState(stack.region, role, since, running)
+
+
+class _Drained(NamedTuple):
+    """How the primary stopped."""
+
+    fully: bool
+    """Whether it is fenced and drained, so that nothing is processed twice."""
+    compared: int
+    schedules: tuple[str, ...]
+    """Those that the secondary starts instead, by logical id."""
 
 
 @dataclass(frozen=True)
 class Failover:
-    """A failover between the regions of a stack. An interrupted one continues when it is run again."""
+    """A failover between a stack's regions. An interrupted one continues when it is run again."""
 
     primary: StackRef
     secondary: StackRef
@@ -89,14 +100,19 @@ class Failover:
 
     def plan(self, since: datetime, until: datetime | None = None) -> list[str]:
         """Return the steps of a failover, in words."""
-        here, there = self.primary.region, self.secondary.region
-        window = f"from {since:%Y-%m-%d %H:%M:%S %Z} until {until or 'the end of the drain'}"
+        here = self.primary.region
+        there = self.secondary.region
+        end = until or "the end of the drain"
+        window = f"from {since:%Y-%m-%d %H:%M:%S %Z} until {end}"
+        steer = "the endpoint's health check is forced to unhealthy, so that all producers use"
+        stop = "rules, schedule, event source mappings and pipe stop; no function has concurrency"
+        drain = "running work ends, leases expire, every item of every table arrives in"
         return [
-            f"steer: the endpoint's health check is forced to unhealthy, so that all producers use {there}",
-            f"fence {here}: rules, schedule, event source mappings and pipe stop; no function has concurrency",
-            f"drain {here}: running work ends, leases expire, every item of every table arrives in {there}",
+            f"steer: {steer} {there}",
+            f"fence {here}: {stop}",
+            f"drain {here}: {drain} {there}",
             f"republish in {there} what was written to the outbox in {here} {window}",
-            f"replay the archive of {there} for the same time; consumers recognise what has taken effect",
+            f"replay the archive of {there} for that time; consumers recognise what took effect",
             f"start the reconciler's schedule in {there}",
         ]
 
@@ -108,70 +124,112 @@ class Failover:
         *,
         accept_duplicates: bool = False,
     ) -> Outcome:
-        """Fail over. If the primary cannot be fenced or drained, go on only with ``accept_duplicates``.
+        """Fail over.
 
-        By default the lost window ends with the drain, because some producers learn late that they
-        are steered away.
+        If the primary cannot be fenced or drained, go on only with ``accept_duplicates``. By
+        default the lost window ends with the drain, because some producers learn late that they are
+        steered away.
         """
-        here, there = self.primary.region, self.secondary.region
-        compared, drained, schedules = 0, False, tuple(self.secondary.named(fence.SCHEDULE))
         try:
-            self.report(f"steering producers to {there}, then fencing {here}")
-            self._steer(away=True)
-            put_up = fence.put_up(self.primary, datetime.now(UTC))
-            compared, drained, schedules = (
-                self.drain(put_up, since, patience),
-                True,
-                put_up.schedules,
-            )
+            drained = self._stop_primary(since, patience)
         except FAILURES as error:
             if not accept_duplicates:
-                raise OperatorError(
-                    f"{here} could not be fenced and drained, and nothing was republished or replayed: "
-                    f"{reason(error)}. Wait for {here}: that loses nothing and doubles nothing. --accept-duplicates "
-                    f"continues now, and events that {here} processes as well take effect twice"
-                ) from error
-            self.report(
-                f"{here} is not fenced and drained ({reason(error)}); duplicates are accepted"
-            )
+                raise self._not_drained(error) from error
+            drained = self._without_drain(error)
         until = until or datetime.now(UTC)
         _check_no_replay(self.secondary)
-        republished = outbox.republish(self.secondary, here, since, until, self.report)
-        archived = until + patience.archived_in
-        if (left := (archived - datetime.now(UTC)).total_seconds()) > 0:
+        republished = outbox.republish(
+            self.secondary, self.primary.region, since, until, self.report
+        )
+        self._wait_for_archive(until + patience.archived_in)
+        name = self._replay(since, until)
+        self.report(f"starting the reconciler's schedule in {self.secondary.region}")
+        fence.switch_schedules(self.secondary, drained.schedules, on=True)
+        return Outcome(drained.fully, drained.compared, republished, name)
+
+    def _stop_primary(self, since: datetime, patience: Patience) -> _Drained:
+        """Steer producers away, fence the primary, and drain it."""
+        self.report(
+            f"steering producers to {self.secondary.region}, then fencing {self.primary.region}"
+        )
+        self._steer(away=True)
+        put_up = fence.put_up(self.primary, datetime.now(UTC))
+        compared = self.drain(put_up, since, patience)
+        return _Drained(fully=True, compared=compared, schedules=put_up.schedules)
+
+    def _without_drain(self, error: Exception) -> _Drained:
+        """Go on although the primary may still work: the secondary starts all of its schedules."""
+        self.report(
+            f"{self.primary.region} is not fenced and drained ({reason(error)}); duplicates are "
+            "accepted"
+        )
+        schedules = tuple(self.secondary.named(fence.SCHEDULE))
+        return _Drained(fully=False, compared=0, schedules=schedules)
+
+    def _not_drained(self, error: Exception) -> OperatorError:
+        here = self.primary.region
+        return OperatorError(
+            f"{here} could not be fenced and drained, and nothing was republished or replayed: "
+            f"{reason(error)}. Wait for {here}: that loses nothing and doubles nothing. "
+            f"--accept-duplicates continues now, and events that {here} processes as well take "
+            "effect twice"
+        )
+
+    def _wait_for_archive(self, archived: datetime) -> None:
+        """Wait until the archive has the events of the lost window."""
+        left = (archived - datetime.now(UTC)).total_seconds()
+        if left > 0:
             self.report(
                 f"waiting until {archived:%H:%M:%S}, when the archive has the window's last events"
             )
             self.sleep(left)
-        name = replay.name_for(there, datetime.now(UTC))
-        self.report(f"replaying the archive of {there}: {name}")
+
+    def _replay(self, since: datetime, until: datetime) -> str:
+        """Replay the secondary's archive to its end, and return the replay's name."""
+        region = self.secondary.region
+        name = replay.name_for(region, datetime.now(UTC))
+        self.report(f"replaying the archive of {region}: {name}")
         replay.start(self.secondary, name, since, until, [])
         replay.handed_over(self.secondary, name, sleep=self.sleep)
-        self.report(f"starting the reconciler's schedule in {there}")
-        fence.switch_schedules(self.secondary, schedules, on=True)
-        return Outcome(drained, compared, republished, name)
+        return name
 
     def drain(self, put_up: Fence, since: datetime, patience: Patience) -> int:
-        """Wait until the primary's work has ended and what it wrote since the trouble began has arrived."""
-        given = patience.runs_end_in
-        longest = (
-            fence.longest_run(self.primary, put_up) if given is None else given.total_seconds()
-        )
-        # Counted from now: an interrupted fence stops everything only when it is put up again.
-        if longest > 0:
-            self.report(f"waiting {longest:.0f} s for running invocations")
-            self.sleep(longest)
+        """Wait until the primary's work has ended and its writes since then have arrived.
+
+        Returns:
+            The number of items that were compared.
+        """
+        self._wait_for_runs(put_up, patience.runs_end_in)
         deadline = time.monotonic() + patience.catches_up_in.total_seconds()
         self.report("waiting for pipe and mappings to stop, and for leases to end")
         while running := self._running(put_up):
             if time.monotonic() > deadline:
-                raise OperatorError(f"{self.primary.region} is still at work: {', '.join(running)}")
+                raise OperatorError(
+                    f"{self.primary.region} is still at work: {', '.join(running)}; run the "
+                    "command again, or give a longer --catches-up-in"
+                )
             self.sleep(_POLL_SECONDS)
         self.report(
             f"waiting until {self.secondary.region} has everything that {self.primary.region} wrote"
         )
         left = max(deadline - time.monotonic(), 0)
         return self._catch_up(self.primary, self.secondary, since, left)
+
+    def _wait_for_runs(self, put_up: Fence, given: timedelta | None) -> None:
+        """Wait as long as a running invocation may take.
+
+        It is counted from now: an interrupted fence stops everything only when it is put up again.
+        """
+        longest = self._longest_run(put_up, given)
+        if longest > 0:
+            self.report(f"waiting {longest:.0f} s for running invocations")
+            self.sleep(longest)
+
+    def _longest_run(self, put_up: Fence, given: timedelta | None) -> float:
+        """Return for how many seconds an invocation may run: as given, or by the timeouts."""
+        if given is not None:
+            return given.total_seconds()
+        return fence.longest_run(self.primary, put_up)
 
     def _catch_up(
         self, source: StackRef, target: StackRef, since: datetime, patience: float
@@ -191,41 +249,51 @@ class Failover:
         return put_up
 
     def undo(self, catching_up: timedelta = PATIENCE.catches_up_in) -> Mapping[str, int]:
-        """Start the primary as it was, with what the secondary wrote, and give it the producers; count its parts."""
-        here, there = self.primary.region, self.secondary.region
-        put_up = self.check_undo()
-        if put_up is None:
-            self.report(
-                f"the former state of {here} is lost, so everything starts (docs/runbooks/failover.md)"
-            )
-            put_up = fence.remember(self.primary, fence.everything(self.primary, datetime.now(UTC)))
+        """Start the primary as it was, with what the secondary wrote, and give it the producers.
+
+        Returns:
+            How many of each kind of its parts were started.
+        """
+        here = self.primary.region
+        there = self.secondary.region
+        put_up = self.check_undo() or self._everything()
         self.report(f"stopping the reconciler's schedule in {there}")
         fence.switch_schedules(self.secondary, put_up.schedules, on=False)
         self.report(f"waiting until {here} has everything that {there} wrote")
         # Before the fence the endpoint may already have sent events to the secondary.
-        self._catch_up(
-            self.secondary, self.primary, put_up.since - LOST_WINDOW, catching_up.total_seconds()
-        )
+        since = put_up.since - LOST_WINDOW
+        self._catch_up(self.secondary, self.primary, since, catching_up.total_seconds())
         self.report(f"starting {here} again")
         fence.take_down(self.primary, put_up)
         self.report(f"steering producers back to {here}")
         self._steer(away=False)
         fence.forget(self.primary)  # last, so that an interrupted command can continue
-        return {
-            kind: len(getattr(put_up, kind)) for kind in Fence.__struct_fields__ if kind != "since"
-        }
+        kinds = [kind for kind in Fence.__struct_fields__ if kind != "since"]
+        return {kind: len(getattr(put_up, kind)) for kind in kinds}
+
+    def _everything(self) -> Fence:
+        """Store and return a fence of everything, in place of one whose former state is lost."""
+        self.report(
+            f"the former state of {self.primary.region} is lost, so everything starts "
+            "(docs/runbooks/failover.md)"
+        )
+        every = fence.everything(self.primary, datetime.now(UTC))
+        return fence.remember(self.primary, every)
 
     def _running(self, put_up: Fence) -> list[str]:
-        """Return what has not stopped in the primary: pipe or mappings, or the keys that a claim holds."""
+        """Return what still works in the primary: pipe or mappings, or the keys that are claimed."""
         if not fence.is_still(self.primary, put_up):
             return ["pipe or mappings have not stopped"]
-        held = tables.scan(
+        now_ms = int((time.time() - Policy().clock_skew) * 1000)
+        claimed = tables.scan(
             self.primary.client("dynamodb"),
             self.primary.outputs["IdempotencyTableName"],
-            "#status = :held AND #region = :here AND leaseExpiry >= :now",
-            held=IN_PROGRESS, here=self.primary.region, now=int((time.time() - Policy().clock_skew) * 1000),
-        )  # fmt: skip
-        return [item["idempotencyKey"]["S"] for item in held]
+            "#status = :claimed AND #region = :here AND leaseExpiry >= :now",
+            claimed=IN_PROGRESS,
+            here=self.primary.region,
+            now=now_ms,
+        )
+        return [item["idempotencyKey"]["S"] for item in claimed]
 
     def _steer(self, *, away: bool) -> None:
         """Force the endpoint's health check to unhealthy, or let it follow its alarm again."""
@@ -240,5 +308,6 @@ class Failover:
 def _check_no_replay(stack: StackRef) -> None:
     if running := replay.unfinished(stack):
         raise OperatorError(
-            f"{stack.region} has a replay running: wait until {running[0]} has ended"
+            f"{stack.region} has a replay running: wait until {running[0]} has ended, or end it "
+            f"with `./carride replay cancel {running[0]} --yes`"
         )

@@ -1,7 +1,7 @@
-"""A fence stops the processing of events in one region until it is taken down. The API still answers reads.
+"""A fence stops the processing of events in one region until it is taken down.
 
-It stops what consumes and produces events. A mark in the idempotency table makes the API refuse
-writes.
+The API still answers reads. The fence stops what consumes and produces events. A mark in the
+idempotency table makes the API refuse writes.
 
 The former state is stored in a parameter of the region's Parameter Store, so that another operator
 can take the fence down. A fence that was interrupted half-way can be put up or taken down again.
@@ -23,6 +23,8 @@ API: Final = "CarRideApiFunction"
 """The function that a fence does not switch off: it answers reads."""
 SCHEDULE: Final = "AWS::Scheduler::Schedule"
 _FUNCTION: Final = "AWS::Lambda::Function"
+_MAPPING_ON: Final = frozenset({"Enabled", "Enabling"})
+_MAPPING_OFF: Final = frozenset({"Disabled", "Disabling"})
 
 
 class Fence(msgspec.Struct, frozen=True):
@@ -50,7 +52,10 @@ def fenced(stack: StackRef) -> Fence | None:
 
 
 def refuse_deployment(stack: StackRef) -> None:
-    """Refuse a deployment, which would enable rules that a fence has disabled. There need not be a stack."""
+    """Refuse a deployment, which would enable rules that a fence has disabled.
+
+    There need not be a stack.
+    """
     if fence := fenced(stack):
         since = f"{fence.since:%Y-%m-%d %H:%M:%S %Z}"
         raise OperatorError(
@@ -59,9 +64,10 @@ def refuse_deployment(stack: StackRef) -> None:
 
 
 def put_up(stack: StackRef, now: datetime) -> Fence:
-    """Stop the API's writes, then what delivers events, then what processes them, unless a former state is lost.
+    """Stop the API's writes, then what delivers events, then what processes them.
 
-    Running invocations continue until they end; `ops.failover` waits for them.
+    It is refused if the stack is fenced and its former state is lost. Running invocations continue
+    until they end; `ops.failover` waits for them.
     """
     fence = fenced(stack)
     if fence is None:
@@ -122,94 +128,94 @@ def forget(stack: StackRef) -> None:
 
 
 def is_forgotten(stack: StackRef) -> bool:
-    """Return whether a stack without a stored fence is fenced: every function but the API's is switched off."""
+    """Return whether a stack without a stored fence is fenced.
+
+    Then every function but the API's is switched off.
+    """
     reserved = _concurrency(stack).values()
     return bool(reserved) and all(each == 0 for each in reserved)
 
 
 def is_still(stack: StackRef, fence: Fence) -> bool:
     """Return whether mappings and pipes have stopped, which takes them a while."""
-    mappings = (
-        stack.client("lambda").get_event_source_mapping(UUID=each)["State"]
-        for each in fence.mappings
-    )
-    pipes = (stack.client("pipes").describe_pipe(Name=each)["CurrentState"] for each in fence.pipes)
-    return all(state == "Disabled" for state in mappings) and all(
-        state == "STOPPED" for state in pipes
-    )
+    mappings = stack.client("lambda")
+    for mapping in fence.mappings:
+        if mappings.get_event_source_mapping(UUID=mapping)["State"] != "Disabled":
+            return False
+    pipes = stack.client("pipes")
+    stopped = (pipes.describe_pipe(Name=pipe)["CurrentState"] == "STOPPED" for pipe in fence.pipes)
+    return all(stopped)
 
 
 def longest_run(stack: StackRef, fence: Fence) -> float:
-    """Return for how many seconds the stopped functions, and writes of the API, may still run after `put_up`."""
-    functions, names = stack.client("lambda"), {*fence.functions, stack.named(_FUNCTION)[API]}
-    timeouts = (
-        functions.get_function_configuration(FunctionName=each)["Timeout"] for each in names
-    )
-    return float(max(timeouts)) + KNOWN_FOR.total_seconds()
+    """Return for how many seconds stopped functions, and the API's writes, may still run."""
+    client = stack.client("lambda")
+    longest = 0
+    for name in {*fence.functions, stack.named(_FUNCTION)[API]}:
+        longest = max(longest, client.get_function_configuration(FunctionName=name)["Timeout"])
+    return longest + KNOWN_FOR.total_seconds()
 
 
 def switch_schedules(stack: StackRef, logical_ids: Collection[str], *, on: bool) -> None:
     """Enable or disable schedules, and keep all of their other settings."""
     scheduler = stack.client("scheduler")
-    settings = scheduler.meta.service_model.operation_model("UpdateSchedule").input_shape.members
+    update = scheduler.meta.service_model.operation_model("UpdateSchedule")
+    state = "ENABLED" if on else "DISABLED"
     for logical_id in logical_ids:
         schedule = scheduler.get_schedule(Name=stack.named(SCHEDULE)[logical_id])
         # An update resets every setting that it leaves out.
-        kept = {name: value for name, value in schedule.items() if name in settings}
-        scheduler.update_schedule(**kept | {"State": "ENABLED" if on else "DISABLED"})
+        settings = {name: schedule[name] for name in update.input_shape.members if name in schedule}
+        scheduler.update_schedule(**settings | {"State": state})
 
 
 def everything(stack: StackRef, now: datetime) -> Fence:
-    """Return a fence that names everything that a fence can stop, without reserved concurrency."""
+    """Return a fence that names all that a fence can stop, without reserved concurrency."""
+    rules = stack.named("AWS::Events::Rule")
     return Fence(
-        now.astimezone(UTC),
-        tuple(
-            name
-            for logical, name in stack.named("AWS::Events::Rule").items()
-            if logical != LOG_RULE
-        ),
-        tuple(stack.named(SCHEDULE)),
-        tuple(stack.named("AWS::Lambda::EventSourceMapping").values()),
-        tuple(stack.named("AWS::Pipes::Pipe").values()),
-        dict.fromkeys(_functions(stack)),
+        since=now.astimezone(UTC),
+        rules=tuple(name for logical_id, name in rules.items() if logical_id != LOG_RULE),
+        schedules=tuple(stack.named(SCHEDULE)),
+        mappings=tuple(stack.named("AWS::Lambda::EventSourceMapping").values()),
+        pipes=tuple(stack.named("AWS::Pipes::Pipe").values()),
+        functions=dict.fromkeys(_functions(stack)),
     )
 
 
 def _running(stack: StackRef, now: datetime) -> Fence:
     """Return what is running."""
-    events, functions, pipes, scheduler = map(
-        stack.client, ("events", "lambda", "pipes", "scheduler")
-    )
-    bus, schedules, every = (
-        stack.outputs["CarRideBusName"],
-        stack.named(SCHEDULE),
-        everything(stack, now),
-    )
-    stopped = {"Disabled", "Disabling"}
+    every = everything(stack, now)
     return Fence(
-        every.since,
-        tuple(
-            r
-            for r in every.rules
-            if events.describe_rule(Name=r, EventBusName=bus)["State"] == "ENABLED"
-        ),
-        tuple(
-            s
-            for s in every.schedules
-            if scheduler.get_schedule(Name=schedules[s])["State"] == "ENABLED"
-        ),
-        tuple(
-            m
-            for m in every.mappings
-            if functions.get_event_source_mapping(UUID=m)["State"] not in stopped
-        ),
-        tuple(p for p in every.pipes if pipes.describe_pipe(Name=p)["DesiredState"] == "RUNNING"),
-        _concurrency(stack),
+        since=every.since,
+        rules=tuple(rule for rule in every.rules if _rule_is_on(stack, rule)),
+        schedules=tuple(each for each in every.schedules if _schedule_is_on(stack, each)),
+        mappings=tuple(each for each in every.mappings if _mapping_is_on(stack, each)),
+        pipes=tuple(pipe for pipe in every.pipes if _pipe_is_on(stack, pipe)),
+        functions=_concurrency(stack),
     )
+
+
+def _rule_is_on(stack: StackRef, rule: str) -> bool:
+    bus = stack.outputs["CarRideBusName"]
+    found = stack.client("events").describe_rule(Name=rule, EventBusName=bus)
+    return bool(found["State"] == "ENABLED")
+
+
+def _schedule_is_on(stack: StackRef, logical_id: str) -> bool:
+    name = stack.named(SCHEDULE)[logical_id]
+    return bool(stack.client("scheduler").get_schedule(Name=name)["State"] == "ENABLED")
+
+
+def _mapping_is_on(stack: StackRef, mapping: str) -> bool:
+    found = stack.client("lambda").get_event_source_mapping(UUID=mapping)
+    return found["State"] not in _MAPPING_OFF
+
+
+def _pipe_is_on(stack: StackRef, pipe: str) -> bool:
+    return bool(stack.client("pipes").describe_pipe(Name=pipe)["DesiredState"] == "RUNNING")
 
 
 def _concurrency(stack: StackRef) -> dict[str, int | None]:
-    """Return the reserved concurrency of the functions that a fence stops, None where nothing is reserved."""
+    """Return the reserved concurrency of the functions that a fence stops, None for no reserve."""
     ask = stack.client("lambda").get_function_concurrency
     return {
         name: ask(FunctionName=name).get("ReservedConcurrentExecutions")
@@ -218,34 +224,37 @@ def _concurrency(stack: StackRef) -> dict[str, int | None]:
 
 
 def _functions(stack: StackRef) -> list[str]:
+    """Return the names of the functions that a fence stops."""
     return [name for logical_id, name in stack.named(_FUNCTION).items() if logical_id != API]
 
 
 def _switch_rules(stack: StackRef, fence: Fence, *, on: bool) -> None:
     events = stack.client("events")
+    switch = events.enable_rule if on else events.disable_rule
     for rule in fence.rules:
-        (events.enable_rule if on else events.disable_rule)(
-            Name=rule, EventBusName=stack.outputs["CarRideBusName"]
-        )
+        switch(Name=rule, EventBusName=stack.outputs["CarRideBusName"])
 
 
 def _switch_mappings(stack: StackRef, fence: Fence, *, on: bool) -> None:
-    functions, reached = (
-        stack.client("lambda"),
-        {"Enabled", "Enabling"} if on else {"Disabled", "Disabling"},
-    )
+    functions = stack.client("lambda")
+    reached = _MAPPING_ON if on else _MAPPING_OFF
     for mapping in fence.mappings:
         # Lambda refuses to change a mapping that is changing.
-        if functions.get_event_source_mapping(UUID=mapping)["State"] not in reached:
+        state = functions.get_event_source_mapping(UUID=mapping)["State"]
+        if state not in reached:
             functions.update_event_source_mapping(UUID=mapping, Enabled=on)
 
 
 def _switch_pipes(stack: StackRef, fence: Fence, *, on: bool) -> None:
-    pipes, wanted = stack.client("pipes"), "RUNNING" if on else "STOPPED"
+    pipes = stack.client("pipes")
+    switch = pipes.start_pipe if on else pipes.stop_pipe
+    wanted = "RUNNING" if on else "STOPPED"
     for pipe in fence.pipes:
         try:
-            (pipes.start_pipe if on else pipes.stop_pipe)(Name=pipe)
+            switch(Name=pipe)
         except ClientError as error:
-            is_changing = error.response["Error"]["Code"] == "ConflictException"
-            if not is_changing or pipes.describe_pipe(Name=pipe)["DesiredState"] != wanted:
+            # EventBridge refuses to change a pipe that is changing.
+            if error.response["Error"]["Code"] != "ConflictException":
+                raise
+            if pipes.describe_pipe(Name=pipe)["DesiredState"] != wanted:
                 raise

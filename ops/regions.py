@@ -10,7 +10,7 @@ import subprocess
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from botocore.exceptions import WaiterError
 
@@ -47,11 +47,16 @@ class Step(NamedTuple):
     """Further parameters, whose values are known when the steps before this one are done."""
 
     def __str__(self) -> str:
-        action = "delete the stack"
-        if self.parameters is not None:
-            given = {**self.parameters, **dict.fromkeys(self.needs, "(known by then)")}
-            action = f"sam deploy --config-env {self.environment.role} {' '.join(map('='.join, given.items()))}"
-        return f"{self.environment.role} in {self.environment.stack.region}: {self.what}\n     {action}"
+        where = f"{self.environment.role} in {self.environment.stack.region}"
+        return f"{where}: {self.what}\n     {self._command()}"
+
+    def _command(self) -> str:
+        """Return what is run for this step, in words."""
+        if self.parameters is None:
+            return "delete the stack"
+        given = {**self.parameters, **dict.fromkeys(self.needs, "(known by then)")}
+        overrides = " ".join(f"{name}={value}" for name, value in given.items())
+        return f"sam deploy --config-env {self.environment.role} {overrides}"
 
 
 class Deployer:
@@ -59,40 +64,33 @@ class Deployer:
 
     def deploy(self, environment: Environment, parameters: Mapping[str, str]) -> None:
         """Deploy the template that was built last."""
-        role, stack = environment.role, environment.stack
-        command = [
-            "sam",
-            "deploy",
-            "--config-env",
-            role,
-            "--region",
-            stack.region,
-            "--stack-name",
-            stack.name,
-        ]
-        command += ["--max-wait-duration", str(_LONGEST_SECONDS // 60), "--no-confirm-changeset"]
-        command += ["--parameter-overrides", *map("=".join, parameters.items())]
-        path = f"{ROOT / '.venv-sam' / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        role = environment.role
+        stack = environment.stack
+        command = ["sam", "deploy", "--no-confirm-changeset"]
+        command += ["--config-env", role]
+        command += ["--region", stack.region]
+        command += ["--stack-name", stack.name]
+        command += ["--max-wait-duration", str(_LONGEST_SECONDS // 60)]
+        overrides = [f"{name}={value}" for name, value in parameters.items()]
+        command += ["--parameter-overrides", *overrides]
         try:
-            subprocess.run(
-                command,
-                cwd=ROOT,
-                env={**os.environ, "PATH": path, "SAM_CLI_TELEMETRY": "0"},
-                check=True,
-            )
+            subprocess.run(command, cwd=ROOT, env=_with_sam(), check=True)
         except FileNotFoundError:
             raise OperatorError(
                 "the SAM CLI is missing: run `make setup`, which installs it"
             ) from None
         except subprocess.CalledProcessError as error:
-            raise OperatorError(f"sam deploy failed for the {role} in {stack.region}") from error
+            raise OperatorError(
+                f"sam deploy failed for the {role} in {stack.region}: its lines above say why; "
+                "mend that, and run the command again"
+            ) from error
 
     def delete(self, stack: StackRef) -> None:
         """Delete a stack, and wait until it is gone."""
         if (described := stack.describe()) is None:
             return
-        # Also of a deleted stack.
-        client, known = stack.client("cloudformation"), {"StackName": described["StackId"]}
+        client = stack.client("cloudformation")
+        known = {"StackName": described["StackId"]}  # also names a deleted stack
         client.delete_stack(**known)
         waiting = {"Delay": _POLL_SECONDS, "MaxAttempts": _LONGEST_SECONDS // _POLL_SECONDS}
         try:
@@ -105,28 +103,33 @@ class Deployer:
             ) from error
 
 
+def _with_sam() -> dict[str, str]:
+    """Return this process's environment, with the SAM CLI of `make setup` first on the path."""
+    folder = str(ROOT / ".venv-sam" / "bin")
+    path = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])
+    return {**os.environ, "PATH": path, "SAM_CLI_TELEMETRY": "0"}
+
+
 def deployment(primary: Environment, secondary: Environment) -> list[Step]:
-    """Return the steps that deploy both regions, or complete their deployment, unless another stack is in the way."""
-    there = secondary.stack.parameters()
-    if there is not None and there.get("Role") != secondary.role:
-        name = f"{secondary.stack.name} in {secondary.stack.region}"
-        what = f"the stack {name} is not a secondary: it has tables of its own"
+    """Return the steps that deploy both regions, or complete their deployment.
+
+    Raises:
+        OperatorError: another stack is in the way.
+    """
+    deployed = secondary.stack.parameters()
+    if deployed is not None and deployed.get("Role") != secondary.role:
         raise OperatorError(
-            f"{what}: delete it, or choose another region or name in samconfig.toml"
+            f"the stack {secondary.stack.name} in {secondary.stack.region} is not a secondary: it "
+            "has tables of its own: delete it, or choose another region or name in samconfig.toml"
         )
-    complete = there is not None and primary.stack.parameters() is not None
-    here, there = (
-        {**each.parameters, "Role": each.role, "PeerRegion": other.stack.region}
-        for each, other in ((primary, secondary), (secondary, primary))
-    )
-    present, absent = {"GlobalEndpoint": "present"}, {"GlobalEndpoint": "absent"}
-    if complete:
+    here = _parameters(primary, secondary)
+    there = _parameters(secondary, primary)
+    present = {"GlobalEndpoint": "present"}
+    absent = {"GlobalEndpoint": "absent"}
+    everything = "functions, tables and their replicas, bus, global endpoint"
+    if deployed is not None and primary.stack.parameters() is not None:
         return [
-            Step(
-                primary,
-                "functions, tables and their replicas, bus, global endpoint",
-                here | present,
-            ),
+            Step(primary, everything, here | present),
             Step(secondary, "functions, bus", there, (_STREAM, _ENDPOINT)),
         ]
     return [
@@ -137,19 +140,24 @@ def deployment(primary: Environment, secondary: Environment) -> list[Step]:
     ]
 
 
+def _parameters(environment: Environment, other: Environment) -> dict[str, str]:
+    """Return what an environment's stack is deployed with, whatever the step."""
+    roles = {"Role": environment.role, "PeerRegion": other.stack.region}
+    return {**environment.parameters, **roles}
+
+
 def removal(primary: Environment, secondary: Environment) -> list[Step]:
     """Return the steps that remove the stacks of both regions, or what is left of them."""
-    here = primary.stack.parameters()
     steps = []
-    if here is not None and here.get("GlobalEndpoint") == "present":
-        # The parameters of its last deployment.
-        given = {name: value for name, value in here.items() if value}
-        steps.append(
-            Step(primary, "without its global endpoint", given | {"GlobalEndpoint": "absent"})
-        )
+    deployed = primary.stack.parameters()
+    if deployed is not None and deployed.get("GlobalEndpoint") == "present":
+        # With the parameters of its last deployment.
+        given = {name: value for name, value in deployed.items() if value}
+        without = given | {"GlobalEndpoint": "absent"}
+        steps.append(Step(primary, "without its global endpoint", without))
     if secondary.stack.parameters() is not None:
         steps.append(Step(secondary, "delete the stack"))
-    if here is not None:
+    if deployed is not None:
         steps.append(Step(primary, "delete the stack, with tables and replicas"))
     return steps
 
@@ -157,7 +165,10 @@ def removal(primary: Environment, secondary: Environment) -> list[Step]:
 def carry_out(
     steps: Sequence[Step], pair: Pair, deployer: Deployer, report: Callable[[str], None] = print
 ) -> int:
-    """Carry out steps, and return their number. When the cause of a failure is fixed, run the command again."""
+    """Carry out steps, and return their number.
+
+    When the cause of a failure is mended, run the command again.
+    """
     for number, step in enumerate(steps, 1):
         report(f"{number}. {step}")
         if step.parameters is None:
@@ -184,29 +195,38 @@ def configured(
     path: Path = ROOT / "samconfig.toml",
     overrides: Mapping[str, str] | None = None,
 ) -> Pair:
-    """Return the two environments of samconfig.toml. ``overrides`` take precedence over its parameters."""
+    """Return the two environments of samconfig.toml; ``overrides`` win over its parameters."""
     config = tomllib.loads(path.read_text(encoding="utf-8"))
-    found = []
-    for role in ("primary", "secondary"):
-        settings = config.get(role, {}).get("global", {}).get("parameters", {})
-        try:
-            stack = StackRef(settings["stack_name"], settings["region"], clients)
-        except KeyError as error:
-            raise OperatorError(
-                f"{path.name} has no {error.args[0]} in [{role}.global.parameters]"
-            ) from None
-        given = dict(map(assignment, settings.get("parameter_overrides", [])))
-        found.append(Environment(role, stack, given | dict(overrides or {})))
-    primary, secondary = (each.stack for each in found)
-    if primary.region == secondary.region:
+    given = dict(overrides or {})
+    primary = _environment(config, "primary", path.name, clients, given)
+    secondary = _environment(config, "secondary", path.name, clients, given)
+    if primary.stack.region == secondary.stack.region:
         raise OperatorError(
-            f"{path.name} has both environments in {primary.region}: they have to be two regions"
+            f"{path.name} has both environments in {primary.stack.region}: they have to be two "
+            "regions"
         )
-    if primary.name != secondary.name:
+    if primary.stack.name != secondary.stack.name:
         raise OperatorError(
             f"{path.name} has two names for the stack: each region finds the other by the name"
         )
-    return found[0], found[1]
+    return primary, secondary
+
+
+def _environment(
+    config: Mapping[str, Any],
+    role: str,
+    file: str,
+    clients: ClientFactory,
+    overrides: Mapping[str, str],
+) -> Environment:
+    """Return one environment of a file's configuration."""
+    settings = config.get(role, {}).get("global", {}).get("parameters", {})
+    missing = [name for name in ("stack_name", "region") if name not in settings]
+    if missing:
+        raise OperatorError(f"{file} has no {missing[0]} in [{role}.global.parameters]: add it")
+    stack = StackRef(settings["stack_name"], settings["region"], clients)
+    parameters = dict(assignment(each) for each in settings.get("parameter_overrides", []))
+    return Environment(role, stack, {**parameters, **overrides})
 
 
 def assignment(text: str) -> tuple[str, str]:

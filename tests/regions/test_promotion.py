@@ -1,32 +1,44 @@
 """A primary that is lost for good: the secondary gets its tables, and works on alone."""
 
 import json
+import re
+import shlex
 from typing import Any, Final
 
 import pytest
 from cfnlint.api import lint
 
+from local.local_aws import ROOT
 from ops.audit import audit
-from ops.promotion import TABLE, promotion, with_tables
-from ops.stack import OperatorError, StackRef
+from ops.cli.app import main
+from ops.promotion import TABLE, with_tables
+from ops.stack import StackRef
 from tests.regions.pair import AWAY, HOME, NAME, Regions, unreachable
 
 pytestmark = pytest.mark.integration
 
-ALONE: Final = {
-    "Role": "standalone",
-    "PeerRegion": "",
-    "GlobalEndpoint": "absent",
-    "GlobalEndpointId": "",
-    "OutboxStreamArn": "",
-}
 RIDES: Final = 2
+PAGE: Final = (ROOT / "docs" / "promotion.md").read_text(encoding="utf-8")
+COMMANDS: Final = re.findall(r"^\./carride (.*)$", PAGE, re.MULTILINE)
+"""What the page says to run, in its order."""
 
 
-def test_the_secondary_gets_the_tables_of_a_lost_primary(regions: Regions) -> None:
-    """It imports the tables with their items, changes nothing else, and is then deployed as a standalone stack."""
-    with pytest.raises(OperatorError, match="unfence"):
-        promotion(regions.secondary, None, print)
+def run(command: str, clients: Any, *more: str) -> None:
+    """Run a command of the page with its reader's variables."""
+    words = shlex.split(command.replace("$STACK", NAME).replace("$AWS_REGION", AWAY))
+    main([*words, *more], clients)
+
+
+def test_the_secondary_gets_the_tables_of_a_lost_primary(
+    regions: Regions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page's commands import the tables with their items and nothing else, then make it standalone."""
+    monkeypatch.setattr("ops.promotion._ASK_SECONDS", 0.0)
+    monkeypatch.setattr("ops.promotion._DETACH_SECONDS", 0.01)
+    importing, finishing = COMMANDS[:2]
+    with pytest.raises(SystemExit):
+        run(importing, regions.client)
+    assert "go back with `./carride unfence`" in capsys.readouterr().err
     regions.book(regions.primary, RIDES)
     regions.settle()
     before = dict(regions.cloud.stack(NAME, region=AWAY).resources)
@@ -50,13 +62,14 @@ def test_the_secondary_gets_the_tables_of_a_lost_primary(regions: Regions) -> No
     )
     assert [str(each) for each in lint(text, regions=[AWAY]) if each.rule.id.startswith("E")] == []
 
-    plan = promotion(
-        StackRef(NAME, AWAY, client), f"local-artifacts-{AWAY}", print, lambda seconds: None
-    )
-    assert plan.do() == {"imported": sorted(owned.values())}
+    with pytest.raises(SystemExit):
+        run(finishing, client)
+    assert "run `./carride promote --lost us-west-2 --yes` first" in capsys.readouterr().err
+    run(importing, client, "--bucket", f"local-artifacts-{AWAY}")
     assert regions.cloud.stack(NAME, region=AWAY).resources == {**before, **owned}
 
-    regions.cloud.deploy_fast(NAME, None, region=AWAY, **ALONE)
+    run(finishing, client)
+    assert regions.cloud.stack(NAME, region=AWAY).outputs["Role"] == "standalone"
     after = regions.cloud.stack(NAME, region=AWAY).resources
     assert {name: after[name] for name in (*owned, "OutboxPipe")} == {
         **owned,
