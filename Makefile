@@ -35,6 +35,7 @@ local-env: .venv-dev/.synced ## Write the --env-vars file of `sam local invoke` 
 	@mkdir -p .aws-sam && ./carride environments --json $(ARGS) > .aws-sam/env.json
 
 engine: $(ENVIRONMENTS) ## Run any SAM template on this machine until Ctrl-C: TEMPLATE=examples/minimal/template.yaml
+	@test -n "$(TEMPLATE)" || { echo "set TEMPLATE to a SAM template: make engine TEMPLATE=examples/minimal/template.yaml" >&2; exit 2; }
 	@$(UNTIL_CTRL_C) .venv-engine/bin/python -m engine run "$(TEMPLATE)" $(ARGS) $(NO_ERROR)
 
 chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS="--rides 500 --seeds 3", ARGS=--help)

@@ -10,6 +10,8 @@ from local.local_aws import EngineError, LocalAws, Stack
 
 _TIMEOUT_SECONDS: Final = 60
 _CREATED: Final = 201
+_DRIVEN: Final = ("accept", "start", "complete")
+_CANCELLED: Final = ("accept", "cancel")
 
 
 def book(cloud: LocalAws, stack: Stack, rides: int) -> Iterator[int]:
@@ -23,38 +25,53 @@ def book(cloud: LocalAws, stack: Stack, rides: int) -> Iterator[int]:
     """
     url = f"{cloud.endpoint_url}/_aws/execute-api/{stack.resources['CarRideApi']}/$default/carrides"
     for number in range(1, rides + 1):
-        order = {
-            "customerID": f"customer_{'abc'[number % 3]}",
-            "pickup": f"sector_{number % 9 + 1:02}",
-            "destination": f"sector_{(number + 4) % 9 + 1:02}",
-            "price": 1000 + 10 * number,
-        }
-        ride = _send("POST", url, order, key=f"demo-{number}-book", twice=number % 3 == 0)
-        for step in ("accept", "cancel") if number % 5 == 0 else ("accept", "start", "complete"):
-            change = {"action": step, "version": ride["version"]}
-            if step == "cancel":
-                change["reason"] = "changed my mind"
-            key = f"demo-{number}-{step}"
-            ride = _send("PUT", f"{url}/{ride['orderID']}", change, key=key, twice=number % 3 == 0)
+        _book_one(url, number, twice=number % 3 == 0)
         yield number
+
+
+def _book_one(url: str, number: int, *, twice: bool) -> None:
+    """Book a ride and drive it, or cancel it once it is accepted."""
+    order = {
+        "customerID": f"customer_{'abc'[number % 3]}",
+        "pickup": f"sector_{number % 9 + 1:02}",
+        "destination": f"sector_{(number + 4) % 9 + 1:02}",
+        "price": 1000 + 10 * number,
+    }
+    ride = _send("POST", url, order, key=f"demo-{number}-book", twice=twice)
+    for step in _CANCELLED if number % 5 == 0 else _DRIVEN:
+        change = {"action": step, "version": ride["version"]}
+        if step == "cancel":
+            change["reason"] = "changed my mind"
+        path = f"{url}/{ride['orderID']}"
+        ride = _send("PUT", path, change, key=f"demo-{number}-{step}", twice=twice)
 
 
 def _send(
     method: str, url: str, body: Mapping[str, Any], *, key: str, twice: bool
 ) -> dict[str, Any]:
-    """Send a request under its key, ``twice`` as if the first answer was lost, and return the answered ride."""
-    answers = set()
-    for _ in range(2 if twice else 1):
-        headers = {"Idempotency-Key": key}
-        answer = urllib3.request(
-            method, url, json=body, headers=headers, timeout=_TIMEOUT_SECONDS, retries=False
-        )
-        if answer.status not in (200, _CREATED):
+    """Send a request under its key, ``twice`` as if the first answer was lost; return the ride."""
+    content = _answer(method, url, body, key)
+    if twice:
+        again = _answer(method, url, body, key)
+        if again != content:
             raise EngineError(
-                f"{method} {url} was answered with {answer.status}: {answer.data.decode(errors='replace')}"
+                f"{method} {url} had two answers under one idempotency key: {content!r}, {again!r}"
             )
-        answers.add(answer.data)
-    if len(answers) > 1:
-        raise EngineError(f"{method} {url} had two answers under one idempotency key: {answers}")
-    ride: dict[str, Any] = json.loads(answers.pop())
+    ride: dict[str, Any] = json.loads(content)
     return ride
+
+
+def _answer(method: str, url: str, body: Mapping[str, Any], key: str) -> bytes:
+    """Send a request once, and return the content of its answer."""
+    answer = urllib3.request(
+        method,
+        url,
+        json=body,
+        headers={"Idempotency-Key": key},
+        timeout=_TIMEOUT_SECONDS,
+        retries=False,
+    )
+    if answer.status not in (200, _CREATED):
+        why = answer.data.decode(errors="replace")
+        raise EngineError(f"{method} {url} was answered with {answer.status}: {why}")
+    return answer.data

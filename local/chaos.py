@@ -1,4 +1,4 @@
-"""`make chaos`: run the pipeline under the worst mix of faults, and check that nothing was lost or doubled."""
+"""`make chaos`: run the pipeline under the worst mix of faults, and check that nothing is lost."""
 
 import argparse
 import json
@@ -25,6 +25,7 @@ from local.partner import Partner, subscribe
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import audit, fleet, replay, tables
 from ops.audit import Report, reading
+from ops.audit.evidence import Evidence
 from ops.audit.queues import waiting
 from ops.simulation import simulate
 from simulated_rides import Simulation
@@ -76,20 +77,44 @@ class Result(NamedTuple):
     """Everything that is wrong, one sentence each."""
 
 
+class Poisoned(NamedTuple):
+    """A dead letter, as poison leads to it."""
+
+    consumer: str | None
+    fact: str | None
+    reason: str
+
+
 def wrong_in(report: Report, counts: Mapping[str, int]) -> list[str]:
-    """Return what is wrong in a report, and the counts that are not 0 by what they count; one sentence each."""
-    saga, ledger = report
-    found = [f"{ledger.verdict}: {', '.join(ledger.named())}"] * (not ledger.balanced)
-    found += ["rides are open, or cars held, although they were reconciled"] * (not saga.settled)
-    found += [f"{count} {what}" for what, count in counts.items() if count]
-    found += [f"{ride}: {'; '.join(problems)}" for ride, problems in saga.problems.items()]
-    return found + [f"{ride}: overdue {since}" for ride, since in saga.overdue.items()]
+    """Return what is wrong in a report, one sentence each.
+
+    Args:
+        report: The audit's result.
+        counts: Numbers that have to be 0, by what they count.
+    """
+    found = []
+    if not report.ledger.balanced:
+        found.append(f"{report.ledger.verdict}: {', '.join(report.ledger.named())}")
+    if not report.saga.settled:
+        found.append("rides are open, or cars held, although they were reconciled")
+    for what, number in counts.items():
+        if number:
+            found.append(f"{number} {what}")
+    for ride, problems in report.saga.problems.items():
+        found.append(f"{ride}: {'; '.join(problems)}")
+    for ride, since in report.saga.overdue.items():
+        found.append(f"{ride}: overdue {since}")
+    return found
 
 
-def mix(rides: int, seed: int) -> Spec:
-    """Return the simulator's request for the worst mix: 5 % of the events kill their consumers, 2 % are poison."""
+def worst_mix(rides: int, seed: int) -> Spec:
+    """Return the simulator's request for the worst mix.
+
+    Of the events, 5 % kill their consumers, and 2 % are poison.
+    """
     events = len(Simulation(Spec(rides=rides, seed=seed), datetime.now(UTC)))
-    crashes, poison = round(0.05 * events), round(0.02 * events)
+    crashes = round(0.05 * events)
+    poison = round(0.02 * events)
     return Spec(
         rides=rides,
         seed=seed,
@@ -109,98 +134,165 @@ def cloud_without(unprotected: Collection[str] = ()) -> LocalAws:
     return LocalAws(*options, variables={"UNPROTECTED": ",".join(unprotected)})
 
 
-def rehearse(
-    cloud: LocalAws,
-    spec: Spec,
-    *,
-    store: Store,
-    progress: Progress,
-    cars: int = 14,
-    at_once: int = 100,
-    troubles: float,
-) -> Result:
+class Mix(NamedTuple):
+    """What a stack is put through."""
+
+    spec: Spec
+    """The simulator's request."""
+    troubles: float
+    """Share of the requests to the gateway that go wrong."""
+    cars: int = 14
+    """Size of the fleet, fewer than the rides need."""
+    at_once: int = 100
+    """Events that are published before the next ones wait until most of them are processed.
+
+    So some rides are published from end to end at once, and others have a car and a charge before
+    they are cancelled.
+    """
+
+
+def rehearse(cloud: LocalAws, mix: Mix, *, store: Store, progress: Progress) -> Result:
     """Put a new stack of a built template through rides and faults, and return the outcome.
 
     Args:
         cloud: The engine.
-        spec: The simulator's request.
+        mix: Rides and faults.
         store: Idempotency records of the partner's application.
         progress: Shows how far this has come.
-        cars: Size of the fleet, fewer than the rides need.
-        at_once: Events that are published before the next ones wait until most of them are
-            processed. So some rides are published from end to end at once, and others have a car
-            and a charge before they are cancelled.
-        troubles: Share of the requests to the gateway that go wrong.
     """
-    seed, began = spec.seed, time.monotonic()
-
-    def settle(step: str) -> None:
-        with progress.step(f"seed {seed}: {step}"):
-            cloud.wait_until_quiet(_PATIENCE_SECONDS, progress.note)
-
+    began = time.monotonic()
+    seed = mix.spec.seed
     with ExitStack() as running:
-        mixed = Troubles.mixed(troubles, declined=DECLINED)
-        books = Books(
-            mixed._replace(refused=troubles / 2, pending=troubles, capped=0.5), seed=seed, keys_s=5
-        )
-        gateway = running.enter_context(GatewayServer(books))
+        gateway = running.enter_context(GatewayServer(_books(mix)))
         with progress.step(f"seed {seed}: deploying"):
             stack = cloud.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
             running.callback(cloud.delete_stack, stack.name)
-            fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], cars)
-        sqs, partner, topic = (
-            cloud.client("sqs"),
-            Partner(store, _stumble),
-            stack.outputs["PartnersTopicArn"],
-        )
-        queue = subscribe(cloud.client("sns"), sqs, topic, f"partner-{seed}")
-        with progress.step(f"seed {seed}: publishing {spec.rides:,} rides"):
-            for done, total, _ in simulate(stack, msgspec.to_builtins(spec), at_once=at_once):
-                progress.note(f"{done:,} of {total:,} events")
-                _pause(cloud, until=at_once // 4)
-        settle("waiting until every event is processed")
-        overdue = reconcile(stack, lambda: settle("reconciling rides that stand still"))
-        _drain(partner, sqs, queue)
-        found = audit.collect_evidence(
+            fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
+        rehearsal = _Rehearsal(cloud, stack, gateway, Partner(store, _stumble), progress, mix.spec)
+        rehearsal.publish(mix.at_once)
+        overdue = rehearsal.reconcile()
+        evidence = audit.collect_evidence(
             stack, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger())
         )
-        report, poison = audit.judge(found), set(_poison(spec))
-        dead_letters = {
-            (letter.consumer, letter.fact, letter.reason) for letter in found.dead_letters
-        }
-        published = {event.fact for event in found.published if event.fact is not None}
-        counts = {
-            "rides are still overdue": overdue,
-            "events were lost by the partner": len(published - set(partner.points)),
-            "events were doubled by the partner": partner.points.total() - len(partner.points),
+        report = audit.judge(evidence)
+        expected = set(_poison(mix.spec))
+        counts = {"rides are still overdue": overdue}
+        counts |= rehearsal.partner_counts(evidence)
+        before = rehearsal.snapshot()
+        rehearsal.replay()
+        counts["events were not replayed"] = report.ledger.published - _replayed(stack)
+        wrong = [
+            *wrong_in(report, counts),
+            *_unexpected(evidence, expected),
+            *_changed(before, rehearsal.snapshot()),
+        ]
+        met = dict(gateway.books.met)
+        return Result(seed, time.monotonic() - began, report, met, len(expected), wrong)
+
+
+def _books(mix: Mix) -> Books:
+    """Return the gateway's books, which meet the mix's troubles."""
+    troubles = Troubles.mixed(mix.troubles, declined=DECLINED)
+    worst = troubles._replace(refused=mix.troubles / 2, pending=mix.troubles, capped=0.5)
+    return Books(worst, seed=mix.spec.seed, keys_s=5)
+
+
+class _Rehearsal:
+    """One stack that is put through rides and faults."""
+
+    def __init__(  # noqa: PLR0917 - the parts of one stack
+        self,
+        cloud: LocalAws,
+        stack: Stack,
+        gateway: GatewayServer,
+        partner: Partner,
+        progress: Progress,
+        spec: Spec,
+    ) -> None:
+        self._cloud = cloud
+        self._stack = stack
+        self._gateway = gateway
+        self._partner = partner
+        self._progress = progress
+        self._spec = spec
+        self._sqs = cloud.client("sqs")
+        topic = stack.outputs["PartnersTopicArn"]
+        name = f"partner-{spec.seed}"
+        self._queue = subscribe(cloud.client("sns"), self._sqs, topic, name)
+
+    def publish(self, at_once: int) -> None:
+        """Publish all rides, and wait until every event is processed."""
+        rides = f"publishing {self._spec.rides:,} rides"
+        with self._progress.step(f"seed {self._spec.seed}: {rides}"):
+            request = msgspec.to_builtins(self._spec)
+            for done, total, _ in simulate(self._stack, request, at_once=at_once):
+                self._progress.note(f"{done:,} of {total:,} events")
+                _pause(self._cloud, until=at_once // 4)
+        self._settle("waiting until every event is processed")
+
+    def reconcile(self) -> int:
+        """Settle rides that stand still, let the partner work, and count rides still overdue."""
+        step = "reconciling rides that stand still"
+        overdue = reconcile(self._stack, lambda: self._settle(step))
+        _drain(self._partner, self._sqs, self._queue)
+        return overdue
+
+    def replay(self) -> None:
+        """Replay the whole archive.
+
+        The window reaches into the future, because the reconciler runs as if it were tomorrow.
+        """
+        now = datetime.now(UTC)
+        name = replay.name_for(self._stack.region, now)
+        since = now - timedelta(hours=1)
+        until = now + timedelta(days=2)
+        replay.start(self._stack, name, since, until, [])
+        self._settle("replaying the archive")
+        _drain(self._partner, self._sqs, self._queue)
+
+    def partner_counts(self, evidence: Evidence) -> dict[str, int]:
+        """Return how many events the partner has lost and doubled."""
+        published = {event.fact for event in evidence.published if event.fact is not None}
+        points = self._partner.points
+        return {
+            "events were lost by the partner": len(published - set(points)),
+            "events were doubled by the partner": points.total() - len(points),
         }
 
-        def snapshot() -> dict[str, object]:
-            return _tables(stack) | {
-                "gateway": gateway.ledger(),
-                "partner": partner.points.copy(),
-                "dead-letter queues": sorted(map(str, audit.collect_evidence(stack).dead_letters)),
-            }
+    def snapshot(self) -> dict[str, object]:
+        """Return everything that a replay must not change."""
+        dead_letters = audit.collect_evidence(self._stack).dead_letters
+        return {
+            **_tables(self._stack),
+            "gateway": self._gateway.ledger(),
+            "partner": self._partner.points.copy(),
+            "dead-letter queues": sorted(str(letter) for letter in dead_letters),
+        }
 
-        before, now = snapshot(), datetime.now(UTC)
-        # It reaches into the future, because the reconciler runs as if it were tomorrow.
-        window = (now - timedelta(hours=1), now + timedelta(days=2))
-        replay.start(stack, replay.name_for(stack.region, now), *window, [])
-        settle("replaying the archive")
-        _drain(partner, sqs, queue)
-        after = snapshot()
-        replayed = sum(event.replayed for event in reading.published(stack))
-        counts["events were not replayed"] = report.ledger.published - replayed
-        unexpected = [
-            f"{consumer}: {'' if given_up else 'not '}dead-lettered {fact} ({why})"
-            for given_up, some in ((True, dead_letters - poison), (False, poison - dead_letters))
-            for consumer, fact, why in sorted(some, key=str)
-        ]
-        changed = [
-            f"{name}: changed by the replay" for name in before if before[name] != after[name]
-        ]
-        wrong = [*wrong_in(report, counts), *unexpected, *changed]
-        return Result(seed, time.monotonic() - began, report, dict(books.met), len(poison), wrong)
+    def _settle(self, step: str) -> None:
+        with self._progress.step(f"seed {self._spec.seed}: {step}"):
+            self._cloud.wait_until_quiet(_PATIENCE_SECONDS, self._progress.note)
+
+
+def _replayed(stack: Stack) -> int:
+    """Count the replayed events on the bus."""
+    return sum(event.replayed for event in reading.published(stack))
+
+
+def _unexpected(evidence: Evidence, expected: set[Poisoned]) -> Iterator[str]:
+    """Yield dead letters that are there without poison, and poison without a dead letter."""
+    found = {Poisoned(each.consumer, each.fact, each.reason) for each in evidence.dead_letters}
+    for letter in sorted(found - expected, key=str):
+        yield f"{letter.consumer}: dead-lettered {letter.fact} ({letter.reason})"
+    for letter in sorted(expected - found, key=str):
+        yield f"{letter.consumer}: not dead-lettered {letter.fact} ({letter.reason})"
+
+
+def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[str]:
+    """Yield what the replay has changed."""
+    for name, state in before.items():
+        if after[name] != state:
+            yield f"{name}: changed by the replay"
 
 
 def _pause(cloud: LocalAws, *, until: int) -> None:
@@ -213,9 +305,15 @@ def _pause(cloud: LocalAws, *, until: int) -> None:
 def _drain(partner: Partner, sqs: Any, queue: str) -> None:
     """Let the partner process its queue, including the messages that fail at first."""
     deadline = time.monotonic() + _DRAIN_SECONDS
-    while left := waiting(sqs, queue, visible=True):
+    while True:
+        left = waiting(sqs, queue, visible=True)
+        if not left:
+            return
         if time.monotonic() > deadline:
-            raise EngineError(f"the partner's queue had {left} messages after {_DRAIN_SECONDS:g} s")
+            raise EngineError(
+                f"the partner's queue had {left} messages after {_DRAIN_SECONDS:g} s: run it "
+                "again with fewer --rides"
+            )
         partner.poll(sqs, queue)
 
 
@@ -225,26 +323,25 @@ def _stumble(event: Mapping[str, Any], attempt: int) -> None:
         raise ConnectionError("the partner's own service did not answer")
 
 
-def _poison(spec: Spec) -> Iterator[tuple[str | None, str | None, str]]:
-    """Yield the dead letters that the poison must lead to: consumer, fact and reason."""
+def _poison(spec: Spec) -> Iterator[Poisoned]:
+    """Yield the dead letters that the poison must lead to."""
     for entry in Simulation(spec, datetime.now(UTC)).entries():
         if entry.fault is Fault.POISON:
-            fact_type = json.loads(entry.entry.detail)["type"]
+            event_type = json.loads(entry.entry.detail)["type"]
             for consumer in audit.CONSUMERS:
-                if consumer.takes(fact_type):
-                    yield consumer.name, entry.fact, "QUARANTINED"
+                if consumer.takes(event_type):
+                    yield Poisoned(consumer.name, entry.fact, "QUARANTINED")
 
 
-def _tables(stack: Stack) -> dict[str, object]:
+def _tables(stack: Stack) -> dict[str, list[str]]:
     """Return the items of the tables that a replay must not change."""
-    dynamodb = stack.client("dynamodb")
-    return {
-        table: sorted(
-            json.dumps(item, sort_keys=True, default=repr)
-            for item in tables.scan(dynamodb, stack.outputs[f"{table}Name"], condition)
-        )
-        for table, condition in _TABLES.items()
-    }
+    return {table: _items(stack, table, condition) for table, condition in _TABLES.items()}
+
+
+def _items(stack: Stack, table: str, condition: str) -> list[str]:
+    """Return a table's items as texts, which can be compared."""
+    found = tables.scan(stack.client("dynamodb"), stack.outputs[f"{table}Name"], condition)
+    return sorted(json.dumps(item, sort_keys=True, default=repr) for item in found)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -278,38 +375,50 @@ def main() -> None:
     """Run the chaos."""
     options = parse()
     with ending_in_order():
-        results = run(options, Progress(sys.stdout))
+        results = rehearse_seeds(options, Progress(sys.stdout))
     write([each._asdict() | {"report": each.report.to_json()} for each in results], REPORT)
     for each in results:
-        print(f"\nSeed {each.seed}, in {each.seconds:.0f} s:\n\n{each.report.to_text()}\n")
-        print(
-            f"{sum(each.gateway.values()):,} requests to the gateway went wrong; {each.poison:,} dead letters expected."
-        )
+        _tell(each)
     print(f"\nAs JSON: {REPORT.relative_to(ROOT)}", flush=True)
-    if wrong := [
-        f"seed {result.seed}: {problem}" for result in results for problem in result.wrong
-    ]:
+    wrong = []
+    for result in results:
+        wrong += [f"seed {result.seed}: {problem}" for problem in result.wrong]
+    if wrong:
         leave(WRONG, "\n".join(wrong))
 
 
-def run(options: argparse.Namespace, progress: Progress) -> list[Result]:
+def _tell(result: Result) -> None:
+    """Print the outcome of one seed."""
+    print(f"\nSeed {result.seed}, in {result.seconds:.0f} s:\n\n{result.report.to_text()}\n")
+    troubles = sum(result.gateway.values())
+    print(
+        f"{troubles:,} requests to the gateway went wrong; {result.poison:,} dead letters expected."
+    )
+
+
+def rehearse_seeds(options: argparse.Namespace, progress: Progress) -> list[Result]:
     """Put one stack after the other through the mix."""
-    installed, results = valkey_server.program(), []
+    results = []
     with ExitStack() as running:
-        port = installed and running.enter_context(valkey_server.running(installed))
+        port = None
+        if installed := valkey_server.program():
+            port = running.enter_context(valkey_server.running(installed))
         cloud = running.enter_context(cloud_without(options.unprotected))
         with progress.step("building the functions and layers (sam build)"):
             cloud.build()
         for seed in range(options.first_seed, options.first_seed + options.seeds):
-            # The partner's records are in Valkey where it is installed. Each seed's keys have a
-            # prefix of their own.
-            client = valkey_server.client(int(port), _SOCKET_SECONDS) if port else None
-            store = ValkeyStore(client, prefix=f"partner-{seed}:") if client else MemoryStore()
-            spec = mix(options.rides, seed)
-            results.append(
-                rehearse(cloud, spec, store=store, progress=progress, troubles=_TROUBLES)
-            )
+            mix = Mix(worst_mix(options.rides, seed), _TROUBLES)
+            store = _partner_store(port, seed)
+            results.append(rehearse(cloud, mix, store=store, progress=progress))
     return results
+
+
+def _partner_store(port: int | None, seed: int) -> Store:
+    """Return where the partner's records are: in Valkey, if it runs, with a prefix of the seed."""
+    if port is None:
+        return MemoryStore()
+    client = valkey_server.client(port, _SOCKET_SECONDS)
+    return ValkeyStore(client, prefix=f"partner-{seed}:")
 
 
 if __name__ == "__main__":

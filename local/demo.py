@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,7 +22,7 @@ from engine.process import environment
 from local import story
 from local.bookings import book
 from local.command import WRONG, Progress, count, ending_in_order, leave, port, positive, share
-from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
+from local.local_aws import FAULTS, HOST, ROOT, EngineError, LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Report, audit, gateway_payments
@@ -125,7 +126,7 @@ def main() -> None:
     """Run the demo."""
     options = parse()
     with ending_in_order():
-        report = run(options)
+        report = run_demo(options)
     if options.keep:
         print("\nstopped; nothing is left running", file=sys.stderr)
     if report.status:
@@ -134,56 +135,29 @@ def main() -> None:
         leave(WRONG, "rides are open, or hold a car, although they were reconciled: see above")
 
 
-def run(options: argparse.Namespace) -> Report:
+def run_demo(options: argparse.Namespace) -> Report:
     """Deploy, book, publish, wait, audit and print; return the report."""
-    if options.keep and (other := kept()):
-        raise EngineError(
-            f"process {other.pid} keeps a local stack already: use it, or end it first with Ctrl-C"
-        )
+    if options.keep:
+        check_kept(options.port)
     progress = Progress(sys.stdout)
-    troubles = Troubles(declined=DECLINED)
-    injected: Mapping[str, int] = {}
     with ExitStack() as running:
         with progress.step("starting the local engine"):
-            gateway = running.enter_context(GatewayServer(Books(troubles, seed=options.seed)))
+            books = Books(Troubles(declined=DECLINED), seed=options.seed)
+            gateway = running.enter_context(GatewayServer(books))
             cloud = running.enter_context(LocalAws(*FAULTS))
-        with progress.step("building the functions and layers (sam build)"):
-            cloud.build()
-        with progress.step("deploying template.yaml (sam deploy)"):
-            stack = cloud.deploy(PaymentGatewayUrl=gateway.url)
-            fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], _CARS)
+        stack = _deploy(cloud, gateway, progress)
+        local = None
         if options.keep:
             local = running.enter_context(keeping(cloud, stack, gateway.url, options.port))
-            progress.console.print(f"\nSee every event at {local.desk}\n", style="bold")
-            if options.browser:
-                open_browser(local.desk)
-        with progress.step(f"booking {options.bookings} rides over HTTP"):
-            for booked in book(cloud, stack, options.bookings):
-                progress.note(f"{booked:,} of {options.bookings:,} rides")
-        with progress.step(f"publishing {options.rides} rides"):
-            spec = Spec(
-                **{
-                    name: each
-                    for name, each in vars(options).items()
-                    if name in Spec.__struct_fields__
-                }
-            )
-            for done, total, injected in simulate(stack, msgspec.to_builtins(spec)):
-                progress.note(
-                    f"{done:,} of {total:,} events; injected: {story.injected(injected) or 'nothing'}"
-                )
-        with progress.step("waiting until every event is processed"):
-            cloud.wait_until_quiet(report=progress.note)
-        with progress.step("reconciling rides that stand still, as if it were tomorrow"):
-            reconcile(stack, lambda: cloud.wait_until_quiet(report=progress.note))
-        with progress.step("reading the tables, queues and logs"):
-            report = audit(stack, grace=timedelta(), payments=gateway_payments(gateway.ledger()))
+            _open(local, progress, browser=options.browser)
+        injected = _ride(cloud, stack, options, progress)
+        report = _audit(stack, gateway, progress)
         write(report.to_json() | {"injected": injected}, LEDGER)
-        if not options.keep:
+        if local is None:
             with progress.step("ending the local engine"):
                 running.close()
         tell(progress.console, report, injected)
-        if options.keep:
+        if local is not None:
             progress.console.print(next_steps(local, stack, f"order_{options.seed}_00000"))
             with suppress(KeyboardInterrupt):  # the way to end it
                 signal.pause()
@@ -192,8 +166,78 @@ def run(options: argparse.Namespace) -> Report:
     return report
 
 
+def check_kept(port: int) -> None:
+    """Refuse to keep a stack beside another one, or a page on a port that is taken.
+
+    Raises:
+        EngineError: It says what to do; nothing has been built yet.
+    """
+    other = kept()
+    if other is not None:
+        raise EngineError(
+            f"process {other.pid} keeps a local stack already: use it, or end it first with Ctrl-C"
+        )
+    with socket.socket() as probe:
+        # As the page's server does, or a page that has just ended would still count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise EngineError(
+                f"port {port} is not free for the page ({error.strerror}): choose another with "
+                "--port N, or any free one with --port 0"
+            ) from error
+
+
+def _deploy(cloud: LocalAws, gateway: GatewayServer, progress: Progress) -> Stack:
+    """Build and deploy the template, and park cars."""
+    with progress.step("building the functions and layers (sam build)"):
+        cloud.build()
+    with progress.step("deploying template.yaml (sam deploy)"):
+        stack = cloud.deploy(PaymentGatewayUrl=gateway.url)
+        fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], _CARS)
+    return stack
+
+
+def _open(local: Kept, progress: Progress, *, browser: bool) -> None:
+    """Say where the page is, and open it in a browser if that is wanted."""
+    progress.console.print(f"\nSee every event at {local.desk}\n", style="bold")
+    if browser:
+        open_browser(local.desk)
+
+
+def _ride(
+    cloud: LocalAws, stack: Stack, options: argparse.Namespace, progress: Progress
+) -> Mapping[str, int]:
+    """Book and publish rides, and settle all; return what was injected, by fault."""
+    with progress.step(f"booking {options.bookings} rides over HTTP"):
+        for booked in book(cloud, stack, options.bookings):
+            progress.note(f"{booked:,} of {options.bookings:,} rides")
+    injected: Mapping[str, int] = {}
+    with progress.step(f"publishing {options.rides} rides"):
+        for done, total, injected in simulate(stack, msgspec.to_builtins(_spec(options))):
+            faults = story.injected(injected) or "nothing"
+            progress.note(f"{done:,} of {total:,} events; injected: {faults}")
+    with progress.step("waiting until every event is processed"):
+        cloud.wait_until_quiet(report=progress.note)
+    with progress.step("reconciling rides that stand still, as if it were tomorrow"):
+        reconcile(stack, lambda: cloud.wait_until_quiet(report=progress.note))
+    return injected
+
+
+def _spec(options: argparse.Namespace) -> Spec:
+    """Return the simulator's request: its fields among the options."""
+    given = vars(options)
+    return Spec(**{name: given[name] for name in Spec.__struct_fields__ if name in given})
+
+
+def _audit(stack: Stack, gateway: GatewayServer, progress: Progress) -> Report:
+    with progress.step("reading the tables, queues and logs"):
+        return audit(stack, grace=timedelta(), payments=gateway_payments(gateway.ledger()))
+
+
 def tell(console: Console, report: Report, injected: Mapping[str, int]) -> None:
-    """Print a report: its tables, what was injected, why numbers are unusual, the verdict, and where to look."""
+    """Print a report: tables, injected faults, unusual numbers, the verdict, where to look."""
     tables = Text(f"\n{report.to_text()}\n")
     tables.highlight_regex(r"(?m)^(lost|doubled) +0$", "green")
     tables.highlight_regex(r"(?m)^(lost|doubled) +[1-9].*$", "bold red")
@@ -202,13 +246,13 @@ def tell(console: Console, report: Report, injected: Mapping[str, int]) -> None:
     for number, what, why in story.unusual(report):
         console.print(Text.assemble((f"{number:>7,} {what:<20} ", "cyan"), why))
     looking = story.commands(report)
-    console.print(
-        f"\n{story.verdict(report, injected)}", style="bold red" if looking else "bold green"
-    )
+    style = "bold red" if looking else "bold green"
+    console.print(f"\n{story.verdict(report, injected)}", style=style)
     if looking and "--keep" not in sys.argv:
         again = shlex.quote(shlex.join([*sys.argv[1:], "--keep"]))
         console.print(
-            f"\nTo look into it, run the same rides again and keep them: make demo ARGS={again}. Then:"
+            "\nTo look into it, run the same rides again and keep them: "
+            f"make demo ARGS={again}. Then:"
         )
     for command in looking:
         console.print(f"  {command}")
@@ -216,7 +260,7 @@ def tell(console: Console, report: Report, injected: Mapping[str, int]) -> None:
 
 @contextmanager
 def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, desk_port: int) -> Iterator[Kept]:
-    """Let other commands find a stack, and serve its page on a port, for as long as the ``with`` block lasts."""
+    """Let other commands find a stack, and serve its page, for the time of the ``with`` block."""
     local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway_url, "", os.getpid())
     with ExitStack() as running:
         site = StackRef(local.name, local.region, local_clients(local), local)
@@ -229,7 +273,10 @@ def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, desk_port: int) -> 
 
 
 def reconcile(stack: Stack, settle: Callable[[], object]) -> int:
-    """Run the deployed reconciler until nothing is left to do, and settle each time; count rides still overdue."""
+    """Run the deployed reconciler until nothing is left to do; count rides still overdue.
+
+    ``settle`` waits after each run.
+    """
     time = datetime.now(UTC) + timedelta(days=1)
     while True:
         counts = stack.invoke("ReconcilerFunctionName", {"time": time.isoformat()})

@@ -1,4 +1,4 @@
-"""What the demo says about a report: injected faults, unusual numbers, the verdict and where to look. No I/O."""
+"""What the demo says about a report: faults, unusual numbers, the verdict and where to look."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -32,60 +32,64 @@ _REASONS: Final = {
     "QUARANTINED": "poison: failed at every attempt, and runs no more",
     "RetriesExhausted": "failed at every attempt of Lambda",
     "EntryTooLarge": "too large for the bus, which refused it",
-    "MalformedDetail": "no JSON: the bus refused it",
+    "MalformedDetail": "not JSON: the bus refused it",
 }
 
 
 def injected(counts: Mapping[str, int]) -> str:
     """Return what the simulator injected, as in ``309 copies, 2 crashes``."""
-    found = ((counts.get(name, 0), words) for name, words in _INJECTED.items())
-    return ", ".join(f"{number:,} {words[number > 1]}" for number, words in found if number)
+    found = []
+    for name, (one, several) in _INJECTED.items():
+        number = counts.get(name, 0)
+        if number:
+            found.append(f"{number:,} {one if number == 1 else several}")
+    return ", ".join(found)
 
 
 def unusual(report: Report) -> list[tuple[int, str, str]]:
-    """Return the numbers that a run without faults would not have, each with what it counts and why it is not zero."""
-    accounts, reasons = report.ledger.consumers.values(), Counter[str]()
+    """Return the numbers that a run without faults would not have.
+
+    Each is a tuple: the number, what it counts, and why it is not zero.
+    """
+    accounts = report.ledger.consumers.values()
+    lines = []
+    for name, (what, why) in _ACCOUNTS.items():
+        lines.append((sum(getattr(account, name) for account in accounts), what, why))
+    reasons = Counter[str]()
     for found in report.ledger.dead_lettered.values():
         reasons.update(found)
-    lines = [
-        (sum(getattr(account, name) for account in accounts), *words)
-        for name, words in _ACCOUNTS.items()
-    ]
     for reason, number in reasons.items():
-        lines.append(
-            (number, "waiting for redrive", _REASONS.get(reason, f"{reason}: see docs/runbooks"))
-        )
-    lines.append(
-        (report.saga.reconciled, "reconciled", "rides that stood still, settled by the reconciler")
-    )
+        why = _REASONS.get(reason, f"{reason}: see docs/runbooks")
+        lines.append((number, "waiting for redrive", why))
+    why = "rides that stood still, settled by the reconciler"
+    lines.append((report.saga.reconciled, "reconciled", why))
     return [line for line in lines if line[0]]
 
 
 def verdict(report: Report, counts: Mapping[str, int]) -> str:
     """Return the result in one sentence."""
-    if report.status or not report.saga.settled:
-        return f"Something is wrong: {report.verdict if report.status else 'rides are open, or hold a car'}."
-    takeovers = sum(account.takeovers for account in report.ledger.consumers.values())
+    if report.status:
+        return f"Something is wrong: {report.verdict}."
+    if not report.saga.settled:
+        return "Something is wrong: rides are open, or hold a car."
+    ledger = report.ledger
+    takeovers = sum(account.takeovers for account in ledger.consumers.values())
     return (
-        f"{report.ledger.lost} lost, {report.ledger.doubled} doubled "
+        f"{ledger.lost} lost, {ledger.doubled} doubled "
         f"despite {counts.get('copy', 0):,} copies and {takeovers:,} takeovers."
     )
 
 
 def commands(report: Report) -> list[str]:
     """Return the commands that look into what is wrong."""
-    accounts, saga = report.ledger.consumers.values(), report.saga
-    events = sorted(
-        {
-            name
-            for account in accounts
-            for name in (*account.lost_events, *account.effects_unpublished)
-        }
-    )
-    doubled = (ride for account in accounts for ride in account.doubled_rides)
-    rides = sorted({*doubled, *saga.problems, *saga.overdue})
-    found = [
-        *(f"./carride event {name}" for name in events),
-        *(f"./carride ride {name}" for name in rides),
-    ]
-    return [*found[:_MOST_COMMANDS], "./carride audit"] if report.status or not saga.settled else []
+    saga = report.saga
+    if not report.status and saga.settled:
+        return []
+    events = set[str]()
+    rides = {*saga.problems, *saga.overdue}
+    for account in report.ledger.consumers.values():
+        events.update(account.lost_events, account.effects_unpublished)
+        rides.update(account.doubled_rides)
+    found = [f"./carride event {name}" for name in sorted(events)]
+    found += [f"./carride ride {name}" for name in sorted(rides)]
+    return [*found[:_MOST_COMMANDS], "./carride audit"]

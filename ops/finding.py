@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import boto3
 
 from ops.regions import ROOT, configured
-from ops.stack import ClientFactory, Kept, OperatorError, StackRef, aws_clients
+from ops.stack import LOCAL_STACK, ClientFactory, Kept, OperatorError, StackRef, aws_clients
 
 KEPT: Final = Path(os.environ.get("CARRIDE_KEPT", ROOT / ".demo" / "stack.json"))
 """The file that says where the local stack runs. Set ``CARRIDE_KEPT`` for a second one beside
@@ -81,6 +81,7 @@ def find(
     region = region or boto3.session.Session().region_name or os.environ.get("AWS_REGION")
     if not region:
         raise OperatorError(
-            "no region is configured: give --region, or set AWS_REGION and AWS_DEFAULT_REGION"
+            "no region is configured: give --region, or set AWS_REGION and AWS_DEFAULT_REGION; "
+            f"{LOCAL_STACK}"
         )
     return StackRef(stack or configured(clients)[0].stack.name, region, clients)

@@ -21,25 +21,26 @@ class OperatorError(Exception):
     """A request that cannot be carried out. The message gives the reason and what to do."""
 
 
+LOCAL_STACK: Final = "`make demo ARGS=--keep` runs a local stack, which needs no account"
+"""What to do without AWS, for error messages."""
+
 FAILURES: Final = (OperatorError, BotoCoreError, ClientError)
 """What asking a stack may raise."""
 
 
 def reason(error: Exception) -> str:
     """Return why one of `FAILURES` was raised, in a sentence."""
-    match error:
-        case ClientError():
-            told = error.response["Error"]
-            return (
-                f"AWS refused {error.operation_name}: {told['Code']}: {told.get('Message', error)}"
-            )
-        case NoCredentialsError():
-            return (
-                "there are no credentials for AWS: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
-                "`make demo ARGS=--keep` runs a local stack, which needs none"
-            )
-        case BotoCoreError():
-            return f"AWS could not be reached: {error}"
+    if isinstance(error, ClientError):
+        told = error.response["Error"]
+        message = told.get("Message", error)
+        return f"AWS refused {error.operation_name}: {told['Code']}: {message}"
+    if isinstance(error, NoCredentialsError):
+        return (
+            "there are no credentials for AWS: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
+            f"AWS_SECRET_ACCESS_KEY; {LOCAL_STACK}"
+        )
+    if isinstance(error, BotoCoreError):
+        return f"AWS could not be reached: {error}; {LOCAL_STACK}"
     return str(error)
 
 
@@ -99,7 +100,8 @@ class StackRef:
         stack = self.describe()
         if stack is None:
             raise OperatorError(
-                f"there is no stack {self.name} in {self.region}: give --stack and --region"
+                f"there is no stack {self.name} in {self.region}: give --stack and --region; "
+                f"{LOCAL_STACK}"
             )
         return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
 

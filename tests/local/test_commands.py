@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,7 +60,7 @@ def test_the_demo_fails_when_something_does_not_add_up(
             raise outcome
         return outcome
 
-    monkeypatch.setattr(demo, "run", run)
+    monkeypatch.setattr(demo, "run_demo", run)
     monkeypatch.setattr(sys, "argv", ["demo"])
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
     ended = 0
@@ -71,17 +72,46 @@ def test_the_demo_fails_when_something_does_not_add_up(
     assert (ended, capsys.readouterr().err) == (status, f"{reason}\n" if status else "")
 
 
+@pytest.mark.enable_socket  # it takes the port that the demo asks for
+def test_a_page_whose_port_is_taken_ends_the_demo_before_it_builds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody waits a minute for that message; without `--keep` there is no page."""
+    monkeypatch.setattr(demo, "kept", lambda: None)
+    monkeypatch.delattr(demo, "GatewayServer")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        with pytest.raises(EngineError, match=f"port {port} is not free .*: choose another"):
+            demo.run_demo(demo.parse(["--keep", "--port", port]))
+        with pytest.raises(NameError):
+            demo.run_demo(demo.parse(["--port", port]))
+
+
+def test_the_engine_without_a_template_says_which_one_to_give() -> None:
+    """`make engine` alone is a mistake, not a traceback."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", "make engine ENVIRONMENTS="],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "set TEMPLATE to a SAM template: make engine TEMPLATE=examples/minimal" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_second_stack_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is started while another stack is kept; the message names its process."""
     monkeypatch.setattr(demo, "kept", lambda: Kept("carride", "us-east-1", "", "", "", 4711))
     monkeypatch.delattr(demo, "LocalAws")
     with pytest.raises(EngineError, match="4711"):
-        demo.run(demo.parse(["--keep"]))
+        demo.run_demo(demo.parse(["--keep"]))
 
 
 COMMANDS = {
-    "demo": "from local import demo; demo.run = wait; demo.main()",
-    "chaos": "from local import chaos; chaos.run = wait; chaos.main()",
+    "demo": "from local import demo; demo.run_demo = wait; demo.main()",
+    "chaos": "from local import chaos; chaos.rehearse_seeds = wait; chaos.main()",
     "invoke": "from local import invoke; invoke.choose = wait; sys.argv += ['Function', 'event.json']; invoke.main()",
 }
 

@@ -1,6 +1,7 @@
 """The operator's commands: what they show, and how they refuse."""
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from datetime import timedelta
@@ -242,3 +243,19 @@ def test_each_change_leaves_a_line(
     assert lines == [
         {**rest, "command": f"carride change {what} --yes"} for what in ("'it'\"'\"'s'", "that")
     ]
+
+
+def test_an_error_without_aws_names_the_local_stack(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a region, or if nothing answers, a reader learns what runs without an account."""
+    wanted = "`make demo ARGS=--keep` runs a local stack, which needs no account"
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    assert run("audit") == 2
+    assert f"no region is configured: give --region, {wanted}" in re.sub(
+        r"or set .*?; ", "", capsys.readouterr().err
+    )
+    assert run("audit", *AT_HOME, unreachable={HOME}) == 2
+    assert wanted in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 from carride.simulation_spec import Spec
 from carride_idempotency import MemoryStore
 from local import chaos
-from local.chaos import cloud_without, mix, rehearse
+from local.chaos import Mix, Poisoned, cloud_without, rehearse, worst_mix
 from local.command import Progress
 from local.local_aws import LocalAws
 from ops import replay
@@ -21,15 +21,8 @@ pytestmark = pytest.mark.integration
 def test_nothing_is_lost_or_doubled_in_the_worst_mix(cloud: LocalAws) -> None:
     """Copies, disorder, crashes, poison and a bad gateway: every ride ends well, and a replay changes nothing."""
     progress = Progress(io.StringIO())
-    result = rehearse(
-        cloud,
-        mix(16, seed=3),
-        store=MemoryStore(),
-        progress=progress,
-        cars=6,
-        at_once=40,
-        troubles=0.2,
-    )
+    mix = Mix(worst_mix(16, seed=3), troubles=0.2, cars=6, at_once=40)
+    result = rehearse(cloud, mix, store=MemoryStore(), progress=progress)
     assert result.wrong == []
     assert result.poison > 0
     assert sum(result.gateway.values()) > 0
@@ -47,11 +40,12 @@ def test_a_consumer_without_its_decorator_is_noticed(monkeypatch: pytest.MonkeyP
         whole(ref, name, since, times[len(times) // 2], receivers)
 
     monkeypatch.setattr(replay, "start", half)
-    monkeypatch.setattr(chaos, "_poison", lambda _: [("payment", "poison", "QUARANTINED")])
+    monkeypatch.setattr(chaos, "_poison", lambda _: [Poisoned("payment", "poison", "QUARANTINED")])
     with cloud_without(consumers) as cloud:
         cloud.build()
-        spec, progress = Spec(rides=4, seed=4, duplicates=1, malformed=1), Progress(io.StringIO())
-        result = rehearse(cloud, spec, store=MemoryStore(), progress=progress, troubles=0)
+        mix = Mix(Spec(rides=4, seed=4, duplicates=1, malformed=1), troubles=0)
+        progress = Progress(io.StringIO())
+        result = rehearse(cloud, mix, store=MemoryStore(), progress=progress)
     wrong = "\n".join(result.wrong)
     not_dead, dead = "payment: not dead-lettered poison", "ride-history: dead-lettered None"
     for part in ("IdempotencyTable: changed", "events were not replayed", dead, not_dead):
