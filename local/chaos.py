@@ -282,10 +282,12 @@ def _replayed(stack: Stack) -> int:
 def _unexpected(evidence: Evidence, expected: set[Poisoned]) -> Iterator[str]:
     """Yield dead letters that are there without poison, and poison without a dead letter."""
     found = {Poisoned(each.consumer, each.fact, each.reason) for each in evidence.dead_letters}
-    for letter in sorted(found - expected, key=str):
-        yield f"{letter.consumer}: dead-lettered {letter.fact} ({letter.reason})"
-    for letter in sorted(expected - found, key=str):
-        yield f"{letter.consumer}: not dead-lettered {letter.fact} ({letter.reason})"
+    without_poison = sorted(found - expected, key=str)
+    without_letter = sorted(expected - found, key=str)
+    for consumer, fact, reason in without_poison:
+        yield f"{consumer}: dead-lettered {fact} ({reason})"
+    for consumer, fact, reason in without_letter:
+        yield f"{consumer}: not dead-lettered {fact} ({reason})"
 
 
 def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[str]:

@@ -105,11 +105,16 @@ def _on_the_engine(stack: StackRef, function: str, event: Any) -> tuple[Any, str
 
 def _dead_letters(stack: StackRef, function: str, known: set[str]) -> Iterator[tuple[str, str]]:
     """Yield reason and body of the messages in the function's dead-letter queue that are not known, and learn them."""
-    url = stack.outputs.get(f"{function.removesuffix('Function')}DlqUrl")
-    for message in peek(stack.client("sqs"), url) if url else ():
-        if message["MessageId"] not in known:
-            known.add(message["MessageId"])
-            yield opened(message)[0], message["Body"]
+    consumer = function.removesuffix("Function")
+    url = stack.outputs.get(f"{consumer}DlqUrl")
+    if url is None:
+        return
+    for message in peek(stack.client("sqs"), url):
+        if message["MessageId"] in known:
+            continue
+        known.add(message["MessageId"])
+        reason = opened(message)[0]
+        yield reason, message["Body"]
 
 
 def main() -> None:

@@ -63,16 +63,23 @@ _ENVIRONMENTS: Final = {
 }
 
 
-@reads(
-    "doctor", status=lambda found: any(each.needed and not each.found for each in found["findings"])
-)
+def _status_of(result: dict[str, list[Finding]]) -> int:
+    """Return 1 if something that is needed is missing."""
+    missing = [each for each in result["findings"] if each.needed and not each.found]
+    return 1 if missing else 0
+
+
+@reads("doctor", status=_status_of)
 def doctor(session: Session) -> dict[str, list[Finding]]:
     """Show what is missing on this machine or in the account, and how to get it.
 
     Status 0: everything that is needed is there; 1: something is missing.
     """
-    found = [*_machine(), *_stack(session)]
-    return {"findings": [each._replace(how="") if each.found else each for each in found]}
+    findings = []
+    for each in (*_machine(), *_stack(session)):
+        how = "" if each.found else each.how
+        findings.append(each._replace(how=how))
+    return {"findings": findings}
 
 
 def _machine() -> Iterator[Finding]:

@@ -124,12 +124,22 @@ def _arguments(line: App, verb: Verb) -> Iterator[tuple[str, Argument]]:
 
 
 def _schema(argument: Argument) -> dict[str, Any]:
-    kinds = {argument.hint, *getattr(argument.hint, "__args__", ())}
-    found = next((name for kind, name in _TYPES.items() if kind in kinds), "string")
-    kind: dict[str, Any] = {"type": found}
-    if getattr(argument.hint, "__origin__", None) in {tuple, list}:
-        kind = {"type": "array", "items": kind}
-    return kind | {"description": argument.parameter.help or ""}
+    """Return the JSON schema of an argument."""
+    schema: dict[str, Any] = {"type": _type_of(argument.hint)}
+    is_list = getattr(argument.hint, "__origin__", None) in {tuple, list}
+    if is_list:
+        schema = {"type": "array", "items": schema}
+    schema["description"] = argument.parameter.help or ""
+    return schema
+
+
+def _type_of(hint: Any) -> str:
+    """Return JSON's name for a type, or for that of a union's or list's members."""
+    members = getattr(hint, "__args__", ())
+    for kind, name in _TYPES.items():
+        if kind == hint or kind in members:
+            return name
+    return "string"
 
 
 async def _run(command: Sequence[str]) -> types.CallToolResult:

@@ -256,9 +256,11 @@ def _import(
 def _uploaded(stack: StackRef, template: Mapping[str, Any], bucket: str | None) -> str:
     """Upload a template, which is too large for a request, and return its URL."""
     s3 = stack.client("s3")
-    bucket = bucket or stack.nested(_MANAGED).outputs["SourceBucket"]
+    if bucket is None:
+        bucket = stack.nested(_MANAGED).outputs["SourceBucket"]
     key = f"{stack.name}-{NAME}"
-    s3.put_object(Bucket=bucket, Key=key, Body=json.dumps(template).encode())
+    content = json.dumps(template).encode()
+    s3.put_object(Bucket=bucket, Key=key, Body=content)
     return f"{s3.meta.endpoint_url}/{bucket}/{key}"
 
 

@@ -41,7 +41,7 @@ class Drift(NamedTuple):
     def source(self) -> str:
         """Where it is described as false; empty if any of its properties may really differ."""
         known = [KNOWN_FALSE.get((self.type, path.rpartition("/")[2])) for path in self.properties]
-        if self.deleted or None in known:
+        if None in known:
             return ""
         return ", ".join(dict.fromkeys(str(source) for source in known))
 
