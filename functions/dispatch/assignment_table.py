@@ -5,6 +5,7 @@ A car is taken on the condition that no ride has it, so two rides cannot have th
 
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from assignments import OPEN, ZONES, Assignment, Car, Decision, Spot, State, parked, spot, zone
@@ -50,52 +51,54 @@ class Reader:
         if not item:
             return Seen(Assignment(State.UNKNOWN), Stored())
         car = Car(item["carID"], item["sector"]) if "carID" in item else None
-        seen = Seen(Assignment(State(item["state"]), car), Stored(item["state"], item["effects"]))
-        if seen.assignment.state is not State.ASSIGNED or car is None:
-            return seen
-        return seen._replace(
-            holds=self._item(self._tables.cars, _key(car)).get("rideID") == order_id
-        )
+        state = State(item["state"])
+        holds = True
+        if state is State.ASSIGNED and car is not None:
+            row = self._item(self._tables.cars, _key(car))
+            holds = row.get("rideID") == order_id
+        return Seen(Assignment(state, car), Stored(item["state"], item["effects"]), holds)
 
     def free_car(self, start: Spot, forward: bool, skipped: list[str]) -> Car | None:
         """Find a free car as `assignments.FindCar` asks, and add the rows that hold no car to ``skipped``.
 
         The index may be behind its table, so each car is read there too.
         """
+        side = ">=" if forward else "<"
         pages = self._client.query(
             TableName=self._tables.cars,
             IndexName=INDEX,
-            KeyConditionExpression=f"freeShard = :shard AND freePlace {'>=' if forward else '<'} :place",
+            KeyConditionExpression=f"freeShard = :shard AND freePlace {side} :place",
             ExpressionAttributeValues={":shard": {"S": start.shard}, ":place": {"S": start.place}},
             ScanIndexForward=forward,
             Limit=_PAGE,
         )
-        for entry in (marshalling.values(each) for page in pages for each in page["Items"]):
-            row = self._item(self._tables.cars, {name: entry[name] for name in ("zone", "carID")})
+        indexed_items = chain.from_iterable(page["Items"] for page in pages)
+        for item in indexed_items:
+            indexed = marshalling.values(item)
+            key = {"zone": indexed["zone"], "carID": indexed["carID"]}
+            row = self._item(self._tables.cars, key)
+            if not row:
+                continue
             car = parked(row)
-            if row and "rideID" not in row and car is not None:
-                return car
-            if row and car is None:
+            if car is None:
                 skipped.append(f"{row['zone']}/{row['carID']}")
+            elif "rideID" not in row:
+                return car
         return None
 
     def has_fleet(self) -> bool:
         """Return whether there is any car."""
-        request = {
-            "TableName": self._tables.cars,
-            "KeyConditionExpression": "#zone = :zone",
-            "Limit": 1,
-        }
-        names = {"#zone": "zone"}
-        return any(
-            page["Items"]
-            for each in ZONES
-            for page in self._client.query(
-                **request,
-                ExpressionAttributeNames=names,
-                ExpressionAttributeValues={":zone": {"S": each}},
-            )
+        return any(self._has_car(zone_name) for zone_name in ZONES)
+
+    def _has_car(self, zone_name: str) -> bool:
+        pages = self._client.query(
+            TableName=self._tables.cars,
+            KeyConditionExpression="#zone = :zone",
+            ExpressionAttributeNames={"#zone": "zone"},
+            ExpressionAttributeValues={":zone": {"S": zone_name}},
+            Limit=1,
         )
+        return any(page["Items"] for page in pages)
 
     def _item(self, table: str, key: Mapping[str, object]) -> dict[str, Any]:
         answer = self._client.get_item(
@@ -141,25 +144,30 @@ def _move(tables: Tables, order_id: str, seen: Seen, decision: Decision) -> list
     car = decision.after.car
     if car is None or not decision.facts:
         return []
-    match decision.facts:
-        case (assigned,) if assigned is CarAssigned:
-            taken = f"SET rideID = :ride REMOVE {', '.join(free(car))}"
-            return [
-                Update(tables.cars, _key(car), taken, condition=_FREE, values={":ride": order_id})
-            ]
-        case (released,) if released is CarReleased:
-            values = {f":{name}": value for name, value in free(car).items()}
-            again = f"SET {', '.join(f'{name} = :{name}' for name in free(car))} REMOVE rideID"
-            mine = Update(
-                tables.cars,
-                _key(car),
-                again,
-                condition="rideID = :ride",
-                values=values | {":ride": order_id},
-            )
-            return [mine] if seen.holds else []
-        case _:  # taken and given back in one step: it has to be free, and stays so
-            return [Check(tables.cars, _key(car), _FREE)]
+    if decision.facts == (CarAssigned,):
+        return [_taken(tables.cars, car, order_id)]
+    if decision.facts == (CarReleased,):
+        return [_given_back(tables.cars, car, order_id)] if seen.holds else []
+    # Taken and given back in one step: it has to be free, and stays so.
+    return [Check(tables.cars, _key(car), _FREE)]
+
+
+def _taken(table: str, car: Car, order_id: str) -> Update:
+    expression = f"SET rideID = :ride REMOVE {', '.join(free(car))}"
+    return Update(table, _key(car), expression, condition=_FREE, values={":ride": order_id})
+
+
+def _given_back(table: str, car: Car, order_id: str) -> Update:
+    attributes = free(car)
+    assignments = ", ".join(f"{name} = :{name}" for name in attributes)
+    values = {f":{name}": value for name, value in attributes.items()}
+    return Update(
+        table,
+        _key(car),
+        f"SET {assignments} REMOVE rideID",
+        condition="rideID = :ride",
+        values={**values, ":ride": order_id},
+    )
 
 
 def free(car: Car) -> dict[str, str]:

@@ -206,23 +206,30 @@ def nearest(pickup: str, order_id: str, find: FindCar) -> Car | None:
     start = _place(pickup)
     if start is None:
         return None
-    # The sector of each shard that is nearest to the pickup, nearest first.
-    firsts = range(0, BLOCKS, SHARD)
-    near = [
-        (row, min(max(start[1], first), first + SHARD - 1))
-        for row in range(BLOCKS)
-        for first in firsts
-    ]
-    best: tuple[int, Car] | None = None
-    for row, column in sorted(near, key=lambda place: _distance(start, place)):
-        least = _distance(start, (row, column))
+    best: Car | None = None
+    best_distance = _FARTHEST
+    for row, column in _nearest_of_each_shard(start):
         for forward in (True, False):
-            if best is not None and best[0] <= least:
-                return best[1]  # whatever stands here is as far away, or further
+            if best_distance <= _distance(start, (row, column)):
+                return best  # whatever stands here is as far away, or further
             car = find(_spot(row, column, order_id), forward)
-            if car is not None and (best is None or _distance(start, _place(car.sector)) < best[0]):
-                best = _distance(start, _place(car.sector)), car
-    return None if best is None else best[1]
+            if car is None:
+                continue
+            distance = _distance(start, _place(car.sector))
+            if distance < best_distance:
+                best = car
+                best_distance = distance
+    return best
+
+
+def _nearest_of_each_shard(start: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return the place of each shard that is nearest to ``start``, nearest first."""
+    places: list[tuple[int, int]] = []
+    for row in range(BLOCKS):
+        for first in range(0, BLOCKS, SHARD):
+            last = first + SHARD - 1
+            places.append((row, min(max(start[1], first), last)))
+    return sorted(places, key=lambda place: _distance(start, place))
 
 
 def _place(sector: str) -> tuple[int, int] | None:
@@ -238,6 +245,9 @@ def _spot(row: int, column: int, name: str) -> Spot:
     return Spot(
         f"{ZONES[row]}.{column // SHARD}", f"sector_{row * BLOCKS + column + 1:02d}/{number}"
     )
+
+
+_FARTHEST: Final = 4 * BLOCKS  # blocks; no stand is as far away
 
 
 def _distance(start: tuple[int, int], place: tuple[int, int] | None) -> int:

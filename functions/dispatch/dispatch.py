@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import assignments
-from assignment_table import Reader, Tables, effects
+from assignment_table import Reader, Seen, Tables, effects
+from assignments import Car, Decision, Spot
 from carride.consumer import SagaSettings, ride_consumer
 from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
@@ -14,6 +15,18 @@ from carride.settings import from_environment
 from carride.telemetry import count, logger
 from carride_idempotency import Operation
 from carride_idempotency.stores.default_transport import dynamodb_transport
+
+
+class CarSearch(NamedTuple):
+    """What the search for a free car found."""
+
+    car: Car | None = None
+    why_none: str = ""  # why a ride that needs a car gets none
+    unreadable_rows: tuple[str, ...] = ()  # rows of the table of cars that hold no car
+
+
+NO_SEARCH = CarSearch()
+"""The ride needs no car."""
 
 
 class Settings(SagaSettings, frozen=True, kw_only=True):
@@ -35,27 +48,41 @@ def make_handler(
 
     @consumer.batch_handler
     def handler(event: RideEvent, operation: Operation) -> None:
-        seen, skipped, car, why = reader.ride(event.subject), list[str](), None, ""
-        if assignments.wants_car(seen.assignment, event.data):
-            pickup = event.data.pickup
-            car = assignments.nearest(
-                pickup, event.subject, lambda spot, on: reader.free_car(spot, on, skipped)
-            )
-            why = "" if car else assignments.reason(pickup, reader.has_fleet)
-        decision = assignments.decide(seen.assignment, event.data, car)
-        operation.write(*effects(tables, event, seen, decision, why=why, outbox=outbox, now=now()))
-        if NoCarAvailable in decision.facts:
-            report(
-                "EmptyFleet" if why == assignments.NO_FLEET else "NoCarAvailable",
-                1,
-                ride=event.subject,
-            )
-        if skipped:
-            report("CarRowSkipped", len(skipped), rows=skipped)
-        if CarReleased in decision.facts and not seen.holds:
-            report("CarNotHeld", 1, ride=event.subject)
+        seen = reader.ride(event.subject)
+        needs_car = assignments.wants_car(seen.assignment, event.data)
+        search = search_car(reader, event) if needs_car else NO_SEARCH
+        decision = assignments.decide(seen.assignment, event.data, search.car)
+        writes = effects(
+            tables, event, seen, decision, why=search.why_none, outbox=outbox, now=now()
+        )
+        operation.write(*writes)
+        report_findings(event.subject, seen, decision, search)
 
     return handler
+
+
+def search_car(reader: Reader, event: RideEvent) -> CarSearch:
+    """Search the free car whose stand is nearest to the ride's pickup."""
+    pickup = event.data.pickup
+    unreadable: list[str] = []
+
+    def find(spot: Spot, forward: bool) -> Car | None:
+        return reader.free_car(spot, forward, unreadable)
+
+    car = assignments.nearest(pickup, event.subject, find)
+    why_none = "" if car else assignments.reason(pickup, reader.has_fleet)
+    return CarSearch(car, why_none, tuple(unreadable))
+
+
+def report_findings(order_id: str, seen: Seen, decision: Decision, search: CarSearch) -> None:
+    """Report that a ride gets no car, that a row holds no car, and that a car was not the ride's."""
+    if NoCarAvailable in decision.facts:
+        no_fleet = search.why_none == assignments.NO_FLEET
+        report("EmptyFleet" if no_fleet else "NoCarAvailable", 1, ride=order_id)
+    if search.unreadable_rows:
+        report("CarRowSkipped", len(search.unreadable_rows), rows=list(search.unreadable_rows))
+    if CarReleased in decision.facts and not seen.holds:
+        report("CarNotHeld", 1, ride=order_id)
 
 
 def report(metric: str, number: int, **found: object) -> None:

@@ -135,9 +135,14 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
         are lower-case letters and digits. ValueError for a time without a time zone, which no
         consumer would accept.
         """
-        if time.utcoffset() is None or (expirytime is not None and expirytime.utcoffset() is None):
-            raise ValueError(f"{time} or {expirytime} has no time zone")
+        _require_time_zone(time)
+        if expirytime is not None:
+            _require_time_zone(expirytime)
         fact_id = idempotency_id(data.order_id, type(data).__name__, data.version)
+        repeated = _repeated(data)
+        if cause is not None:
+            repeated["correlationid"] = cause.correlationid
+            traceparent = traceparent or cause.traceparent
         return cls(
             specversion="1.0",
             id=fact_id,
@@ -146,9 +151,9 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
             time=time,
             idempotencyid=fact_id,
             sequence=sequence(data.version),
-            **_repeated(data) | ({"correlationid": cause.correlationid} if cause else {}),
+            **repeated,
             causationid=None if cause is None else cause.id,
-            traceparent=traceparent or (None if cause is None else cause.traceparent),
+            traceparent=traceparent or None,
             expirytime=expirytime,
             data=data,
             payload=_without_defaults(type(data), msgspec.to_builtins(data)),
@@ -157,16 +162,19 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
 
     def to_detail(self) -> dict[str, Any]:
         """Return the event as CloudEvents structured JSON, in JSON's own types."""
-        attributes = {
-            name: msgspec.to_builtins(value)
-            for name in Attributes.__struct_fields__
-            if (value := getattr(self, name)) is not None
-        }
-        return (
-            attributes
-            | dict(self.extensions)
-            | {"data": msgspec.to_builtins(self.data) | dict(self.payload)}
-        )
+        detail: dict[str, Any] = {}
+        for name in Attributes.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None:
+                detail[name] = msgspec.to_builtins(value)
+        detail |= self.extensions
+        detail["data"] = msgspec.to_builtins(self.data) | self.payload
+        return detail
+
+
+def _require_time_zone(time: datetime) -> None:
+    if time.utcoffset() is None:
+        raise ValueError(f"{time} has no time zone")
 
 
 def _repeated(data: Fact) -> dict[str, Any]:
@@ -283,34 +291,43 @@ def parse_event(event: Mapping[str, Any]) -> RideEvent:
         detail = _upgraded(detail)
     if "idempotencyId" in detail:  # what the extension is called in other producers' code
         detail = {"idempotencyid": detail["idempotencyId"]} | detail
-    if given_id := isinstance(detail.get("type"), str) and detail["type"] in ALIASES:
+    is_adopted = _has_alias(detail)
+    if is_adopted:
         detail = _adopted(detail)
     data, payload = _parse_data(detail.get("type"), _payload_of(detail))
     # In CloudEvents, an attribute that is null is absent.
     given = {name: value for name, value in detail.items() if value is not None}
     attributes = _shaped(_repeated(data) | given, Attributes)
-    expected = {
-        "subject": data.order_id,
-        "sequence": sequence(data.version),
-        "idempotencyid": attributes.idempotencyid
-        if given_id
-        else idempotency_id(data.order_id, attributes.type, data.version),
-    }
-    for name, value in expected.items():
-        if (found := getattr(attributes, name)) != value:
-            raise ContractError(
-                name, f"{found!r} contradicts the type or the data, which make it {value!r}"
-            )
-    return RideEvent(
-        **{name: getattr(attributes, name) for name in Attributes.__struct_fields__},
-        data=data,
-        payload=payload,
-        extensions={
-            name: value
-            for name, value in detail.items()
-            if name not in _KNOWN and isinstance(value, str | int) and _is_extension_name(name)
-        },
-    )
+    _require_equal("subject", attributes.subject, data.order_id)
+    _require_equal("sequence", attributes.sequence, sequence(data.version))
+    if not is_adopted:
+        derived = idempotency_id(data.order_id, attributes.type, data.version)
+        _require_equal("idempotencyid", attributes.idempotencyid, derived)
+    fields = {name: getattr(attributes, name) for name in Attributes.__struct_fields__}
+    return RideEvent(**fields, data=data, payload=payload, extensions=_extensions_of(detail))
+
+
+def _has_alias(detail: Mapping[str, Any]) -> bool:
+    """Say whether another producer's name is the event's type."""
+    fact_type = detail.get("type")
+    return isinstance(fact_type, str) and fact_type in ALIASES
+
+
+def _require_equal(name: str, found: str, derived: str) -> None:
+    if found != derived:
+        raise ContractError(
+            name, f"{found!r} contradicts the type or the data, which make it {derived!r}"
+        )
+
+
+def _extensions_of(detail: Mapping[str, Any]) -> dict[str, str | int | bool]:
+    extensions: dict[str, str | int | bool] = {}
+    for name, value in detail.items():
+        if name in _KNOWN or not _is_extension_name(name):
+            continue
+        if isinstance(value, str | int):
+            extensions[name] = value
+    return extensions
 
 
 def _upgraded(detail: dict[str, Any]) -> dict[str, Any]:
@@ -319,17 +336,21 @@ def _upgraded(detail: dict[str, Any]) -> dict[str, Any]:
             "detail", "has neither a specversion nor the attributes of the older envelope"
         )
     older = _shaped(detail["attributes"], _OlderAttributes, "attributes.")
-    time, data = older.event_time, detail.get("data")
+    time = older.event_time
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    data = detail.get("data")
+    if isinstance(data, dict):
+        data = {"version": older.event_count} | data  # the older data has none
     return {
         "specversion": "1.0",
         "id": older.idempotency_id,
         "source": older.source,
         "type": older.type,
-        "time": (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat(),
+        "time": time.isoformat(),
         "idempotencyid": older.idempotency_id,
         "sequence": sequence(older.event_count),
-        # The older data has no version: the attributes count the changes.
-        "data": {"version": older.event_count} | data if isinstance(data, dict) else data,
+        "data": data,
     }
 
 

@@ -52,7 +52,7 @@ def outbox_item(
             f"{event.id} has extensions that the outbox cannot carry: {sorted(event.extensions)}"
         )
     detail = event.to_detail()
-    parse_event({"detail": msgspec.json.decode(msgspec.json.encode(detail))})
+    parse_event({"detail": detail})  # the contract, as every consumer reads it
     return {name: getattr(event, name) for name in _TEXTS} | {
         "correlationid": event.correlationid,
         "time": _timestamp(event.time),
@@ -71,5 +71,6 @@ def _timestamp(time: datetime) -> str:
 
 
 def _traceparent(event: RideEvent) -> str:
-    trace, parent = (uuid5(NAMESPACE_URL, text).hex for text in (event.correlationid, event.id))
-    return f"00-{trace}-{parent[:16]}-00"
+    trace = uuid5(NAMESPACE_URL, event.correlationid).hex
+    parent = uuid5(NAMESPACE_URL, event.id).hex[:16]
+    return f"00-{trace}-{parent}-00"

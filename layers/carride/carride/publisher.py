@@ -12,7 +12,7 @@ import re
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -105,7 +105,15 @@ class Receipt(Struct, eq=False):
     def note(self, refusal: "_Refusal | None") -> None:
         """Note that the entry was sent to the bus, and why that did not take it; None if it did."""
         self.attempts += 1
-        self.code, self.message, self.retryable = refusal[:3] if refusal else (None, None, False)
+        self.code = refusal.code if refusal else None
+        self.message = refusal.message if refusal else None
+        self.retryable = refusal.retryable if refusal else False
+
+    def refuse_size(self) -> None:
+        """Note that the entry fits into no request."""
+        self.code = ENTRY_TOO_LARGE
+        self.message = f"{self.size} bytes; an entry must stay below {TOO_LARGE}"
+        self.retryable = False
 
 
 class PublishError(Exception):
@@ -116,13 +124,8 @@ class PublishError(Exception):
 
     def __init__(self, receipts: Sequence[Receipt]) -> None:
         unsent = [receipt for receipt in receipts if receipt.outcome is Outcome.UNSENT]
-        bus_errors, queue_errors = (
-            ", ".join(sorted(errors))
-            for errors in (
-                {str(receipt.code) for receipt in unsent},
-                {receipt.queue_error for receipt in unsent},
-            )
-        )
+        bus_errors = ", ".join(sorted({str(receipt.code) for receipt in unsent}))
+        queue_errors = ", ".join(sorted({receipt.queue_error for receipt in unsent}))
         super().__init__(
             f"{len(unsent)} of {len(receipts)} entries reached neither the bus ({bus_errors}) nor the dead-letter "
             f"queue ({queue_errors})"
@@ -189,11 +192,15 @@ class Publisher:
             PublishError: some entries reached neither the bus nor the dead-letter queue.
         """
         receipts = self.put(entries, remaining_ms)
-        messages = [_message(receipt) for receipt in receipts if receipt.outcome is Outcome.UNSENT]
-        for message in messages:
-            if message.size > LARGEST_MESSAGE:
-                message.receipt.queue_error = MESSAGE_TOO_LARGE
-        messages = [message for message in messages if message.size <= LARGEST_MESSAGE]
+        messages: list[_Message] = []
+        for receipt in receipts:
+            if receipt.outcome is not Outcome.UNSENT:
+                continue
+            message = _message(receipt)
+            if message.size <= LARGEST_MESSAGE:
+                messages.append(message)
+            else:
+                receipt.queue_error = MESSAGE_TOO_LARGE
         self._deliver(messages, self._dead_letter, remaining_ms, LONGEST_CALL_MS)
         if any(receipt.outcome is Outcome.UNSENT for receipt in receipts):
             raise PublishError(receipts)
@@ -201,18 +208,19 @@ class Publisher:
 
     def put(self, entries: Iterable[BusEntry], remaining_ms: Remaining) -> list[Receipt]:
         """Publish entries without the dead-letter queue: entries that the bus does not take are unsent."""
-        receipts = [
-            Receipt(entry if entry.resources else replace(entry, resources=self._resources))
-            for entry in entries
-        ]
+        receipts = [Receipt(self._named(entry)) for entry in entries]
+        sendable: list[Receipt] = []
         for receipt in receipts:
-            if receipt.size >= TOO_LARGE:
-                receipt.message = f"{receipt.size} bytes; an entry must stay below {TOO_LARGE}"
-                receipt.code, receipt.retryable = ENTRY_TOO_LARGE, False
-        self._deliver(
-            [each for each in receipts if each.size < TOO_LARGE], self._put, remaining_ms, NEEDED_MS
-        )
+            if receipt.size < TOO_LARGE:
+                sendable.append(receipt)
+            else:
+                receipt.refuse_size()
+        self._deliver(sendable, self._put, remaining_ms, NEEDED_MS)
         return receipts
+
+    def _named(self, entry: BusEntry) -> BusEntry:
+        """Return the entry with its producer as its resource, unless it has resources."""
+        return entry if entry.resources else replace(entry, resources=self._resources)
 
     def _deliver[T: (Receipt, _Message)](
         self, items: list[T], send: "_Send[T]", remaining_ms: Remaining, needed_ms: int
@@ -277,11 +285,7 @@ class Publisher:
         refusals: list[_Refusal | None] = []
         for receipt, answer in zip(batch, answers, strict=True):
             receipt.event_id = answer.get("EventId") or None
-            code = answer.get("ErrorCode", NO_ANSWER)
-            refusal = _Refusal(
-                code, answer.get("ErrorMessage", ""), retryable=code in RETRYABLE | {NO_ANSWER}
-            )
-            refusals.append(None if receipt.event_id else refusal)
+            refusals.append(None if receipt.event_id else _refused_entry(answer))
         return refusals
 
     def _dead_letter(self, batch: list["_Message"]) -> "list[_Refusal | None] | _Refusal":
@@ -338,6 +342,13 @@ def _refusal(error: Exception) -> _Refusal:
     )
 
 
+def _refused_entry(answer: Mapping[str, str]) -> _Refusal:
+    """Return the refusal of one entry, from its answer in PutEvents' response."""
+    code = answer.get("ErrorCode", NO_ANSWER)
+    retryable = code == NO_ANSWER or code in RETRYABLE
+    return _Refusal(code, answer.get("ErrorMessage", ""), retryable=retryable)
+
+
 class _Message(NamedTuple):
     receipt: Receipt
     body: str
@@ -363,11 +374,11 @@ def _message(receipt: Receipt) -> _Message:
         "ERROR_MESSAGE": {"DataType": "String", "StringValue": reason},
         "RETRY_ATTEMPTS": {"DataType": "Number", "StringValue": str(receipt.attempts)},
     }
-    around = sum(
-        len(name) + sum(map(len, attribute.values())) for name, attribute in attributes.items()
-    )
-    body = _body(receipt.entry, LARGEST_MESSAGE - around)
-    return _Message(receipt, body, attributes, around + len(body.encode()))
+    attributes_size = 0
+    for name, attribute in attributes.items():
+        attributes_size += len(name) + len(attribute["DataType"]) + len(attribute["StringValue"])
+    body = _body(receipt.entry, LARGEST_MESSAGE - attributes_size)
+    return _Message(receipt, body, attributes, attributes_size + len(body.encode()))
 
 
 def _body(entry: BusEntry, room: int) -> str:
