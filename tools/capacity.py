@@ -8,13 +8,12 @@ shows them.
 import argparse
 import math
 from collections.abc import Mapping, Sequence
-from random import Random
 from typing import Final, NamedTuple
 
 from assignments import BLOCKS, SHARD
 from carride.overdue import SHARDS
 from tools import costs
-from tools.costs import EVENTS, REQUESTS, ROUND_TRIPS, SECONDS, TABLES
+from tools.costs import EVENTS, REQUESTS, SECONDS, TABLES, round_trips
 from tools.transformed import Stack, source, stack
 
 _DOCS: Final = "https://docs.aws.amazon.com"
@@ -56,8 +55,6 @@ TRIP_S: Final = 0.01  # assumed for a request to DynamoDB, with the code around 
 CALL_S: Final = 0.2  # assumed for a call of the payment gateway
 PIPE_S: Final = 0.05  # assumed for a batch of the pipe
 INDEX_WRITES: Final = 2  # of a ride in each index of open rides, and in that of free cars
-EMITTED: Final = {"Dispatch": 2, "Payment": 2}  # events of a ride, besides those of the API
-_TICKS: Final = 50  # of a simulated second
 
 
 class Bound(NamedTuple):
@@ -90,168 +87,135 @@ class Station(NamedTuple):
 
 
 def stations(deployed: Stack) -> dict[str, Station]:
-    """Return the stations of a ride's events. Each invocation of a target is taken to hold the bus for 0.1 s."""
-    parameters, calls = deployed.parameters, costs.calls(deployed)
-    [pipe] = deployed.of_type("AWS::Pipes::Pipe").values()
-    stream = pipe["SourceParameters"]["DynamoDBStreamParameters"]
-    [mapping] = deployed.of_type("AWS::Lambda::EventSourceMapping").values()
-    shards = max(NEW_TABLE, int(parameters["WarmUnits"])) // PARTITION
+    """Return the stations of a ride's events.
+
+    Each invocation of a target is taken to hold the bus for 0.1 s.
+    """
     targets = sum(costs.taken(deployed).values())
     found = {
-        "OutboxPipe": Station(
-            len(EVENTS), shards * stream["ParallelizationFactor"], stream["BatchSize"], PIPE_S
-        ),
+        "OutboxPipe": _pipe(deployed),
         "Bus": Station(targets, QUOTAS["invocations"].value // 10, 1, 0.1),
     }
-    reserved = int(parameters["ReservedConcurrency"])
-    for name, trips in ROUND_TRIPS.items():
-        load, batch, servers = calls[f"{name}Function"], 1, reserved or QUOTAS["concurrency"].value
-        if name == "Dispatch":
-            batch, servers = (
-                mapping["BatchSize"],
-                reserved or int(parameters["DispatchConcurrency"]),
-            )
-        if not load:  # payment without a gateway
-            continue
-        seconds = trips * TRIP_S + (CALL_S * costs.GATEWAY_CALLS if name == "Payment" else 0)
+    for name, trips in round_trips(deployed).items():
+        load = costs.calls(deployed)[f"{name}Function"]
+        seconds = trips * TRIP_S
+        if name == "Payment":
+            seconds += costs.GATEWAY_CALLS * CALL_S
+        servers, batch = _concurrency(deployed, name)
         found[name] = Station(load, servers, batch, seconds / load * batch)
     return found
 
 
+def _pipe(deployed: Stack) -> Station:
+    [pipe] = deployed.of_type("AWS::Pipes::Pipe").values()
+    stream = pipe["SourceParameters"]["DynamoDBStreamParameters"]
+    shards = max(NEW_TABLE, int(deployed.parameters["WarmUnits"])) // PARTITION
+    servers = shards * stream["ParallelizationFactor"]
+    return Station(len(EVENTS), servers, stream["BatchSize"], PIPE_S)
+
+
+def _concurrency(deployed: Stack, name: str) -> tuple[int, int]:
+    """Return how many invocations of a function run at once, and how many messages each gets."""
+    reserved = int(deployed.parameters["ReservedConcurrency"])
+    if name != "Dispatch":
+        return reserved or QUOTAS["concurrency"].value, 1
+    [mapping] = deployed.of_type("AWS::Lambda::EventSourceMapping").values()
+    return reserved or int(deployed.parameters["DispatchConcurrency"]), mapping["BatchSize"]
+
+
 def bounds(deployed: Stack) -> list[Bound]:
     """Return every bound of a stack on demand, the lowest first."""
-    parameters, found = deployed.parameters, stations(deployed)
-    dispatch, pipe = found["Dispatch"], found["OutboxPipe"]
-    largest, units = max(
-        ((table, units) for table, (units, *_) in TABLES.items()), key=lambda table: table[1]
-    )
-    by = (
-        "DispatchConcurrency" if parameters["ReservedConcurrency"] == "0" else "ReservedConcurrency"
-    )
+    found = stations(deployed)
+    largest, units = _busiest_table()
     needed = {
         "api": REQUESTS,
-        "concurrency": sum(found[name].each for name in ROUND_TRIPS if name in found),
+        "concurrency": sum(found[name].each for name in round_trips(deployed)),
         "requests": sum(costs.calls(deployed).values()),
-        "put": len(EVENTS) / pipe.batch,  # the pipe's batches are full when it has much to do
+        # The pipe's batches are full when it has much to do.
+        "put": len(EVENTS) / found["OutboxPipe"].batch,
         "invocations": found["Bus"].load,
-        "pipes": pipe.each,
+        "pipes": found["OutboxPipe"].each,
         "logs": len(EVENTS),
         "table": units,
     }
-    warm = max(NEW_TABLE, int(parameters["WarmUnits"]))
-    result = [
-        Bound("requests to the API", int(parameters["ApiRate"]) / REQUESTS, "ApiRate", REQUESTS),
-        Bound(
-            "concurrent batches of dispatch", dispatch.servers / dispatch.each, by, dispatch.each
-        ),
-        Bound(f"units of {largest} while it is new", warm / units, "WarmUnits", units),
-        Bound(
-            "batches of the pipe",
-            pipe.servers / pipe.each,
-            "WarmUnits",
-            pipe.each * warm / pipe.servers,
-        ),
-        Bound("shards of an index of open rides", SHARDS * PARTITION / INDEX_WRITES, ""),
-        Bound("shards of the index of free cars", BLOCKS**2 / SHARD * PARTITION / INDEX_WRITES, ""),
-    ]
-    result += [
-        Bound(name, value / needed[key], key, needed[key])
-        for key, (name, value, _) in QUOTAS.items()
-    ]
+    result = _bounds_of_the_stack(deployed, found, largest, units)
+    for key, (name, value, _) in QUOTAS.items():
+        result.append(Bound(name, value / needed[key], key, needed[key]))
     return sorted(result, key=lambda bound: bound.rides)
 
 
+def _busiest_table() -> tuple[str, float]:
+    """Return the table that takes the most units of a ride, and how many."""
+    units = {table: used for table, (used, *_) in TABLES.items()}
+    name = max(units, key=units.__getitem__)
+    return name, units[name]
+
+
+def _bounds_of_the_stack(
+    deployed: Stack, found: Mapping[str, Station], largest: str, units: float
+) -> list[Bound]:
+    parameters = deployed.parameters
+    dispatch = found["Dispatch"]
+    pipe = found["OutboxPipe"]
+    warm = max(NEW_TABLE, int(parameters["WarmUnits"]))
+    by_dispatch = "DispatchConcurrency"
+    if parameters["ReservedConcurrency"] != "0":
+        by_dispatch = "ReservedConcurrency"
+    open_rides = SHARDS * PARTITION / INDEX_WRITES
+    free_cars = BLOCKS**2 / SHARD * PARTITION / INDEX_WRITES
+    batches = pipe.servers / pipe.each
+    return [
+        Bound("requests to the API", int(parameters["ApiRate"]) / REQUESTS, "ApiRate", REQUESTS),
+        Bound(
+            "concurrent batches of dispatch",
+            dispatch.servers / dispatch.each,
+            by_dispatch,
+            dispatch.each,
+        ),
+        Bound(f"units of {largest} while it is new", warm / units, "WarmUnits", units),
+        Bound("batches of the pipe", batches, "WarmUnits", warm / batches),
+        Bound("shards of an index of open rides", open_rides, ""),
+        Bound("shards of the index of free cars", free_cars, ""),
+    ]
+
+
 def for_rides(rides: float, **chosen: str) -> dict[str, str]:
-    """Return the parameters with which no setting stops so many rides a second, with a third in reserve."""
+    """Return the parameters with which no setting stops so many rides a second.
+
+    A third stays in reserve.
+    """
     parameters = dict(chosen)
     for bound in bounds(stack(**chosen)):
-        if bound.rides < rides and bound.by not in ("", *QUOTAS):
-            value = max(math.ceil(bound.needed * rides * 4 / 3), int(parameters.get(bound.by, "0")))
-            parameters[bound.by] = str(
-                min(value, source()["Parameters"][bound.by].get("MaxValue", value))
-            )
+        if bound.rides >= rides or bound.by in ("", *QUOTAS):
+            continue
+        wanted = math.ceil(bound.needed * rides * 4 / 3)
+        value = max(wanted, int(parameters.get(bound.by, "0")))
+        most = source()["Parameters"][bound.by].get("MaxValue", value)
+        parameters[bound.by] = str(min(value, most))
     return parameters
-
-
-def granted(deployed: Stack, rides: float) -> dict[str, Station]:
-    """Return the stations of a stack whose quotas were raised for so many rides a second, with a third in reserve."""
-    found = stations(deployed)
-    for name in found.keys() - {"Dispatch", "OutboxPipe"}:  # which settings bound
-        servers = max(found[name].servers, math.ceil(found[name].each * rides * 4 / 3))
-        found[name] = found[name]._replace(servers=servers)
-    return found
-
-
-# ── The queues of a ride's events ─────────────────────────────────────────────────────────────────
-
-
-def simulate(
-    found: Mapping[str, Station], rides: float, *, seconds: int = 20, seed: int = 0
-) -> dict[str, list[float]]:
-    """Simulate the queues in virtual time, and return how many wait at each station, on average, in every second.
-
-    Each event has its share of what a station passes on: the API, dispatch and payment to the pipe,
-    the pipe to the bus, and the bus to its targets.
-
-    Args:
-        found: the stations, as `stations` returns them. How much they do in a moment varies by a
-            half.
-        rides: rides a second. Their requests come at random.
-        seconds: how long rides come.
-        seed: makes a run repeatable.
-    """
-    random = Random(seed)  # noqa: S311 - a simulation, not a secret
-    waiting, averages = dict.fromkeys(found, 0.0), {name: [0.0] * seconds for name in found}
-    published = {"CarRideApi": REQUESTS} | {
-        name: EMITTED[name] for name in EMITTED if name in found
-    }
-    targets = {
-        name: station.load
-        for name, station in found.items()
-        if name not in {"CarRideApi", "OutboxPipe", "Bus"}
-    }
-    onward = {name: {"OutboxPipe": events / found[name].load} for name, events in published.items()}
-    onward |= {"OutboxPipe": {"Bus": found["Bus"].load / found["OutboxPipe"].load}}
-    onward |= {"Bus": {name: load / found["Bus"].load for name, load in targets.items()}}
-    for tick in range(seconds * _TICKS):
-        waiting["CarRideApi"] += random.binomialvariate(10_000, REQUESTS * rides / _TICKS / 10_000)
-        for name, (_, servers, batch, duration) in found.items():
-            done = min(
-                waiting[name], servers * batch / duration / _TICKS * random.uniform(0.5, 1.5)
-            )
-            waiting[name] -= done
-            for target, share in onward.get(name, {}).items():
-                waiting[target] += done * share
-            averages[name][tick // _TICKS] += waiting[name] / _TICKS
-    return averages
-
-
-def growing(waiting: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return the stations whose queue grows: it is longer in the last quarter than in the one before."""
-    quarter = min(map(len, waiting.values())) // 4
-    parts = {
-        name: (queue[-2 * quarter : -quarter], queue[-quarter:]) for name, queue in waiting.items()
-    }
-    return [
-        name
-        for name, (before, last) in parts.items()
-        if sum(last) > 1.1 * sum(before) + 100 * quarter
-    ]
 
 
 # ── Showing it ────────────────────────────────────────────────────────────────────────────────────
 
 
 def table(found: Sequence[Bound], rides: float) -> str:
-    """Return bounds as a table in Markdown, with what raises those that are too low for so many rides a second."""
+    """Return bounds as a table in Markdown, with what raises those that are too low."""
     rows = []
-    for what, most, by, needed in found:
-        value = math.ceil(needed * rides)
-        set_by, way = (f"`{by}`", f"`{by}={value}`") if by else ("the code", "change it")
-        if by in QUOTAS:
-            set_by, way = f"[a quota]({QUOTAS[by].source})", f"request {value:,}"
-        rows.append((what, f"{most:,.0f}", set_by, way if most < rides else ""))
+    for bound in found:
+        setting, way = _remedy(bound, math.ceil(bound.needed * rides))
+        if bound.rides >= rides:
+            way = ""
+        rows.append((bound.what, f"{bound.rides:,.0f}", setting, way))
     return costs.table(f"what | rides a second | set by | for {rides:,.0f} a second", rows)
+
+
+def _remedy(bound: Bound, value: int) -> tuple[str, str]:
+    """Return what sets a bound, and how to raise it to a value."""
+    if not bound.by:
+        return "the code", "change it"
+    if bound.by in QUOTAS:
+        return f"[a quota]({QUOTAS[bound.by].source})", f"request {value:,}"
+    return f"`{bound.by}`", f"`{bound.by}={value}`"
 
 
 def current(page: str) -> str:
@@ -272,30 +236,17 @@ def main() -> None:
     parser.add_argument(
         "--rides", type=float, default=1000, help="rides a second to plan for (1000)"
     )
-    parser.add_argument(
-        "--simulate",
-        type=float,
-        metavar="RIDES",
-        help="simulate the queues at so many rides a second",
-    )
     options, chosen = costs.parsed(parser)
-    if options.simulate:
-        parameters = for_rides(options.simulate, **chosen)
-        waiting = simulate(granted(stack(**parameters), options.simulate), options.simulate)
-        rows = [
-            (name, *(f"{queue[at]:,.0f}" for at in (4, 9, 14, 19)))
-            for name, queue in waiting.items()
-        ]
-        print(costs.table("waiting at | in second 5 | 10 | 15 | 20", rows))
-        print(f"Queues that grow, with {parameters}: {', '.join(growing(waiting)) or 'none'}.")
-    else:
-        found, dollars = bounds(stack(**chosen)), sum(use.dollars for use in costs.bill(SECONDS)[1])
-        print(
-            f"{table(found, options.rides)}\nFirst: {found[0].what}, at {found[0].rides:,.0f} rides a second."
-        )
-        print(
-            f"A ride a second costs ${dollars:,.0f} a month on top of an idle stack; `make costs` says what for."
-        )
+    found = bounds(stack(**chosen))
+    first = found[0]
+    _, rides = costs.bill(SECONDS)
+    dollars = sum(use.dollars for use in rides)
+    print(table(found, options.rides))
+    print(f"First: {first.what}, at {first.rides:,.0f} rides a second.")
+    print(
+        f"A ride a second costs ${dollars:,.0f} a month on top of an idle stack; "
+        "`make costs` says what for."
+    )
 
 
 if __name__ == "__main__":

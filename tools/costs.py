@@ -92,7 +92,10 @@ LINE_BYTES: Final = 600  # of a delivery's log line, with its metric
 METRIC_BYTES: Final = 185  # of the metric alone, which is all that is logged above level INFO
 READ_UNITS: Final = 9.5
 ROUND_TRIPS: Final = {"CarRideApi": 7, "RideHistory": 8, "Dispatch": 9, "Payment": 6}
-"""Requests of each function to DynamoDB."""
+"""Requests of each function to DynamoDB, for one ride.
+
+A function that is not here is taken to make one request for each event, as an atomic consumer does.
+"""
 TABLES: Final = {
     "IdempotencyTable": (36, 4100, 3900), "OutboxTable": (16, 0, 5850), "BookingTable": (14, 200, 0),
     "AssignmentTable": (6, 350, 0), "PaymentTable": (6, 350, 0), "CarTable": (6, 0, 0),
@@ -300,6 +303,15 @@ def calls(deployed: Stack) -> Counter[str]:
             found[named(permission["FunctionName"])] += REQUESTS
     functions = deployed.of_type("AWS::Lambda::Function")
     return Counter({name: number for name, number in found.items() if number and name in functions})
+
+
+def round_trips(deployed: Stack) -> dict[str, int]:
+    """Return the requests to DynamoDB that a ride costs each function, by its prefix."""
+    found: dict[str, int] = {}
+    for function, events in calls(deployed).items():
+        name = function.removesuffix("Function")
+        found[name] = ROUND_TRIPS.get(name, events)
+    return found
 
 
 def _processed(deployed: Stack, rides: float) -> Iterator[Use]:
