@@ -115,7 +115,7 @@ format: .venv-dev/.synced ## Rewrite the code in the project's format
 	@$(PYTHON) -m ruff format
 	@$(PYTHON) -m ruff check --fix
 
-contract: .venv-dev/.synced ## Write what follows from types and template: schemas, samples, OpenAPI, AsyncAPI, parts of docs
+contract: .venv-dev/.synced ## Write what follows from types and template: schemas, samples, OpenAPI, parts of docs
 	@$(PYTHON) -m tools.contract
 
 snapshot: .venv-dev/.synced ## Show what the template's change changes in what is deployed (ARGS=main: since then)

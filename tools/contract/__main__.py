@@ -7,7 +7,7 @@ from typing import Final
 
 from api import openapi
 from tools import capacity, costs
-from tools.contract import asyncapi, parameters
+from tools.contract import parameters
 from tools.contract.layout import text
 from tools.contract.samples import current
 from tools.contract.schemas import BreakingChangeError, registry
@@ -35,7 +35,7 @@ def documents(root: Path = ROOT) -> dict[str, str]:
 def main() -> None:
     """Write every generated file that has changed and print its name, or write none after a breaking change."""
     try:
-        files = documents() | {"dist/asyncapi.json": text(asyncapi.document())}
+        files = documents()
     except BreakingChangeError as error:
         sys.exit(str(error))
     for name, content in files.items():

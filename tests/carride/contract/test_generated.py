@@ -6,14 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 import pytest
-from jsonschema import Draft4Validator, Draft7Validator
-from msgspec.structs import fields
+from jsonschema import Draft4Validator
 
 from api import openapi
-from carride.facts import FACTS, Fact
+from carride.facts import FACTS
 from tests.carride.pipe import resource
-from tests.carride.rides import event, every_fact
-from tools.contract import asyncapi
 from tools.contract.__main__ import ROOT, documents
 from tools.contract.layout import text
 from tools.contract.samples import current
@@ -142,34 +139,3 @@ def _template(schemas: dict[str, Schema]) -> str:
         for name, content in schemas.items()
     }
     return json.dumps({"Resources": resources})
-
-
-# ── AsyncAPI ──────────────────────────────────────────────────────────────────────────────────────
-
-
-MESSAGES: Final = asyncapi.document()["channels"]["CarRideBus"]["messages"]
-
-
-@pytest.mark.parametrize("fact", every_fact(), ids=lambda fact: type(fact).__name__)
-def test_asyncapi_describes_every_event(fact: Fact) -> None:
-    """By its draft of JSON Schema too, an event is valid as its own type, and without a required part it is not."""
-    described = Draft7Validator(MESSAGES[type(fact).__name__]["payload"])
-    detail = event(fact).to_detail()
-    assert described.is_valid(detail)
-    assert not described.is_valid(detail | {"data": detail["data"] | {"price": "cheap"}})
-    for name in set(detail) - {"causationid", "traceparent", "expirytime"}:
-        assert not described.is_valid({key: detail[key] for key in detail if key != name}), name
-    for name in (field.encode_name for field in fields(type(fact)) if field.required):
-        data = {key: value for key, value in detail["data"].items() if key != name}
-        assert not described.is_valid(detail | {"data": data}), name
-
-
-def test_asyncapi_names_a_sender_and_a_receiver_of_every_event() -> None:
-    """Each type has a function that sends it and one that receives it."""
-    messages: dict[str, set[str]] = {"send": set(), "receive": set()}
-    for operation in asyncapi.document()["operations"].values():
-        messages[operation["action"]] |= {
-            message["$ref"].rpartition("/")[2] for message in operation["messages"]
-        }
-    assert messages == {"send": set(FACTS), "receive": set(FACTS)}
-    assert MESSAGES.keys() == FACTS.keys() == {type(fact).__name__ for fact in every_fact()}
