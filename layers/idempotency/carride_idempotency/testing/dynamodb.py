@@ -141,7 +141,7 @@ class FakeDynamoDB:
     def _order_of(self, request: Request) -> tuple[str, ...]:
         """Return the key attributes by which a search is ordered."""
         of_index = self._indexes.get(request.get("IndexName", ""), ())
-        return (*of_index, *self._keys_of(request["TableName"]))
+        return (*of_index, *self.key_names(request["TableName"]))
 
     def _between(self, request: Request, names: tuple[str, ...]) -> list[Item]:
         """Return the items that a search reads, in its order, after its start."""
@@ -290,14 +290,15 @@ class FakeDynamoDB:
             if write.before is None and write.after is not None:
                 self.inserted(write.table, write.after)
 
-    def _keys_of(self, table: str) -> Sequence[str]:
+    def key_names(self, table: str) -> Sequence[str]:
+        """Return the key attributes of a table."""
         return self._keys.get(table, (RECORD_KEY,))
 
     def key(self, request: Request) -> Key:
         """Return the key of the item that a request is about."""
         item = request.get("Item") or request["Key"]
         table = request["TableName"]
-        names = self._keys_of(table)
+        names = self.key_names(table)
         if not item.keys() >= set(names):
             raise ConfigurationError(
                 f"there is no table {table} with the key {names}: give World or FakeDynamoDB its keys"
