@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from carride_idempotency.errors import ConfigurationError
 from carride_idempotency.record import COMPLETED, QUARANTINED
 from carride_idempotency.testing.contents import Expected
-from carride_idempotency.testing.guards import require_time
+from carride_idempotency.testing.guards import warn_of_real_time
 from carride_idempotency.testing.worlds import KINDS, TAKEN_OVER, Fault, World
 
 _MOST_DELIVERIES: Final = 8
@@ -84,9 +84,9 @@ def crash_everywhere(
         BrokenPromiseError: an effect is lost or doubled, a table or the state ends differently, a
             key is left behind, a connection is not declared, a thread outlives its invocation, or
             the event is never acknowledged.
-        ConfigurationError: time-machine, of the extra ``testing``, is not installed.
+        ConfigurationError: a process of the handler cannot be started again.
     """
-    require_time()
+    warn_of_real_time()
     old = _builder(handler)
     new = old if next_version is None else _builder(next_version)
     pairs = dict.fromkeys([(old, old), (old, new), (new, old)])

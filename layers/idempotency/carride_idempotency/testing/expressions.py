@@ -338,13 +338,15 @@ def _updated_by_moto(request: Request, item: Item) -> Item:
     _require_moto(expression)
     from moto.dynamodb import exceptions
     from moto.dynamodb.parsing.executors import UpdateExpressionExecutor
-    from moto.dynamodb.parsing.expressions import UpdateExpressionParser
+    from moto.dynamodb.parsing.expressions import (  # type: ignore[attr-defined] # it has no types
+        UpdateExpressionParser,
+    )
     from moto.dynamodb.parsing.validators import UpdateExpressionValidator
 
     names = request.get(_NAMES) or {}
     changed = _moto_item(item)
     try:
-        parsed = UpdateExpressionParser.make(expression)  # type: ignore[no-untyped-call]
+        parsed = UpdateExpressionParser.make(expression)
         actions = UpdateExpressionValidator(
             parsed,
             expression_attribute_names=names,

@@ -4,13 +4,12 @@ import importlib
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import Any, Final
 from unittest.mock import patch
-
-from carride_idempotency.errors import ConfigurationError
 
 _GRACE_S: Final = 0.05
 """How long a thread's call waits for the end of its invocation, and an ended invocation for a thread."""
@@ -60,15 +59,13 @@ class Time:
         self.follow()
 
 
-def require_time() -> None:
-    """Refuse to judge a handler whose clock nobody can move.
-
-    Raises:
-        ConfigurationError: time-machine is not installed.
-    """
+def warn_of_real_time() -> None:
+    """Warn that nobody can move the handler's clock, because time-machine is not installed."""
     if find_spec("time_machine") is None:
-        raise ConfigurationError(
-            "crash_everywhere moves the time: pip install 'carride-idempotency[testing]'"
+        warnings.warn(
+            "keys and values made of the time are not found without time-machine: "
+            "pip install 'carride-idempotency[testing]'",
+            stacklevel=3,
         )
 
 
