@@ -12,7 +12,8 @@ import pytest
 from moto.dynamodb.models.dynamo_type import DynamoType
 
 from carride.telemetry import logger, observe
-from carride_idempotency.testing.dynamodb import FakeDynamoDB, Item
+from carride_idempotency.testing.dynamodb import FakeDynamoDB
+from carride_idempotency.testing.expressions import Item
 from tests.functions.world import World
 from tools import costs
 from tools.transformed import stack

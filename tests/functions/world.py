@@ -37,7 +37,7 @@ from carride_idempotency.testing import (
     http_event,
     sqs_event,
 )
-from carride_idempotency.testing.dynamodb import Item
+from carride_idempotency.testing.expressions import Item
 from carride_idempotency.testing.worlds import NO_FAULT, Fault, Run
 from tests.carride.pipe import piped
 from tests.carride.rides import NOW

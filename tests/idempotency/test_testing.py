@@ -52,7 +52,7 @@ type Crash = Callable[..., int]
 
 def right(world: World, operation: Operation) -> None:
     """Call another system under the operation's key, and register a write."""
-    world.external("charge", lambda key: None)(operation.downstream_key)
+    world.external("charge", lambda key: None, key=str)(operation.downstream_key)
     operation.write(Update("Points", {"id": "c1"}, "ADD n :one", values={":one": 1}))
 
 
@@ -144,7 +144,7 @@ def test_a_run_may_outlive_its_lease(crash_everywhere: Crash) -> None:
     """Another delivery then runs the handler as well, and shares the downstream key if it is the operation's."""
 
     def work(world: World, operation: Operation) -> None:
-        world.external("charge", lambda key: None)(operation.owner)
+        world.external("charge", lambda key: None, key=str)(operation.owner)
 
     others = ["crash before", "crash after", "request lost", "answer lost", "overtaken"]
     with pytest.raises(BrokenPromiseError, match="external charge took effect 2 times"):
@@ -154,12 +154,12 @@ def test_a_run_may_outlive_its_lease(crash_everywhere: Crash) -> None:
 def swallow(world: World, operation: Operation) -> None:
     """Forget the error of a call."""
     with suppress(Exception):
-        world.external("mail", lambda key: None)(operation.downstream_key)
+        world.external("mail", lambda key: None, key=str)(operation.downstream_key)
 
 
 def send_a_random_key(world: World, _: Operation) -> None:
     """Call another system under a key that the next attempt does not have."""
-    world.external("mail", lambda key: None)(uuid4().hex)
+    world.external("mail", lambda key: None, key=str)(uuid4().hex)
 
 
 def write_directly(world: World, _: Operation) -> None:

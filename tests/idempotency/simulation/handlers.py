@@ -132,11 +132,9 @@ class Shop:
         if self._plan.work == "effects":
             operation.write(Update("Orders", {"id": order}, "ADD charges :one", values={":one": 1}))
             return
-        key, external = (
-            operation.downstream_key,
-            partial(self._network.external, lost=ConnectionError),
-        )
-        charge = external(f"charges {order}", lambda key: None)
+        key = operation.downstream_key
+        external = partial(self._network.external, lost=ConnectionError)
+        charge = external(f"charges {order}", lambda key: None, key=lambda key: key)
         known = self._network.effects[f"external charges {order}"]
         ask = external(
             f"asks about {order}",

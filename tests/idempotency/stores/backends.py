@@ -181,15 +181,14 @@ def _at(url: str, transport: Transport | None = None) -> AbstractContextManager[
 
 
 @contextmanager
-def _local_dynamodb(*, lean: bool = False) -> Iterator[Opener]:
-    """AWS's own DynamoDB Local."""
+def _local_server() -> Iterator[str]:
+    """Run AWS's own DynamoDB Local; yield its URL."""
     fetched = subprocess.run(
         [_DYNAMODB_LOCAL, "fetch"], capture_output=True, text=True, check=False
     )
     if fetched.returncode:
         pytest.skip(fetched.stderr.strip())
     port, give_up = free_port(), time.monotonic() + _PATIENCE_S
-    url = f"http://127.0.0.1:{port}"
     with (
         subprocess.Popen([_DYNAMODB_LOCAL, str(port)], stdout=subprocess.DEVNULL) as server,
         ExitStack() as ending,
@@ -199,6 +198,20 @@ def _local_dynamodb(*, lean: bool = False) -> Iterator[Opener]:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
             time.sleep(0.02)
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def local_client() -> Iterator[Any]:
+    """A client of AWS's own DynamoDB Local, which is empty."""
+    with _local_server() as url:
+        yield boto3.session.Session().client("dynamodb", endpoint_url=url, config=_ONE_TRY)
+
+
+@contextmanager
+def _local_dynamodb(*, lean: bool = False) -> Iterator[Opener]:
+    """AWS's own DynamoDB Local."""
+    with _local_server() as url, ExitStack() as ending:
         transport = LeanTransport(
             url, "us-east-1", lambda **_: Credentials("test", "test"), read_timeout_s=5
         )

@@ -18,9 +18,10 @@ from carride_idempotency.testing.events import (
     sqs_event,
     stream_event,
 )
-from carride_idempotency.testing.worlds import World
+from carride_idempotency.testing.worlds import NO_KEY, World
 
 __all__ = [
+    "NO_KEY",
     "START_MS",
     "BrokenPromiseError",
     "Crash",

@@ -9,14 +9,20 @@ from typing import Any, Final, NamedTuple
 
 from carride_idempotency.errors import ConfigurationError
 from carride_idempotency.record import COMPLETED, QUARANTINED
+from carride_idempotency.testing.contents import Expected
+from carride_idempotency.testing.guards import warn_of_real_time
 from carride_idempotency.testing.worlds import KINDS, TAKEN_OVER, Fault, World
 
 _MOST_DELIVERIES: Final = 8
+_LATER_S: Final = 25 * 3600
+"""When the event comes once more: on another day."""
+_ANOTHER_TIME_S: Final = 61.001
+"""How much later the second run without a fault takes place."""
 _COMES_AGAIN: Final = frozenset({409, *range(500, 600)})
 """Statuses after which a client sends its request again."""
 _ADVICE: Final[Mapping[str, str]] = {
-    "direct": "It is written outside of the commit: register it with operation.write(...), or declare the call with "
-    "world.external(...) and give it operation.downstream_key.",
+    "direct": "It is written outside of the commit: register it with operation.write(...), or give the call "
+    "operation.downstream_key, as a FIFO queue's deduplication id or an object's key.",
     "external": "It was called under different keys: give it operation.downstream_key, the same in every attempt.",
     "registered": "The deliveries had different idempotency keys: derive key= from the event alone.",
 }
@@ -34,7 +40,12 @@ class _End(NamedTuple):
     """How a world stands when it is quiet."""
 
     effects: Counter[str]
+    of_keys: Counter[tuple[str, str | None]]
+    """The effects of each idempotency key."""
+    contents: Expected
     state: object
+    given_up: frozenset[str | None]
+    """The keys of dead letters."""
     calls: int
 
 
@@ -52,8 +63,9 @@ def crash_everywhere(
 
     A run meets one fault: the process crashes before a call or after it, the request or its answer
     is lost, or another delivery of the event overtakes this one, at once or when its lease has
-    ended. Then the event is delivered until it is acknowledged, and once more. In the end its
-    effects must be those of a run without a fault, and its key must be free.
+    ended. Then the event is delivered until it is acknowledged, and once more, a day later. In the
+    end effects, tables and state must be as after a run without a fault, and its key must be free.
+    What differs between two runs without a fault, such as a random id, is not compared.
 
     Args:
         handler: builds the Lambda handler over a new world, as a cold start does: ``build(world)``.
@@ -69,9 +81,12 @@ def crash_everywhere(
         timeout_s: the function's timeout.
 
     Raises:
-        BrokenPromiseError: an effect is lost or doubled, a key is left behind, or the event is
-            never acknowledged.
+        BrokenPromiseError: an effect is lost or doubled, a table or the state ends differently, a
+            key is left behind, a connection is not declared, a thread outlives its invocation, or
+            the event is never acknowledged.
+        ConfigurationError: a process of the handler cannot be started again.
     """
+    warn_of_real_time()
     old = _builder(handler)
     new = old if next_version is None else _builder(next_version)
     pairs = dict.fromkeys([(old, old), (old, new), (new, old)])
@@ -122,11 +137,28 @@ class _Trial(NamedTuple):
     timeout_s: float
 
     def clean(self) -> _End:
-        """Deliver the event without a fault, and again."""
+        """Deliver the event without a fault, and again; then the same at another time."""
+        first = self._undisturbed(0.0)
+        second = self._undisturbed(_ANOTHER_TIME_S)
+        contents = Expected(first.contents.first, second.contents.first)
+        return first._replace(contents=contents)
+
+    def _undisturbed(self, later_s: float) -> _End:
+        """Deliver the event without a fault, and again; return how the world stood in between."""
         world = self.world()
+        world.clock.advance(later_s)
         with world.installed():
             run = world.invoke(self.first(world), self.event, timeout_s=self.timeout_s)
-            end = _End(world.once(), self.state(world), run.calls)
+            contents = world.contents()
+            end = _End(
+                world.once(),
+                world.once_for_each_key(),
+                Expected(contents, contents),
+                self.state(world),
+                _given_up(world),
+                run.calls,
+            )
+            _require_no_violation(world, "without a fault")
             if _remaining(self.event, run.answer, run.error) is not None:
                 raise _broken(
                     world, "without a fault, the event is not acknowledged"
@@ -135,7 +167,7 @@ class _Trial(NamedTuple):
                 raise _broken(
                     world, "no effect is seen: declare it with world.external(...), or give state="
                 )
-            self._deliver(world, self.then(world), "delivery-2", self.event)
+            self._deliver_later(world, self.then(world))
             self._judge(world, "a second delivery", [end])
         return end
 
@@ -162,7 +194,7 @@ class _Trial(NamedTuple):
             for each in rest:
                 self._deliver(world, handler, "delivery-2", each)
             self._judge(world, f"{kind} at call {at}", allowed)
-            self._deliver(world, handler, "delivery-3", self.event)
+            self._deliver_later(world, handler)
             self._judge(world, f"{kind} at call {at}, and a further delivery", allowed)
 
     def _deliver(self, world: World, handler: Handler, delivery: str, rest: Any) -> None:
@@ -179,28 +211,98 @@ class _Trial(NamedTuple):
             run = world.invoke(handler, again, delivery=delivery, timeout_s=self.timeout_s)
             rest, error = _remaining(rest, run.answer, run.error), run.error
 
+    def _deliver_later(self, world: World, handler: Handler) -> None:
+        """Deliver the event once more, a day later or within half of what is left of the window."""
+        now_s = world.clock() / 1000
+        records = [find() for find in world.records.values()]
+        left_s = [each.expiry - now_s for each in records if each and each.expiry is not None]
+        world.clock.advance(max(0.0, min([_LATER_S, *[each / 2 for each in left_s]])))
+        self._deliver(world, handler, "delivery-3", self.event)
+
     def _judge(self, world: World, when: str, allowed: list[_End]) -> None:
-        """Require one effect, nothing lost, and free keys."""
-        effects, given_up = world.once(), bool(world.dead_letters.letters)
-        for record in filter(None, [find() for find in world.records.values()]):
-            if record.status != COMPLETED and not (record.status == QUARANTINED and given_up):
-                raise _broken(world, f"{when}: the key {record.key} stays {record.status}")
-        for name in (
-            () if effects in [end.effects for end in allowed] else effects | allowed[0].effects
-        ):
-            times, expected = effects[name], allowed[0].effects[name]
-            if times > expected:
-                what = f"{when}: {name} took effect {times} times, not {expected}"
-                raise _broken(world, f"{what}. {_ADVICE[name.split()[0]]}")
-            if times < expected and not given_up:
-                what = f"{when}: {name} is lost, because the event was acknowledged without it"
-                raise _broken(
-                    world,
-                    f"{what}. Let the handler raise its errors: the event is then delivered again.",
-                )
-        found = self.state(world)
-        if found not in [end.state for end in allowed] and not given_up:
-            raise _broken(world, f"{when}: the state is {found!r}, not {allowed[0].state!r}")
+        """Require one effect, nothing lost, equal contents, and free keys."""
+        _require_no_violation(world, when)
+        given_up = _given_up(world) - allowed[0].given_up
+        _require_free_keys(world, when)
+        _require_one_effect(world, when, allowed)
+        _require_no_loss(world, when, allowed, given_up)
+        _require_contents(world, when, allowed, given_up)
+        state = self.state(world)
+        if state not in [end.state for end in allowed] and not given_up:
+            raise _broken(world, f"{when}: the state is {state!r}, not {allowed[0].state!r}")
+
+
+# ── What must be so in the end ────────────────────────────────────────────────────────────────────
+
+
+def _given_up(world: World) -> frozenset[str | None]:
+    return frozenset(letter.key for letter in world.dead_letters.letters)
+
+
+def _require_no_violation(world: World, when: str) -> None:
+    if world.violations:
+        raise _broken(world, f"{when}: {world.violations[0]}")
+
+
+def _require_free_keys(world: World, when: str) -> None:
+    given_up = _given_up(world)
+    for find in world.records.values():
+        record = find()
+        if record is None or record.status == COMPLETED:
+            continue
+        if record.status == QUARANTINED and given_up:
+            continue
+        raise _broken(world, f"{when}: the key {record.key} stays {record.status}")
+
+
+def _require_one_effect(world: World, when: str, allowed: list[_End]) -> None:
+    effects = world.once()
+    if effects in [end.effects for end in allowed]:
+        return
+    for name, times in effects.items():
+        expected = allowed[0].effects[name]
+        if times > expected:
+            what = f"{when}: {name} took effect {times} times, not {expected}"
+            raise _broken(world, f"{what}. {_ADVICE[name.split()[0]]}")
+
+
+def _require_no_loss(
+    world: World, when: str, allowed: list[_End], given_up: frozenset[str | None]
+) -> None:
+    """Require each key's effects; those of a key that was given up now may be missing."""
+    of_keys = world.once_for_each_key()
+    if of_keys in [end.of_keys for end in allowed]:
+        return
+    for (name, key), expected in allowed[0].of_keys.items():
+        excused = key in given_up or (key is None and given_up)
+        if of_keys[name, key] < expected and not excused:
+            of_key = f" for {key}" if key else ""
+            raise _broken(
+                world,
+                f"{when}: {name} is lost{of_key}, because the event was acknowledged without it. "
+                "Let the handler raise its errors: the event is then delivered again.",
+            )
+
+
+def _require_contents(
+    world: World, when: str, allowed: list[_End], given_up: frozenset[str | None]
+) -> None:
+    """Require the contents of a run without a fault, except where a key was given up."""
+    contents = world.contents()
+    ignored = set()
+    if given_up:
+        places = contents.keys() | allowed[0].contents.first.keys()
+        ignored = {place for place in places if world.touched[place] & {None, *given_up}}
+        ignored |= {place for place in allowed[0].contents.first if place not in contents}
+    for end in allowed:
+        if not end.contents.differences(contents, ignored):
+            return
+    difference, *_ = allowed[0].contents.differences(contents, ignored)
+    raise _broken(
+        world,
+        f"{when}: a table {difference}, unlike after a run without a fault. Register the write "
+        "with operation.write(...), and derive what it holds from the event alone.",
+    )
 
 
 def _broken(world: World, what: str) -> BrokenPromiseError:

@@ -1,31 +1,44 @@
-"""DynamoDB as dictionaries: the part of it that the layer and the functions use, without a network."""
+"""DynamoDB in this process: the operations on items, without a network."""
 
 import math
-import operator
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
-from functools import lru_cache
+from copy import deepcopy
 from threading import RLock
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.errors import ConfigurationError
 from carride_idempotency.stores.transport import NoAnswerError, ServiceError
+from carride_idempotency.testing.expressions import (
+    InvalidRequestError,
+    Item,
+    Request,
+    holds,
+    updated,
+    validate,
+)
 
-type Attribute = dict[str, Any]
-type Item = dict[str, Attribute]
-type Request = Mapping[str, Any]
 type Key = tuple[str, ...]
 
+RECORD_KEY: Final = "idempotencyKey"
+"""The key attribute of a table of records, which needs no entry among the tables."""
 _TOKEN_LASTS_MS: Final = 600_000
 _REFUSED: Final = "ConditionalCheckFailedException"
 _CANCELLED: Final = "TransactionCanceledException"
 _EXCEPTIONS: Final = {code: type(code, (ClientError,), {}) for code in (_REFUSED, _CANCELLED)}
+
+
+class _Write(NamedTuple):
+    """What a valid write leaves under a key: an item, or nothing."""
+
+    table: str
+    key: Key
+    before: Item | None
+    after: Item | None
 
 
 class FakeDynamoDB:
@@ -90,58 +103,104 @@ class FakeDynamoDB:
     # ── Operations ────────────────────────────────────────────────────────────────────────────────
 
     def __call__(self, operation: str, request: Request, /) -> Mapping[str, Any]:
-        """Carry a request out, or raise a ServiceError if it is refused."""
+        """Carry a request out.
+
+        Raises:
+            ServiceError: DynamoDB would refuse the request.
+            ConfigurationError: this DynamoDB lacks the operation, the table, or an option.
+        """
         with self._lock:
             match operation:
                 case "GetItem":
-                    return {"Item": dict(item)} if (item := self.find(request)) else {}
+                    validate(request)
+                    item = self.find(request)
+                    return {} if item is None else {"Item": dict(item)}
+                case "BatchGetItem":
+                    return self._get_batch(request)
                 case "Query" | "Scan":
+                    validate(request)
                     return self._search(request)
                 case "TransactWriteItems":
                     return self._transact(request)
-            if (reason := self._refusal(request)) is not None:
-                body = {name: value for name, value in reason.items() if name == "Item"}
-                raise ServiceError(_REFUSED, 400, "The conditional request failed", body)
-            self._write(operation.removesuffix("Item"), request)
-            return {}
+                case "BatchWriteItem":
+                    return self._write_batch(request)
+                case "PutItem" | "UpdateItem" | "DeleteItem":
+                    return self._write_one(operation.removesuffix("Item"), request)
+        raise ConfigurationError(f"World's DynamoDB has no {operation}: take World(None) and moto")
 
     def _search(self, request: Request) -> Mapping[str, Any]:
-        table, descends = request["TableName"], not request.get("ScanIndexForward", True)
-        names = (
-            *self._indexes.get(request.get("IndexName", ""), ()),
-            *self._keys.get(table, ("idempotencyKey",)),
-        )
+        names = self._order_of(request)
+        items = self._between(request, names)
+        page = items[: request.get("Limit")]
+        found = [item for item in page if holds(request, item, "FilterExpression")]
+        answer = {"Items": found, "Count": len(found), "ScannedCount": len(page)}
+        if len(page) < len(items):
+            answer["LastEvaluatedKey"] = {name: page[-1][name] for name in names}
+        return answer
+
+    def _order_of(self, request: Request) -> tuple[str, ...]:
+        """Return the key attributes by which a search is ordered."""
+        of_index = self._indexes.get(request.get("IndexName", ""), ())
+        return (*of_index, *self.key_names(request["TableName"]))
+
+    def _between(self, request: Request, names: tuple[str, ...]) -> list[Item]:
+        """Return the items that a search reads, in its order, after its start."""
 
         def place(item: Item) -> list[str]:
             return [item[name]["S"] for name in names]
 
-        items = [item for item in self.all(table) if item.keys() >= set(names)]
-        names_of, values = (
-            request.get("ExpressionAttributeNames", {}),
-            request.get("ExpressionAttributeValues", {}),
-        )
-        for name, value in re.findall(
-            r"^([#\w]+) = (:\w+)", request.get("KeyConditionExpression", "")
-        ):
-            items = [
-                item for item in items if item.get(names_of.get(name, name)) == values[value]
-            ]  # few are left to judge
-        items = [item for item in items if _holds(request, item, "KeyConditionExpression")]
-        if start := request.get("ExclusiveStartKey"):
-            items = [
-                item
-                for item in items
-                if (place(item) < place(start) if descends else place(item) > place(start))
-            ]
+        descends = not request.get("ScanIndexForward", True)
+        start = request.get("ExclusiveStartKey")
+        items = []
+        for item in self.all(request["TableName"]):
+            if not item.keys() >= set(names):
+                continue
+            if start and not (
+                place(item) < place(start) if descends else place(item) > place(start)
+            ):
+                continue
+            if holds(request, item, "KeyConditionExpression"):
+                items.append(item)
         items.sort(key=place, reverse=descends)
-        page = items[: request.get("Limit")]
-        more = (
-            {"LastEvaluatedKey": {name: page[-1][name] for name in names}}
-            if len(page) < len(items)
-            else {}
-        )
-        found = [item for item in page if _holds(request, item, "FilterExpression")]
-        return {"Items": found, "Count": len(found), "ScannedCount": len(page), **more}
+        return items
+
+    def _get_batch(self, request: Request) -> Mapping[str, Any]:
+        answers = {}
+        for table, wanted in request["RequestItems"].items():
+            found = [self.find({"TableName": table, "Key": key}) for key in wanted["Keys"]]
+            answers[table] = [dict(item) for item in found if item is not None]
+        return {"Responses": answers, "UnprocessedKeys": {}}
+
+    def _write_one(self, kind: str, request: Request) -> Mapping[str, Any]:
+        validate(request)
+        refusal = self._refusal(request)
+        if refusal is not None:
+            body = {name: value for name, value in refusal.items() if name == "Item"}
+            raise ServiceError(_REFUSED, 400, "The conditional request failed", body)
+        write = self._prepared(kind, request)
+        self._commit([write])
+        match request.get("ReturnValues", "NONE"):
+            case "NONE":
+                return {}
+            case "ALL_OLD":
+                shown = write.before
+            case "ALL_NEW":
+                shown = write.after
+            case other:
+                raise ConfigurationError(f"World's DynamoDB has no ReturnValues={other}")
+        return {} if shown is None else {"Attributes": dict(shown)}
+
+    def _write_batch(self, request: Request) -> Mapping[str, Any]:
+        writes = []
+        for table, entries in request["RequestItems"].items():
+            for entry in entries:
+                ((name, action),) = entry.items()
+                kind = name.removesuffix("Request")
+                writes.append(self._prepared(kind, {"TableName": table, **action}))
+        if len({(write.table, write.key) for write in writes}) < len(writes):
+            raise InvalidRequestError("Provided list of item keys contains duplicates")
+        self._commit(writes)
+        return {"UnprocessedItems": {}}
 
     def _transact(self, request: Request) -> Mapping[str, Any]:
         token = request.get("ClientRequestToken", "")
@@ -158,55 +217,106 @@ class FakeDynamoDB:
         actions = [
             (kind, action) for entry in request["TransactItems"] for kind, action in entry.items()
         ]
+        for _, action in actions:
+            validate(action)
         if len({(action["TableName"], self.key(action)) for _, action in actions}) < len(actions):
-            raise ServiceError(
-                "ValidationException", 400, "cannot include multiple operations on one item", {}
+            raise InvalidRequestError(
+                "Transaction request cannot include multiple operations on one item"
             )
-        reasons = [self._refusal(action) for _, action in actions]
-        if any(reasons):
-            body = {"CancellationReasons": [reason or {"Code": "None"} for reason in reasons]}
-            raise ServiceError(_CANCELLED, 400, "Transaction cancelled", body)
-        for kind, action in actions:
-            self._write(kind, action)
+        self._commit(self._prepared_all(actions))
         if token:
             self._tokens[token] = (self._clock(), request)
         return {}
 
+    def _prepared_all(self, actions: Sequence[tuple[str, Request]]) -> list[_Write]:
+        """Return the writes of a transaction, or raise why it is cancelled."""
+        writes = []
+        reasons: list[dict[str, Any]] = []
+        for kind, action in actions:
+            reason = self._refusal(action)
+            if reason is None:
+                try:
+                    writes.append(self._prepared(kind, action))
+                except InvalidRequestError as error:
+                    if not error.depends_on_item:
+                        raise
+                    reason = {"Code": "ValidationError", "Message": str(error)}
+            reasons.append(reason or {"Code": "None"})
+        if any(reason["Code"] != "None" for reason in reasons):
+            codes = ", ".join(reason["Code"] for reason in reasons)
+            message = f"Transaction cancelled, please refer cancellation reasons [{codes}]"
+            raise ServiceError(_CANCELLED, 400, message, {"CancellationReasons": reasons})
+        return writes
+
     def _refusal(self, request: Request) -> dict[str, Any] | None:
-        """Return why a write is refused, as a cancelled transaction gives its reasons; None where it is not."""
+        """Return why a condition refuses a write, as a cancelled transaction says it; None if none does."""
         found = self.find(request)
-        if _holds(request, found or {}, "ConditionExpression"):
+        if holds(request, found or {}, "ConditionExpression"):
             return None
-        shown = found and request.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD"
-        return {"Code": "ConditionalCheckFailed"} | ({"Item": found} if shown else {})
+        refusal: dict[str, Any] = {"Code": "ConditionalCheckFailed"}
+        if found and request.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD":
+            refusal["Item"] = found
+        return refusal
 
     def find(self, request: Request) -> Item | None:
         """Return the item under a request's key."""
         return self._items[request["TableName"]].get(self.key(request))
 
-    def _write(self, kind: str, request: Request) -> None:
-        table, key = self._items[request["TableName"]], self.key(request)
-        found = table.get(key)
+    def _prepared(self, kind: str, request: Request) -> _Write:
+        """Return what a write will leave. Nothing is written yet."""
+        found = self.find(request)
+        after: Item | None
         match kind:
             case "Put":
-                table[key] = dict(request["Item"])
+                after = deepcopy(dict(request["Item"]))
+            case "Update" if "UpdateExpression" in request:
+                after = updated(request, found or {})
             case "Update":
-                table[key] = _updated(request, found or {})
+                after = {**(found or {}), **request["Key"]}
             case "Delete":
-                self.delete(request)
-        if found is None and key in table:
-            self.inserted(request["TableName"], table[key])
+                after = None
+            case _:
+                after = found
+        return _Write(request["TableName"], self.key(request), found, after)
+
+    def _commit(self, writes: Sequence[_Write]) -> None:
+        """Carry out writes that are all valid."""
+        for write in writes:
+            if write.after is None:
+                self._items[write.table].pop(write.key, None)
+            else:
+                self._items[write.table][write.key] = write.after
+        for write in writes:
+            if write.before is None and write.after is not None:
+                self.inserted(write.table, write.after)
+
+    def key_names(self, table: str) -> Sequence[str]:
+        """Return the key attributes of a table."""
+        return self._keys.get(table, (RECORD_KEY,))
 
     def key(self, request: Request) -> Key:
         """Return the key of the item that a request is about."""
         item = request.get("Item") or request["Key"]
         table = request["TableName"]
-        names = self._keys.get(table, ("idempotencyKey",))
+        names = self.key_names(table)
         if not item.keys() >= set(names):
             raise ConfigurationError(
                 f"there is no table {table} with the key {names}: give World or FakeDynamoDB its keys"
             )
-        return tuple(item[name]["S"] for name in names)
+        values = []
+        for name in names:
+            value = item[name].get("S")
+            if value is None:
+                raise InvalidRequestError(
+                    f"One or more parameter values were invalid: Type mismatch for key {name}"
+                )
+            if not value:
+                raise InvalidRequestError(
+                    "One or more parameter values are not valid. "
+                    f"The AttributeValue for a key attribute cannot contain an empty string: {name}"
+                )
+            values.append(value)
+        return tuple(values)
 
 
 def answered[T](request: Callable[[], T]) -> T:
@@ -215,84 +325,3 @@ def answered[T](request: Callable[[], T]) -> T:
         return request()
     except NoAnswerError as error:
         raise ReadTimeoutError(endpoint_url="dynamodb") from error
-
-
-# ── Expressions ───────────────────────────────────────────────────────────────────────────────────
-
-
-class _Operand:
-    """An attribute of an item or a value of a request. Without one it equals nothing, not even itself."""
-
-    def __init__(self, attribute: Attribute | None) -> None:
-        ((self.kind, content),) = (attribute or {"": math.nan}).items()
-        self.content = Decimal(content) if self.kind == "N" else content
-
-    def _compared(self, other: "_Operand", comparison: Callable[[Any, Any], bool]) -> bool:
-        return self.kind == other.kind and comparison(self.content, other.content)
-
-    def __eq__(self, other: Any) -> bool:
-        return self._compared(other, operator.eq)
-
-    def __lt__(self, other: "_Operand") -> bool:
-        return self._compared(other, operator.lt)
-
-    def __le__(self, other: "_Operand") -> bool:
-        return self._compared(other, operator.le)
-
-    __hash__ = None  # type: ignore[assignment] # as Python does for a class with an equality of its own
-
-
-_FUNCTIONS: Final = {
-    "attribute_exists": lambda found: bool(found.kind),
-    "attribute_not_exists": lambda found: not found.kind,
-    "attribute_type": lambda found, kind: found.kind == kind.content,
-}
-
-
-def _updated(request: Request, found: Item) -> Item:
-    """Return an item after an update: SET of values or of what ``if_not_exists`` gives, ADD of numbers, REMOVE."""
-    names, values = (
-        request.get("ExpressionAttributeNames", {}),
-        request.get("ExpressionAttributeValues", {}),
-    )
-    item = {**found, **request["Key"]}
-    for clause, body in re.findall(
-        r"(SET|ADD|REMOVE) (.*?)(?= SET | ADD | REMOVE |$)", request["UpdateExpression"]
-    ):
-        for assignment in re.split(r", (?![^(]*\))", body):
-            target, value = re.fullmatch(r"(\S+)(?: = | )?(.*)", assignment).groups()  # type: ignore[union-attr] # always
-            name = names.get(target, target)
-            if clause == "REMOVE":
-                item.pop(name, None)
-            elif clause == "ADD":
-                item[name] = {
-                    "N": str(int(found.get(name, {"N": "0"})["N"]) + int(values[value]["N"]))
-                }
-            elif chosen := re.fullmatch(r"if_not_exists\((\S+), (\S+)\)", value):
-                item[name] = found.get(names.get(chosen[1], chosen[1]), values[chosen[2]])
-            else:
-                item[name] = values[value]
-    return item
-
-
-def _holds(request: Request, found: Item, expression: str) -> bool:
-    """Judge one of a request's expressions on an item; true where the request has none."""
-    names, values = (
-        request.get("ExpressionAttributeNames", {}),
-        request.get("ExpressionAttributeValues", {}),
-    )
-    scope = {"operand": lambda name: _Operand(values.get(name) or found.get(names.get(name, name)))}
-    compiled = _compiled(request.get(expression, "True"))
-    return bool(eval(compiled, _FUNCTIONS | scope))  # noqa: S307 - the project's own text
-
-
-@lru_cache
-def _compiled(expression: str) -> Any:
-    """Translate an expression to Python: functions of attributes, comparisons, AND, OR, NOT and parentheses."""
-    known = {"AND": "and", "OR": "or", "NOT": "not", "=": "==", "<>": "!=", "True": "True"}
-    words = [
-        known.get(word)
-        or (f"operand({word!r})" if re.fullmatch(r"[#:]?(?!attribute_)\w+", word) else word)
-        for word in re.findall(r"[#:]?\w+|<=|>=|<>|[=<>(),]", expression)
-    ]
-    return compile(" ".join(words), expression, "eval")

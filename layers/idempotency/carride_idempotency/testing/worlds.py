@@ -3,25 +3,37 @@
 import inspect
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 from botocore.client import BaseClient
 from botocore.exceptions import ReadTimeoutError
+from botocore.session import get_session
 
 from carride_idempotency.consumer import Consumer
 from carride_idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
+from carride_idempotency.effects import Keep
 from carride_idempotency.errors import StoreUnavailableError
-from carride_idempotency.record import Record
+from carride_idempotency.record import IN_PROGRESS, Record
 from carride_idempotency.stores import Store, default_transport
 from carride_idempotency.stores.dynamodb import DynamoDBStore
 from carride_idempotency.stores.dynamodb_items import record_of
 from carride_idempotency.stores.memory import MemoryStore
 from carride_idempotency.stores.transport import NoAnswerError
+from carride_idempotency.testing.contents import (
+    Contents,
+    Place,
+    as_content,
+    client_answer,
+    identities,
+    kept_in,
+    text_of,
+    wire_request,
+)
 from carride_idempotency.testing.doubles import (
     Crash,
     DeadLetterBox,
@@ -29,7 +41,9 @@ from carride_idempotency.testing.doubles import (
     Invocation,
     ManualClock,
 )
-from carride_idempotency.testing.dynamodb import FakeDynamoDB, Request, answered
+from carride_idempotency.testing.dynamodb import RECORD_KEY, FakeDynamoDB, answered
+from carride_idempotency.testing.expressions import Item, Request
+from carride_idempotency.testing.guards import InvocationThreads, Time, refused_sockets
 
 KINDS: Final = (
     "crash before",
@@ -46,6 +60,13 @@ _READS: Final = ("BatchGet", "ConditionCheck", "Describe", "Get", "Head", "List"
 type Send = Callable[[str, Request], Mapping[str, Any]]
 
 
+class Sighting(NamedTuple):
+    """One effect that was seen: its name, and what is equal for two that count as one."""
+
+    name: str
+    identity: object
+
+
 class Fault(NamedTuple):
     """What happens to one call of an invocation."""
 
@@ -57,6 +78,8 @@ class Fault(NamedTuple):
 
 
 NO_FAULT: Final = Fault()
+NO_KEY: Final = object()
+"""The key of an external call that the other system recognises by nothing."""
 
 
 @dataclass
@@ -70,6 +93,11 @@ class Run:
     dead: bool = False
     answer: Any = None
     error: BaseException | None = None
+    key: str | None = None
+    """The idempotency key whose claim the invocation holds."""
+    unclaimed: list["Sighting"] = field(default_factory=list)
+    """Effects without a claim, until the next record is written."""
+    threads: InvocationThreads = field(default_factory=InvocationThreads)
 
 
 class World:
@@ -87,6 +115,9 @@ class World:
         dynamodb: the tables, as a transport and as a client of botocore's; None without ``tables``.
         dead_letters: takes what is given up.
         effects: the different identities of each effect of an invocation, by its name.
+        owners: the idempotency key of each effect, if one is known.
+        touched: the idempotency keys whose invocations have written an item.
+        violations: what handlers did that no test may overlook, such as an undeclared connection.
         records: reads the record of each key that an invocation has written.
         timeline: what has happened, one line a step.
     """
@@ -109,11 +140,18 @@ class World:
         self.dynamodb: Any = None if tables is None else _Tables(self, tables, indexes)
         self.dead_letters = _Letters(self)
         self.effects: dict[str, set[object]] = defaultdict(set)
+        self.owners: dict[Sighting, str | None] = {}
+        self.touched: dict[Place, set[str | None]] = defaultdict(set)
+        self.violations: list[str] = []
         self.records: dict[str, Callable[[], Record | None]] = {}
         self.timeline: list[str] = []
         self._store: Any = store and _Watched(self, store)
         self._run: Run | None = None
         self._declared = 0
+        self._sending = 0
+        self._clients: dict[str, Any] = {}
+        self._time = Time(self.clock, self.clock.advance)
+        self._tables: dict[str, tuple[Send, tuple[str, ...]]] = {}
         self._began_ms = self.clock()
 
     @property
@@ -150,6 +188,7 @@ class World:
                 stack.enter_context(
                     patch.object(default_transport, "botocore_transport", lambda **_: self.dynamodb)
                 )
+            stack.enter_context(refused_sockets(self._refuses))
             send = BaseClient._make_api_call  # type: ignore[attr-defined]  # noqa: SLF001 - where tests of boto3 patch too
             stack.enter_context(
                 patch.object(
@@ -163,7 +202,7 @@ class World:
         name: str,
         function: Callable[..., Any],
         *,
-        key: Callable[..., object] | None = None,
+        key: Callable[..., object],
         lost: type[Exception] = TimeoutError,
     ) -> Callable[..., Any]:
         """Return ``function`` as a call to another system, which faults can meet.
@@ -171,14 +210,15 @@ class World:
         Args:
             name: the effect's name.
             function: the call.
-            key: returns the downstream key of a call, from its arguments; None, if the call changes
-                nothing. Calls with one key count as one effect. Default: the first argument.
+            key: returns what the other system recognises a repeated call by, from the call's
+                arguments; `NO_KEY` if it recognises none; None if the call changes nothing. Calls
+                with one key count as one effect.
             lost: what is raised when the request or its answer is lost.
         """
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            found = key(*args, **kwargs) if key else next(iter((*args, *kwargs.values())), None)
+            found = key(*args, **kwargs)
 
             def perform() -> Any:
                 self._declared += 1
@@ -188,10 +228,13 @@ class World:
                     self._declared -= 1
 
             def note(_: object) -> None:
-                if found is not None:
-                    self.effects[f"external {name}"].add(found)
+                if found is NO_KEY:
+                    self._see(f"external {name}", object())
+                elif found is not None:
+                    self._see(f"external {name}", found)
 
-            return self.call(f"{name} {found or ''}", perform, lost, note)
+            shown = "" if found is None or found is NO_KEY else found
+            return self.call(f"{name} {shown}", perform, lost, note)
 
         return call
 
@@ -207,22 +250,27 @@ class World:
         fault: Fault = NO_FAULT,
     ) -> Run:
         """Invoke a Lambda handler; return how that ended. ``delivery`` is Lambda's request id."""
-        outer, self._run = self._run, (run := Run(delivery, fault))
+        outer = self._run
+        run = Run(delivery, fault)
+        self._run = run
         self.say(f"{delivery} begins")
-        try:
-            run.answer = handler(
-                event, Invocation(self.clock, request_id=delivery, timeout_s=timeout_s)
-            )
-        except (Exception, Crash) as error:  # noqa: BLE001 - the caller judges it
-            run.error = error
-        finally:
-            self._run = outer
-        run.error = Crash() if run.dead else run.error
-        self.say(
-            f"{delivery} answers {run.answer!r:.100}"
-            if run.error is None
-            else f"{delivery} raises {run.error!r}"
-        )
+        context = Invocation(self.clock, request_id=delivery, timeout_s=timeout_s)
+        with self._time.frozen():
+            try:
+                run.answer = handler(event, context)
+            except (Exception, Crash) as error:  # noqa: BLE001 - the caller judges it
+                run.error = error
+            finally:
+                for thread in run.threads.end():
+                    self._violate(f"the thread {thread} goes on after its invocation: join it")
+                self._run = outer
+        self._time.follow()
+        if run.dead:
+            run.error = Crash()
+        if run.error is None:
+            self.say(f"{delivery} answers {run.answer!r:.100}")
+        else:
+            self.say(f"{delivery} raises {run.error!r}")
         return run
 
     def call[T](
@@ -240,24 +288,90 @@ class World:
         run = self._run
         if run is None:
             return perform()
+        if run.threads.outlives():
+            self._violate(f"a thread makes the call {what} after its invocation: join it")
+            return perform()
         if run.dead:
             raise Crash
         run.calls += 1
-        kind = run.fault.kind if not run.met and run.fault.meets(run.calls, what) else ""
-        run.met |= bool(kind)
-        self.say(f"{run.name} call {run.calls}: {what}{kind and f'  <- {kind.upper()}'}")
+        meets = not run.met and run.fault.meets(run.calls, what)
+        kind = run.fault.kind if meets else ""
+        run.met |= meets
+        mark = f"  <- {kind.upper()}" if kind else ""
+        self.say(f"{run.name} call {run.calls}: {what}{mark}")
         if kind in {OVERTAKEN, TAKEN_OVER}:
             run.fault.meanwhile()
-        if kind not in {CRASH_BEFORE, REQUEST_LOST}:
-            with suppress(*([Exception] if kind in {ANSWER_LOST, CRASH_AFTER} else [])):
-                answer = perform()
-                note(answer)
-        if kind in {REQUEST_LOST, ANSWER_LOST}:
-            raise lost(kind)
+            self._time.follow()
         if kind in {CRASH_BEFORE, CRASH_AFTER}:
+            if kind == CRASH_AFTER:
+                self._perform_unheard(perform, note)
             run.dead = True
             raise Crash
+        if kind in {REQUEST_LOST, ANSWER_LOST}:
+            if kind == ANSWER_LOST:
+                self._perform_unheard(perform, note)
+            raise lost(kind)
+        answer = self._perform(perform)
+        note(answer)
+        self._time.follow()
         return answer
+
+    def _perform[T](self, perform: Callable[[], T]) -> T:
+        """Perform a call; the connections that it opens are its own."""
+        self._sending += 1
+        try:
+            return perform()
+        finally:
+            self._sending -= 1
+
+    def _perform_unheard[T](self, perform: Callable[[], T], note: Callable[[T], object]) -> None:
+        """Perform a call whose answer nobody gets."""
+        with suppress(Exception):
+            note(self._perform(perform))
+
+    def _refuses(self, peer: str) -> bool:
+        """Refuse a connection of the running invocation that belongs to no call."""
+        if self._run is None or self._sending:
+            return False
+        self._violate(
+            f"a connection to {peer} is not declared: declare its call with world.external(...)"
+        )
+        return True
+
+    def _violate(self, what: str) -> None:
+        self.violations.append(what)
+        self.say(what)
+
+    def _see(self, name: str, identity: object, key: str | None = None) -> None:
+        """Note an effect of the running invocation, and the idempotency key that it belongs to."""
+        sighting = Sighting(name, identity)
+        self.effects[name].add(identity)
+        run = self._run
+        owner = key or (run.key if run else None)
+        if self.owners.get(sighting) is None:
+            self.owners[sighting] = owner
+        if owner is None and run is not None:
+            run.unclaimed.append(sighting)
+
+    def claim_effects(self, key: str) -> None:
+        """Note that a record is about to be written: earlier effects without a claim are its own."""
+        run = self._run
+        if run is None:
+            return
+        for sighting in run.unclaimed:
+            self.owners[sighting] = self.owners[sighting] or key
+        run.unclaimed.clear()
+
+    def see_registered(self, name: str, identity: object, key: str) -> None:
+        """Note an effect that was committed with the record of a key."""
+        self._see(name, identity, key)
+
+    def see_record(self, key: str, status: str) -> None:
+        """Note that the running invocation has written a record; one IN_PROGRESS is its claim."""
+        run = self._run
+        if run is None:
+            return
+        run.key = key if status == IN_PROGRESS else None
 
     def say(self, text: str) -> None:
         """Add a line to the timeline."""
@@ -265,84 +379,180 @@ class World:
 
     def request(self, operation: str, request: Request, send: Send) -> Mapping[str, Any]:
         """Send a request to DynamoDB as a call."""
-        entries = request.get("TransactItems", [{operation.removesuffix("Item"): request}])
-        actions = [(kind, action) for entry in entries for kind, action in entry.items()]
-        items = [action.get("Item") or action.get("Key") or {} for _, action in actions]
+        actions = _actions(operation, request)
         tables = [action.get("TableName", "") for _, action in actions]
-        # A resource of boto3's has Python values here.
-        keys = [key["S"] for item in items if isinstance(key := item.get("idempotencyKey"), dict)]
+        keys = [key for _, action in actions if (key := _record_key(action)) is not None]
 
         def note(_: object) -> None:
-            records = [
-                each
-                for _, each in actions
-                if isinstance(each.get("Item", {}).get("idempotencyKey"), dict)
-            ]
-            for record in records:
-                key = {"idempotencyKey": record["Item"]["idempotencyKey"]}
-                find: Request = {
-                    "TableName": record["TableName"],
-                    "Key": key,
-                    "ConsistentRead": True,
-                }
-                self.records[str(key)] = partial(_find, send, find)
-            for place, (kind, action) in enumerate(actions):
-                if records and action not in records and not kind.startswith(_READS):
-                    # A transaction that is sent again has the same.
-                    token = request.get("ClientRequestToken")
-                    self.effects[f"registered {kind} {action['TableName']}"].add((token, place))
-                elif not records and not kind.startswith(_READS) and not self._declared:
-                    self.effects[f"direct {kind} {action.get('TableName', '')}"].add(
-                        self._identity(kind, action)
-                    )
+            writes = [each for each in actions if not each[0].startswith(_READS)]
+            records = [each for each in writes if "Item" in each[1] and _is_record(each[1]["Item"])]
+            for _, record in records:
+                self._note_record(record, send)
+            for place, (kind, action) in enumerate(writes):
+                if any(action is record for _, record in records):
+                    continue
+                if records:
+                    key = records[0][1]["Item"][RECORD_KEY]["S"]
+                    # A transaction that is sent again has the same token.
+                    identity = (request.get("ClientRequestToken"), place)
+                    self._see(f"registered {kind} {action['TableName']}", identity, key)
+                    self.touched[self._place(action, send)].add(key)
+                elif not self._declared:
+                    self._note_direct(kind, action, send)
 
+        for _, action in actions:
+            if _is_record(action.get("Item") or {}):
+                self.claim_effects(action["Item"][RECORD_KEY]["S"])
         what = " ".join(dict.fromkeys([operation, *tables, *keys]))
         return self.call(what, lambda: send(operation, request), NoAnswerError, note)
 
-    def _identity(self, kind: str, action: Request) -> object:
-        """Return what is equal for two direct writes of which the second changes nothing."""
-        adds = any(
-            word in action.get("UpdateExpression", "")
-            for word in ("ADD ", " + ", " - ", "list_append")
-        )
-        if kind not in {"Put", "Update", "Delete"} or adds:
-            return object()
-        return (
-            str(action.get("Key") or action["Item"])
-            if self.dynamodb is None
-            else self.dynamodb.key(action)
-        )
+    def _note_record(self, record: Request, send: Send) -> None:
+        item = record["Item"]
+        key = item[RECORD_KEY]["S"]
+        find: Request = {
+            "TableName": record["TableName"],
+            "Key": {RECORD_KEY: {"S": key}},
+            "ConsistentRead": True,
+        }
+        self.records[key] = partial(_find, send, find)
+        place = self._place(record, send)
+        self.touched[place].add(key)
+        kept = kept_in(item)
+        if kept:
+            self._see(f"registered Keep {record['TableName']}", (key, text_of(kept)), key)
+        self.see_record(key, item["status"]["S"])
+
+    def _note_direct(self, kind: str, action: Request, send: Send) -> None:
+        """Note a write outside of the commit. Two are the same if they leave the same content."""
+        place = self._place(action, send)
+        find = {"TableName": action["TableName"], "ConsistentRead": True}
+        _, names = self._tables[action["TableName"]]
+        source = action.get("Item") or action["Key"]
+        key = {name: source[name] for name in names}
+        left = send("GetItem", {**find, "Key": key}).get("Item")
+        self._see(f"direct {kind} {action['TableName']}", (place, text_of(left)))
+        self.touched[place].add(self._run.key if self._run else None)
+
+    def _place(self, action: Request, send: Send) -> Place:
+        """Return the place of the item that an action is about."""
+        table = action["TableName"]
+        if table not in self._tables:
+            self._tables[table] = (send, self._key_names(table, send))
+        _, names = self._tables[table]
+        source = action.get("Item") or action["Key"]
+        return table, text_of({name: source[name] for name in names})
+
+    def _key_names(self, table: str, send: Send) -> tuple[str, ...]:
+        if self.dynamodb is not None:
+            return tuple(self.dynamodb.key_names(table))
+        described = send("DescribeTable", {"TableName": table})["Table"]["KeySchema"]
+        return tuple(each["AttributeName"] for each in described)
+
+    def contents(self) -> Contents:
+        """Return what the tables hold that invocations have written; of records only what is kept."""
+        contents: dict[Place, Item] = {}
+        for table, (send, names) in self._tables.items():
+            for item in _all_items(send, table):
+                content = as_content(item)
+                if content:
+                    contents[table, text_of({name: item[name] for name in names})] = content
+        return contents
 
     def _call_aws(
         self, send: Callable[..., Any], client: Any, operation: str, request: Request
     ) -> Any:
         service = client.meta.service_model.service_name
         if service == "dynamodb":
-            if self.dynamodb is not None:
-                return self.dynamodb.send(operation, request)
-            return answered(lambda: self.request(operation, request, partial(send, client)))
+            return self._call_dynamodb(send, client, operation, request)
 
         def note(_: object) -> None:
-            if not operation.startswith(_READS) and not self._declared:
-                self.effects[f"direct {operation} of {service}"].add(object())
+            if operation.startswith(_READS) or self._declared:
+                return
+            for identity in identities(service, operation, request):
+                self._see(f"direct {operation} of {service}", identity)
 
-        perform = partial(send, client, operation, request)
         return self.call(
             f"{operation} of {service}",
-            perform,
+            partial(send, client, operation, request),
             lambda _: ReadTimeoutError(endpoint_url=service),
             note,
         )
 
+    def _call_dynamodb(
+        self, send: Callable[..., Any], client: Any, operation: str, request: Request
+    ) -> Any:
+        """Send a request of a client or of a resource of boto3's, whose values are Python's."""
+        wire = wire_request(client, operation, request)
+        if self.dynamodb is not None:
+            return client_answer(client, operation, self.dynamodb.send(operation, wire))
+
+        converts = any(wire[name] != value for name, value in request.items())
+
+        def pass_on(name: str, other: Request) -> Any:
+            if other is wire:
+                return send(client, operation, request)
+            plain = self._plain_client(client) if converts else client
+            return send(plain, name, other)
+
+        return answered(lambda: self.request(operation, wire, pass_on))
+
+    def _plain_client(self, client: Any) -> Any:
+        """Return a client of the same endpoint which takes the wire format, as a resource's does not."""
+        url = client.meta.endpoint_url
+        if url not in self._clients:
+            session = get_session()
+            self._clients[url] = session.create_client(
+                "dynamodb", region_name=client.meta.region_name, endpoint_url=url
+            )
+        return self._clients[url]
+
     def once(self) -> Counter[str]:
         """Return how often each effect took place."""
         return Counter({name: len(found) for name, found in self.effects.items()})
+
+    def once_for_each_key(self) -> Counter[tuple[str, str | None]]:
+        """Return how often each effect took place for each idempotency key."""
+        return Counter((sighting.name, key) for sighting, key in self.owners.items())
 
 
 class _Environment:
     """An environment in which the transport is botocore's, which the world replaces."""
 
     environ: Final = {"IDEMPOTENCY_TRANSPORT": "botocore"}
+
+
+def _actions(operation: str, request: Request) -> list[tuple[str, Request]]:
+    """Return the kinds and the actions of a request to DynamoDB."""
+    if "TransactItems" in request:
+        return [each for entry in request["TransactItems"] for each in entry.items()]
+    if operation == "BatchWriteItem":
+        return [
+            (name.removesuffix("Request"), {"TableName": table, **action})
+            for table, entries in request["RequestItems"].items()
+            for entry in entries
+            for name, action in entry.items()
+        ]
+    return [(operation.removesuffix("Item"), request)]
+
+
+def _record_key(action: Request) -> str | None:
+    item = action.get("Item") or action.get("Key") or {}
+    found = item.get(RECORD_KEY)
+    return found["S"] if isinstance(found, dict) and "S" in found else None
+
+
+def _is_record(item: Item) -> bool:
+    return RECORD_KEY in item and "status" in item and "createdAt" in item
+
+
+def _all_items(send: Send, table: str) -> Iterable[Item]:
+    request: dict[str, Any] = {"TableName": table, "ConsistentRead": True}
+    while True:
+        page = send("Scan", request)
+        yield from page["Items"]
+        if "LastEvaluatedKey" not in page:
+            return
+        request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
 
 def _find(send: Send, request: Request) -> Record | None:
@@ -401,12 +611,17 @@ class _Watched:
 
         def note(found: object) -> None:
             self._world.records[key] = partial(self._store.read, key)
-            if record is not None and found is record and args[-1] is not record:
-                for effect in args[-1]:
-                    self._world.effects[f"registered {type(effect).__name__} {effect.table}"].add(
-                        object()
-                    )
+            if record is None or found is not record:
+                return
+            effects = () if args[-1] is record else args[-1]
+            for place, effect in enumerate(effects):
+                table = "" if isinstance(effect, Keep) else effect.table
+                name = f"registered {type(effect).__name__} {table}".strip()
+                self._world.see_registered(name, (key, record.owner, place), key)
+            self._world.see_record(key, record.status)
 
+        if record is not None:
+            self._world.claim_effects(key)
         what = f"{step} {key} {record.status if record else ''}"
         return self._world.call(
             what, partial(perform, *args, **options), StoreUnavailableError, note

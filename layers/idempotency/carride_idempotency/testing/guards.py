@@ -1,0 +1,125 @@
+"""What a handler under test may not do: move by the real clock, open a socket, outlive itself in a thread."""
+
+import importlib
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from typing import Any, Final
+from unittest.mock import patch
+
+_GRACE_S: Final = 0.05
+"""How long a thread's call waits for the end of its invocation, and an ended invocation for a thread."""
+_MAY_STAY: Final = ("ThreadPoolExecutor", "asyncio", "idempotency-")
+"""Names of threads that wait for their next work between invocations."""
+
+
+class UndeclaredCallError(ConnectionError):
+    """Raised inside a handler that opens a connection outside of any declared call."""
+
+
+class Time:
+    """The time of ``time`` and ``datetime`` during an invocation: that of a world's clock.
+
+    Without time-machine they show the real time.
+    """
+
+    def __init__(self, clock: Callable[[], int], sleep: Callable[[float], None]) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._travellers: list[Any] = []
+
+    @contextmanager
+    def frozen(self) -> Generator[None]:
+        """Have all time be the clock's."""
+        if find_spec("time_machine") is None:
+            yield
+            return
+        time_machine = importlib.import_module("time_machine")
+        with (
+            time_machine.travel(self._clock() / 1000, tick=False) as traveller,
+            patch.object(time, "sleep", self._wait),
+        ):
+            self._travellers.append(traveller)
+            try:
+                yield
+            finally:
+                self._travellers.pop()
+
+    def follow(self) -> None:
+        """Show what the clock shows now."""
+        if self._travellers:
+            self._travellers[-1].move_to(self._clock() / 1000, tick=False)
+
+    def _wait(self, seconds: float) -> None:
+        self._sleep(seconds)
+        self.follow()
+
+
+def warn_of_real_time() -> None:
+    """Warn that nobody can move the handler's clock, because time-machine is not installed."""
+    if find_spec("time_machine") is None:
+        warnings.warn(
+            "keys and values made of the time are not found without time-machine: "
+            "pip install 'carride-idempotency[testing]'",
+            stacklevel=3,
+        )
+
+
+@contextmanager
+def refused_sockets(refuses: Callable[[str], bool]) -> Generator[None]:
+    """Have ``refuses`` judge each connection by its peer; a refused one raises an UndeclaredCallError."""
+
+    def guarded(method: Callable[..., Any], place: int) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            peer = str(args[place]) if len(args) > place else str(options)
+            if refuses(peer):
+                raise UndeclaredCallError(f"a connection to {peer} is not declared")
+            return method(*args, **options)
+
+        return call
+
+    with ExitStack() as stack:
+        for owner, name, place in (
+            (socket.socket, "connect", 1),
+            (socket.socket, "connect_ex", 1),
+            (socket, "getaddrinfo", 0),
+        ):
+            stack.enter_context(patch.object(owner, name, guarded(getattr(owner, name), place)))
+        yield
+
+
+class InvocationThreads:
+    """The threads of one invocation, which must have been joined when it ends."""
+
+    def __init__(self) -> None:
+        self._main = threading.current_thread()
+        self._before = set(threading.enumerate())
+        self._ended = threading.Event()
+
+    def outlives(self) -> bool:
+        """Return whether the calling thread makes its call although the invocation has ended.
+
+        A thread waits a moment, so that the answer does not depend on which of both is faster.
+        """
+        thread = threading.current_thread()
+        if thread is self._main:
+            return False
+        if thread in self._before and not thread.name.startswith(_MAY_STAY):
+            return True
+        return self._ended.wait(_GRACE_S)
+
+    def end(self) -> list[str]:
+        """End the invocation; return the names of its threads that go on."""
+        self._ended.set()
+        left = []
+        for thread in threading.enumerate():
+            if thread in self._before or thread.name.startswith(_MAY_STAY):
+                continue
+            thread.join(_GRACE_S)
+            if thread.is_alive():
+                left.append(thread.name)
+        return left
