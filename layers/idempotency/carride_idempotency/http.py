@@ -282,7 +282,11 @@ class _Service[E](NamedTuple):
     ) -> Delivery:
         reader = self.reader
         key, protected = self._key(request, event)
-        asked = {"method": request.method, "path": request.path, "query": request.query}
+        asked: dict[str, object] = {
+            "method": request.method,
+            "path": request.path,
+            "query": request.query,
+        }
         return Delivery(
             key=key,
             fingerprint=self._fingerprint(asked, request, event, body),

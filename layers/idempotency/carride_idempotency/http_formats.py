@@ -44,7 +44,7 @@ def _jsonable(value: Any) -> object:
         return str(value)
     if isinstance(value, Mapping):
         return dict(value)
-    kind = type(value)
+    kind: Any = type(value)
     if hasattr(kind, "model_dump"):
         return value.model_dump(mode="json", by_alias=True)
     fields = fields_of(kind)
