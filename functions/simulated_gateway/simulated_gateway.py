@@ -16,7 +16,7 @@ import gateway_rules
 from carride.dynamodb import DynamoDB
 from carride.settings import from_environment
 from carride_idempotency import Consumer, DynamoDBStore, Operation, Put, marshalling
-from carride_idempotency.http import HttpHandler, HttpProblemError
+from carride_idempotency.http import ANY_CALLER, HttpHandler, HttpProblemError
 from carride_idempotency.http_formats import Request
 from carride_idempotency.stores.default_transport import dynamodb_transport
 from carride_idempotency.stores.transport import Transport
@@ -90,7 +90,7 @@ def make_handler(settings: Settings, transport: Transport) -> HttpHandler:
         region=settings.aws_region,
     )
 
-    @consumer.http_handler
+    @consumer.http_handler(caller=ANY_CALLER)  # one client has the gateway
     def handler(event: dict[str, Any], operation: Operation | None) -> object:
         request = Request.of(event)
         try:

@@ -3,14 +3,26 @@
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
+from http import HTTPMethod
 from itertools import product
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
+from uuid import UUID
 
 import pytest
+from pydantic import create_model
 
-from carride_idempotency import TRANSPORT_ID, ConfigurationError, Operation, RetryableError
+from carride_idempotency import (
+    ANY_CALLER,
+    TRANSPORT_ID,
+    ConfigurationError,
+    Operation,
+    RetryableError,
+)
 from carride_idempotency.errors import PayloadMismatchError, UnfinishedWorkError
 from carride_idempotency.http import HttpProblemError, idempotency_key
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED
@@ -126,7 +138,7 @@ class Api:
     def serve(self, work: Callable[[Any], object], **options: Any) -> Callable[..., Answer]:
         """Decorate the work, and return what sends requests to it."""
 
-        @self.consumer.http_handler(**options)
+        @self.consumer.http_handler(**({"caller": ANY_CALLER} | options))
         def handler(request: Any, operation: Operation | None) -> object:
             self.runs.append(operation)
             if operation is not None:
@@ -172,12 +184,16 @@ def rendered(form: str, **more: str) -> dict[str, Any]:
 @pytest.mark.parametrize("again", FORMATS)
 @pytest.mark.parametrize("first", FORMATS)
 def test_an_answer_has_the_format_of_its_request(world: World, first: str, again: str) -> None:
-    """A copy is answered in its own format, in whichever format the first request came."""
-    handler = world.consumer(key=None).http_handler(lambda request, operation: RESPONSE)
-    assert handler(ask(form=first), world.invocation()) == rendered(first)
-    assert handler(ask(form=again), world.invocation()) == rendered(
-        again, **{"Idempotency-Replayed": "true"}
+    """A copy is answered in its own format, whichever the first one had, and without cookies."""
+    handler = world.consumer(key=None).http_handler(caller=ANY_CALLER)(
+        lambda request, operation: RESPONSE
     )
+    assert handler(ask(form=first), world.invocation()) == rendered(first)
+    replayed = rendered(again, **{"Idempotency-Replayed": "true"})
+    replayed.pop("cookies", None)
+    for headers in (replayed.get("headers", {}), replayed.get("multiValueHeaders", {})):
+        headers.pop("Set-Cookie", None)
+    assert handler(ask(form=again), world.invocation()) == replayed
 
 
 def test_a_request_is_the_same_in_every_spelling(api: Make) -> None:
@@ -232,6 +248,8 @@ KEYS: Final = {
     " k1": "k1",
     '"a b,c"': "a b,c",
     r'"a\"b\\c"': r'a"b\c',
+    '"k1";a=1': "k1",
+    '"k;1" ; a;b=x': "k;1",
     "x" * 255: "x" * 255,
 }
 MALFORMED: Final = (
@@ -243,7 +261,8 @@ MALFORMED: Final = (
     '""',
     '"k1',
     'k"1',
-    '"k1";a=1',
+    '"k1"a=1',
+    '"k1";"',
     "ä",
     "a\nb",
     "k1\n",
@@ -311,7 +330,7 @@ ONCE: Final[dict[str, tuple[Callable[[], object], int, int]]] = {
     "an answer": (lambda: {"statusCode": 204}, 204, 1),
     "a refusal": (lambda: {"statusCode": 404, "body": b"no"}, 404, 1),
     "a refusal that is raised": (
-        lambda: fail(HttpProblemError(409, "Stale", type="stale", version=2)),
+        lambda: fail(HttpProblemError(409, "Stale", type="stale", stored=True, version=2)),
         409,
         0,
     ),
@@ -377,7 +396,7 @@ def test_what_fails_is_recorded_and_not_stored(api: Make, case: str, atomic: boo
 
 
 def test_a_client_is_told_when_to_come_back(api: Make) -> None:
-    """Retry-After is the rest of the lease while a copy runs, and of the back-off after a failure.
+    """Retry-After is a few seconds while a copy runs, and the rest of the back-off after a failure.
 
     An outage uses up no attempt: a client that asks on through answers of 5xx is served in the end.
     """
@@ -394,8 +413,8 @@ def test_a_client_is_told_when_to_come_back(api: Make) -> None:
     copies.append(send(ask()))
     assert copies[0].is_problem(409, "request-in-progress")
     assert copies[1].is_problem(503, "unavailable")
-    # 20 s left, margin and skew, rounded up.
-    assert [int(copy.headers["Retry-After"]) for copy in copies] == [23, 60]
+    # The lease has 23 s left, but most copies end long before it.
+    assert [int(copy.headers["Retry-After"]) for copy in copies] == [5, 60]
     for runs in range(2, 6):
         served.world.clock.advance(60)
         assert (send(ask()).status, len(served.runs)) == (500, runs)
@@ -446,7 +465,9 @@ def test_a_response_may_have_any_usual_form(
     world: World, response: object, content_type: str | None, body: bytes
 ) -> None:
     """A response without a status code becomes JSON, and bytes become base64."""
-    handler = world.consumer(key=None).http_handler(lambda request, operation: response)
+    handler = world.consumer(key=None).http_handler(caller=ANY_CALLER)(
+        lambda request, operation: response
+    )
     for form in FORMATS:
         raw = json.loads(json.dumps(handler(ask(form=form), world.invocation())))
         answer = Answer.of(raw)
@@ -470,16 +491,129 @@ def test_a_response_may_have_any_usual_form(
 def test_an_answer_that_cannot_be_repeated(
     api: Make, response: object, error: type[Exception] | None
 ) -> None:
-    """An answer that cannot be stored completes its operation, and copies get a 500 problem."""
+    """One that cannot be encoded fails before the commit; one that is too large is not repeated."""
     served = api(policy={"max_result_bytes": 200})
     send = served.serve(lambda request: response)
     if error is None:
         assert send(ask()).body == "x" * 200
-    else:
-        with pytest.raises(error):
-            send(ask())
-    assert all(send(ask()).is_problem(500, "answer-not-stored") for _ in range(2))
+        assert all(send(ask()).is_problem(500, "answer-not-stored") for _ in range(2))
+        assert (len(served.runs), served.state()) == (1, (COMPLETED, 1))
+        return
+    with pytest.raises(error):
+        send(ask())
+    assert served.state() == (FAILED, 0)
+
+
+def test_an_answer_that_cannot_be_encoded_keeps_an_external_effect(world: World) -> None:
+    """After an external call the request is completed without its answer: the call is not repeated."""
+    calls: list[str] = []
+
+    @world.consumer(key=None).http_handler(caller=ANY_CALLER)
+    def handler(request: object, operation: Operation | None) -> object:
+        assert operation is not None
+        operation.external("charge", calls.append)
+        return object()
+
+    with pytest.raises(TypeError):
+        handler(ask(), world.invocation())
+    for _ in range(2):
+        assert Answer.of(handler(ask(), world.invocation())).is_problem(500, "answer-not-stored")
+    assert len(calls) == 1
+
+
+@dataclass
+class Fare:
+    """A body, or a part of one."""
+
+    amount: Decimal
+    at: datetime
+
+
+BODIES: Final = {
+    "a whole Decimal": (Decimal("7.00"), 7),
+    "a Decimal": (Decimal("7.5"), 7.5),
+    "a time": (datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01T00:00:00+00:00"),
+    "a UUID": (UUID(int=1), str(UUID(int=1))),
+    "an enum member": (HTTPMethod.GET, "GET"),
+    "a dataclass": (
+        Fare(Decimal("7.5"), datetime(2026, 1, 1, tzinfo=UTC)),
+        {"amount": 7.5, "at": "2026-01-01T00:00:00+00:00"},
+    ),
+    "a model": (create_model("Ride", seats=(int, ...))(seats=1), {"seats": 1}),
+}
+
+
+@pytest.mark.parametrize("case", BODIES)
+def test_a_body_may_hold_what_python_programs_hold(api: Make, case: str) -> None:
+    """The first answer and its copies hold the value as JSON, alone or inside of another."""
+    value, expected = BODIES[case]
+    served = api()
+    send = served.serve(lambda request: {"statusCode": 200, "body": {"value": [value]}})
+    assert [send(ask()).json() for _ in range(2)] == [{"value": [expected]}] * 2
     assert (len(served.runs), served.state()) == (1, (COMPLETED, 1))
+
+
+MAY_CHANGE: Final = (401, 403, 408, 409, 423, 425, 429)
+
+
+@pytest.mark.parametrize("said", [None, True, False])
+@pytest.mark.parametrize("raised", [False, True])
+@pytest.mark.parametrize("status", [*MAY_CHANGE, 400, 404, 422])
+def test_a_refusal_that_may_change_is_not_stored(
+    api: Make, status: int, raised: bool, said: bool | None
+) -> None:
+    """What the same request may get later runs again, unless the handler says otherwise."""
+    stored = said if said is not None else status not in MAY_CHANGE
+    served = api()
+    refusal = HttpProblemError(status, stored=said)
+
+    def work(request: object) -> object:
+        if len(served.runs) > 1:
+            return {"statusCode": 200}
+        if raised:
+            raise refusal
+        return {"statusCode": status, "stored": said}
+
+    send = served.serve(work)
+    assert [send(ask()).status for _ in range(2)] == [status, status if stored else 200]
+    effects = 1 if not stored or not raised else 0
+    assert served.state() == (COMPLETED, effects)
+
+
+@pytest.mark.parametrize("caller", ["who", lambda request: request["who"]])
+def test_a_caller_is_a_part_of_the_key(world: World, caller: Any) -> None:
+    """Two callers never share an answer; without a caller nothing runs; cookies are never stored."""
+    runs: list[str] = []
+
+    @world.consumer(key=None).http_handler(caller=caller)
+    def handler(request: Any, operation: Operation | None) -> object:
+        runs.append(request["who"])
+        return {"statusCode": 200, "body": request["who"], "cookies": [f"as={request['who']}"]}
+
+    def send(who: str | None) -> Any:
+        return handler(ask() | {"who": who}, world.invocation())
+
+    first, again, other = send("a"), send("a"), send("b")
+    assert (first["body"], first["cookies"]) == ("a", ["as=a"])
+    assert (again["body"], again.get("cookies")) == ("a", None)
+    assert (other["body"], other["cookies"]) == ("b", ["as=b"])
+    assert Answer.of(send(None)).json()["type"] == "urn:problem-type:unknown-caller"
+    assert runs == ["a", "b"]
+
+
+def test_an_api_says_who_may_share_its_keys(world: World) -> None:
+    """Without ``key=`` and ``caller=`` a handler of requests is refused where it is decorated."""
+    with pytest.raises(ConfigurationError, match="ANY_CALLER"):
+        world.consumer(key=None).http_handler(lambda request, operation: None)
+
+
+def test_a_request_without_a_key_can_run_unprotected(api: Make) -> None:
+    """With ``missing_key="run"`` each such request runs; a malformed key is still refused."""
+    served = api(policy={"missing_key": "run"})
+    send = served.serve(lambda request: "done")
+    assert [send(ask(key=None)).status for _ in range(2)] == [200, 200]
+    assert len(served.runs) == 2
+    assert send(ask(key="a b")).is_problem(400, "invalid-request")
 
 
 @pytest.mark.parametrize(

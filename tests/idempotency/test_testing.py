@@ -11,6 +11,7 @@ import pytest
 from moto import mock_aws
 
 from carride_idempotency import ConfigurationError, Consumer, MemoryStore, Operation, Policy, Update
+from carride_idempotency.http import idempotency_key
 from carride_idempotency.sources import DYNAMODB_STREAM
 from carride_idempotency.testing import (
     BrokenPromiseError,
@@ -38,7 +39,7 @@ SOURCES: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
     ),
     "requests": (
         http_event("POST", "/points", {"customer": "c1"}),
-        {"decorate": "http_handler", "key": None},
+        {"decorate": "http_handler", "key": idempotency_key},
     ),
 }
 WORLDS: Final[dict[str, Callable[[], World]]] = {

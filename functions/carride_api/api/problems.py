@@ -67,5 +67,11 @@ def refused(
 ) -> HttpProblemError:
     """Return the error that answers a request with a problem. ``detail`` describes this case."""
     return HttpProblemError(
-        kind.status, kind.title_text, detail, type=kind, field=field, version=version
+        kind.status,
+        kind.title_text,
+        detail,
+        type=kind,
+        stored=True,  # a repeated request gets the refusal that it got first
+        field=field,
+        version=version,
     )

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         UnknownOutcomeError,
     )
     from carride_idempotency.externals import CANNOT_TELL, NOT_DONE, Done
-    from carride_idempotency.http import HttpHandler, HttpProblemError, idempotency_key
+    from carride_idempotency.http import ANY_CALLER, HttpHandler, HttpProblemError, idempotency_key
     from carride_idempotency.invocation import LambdaContext, lambda_deadline
     from carride_idempotency.keys import TRANSPORT_ID
     from carride_idempotency.observation import Observation
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from carride_idempotency.stores.valkey import ValkeyStore
 
 __all__ = [
+    "ANY_CALLER",
     "CANNOT_TELL",
     "DYNAMODB_STREAM",
     "EVENTBRIDGE",
@@ -142,7 +143,7 @@ _MODULES = {
     "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
     "effects": "Check Delete Keep Put Update",
     "externals": "CANNOT_TELL NOT_DONE Done",
-    "http": "HttpHandler HttpProblemError idempotency_key",
+    "http": "ANY_CALLER HttpHandler HttpProblemError idempotency_key",
     "invocation": "LambdaContext lambda_deadline",
     "keys": "TRANSPORT_ID",
     "observation": "Observation",

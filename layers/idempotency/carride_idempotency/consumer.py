@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers have it; Python 3.12's own has no default
 
     from carride_idempotency.direct import Block
-    from carride_idempotency.http import HttpHandler
+    from carride_idempotency.http import AnyCaller, HttpHandler, HttpWork
 
     E = TypeVar("E", default=dict[str, Any])
 else:
@@ -210,27 +210,34 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         return handler
 
     @overload
-    def http_handler(self, work: Callable[[E, Operation], object], /) -> "HttpHandler": ...
+    def http_handler(self, work: "HttpWork[E]", /) -> "HttpHandler": ...
     @overload
     def http_handler(
-        self, /, *, methods: Collection[str] = ..., problem_types: str = ...
-    ) -> "Callable[[Callable[[E, Operation], object]], HttpHandler]": ...
-    def http_handler(
-        self, work: Callable[[E, Operation], object] | None = None, /, **options: Any
-    ) -> Any:
+        self,
+        /,
+        *,
+        caller: "str | Callable[[E], object] | AnyCaller | None" = ...,
+        methods: Collection[str] = ...,
+        problem_types: str = ...,
+    ) -> "Callable[[HttpWork[E]], HttpHandler]": ...
+    def http_handler(self, work: "HttpWork[E] | None" = None, /, **options: Any) -> Any:
         """Decorate ``work(request, operation)``, which returns a response, as a Lambda handler of HTTP requests.
 
-        The key is what ``key=`` gives, or the Idempotency-Key header. A first response below 500 is
-        stored, and replayed with the header ``Idempotency-Replayed: true``. A response from 500 on,
-        and an exception, is a failure.
+        The key is what ``key=`` gives, or the Idempotency-Key header. A first response that is
+        stored is replayed, without cookies and with the header ``Idempotency-Replayed: true``. Any
+        other response, and an exception, is a failure. Stored is what is below 500, except
+        refusals that the same request may not get later: see `HttpProblemError`. A response decides
+        on a refusal with ``"stored": True`` or ``False``.
 
-        ``methods`` are those whose requests take effect once (POST, PUT, PATCH and DELETE): other
+        ``caller`` finds who sends the (parsed) request, as a function or an expression: it becomes
+        a part of the key. Without ``key=`` it is required; ``ANY_CALLER`` says that all callers may
+        share keys. ``methods`` are those whose requests take effect once (POST, PUT, PATCH and DELETE): other
         requests run each time, without a record, and get None as their operation. ``problem_types``
         is the prefix of a problem's ``type`` that is not a URI (``urn:problem-type:``).
         """
         from carride_idempotency.http import make_handler
 
-        def decorate(work: Callable[[E, Operation], object]) -> "HttpHandler":
+        def decorate(work: "HttpWork[E]") -> "HttpHandler":
             return make_handler(self._reader, self._runner, work, **options)
 
         return decorate if work is None else decorate(work)

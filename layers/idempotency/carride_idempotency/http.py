@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from carride_idempotency import observation
 from carride_idempotency.delivery import Delivery
@@ -23,6 +23,7 @@ from carride_idempotency.errors import (
     QuarantinedError,
     ResultOmittedError,
     RetryableError,
+    RetryLaterError,
 )
 from carride_idempotency.fingerprint import fingerprint
 from carride_idempotency.handlers import finished, plain
@@ -36,34 +37,54 @@ from carride_idempotency.http_formats import (
     values_of,
 )
 from carride_idempotency.invocation import LambdaContext, LambdaInvocation, lambda_deadline
-from carride_idempotency.keys import TransportId
+from carride_idempotency.keys import Extract, TransportId, extractor
 from carride_idempotency.messages import Reader
 from carride_idempotency.runner import Runner
 
 if TYPE_CHECKING:
     from carride_idempotency.operation import Operation
 
+type HttpWork[E] = Callable[[E, Operation | None], object] | Callable[[E, Operation], object]
+"""The operation is None for a method that is not protected."""
+
 type HttpHandler = Callable[[dict[str, Any], LambdaContext], dict[str, Any]]
 
 KEY_HEADER: Final = "Idempotency-Key"
-KEY_PATTERN: Final = r'^(?:"(?:[ !#-\[\]-~]|\\["\\]){1,255}"|[!#-+\--~]{1,255})$(?!\n)'
+KEY_PATTERN: Final = (
+    r'^(?:"(?:[ !#-\[\]-~]|\\["\\]){1,255}"(?: *; *[*a-z][*a-z0-9_.-]*(?:=[!#-+\--:<-~]+)?)*'
+    r"|[!#-+\--~]{1,255})$(?!\n)"
+)
 """A quoted string, as in draft-ietf-httpapi-idempotency-key-header, or a value without quotes,
-blanks and commas. A comma separates the values of a header that was sent twice."""
+blanks and commas. A comma separates the values of a header that was sent twice. A quoted string may
+have parameters, as every item of a structured field; they are not a part of the key."""
 REPLAYED_HEADER: Final = "Idempotency-Replayed"
 MEDIA_TYPE: Final = "application/problem+json"
 UNSAFE: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 PROBLEM_TYPES: Final = "urn:problem-type:"
 
 _is_key: Final = re.compile(KEY_PATTERN).match
+_quoted: Final = re.compile(r'"((?:[^"\\]|\\.)*)"').match
+_CLIENT_ERROR: Final = 400
 _SERVER_ERROR: Final = 500
+_MAY_CHANGE: Final = frozenset({401, 403, 408, 409, 423, 425, 429})
+"""Refusals that the same request may not get later: of its caller, its time, or others' work."""
+_LONGEST_WAIT_S: Final = 5
+"""What a client is told to wait for a copy that runs. Few run until their lease ends."""
+
+
+class AnyCaller:
+    """Marks an API whose callers share their keys: see `ANY_CALLER`."""
+
+
+ANY_CALLER: Final = AnyCaller()
+"""Say that all callers may share keys: whoever sends a key again gets the stored answer."""
 
 
 class HttpProblemError(ValueError):
     """Raise it to answer with a problem of RFC 9457, in ``application/problem+json``.
 
-    From ``parse`` or ``key`` it is answered without a record. From the handler, with a status below
-    500, it is stored and replayed, without the effects registered before it; with another status,
-    it is a failure of the attempt.
+    From ``parse`` or ``key`` it is answered without a record. From the handler, one that is stored
+    is replayed, without the effects registered before it; any other is a failure of the attempt.
 
     Args:
         status: the answer's status, 400 to 599.
@@ -72,6 +93,8 @@ class HttpProblemError(ValueError):
         type: the kind of problem for programs: a URI, or a name without a colon, which
             ``problem_types`` prefixes.
         headers: headers of the answer, such as ``Retry-After``.
+        stored: whether a status below 500 is stored. Default: unless it is 401, 403, 408, 409, 423,
+            425 or 429, which the same request may not get later.
         members: further members of the problem; those that are None are left out.
     """
 
@@ -83,6 +106,7 @@ class HttpProblemError(ValueError):
         *,
         type: str = "about:blank",  # noqa: A002 - RFC 9457's name
         headers: Mapping[str, str] | None = None,
+        stored: bool | None = None,
         **members: object,
     ) -> None:
         super().__init__(f"{status} {type}: {detail or title}")
@@ -91,6 +115,7 @@ class HttpProblemError(ValueError):
         self.detail = detail
         self.type = type
         self.headers = headers or {}
+        self.stored = stored
         self.members = members
 
     def response(self, problem_types: str = PROBLEM_TYPES) -> dict[str, Any]:
@@ -110,10 +135,10 @@ class HttpProblemError(ValueError):
         }
 
 
-class _ServerAnswerError(RetryableError):
-    """Raised inside the protocol for an answer of 5xx.
+class _UnstoredAnswerError(RetryableError):
+    """Raised inside the protocol for an answer that is not stored.
 
-    A recorded failure that uses up no attempt.
+    It is a recorded failure that uses up no attempt.
     """
 
     def __init__(self, response: Response) -> None:
@@ -124,8 +149,9 @@ class _ServerAnswerError(RetryableError):
 def make_handler[E](
     reader: Reader[E],
     runner: Runner,
-    work: "Callable[[E, Operation], object]",
+    work: "HttpWork[E]",
     *,
+    caller: str | Callable[[E], object] | AnyCaller | None = None,
     methods: Collection[str] = UNSAFE,
     problem_types: str = PROBLEM_TYPES,
 ) -> HttpHandler:
@@ -134,8 +160,20 @@ def make_handler[E](
         raise ConfigurationError(
             f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key"
         )
-    protected = frozenset(method.upper() for method in methods)
-    service = _Service(reader, runner, plain(work, "http_handler"), protected, problem_types)
+    work = plain(work, "http_handler")
+    if reader.key is None and caller is None:
+        raise ConfigurationError(
+            f"{reader.consumer}: with the {KEY_HEADER} header alone as the key, one caller can get "
+            "another caller's answer: say who calls with caller=, or caller=ANY_CALLER"
+        )
+    service = _Service(
+        reader,
+        runner,
+        work,
+        _caller_of(caller),
+        frozenset(method.upper() for method in methods),
+        problem_types,
+    )
 
     @wraps(work)
     def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
@@ -152,6 +190,20 @@ def make_handler[E](
     return handler
 
 
+class _Caller(NamedTuple):
+    """How the caller of a request is found; None: it is not a part of the key."""
+
+    find: Extract | None
+    searches_request: bool
+    """Search the raw request, as an expression does. A function is given the parsed one."""
+
+
+def _caller_of(caller: object) -> _Caller:
+    if isinstance(caller, str):
+        return _Caller(extractor(caller, "caller"), searches_request=True)
+    return _Caller(caller if callable(caller) else None, searches_request=False)
+
+
 class _Service[E](NamedTuple):
     """A handler's work, and what runs it once."""
 
@@ -159,6 +211,7 @@ class _Service[E](NamedTuple):
     runner: Runner
     work: Callable[[E, Any], object]
     """Gets None as the operation, for methods that are not protected."""
+    caller: _Caller
     methods: frozenset[str]
     problem_types: str
 
@@ -174,7 +227,7 @@ class _Service[E](NamedTuple):
             )
             if answer.outcome not in observation.COMMITTED:
                 return _replayed(answer.value())
-        except _ServerAnswerError as failure:
+        except _UnstoredAnswerError as failure:
             return failure.response
         except (RetryableError, *_SHOWN) as error:
             if error in ended[-1:] and not isinstance(error, RetryableError):
@@ -185,37 +238,40 @@ class _Service[E](NamedTuple):
         return ended[-1]
 
     def _run(self, event: E, ended: list[Response | Exception], operation: "Operation") -> object:
-        """Return the response to store, or raise a _ServerAnswerError for a status of 500 or more.
+        """Return the response to store, or raise an _UnstoredAnswerError.
 
         Add the response to ``ended``, or what the work raised, or why the response cannot be sent.
         """
         try:
-            response = finished(self.work(event, operation))
+            given = finished(self.work(event, operation))
         except HttpProblemError as problem:
             operation._effects.clear()
-            response = problem.response(self.problem_types)
+            given = problem.response(self.problem_types) | {"stored": problem.stored}
         except Exception as error:
             ended.append(error)
             raise
         try:
-            ended.append(response := normal(response))
-        except (
-            TypeError,
-            ValueError,
-            RecursionError,
-        ) as unsendable:  # the request took effect all the same
+            response = normal(given)
+        except (TypeError, ValueError, RecursionError) as unsendable:
             ended.append(unsendable)
-            return response
-        if response["statusCode"] >= _SERVER_ERROR:
-            raise _ServerAnswerError(response)
+            has_called = operation._held.record.externals is not None
+            if operation._store.transactional and not has_called:
+                raise  # nothing is committed, so a copy runs again
+            return given  # the request took effect, and is completed without an answer
+        ended.append(response)
+        if not _is_stored(response["statusCode"], given):
+            raise _UnstoredAnswerError(response)
+        if response["cookies"]:  # they may be a session, and belong to whoever asked first
+            return response | {"cookies": []}
         return response
 
     def _read(self, request: Request) -> tuple[E, bytes]:
         parse = self.reader.parse
+        event: Any = request.event
         try:
-            return cast("E", request.event) if parse is None else parse(
-                request.event
-            ), request.body()
+            if parse is not None:
+                event = parse(event)
+            return event, request.body()
         except HttpProblemError:
             raise
         except ValueError as error:
@@ -227,35 +283,15 @@ class _Service[E](NamedTuple):
         self, request: Request, event: E, body: bytes, context: LambdaContext
     ) -> Delivery:
         reader = self.reader
-        found = (
-            idempotency_key(request.event)
-            if reader.key is None
-            else reader.find_key(request.event, event)
-        )
-        try:
-            key, protected = reader.record_key(found)
-        except MissingKeyError as error:
-            raise _key_problem("missing") from error
+        key, protected = self._key(request, event)
         asked: dict[str, object] = {
             "method": request.method,
             "path": request.path,
             "query": request.query,
         }
-        if reader.payload is not None:
-            request_print = fingerprint(
-                {**asked, "payload": reader.find_payload(request.event, event)}
-            )
-        else:
-            try:
-                request_print = fingerprint({**asked, "json": json.loads(body)})
-            except (
-                ValueError,
-                RecursionError,
-            ):  # not JSON, or a number that JSON does not have: byte by byte
-                request_print = fingerprint({**asked, "body": body})
         return Delivery(
             key=key,
-            fingerprint=request_print,
+            fingerprint=self._fingerprint(asked, request, event, body),
             id=context.aws_request_id,
             deadline_ms=LambdaInvocation.of(context, self.runner.clock).deadline_ms,
             context=context,
@@ -266,6 +302,58 @@ class _Service[E](NamedTuple):
             event={**asked, "body": body.decode(errors="replace")},
             labels=reader.labels_of(event),
         )
+
+    def _key(self, request: Request, event: E) -> tuple[str, bool]:
+        """Return the record's key, and whether the request has an idempotency key."""
+        reader = self.reader
+        try:
+            found = self._found_key(request, event)
+        except HttpProblemError as problem:
+            is_missing = problem.members.get("field") == KEY_HEADER
+            if not is_missing or values_of(request.event, KEY_HEADER):
+                raise
+            if reader.policy.missing_key != "run":
+                raise
+            found = None
+        try:
+            return reader.record_key(found)
+        except MissingKeyError as error:
+            raise _key_problem("missing") from error
+
+    def _found_key(self, request: Request, event: E) -> object:
+        if self.reader.key is not None:
+            key = self.reader.find_key(request.event, event)
+        else:
+            key = idempotency_key(request.event)
+        find, searches_request = self.caller
+        if find is None:
+            return key
+        caller = find(request.event if searches_request else event)
+        if caller is None or caller == "":
+            raise HttpProblemError(401, "The caller is not known", type="unknown-caller")
+        return (caller, *key) if isinstance(key, list | tuple) else (caller, key)
+
+    def _fingerprint(
+        self, asked: dict[str, object], request: Request, event: E, body: bytes
+    ) -> str:
+        reader = self.reader
+        if reader.payload is not None:
+            return fingerprint({**asked, "payload": reader.find_payload(request.event, event)})
+        try:
+            return fingerprint({**asked, "json": json.loads(body)})
+        except (ValueError, RecursionError):
+            # Not JSON, or a number that JSON does not have: compared byte by byte.
+            return fingerprint({**asked, "body": body})
+
+
+def _is_stored(status: int, given: object) -> bool:
+    """Return whether an answer is stored; the handler may decide on a refusal."""
+    if status >= _SERVER_ERROR:
+        return False
+    if status < _CLIENT_ERROR:
+        return True
+    said = given.get("stored") if isinstance(given, Mapping) else None
+    return status not in _MAY_CHANGE if said is None else bool(said)
 
 
 def _replayed(stored: object) -> Response:
@@ -293,7 +381,8 @@ def idempotency_key(event: Event) -> str:
     value = values[0].strip(" \t")
     if len(values) > 1 or not _is_key(value):
         raise _key_problem("malformed")
-    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
+    quoted = _quoted(value)
+    return value if quoted is None else re.sub(r"\\(.)", r"\1", quoted[1])
 
 
 def _key_problem(what: str) -> HttpProblemError:
@@ -326,13 +415,21 @@ _WORDED: Final[Mapping[type[Exception], tuple[int, str, str, str | None]]] = {
 }
 
 
+def _wait_s(error: RetryableError) -> int:
+    """Return the seconds after which the client should send its request again."""
+    if isinstance(error, BusyError):
+        return min(_LONGEST_WAIT_S, max(1, math.ceil(error.lease_left_ms / 1000)))
+    if isinstance(error, RetryLaterError):
+        return max(1, math.ceil(error.wait_ms / 1000))
+    return 1
+
+
 def _problem_of(error: Exception) -> HttpProblemError:
     status, kind, title, detail = next(
         words for of, words in _WORDED.items() if isinstance(error, of)
     )
     headers = None
     if isinstance(error, RetryableError):
-        wait_ms = getattr(error, "lease_left_ms", getattr(error, "wait_ms", 0))
-        headers = {"Retry-After": str(max(1, math.ceil(wait_ms / 1000)))}
+        headers = {"Retry-After": str(_wait_s(error))}
     field = KEY_HEADER if isinstance(error, PayloadMismatchError) else None
     return HttpProblemError(status, title, detail, type=kind, headers=headers, field=field)

@@ -9,18 +9,55 @@ AWS always sends.
 import base64
 import json
 from collections.abc import Iterable, Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
 from http import HTTPStatus
 from typing import Any, Final, Literal, NamedTuple, Self, TypedDict
 from urllib.parse import parse_qsl, unquote_plus
+from uuid import UUID
 
 from carride_idempotency.errors import ConfigurationError
+from carride_idempotency.fingerprint import fields_of
 
 type Event = Mapping[str, Any]
 
 PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 STATUSES: Final = range(100, 600)
 _JSON: Final = "application/json"
-to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+def _jsonable(value: Any) -> object:
+    """Return what JSON has for a value of another type.
+
+    Raises:
+        TypeError: JSON has nothing for it, or only what a reader would have to guess.
+        ValueError: the number is not finite.
+    """
+    if isinstance(value, Decimal):
+        if not value.is_finite():
+            raise ValueError(f"{value} is not a JSON number")
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    kind: Any = type(value)
+    if hasattr(kind, "model_dump"):
+        return value.model_dump(mode="json", by_alias=True)
+    fields = fields_of(kind)
+    if fields is None:
+        raise TypeError(f"a {kind.__qualname__} cannot be the body of an answer, or a part of it")
+    return {name: getattr(value, name) for name in fields}
+
+
+to_json: Final = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_jsonable
+).encode
 
 
 class Response(TypedDict):
@@ -138,7 +175,8 @@ def normal(response: object) -> Response:
     """Return what a handler returned in the form that is stored; that form itself stays as it is.
 
     A value without ``statusCode`` is the JSON body of a 200. A body of bytes is sent as base64, any
-    other body that is not text as JSON.
+    other body that is not text as JSON. JSON takes a Decimal as a number; a date, time, UUID or
+    enum member as its text or value; a dataclass, Struct or pydantic model as an object.
 
     Raises:
         TypeError, ValueError, RecursionError: it has no form in JSON or UTF-8, or its status is not

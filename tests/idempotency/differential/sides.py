@@ -22,7 +22,7 @@ from aws_lambda_powertools.utilities.idempotency import (
     idempotent_function,
 )
 
-from carride_idempotency import Consumer, DynamoDBStore, lambda_deadline
+from carride_idempotency import ANY_CALLER, Consumer, DynamoDBStore, lambda_deadline
 from carride_idempotency.stores.transport import botocore_transport
 from tests.idempotency.differential.world import POWERTOOLS_TABLE, TABLE, World
 
@@ -144,7 +144,7 @@ class Here:
         return lambda event: once(event, self._invocation())
 
     def http(self, work: EventWork) -> EventWork:
-        once = self._consumer().http_handler(_with_operation(work))
+        once = self._consumer().http_handler(caller=ANY_CALLER)(_with_operation(work))
         return lambda request: once(request, self._invocation())
 
     def _consumer(self, key: str | None = None) -> Consumer:
