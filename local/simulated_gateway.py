@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -53,6 +53,7 @@ class Troubles(NamedTuple):
     refused: float = 0.0
     pending: float = 0.0  # reservations that are made only after a while
     capped: float = 0.0  # reservations that cannot be raised
+    kept: float = 0.0  # keys under which an error is kept: no request with them has an effect
 
     @classmethod
     def mixed(cls, share: float, *, declined: float = 0.0) -> Self:
@@ -129,6 +130,8 @@ class Books:
     def begin(self, request: Request) -> Reply | None:
         """Accept a request; return None if it has to be finished, else the answer."""
         with self._lock:
+            if self._meets("kept", request.key):
+                return _problem(500, "something went wrong, and this key will say so again")
             now = self._clock()
             known = self._known.get(request.key)
             if known is None or (known.reply and now - known.since > self._keys_s):
@@ -161,20 +164,17 @@ class Books:
             for name in [name for name, due in self._pending.items() if due <= self._clock()]:
                 del self._pending[name]
                 self._payments[name].status = "authorized"
-            if path in ("/ledger", "/payments"):
-                named = query.get("reference", [])
-                found = [
-                    each
-                    for each in self._payments.values()
-                    if path == "/ledger" or each.reference in named
-                ]
-                return Reply(200, {"payments": msgspec.to_builtins(found)})
+            if path == "/ledger":
+                return _payments(self._payments.values())
+            if path == "/payments":
+                references = query.get("reference", [])
+                return _payments(
+                    each for each in self._payments.values() if each.reference in references
+                )
             payment = self._payments.get(path.removeprefix("/payments/"))
-            return (
-                Reply(200, msgspec.to_builtins(payment))
-                if payment
-                else _problem(404, "there is no such payment")
-            )
+            if payment is None:
+                return _problem(404, "there is no such payment")
+            return Reply(200, msgspec.to_builtins(payment))
 
     def _payment_of(self, request: Request) -> Payment:
         """Return the payment that a request is about: a new one, or the one that its path names."""
@@ -184,44 +184,50 @@ class Books:
                 return self._payments.setdefault(name, gateway_rules.payment(name, request.body))
             case ["payments", name, "adjust" | "capture" | "refund"] if name in self._payments:
                 return self._payments[name]
-        raise RefusedError(404, f"{request.path} is no operation")
+        raise RefusedError(404, f"{request.path} is not an operation")
 
     def _settle(self, payment: Payment, request: Request) -> Reply:
-        action, ride, status = request.path.rpartition("/")[2], payment.reference, 200
-        if action != "payments":
-            if (
-                action == "adjust"
-                and payment.status == "authorized"
-                and self._meets("capped", ride)
-            ):
-                raise RefusedError(402, f"{payment.customer} has no more", "insufficient_funds")
-            gateway_rules.change(payment, action, request.body)
-        elif (refused := self._meets("refused", ride)) or self._meets("declined", ride):
+        action = request.path.rpartition("/")[2]
+        if action == "payments":
+            return self._reserve(payment)
+        is_raise = action == "adjust" and payment.status == "authorized"
+        if is_raise and self._meets("capped", payment.reference):
+            raise RefusedError(402, f"{payment.customer} has no more", "insufficient_funds")
+        gateway_rules.change(payment, action, request.body)
+        return Reply(200, msgspec.to_builtins(payment))
+
+    def _reserve(self, payment: Payment) -> Reply:
+        """Reserve the money for a new payment, or decline to."""
+        is_refused = self._meets("refused", payment.reference)
+        if is_refused or self._meets("declined", payment.reference):
+            payment.status = "declined"
             # Long and with control characters, as no client would like it.
-            payment.status, payment.reason = (
-                "declined",
-                f"insufficient\0funds\n{'of the customer ' * 20}",
-            )
-            if refused:
+            payment.reason = f"insufficient\0funds\n{'of the customer ' * 20}"
+            if is_refused:
                 raise RefusedError(
                     422, f"the card of {payment.customer} has expired", "expired_card"
                 )
-            status = 402
-        elif self._meets("pending", ride):
-            self._pending[payment.id], status = self._clock() + self._pending_s, 202
-        else:
-            payment.status, status = "authorized", 201
-        return Reply(status, msgspec.to_builtins(payment))
+            return Reply(402, msgspec.to_builtins(payment))
+        if self._meets("pending", payment.reference):
+            self._pending[payment.id] = self._clock() + self._pending_s
+            return Reply(202, msgspec.to_builtins(payment))
+        payment.status = "authorized"
+        return Reply(201, msgspec.to_builtins(payment))
 
     def _meets(self, trouble: str, name: str) -> bool:
         """Return whether a ride or a key meets a trouble, and count it."""
         share: float = getattr(self._troubles, trouble)
         met = self._chance(trouble, name) < share
-        self.met.update([trouble] if met else [])
+        if met:
+            self.met[trouble] += 1
         return met
 
     def _chance(self, purpose: str, name: str) -> float:
         return random.Random(f"{self._seed}/{purpose}/{name}").random()  # noqa: S311 - a simulation, not a secret
+
+
+def _payments(found: Iterable[Payment]) -> Reply:
+    return Reply(200, {"payments": msgspec.to_builtins(list(found))})
 
 
 def _refusal(refused: RefusedError) -> Reply:

@@ -2,7 +2,7 @@
 
 A request without an answer may have taken effect, in this run or in one that was killed. A repeated
 request carries the same ``Idempotency-Key``. A gateway forgets keys, but not payments, so each
-request first asks for the payment.
+request first looks for the payment.
 
 The gateway's values go into events. Payment ids and amounts are checked, and reasons are cut to what
 an event can hold. An error keeps only a short code of the gateway's other texts: they may be about
@@ -28,8 +28,10 @@ from gateway import (
     GatewayAnswerError,
     GatewayRefusedError,
     GatewayUnavailableError,
+    Known,
     NoGatewayError,
     Status,
+    Step,
 )
 from gateway_access import Access, Bearer
 from gateway_connection import GatewayConnection, Request, Response
@@ -54,10 +56,11 @@ class _Payment(Struct, frozen=True):
     """A payment as the gateway answers with it."""
 
     id: Annotated[str, Meta(pattern=_PAYMENT_ID)]
+    reference: str
     status: Status
     amount: Cents
+    currency: Currency
     reason: Any = None
-    currency: Currency | None = None
 
 
 class _Found(Struct, frozen=True):
@@ -71,8 +74,11 @@ class HttpGateway:
 
     Each method first asks what the gateway has done already. So it can be called again, and takes
     effect once, even if the gateway has forgotten its keys. A key names the ride or its payment, and
-    not the event: two events of a ride that run at the same time ask for the same thing. Each method
-    raises GatewayError.
+    not the event: two events of a ride that run at the same time ask for the same thing.
+
+    An answer must be about what was asked: reference, id, currency and amount are compared. A refused
+    lookup says nothing about the payment, so only a refused change is final. Each method raises
+    GatewayError.
 
     Args:
         url: where it is, without a path. If it is empty, every request raises NoGatewayError.
@@ -107,8 +113,10 @@ class HttpGateway:
     ) -> Charge:
         """Reserve ``amount`` cents of ``currency`` for a ride, or return how it was declined.
 
-        A ride has at most one payment.
+        A ride has at most one payment. If the gateway has one already, it is returned, whatever its
+        amount.
         """
+        key = call.key(Step.RESERVE, f"{order_id}-authorize")
         body = {
             "reference": order_id,
             "customer": customer_id,
@@ -119,66 +127,67 @@ class HttpGateway:
         def attempt() -> Charge:
             found = self._find(order_id)
             if found is not None:
+                _expect("currency", found.currency, currency)
                 return found
             try:
-                return self._post("/payments", f"{order_id}-authorize", body)
+                payment = self._post("/payments", key, body)
             except GatewayRefusedError as error:
                 return Charge(None, Status.DECLINED, amount, error.reason)
+            _expect("reference", payment.reference, order_id)
+            _expect("currency", payment.currency, currency)
+            _expect("amount", payment.amount, amount)
+            return _charge(payment)
 
-        charge = self._persist(call, attempt)
-        if charge.currency not in {None, currency}:
-            raise GatewayAnswerError("the gateway's answer has another currency than the ride")
-        return charge
+        return self._persist(call, attempt)
 
-    def adjust(self, call: Call, *, payment_id: str, amount: int) -> Charge:
+    def adjust(self, call: Call, known: Known, amount: int) -> Charge:
         """Raise what is reserved to ``amount`` cents.
 
         Where the gateway refuses, the returned payment has the amount that it had before.
         """
-        path = _path_of(payment_id)
+        key = call.key(Step.CAPTURE, f"{known.payment_id}-adjust-{amount}")
 
         def attempt() -> Charge:
-            charge = self._look(path)
+            charge = self._look(known)
             if charge.status is not Status.AUTHORIZED or charge.amount >= amount:
                 return charge
-            key = f"{payment_id}-adjust-{amount}"
             try:
-                return self._post(f"{path}/adjust", key, {"amount": amount})
+                return self._change(known, charge, "adjust", key, amount)
             except GatewayRefusedError:
-                return self._look(path)
+                return self._look(known)
 
         return self._persist(call, attempt)
 
-    def capture(self, call: Call, *, payment_id: str, amount: int) -> Charge:
+    def capture(self, call: Call, known: Known, amount: int) -> Charge:
         """Take ``amount`` cents, at most what is reserved.
 
         Where the gateway refuses, the returned payment is DECLINED, and the money is still reserved.
         """
-        path = _path_of(payment_id)
+        key = call.key(Step.CAPTURE, f"{known.payment_id}-capture")
 
         def attempt() -> Charge:
-            charge = self._look(path)
+            charge = self._look(known)
             if charge.status is not Status.AUTHORIZED:
                 return charge
             try:
-                return self._post(f"{path}/capture", f"{payment_id}-capture", {"amount": amount})
+                return self._change(known, charge, "capture", key, amount)
             except GatewayRefusedError as error:
-                charge = self._look(path)
+                charge = self._look(known)
                 if charge.status is not Status.AUTHORIZED:
                     return charge  # another run has settled it meanwhile
                 return charge._replace(status=Status.DECLINED, reason=error.reason)
 
         return self._persist(call, attempt)
 
-    def refund(self, call: Call, *, payment_id: str) -> Charge:
+    def refund(self, call: Call, known: Known) -> Charge:
         """Give back what was captured, or release what is only reserved."""
-        path = _path_of(payment_id)
+        key = call.key(Step.GIVE_BACK, f"{known.payment_id}-refund")
 
         def attempt() -> Charge:
-            charge = self._look(path)
+            charge = self._look(known)
             if charge.status not in {Status.AUTHORIZED, Status.CAPTURED}:
                 return charge
-            return self._post(f"{path}/refund", f"{payment_id}-refund", {})
+            return self._change(known, charge, "refund", key)
 
         return self._persist(call, attempt)
 
@@ -227,15 +236,32 @@ class HttpGateway:
     # ── One request ───────────────────────────────────────────────────────────────────────────────
 
     def _find(self, order_id: str) -> Charge | None:
+        """Look for a ride's payment."""
         path = f"/payments?reference={quote(order_id, safe='')}"
         payments = _read(self._request("GET", path), _Found).payments
+        for each in payments:
+            _expect("reference", each.reference, order_id)
         return _charge(payments[0]) if payments else None
 
-    def _look(self, path: str) -> Charge:
-        return _charge(_read(self._request("GET", path), _Payment))
+    def _look(self, known: Known) -> Charge:
+        """Look at a known payment."""
+        payment = _read(self._request("GET", _path_of(known)), _Payment)
+        _expect_known(payment, known)
+        return _charge(payment)
 
-    def _post(self, path: str, key: str, body: dict[str, Any]) -> Charge:
-        return _charge(_read(self._request("POST", path, key, body), _Payment))
+    def _change(
+        self, known: Known, before: Charge, action: str, key: str, amount: int | None = None
+    ) -> Charge:
+        """Ask for a change of a known payment, which was ``before``; a refund has no amount."""
+        body = {} if amount is None else {"amount": amount}
+        payment = self._post(f"{_path_of(known)}/{action}", key, body)
+        _expect_known(payment, known)
+        _expect("currency", payment.currency, before.currency)
+        _expect("amount", payment.amount, before.amount if amount is None else amount)
+        return _charge(payment)
+
+    def _post(self, path: str, key: str, body: dict[str, Any]) -> _Payment:
+        return _read(self._request("POST", path, key, body), _Payment)
 
     def _request(
         self, method: str, path: str, key: str | None = None, body: object = None
@@ -245,7 +271,8 @@ class HttpGateway:
         content = None if body is None else json.dumps(body).encode()
         response = self._send(method, path, key, content)
         answer = _json_of(response.content)
-        if response.status in _REFUSED and response.status not in _RETRYABLE:
+        refuses = response.status in _REFUSED and response.status not in _RETRYABLE
+        if refuses and method == "POST":
             raise _refusal(asked, response.status, answer)
         if response.status not in _ANSWERED:
             raise GatewayUnavailableError(f"{asked} was answered with {response.status}")
@@ -270,11 +297,24 @@ class HttpGateway:
         return response
 
 
-def _path_of(payment_id: str) -> str:
-    return f"/payments/{quote(payment_id, safe='')}"
+def _path_of(known: Known) -> str:
+    return f"/payments/{quote(known.payment_id, safe='')}"
 
 
 # ── Reading answers ───────────────────────────────────────────────────────────────────────────────
+
+
+def _expect(field: str, found: object, asked: object) -> None:
+    """Raise GatewayAnswerError unless an answer is about what was asked."""
+    if found != asked:
+        raise GatewayAnswerError(f"the gateway's answer has another {field} than it was asked for")
+
+
+def _expect_known(payment: _Payment, known: Known) -> None:
+    _expect("id", payment.id, known.payment_id)
+    _expect("reference", payment.reference, known.order_id)
+    if known.currency is not None:
+        _expect("currency", payment.currency, known.currency)
 
 
 def _json_of(content: bytes) -> object:

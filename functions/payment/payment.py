@@ -4,9 +4,10 @@
 """
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import payments
 from carride.consumer import SagaSettings, ride_consumer
@@ -14,13 +15,16 @@ from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.ride import Ride
 from carride.settings import from_environment
-from carride_idempotency import Operation
+from carride_idempotency import Operation, RetryableError
 from carride_idempotency.stores.default_transport import dynamodb_transport
-from gateway import Call, Charge, GatewayError, Status
+from gateway import Call, Charge, GatewayError, Known, Status, Step
 from gateway_access import Access, Bearer, read_secret, signed
 from gateway_client import HttpGateway
-from payment_table import effects, owe_undo, read
-from payments import Action, State
+from payment_table import PaymentChangedError, Seen, effects, read, record_request
+from payments import Action, Decision, UnexpectedPaymentError
+
+_DECISIONS: Final = 5
+"""How often a run decides again because another one has changed the payment."""
 
 
 class Settings(SagaSettings, frozen=True, kw_only=True):
@@ -48,23 +52,33 @@ def make_handler(
     policy = payments.payment_policy(settings.lease_seconds)
     consumer = ride_consumer("payment", settings, policy, transport)
 
+    def decided(event: RideEvent, operation: Operation) -> tuple[Seen, Decision]:
+        """Ask the gateway for what an event needs, and decide what follows."""
+        seen = read(client, table, event.subject)
+        action = payments.plan(seen.payment, event.data)
+        before = seen.payment
+        if action is not Action.NOTHING:
+            seen = record_request(client, table, event, seen, action=action, now=now())
+        numbers = {step: asked.key_number for step, asked in seen.asked.items()}
+        call = Call(operation.deadline_ms, lambda: operation.lost, numbers)
+        try:
+            charge = carry_out(gateway, call, action, before, event.data)
+            unfinished = payments.is_unfinished(seen.asked.get(Step.RESERVE), now())
+            decision = payments.conclude(before, event.data, action, charge, unfinished=unfinished)
+        except (GatewayError, UnexpectedPaymentError) as error:
+            if read(client, table, event.subject).stored != seen.stored:
+                raise PaymentChangedError(f"{event.subject}: {error}") from error
+            raise
+        return seen, decision
+
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
-        seen = read(client, table, event.subject)
-        call = Call(operation.deadline_ms, lost=lambda: operation.lost)
-        action = payments.plan(seen.payment, event.data)
-        if action in {Action.REFUND, Action.UNDO}:
-            seen = owe_undo(client, table, event, seen, now())
-        try:
-            charge = carry_out(gateway, call, action, seen.payment, event.data)
-        except GatewayError:
-            # What was asked for may come about later, and a cancellation that came meanwhile may
-            # have found nothing.
-            late = read(client, table, event.subject)
-            if late.stored.state == State.CANCELLED:
-                owe_undo(client, table, event, late, now())
-            raise
-        decision = payments.conclude(seen.payment, event.data, action, charge)
+        for _ in range(_DECISIONS):
+            with suppress(PaymentChangedError):
+                seen, decision = decided(event, operation)
+                break
+        else:
+            raise RetryableError(f"{event.subject} was changed {_DECISIONS} times meanwhile")
         operation.write(*effects(table, event, seen, decision, outbox=outbox, now=now()))
 
     return handler
@@ -83,12 +97,15 @@ def carry_out(
             return _authorize(gateway, call, seen, ride)
         case Action.AUTHORIZE_AND_CAPTURE:
             reserved = _authorize(gateway, call, seen, ride)
-            return _capture(gateway, call, reserved, payments.due(seen, ride))
+            return _capture(gateway, call, ride, reserved, payments.due(seen, ride))
         case Action.CAPTURE if seen.payment_id is not None:
-            reserved = Charge(seen.payment_id, Status.AUTHORIZED, seen.amount or 0)
-            return _capture(gateway, call, reserved, payments.due(seen, ride))
+            reserved = Charge(
+                seen.payment_id, Status.AUTHORIZED, seen.amount or 0, currency=seen.currency
+            )
+            return _capture(gateway, call, ride, reserved, payments.due(seen, ride))
         case Action.REFUND if seen.payment_id is not None:
-            return gateway.refund(call, payment_id=seen.payment_id)
+            known = Known(ride.order_id, seen.payment_id, seen.currency)
+            return gateway.refund(call, known)
         case Action.UNDO:
             return _give_back(gateway, call, ride, {Status.AUTHORIZED, Status.CAPTURED})
         case Action.RELEASE:
@@ -114,23 +131,23 @@ def _give_back(
     found = gateway.find(call, order_id=ride.order_id)
     if found is None or found.payment_id is None or found.status not in held:
         return found
-    return gateway.refund(call, payment_id=found.payment_id)
+    return gateway.refund(call, Known(ride.order_id, found.payment_id, found.currency))
 
 
-def _capture(gateway: HttpGateway, call: Call, charge: Charge, amount: int) -> Charge:
+def _capture(gateway: HttpGateway, call: Call, ride: Ride, charge: Charge, amount: int) -> Charge:
     """Take ``amount``, which is due, of what is reserved.
 
     A reservation that is too small is raised first. Where the gateway refuses, less is taken.
     """
     if charge.payment_id is None or charge.status is not Status.AUTHORIZED:
         return charge
-    payment_id = charge.payment_id
+    known = Known(ride.order_id, charge.payment_id, charge.currency)
     if amount > charge.amount:
-        charge = gateway.adjust(call, payment_id=payment_id, amount=amount)
+        charge = gateway.adjust(call, known, amount)
     if charge.status is Status.AUTHORIZED:
-        charge = gateway.capture(call, payment_id=payment_id, amount=min(amount, charge.amount))
+        charge = gateway.capture(call, known, min(amount, charge.amount))
     if charge.status is Status.DECLINED:
-        gateway.refund(call, payment_id=payment_id)  # no event will ask for the reservation again
+        gateway.refund(call, known)  # no event will ask for the reservation again
     return charge
 
 

@@ -1,7 +1,10 @@
 """Payments in DynamoDB: reads them, and returns the writes by which a decision takes effect."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
+
+import msgspec
 
 from carride.dynamodb import CONDITION_FAILED, DynamoDB
 from carride.events import RideEvent
@@ -9,7 +12,12 @@ from carride.history import EVENT_PREFIX
 from carride.items import Outbox, Stored, step, still_open
 from carride_idempotency import Put, Update, marshalling
 from carride_idempotency.stores.transport import ServiceError
-from payments import OPEN, Decision, Payment, State
+from gateway import Step
+from payments import Action, Asked, Decision, Payment, State, asked_for, may_owe
+
+
+class PaymentChangedError(Exception):
+    """Raised when another run has changed the payment: read it again, and decide again."""
 
 
 class Seen(NamedTuple):
@@ -17,6 +25,18 @@ class Seen(NamedTuple):
 
     payment: Payment
     stored: Stored
+    asked: Mapping[Step, Asked] = {}
+
+    def unchanged(self) -> tuple[str, dict[str, object]]:
+        """Return the condition that the payment has not changed, and its values.
+
+        ``#state`` names the state.
+        """
+        condition, values = self.stored.unchanged()
+        asked = "asked = :wasAsked"
+        if not self.asked:
+            asked = f"(attribute_not_exists(asked) OR {asked})"
+        return f"{condition} AND {asked}", values | {":wasAsked": _plain(self.asked)}
 
 
 def read(client: DynamoDB, table: str, order_id: str) -> Seen:
@@ -25,39 +45,56 @@ def read(client: DynamoDB, table: str, order_id: str) -> Seen:
     if "Item" not in answer:
         return Seen(Payment(State.UNKNOWN), Stored())
     item: dict[str, Any] = marshalling.values(answer["Item"])
-    payment = Payment(State(item["state"]), item.get("paymentID"), item.get("amount"))
-    return Seen(payment, Stored(item["state"], item["effects"]))
+    payment = Payment(
+        State(item["state"]), item.get("paymentID"), item.get("amount"), item.get("currency")
+    )
+    asked = msgspec.convert(item.get("asked", {}), dict[Step, Asked])
+    return Seen(payment, Stored(item["state"], item["effects"]), asked)
 
 
-def owe_undo(client: DynamoDB, table: str, event: RideEvent, seen: Seen, now: datetime) -> Seen:
-    """Record that the gateway may hold money to give back; return the payment as it is then.
+def record_request(
+    client: DynamoDB, table: str, event: RideEvent, seen: Seen, *, action: Action, now: datetime
+) -> Seen:
+    """Record what the gateway is about to be asked for; return the payment as it is then.
 
-    This is a write of its own, before the gateway is asked: a run that fails leaves the duty behind.
-    Nothing is written if the payment has changed since it was ``seen``. Then the run's own effects
-    are refused, and the event is decided again. Nothing is written either if another attempt has
-    already completed the event, because no later event would fulfil the duty.
+    This is a write of its own, before the gateway is asked: a run that is killed leaves behind that
+    the gateway may hold money, and from a refund on the duty to give it back.
+
+    Raises:
+        PaymentChangedError: The payment has changed since it was ``seen``, or another attempt has
+            already completed the event.
     """
-    condition, unchanged = seen.stored.unchanged()
-    since, values = still_open(event.subject, now)
+    asked = asked_for(seen.asked, action, now)
+    state = seen.payment.state
+    if action in {Action.REFUND, Action.UNDO}:
+        state = State.UNDO_DUE
+    if asked == seen.asked and state == seen.stored.state:
+        return seen
+    condition, unchanged = seen.unchanged()
+    since, opening = still_open(event.subject, now)
+    values = {":state": state.value, ":zero": 0, ":asked": _plain(asked)}
     try:
         client.update_item(
             TableName=table,
             Key={"orderID": {"S": event.subject}},
-            UpdateExpression=f"SET #state = :due, effects = if_not_exists(effects, :zero), {since}",
+            UpdateExpression=(
+                "SET #state = :state, effects = if_not_exists(effects, :zero), "
+                f"asked = :asked, {since}"
+            ),
             ConditionExpression=f"{condition} AND attribute_not_exists(#entry)",
             ExpressionAttributeNames={
                 "#state": "state",
                 "#entry": EVENT_PREFIX + event.idempotencyid,
             },
-            ExpressionAttributeValues=marshalling.item(
-                unchanged | values | {":due": State.UNDO_DUE.value, ":zero": 0}
-            ),
+            ExpressionAttributeValues=marshalling.item(unchanged | opening | values),
         )
     except ServiceError as error:
         if error.code != CONDITION_FAILED:
             raise
-        return seen
-    return seen._replace(stored=Stored(State.UNDO_DUE, seen.stored.effects))
+        raise PaymentChangedError(
+            f"the payment of {event.subject} was changed meanwhile"
+        ) from error
+    return Seen(seen.payment, Stored(state, seen.stored.effects), asked)
 
 
 def effects(
@@ -67,16 +104,31 @@ def effects(
 
     They are refused if the payment has changed since it was ``seen``.
     """
-    state, payment_id, amount = decision.after
-    attributes = {"paymentID": payment_id, "amount": amount}
-    return step(
+    after = decision.after
+    asked = {} if decision.is_answered else seen.asked
+    attributes: dict[str, object] = {
+        "asked": _plain(asked),
+        "paymentID": after.payment_id,
+        "amount": after.amount,
+        "currency": after.currency,
+        "raiseRefused": after.raise_refused or None,
+    }
+    payment, *emitted = step(
         table,
         event,
         seen.stored,
-        state=state,
+        state=after.state,
         attributes={name: value for name, value in attributes.items() if value is not None},
         facts=decision.facts,
-        is_open=state in OPEN,
+        is_open=may_owe(after, asked),
         outbox=outbox,
         now=now,
     )
+    condition, unchanged = seen.unchanged()
+    values = {**(payment.values or {}), **unchanged}
+    return [payment._replace(condition=condition, values=values), *emitted]
+
+
+def _plain(asked: Mapping[Step, Asked]) -> object:
+    """Return what the table keeps of the requests."""
+    return msgspec.to_builtins(asked)

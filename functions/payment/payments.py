@@ -24,14 +24,25 @@ Events come in any order. A ride that was cancelled before payment heard of a ca
 But the cancellation may have overtaken a run that had already asked for the money. So payment looks
 for the ride's payment at the gateway and gives back what it finds. The table calls this "undo".
 
+Before a request, payment records which steps it asks for, and until when the gateway may finish
+them. A run may be killed inside a request, and the gateway may finish it an hour later. So a ride
+without a payment at the gateway stays "undo due" until then. The reconciler waits as long, and then
+has it looked for once more. A gateway may also keep an error under a key. Once it cannot finish the
+request any more, and has no payment, the step gets a new key.
+
 A payment becomes "undo due" before the gateway is asked to give something back, and stays so until
 it has. So the duty outlives a gateway that does not answer, a reservation that is still being made,
 a killed run and a quarantined event. The next event of the ride fulfils it, and so does a redriven
 one.
 """
 
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from carride.facts import (
     CarAssigned,
@@ -45,9 +56,10 @@ from carride.facts import (
     PaymentDeclined,
     PaymentRefunded,
 )
+from carride.overdue import text
 from carride.ride import Ride
 from carride_idempotency import Policy
-from gateway import Charge, Status
+from gateway import Charge, Status, Step
 
 CONSUMED: Final = frozenset(
     {CarAssigned, CarRideCompleted, CarRideCancelled, NoCarAvailable, CarRideOverdue}
@@ -98,6 +110,15 @@ class Payment(NamedTuple):
     state: State
     payment_id: str | None = None  # the gateway's name for it
     amount: int | None = None  # in cents: what is due, reserved, captured or given back
+    currency: str | None = None  # that of the gateway's payment; None if it was not recorded
+    raise_refused: bool = False  # whether less than the price was captured
+
+
+class Asked(Struct, frozen=True):
+    """A step that the gateway was asked for."""
+
+    key_number: int
+    until: str  # when it has finished the step, or never will: in UTC, as text that sorts
 
 
 class Action(StrEnum):
@@ -112,15 +133,69 @@ class Action(StrEnum):
     RELEASE = "release"  # release what is reserved for the ride, if anything
 
 
+FINISHES_WITHIN: Final = timedelta(hours=1)
+"""A gateway finishes a request in this time, or never (docs/payment-gateway.md)."""
+_LONGEST_RUN: Final = timedelta(minutes=15)
+_RECORDED_AGAIN_AFTER: Final = timedelta(minutes=10)
+"""So that attempts which follow each other closely record their steps once."""
+
+_CAPTURES: Final = frozenset({Step.CAPTURE, Step.GIVE_BACK})
+"""A capture that is refused is followed by a release."""
+STEPS: Final[Mapping[Action, frozenset[Step]]] = {
+    Action.NOTHING: frozenset(),
+    Action.AUTHORIZE: frozenset({Step.RESERVE}),
+    Action.AUTHORIZE_AND_CAPTURE: _CAPTURES | {Step.RESERVE},
+    Action.CAPTURE: _CAPTURES,
+    Action.REFUND: frozenset({Step.GIVE_BACK}),
+    Action.UNDO: frozenset({Step.GIVE_BACK}),
+    Action.RELEASE: frozenset({Step.GIVE_BACK}),
+}
+"""What each action may ask the gateway for."""
+
+
+def asked_for(asked: Mapping[Step, Asked], action: Action, now: datetime) -> Mapping[Step, Asked]:
+    """Return what the gateway was asked for, once it is asked for an action too.
+
+    A step keeps its key while the gateway may still finish an earlier request for it.
+    """
+    latest = now + FINISHES_WITHIN + _LONGEST_RUN
+    after = dict(asked)
+    for step in STEPS[action]:
+        earlier = asked.get(step)
+        number = 1
+        if earlier is not None:
+            if earlier.until >= text(latest):
+                continue
+            number = earlier.key_number if is_unfinished(earlier, now) else earlier.key_number + 1
+        after[step] = Asked(number, text(latest + _RECORDED_AGAIN_AFTER))
+    return after
+
+
+def is_unfinished(asked: Asked | None, now: datetime) -> bool:
+    """Return whether the gateway may still finish a step that it was asked for."""
+    return asked is not None and asked.until > text(now)
+
+
+def may_owe(payment: Payment, asked: Mapping[Step, Asked]) -> bool:
+    """Return whether payment waits for an event of the ride."""
+    was_asked = payment.state is State.UNKNOWN and Step.RESERVE in asked
+    return payment.state in OPEN or was_asked
+
+
 class Decision(NamedTuple):
     """What an event makes of a ride's payment."""
 
     after: Payment
     facts: tuple[Fact, ...] = ()  # what to emit, in this order
+    is_answered: bool = True  # whether the gateway has finished everything that it was asked for
 
 
-class UnexpectedStatusError(Exception):
-    """Raised when the status of a payment does not follow from what the gateway was asked for."""
+class UnexpectedPaymentError(Exception):
+    """Raised when the gateway's payment does not follow from what the gateway was asked for."""
+
+
+class UnfinishedRequestError(Exception):
+    """Raised when nothing is found, but the gateway may still finish an earlier request."""
 
 
 def plan(seen: Payment, fact: Fact) -> Action:
@@ -157,7 +232,9 @@ def due(seen: Payment, ride: Ride) -> int:
     return ride.price
 
 
-def conclude(seen: Payment, fact: Fact, action: Action, charge: Charge | None) -> Decision:
+def conclude(
+    seen: Payment, fact: Fact, action: Action, charge: Charge | None, *, unfinished: bool = False
+) -> Decision:
     """Decide what a fact makes of a payment, for which ``action`` was planned.
 
     Args:
@@ -166,44 +243,86 @@ def conclude(seen: Payment, fact: Fact, action: Action, charge: Charge | None) -
         action: what the gateway was asked for.
         charge: the payment as the gateway has it afterwards; None if the gateway was asked for
             nothing, or had nothing to undo.
+        unfinished: whether the gateway may still finish a reservation that it was asked for.
 
     Raises:
-        UnexpectedStatusError: The gateway's payment does not follow from the action.
+        UnexpectedPaymentError: The gateway's payment does not follow from the action.
+        UnfinishedRequestError: Nothing is found yet, and no later event would look again.
     """
     if charge is None:
-        if action in {Action.UNDO, Action.RELEASE}:
-            return Decision(Payment(State.CANCELLED))
-        ended = isinstance(fact, CarRideCompleted) and seen.state is State.UNKNOWN
-        return Decision(Payment(State.COMPLETED, amount=fact.price) if ended else seen)
-    paid: dict[str, Any] = {"payment_id": charge.payment_id, "amount": charge.amount}
+        return _without_payment(seen, fact, action, unfinished=unfinished)
     match action, charge.status:
         case Action.AUTHORIZE, Status.AUTHORIZED:
-            return Decision(_as(State.AUTHORIZED, charge), (PaymentAuthorized.of(fact, **paid),))
+            authorized = _emitted(PaymentAuthorized, fact, charge)
+            return Decision(_as(State.AUTHORIZED, charge), (authorized,))
         case ((Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE), Status.DECLINED):
-            declined = PaymentDeclined.of(
-                fact, amount=charge.amount, reason=charge.reason or "declined"
-            )
+            reason = charge.reason or "declined"
+            declined = PaymentDeclined.of(fact, amount=charge.amount, reason=reason)
             return Decision(_as(State.DECLINED, charge), (declined,))
         case (
             (Action.AUTHORIZE | Action.AUTHORIZE_AND_CAPTURE | Action.CAPTURE | Action.RELEASE),
             Status.CAPTURED,
         ):
-            reserved = (
-                () if seen.state is State.AUTHORIZED else (PaymentAuthorized.of(fact, **paid),)
-            )
-            return Decision(
-                _as(State.CAPTURED, charge), (*reserved, PaymentCaptured.of(fact, **paid))
-            )
+            return _captured(seen, fact, action, charge)
         # Whatever was asked for, another run may have given the money back meanwhile.
         case _, Status.REFUNDED:
-            return Decision(_as(State.REFUNDED, charge), (PaymentRefunded.of(fact, **paid),))
+            refunded = _emitted(PaymentRefunded, fact, charge)
+            return Decision(_as(State.REFUNDED, charge), (refunded,))
         case ((Action.UNDO | Action.RELEASE), Status.DECLINED):
             return Decision(Payment(State.CANCELLED))
         case _:
-            raise UnexpectedStatusError(
+            raise UnexpectedPaymentError(
                 f"{charge.payment_id} is {charge.status}, after the gateway was asked to {action} it"
             )
 
 
+def _without_payment(seen: Payment, fact: Fact, action: Action, *, unfinished: bool) -> Decision:
+    """Decide where the gateway was asked for nothing, or has no payment."""
+    if action in {Action.UNDO, Action.RELEASE}:
+        if not unfinished:
+            return Decision(Payment(State.CANCELLED))
+        if isinstance(fact, CarRideOverdue):
+            raise UnfinishedRequestError(
+                f"the gateway has no payment for {fact.order_id} yet, but may still make one: "
+                "redrive the event in two hours"
+            )
+        return Decision(Payment(State.UNDO_DUE), is_answered=False)
+    after = seen
+    if isinstance(fact, CarRideCompleted) and seen.state is State.UNKNOWN:
+        after = Payment(State.COMPLETED, amount=fact.price)
+    return Decision(after, is_answered=False)
+
+
+def _captured(seen: Payment, fact: Fact, action: Action, charge: Charge) -> Decision:
+    """Decide where the gateway has taken money, which is never more than the ride's price."""
+    raise_refused = False
+    if action in {Action.CAPTURE, Action.AUTHORIZE_AND_CAPTURE}:
+        price = due(seen, fact)
+        least = price
+        if action is Action.CAPTURE and seen.amount is not None:
+            least = min(price, seen.amount)
+        elif action is Action.AUTHORIZE_AND_CAPTURE:
+            least = 1  # of a reservation that was made with another price
+        if not least <= charge.amount <= price:
+            raise UnexpectedPaymentError(
+                f"{charge.payment_id} has {charge.amount} cents captured, and {price} are due"
+            )
+        raise_refused = charge.amount < price
+    captured = _emitted(PaymentCaptured, fact, charge)
+    after = _as(State.CAPTURED, charge)._replace(raise_refused=raise_refused)
+    if seen.state is State.AUTHORIZED:
+        return Decision(after, (captured,))
+    return Decision(after, (_emitted(PaymentAuthorized, fact, charge), captured))
+
+
+type _Paid = type[PaymentAuthorized | PaymentCaptured | PaymentRefunded]
+
+
+def _emitted(kind: _Paid, fact: Fact, charge: Charge) -> Fact:
+    """Return a fact about a payment. Its currency is the payment's."""
+    ride = replace(fact, currency=charge.currency)
+    return kind.of(ride, payment_id=charge.payment_id, amount=charge.amount)
+
+
 def _as(state: State, charge: Charge) -> Payment:
-    return Payment(state, charge.payment_id, charge.amount)
+    return Payment(state, charge.payment_id, charge.amount, charge.currency)

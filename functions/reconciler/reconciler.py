@@ -1,9 +1,10 @@
 """Finds rides that have needed something for too long, and has them settled, once each."""
 
-from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timedelta
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, NamedTuple
 
+import msgspec
 from msgspec import Meta, Struct
 
 from carride.bookings import Booking, changed
@@ -13,6 +14,7 @@ from carride.events import SOURCE, RideEvent
 from carride.history import merged, of_ride, timeline_of
 from carride.items import Outbox
 from carride.overdue import INDEX, LIMIT, Stage, shard, shards, text
+from carride.ride import Ride
 from carride.settings import from_environment
 from carride.telemetry import count, logger
 from carride_idempotency import (
@@ -26,10 +28,16 @@ from carride_idempotency import (
 )
 from carride_idempotency.stores.default_transport import dynamodb_transport
 from carride_idempotency.stores.transport import ServiceError
-from settlement import POLICY, Cancellation, Seen, decide
+from settlement import POLICY, Cancellation, Dispatched, Seen, Settlement, Unsettled, decide
 
-_NEEDED_MS: Final = 15_000  # for one more ride, and the end of the run
+_NEEDED_MS: Final = 15_000
+"""For one more ride, and the end of the run."""
 _PAGE: Final = 25
+"""How many rides are read at once to be settled."""
+_REPORTED: Final = 10
+"""How many failures an error holds."""
+_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, KeyError)
+"""What is raised for an item that holds no ride."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -52,8 +60,124 @@ class Tick(Struct, frozen=True):
     time: Annotated[datetime, Meta(tz=True)]
 
 
+class Tables(NamedTuple):
+    """The names of the tables that the reconciler reads."""
+
+    records: str
+    bookings: str
+    assignments: str
+    payments: str
+
+    @property
+    def with_open_rides(self) -> tuple[str, ...]:
+        """The tables whose items may need something."""
+        return self.bookings, self.assignments, self.payments
+
+
+class Reader:
+    """Reads what is known of rides. Reads are consistent but for those of an index, and so of the timeline."""
+
+    def __init__(self, client: DynamoDB, tables: Tables) -> None:
+        self._client = client
+        self._tables = tables
+
+    def open_rides(self, stage: Stage, before: datetime, page: int | None = None) -> Iterator[str]:
+        """Yield each ride that has needed something since ``before``, a page at a time."""
+        found: set[str] = set()
+        for table in self._tables.with_open_rides:
+            for order_id in self._in_index(table, stage, before, page):
+                if order_id not in found:
+                    found.add(order_id)
+                    yield order_id
+
+    def ride(self, order_id: str, now: datetime, limit: timedelta) -> Seen:
+        """Return what is known of a ride."""
+        booking = self._item(self._tables.bookings, order_id)
+        values = marshalling.values(booking)
+        changed_at = values.get("changedAt", values.get("openSince", values.get("bookedAt", "")))
+        latest, latest_since = self._history(order_id, now - limit)
+        payment = marshalling.values(self._item(self._tables.payments, order_id))
+        return Seen(
+            booking=Booking.read(booking) if booking else None,
+            booked_since=str(changed_at),
+            latest=latest,
+            latest_since=latest_since,
+            dispatched=self._dispatched(order_id),
+            asked_until=_asked_until(payment),
+        )
+
+    def _dispatched(self, order_id: str) -> Dispatched | None:
+        assignment: dict[str, Any] = marshalling.values(
+            self._item(self._tables.assignments, order_id)
+        )
+        if not assignment:
+            return None
+        return Dispatched("carID" in assignment, assignment.get("openSince"))
+
+    def _history(self, order_id: str, since: datetime) -> tuple[Ride | None, datetime | None]:
+        """Return the ride as its history has it, and when that heard of it last.
+
+        The latter is None if it was before ``since``.
+        """
+        pages = self._client.query(**of_ride(self._tables.records, order_id))
+        records = [marshalling.values(item) for page in pages for item in page["Items"]]
+        merged_ride = merged(records)
+        if not merged_ride:
+            return None, None
+        timeline = timeline_of(merged_ride[0])
+        recent = [self._heard(record) for record in records if _is_recent(record, since)]
+        return msgspec.convert(timeline[-1].data, Ride), max(recent, default=None)
+
+    def _heard(self, record: Mapping[str, Any]) -> datetime:
+        """Return when the history heard of an event.
+
+        That is the time of its record: the event's own time is its producer's, whose clock may be
+        ahead.
+        """
+        key = {"idempotencyKey": {"S": record["idempotencyKey"]}}
+        answer = self._client.get_item(TableName=self._tables.records, Key=key, ConsistentRead=True)
+        found: dict[str, Any] = marshalling.values(answer.get("Item", {}))
+        happened = datetime.fromisoformat(record["entry"]["time"])
+        if "createdAt" not in found:
+            return happened
+        return min(happened, datetime.fromtimestamp(found["createdAt"] / 1000, UTC))
+
+    def _in_index(
+        self, table: str, stage: Stage, before: datetime, page: int | None
+    ) -> Iterator[str]:
+        limit = {} if page is None else {"Limit": page}
+        for each in shards(stage):
+            pages = self._client.query(
+                TableName=table,
+                IndexName=INDEX,
+                KeyConditionExpression="openShard = :shard AND openSince <= :before",
+                ExpressionAttributeValues={":shard": {"S": each}, ":before": {"S": text(before)}},
+                **limit,
+            )
+            for answer in pages:
+                for item in answer["Items"]:
+                    yield item["orderID"]["S"]
+
+    def _item(self, table: str, order_id: str) -> Mapping[str, Any]:
+        answer = self._client.get_item(
+            TableName=table, Key={"orderID": {"S": order_id}}, ConsistentRead=True
+        )
+        item: Mapping[str, Any] = answer.get("Item", {})
+        return item
+
+
+def _is_recent(record: Mapping[str, Any], since: datetime) -> bool:
+    return datetime.fromisoformat(record["entry"]["time"]) > since
+
+
+def _asked_until(payment: Mapping[str, Any]) -> datetime | None:
+    """Return until when the gateway may finish what payment has asked it for."""
+    asked = payment.get("asked", {})
+    return max((datetime.fromisoformat(each["until"]) for each in asked.values()), default=None)
+
+
 class Reconciler:
-    """Has overdue rides settled. Reads are consistent but for those of an index, and so of the timeline."""
+    """Has overdue rides settled."""
 
     def __init__(self, settings: Settings) -> None:
         transport = dynamodb_transport()
@@ -61,27 +185,31 @@ class Reconciler:
         self.consumer: Consumer[None] = Consumer("reconciler", store, policy=POLICY)
         self.limit = timedelta(hours=settings.overdue_hours)
         self._client = DynamoDB(transport)
-        self._bookings, self._records = settings.booking_table, settings.idempotency_table
-        self._saga = settings.assignment_table, settings.payment_table
+        self._tables = Tables(
+            settings.idempotency_table,
+            settings.booking_table,
+            settings.assignment_table,
+            settings.payment_table,
+        )
+        self.reader = Reader(self._client, self._tables)
         self._outbox = Outbox(
             settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days)
         )
 
     def unsettled(self, now: datetime) -> int:
-        """Return how many rides were dealt with in earlier runs, and need something still."""
-        before = now - self.limit
-        return len(
-            {
-                ride
-                for table in self._saga
-                for ride in self._in_index(table, Stage.RECONCILED, before)
-            }
-        )
+        """Return how many rides were dealt with in earlier runs, and still need something."""
+        return sum(1 for _ in self.reader.open_rides(Stage.RECONCILED, now - self.limit))
 
     def reconcile(self, now: datetime, left_ms: Callable[[], int]) -> int:
-        """Settle rides while there is time, and return how many; ExceptionGroup if some failed, after the others."""
-        settled, failures = 0, list[Exception]()
-        for order_id in self._overdue(now - self.limit):
+        """Settle rides while there is time, and return how many.
+
+        Raises:
+            ExceptionGroup: Some rides could not be settled. It is raised after the others were.
+        """
+        settled = 0
+        failed = 0
+        failures: list[Exception] = []
+        for order_id in self.reader.open_rides(Stage.OPEN, now - self.limit, _PAGE):
             if left_ms() < _NEEDED_MS:
                 logger.warning("out of time: the next run goes on")
                 break
@@ -92,61 +220,48 @@ class Reconciler:
                     "the ride is being changed: the next run looks again", extra={"ride": order_id}
                 )
             except Exception as error:  # noqa: BLE001 - one ride must not keep the others from being settled
-                failures.append(error)
+                failed += 1
+                failures = [*failures, error][:_REPORTED]
+        count("reconciler", Reconciled=settled)
         if failures:
-            raise ExceptionGroup(
-                f"{len(failures)} rides could not be settled, {settled} were", failures
-            )
+            raise ExceptionGroup(f"{failed} rides could not be settled, {settled} were", failures)
         return settled
 
     def _settle(self, order_id: str, now: datetime) -> bool:
-        decision = decide(self.find(order_id), now, self.limit)
-        if decision is None:
-            return False
-        if decision.fact is None:
-            logger.error("an overdue ride is unknown", extra={"ride": order_id})
-        else:
-            event = RideEvent.of(decision.fact, source=SOURCE, time=now)
-            with self.consumer.operation(event.idempotencyid, name="settle") as once:
-                if not once.done:
-                    once.operation.write(self._outbox.put(event, now))
-                    if isinstance(decision, Cancellation):
-                        once.operation.write(
-                            changed(self._bookings, decision.before, decision.after, now)
-                        )
-        if not isinstance(decision, Cancellation):
-            self._set_aside(order_id)
+        """Settle a ride, and return whether it was dealt with."""
+        try:
+            decision = decide(self.reader.ride(order_id, now, self.limit), now, self.limit)
+        except _UNREADABLE as error:
+            logger.error("a ride cannot be read", extra={"ride": order_id, "error": repr(error)})
+            self._set_aside(order_id, self._tables.with_open_rides)
+            return True
+        match decision:
+            case None:
+                return False
+            case Cancellation():
+                self._emit(decision, now)
+                return True
+            case Settlement():
+                self._emit(decision, now)
+            case Unsettled(reason):
+                logger.error("a ride stays overdue", extra={"ride": order_id, "reason": reason})
+        self._set_aside(order_id, (self._tables.assignments, self._tables.payments))
         return True
 
-    def find(self, order_id: str) -> Seen:
-        """Return what is known of a ride."""
-        booking, assignment = (
-            self._item(table, order_id) for table in (self._bookings, self._saga[0])
-        )
-        pages = self._client.query(**of_ride(self._records, order_id))
-        ride = merged(marshalling.values(item) for page in pages for item in page["Items"])
-        values = marshalling.values(booking)
-        return Seen(
-            booking=Booking.read(booking) if booking else None,
-            booked_since=str(
-                values.get("changedAt", values.get("openSince", values.get("bookedAt", "")))
-            ),
-            past=timeline_of(ride[0]) if ride else (),
-            had_car="carID" in assignment,
-        )
+    def _emit(self, decision: Cancellation | Settlement, now: datetime) -> None:
+        """Emit the event of a decision, once, together with the change of the booking."""
+        event = RideEvent.of(decision.fact, source=SOURCE, time=now)
+        with self.consumer.operation(event.idempotencyid, name="settle") as once:
+            if once.done:
+                return
+            once.operation.write(self._outbox.put(event, now))
+            if isinstance(decision, Cancellation):
+                booking = changed(self._tables.bookings, decision.before, decision.after, now)
+                once.operation.write(booking)
 
-    def _overdue(self, before: datetime) -> Iterator[str]:
-        """Yield each ride that has needed something since ``before``, a page at a time."""
-        found: set[str] = set()
-        for table in (self._bookings, *self._saga):
-            for order_id in self._in_index(table, Stage.OPEN, before):
-                if order_id not in found:
-                    found.add(order_id)
-                    yield order_id
-
-    def _set_aside(self, order_id: str) -> None:
+    def _set_aside(self, order_id: str, tables: Iterable[str]) -> None:
         """Have a ride no longer found as overdue. Items that were closed meanwhile stay closed."""
-        for table in self._saga:
+        for table in tables:
             try:
                 self._client.update_item(
                     TableName=table,
@@ -161,24 +276,6 @@ class Reconciler:
             except ServiceError as error:
                 if error.code != CONDITION_FAILED:
                     raise
-
-    def _in_index(self, table: str, stage: Stage, before: datetime) -> Iterator[str]:
-        for each in shards(stage):
-            pages = self._client.query(
-                TableName=table,
-                IndexName=INDEX,
-                KeyConditionExpression="openShard = :shard AND openSince <= :before",
-                ExpressionAttributeValues={":shard": {"S": each}, ":before": {"S": text(before)}},
-                Limit=_PAGE,
-            )
-            yield from (item["orderID"]["S"] for page in pages for item in page["Items"])
-
-    def _item(self, table: str, order_id: str) -> Mapping[str, Any]:
-        answer = self._client.get_item(
-            TableName=table, Key={"orderID": {"S": order_id}}, ConsistentRead=True
-        )
-        item: Mapping[str, Any] = answer.get("Item", {})
-        return item
 
 
 def make_handler(settings: Settings) -> Callable[[dict[str, Any], LambdaContext], dict[str, int]]:
@@ -198,10 +295,11 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], LambdaContext]
             reconciler.consumer.operation(now.isoformat(), name="run") as run,
         ):
             if not run.done:
+                # Counted first: whatever fails below, somebody hears of the rides that stay overdue.
                 overdue = reconciler.unsettled(now)
+                count("reconciler", Overdue=overdue)
                 reconciled = reconciler.reconcile(now, context.get_remaining_time_in_millis)
                 counts = {"reconciled": reconciled, "overdue": overdue}
-                count("reconciler", Reconciled=reconciled, Overdue=overdue)
                 logger.info("reconciled", extra=counts)
                 run.complete(counts)
         result: dict[str, int] = run.result

@@ -1,42 +1,54 @@
 """What becomes of a ride that has needed something for too long. Pure: no I/O, no clock, no AWS.
 
-    its booking                what history says    what becomes of it
-    open, changed lately       whatever             nothing yet
-    open, overdue              whatever             its booking is cancelled: CarRideCancelled
-    ended                      whatever             CarRideOverdue, as the booking ended
-    none                       happened lately      nothing yet
-    none                       ended, or not        CarRideOverdue, as far as it is known
-    none                       nothing              nothing; it stays visible as overdue
+    its booking                what else is known                    what becomes of it
+    whatever                   the gateway may finish a request      nothing yet
+    open, changed lately       whatever                              nothing yet
+    open, overdue              whatever                              its booking is cancelled: CarRideCancelled
+    completed                  dispatch has not heard of the ride    nothing; it stays visible as overdue
+    completed                  dispatch has heard of its end lately  nothing yet
+    ended                      anything else                         CarRideOverdue, as the booking ended
+    none                       it happened lately                    nothing yet
+    none                       it ended, or not                      as with a booking, as far as it is known
+    none                       nothing                               nothing; it stays visible as overdue
 
 A ride that is completed and had a car was driven, and is to be paid. Any other is to be undone.
+Dispatch may stand still for longer than a ride may be overdue, while rides are driven. So its
+silence does not say that a completed ride had no car.
 """
 
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-import msgspec
-
 from carride import ride as rides
 from carride.bookings import Booking
 from carride.facts import CarRideCancelled, CarRideOverdue
-from carride.history import TimelineEntry
 from carride.overdue import is_overdue
 from carride.ride import OPEN, Ride, Status
 from carride_idempotency import Policy
 
-POLICY: Final = Policy()
-"""Protects the runs, and in each run the rides: one event settles a ride."""
+POLICY: Final = Policy(max_attempts=1_000_000_000)
+"""Protects the runs, and in each run the rides: one event settles a ride. Only outages and bugs fail
+an attempt, and the schedule tries again every five minutes, so attempts are not limited."""
 
 REASON: Final = "overdue: nothing has happened to the ride for too long"
+
+
+class Dispatched(NamedTuple):
+    """What dispatch knows of a ride."""
+
+    had_car: bool
+    open_since: str | None = None  # since when it waits for an event of the ride, in ISO 8601
 
 
 class Seen(NamedTuple):
     """A ride, by everything that is known of it."""
 
-    booking: Booking | None  # as it was booked; None where it was not booked here
-    booked_since: str  # when the booking changed last, in ISO 8601; empty without one
-    past: tuple[TimelineEntry, ...]  # what the ride history knows
-    had_car: bool  # whether dispatch gave it a car
+    booking: Booking | None = None  # as it was booked; None if it was not booked here
+    booked_since: str = ""  # when the booking changed last, in ISO 8601; empty without one
+    latest: Ride | None = None  # as the ride history has it; None if that does not know the ride
+    latest_since: datetime | None = None  # when the ride history heard of it last
+    dispatched: Dispatched | None = None  # None if dispatch has not heard of the ride
+    asked_until: datetime | None = None  # until when the gateway may finish what it was asked for
 
 
 class Cancellation(NamedTuple):
@@ -50,31 +62,53 @@ class Cancellation(NamedTuple):
 class Settlement(NamedTuple):
     """Dispatch and payment settle what they hold for the ride."""
 
-    fact: CarRideOverdue | None  # None where nobody knows the ride
+    fact: CarRideOverdue
 
 
-def decide(seen: Seen, now: datetime, limit: timedelta) -> Cancellation | Settlement | None:
-    """Decide what becomes of a ride to which nothing may happen for longer than ``limit``; None: nothing yet."""
+class Unsettled(NamedTuple):
+    """Nobody can say how the ride ended. It stays visible as overdue."""
+
+    reason: str
+
+
+UNKNOWN: Final = Unsettled("no table has data about the ride")
+NOT_DISPATCHED: Final = Unsettled("the ride is completed, and dispatch has not heard of it")
+
+type Decision = Cancellation | Settlement | Unsettled
+
+
+def decide(seen: Seen, now: datetime, limit: timedelta) -> Decision | None:
+    """Decide what becomes of a ride to which nothing may happen for longer than ``limit``.
+
+    None: nothing yet.
+    """
+    if seen.asked_until is not None and now < seen.asked_until:
+        return None
     booking = seen.booking
     if booking is not None:
         if booking.status not in OPEN:
-            return Settlement(_settled(booking, had_car=seen.had_car))
+            return _ended(booking, seen.dispatched, now, limit)
         if not is_overdue(seen.booked_since, now, limit):
             return None
         cancelled = rides.cancel(booking)
         return Cancellation(CarRideCancelled.of(cancelled, reason=REASON), booking, cancelled)
-    if not seen.past:
-        return Settlement(None)
-    # A time that is still to come is its producer's error, and must not keep the ride from being
-    # settled.
-    if any(
-        not is_overdue(each.time, now, limit) and datetime.fromisoformat(each.time) <= now
-        for each in seen.past
-    ):
+    if seen.latest is None:
+        return UNKNOWN
+    if seen.latest_since is not None and now - limit < seen.latest_since:
         return None
-    return Settlement(_settled(msgspec.convert(seen.past[-1].data, Ride), had_car=seen.had_car))
+    return _ended(seen.latest, seen.dispatched, now, limit)
 
 
-def _settled(ride: Ride, *, had_car: bool) -> CarRideOverdue:
-    driven = had_car and ride.status is Status.COMPLETED
-    return CarRideOverdue.of(ride, outcome="completed" if driven else "cancelled")
+def _ended(
+    ride: Ride, dispatched: Dispatched | None, now: datetime, limit: timedelta
+) -> Settlement | Unsettled | None:
+    """Decide what becomes of a ride that has ended, or that nobody will end."""
+    if ride.status is not Status.COMPLETED:
+        return Settlement(CarRideOverdue.of(ride, outcome="cancelled"))
+    if dispatched is None:
+        return NOT_DISPATCHED
+    if dispatched.had_car:
+        return Settlement(CarRideOverdue.of(ride, outcome="completed"))
+    if dispatched.open_since is not None and not is_overdue(dispatched.open_since, now, limit):
+        return None  # it has heard of the end, and the acceptance may be on its way
+    return Settlement(CarRideOverdue.of(ride, outcome="cancelled"))

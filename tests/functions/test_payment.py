@@ -195,7 +195,7 @@ def test_a_reservation_that_comes_after_every_attempt_is_given_back(
 def test_a_reservation_is_given_back_though_its_cancellation_found_nothing(
     world: Payment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cancellation was over before the gateway took the request in, and the request's last attempt fails."""
+    """The cancellation knows that the gateway was asked, and the request's last attempt fails."""
     world.gateway.books = Books(Troubles(pending=1.0), pending_s=60, clock=lambda: 0.0)
     asked = iter([True])
     find = world.gateway.books.look_up
@@ -204,7 +204,7 @@ def test_a_reservation_is_given_back_though_its_cancellation_found_nothing(
         answer = find(path, query)
         if next(asked, False):
             world.send(RIDE.cancelled)
-            assert world.state("payments") == "cancelled"
+            assert world.state("payments") == "undo due"
         return answer
 
     monkeypatch.setattr(world.gateway.books, "look_up", overtake)
@@ -250,16 +250,20 @@ def test_a_duty_that_came_meanwhile_is_not_overwritten(world: Payment) -> None:
     [
         ({"id": "p" * 65}, "has no id"),
         ({"currency": "USD"}, "another currency"),
+        ({"reference": "order_02"}, "another reference"),
+        ({"amount": 12_500}, "another amount"),
+        ({"amount": 0}, "another amount"),
         ({"currency": "$"}, "no currency"),
     ],
 )
 def test_a_payment_that_no_event_can_hold_is_never_committed(
-    world: Payment, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, str], problem: str
+    world: Payment, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, object], problem: str
 ) -> None:
     """The attempt fails, and says which field it is without its value."""
-    found = {"id": "pay_1", "status": "authorized", "amount": 1250, "currency": "EUR"} | wrong
+    right = {"id": "pay_1", "reference": "order_01", "status": "authorized", "amount": 1250}
+    found = right | {"currency": "EUR"} | wrong
     monkeypatch.setattr(world.gateway.books, "finish", lambda _: Reply(201, found))
     with pytest.raises(GatewayAnswerError, match=problem) as caught:
         world.send(RIDE.assigned)
-    assert next(iter(wrong.values())) not in str(caught.value)
+    assert str(next(iter(wrong.values()))) not in str(caught.value)
     assert world.emitted() == []

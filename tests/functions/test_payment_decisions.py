@@ -9,7 +9,7 @@ import assignments
 import payments
 from carride.facts import FACTS
 from gateway import Charge, Status
-from payments import Action, Decision, Payment, State, UnexpectedStatusError
+from payments import Action, Decision, Payment, State, UnexpectedPaymentError
 from tests.carride.rides import Life
 
 LIFE: Final = Life()
@@ -57,7 +57,7 @@ def test_where_nothing_is_reserved_nothing_is_emitted(
 def test_an_answer_that_fits_no_question_is_an_error() -> None:
     """A gateway that says captured when it was asked to give back is not believed."""
     seen = Payment(State.AUTHORIZED, "pay_1", 1250)
-    with pytest.raises(UnexpectedStatusError, match="pay_1 is captured, after"):
+    with pytest.raises(UnexpectedPaymentError, match="pay_1 is captured, after"):
         payments.conclude(
             seen, LIFE.cancelled, Action.REFUND, Charge("pay_1", Status.CAPTURED, 1250)
         )

@@ -1,11 +1,17 @@
 """Overdue rides are settled, once each: no car stays held, no money stays reserved."""
 
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 import pytest
 
 import reconciler
+from carride.events import SOURCE, RideEvent
 from carride.overdue import LIMIT, Stage, shard, shards
+from carride_idempotency import StoreError
+from carride_idempotency.stores.transport import ServiceError
+from carride_idempotency.testing import Crash, FakeDynamoDB
+from carride_idempotency.testing.worlds import CRASH_BEFORE, Fault
 from local.simulated_gateway import Books, Troubles
 from tests.carride.rides import Life
 from tests.functions.gateways import FakeGateway
@@ -99,14 +105,14 @@ def test_a_booking_that_changes_meanwhile_is_not_cancelled(
 ) -> None:
     """The customer starts the ride after the reconciler has read it: the commit is refused."""
     order_id = world.booked("accept")
-    find = reconciler.Reconciler.find
+    read = reconciler.Reader.ride
 
-    def overtaken(self: Any, order: str) -> Any:
-        seen = find(self, order)
+    def overtaken(self: Any, order: str, *when: Any) -> Any:
+        seen = read(self, order, *when)
         world.change(order_id, "start", 2)
         return seen
 
-    monkeypatch.setattr(reconciler.Reconciler, "find", overtaken)
+    monkeypatch.setattr(reconciler.Reader, "ride", overtaken)
     assert world.reconcile() == {"reconciled": 0, "overdue": 0}
     assert world.item("bookings", order_id)["status"] == "started"
     assert "CarRideCancelled" not in world.emitted()
@@ -120,10 +126,19 @@ def test_what_does_not_fit_waits_for_the_next_run(world: World) -> None:
     assert world.tick()["reconciled"] == 1
 
 
-def test_a_ride_that_cannot_be_settled_does_not_keep_others_from_it(world: World) -> None:
+def test_a_ride_that_cannot_be_settled_does_not_keep_others_from_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run fails after the others are settled, so that somebody hears of it."""
-    broken, other = (world.booked("accept", customer=name) for name in ("customer_a", "customer_b"))
-    world.put("bookings", world.item("bookings", broken) | {"passengers": "two"})
+    first, other = (world.booked("accept", customer=name) for name in ("customer_a", "customer_b"))
+    read = reconciler.Reader.ride
+
+    def unavailable(self: Any, order_id: str, *when: Any) -> Any:
+        if order_id == first:
+            raise ServiceError("InternalServerError", 500, "try again", {})
+        return read(self, order_id, *when)
+
+    monkeypatch.setattr(reconciler.Reader, "ride", unavailable)
     with pytest.raises(ExceptionGroup, match="1 rides could not be settled, 1 were"):
         world.reconcile()
     assert world.item("bookings", other)["status"] == "cancelled"
@@ -173,3 +188,138 @@ def test_accepted_without_a_car(*, ends: bool) -> None:
         [],
         set(),
     )
+
+
+# ── Runs in which something fails ─────────────────────────────────────────────────────────────────
+
+TROUBLES: Final[dict[str, Exception | Fault]] = {
+    "throttled": ServiceError("ThrottlingException", 400, "slow down", {}),
+    "server error": ServiceError("InternalServerError", 500, "try again", {}),
+    "access denied": ServiceError("AccessDeniedException", 400, "not allowed", {}),
+    "killed": Fault(CRASH_BEFORE, lambda _, what: what.startswith("TransactWriteItems")),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_ride_is_settled_however_many_runs_have_failed(world: World, trouble: str) -> None:
+    """The schedule has no last attempt: once the cause is mended, the next run settles the ride."""
+    order_id = world.booked("accept")
+    world.flow()
+    world.clock.advance(LIMIT.total_seconds() + 60)
+    found = TROUBLES[trouble]
+    for _ in range(12):
+        with pytest.MonkeyPatch.context() as patch:
+            if isinstance(found, Fault):
+                with pytest.raises(Crash):
+                    world.tick(fault=found)
+            else:
+                _refuse_commits(patch, found)
+                with pytest.raises((ExceptionGroup, ServiceError, StoreError)):
+                    world.tick()
+        world.clock.advance(300)
+    assert world.tick() == {"reconciled": 1, "overdue": 0}
+    assert world.item("bookings", order_id)["status"] == "cancelled"
+
+
+def _refuse_commits(patch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Have DynamoDB refuse every transaction."""
+    stock = FakeDynamoDB.__call__
+
+    def call(self: FakeDynamoDB, operation: str, request: Any) -> Any:
+        if operation == "TransactWriteItems":
+            raise error
+        return stock(self, operation, request)
+
+    patch.setattr(FakeDynamoDB, "__call__", call)
+
+
+def test_the_rides_that_stay_overdue_are_counted_whatever_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The alarm on `Overdue` must not wait for a run without failures."""
+    ride = Life()
+    world.publish(ride.accepted, lost=lambda consumer, _: consumer == "ride-history")
+    world.reconcile()
+    world.booked("accept")
+    world.flow()
+    _refuse_commits(monkeypatch, ServiceError("AccessDeniedException", 400, "not allowed", {}))
+    capsys.readouterr()
+    with pytest.raises(ExceptionGroup, match="1 rides could not be settled, 0 were"):
+        world.reconcile()
+    assert '"Overdue":1' in capsys.readouterr().out
+
+
+def test_a_ride_that_cannot_be_read_is_looked_at_once_and_stays_visible(world: World) -> None:
+    """It is set aside, so that thousands of them do not slow every run, and it is counted as overdue."""
+    broken, other = (world.booked("accept", customer=name) for name in ("customer_a", "customer_b"))
+    world.flow()
+    world.put("bookings", world.item("bookings", broken) | {"passengers": "two"})
+    assert world.reconcile() == {"reconciled": 2, "overdue": 0}
+    assert world.item("bookings", other)["status"] == "cancelled"
+    for _ in range(3):
+        world.clock.advance(300)
+        assert world.tick() == {"reconciled": 0, "overdue": 1}
+    assert world.open(Stage.RECONCILED) == {broken}
+
+
+def test_an_error_does_not_hold_every_failure(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names their number, and the first ten of them."""
+    for number in range(12):
+        world.booked("accept", customer=f"customer_{number}")
+    _refuse_commits(monkeypatch, ServiceError("AccessDeniedException", 400, "not allowed", {}))
+    with pytest.raises(ExceptionGroup, match="12 rides could not be settled") as caught:
+        world.reconcile(lost=lambda *_: True)
+    assert len(caught.value.exceptions) == 10
+
+
+# ── Times that are not to be trusted, and a dispatch that stands still ────────────────────────────
+
+
+@pytest.mark.parametrize("ahead_h", [2, 4, 5, 100])
+def test_the_clock_of_a_producer_delays_nothing(world: World, ahead_h: float) -> None:
+    """What the ride history heard in time counts from then, though the event says that it is to come."""
+    ride = Life()
+    time = world.now() + timedelta(hours=ahead_h)
+    for fact in (ride.created, ride.accepted, ride.started):
+        world.put_on_the_bus(RideEvent.of(fact, source=SOURCE, time=time).to_detail())
+        world.flow()
+    assert world.reconcile() == {"reconciled": 1, "overdue": 0}
+    assert (world.cars(), world.open()) == ({"car_01": None}, set())
+
+
+def test_a_ride_that_was_driven_while_dispatch_stood_still_is_paid(world: World) -> None:
+    """It stays overdue and is counted until dispatch has heard of it."""
+    waiting = list[Any]()
+    order_id = world.booked("accept", "start", "complete")
+    deliver = world.deliver
+
+    def held(consumer: str, event: Any, **options: Any) -> str:
+        if consumer == "dispatch":
+            waiting.append(event)
+            return ""
+        return deliver(consumer, event, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "deliver", held)
+        world.flow()
+        assert world.state("payments", order_id) == "completed"
+        assert world.reconcile() == {"reconciled": 1, "overdue": 0}
+        for _ in range(2):
+            assert world.reconcile() == {"reconciled": 0, "overdue": 1}
+    for event in reversed(waiting):
+        world.deliver("dispatch", event)
+        world.tick()
+    world.flow()
+    assert (world.state("assignments", order_id), world.cars()) == ("released", {"car_01": None})
+    assert (world.state("payments", order_id), world.open()) == ("captured", set())
+    assert "CarRideOverdue" not in world.emitted()
+
+
+def test_a_completed_ride_whose_acceptance_never_reaches_dispatch_ends(world: World) -> None:
+    """Dispatch has waited for the acceptance as long as a ride may: the ride had no car."""
+    order_id = world.booked("accept", "start", "complete")
+    world.flow(lambda consumer, fact: consumer == "dispatch" and fact == "CarRideAccepted")
+    assert world.reconcile() == {"reconciled": 1, "overdue": 0}
+    assert (world.state("assignments", order_id), world.open()) == ("cancelled", set())

@@ -134,12 +134,12 @@ class Town(World):
                 and (consumer, detail["idempotencyid"]) not in self.lost
             ):
                 for _ in range(copies):
-                    envelope = {
-                        "id": f"delivery-{next(self._numbers)}",
-                        "source": SOURCE,
-                        "detail": detail,
-                    }
-                    self.waiting.append(Delivery(consumer, envelope))
+                    self._deliver_to(consumer, detail)
+
+    def _deliver_to(self, consumer: str, detail: Mapping[str, Any]) -> None:
+        """Have an event on its way to a consumer."""
+        name = f"delivery-{next(self._numbers)}"
+        self.waiting.append(Delivery(consumer, {"id": name, "source": SOURCE, "detail": detail}))
 
     # ── Deliveries ────────────────────────────────────────────────────────────────────────────────
 
@@ -253,13 +253,33 @@ class Town(World):
                 self.step()
 
     def settle(self) -> None:
-        """Run the reconciler until every ride is settled: the second run finds nothing more to do."""
+        """Run the reconciler until every ride is settled: the next run finds nothing more to do.
+
+        A driven ride of which dispatch has heard nothing stays overdue, until dispatch catches up.
+        """
         if self._reconciles:
             self._faulty = False
             self.run_reconciler()
             self.drain()
+            self._catch_up()
+            self.run_reconciler()
+            self.drain()
             assert self.run_reconciler() == {"reconciled": 0, "overdue": 0}
             assert self.open() == set(), "a ride is overdue"
+
+    def _catch_up(self) -> None:
+        """Have dispatch get what it lost of the rides of which it has heard nothing."""
+        self._share_lost = 0.0
+        served = {item["orderID"] for item in self.items("assignments")}
+        unheard = self.open() - served
+        for event in list(self.published.values()):
+            key = ("dispatch", event.idempotencyid)
+            if key in self.lost and event.subject in unheard:
+                self.lost.remove(key)
+                if type(event.data) not in CONSUMED["dispatch"]:
+                    continue
+                self._deliver_to("dispatch", event.to_detail())
+        self.drain()
 
     def run_reconciler(self) -> dict[str, int]:
         """Let the clock pass the deadline of every open ride, and run the reconciler until a run comes to its end.

@@ -19,6 +19,7 @@ from gateway import (
     GatewayError,
     GatewayRefusedError,
     GatewayUnavailableError,
+    Known,
     Status,
 )
 from gateway_access import Bearer
@@ -77,6 +78,11 @@ def authorize(client: HttpGateway, on_behalf: Call | None = None) -> Any:
     )
 
 
+def known(charge: Any) -> Known:
+    """Return what identifies a payment."""
+    return Known("order_01", charge.payment_id, charge.currency)
+
+
 def test_a_refused_secret_is_read_again() -> None:
     """After an answer of 401 the next try begins with a new secret."""
 
@@ -102,11 +108,8 @@ def test_no_trouble_charges_twice(trouble: Trouble, forgotten: float) -> None:
         assert len(server.ledger()) == 1
     with gateway(None, trouble, None, trouble, forgotten=forgotten) as (client, server, _):
         charge = authorize(client)
-        assert (
-            client.capture(call(), payment_id=charge.payment_id, amount=1250).status
-            is Status.CAPTURED
-        )
-        assert client.refund(call(), payment_id=charge.payment_id).status is Status.REFUNDED
+        assert client.capture(call(), known(charge), 1250).status is Status.CAPTURED
+        assert client.refund(call(), known(charge)).status is Status.REFUNDED
         (payment,) = server.ledger()
         assert (payment["captures"], payment["refunds"]) == ([1250], [1250])
 
@@ -115,7 +118,7 @@ def test_every_try_has_the_same_key_and_every_operation_its_own() -> None:
     """The gateway recognises a request by it; a capture is none of the reservation's tries."""
     with gateway(Trouble.BUSY, Trouble.BUSY, None) as (client, _, books):
         charge = authorize(client)
-        client.capture(call(), payment_id=charge.payment_id, amount=1250)
+        client.capture(call(), known(charge), 1250)
         assert books.keys == ["order_01-authorize"] * 3 + [f"{charge.payment_id}-capture"]
 
 
@@ -161,7 +164,14 @@ def test_a_gateway_that_is_not_there_can_be_asked_again() -> None:
 
 
 CARD = "4111 1111 1111 1111"
-PAYMENT = {"id": "pay_1", "status": "authorized", "amount": 1250}
+PAYMENT = {
+    "id": "pay_1",
+    "reference": "order_01",
+    "status": "authorized",
+    "amount": 1250,
+    "currency": "EUR",
+}
+PAY_1 = Known("order_01", "pay_1", "EUR")
 
 
 @contextmanager
@@ -200,9 +210,9 @@ def test_a_refusal_is_final_or_may_pass(status: int, body: Any) -> None:
             assert authorize(client) == Charge(
                 None, Status.DECLINED, 1250, f"the gateway refused with {known}"
             )
-            captured = client.capture(call(), payment_id="pay_1", amount=1250)
+            captured = client.capture(call(), PAY_1, 1250)
             assert (captured.status, captured.payment_id) == (Status.DECLINED, "pay_1")
-            assert client.adjust(call(), payment_id="pay_1", amount=2000).amount == 1250
+            assert client.adjust(call(), PAY_1, 2000).amount == 1250
             assert len(keys) == 3
         else:
             with pytest.raises(GatewayUnavailableError):
@@ -211,7 +221,7 @@ def test_a_refusal_is_final_or_may_pass(status: int, body: Any) -> None:
         with pytest.raises(
             GatewayRefusedError if final else GatewayUnavailableError, match=str(status)
         ) as caught:
-            client.refund(call(), payment_id="pay_1")
+            client.refund(call(), PAY_1)
         assert CARD not in str(caught.value)
 
 

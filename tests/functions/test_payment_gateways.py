@@ -1,0 +1,335 @@
+"""Payment at gateways that misbehave as real ones do: each ride is charged once, and what it costs."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from carride.facts import Fact
+from gateway import GatewayAnswerError, GatewayError, GatewayUnavailableError
+from gateway_connection import Response
+from local.simulated_gateway import Books, Reply, Request, Troubles
+from payments import UnexpectedPaymentError
+from tests.carride.rides import Life
+from tests.functions.gateways import FakeGateway
+from tests.functions.world import World
+
+RIDE = Life()
+HOUR = 3600.0
+type Send = Callable[[str, str, str | None, bytes | None], Response]
+
+
+class Town(World):
+    """The functions, of which payment gets events."""
+
+    def send(self, fact: Fact) -> str:
+        """Deliver a fact to payment, and return the outcome."""
+        return self.deliver("payment", self.envelope(fact))
+
+    def send_in_vain(self, *facts: Fact) -> None:
+        """Deliver facts which the gateway lets fail, and forget their attempts, as a release does."""
+        for fact in facts:
+            with pytest.raises(GatewayError):
+                self.send(fact)
+        self.dynamodb.clear("idempotency")
+
+    def payment(self, order_id: str = RIDE.order_id) -> tuple[object, list[object]]:
+        """Return the state of a ride's payment in the table, and at the gateway."""
+        ledger = self.gateway.ledger()
+        found = [each["status"] for each in ledger if each["reference"] == order_id]
+        return self.state("payments", order_id), found
+
+
+@pytest.fixture
+def world() -> Town:
+    """Payment with a gateway that does as it is told."""
+    return Town()
+
+
+# ── Lookups ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("status", [400, 402, 404, 405, 410, 422, 451])
+def test_a_refused_lookup_declines_nothing(world: Town, status: int) -> None:
+    """It says nothing about the ride: the attempt fails, and a later one reserves the money."""
+
+    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+        assert method == "GET", "nothing is asked for before the lookup is answered"
+        return Response(status, b'{"code": "gone"}')
+
+    world.gateway.sent = refuse
+    world.send_in_vain(RIDE.assigned)
+    assert world.emitted() == []
+    world.gateway.sent = world.gateway.answer
+    assert world.send(RIDE.assigned) == "New"
+    world.gateway.sent = refuse
+    world.send_in_vain(RIDE.completed)
+    world.gateway.sent = world.gateway.answer
+    assert world.send(RIDE.completed) == "New"
+    assert world.payment() == ("captured", ["captured"])
+
+
+def test_the_payment_of_another_ride_is_never_adopted(
+    world: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway ignores the reference of a lookup, and answers with the payments of all rides."""
+    other = Life("order_02")
+    world.send(RIDE.assigned)
+    look_up = world.gateway.books.look_up
+    monkeypatch.setattr(
+        world.gateway.books,
+        "look_up",
+        lambda path, query: look_up("/ledger" if path == "/payments" else path, query),
+    )
+    for fact in (other.assigned, other.completed, other.cancelled, other.overdue_driven):
+        if fact is not other.completed:
+            world.send_in_vain(fact)
+        else:
+            world.send(fact)
+    assert world.payment() == ("authorized", ["authorized"])
+    assert [event.subject for event in world.outbox()] == [RIDE.order_id]
+
+
+# ── Answers that are not about what was asked ─────────────────────────────────────────────────────
+
+WRONG: list[dict[str, object]] = [
+    {"amount": 12_500},
+    {"amount": 1},
+    {"amount": 0},
+    {"id": "pay_999"},
+    {"reference": "order_02"},
+    {"currency": "USD"},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+@pytest.mark.parametrize("step", ["authorize", "adjust", "capture", "refund"])
+def test_an_answer_about_something_else_is_no_fact(
+    world: Town, step: str, wrong: dict[str, object]
+) -> None:
+    """Reference, id, amount and currency are compared in every answer to a request."""
+    asked = {"authorize": "payments"}.get(step, step)
+
+    def wrongly(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+        response = world.gateway.answer(method, path, key, content)
+        if method == "GET" or not path.endswith(asked):
+            return response
+        return Response(response.status, json.dumps(json.loads(response.content) | wrong).encode())
+
+    if step != "authorize":
+        world.send(RIDE.assigned)
+    last: dict[str, Fact] = {
+        "authorize": RIDE.assigned,
+        "adjust": replace(RIDE.completed, price=2000),
+        "capture": RIDE.completed,
+        "refund": RIDE.cancelled,
+    }
+    emitted = world.emitted()
+    world.gateway.sent = wrongly
+    if step == "authorize" and "id" in wrong:
+        world.send(last[step])  # its id is what it is called from now on
+        with pytest.raises(GatewayError):
+            world.send(RIDE.completed)
+        return
+    with pytest.raises(GatewayAnswerError, match=f"another {next(iter(wrong))} "):
+        world.send(last[step])
+    assert world.emitted() == emitted
+
+
+@pytest.mark.parametrize("amount", [12_500, 1251, 1249, 0])
+def test_a_gateway_that_takes_another_amount_and_says_so_is_not_believed(
+    world: Town, amount: int
+) -> None:
+    """The payment that is looked at afterwards has the wrong amount too: no event says that it was paid."""
+    world.send(RIDE.assigned)
+
+    def wrongly(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+        response = world.gateway.answer(method, path, key, content)
+        said = json.loads(response.content)
+        if said.get("status") == "captured":
+            said["amount"] = amount
+        return Response(response.status, json.dumps(said).encode())
+
+    world.gateway.sent = wrongly
+    for _ in range(2):
+        with pytest.raises((GatewayAnswerError, UnexpectedPaymentError)):
+            world.send(RIDE.completed)
+    assert world.emitted() == ["PaymentAuthorized"]
+    assert world.payment() == ("authorized", ["captured"])
+
+
+def test_a_refused_raise_is_recorded(world: Town) -> None:
+    """Less than the price is taken only then, and the payment says so."""
+    world.gateway.books = Books(Troubles(capped=1.0))
+    world.send(RIDE.assigned)
+    world.send(replace(RIDE.completed, price=2000))
+    assert (world.item("payments")["amount"], world.item("payments")["raiseRefused"]) == (
+        1250,
+        True,
+    )
+
+
+def test_a_captured_price_is_not_called_a_refused_raise(world: Town) -> None:
+    """The price was taken, and nothing else is recorded."""
+    world.send(RIDE.assigned)
+    world.send(RIDE.completed)
+    assert "raiseRefused" not in world.item("payments")
+
+
+def test_an_event_about_money_has_its_currency(world: Town) -> None:
+    """A later event of another producer leaves the ride's currency out; the money is in the reservation's."""
+    world.send(replace(RIDE.assigned, currency="CHF"))
+    world.send(RIDE.completed)
+    assert {event.data.currency for event in world.outbox()} == {"CHF"}
+
+
+# ── Errors that are kept under their keys ─────────────────────────────────────────────────────────
+
+
+class Keeps(Books):
+    """A gateway that keeps an error under the first key of one kind of request, as Stripe's API v1 does."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.keys: list[str] = []
+
+    def begin(self, request: Request) -> Reply | None:
+        """Accept a request, and note its key."""
+        self.keys.append(request.key)
+        return super().begin(request)
+
+    def _meets(self, trouble: str, name: str) -> bool:
+        return trouble == "kept" and name.endswith(self.kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fact"),
+    [("authorize", RIDE.overdue_driven), ("capture", RIDE.completed), ("refund", RIDE.cancelled)],
+)
+def test_a_kept_error_is_asked_past_once_the_gateway_cannot_finish_the_first_request(
+    kind: str, fact: Fact
+) -> None:
+    """Every attempt has the first key for at least an hour; then a new one, and the step takes effect once."""
+    books = Keeps(kind)
+    world = Town(FakeGateway(books))
+    if kind == "authorize":
+        world.send_in_vain(RIDE.assigned)
+    else:
+        world.send(RIDE.assigned)
+    world.send_in_vain(fact)
+    world.clock.advance(0.9 * HOUR)
+    world.send_in_vain(fact)
+    assert {key for key in books.keys if kind in key} == {
+        key for key in books.keys if key.endswith(kind)
+    }
+    world.clock.advance(1.1 * HOUR)
+    world.send_in_vain(fact)  # the last attempt was less than the bound and a run ago
+    assert not any(key.endswith("-2") for key in books.keys)
+    world.clock.advance(2 * HOUR)
+    assert world.send(fact) == "New"
+    status = "refunded" if kind == "refund" else "captured"
+    assert world.payment() == (status, [status])
+    assert any(key.endswith(f"{kind}-2") for key in books.keys)
+    (charge,) = world.gateway.ledger()
+    assert len(charge["captures"]) + len(charge["refunds"]) == 1
+
+
+# ── Requests that are finished late ───────────────────────────────────────────────────────────────
+
+
+class Late:
+    """A gateway that takes requests in, answers none of them, and finishes them when it is told to."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.requests: list[Any] = []
+        world.gateway.sent = self.take
+
+    def take(self, method: str, path: str, key: str | None, content: bytes | None) -> Response:
+        """Answer lookups only."""
+        if method == "GET":
+            return self.world.gateway.answer(method, path, key, content)
+        self.requests.append((method, path, key, content))
+        raise GatewayUnavailableError("no answer")
+
+    def finish(self) -> None:
+        """Finish what was taken in, and answer from now on."""
+        self.world.gateway.sent = self.world.gateway.answer
+        for request in self.requests:
+            self.world.gateway.answer(*request)
+
+
+@pytest.mark.parametrize("finished_after_h", [0.1, 0.9])
+def test_a_reservation_that_is_made_after_its_cancellation_is_given_back(
+    finished_after_h: float,
+) -> None:
+    """The run was killed inside its request, and nothing was found then: the reconciler has it looked for again."""
+    world = Town()
+    world.park("car_01")
+    late = Late(world)
+    order_id = world.booked("accept")
+    with pytest.raises(GatewayUnavailableError):
+        world.flow()
+    world.change(order_id, "cancel", 2)
+    world.flow()
+    assert world.payment(order_id) == ("undo due", [])
+    world.clock.advance(finished_after_h * HOUR)
+    late.finish()
+    assert world.payment(order_id) == ("undo due", ["authorized"])
+    assert world.reconcile() == {"reconciled": 1, "overdue": 0}
+    assert world.payment(order_id) == ("refunded", ["refunded"])
+    assert world.open() == set()
+
+
+def test_a_reservation_that_is_never_made_ends_as_cancelled() -> None:
+    """Once the gateway cannot finish the request any more, the duty ends."""
+    world = Town()
+    world.park("car_01")
+    Late(world)
+    order_id = world.booked("accept")
+    with pytest.raises(GatewayUnavailableError):
+        world.flow()
+    world.change(order_id, "cancel", 2)
+    world.flow()
+    assert world.open() == {order_id}
+    world.reconcile()
+    assert world.payment(order_id) == ("cancelled", [])
+    assert world.open() == set()
+
+
+def test_the_reconciler_waits_until_the_gateway_has_finished() -> None:
+    """The last attempt was half an hour ago, though the ride is overdue: it is settled two hours later."""
+    world = Town()
+    world.park("car_01")
+    late = Late(world)
+    order_id = world.booked("accept")
+    with pytest.raises(GatewayUnavailableError):
+        world.flow()
+    (assigned,) = (event for event in world.outbox() if event.type == "CarAssigned")
+    world.clock.advance(timedelta(hours=4).total_seconds())
+    late.requests.clear()  # the gateway drops what it has not finished in an hour
+    world.dynamodb.clear("idempotency")
+    world.send_in_vain(assigned.data)
+    world.clock.advance(0.5 * HOUR)
+    assert world.tick() == {"reconciled": 0, "overdue": 0}
+    late.finish()
+    world.clock.advance(2 * HOUR)
+    assert world.tick()["reconciled"] == 1
+    assert world.payment(order_id) == ("refunded", ["refunded"])
+
+
+def test_an_event_that_nobody_repeats_fails_while_the_gateway_may_still_finish(
+    world: Town,
+) -> None:
+    """An overdue ride's event comes once: it is dead-lettered, and not completed without an effect."""
+    late = Late(world)
+    world.send_in_vain(RIDE.assigned)
+    with pytest.raises(Exception, match="may still make one"):
+        world.send(RIDE.overdue)
+    late.finish()
+    assert world.send(RIDE.overdue) == "Retried"
+    assert world.payment() == ("refunded", ["refunded"])
