@@ -17,8 +17,8 @@ pytestmark = pytest.mark.integration
 
 _SCHEMAS: Final = Path(cfnlint.__file__).parent / "data" / "schemas"
 _OTHERS: Final = (
-    # Permissions that IAM does not know: the tags of an API are posted.
-    *("apigateway:TagResource", "apigateway:UntagResource", "*:AllowVendedLogDeliveryForResource"),
+    # Other services than the bus whose logs can be delivered.
+    "workmail:AllowVendedLogDeliveryForResource",
     # Options of these types that the template does not use: networks, file systems, streams, other
     # targets of logs, resource policies of tables, roles' boundaries, code signing, provisioned
     # concurrency of others.
@@ -81,6 +81,32 @@ _DATA: Final = [
 ]
 
 
+_VALUES: Final = {
+    "AWS::Partition": "aws",
+    "AWS::AccountId": "123456789012",
+    "ApplicationStackName": "carride",
+}
+_HERE: Final = "us-east-1:123456789012"
+_EVENTS: Final = f"arn:aws:events:{_HERE}"
+_DEPLOY: Final = f"arn:aws:codedeploy:{_HERE}"
+_LOGS: Final = f"arn:aws:logs:{_HERE}"
+_NAMED: Final = {
+    "AWS::ApiGatewayV2::Stage": "arn:aws:apigateway:us-east-1::/apis/a1b2c3/stages/$default",
+    "AWS::CodeDeploy::Application": f"{_DEPLOY}:application:carride-ServerlessDeploymentApplication-1A",
+    "AWS::Events::EventBus": f"{_EVENTS}:event-bus/carride-bus",
+    "AWS::Events::Rule": f"{_EVENTS}:rule/carride-bus/carride-PaymentRule-1A",
+    "AWS::Events::Archive": f"{_EVENTS}:archive/carride-CarRideArchive-1A",
+    "AWS::Logs::Delivery": f"{_LOGS}:delivery:a1B2c3",
+    "AWS::Logs::DeliverySource": f"{_LOGS}:delivery-source:carride-bus-errors",
+    "AWS::Logs::DeliveryDestination": f"{_LOGS}:delivery-destination:carride-bus-errors",
+    "AWS::Pipes::Pipe": f"arn:aws:pipes:{_HERE}:pipe/carride-outbox",
+    "AWS::Scheduler::Schedule": f"arn:aws:scheduler:{_HERE}:schedule/default/carride-ReconcilerSchedule-1A",
+    "AWS::SNS::Topic": f"arn:aws:sns:{_HERE}:carride-PartnersTopic-1A",
+    "AWS::SQS::Queue": f"arn:aws:sqs:{_HERE}:carride-PaymentDlq-1A",
+}
+"""A resource of each type whose ARN has a name, as CloudFormation or the template names it."""
+
+
 def allowed() -> list[tuple[str, object]]:
     """Return each allowed pattern of actions, with its resource."""
     template = yaml_parse((ROOT / "infrastructure" / "deploy-role.yaml").read_text())
@@ -93,6 +119,18 @@ def allowed() -> list[tuple[str, object]]:
             [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
         )
     ]
+
+
+def handled(kind: str) -> list[str]:
+    """Return the actions with which CloudFormation handles a type, by AWS's own list."""
+    files = json.loads((_SCHEMAS / "providers" / "us-east-1.json").read_text())
+    schema = json.loads((_SCHEMAS / "resources" / f"{files[kind]}.json").read_text())
+    actions = {
+        action for handler in schema["handlers"].values() for action in handler["permissions"]
+    }
+    return sorted(
+        each for each in actions if not any(fnmatchcase(each, other) for other in _OTHERS)
+    )
 
 
 @cache
@@ -129,9 +167,89 @@ def test_every_type_of_the_stack_can_be_handled() -> None:
     )
 
 
+def patterns_of(resource: Any) -> list[str]:
+    """Return the patterns of ARNs of a statement, for an application named `carride`."""
+    found = []
+    for each in resource if isinstance(resource, list) else [resource]:
+        text = str(each["Fn::Sub"] if isinstance(each, dict) else each)
+        for name, value in _VALUES.items():
+            text = text.replace(f"${{{name}}}", value)
+        found.append(text)
+    return found
+
+
+def reaches(action: str, arn: str) -> bool:
+    """Whether the role of CloudFormation is allowed an action on a resource."""
+    return any(
+        fnmatchcase(action, pattern) and any(fnmatchcase(arn, each) for each in patterns_of(where))
+        for pattern, where in allowed()
+    )
+
+
+@pytest.mark.parametrize(("kind", "arn"), _NAMED.items())
+def test_every_action_reaches_the_resource_that_it_handles(kind: str, arn: str) -> None:
+    """Each action of a type on its own service is allowed on a resource with the name that the stack gives it."""
+    service = arn.split(":")[2]
+    own = [each for each in handled(kind) if each.startswith(f"{service}:")]
+    assert own
+    assert [each for each in own if not reaches(each, arn)] == []
+
+
+@pytest.mark.parametrize(
+    ("action", "arn"),
+    [
+        # docs.aws.amazon.com/eventbridge/latest/userguide/eb-event-bus-logs.html
+        ("events:AllowVendedLogDeliveryForResource", f"{_EVENTS}:event-bus/carride-bus"),
+        (
+            "codedeploy:GetDeploymentConfig",
+            f"{_DEPLOY}:deploymentconfig:CodeDeployDefault.LambdaAllAtOnce",
+        ),
+    ],
+)
+def test_actions_on_resources_of_others_reach_them(action: str, arn: str) -> None:
+    """A delivery needs the bus whose logs it delivers, a gradual deployment the strategy that AWS owns."""
+    assert reaches(action, arn)
+
+
+def test_own_roles_are_out_of_reach() -> None:
+    """Neither role may change itself or the other, nor hand one to a service that would run its code."""
+    template = yaml_parse((ROOT / "infrastructure" / "deploy-role.yaml").read_text())
+    own = template["Resources"]["OwnRolesPolicy"]["Properties"]
+    change, hand_over = own["PolicyDocument"]["Statement"]
+    both = [{"Fn::GetAtt": ["DeployRole", "Arn"]}, {"Fn::GetAtt": ["ExecutionRole", "Arn"]}]
+    assert own["Roles"] == [{"Ref": "DeployRole"}, {"Ref": "ExecutionRole"}]
+    assert change["Effect"] == hand_over["Effect"] == "Deny"
+    assert change["Resource"] == hand_over["Resource"] == both
+    assert change["NotAction"] == ["iam:Get*", "iam:List*", "iam:PassRole"]
+    assert hand_over["Condition"] == {
+        "StringNotEquals": {"iam:PassedToService": "cloudformation.amazonaws.com"}
+    }
+
+
+def test_only_the_managed_policy_of_codedeploy_can_be_attached() -> None:
+    """Attaching any other policy, such as AdministratorAccess, is not allowed."""
+    template = yaml_parse((ROOT / "infrastructure" / "deploy-role.yaml").read_text())
+    (policy,) = template["Resources"]["ExecutionRole"]["Properties"]["Policies"]
+    attaching = [
+        each
+        for each in policy["PolicyDocument"]["Statement"]
+        if any(
+            fnmatchcase("iam:AttachRolePolicy", str(action)) for action in each.get("Action", [])
+        )
+    ]
+    [statement] = attaching
+    arn = statement["Condition"]["ArnEquals"]["iam:PolicyARN"]["Fn::Sub"]
+    assert arn.endswith(":policy/service-role/AWSCodeDeployRoleForLambda")
+    attached = stack(DeploymentStrategy="Canary10Percent5Minutes").resources[
+        "CodeDeployServiceRole"
+    ]
+    managed = attached["Properties"]["ManagedPolicyArns"]
+    assert [each.rpartition("/")[2] for each in managed] == [arn.rpartition("/")[2]]
+
+
 def test_nothing_is_allowed_that_no_type_needs() -> None:
     """Each pattern is there for an action that some type needs, or for the transform and the nested stacks."""
-    own = ("cloudformation:*", "s3:Get*")
+    own = ("cloudformation:*", "s3:Get*", "events:AllowVendedLogDeliveryForResource")
     idle = [
         pattern
         for pattern, _ in allowed()
