@@ -18,6 +18,7 @@ from botocore.client import BaseClient
 from botocore.exceptions import ReadTimeoutError
 
 from carride_idempotency import (
+    ANY_CALLER,
     NOT_DONE,
     Consumer,
     Delete,
@@ -63,6 +64,8 @@ class Case(NamedTuple):
     policy: Mapping[str, Any] = {}
     decorate: str = "event_handler"
     settings: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}
+    """The decorator's."""
     wrap: Callable[[Any], Any] = lambda handler: handler
     """Makes the Lambda handler from the library's."""
 
@@ -80,7 +83,7 @@ class Case(NamedTuple):
         def work(event: Any, operation: Operation) -> object:
             return self.work(world, operation, event.get("detail", event))
 
-        return self.wrap(decorate(work))
+        return self.wrap(decorate(work, **self.options))
 
     def run(self) -> int:
         return crash_everywhere(self.build, self.event, world=Systems)
@@ -589,6 +592,7 @@ RIGHT: Final[Mapping[str, Case]] = {
         event=http_event("POST", "/points", {"customer": "c1"}),
         key=None,
         decorate="http_handler",
+        options={"caller": ANY_CALLER},
     ),
 }
 
