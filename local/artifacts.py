@@ -59,7 +59,10 @@ def built() -> Iterator[Path]:
 
 @contextmanager
 def _locked(folder: Path, kind: int) -> Iterator[None]:
-    """Lock the folder of the build against other processes: one may write it, or many may read it."""
+    """Lock the folder of the build against other processes.
+
+    One may write it, or many may read it.
+    """
     folder.mkdir(exist_ok=True)
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, kind)

@@ -35,11 +35,10 @@ def _number(kind: Any) -> Callable[[str], Any]:
     return read
 
 
-count, positive = _number(Annotated[int, Meta(ge=0)]), _number(Annotated[int, Meta(ge=1)])
-port, share = (
-    _number(Annotated[int, Meta(ge=0, le=65_535)]),
-    _number(Annotated[float, Meta(ge=0, le=1)]),
-)
+count = _number(Annotated[int, Meta(ge=0)])
+positive = _number(Annotated[int, Meta(ge=1)])
+port = _number(Annotated[int, Meta(ge=0, le=65_535)])
+share = _number(Annotated[float, Meta(ge=0, le=1)])
 
 
 @contextmanager
@@ -61,7 +60,10 @@ def leave(status: int, message: str) -> NoReturn:
 
 
 class Progress:
-    """Shows each step while it lasts, and then its duration: live on a terminal, in plain lines elsewhere."""
+    """Shows each step while it lasts, and then its duration.
+
+    Live on a terminal, in plain lines elsewhere.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self.console = Console(
@@ -77,7 +79,8 @@ class Progress:
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
         """Show a step for as long as the ``with`` block lasts."""
-        began, ended = time.monotonic(), threading.Event()
+        began = time.monotonic()
+        ended = threading.Event()
         self._note = ""
         shown = threading.Thread(
             target=self._show_live if self._is_live else self._show_plain, args=(what, began, ended)

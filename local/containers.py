@@ -85,8 +85,12 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
 
 @contextmanager
 def in_containers(local: Kept, stack: StackRef) -> Iterator[Callable[[str, Any], tuple[Any, str]]]:
-    """Yield a function that runs the last build's functions, by logical id; it returns answer and log."""
-    address, found = host_address(), stack.environments()
+    """Yield a function that runs the last build's functions, by logical id.
+
+    It returns answer and log.
+    """
+    address = host_address()
+    found = stack.environments()
     with ExitStack() as running:
         urls = [
             running.enter_context(reachable(address, url))
@@ -131,7 +135,10 @@ def _invoke(variables: Path, endpoint: str, function: str, event: Any) -> tuple[
 
 
 def _with_endpoint(build: Path) -> Path:
-    """Return the built template with a variable for the engine's address: the SAM CLI drops undeclared variables."""
+    """Return the built template with a variable for the engine's address.
+
+    The SAM CLI drops undeclared variables.
+    """
     template = yaml.safe_load((build / "template.yaml").read_text(encoding="utf-8"))
     template["Globals"]["Function"]["Environment"]["Variables"]["AWS_ENDPOINT_URL"] = ""
     path = build / "sam-local.json"  # beside the code that it names

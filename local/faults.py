@@ -7,8 +7,8 @@ registered its effects and before the layer commits them, the moment at which it
 The consumers that the variable ``UNPROTECTED`` names lose their idempotency, which an audit has to
 notice; every attempt of those that ``FAILING`` names fails. Deployed code has no faults.
 
-The extension ``simulatedfault`` of an event names a `carride.simulated_faults.Fault`, which meets every
-consumer of the event or only one, as in ``stall@payment``.
+The extension ``simulatedfault`` of an event names a `carride.simulated_faults.Fault`, which meets
+every consumer of the event or only one, as in ``stall@payment``.
 """
 
 import functools
@@ -43,7 +43,9 @@ def fault_of(consumer: str, event: Any) -> str | None:
 
 
 def _mark(event: Any) -> Path:
-    """Return the file that says that an event's fault was injected into this function. The process may end at once.
+    """Return the file that says that an event's fault was injected into this function.
+
+    The process may end at once.
 
     The event's time is part of the file's name: stacks that follow each other on one engine may
     publish the same rides.
@@ -67,7 +69,10 @@ class Injector:
         """The end of the lease of each stalled attempt, in epoch milliseconds, by owner token."""
 
     def inject(self, consumer: Any, event: Any, operation: Any) -> None:
-        """Inject the fault of an attempt whose handler has ended. Only poison meets more than one attempt."""
+        """Inject the fault of an attempt whose handler has ended.
+
+        Only poison meets more than one attempt.
+        """
         is_failing = consumer.name in os.environ.get("FAILING", "").split(",")
         fault = "poison" if is_failing else fault_of(consumer.name, event)
         try:
@@ -142,7 +147,10 @@ def _wait_for_another(consumer: Any, operation: Any) -> None:
 
 
 def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Have every consumer that is made from now on inject faults; a test's ``replace`` is undone."""
+    """Have every consumer that is made from now on inject faults.
+
+    A test's ``replace`` is undone.
+    """
     try:
         from carride_idempotency import Consumer, decision  # noqa: PLC0415 - as above
         from carride_idempotency.stores.lean import LeanTransport  # noqa: PLC0415 - as above
@@ -150,7 +158,8 @@ def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     except ModuleNotFoundError:
         return
 
-    injector, unprotected = Injector(), os.environ.get("UNPROTECTED", "").split(",")
+    injector = Injector()
+    unprotected = os.environ.get("UNPROTECTED", "").split(",")
     replace(decision, "lease_until", injector.lease_until(decision.lease_until))
     for transport in (BotocoreTransport, LeanTransport):
         replace(transport, "__call__", injector.transport(transport.__call__))

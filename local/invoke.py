@@ -1,4 +1,7 @@
-"""`make invoke` and `make sam-local`: run one deployed function with events, on the local engine or in a container."""
+"""`make invoke` and `make sam-local`.
+
+Run one deployed function with events, on the local engine or in a container.
+"""
 
 import argparse
 import base64
@@ -29,7 +32,10 @@ def functions() -> list[str]:
 
 
 def choose(function: str, path: str) -> Any:
-    """Check the name of the function, and return the event in a JSON file; an error lists the choices."""
+    """Check the name of the function, and return the event in a JSON file.
+
+    An error lists the choices.
+    """
     if function not in functions():
         raise EngineError(
             f"there is no function {function!r}: set FUNCTION to one of {', '.join(functions())}"
@@ -49,8 +55,12 @@ def choose(function: str, path: str) -> Any:
 
 
 def invoke(function: str, events: Sequence[Any], *, containers: bool = False) -> bool:
-    """Run a function, by its logical id, with each event, and print what came of it; return whether all succeeded."""
-    succeeded, known = True, set[str]()
+    """Run a function, by its logical id, with each event, and print what came of it.
+
+    Return whether all succeeded.
+    """
+    succeeded = True
+    known = set[str]()
     with ExitStack() as running:
         local = running.enter_context(_local_stack())
         # Its clients wait for long invocations.

@@ -113,11 +113,14 @@ class LocalAws(Engine):
         self, timeout: float = 60.0, report: Callable[[str], object] = lambda _left: None
     ) -> None:
         """Wait until nothing more happens by itself, or for ``timeout`` seconds if unfinished work becomes no less."""
-        fewest, deadline, pause = math.inf, 0.0, _POLL_SECONDS
+        fewest = math.inf
+        deadline = 0.0
+        pause = _POLL_SECONDS
         while left := sum((counts := self.in_flight()).values()):
             report(f"{left:,} in flight")
             if left < fewest:
-                fewest, deadline = left, time.monotonic() + timeout
+                fewest = left
+                deadline = time.monotonic() + timeout
             if time.monotonic() > deadline:
                 kinds = ", ".join(
                     f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count
@@ -135,7 +138,10 @@ class LocalAws(Engine):
     built = staticmethod(artifacts.built)
 
     def deploy(self, stack_name: str = "carride", **parameters: str) -> Stack:
-        """Deploy what was built with ``sam deploy``; the template's Stage and Architecture are set for this machine."""
+        """Deploy what was built with ``sam deploy``.
+
+        The template's Stage and Architecture are set for this machine.
+        """
         try:
             with artifacts.built():
                 command = ("deploy", "--config-env", "local", "--stack-name", stack_name)
@@ -152,7 +158,10 @@ class LocalAws(Engine):
         region: str = REGION,
         **parameters: str,
     ) -> Stack:
-        """Deploy a template (a file, or one without code; or the last build) by CloudFormation alone, for tests."""
+        """Deploy a template (a file, or one without code.
+
+        Or the last build) by CloudFormation alone, for tests.
+        """
         uploads = artifacts.Uploads(self.client("s3", region=region), region, self.endpoint_url)
         if template is None:
             with artifacts.built() as build:
@@ -197,7 +206,8 @@ class LocalAws(Engine):
         self, operation: str, stack_name: str, error: Exception, region: str = REGION
     ) -> EngineError:
         """Return an error that names the first resource that failed in the stack's last operation, and why."""
-        cloudformation, why = self.client("cloudformation", region=region), str(error)
+        cloudformation = self.client("cloudformation", region=region)
+        why = str(error)
         try:
             # The newest comes first.
             events = cloudformation.describe_stack_events(StackName=stack_name)["StackEvents"]

@@ -1,4 +1,6 @@
-"""A partner's application: one process that gives points for rides. It needs a topic of CarRide and a queue.
+"""A partner's application: one process that gives points for rides.
+
+It needs a topic of CarRide and a queue.
 
 It subscribes to the partners' topic, whose messages are in the older envelope. When it grows, only
 the store of the idempotency records changes: memory for one process, Valkey or DynamoDB for many.
@@ -25,14 +27,19 @@ _POLL_SECONDS: Final = 60.0
 
 
 class Partner:
-    """Gives points for every event of a ride, once. ``before`` gets event and attempt, and may fail it."""
+    """Gives points for every event of a ride, once.
+
+    ``before`` gets event and attempt, and may fail it.
+    """
 
     def __init__(self, store: Store, before: Callable[[Mapping[str, Any], int], None]) -> None:
         self.points: Counter[str] = Counter()
         """How often each event took effect, by its idempotency id. Once is right."""
         # Messages of a batch are processed in threads.
-        self._before, self._lock = before, threading.Lock()
-        key, policy = "attributes.idempotencyId", Policy(max_attempts=10)
+        self._before = before
+        self._lock = threading.Lock()
+        key = "attributes.idempotencyId"
+        policy = Policy(max_attempts=10)
         consumer: Consumer[dict[str, Any]] = Consumer(
             "points", store, key=key, payload="data", source=SQS, policy=policy
         )

@@ -1,4 +1,6 @@
-"""A simulated payment gateway: it keeps a ledger of its own, and goes wrong at given shares of the requests.
+"""A simulated payment gateway.
+
+It keeps a ledger of its own, and goes wrong at given shares of the requests.
 
     with GatewayServer(Books(Troubles(dropped=0.05), seed=7)) as gateway:
         cloud.deploy(PaymentGatewayUrl=gateway.url)
@@ -107,7 +109,8 @@ class Books:
         self.met: Counter[str] = Counter()
         self._troubles = troubles or Troubles()
         self._seed = seed
-        self._keys_s, self._pending_s = keys_s, pending_s
+        self._keys_s = keys_s
+        self._pending_s = pending_s
         self._clock = clock
         self._pending: dict[str, float] = {}
         self._lock = threading.Lock()

@@ -1,4 +1,7 @@
-"""A Valkey or Redis server on this machine, if one is installed: for `make chaos` and tests, never deployed."""
+"""A Valkey or Redis server on this machine, if one is installed.
+
+For `make chaos` and tests, never deployed.
+"""
 
 import shutil
 import socket

@@ -1,4 +1,7 @@
-"""Requests to the API of a deployed stack: signed, with a customer's token, or without credentials."""
+"""Requests to the API of a deployed stack.
+
+Signed, with a customer's token, or without credentials.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -92,7 +95,10 @@ class Api:
         return Answer(answer.status, answer.data.decode(errors="replace"))
 
     def customer(self, token: str | None = None) -> Authorize:
-        """Return what authorizes a customer: the token, or a signature with your own credentials."""
+        """Return what authorizes a customer.
+
+        The token, or a signature with your own credentials.
+        """
         if token is not None:
             return bearer(token)
         return self._signature(self._own_credentials())

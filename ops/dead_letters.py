@@ -65,7 +65,10 @@ class DeadLetter(Struct, frozen=True):
 
 
 class Failure(Struct):
-    """Dead letters of one queue with the same failure: consumer, reason and error without its ids and numbers."""
+    """Dead letters of one queue with the same failure.
+
+    Consumer, reason and error without its ids and numbers.
+    """
 
     group: str
     queue: str
@@ -239,7 +242,10 @@ def count_key(letter: DeadLetter) -> str | None:
 
 
 def normalised(error: str) -> str:
-    """Return an error without what differs between events: every word with a digit becomes ``…``."""
+    """Return an error without what differs between events.
+
+    Every word with a digit becomes ``…``.
+    """
     return _varying.sub("…", " ".join(error.split()))[:300]
 
 

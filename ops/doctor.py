@@ -1,4 +1,7 @@
-"""What the tools need on this machine and in the account: what is there, and how to get what is missing."""
+"""What the tools need on this machine and in the account.
+
+What is there, and how to get what is missing.
+"""
 
 import os
 import shutil

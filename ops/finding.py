@@ -1,4 +1,7 @@
-"""Finds the stack that a command is meant for: one on AWS, or the local stack of `make demo ARGS=--keep`."""
+"""Finds the stack that a command is meant for.
+
+One on AWS, or the local stack of `make demo ARGS=--keep`.
+"""
 
 import json
 import os
@@ -20,13 +23,19 @@ _ANSWER_SECONDS: Final = 1.0
 
 
 def keep(stack: Kept) -> None:
-    """Write down a local stack, for `kept` to find. The caller removes the file `KEPT` when the stack ends."""
+    """Write down a local stack, for `kept` to find.
+
+    The caller removes the file `KEPT` when the stack ends.
+    """
     KEPT.parent.mkdir(exist_ok=True)
     KEPT.write_text(json.dumps(stack._asdict()) + "\n", encoding="utf-8")
 
 
 def kept() -> Kept | None:
-    """Return the local stack that is running, or None: no file, its process has ended, or nothing answers."""
+    """Return the local stack that is running, or None.
+
+    No file, its process has ended, or nothing answers.
+    """
     try:
         stack = Kept(**json.loads(KEPT.read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -67,7 +76,9 @@ def local_clients(stack: Kept) -> ClientFactory:
 def find(
     stack: str | None = None, region: str | None = None, clients: ClientFactory | None = None
 ) -> StackRef:
-    """Return a reference to a stack; by default to the local one, or else to that of samconfig.toml.
+    """Return a reference to a stack.
+
+    By default to the local one, or else to that of samconfig.toml.
 
     Without a region or clients they are as AWS's tools are configured.
 

@@ -227,7 +227,10 @@ def _uuid(event_id: str) -> str:
 
 
 def _ride_named_by(known: _Known) -> str | None:
-    """Return the ride that an event belongs to. An event that breaks the contract may name no ride."""
+    """Return the ride that an event belongs to.
+
+    An event that breaks the contract may name no ride.
+    """
     named = [
         *(ride_of(body) for body in known.bodies.values()),
         *(letter.ride for letter in known.letters.found),
@@ -370,7 +373,8 @@ def _letters(stack: StackRef, consumers: Collection[str], ids: Collection[str]) 
     for each in reading.enabled(stack):
         if each.name in consumers:
             queues += [f"{each.resources}RuleDlq", f"{each.resources}Dlq"]
-    found, unread = list[DeadLetter](), list[str]()
+    found = list[DeadLetter]()
+    unread = list[str]()
     for queue in queues:
         url = stack.outputs[f"{queue}Url"]
         if hidden := waiting(sqs, url):
@@ -402,7 +406,8 @@ def _deliveries(
 
     The oldest is the first.
     """
-    wanted, found = {text, *facts}, set[Delivered]()
+    wanted = {text, *facts}
+    found = set[Delivered]()
     terms = [f'$.correlationid = "{text}"']
     terms += [f'$.idempotencyid = "{name}"' for name in sorted(wanted)]
     for some in batched(terms, _IDS_AT_ONCE, strict=False):
@@ -466,7 +471,8 @@ def _trace(known: _Known, name: str) -> _Trace:
 
 
 def _event(known: _Known, name: str) -> Event:
-    trace, fact = _trace(known, name), known.facts.get(name)
+    trace = _trace(known, name)
+    fact = known.facts.get(name)
     detail, problem = _decoded(trace)
     kind = fact.type if fact else trace.type
     consumers = [

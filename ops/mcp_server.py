@@ -95,7 +95,10 @@ def serve(line: App, *, allow_changes: bool, options: Mapping[str, str | None]) 
 
 
 def words(line: App, verb: Verb, given: Mapping[str, Any]) -> list[str]:
-    """Return the command for a tool's arguments. The command refuses those that it does not know."""
+    """Return the command for a tool's arguments.
+
+    The command refuses those that it does not know.
+    """
     known = dict(_arguments(line, verb))
     positional = [
         str(given[key])

@@ -43,7 +43,8 @@ def republish(
     """
     entries = list(written(stack, region, since, until))
     report(f"republishing {counted(len(entries), 'event')} of the outbox")
-    bus, dlq = stack.outputs["CarRideBusName"], stack.outputs["ProducerDlqUrl"]
+    bus = stack.outputs["CarRideBusName"]
+    dlq = stack.outputs["ProducerDlqUrl"]
     publisher = Publisher(stack.client("events"), stack.client("sqs"), bus, dlq)
     try:
         receipts = publisher.publish(entries, lambda: math.inf)

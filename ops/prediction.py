@@ -22,7 +22,10 @@ from ops.stack import StackRef
 
 
 class Predictor:
-    """Gives events to a deployed consumer's code. One that would take effect is remembered until `start`."""
+    """Gives events to a deployed consumer's code.
+
+    One that would take effect is remembered until `start`.
+    """
 
     def __init__(self, stack: StackRef, consumer: AuditedConsumer) -> None:
         name = stack.outputs[f"{consumer.resources}FunctionName"]
@@ -49,7 +52,10 @@ class Predictor:
         self._handle = consumer.event_handler(_work)
 
     def observe(self, event: Mapping[str, Any]) -> Observation:
-        """Return what becomes of a delivery. Whether the work of a run succeeds is not predicted."""
+        """Return what becomes of a delivery.
+
+        Whether the work of a run succeeds is not predicted.
+        """
         with suppress(IdempotencyError):  # what it raises was observed
             self._handle(dict(event), self._invocation())
         return self._observed.pop()

@@ -138,7 +138,8 @@ def records(
 
 def _keys_asked_for(stack: StackRef, ride: str | None, key: str | None) -> set[str]:
     """Return the keys of a ride's events, of one event or of both."""
-    of_ride, of_event = set[str](), set[str]()
+    of_ride = set[str]()
+    of_event = set[str]()
     if ride is not None:
         of_ride = set(keys_of(candidates(ride, tables_of(stack, ride))))
     if key is not None:
@@ -297,7 +298,8 @@ def _is_held(record: Record, now_ms: int) -> bool:
 
 def _says_held(record: Record) -> str:
     """Return the meaning of a record whose key an attempt may hold."""
-    since, until = _text(record.updated_ms), _text(record.lease_ms)
+    since = _text(record.updated_ms)
+    until = _text(record.lease_ms)
     running = f"attempt {record.attempt} has been running since {since}"
     return (
         f"{running} under owner token {record.owner}; no other delivery runs before its lease ends "
@@ -332,7 +334,8 @@ def _says_quarantined(record: Record) -> str:
 
 
 def _says_crashed(record: Record, now_ms: int) -> str:
-    attempt, then = f"attempt {record.attempt}", _next_run(record)
+    attempt = f"attempt {record.attempt}"
+    then = _next_run(record)
     if record.lease_ms is not None and record.lease_ms > now_ms:
         return f"{attempt} has a lease that is longer than any can be, so it does not count; {then}"
     ended = _text(record.lease_ms)
@@ -348,7 +351,8 @@ def _says_completed(record: Record) -> str:
 
 
 def _says_failed(record: Record) -> str:
-    updated, then = _text(record.updated_ms), _next_run(record)
+    updated = _text(record.updated_ms)
+    then = _next_run(record)
     if record.retry_ms is not None:
         then += f", but not before {_text(record.retry_ms)}"
     if not record.attempt:
@@ -486,7 +490,8 @@ def _plan(stack: StackRef, seen: tables.Wire, change: Change, left: Record | Non
 
     Nothing is written if the record is not as it was seen.
     """
-    dynamodb, key = stack.client("dynamodb"), change.record.key
+    dynamodb = stack.client("dynamodb")
+    key = change.record.key
     table = stack.outputs["IdempotencyTableName"]
     unchanged = {"TableName": table, **_unchanged(seen)}
 
@@ -514,7 +519,8 @@ def _plan(stack: StackRef, seen: tables.Wire, change: Change, left: Record | Non
 
 def _unchanged(seen: tables.Wire) -> dict[str, Any]:
     """Return the condition that a record is as it was seen."""
-    conditions, values = [], {}
+    conditions = []
+    values = {}
     for name in _REVISION:
         if name in seen:
             conditions.append(f"#{name} = :{name}")

@@ -142,7 +142,8 @@ class _Envelope(Struct, rename={"detail_type": "detail-type"}):
 
 def target_of(stack: StackRef, queue: str) -> str:
     """Return the ARN of the target that a queue's messages were meant for."""
-    events, bus = stack.client("events"), stack.outputs["CarRideBusName"]
+    events = stack.client("events")
+    bus = stack.outputs["CarRideBusName"]
     if queue == PRODUCER_DLQ:
         return str(events.describe_event_bus(Name=bus)["Arn"])
     if queue not in READERS:
@@ -270,10 +271,12 @@ def plan_redrive(
 
     ``chosen`` are a key, reason or group.
     """
-    url, target = url_of(stack, queue), target_of(stack, queue)
+    url = url_of(stack, queue)
+    target = target_of(stack, queue)
     hidden = waiting(stack.client("sqs"), url)
     predictor = predictor_of(stack, queue)
-    selected, others = list[Planned](), list[DeadLetter]()
+    selected = list[Planned]()
+    others = list[DeadLetter]()
     for letter, record, _ in received_from(stack, queue):
         if _is_chosen(letter, chosen):
             verdict = verdict_on(letter, record, predictor, release=release)
@@ -523,7 +526,8 @@ class _Returned:
     """Looks for letters that have come back to the queue of a consumer."""
 
     def __init__(self, stack: StackRef, consumer: str | None, since: datetime) -> None:
-        self._stack, self._since = stack, since
+        self._stack = stack
+        self._since = since
         self._queue = next(name for name, each in READERS.items() if each.name == consumer)
         self._seen = -1
 
@@ -571,7 +575,8 @@ def send_to(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
 
 def _publish(stack: StackRef, event: Mapping[str, Any]) -> str | None:
     """Publish an event on the bus, and return why it was refused, or None."""
-    bus, dlq = stack.outputs["CarRideBusName"], stack.outputs[f"{PRODUCER_DLQ}Url"]
+    bus = stack.outputs["CarRideBusName"]
+    dlq = stack.outputs[f"{PRODUCER_DLQ}Url"]
     publisher = Publisher(stack.client("events"), stack.client("sqs"), bus, dlq)
     # `put` makes no second message.
     (receipt,) = publisher.put([entry_in(event)], lambda: math.inf)

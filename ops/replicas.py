@@ -41,7 +41,8 @@ def wait_until_caught_up(
         OperatorError: items have not been compared or have not arrived within ``patience`` seconds
             for all tables together.
     """
-    deadline, compared = clock() + patience, 0
+    deadline = clock() + patience
+    compared = 0
     for output, table in sorted(source.outputs.items()):
         if not output.endswith("TableName"):
             continue

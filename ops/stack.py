@@ -60,7 +60,10 @@ class Kept(NamedTuple):
 
 
 class StackRef:
-    """A stack in one region. ``local`` describes the local engine that it runs on; it is None on AWS."""
+    """A stack in one region.
+
+    ``local`` describes the local engine that it runs on; it is None on AWS.
+    """
 
     def __init__(
         self, name: str, region: str, clients: ClientFactory, local: Kept | None = None

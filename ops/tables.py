@@ -17,7 +17,8 @@ def get(dynamodb: Any, table: str, keys: Iterable[Wire]) -> Iterator[Wire]:
     """Yield the items that exist under some keys."""
     left = list(keys)
     while left:
-        asked, left = left[:MOST_KEYS], left[MOST_KEYS:]
+        asked = left[:MOST_KEYS]
+        left = left[MOST_KEYS:]
         request = {table: {"Keys": asked, "ConsistentRead": True}}
         answer = dynamodb.batch_get_item(RequestItems=request)
         yield from answer["Responses"].get(table, [])

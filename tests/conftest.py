@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 pytest_plugins = ["carride_idempotency.testing.plugin"]
 
 TIERS: Final = ("integration", "peer", "proof")
-"""The tiers besides the unit tests. A test file says its own: ``pytestmark = pytest.mark.proof``."""
+"""The tiers besides the unit tests. A test file says its own: ``pytestmark =
+pytest.mark.proof``."""
 
 # Whatever account the shell is logged in to, no test can reach it but those that DYNAMODB_ENDPOINT
 # is meant for.

@@ -24,7 +24,10 @@ _DYNAMODB: Final = f"{_DOCS}/amazondynamodb/latest/developerguide/ServiceQuotas.
 
 
 class Quota(NamedTuple):
-    """What AWS allows an account in a region, as long as nobody requests more. All of these can be raised."""
+    """What AWS allows an account in a region, as long as nobody requests more.
+
+    All of these can be raised.
+    """
 
     name: str
     value: int

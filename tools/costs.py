@@ -105,7 +105,8 @@ expire."""
 # After these Retentions.
 EXPIRES: Final = {"IdempotencyTable": "WindowDays", "OutboxTable": "OutboxDays"}
 # Of a ride's payment at the simulated gateway: invocations, write units.
-GATEWAY_CALLS, GATEWAY_UNITS = 3, 8
+GATEWAY_CALLS = 3
+GATEWAY_UNITS = 8
 OUTCOMES: Final = ("New", "Duplicate", "Retried")
 """The metrics of each consumer and the API in a month without failures."""
 ROUTE_METRICS: Final = 6  # API Gateway, http-api-metrics.html
@@ -217,10 +218,8 @@ def idle(deployed: Stack) -> Iterator[Use]:
                 least = targets * int(deployed.parameters["MinCapacity"]) * HOURS
                 yield Use(f"DynamoDB: {kind} capacity, the least", f"{kind} capacity", least)
     for schedule in deployed.of_type("AWS::Scheduler::Schedule").values():
-        every, target = (
-            re.findall(r"\d+", schedule["ScheduleExpression"]),
-            named(schedule["Target"]["Arn"]),
-        )
+        every = re.findall(r"\d+", schedule["ScheduleExpression"])
+        target = named(schedule["Target"]["Arn"])
         runs = SECONDS / 60 / int(*every) if schedule["State"] == "ENABLED" else 0
         yield Use("Scheduler: runs", "scheduled run", runs)
         if target in deployed.of_type("AWS::Lambda::Function"):
@@ -239,7 +238,8 @@ def load(deployed: Stack, rides: float) -> Iterator[Use]:
     if not rides:
         return
     copied = deployed.parameters["Role"] == "secondary"
-    targets, events = taken(deployed, copied=copied), rides * len(EVENTS)
+    targets = taken(deployed, copied=copied)
+    events = rides * len(EVENTS)
 
     def to(kind: str) -> float:
         return rides * sum(targets[name] for name in deployed.of_type(f"AWS::{kind}"))
@@ -278,7 +278,10 @@ def load(deployed: Stack, rides: float) -> Iterator[Use]:
 
 
 def taken(deployed: Stack, *, copied: bool = False) -> Counter[str]:
-    """Return how many events of a ride the rules deliver to each target. Rules that look at the region take no copy."""
+    """Return how many events of a ride the rules deliver to each target.
+
+    Rules that look at the region take no copy.
+    """
     events = Counter[str]()
     for rule in deployed.of_type("AWS::Events::Rule").values():
         pattern = rule["EventPattern"]
@@ -388,7 +391,10 @@ def _sum(uses: Sequence[Use]) -> str:
 
 
 def table(head: str, rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown; ``head`` has the names of its columns, with `` | `` between them."""
+    """Return a table in Markdown.
+
+    ``head`` has the names of its columns, with `` | `` between them.
+    """
     rule = "| --- " * head.count(" | ") + "| --- |"
     return "\n".join([f"| {head} |", rule, *(f"| {' | '.join(row)} |" for row in rows), ""])
 
@@ -397,7 +403,8 @@ def _lines(uses: Sequence[Use]) -> str:
     rows = [("**sum**", "", "", "", f"**{_sum(uses)}**")]
     for use in reversed(uses):
         dollars, unit, _, doubt = PRICES[use.price]
-        count, each = (f"{use.units:,.3f}", f"{dollars:,.10f}")
+        count = f"{use.units:,.3f}"
+        each = f"{dollars:,.10f}"
         each = each.rstrip("0").rstrip(".") + "*" * bool(doubt)
         rows.insert(0, (use.what, count.rstrip("0").rstrip("."), unit, each, f"{use.dollars:,.2f}"))
     return table("what | count | unit | $ each | $ a month", rows)

@@ -1,4 +1,6 @@
-"""`make new-consumer NAME=…`: add a consumer that a rule invokes, with everything that belongs to one.
+"""`make new-consumer NAME=…`.
+
+Add a consumer that a rule invokes, with everything that belongs to one.
 
 It writes texts at marked places: a handler, its test, a sample event, a block of the template and a
 few rows. They pass every check but that of capacity. docs/add-a-consumer.md describes the next
@@ -63,7 +65,10 @@ class NewConsumerError(Exception):
 
 
 def make(name: str, root: Path = ROOT) -> list[Path]:
-    """Make a consumer, and return the files that were written or changed. After an error nothing is written."""
+    """Make a consumer, and return the files that were written or changed.
+
+    After an error nothing is written.
+    """
     _check(name, root)
     forms = {
         "module": name,
@@ -140,7 +145,8 @@ def _check(name: str, root: Path) -> None:
             raise NewConsumerError(f"functions/{name} exists already: choose another name")
         # Logical ids have no underscores, and a search for the shorter name would find both
         # functions.
-        one, two = name.replace("_", ""), other.replace("_", "")
+        one = name.replace("_", "")
+        two = other.replace("_", "")
         if one in two or two in one:
             raise NewConsumerError(
                 f"NAME={name!r} and functions/{other} contain one another: choose another name"

@@ -1,4 +1,6 @@
-"""The template as CloudFormation deploys it: transformed, with the conditions of one choice of parameters decided.
+"""The template as CloudFormation deploys it.
+
+Transformed, with the conditions of one choice of parameters decided.
 
 The resources of nested stacks are merged with the template's own.
 """
@@ -41,7 +43,10 @@ type Properties = dict[str, Any]
 
 @dataclass(frozen=True)
 class Stack:
-    """The transformed template of one choice of parameters: what is deployed, with conditions and mappings decided."""
+    """The transformed template of one choice of parameters.
+
+    What is deployed, with conditions and mappings decided.
+    """
 
     parameters: dict[str, str]
     mappings: dict[str, Any]
@@ -178,7 +183,8 @@ def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
     # The transform wants one, and uses it for nothing.
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
     result = transform(template, parameters, SimpleNamespace(load=dict))  # no managed policies
-    declared, mappings = template["Conditions"], template["Mappings"]
+    declared = template["Conditions"]
+    mappings = template["Mappings"]
     conditions = {
         name: holds(condition, parameters, declared) for name, condition in declared.items()
     }
@@ -245,7 +251,10 @@ def holds(
 
 
 def named(value: Any) -> str:
-    """Return the logical id that a value names: an alias is its function, an index or a replica its table."""
+    """Return the logical id that a value names.
+
+    An alias is its function, an index or a replica its table.
+    """
     match value:
         case {"Ref": "OutboxStreamArn"}:
             return "OutboxTable"

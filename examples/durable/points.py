@@ -1,4 +1,7 @@
-"""Give the customer of a completed ride a point, a day later: a durable function whose effect happens once."""
+"""Give the customer of a completed ride a point, a day later.
+
+A durable function whose effect happens once.
+"""
 
 import os
 from typing import Any
@@ -16,7 +19,10 @@ consumer: Consumer[Any] = Consumer(
 
 @durable_execution
 def handler(ride: dict[str, Any], context: DurableContext) -> str:
-    """Wait, which costs nothing; then add the point in the transaction that completes the step's record."""
+    """Wait, which costs nothing.
+
+    Then add the point in the transaction that completes the step's record.
+    """
     context.wait(Duration.from_days(1), name="complaints")
 
     def add_point(operation: Operation) -> str:

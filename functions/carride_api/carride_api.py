@@ -1,4 +1,6 @@
-"""The HTTP API: books, changes, lists and shows rides. Each request takes effect once, however often it is sent.
+"""The HTTP API: books, changes, lists and shows rides.
+
+Each request takes effect once, however often it is sent.
 
 `Requests.read` reads a request, `Service.answer` decides it, and the idempotency layer commits it
 with its answer.
@@ -35,7 +37,10 @@ def make_handler(
     start_simulator: StartSimulator | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> HttpHandler:
-    """Return the Lambda handler. By default a simulation is started by an asynchronous invocation."""
+    """Return the Lambda handler.
+
+    By default a simulation is started by an asynchronous invocation.
+    """
     transport = transport or dynamodb_transport()
     dynamodb = DynamoDB(transport)
     # Always on DynamoDB, so that an answer is committed together with its ride.
@@ -93,7 +98,10 @@ def make_handler(
 
 
 def _refusal(fence: RegionFence) -> str | None:
-    """Return why a write is refused, or None. If the fence cannot be read, the write could not be stored either."""
+    """Return why a write is refused, or None.
+
+    If the fence cannot be read, the write could not be stored either.
+    """
     try:
         return (
             "this region accepts no writes at present: the other one does"

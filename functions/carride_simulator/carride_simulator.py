@@ -100,7 +100,8 @@ def make_handler(
             return {"error": str(error), "field": error.field}
 
         counts = Counter(requested=0, published=0, distinct=0, deadLettered=0, rejected=0)
-        reasons, injected = Counter[str](), Counter[str]()
+        reasons = Counter[str]()
+        injected = Counter[str]()
         began = monotonic()
         entries = islice(simulation.entries(request.offset), request.limit)
         chunk_size = CHUNK if request.rate is None else max(1, min(CHUNK, int(request.rate / 10)))
@@ -127,7 +128,8 @@ def make_handler(
                 if simulated.injected is not None:
                     injected[simulated.injected] += 1
 
-        reached, total = request.offset + counts["requested"], len(simulation)
+        reached = request.offset + counts["requested"]
+        total = len(simulation)
         complete = reached >= total
         end = {"total": total, "resume": None if complete else reached, "complete": complete}
         summary = {

@@ -81,7 +81,10 @@ class SimulatedEntry(NamedTuple):
 
     @property
     def injected(self) -> str | None:
-        """What the entry tests its consumers with, named as in the simulator's answer; None for a plain fact."""
+        """What the entry tests its consumers with, named as in the simulator's answer.
+
+        None for a plain fact.
+        """
         if self.kind in MALFORMED:
             return "malformed"
         return Kind.COPY if self.kind is Kind.COPY else _LATE if self.late else self.fault
@@ -144,7 +147,8 @@ class Simulation:
         for field, mark, asked in wanted:
             amount = _amount(asked, len(self._facts))
             if amount > len(free):
-                rides, facts = len(self._lives), len(self._facts)
+                rides = len(self._lives)
+                facts = len(self._facts)
                 raise FieldError(field, f"{amount} are too many: {rides} rides have {facts} facts")
             marks |= dict.fromkeys(free[:amount], mark)
             del free[:amount]
@@ -200,7 +204,8 @@ class Simulation:
 def _lives(spec: Spec) -> list[list[Fact]]:
     """Return the facts of each ride, for ``rides`` rides or as many as fill the duration."""
     spec.check_end()
-    listed, seed = spec.mode is Mode.PREDEFINED, spec.seed
+    listed = spec.mode is Mode.PREDEFINED
+    seed = spec.seed
     begun = (
         predefined(seed, number) if listed else life(seed, f"{number:05d}") for number in count()
     )
@@ -228,10 +233,8 @@ def life(seed: int, name: str) -> list[Fact]:
     """Return the facts of one ride, which is completed, redirected and completed, or cancelled."""
     chance = _chance(seed, name)
     pickup, destination = chance.sample(range(BLOCKS * BLOCKS), 2)
-    customer, passengers = (
-        f"customer_{chance.randrange(1, _CUSTOMERS):03d}",
-        chance.choice(_GROUP_SIZES),
-    )
+    customer = f"customer_{chance.randrange(1, _CUSTOMERS):03d}"
+    passengers = chance.choice(_GROUP_SIZES)
     story: _Story = _DRIVEN
     if chance.random() < _CANCELLED:
         story = ("accept", chance.choice(_REASONS))

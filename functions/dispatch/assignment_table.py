@@ -1,4 +1,6 @@
-"""Cars and assignments in DynamoDB: how they are read, and the writes by which a decision takes effect.
+"""Cars and assignments in DynamoDB.
+
+How they are read, and the writes by which a decision takes effect.
 
 A car is taken on the condition that no ride has it, so two rides cannot have the same.
 """
@@ -117,7 +119,9 @@ def effects(
     outbox: Outbox,
     now: datetime,
 ) -> list[Effect]:
-    """Return the writes by which a decision takes effect: the ride's, its car's, and the events that are emitted.
+    """Return the writes by which a decision takes effect.
+
+    The ride's, its car's, and the events that are emitted.
 
     They are refused if the ride has changed since it was ``seen``. ``why`` there is no free car is
     emitted for a ride that gets none.

@@ -47,8 +47,8 @@ class Call(NamedTuple):
     deadline_ms: int | None  # epoch milliseconds; nothing is begun that could not end before
     lost: Callable[[], bool]  # whether another attempt has taken over: then nothing more is asked
     key_numbers: Mapping[Step, int] = {}
-    """Which key each step uses. A gateway may keep an error under a key. Then the step needs another
-    key, once the gateway cannot finish the first request any more."""
+    """Which key each step uses. A gateway may keep an error under a key. Then the step needs
+    another key, once the gateway cannot finish the first request any more."""
 
     def key(self, step: Step, name: str) -> str:
         """Return the idempotency key of a step's request."""
@@ -83,4 +83,7 @@ class GatewayRefusedError(GatewayError):
 
 
 class GatewayAnswerError(GatewayError):
-    """Raised for an answer that cannot become an event. The message names the field, not its value."""
+    """Raised for an answer that cannot become an event.
+
+    The message names the field, not its value.
+    """

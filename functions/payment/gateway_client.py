@@ -4,9 +4,9 @@ A request without an answer may have taken effect, in this run or in one that wa
 request carries the same ``Idempotency-Key``. A gateway forgets keys, but not payments, so each
 request first looks for the payment.
 
-The gateway's values go into events. Payment ids and amounts are checked, and reasons are cut to what
-an event can hold. An error keeps only a short code of the gateway's other texts: they may be about
-the customer, and errors end up in logs.
+The gateway's values go into events. Payment ids and amounts are checked, and reasons are cut to
+what an event can hold. An error keeps only a short code of the gateway's other texts: they may be
+about the customer, and errors end up in logs.
 """
 
 import json
@@ -73,12 +73,12 @@ class HttpGateway:
     """A gateway with a JSON interface: it reserves money, captures it and gives it back.
 
     Each method first asks what the gateway has done already. So it can be called again, and takes
-    effect once, even if the gateway has forgotten its keys. A key names the ride or its payment, and
-    not the event: two events of a ride that run at the same time ask for the same thing.
+    effect once, even if the gateway has forgotten its keys. A key names the ride or its payment,
+    and not the event: two events of a ride that run at the same time ask for the same thing.
 
-    An answer must be about what was asked: reference, id, currency and amount are compared. A refused
-    lookup says nothing about the payment, so only a refused change is final. Each method raises
-    GatewayError.
+    An answer must be about what was asked: reference, id, currency and amount are compared. A
+    refused lookup says nothing about the payment, so only a refused change is final. Each method
+    raises GatewayError.
 
     Args:
         url: where it is, without a path. If it is empty, every request raises NoGatewayError.
@@ -161,7 +161,8 @@ class HttpGateway:
     def capture(self, call: Call, known: Known, amount: int) -> Charge:
         """Take ``amount`` cents, at most what is reserved.
 
-        Where the gateway refuses, the returned payment is DECLINED, and the money is still reserved.
+        Where the gateway refuses, the returned payment is DECLINED, and the money is still
+        reserved.
         """
         key = call.key(Step.CAPTURE, f"{known.payment_id}-capture")
 
@@ -360,7 +361,10 @@ def _charge(payment: _Payment) -> Charge:
 
 
 def _reason(said: object) -> str | None:
-    """Return what an event can hold of a text: one line of printable characters, cut to its length."""
+    """Return what an event can hold of a text.
+
+    One line of printable characters, cut to its length.
+    """
     if not isinstance(said, str):
         return None
     printable = "".join(character if character.isprintable() else " " for character in said)

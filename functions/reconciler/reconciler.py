@@ -75,7 +75,10 @@ class Tables(NamedTuple):
 
 
 class Reader:
-    """Reads what is known of rides. Reads are consistent but for those of an index, and so of the timeline."""
+    """Reads what is known of rides.
+
+    Reads are consistent but for those of an index, and so of the timeline.
+    """
 
     def __init__(self, client: DynamoDB, tables: Tables) -> None:
         self._client = client
@@ -283,7 +286,9 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], LambdaContext]
     reconciler = Reconciler(settings)
 
     def handler(raw: dict[str, Any], context: LambdaContext) -> dict[str, int]:
-        """Settle overdue rides, given a `Tick` as JSON, as many as there is time for; the next run goes on.
+        """Settle overdue rides, given a `Tick` as JSON, as many as there is time for.
+
+        The next run goes on.
 
         The answer counts rides: ``reconciled`` (dealt with in this run) and ``overdue`` (dealt with
         in an earlier run, and not settled yet). A run that comes again returns what it returned
@@ -295,7 +300,8 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], LambdaContext]
             reconciler.consumer.operation(now.isoformat(), name="run") as run,
         ):
             if not run.done:
-                # Counted first: whatever fails below, somebody hears of the rides that stay overdue.
+                # Counted first: whatever fails below, somebody hears of the rides that stay
+                # overdue.
                 overdue = reconciler.unsettled(now)
                 count("reconciler", Overdue=overdue)
                 reconciled = reconciler.reconcile(now, context.get_remaining_time_in_millis)

@@ -27,8 +27,8 @@ from carride.ride import OPEN, Ride, Status
 from carride_idempotency import Policy
 
 POLICY: Final = Policy(max_attempts=1_000_000_000)
-"""Protects the runs, and in each run the rides: one event settles a ride. Only outages and bugs fail
-an attempt, and the schedule tries again every five minutes, so attempts are not limited."""
+"""Protects the runs, and in each run the rides: one event settles a ride. Only outages and bugs
+fail an attempt, and the schedule tries again every five minutes, so attempts are not limited."""
 
 REASON: Final = "overdue: nothing has happened to the ride for too long"
 

@@ -1,4 +1,7 @@
-"""The read model of every ride: each event of the bus takes effect in it once, whatever order they arrive in."""
+"""The read model of every ride.
+
+Each event of the bus takes effect in it once, whatever order they arrive in.
+"""
 
 from collections.abc import Callable
 from typing import Any

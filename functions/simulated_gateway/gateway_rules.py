@@ -71,7 +71,8 @@ def change(found: Payment, action: str, body: object) -> None:
                 raise RefusedError(
                     422, f"{found.customer} has {found.amount} reserved", "amount_too_large"
                 )
-            found.status, found.amount = "captured", amount
+            found.status = "captured"
+            found.amount = amount
             found.captures.append(amount)
         case "refund", "authorized" | "captured" | "refunded":
             found.status = "refunded"

@@ -68,7 +68,10 @@ class Ledger:
         return self.group(payment_id.removeprefix("pay_")[:32])
 
     def written(self, group: Group) -> Put:
-        """Return the write of a changed group. It is refused if the group was changed since it was read."""
+        """Return the write of a changed group.
+
+        It is refused if the group was changed since it was read.
+        """
         item = {
             "idempotencyKey": f"payments#{group.name}",
             "version": group.version + 1,

@@ -83,7 +83,10 @@ def listed(value: Value) -> list[Value]:
 
 
 def named(value: Value) -> set[str]:
-    """Return every logical id that a value names, in all branches; an alias counts as its function."""
+    """Return every logical id that a value names, in all branches.
+
+    An alias counts as its function.
+    """
     match value:
         case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), *_]} | {"Fn::GetAtt": str(name)}:
             return {name.partition(".")[0]}
@@ -312,7 +315,10 @@ def queues_keep_messages(house: House) -> Iterator[Finding]:
 
 @_rule("E9304")
 def queues_alarm(house: House) -> Iterator[Finding]:
-    """A dead-letter queue alarms at its first message; a queue that a function polls, at an old message."""
+    """A dead-letter queue alarms at its first message.
+
+    A queue that a function polls, at an old message.
+    """
     dead_letters = house.dead_letter_queues()
     for name, _ in house.of_type(QUEUE):
         metric = (

@@ -1,4 +1,6 @@
-"""The types of evidence: who consumes what, and what the bus, tables, queues and gateway hold. No I/O.
+"""The types of evidence: who consumes what, and what the bus, tables, queues and gateway hold.
+
+No I/O.
 
 A ``fact`` is an idempotency id, the same for every copy of an event; None if the event breaks the
 contract. An ``event_id`` is EventBridge's id, and ``order_id`` the ride's.
@@ -119,7 +121,8 @@ class Effect(NamedTuple):
     fact: str
     named: Named | None = None
     time: datetime = ALWAYS
-    """When it was committed, by the consumer's clock. The event's own time is its producer's word."""
+    """When it was committed, by the consumer's clock. The event's own time is its producer's
+    word."""
     emitted: tuple[str, ...] = ()
     """Types of the events that were emitted in the same transaction, about the same version of the
     ride."""
@@ -157,7 +160,10 @@ class BookedRide(NamedTuple):
 
 
 class GatewayPayment(NamedTuple):
-    """A payment in the gateway's ledger: how often its money was taken, and returned or released."""
+    """A payment in the gateway's ledger.
+
+    How often its money was taken, and returned or released.
+    """
 
     order_id: str
     status: str

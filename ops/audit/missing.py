@@ -68,7 +68,10 @@ class _Traces(NamedTuple):
         return first_was_right and _has_passed(event.expires or NEVER, max(drops))
 
     def took_another_payload(self, event: Published) -> bool:
-        """Return whether another payload took effect under the event's id. A dead letter tells of it."""
+        """Return whether another payload took effect under the event's id.
+
+        A dead letter tells of it.
+        """
         kept = self.fingerprints.get(event.fact or "")
         if kept is None or event.fingerprint is None:
             return False

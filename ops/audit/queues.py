@@ -92,7 +92,8 @@ def _show(sqs: "SQSClient", url: str, receipts: list[str]) -> None:
 def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> DeadLettered:
     """Return a dead letter as evidence, whoever sent it.
 
-    ``queue`` is the queue's logical id, ``consumer`` the one that did not process the event, if any.
+    ``queue`` is the queue's logical id, ``consumer`` the one that did not process the event, if
+    any.
     """
     reason, event = opened(message)
     event_id = id_in(message["Body"])

@@ -125,7 +125,8 @@ class _Tables(NamedTuple):
 
 
 def _tables(stack: StackRef) -> _Tables:
-    dynamodb, outputs = stack.client("dynamodb"), stack.outputs
+    dynamodb = stack.client("dynamodb")
+    outputs = stack.outputs
     cars = list(scan(dynamodb, outputs["CarTableName"]))
     return _Tables(
         bookings=[booked_ride(item) for item in scan(dynamodb, outputs["BookingTableName"])],
@@ -154,7 +155,8 @@ def _queues(stack: StackRef, consumers: Iterable[AuditedConsumer]) -> _Queues:
         url = stack.outputs.get(f"{each.resources}QueueUrl")
         if url is not None:
             unread[f"{each.resources}Queue"] = waiting(sqs, url, visible=True)
-    dead_letters, unlogged = list[DeadLettered](), list[Published | None]()
+    dead_letters = list[DeadLettered]()
+    unlogged = list[Published | None]()
     for queue, url in urls.items():
         for message in peek(sqs, url):
             dead_letters.append(dead_letter(queue, readers[queue], message))
@@ -195,7 +197,8 @@ class _Records(NamedTuple):
 
 
 def _records(stack: StackRef) -> _Records:
-    kept, found = list[dict[str, Any]](), _Records([], {}, {}, [])
+    kept = list[dict[str, Any]]()
+    found = _Records([], {}, {}, [])
     for item in scan(stack.client("dynamodb"), stack.outputs[f"{evidence.RECORDS}Name"]):
         key = item["idempotencyKey"]
         if key.startswith(FORGOTTEN):
@@ -241,7 +244,10 @@ def kept_since(stack: StackRef) -> datetime:
 
 
 def enabled(stack: StackRef) -> list[AuditedConsumer]:
-    """Return the consumers that get events. One whose rule a parameter can disable shows that in an output."""
+    """Return the consumers that get events.
+
+    One whose rule a parameter can disable shows that in an output.
+    """
     return [
         each
         for each in CONSUMERS
@@ -267,7 +273,10 @@ def published_in(line: Mapping[str, Any]) -> Published | None:
 
 
 def _published(event: Any, text: str, name: str, time: datetime) -> Published | None:
-    """Return a published event, under ``name`` if it is unreadable; None if it is not a ride event."""
+    """Return a published event, under ``name`` if it is unreadable.
+
+    None if it is not a ride event.
+    """
     match event:
         case {"id": str(event_id), "source": str(source), "detail-type": str(detail_type)}:
             if source not in SOURCES or detail_type != DETAIL_TYPE:
@@ -329,7 +338,10 @@ def deliveries(
 
 
 def delivered_in(line: Mapping[str, Any]) -> Delivered | None:
-    """Return the delivery in a line of a consumer's log, or None. The logger omits what is missing."""
+    """Return the delivery in a line of a consumer's log, or None.
+
+    The logger omits what is missing.
+    """
     match json_object(line["message"]):
         case {
             "message": telemetry.DELIVERY,
@@ -356,7 +368,10 @@ def delivered_in(line: Mapping[str, Any]) -> Delivered | None:
 def ride_items(
     stack: StackRef, consumer: AuditedConsumer, records: _Records | None = None
 ) -> Iterator[RideItem]:
-    """Yield every ride in a consumer's table. ``records`` are what its stack's records hold, if known."""
+    """Yield every ride in a consumer's table.
+
+    ``records`` are what its stack's records hold, if known.
+    """
     if consumer.table is None:
         return
     if consumer.table == evidence.RECORDS:
@@ -424,7 +439,8 @@ def logged_items(consumer: str, logged: Iterable[Delivered]) -> Iterator[RideIte
     A duplicate shows that the event took effect: the attempt that committed it may have died before
     it logged that.
     """
-    commits, times = Counter[str](), dict[str, datetime]()
+    commits = Counter[str]()
+    times = dict[str, datetime]()
     for delivery in logged:
         is_commit = delivery.outcome in observation.COMMITTED
         is_duplicate = delivery.outcome == observation.DUPLICATE
@@ -503,7 +519,8 @@ def _routes(stack: StackRef) -> _Routes:
 
 def _add_rule(found: _Routes, stack: StackRef, rule: str, effect: str) -> None:
     """Add the state of a rule, and what its failure means if it delivers nothing."""
-    rules, events = stack.named("AWS::Events::Rule"), stack.client("events")
+    rules = stack.named("AWS::Events::Rule")
+    events = stack.client("events")
     if rule not in rules:
         found.broken.append(f"the stack has no {rule}: {effect}")
         return
@@ -566,7 +583,9 @@ class Tail:
         pattern: str = "",
     ) -> None:
         self._read = partial(lines, stack, resources, pattern)
-        self._since, self._newest, self._overlap = since, since, overlap
+        self._since = since
+        self._newest = since
+        self._overlap = overlap
         self._known: dict[int, datetime] = {}  # times by hash of the lines that will be read again
 
     def lines(self) -> Iterator[dict[str, Any]]:

@@ -43,7 +43,10 @@ def _published(found: Iterable[tuple[str, Evidence]]) -> Iterable[Published]:
 
 
 def _broken_routes(found: Iterable[tuple[str, Evidence]]) -> Iterable[str]:
-    """Yield the broken routes of the log. A fenced region delivers nothing to partners; the other does."""
+    """Yield the broken routes of the log.
+
+    A fenced region delivers nothing to partners; the other does.
+    """
     for region, evidence in found:
         for why in evidence.broken_routes:
             if "Log" in why:

@@ -1,4 +1,7 @@
-"""The whole command line: the modules with verbs are imported here, so that each verb is registered."""
+"""The whole command line.
+
+The modules with verbs are imported here, so that each verb is registered.
+"""
 
 import sys
 from collections.abc import Sequence

@@ -244,7 +244,9 @@ def _at_once(rate: float | None) -> int:
 
 @reads("environments", "--json")
 def environments(stack: StackRef) -> dict[str, dict[str, str]]:
-    """Show the environment variables of each function; `sam local invoke --env-vars` reads the JSON.
+    """Show the environment variables of each function.
+
+    `sam local invoke --env-vars` reads the JSON.
 
     `make local-env` writes it to .aws-sam/env.json.
     """

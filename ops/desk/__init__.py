@@ -17,7 +17,9 @@ _HOST: Final = "127.0.0.1"
 
 @contextmanager
 def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
-    """Serve the page from a thread for as long as the ``with`` block lasts; yield its URL. Port 0 is any free port.
+    """Serve the page from a thread for as long as the ``with`` block lasts; yield its URL.
+
+    Port 0 is any free port.
 
     Raises:
         OperatorError: there is no such stack, or the port is taken.
@@ -58,7 +60,10 @@ def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
 
 
 def open_browser(url: str) -> None:
-    """Open a page if this is a terminal of a desktop. Elsewhere a browser in text mode would take the terminal."""
+    """Open a page if this is a terminal of a desktop.
+
+    Elsewhere a browser in text mode would take the terminal.
+    """
     has_display = (
         sys.platform in {"darwin", "win32"} or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
     )

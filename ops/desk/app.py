@@ -76,7 +76,10 @@ class Desk(views.Seen):
     async def _guard(
         self, request: Request, call: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        """Refuse what another site could send: requests under another host name, and changes from another origin."""
+        """Refuse what another site could send.
+
+        Requests under another host name, and changes from another origin.
+        """
         if request.headers.get("host") not in self._hosts:
             return PlainTextResponse(f"This page is served as {min(self._hosts)} only.", 421)
         origins = {f"http://{host}" for host in self._hosts}
@@ -95,21 +98,19 @@ class Desk(views.Seen):
             parts = {"status": self._render("status.html", {})}
             if wants_parts and template in views.STILL:
                 return JSONResponse(parts, headers={"etag": tag})
-            status, body, context = 200, template, {"path": request.url.path}
+            status = 200
+            body = template
+            context = {"path": request.url.path}
             try:
                 context |= view(self, request)
             except views.NotThereError as error:
-                body, context = (
-                    "sentence.html",
-                    context | {"title": "Not known", "sentence": str(error)},
-                )
+                body = "sentence.html"
+                context = context | {"title": "Not known", "sentence": str(error)}
             except FAILURES as error:
                 sentence = f"{self.feed.stack.name} cannot be asked: {reason(error)}"
-                status, body, context = (
-                    503,
-                    "sentence.html",
-                    context | {"title": "No answer", "sentence": sentence},
-                )
+                status = 503
+                body = "sentence.html"
+                context = context | {"title": "No answer", "sentence": sentence}
             parts["live"] = self._render(body, context)
             if wants_parts:
                 return JSONResponse(parts, headers={"etag": tag})
@@ -123,7 +124,8 @@ class Desk(views.Seen):
             try:
                 where, said = await run_in_threadpool(act, self, form)
             except (*FAILURES, OSError, ValueError) as error:
-                where, said = str(form.get("back", "/")), f"Nothing was done: {reason(error)}."
+                where = str(form.get("back", "/"))
+                said = f"Nothing was done: {reason(error)}."
             self._said = (time.monotonic(), said)
             return RedirectResponse(where if where.startswith("/") else "/", 303)
 

@@ -1,4 +1,6 @@
-"""What the desk does to events of a local stack: deliver them again, edit and send them, and inject faults.
+"""What the desk does to events of a local stack.
+
+Deliver them again, edit and send them, and inject faults.
 
 On another stack, and if a target or the bus refuses an event, an `OperatorError` is raised.
 """
@@ -61,7 +63,9 @@ def send(stack: StackRef, detail: Mapping[str, Any]) -> None:
 def send_with_fault(
     stack: StackRef, consumer: AuditedConsumer, body: str, fault: Fault
 ) -> RideEvent:
-    """Send a copy of an event as that of a new ride, which meets a fault in one consumer; return the copy.
+    """Send a copy of an event as that of a new ride, which meets a fault in one consumer.
+
+    Return the copy.
 
     An event that has taken effect is not run again, so the fault needs a new one. A stalled attempt
     waits until another delivery has taken over; that delivery follows when the lease has ended.

@@ -1,4 +1,7 @@
-"""Keeps the index of a stack current: polls its logs and queues from where it left off, and audits it now and then."""
+"""Keeps the index of a stack current.
+
+Polls its logs and queues from where it left off, and audits it now and then.
+"""
 
 import logging
 import threading
@@ -84,7 +87,8 @@ class Feed:
 
     def _repeat(self, work: Callable[[], object], pause: float) -> None:
         while not self._stopping.is_set():
-            began, sentence = time.monotonic(), None
+            began = time.monotonic()
+            sentence = None
             try:
                 work()
             except (*FAILURES, LookupError) as error:
@@ -136,7 +140,8 @@ class Feed:
         report = judge(evidence)
         with self.lock:
             self.index.add_letters(evidence.dead_letters)
-            self.report, self.audited_at = report, began
+            self.report = report
+            self.audited_at = began
             # A message that nobody could read, or an event in flight, calls for another look.
             settled = not report.ledger.unread and not report.ledger.in_flight
             self._audited_version = (

@@ -1,4 +1,7 @@
-"""The newest events of a stack and what became of them, as its logs show it. In memory and bounded. No I/O."""
+"""The newest events of a stack and what became of them, as its logs show it.
+
+In memory and bounded. No I/O.
+"""
 
 import re
 from collections import Counter, defaultdict
@@ -76,7 +79,10 @@ class Run:
 
 @dataclass(slots=True)
 class Fact:
-    """A published event with its copies and deliveries. Its runs may be known before the event is."""
+    """A published event with its copies and deliveries.
+
+    Its runs may be known before the event is.
+    """
 
     id: str
     """Its idempotency id; EventBridge's id if the event breaks the contract."""
@@ -108,7 +114,10 @@ class Fact:
         return found
 
     def outcome(self, consumer: AuditedConsumer) -> str | None:
-        """Return the outcome that counts at a consumer; None if the consumer does not take the event."""
+        """Return the outcome that counts at a consumer.
+
+        None if the consumer does not take the event.
+        """
         outcomes = [run.outcome for run in self.runs if run.consumer == consumer.name]
         for each in outcomes:
             if each in observation.COMMITTED:
@@ -186,9 +195,11 @@ class Index:
         time_ms = int(line["timestamp"])
         fact = self._fact(event.fact or event.event_id)
         if not fact.copies:
-            fact.type, fact.time_ms = event.type, time_ms
+            fact.type = event.type
+            fact.time_ms = time_ms
             if event.named:
-                fact.ride, fact.version = event.named.order_id, event.named.version
+                fact.ride = event.named.order_id
+                fact.version = event.named.version
             for each in self.consumers if event.fact else ():
                 settled = any(
                     run.outcome in _SETTLED for run in fact.runs if run.consumer == each.name
@@ -215,7 +226,8 @@ class Index:
 
     def add_line(self, line: Mapping[str, Any]) -> None:
         """Add a line of a consumer's log: a delivery, or the begin or the end of an invocation."""
-        text, stream = line["message"], line["logStreamName"]
+        text = line["message"]
+        stream = line["logStreamName"]
         if text.startswith("START "):
             self._open.pop(stream, None)
         elif match := _reported(text):
@@ -270,8 +282,12 @@ class Index:
         return found[:PAGE], len(found) > PAGE
 
     def recent(self, lane: str, now_s: float) -> list[Counter[str]]:
-        """Return the totals of a lane by time bucket, the oldest first; the newest bucket is the current one."""
-        end, none = int(now_s) // BUCKET_S + 1, dict[str, Counter[str]]()
+        """Return the totals of a lane by time bucket, the oldest first.
+
+        The newest bucket is the current one.
+        """
+        end = int(now_s) // BUCKET_S + 1
+        none = dict[str, Counter[str]]()
         return [
             self._buckets.get(each, none).get(lane, Counter()) for each in range(end - BUCKETS, end)
         ]

@@ -1,4 +1,7 @@
-"""Runs commands of `./carride` for the desk: first the dry run, and with --yes once somebody has confirmed it."""
+"""Runs commands of `./carride` for the desk.
+
+First the dry run, and with --yes once somebody has confirmed it.
+"""
 
 import os
 import secrets
@@ -25,10 +28,14 @@ _ENDS_SECONDS: Final = 5.0
 
 
 class Job:
-    """A command that runs or has run: a verb, and the words of its command line, which begin with the verb."""
+    """A command that runs or has run.
+
+    A verb, and the words of its command line, which begin with the verb.
+    """
 
     def __init__(self, verb: str, words: list[str], stack: StackRef, *, confirmed: bool) -> None:
-        self.verb, self.words = verb, words
+        self.verb = verb
+        self.words = words
         self.asks = verb in _ACTS and not confirmed
         """Whether it changes nothing until it is confirmed."""
         self.lines: deque[str] = deque(maxlen=_MOST_LINES)

@@ -16,7 +16,10 @@ _INSTANT_MS: Final = 20.0
 
 
 class Look(NamedTuple):
-    """How an outcome is shown: its CSS classes, a sign and a word, so that colour says nothing alone."""
+    """How an outcome is shown.
+
+    Its CSS classes, a sign and a word, so that colour says nothing alone.
+    """
 
     kind: str
     sign: str
@@ -53,11 +56,14 @@ height."""
 def stacked(
     buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]]
 ) -> tuple[list[Bar], int]:
-    """Stack the counts of time buckets, the oldest first; return the bars, and the height of the highest bucket.
+    """Stack the counts of time buckets, the oldest first.
+
+    Return the bars, and the height of the highest bucket.
 
     ``parts`` are the outcomes that each part adds up, by CSS class, from the bottom up.
     """
-    peak, bars = max(bucket.total() for bucket in buckets), list[Bar]()
+    peak = max(bucket.total() for bucket in buckets)
+    bars = list[Bar]()
     for x, bucket in enumerate(buckets):
         top = peak
         for kind, outcomes in parts.items():

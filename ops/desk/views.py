@@ -65,11 +65,17 @@ _MOST_VERSIONS: Final = 20
 
 
 class NotThereError(LookupError):
-    """Raised for a page about something that the desk does not know. The message is a sentence for the page."""
+    """Raised for a page about something that the desk does not know.
+
+    The message is a sentence for the page.
+    """
 
 
 class Watched[T](dict[str, list[T]]):
-    """The versions of records or items, by name, that the desk saw while their pages were open. Bounded."""
+    """The versions of records or items, by name, that the desk saw while their pages were open.
+
+    Bounded.
+    """
 
     def add(self, name: str, value: T) -> list[T]:
         """Add a state, unless it is the last one, and return all versions, the oldest first."""
@@ -119,9 +125,11 @@ def _page(
 
 @_page("/", "flow.html", "Flow")
 def _flow(desk: Seen, _request: Request) -> dict[str, Any]:
-    feed, now = desk.feed, time.time()
+    feed = desk.feed
+    now = time.time()
     with feed.lock:
-        recent, bus = feed.index.recent(BUS, now), feed.index.totals[BUS]
+        recent = feed.index.recent(BUS, now)
+        bus = feed.index.totals[BUS]
         return {
             "title": "Flow",
             "lanes": [_lane(feed, each, now) for each in feed.consumers],
@@ -140,7 +148,8 @@ def _flow(desk: Seen, _request: Request) -> dict[str, Any]:
 
 
 def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
-    buckets, total = feed.index.recent(consumer.name, now), feed.index.totals[consumer.name]
+    buckets = feed.index.recent(consumer.name, now)
+    total = feed.index.totals[consumer.name]
     minute = sum(buckets[-_MINUTE_BUCKETS:], Counter[str]())
     return {
         "name": consumer.name,
@@ -185,7 +194,8 @@ def _facts(desk: Seen, request: Request) -> dict[str, Any]:
 
 @_page("/event/{id}", "event.html")
 def _event(desk: Seen, request: Request) -> dict[str, Any]:
-    fact, feed = _fact(desk, request.path_params["id"]), desk.feed
+    fact = _fact(desk, request.path_params["id"])
+    feed = desk.feed
     takers = [
         each.name for each in feed.consumers if each.takes(fact.type) and fact.ride is not None
     ]
@@ -239,7 +249,10 @@ def _fact(desk: Seen, name: str) -> Fact:
 
 
 def _leases(versions: Sequence[Record]) -> list[tuple[int, Record]]:
-    """Return when the lease of each attempt began, and the newest record with it: heartbeats make a lease longer."""
+    """Return when the lease of each attempt began, and the newest record with it.
+
+    Heartbeats make a lease longer.
+    """
     found: dict[str | None, tuple[int, Record]] = {}
     for each in versions:
         if each.lease_ms:
@@ -255,7 +268,9 @@ def _indented(found: object) -> str:
 def _effect(
     desk: Seen, consumer: AuditedConsumer, fact: Fact, item: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return an event's effect on a consumer's item; None if it has none, or the consumer has no items.
+    """Return an event's effect on a consumer's item.
+
+    None if it has none, or the consumer has no items.
 
     ``before`` is the item before it, None if the desk has not seen that; ``emitted`` are types of
     events.
@@ -372,7 +387,8 @@ def _send(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
 @_act
 def _deliver(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     """Deliver an event again, or a copy of it with a fault."""
-    fact, how = _fact(desk, form["id"]), form["how"]
+    fact = _fact(desk, form["id"])
+    how = form["how"]
     (consumer,) = [each for each in desk.feed.consumers if each.name == form["consumer"]]
     if how in faults.FAULTS:
         copy = faults.send_with_fault(desk.feed.stack, consumer, fact.body, Fault(how))

@@ -141,7 +141,8 @@ def receivers(stack: StackRef, *, only: str | None = None, partners: bool = Fals
 
     ``only`` is the logical id of one rule. Partners' rules receive it with ``partners`` alone.
     """
-    events, bus = stack.client("events"), stack.outputs["CarRideBusName"]
+    events = stack.client("events")
+    bus = stack.outputs["CarRideBusName"]
     if only is not None:
         names = stack.named("AWS::Events::Rule")
         if only not in names:
@@ -166,7 +167,10 @@ def _rules_to(stack: StackRef, target: str) -> set[str]:
 def start(
     stack: StackRef, name: str, since: datetime, until: datetime, rules: Collection[str]
 ) -> None:
-    """Start a replay of the archive to the rules with these ARNs; to every rule if there are none."""
+    """Start a replay of the archive to the rules with these ARNs.
+
+    To every rule if there are none.
+    """
     events = stack.client("events")
     destination: dict[str, Any] = {
         "Arn": events.describe_event_bus(Name=stack.outputs["CarRideBusName"])["Arn"]
@@ -217,6 +221,9 @@ def _waiting_for_consumers(stack: StackRef) -> int:
 
 
 def status(stack: StackRef) -> list[ReplayState]:
-    """Return the newest replays of a stack, without those that only predict; the newest is first."""
+    """Return the newest replays of a stack, without those that only predict.
+
+    The newest is first.
+    """
     newest = sorted(_replays(stack), key=itemgetter("ReplayStartTime"), reverse=True)[:_SHOWN]
     return [describe(stack, each["ReplayName"]) for each in newest]

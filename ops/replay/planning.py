@@ -86,7 +86,9 @@ class Prediction:
     def __init__(self, stack: StackRef, consumer: AuditedConsumer, replay: str) -> None:
         self.fates: defaultdict[str, Counter[Fate]] = defaultdict(Counter)
         """The number of events of each fate, by the event's type."""
-        self._stack, self._name, self._replay = stack, consumer.name, replay
+        self._stack = stack
+        self._name = consumer.name
+        self._replay = replay
         self._rule = _rule_of(stack, consumer)
         self._matched: dict[str, bool] = {}
         self._predictor = Predictor(stack, consumer)
@@ -180,7 +182,9 @@ def captured(
         removals.callback(_quietly, stack.client("events").cancel_replay, ReplayName=name)
         rule, url = _make_route(stack, name)
         start(stack, name, since, until, [rule])
-        seen, new, empty = set[str](), list[dict[str, Any]](), 0
+        seen = set[str]()
+        new = list[dict[str, Any]]()
+        empty = 0
         while empty < looks:
             # Asked before the queue is read: what comes later is found by the next read.
             state = describe(stack, name)
@@ -199,7 +203,8 @@ def captured(
 
 def _make_route(stack: StackRef, name: str) -> tuple[str, str]:
     """Make a rule that takes a replay, and its queue; return the rule's ARN and the queue's URL."""
-    events, bus = stack.client("events"), stack.outputs["CarRideBusName"]
+    events = stack.client("events")
+    bus = stack.outputs["CarRideBusName"]
     rule = events.put_rule(
         Name=name,
         EventBusName=bus,
@@ -295,7 +300,8 @@ def _remove(stack: StackRef, name: str) -> None:
     queue = _quietly(sqs.get_queue_url, QueueName=_queue(name))
     if queue is not None:
         _quietly(sqs.delete_queue, QueueUrl=queue["QueueUrl"])
-    events, bus = stack.client("events"), stack.outputs["CarRideBusName"]
+    events = stack.client("events")
+    bus = stack.outputs["CarRideBusName"]
     _quietly(events.remove_targets, Rule=name, EventBusName=bus, Ids=["queue"])
     _quietly(events.delete_rule, Name=name, EventBusName=bus)
 
@@ -346,11 +352,15 @@ class _DeliveryLog:
 
     def __init__(self, stack: StackRef, consumer: AuditedConsumer, since: datetime) -> None:
         self.consumer = consumer
-        self._stack, self._since = stack, since
+        self._stack = stack
+        self._since = since
         self._fates: dict[str | None, Fate] = {}
 
     def counts(self) -> Counter[Fate]:
-        """Return its deliveries by the fate of their last attempt. Lines are read again: they may be late."""
+        """Return its deliveries by the fate of their last attempt.
+
+        Lines are read again: they may be late.
+        """
         for delivery in deliveries(self._stack, self.consumer, self._since):
             self._since = max(self._since, delivery.time - _LATE)
             self._fates[delivery.delivery] = fate_of(delivery.outcome, delivery.reason)

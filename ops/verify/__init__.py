@@ -163,7 +163,10 @@ def verify(deployment: Deployment, checks: Iterable[Check]) -> Iterator[Result]:
 
 
 def _outcome(deployment: Deployment, check: Check) -> tuple[Verdict, str]:
-    """Run a check, and return its verdict and why. What is wrong weighs more than what is untold."""
+    """Run a check, and return its verdict and why.
+
+    What is wrong weighs more than what is untold.
+    """
     deployment.wrong = []
     deployment.untold = []
     detail = ""

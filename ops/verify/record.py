@@ -1,4 +1,7 @@
-"""The page that a run of `./carride verify` leaves: where and when it ran, on what, and its result."""
+"""The page that a run of `./carride verify` leaves.
+
+Where and when it ran, on what, and its result.
+"""
 
 import hashlib
 import shutil

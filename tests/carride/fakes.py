@@ -154,7 +154,10 @@ def publish(
     time: FakeTime | None = None,
     **settings: Any,
 ) -> list[Receipt]:
-    """Publish entries between the fakes, by default healthy ones with time enough; return the receipts."""
+    """Publish entries between the fakes, by default healthy ones with time enough.
+
+    Return the receipts.
+    """
     time = time or FakeTime()
     return publisher(bus or FakeBus(), queue or FakeQueue(), time, **settings).publish(
         entries, time.remaining_ms
@@ -190,7 +193,10 @@ def entry_bytes(entry: Mapping[str, Any]) -> int:
 
 
 def message_bytes(message: dict[str, Any]) -> int:
-    """Measure a message as SQS documents it: body, and names, types and values of the attributes."""
+    """Measure a message as SQS documents it.
+
+    Body, and names, types and values of the attributes.
+    """
     attributes = message["MessageAttributes"]
     return len(message["MessageBody"].encode()) + sum(
         len(name.encode()) + sum(len(text.encode()) for text in attribute.values())

@@ -34,7 +34,10 @@ def image(item: Mapping[str, object]) -> dict[str, Mapping[str, Any]]:
 
 
 def piped(item: Mapping[str, object]) -> dict[str, Any]:
-    """Return the ``detail`` that the pipe puts on the bus; KeyError for an attribute that the item has not."""
+    """Return the ``detail`` that the pipe puts on the bus.
+
+    KeyError for an attribute that the item has not.
+    """
     attributes = image(item)
     detail: dict[str, Any] = json.loads(
         PLACE.sub(lambda place: json.dumps(attributes[place[1]][place[2]]), TEMPLATE)

@@ -163,7 +163,10 @@ def test_attributes_that_repeat_others_may_be_missing(name: str, value: object) 
 
 
 def test_unknown_fields_are_accepted() -> None:
-    """A reader accepts unknown fields; it keeps valid extensions, and unknown data in the payload."""
+    """A reader accepts unknown fields.
+
+    It keeps valid extensions, and unknown data in the payload.
+    """
     extended = changed(changed(DETAIL, "tenant", "acr"), "data.childSeats", 1)
     read = parse(changed(extended, "notAnExtension", {"a": 1}))
     assert read.extensions == {"tenant": "acr"}
@@ -245,7 +248,10 @@ def test_another_producers_event_is_read_under_this_contracts_name() -> None:
 
 @given(st.text(min_size=1, max_size=256), st.text(min_size=1, max_size=256))
 def test_ids_of_another_producer_stay_apart(one: str, other: str) -> None:
-    """Two of its ids are two facts, and neither is a fact of this project: whoever knows an id can silence nothing."""
+    """Two of its ids are two facts, and neither is a fact of this project.
+
+    Whoever knows an id can silence nothing.
+    """
     try:
         ids = [parse(of_another_producer(each)).idempotencyid for each in (one, other)]
     except ContractError:  # half of a surrogate pair
@@ -266,7 +272,10 @@ def test_an_event_without_any_id_is_refused(detail: dict[str, Any]) -> None:
 
 
 def test_an_extension_in_camel_case_is_the_same_extension() -> None:
-    """CloudEvents allows lower case only; a reader accepts ``idempotencyId`` too, and compares it as strictly."""
+    """CloudEvents allows lower case only.
+
+    A reader accepts ``idempotencyId`` too, and compares it as strictly.
+    """
     camel = changed(DETAIL, "idempotencyid") | {"idempotencyId": DETAIL["idempotencyid"]}
     assert parse(camel).idempotencyid == DETAIL["idempotencyid"]
     assert field_at_fault(camel | {"idempotencyId": RANDOM}) == "idempotencyid"

@@ -33,7 +33,10 @@ TIMES: Final = st.datetimes(
 
 @given(facts(), TIMES, st.text(min_size=1, max_size=200).filter(str.isprintable))
 def test_every_event_comes_out_as_it_went_in(fact: Fact, time: datetime, correlation: str) -> None:
-    """An event with all attributes comes out unchanged: times are the same moment, texts have the same characters."""
+    """An event with all attributes comes out unchanged.
+
+    Times are the same moment, texts have the same characters.
+    """
     texts = {"correlationid": correlation, "causationid": correlation}
     emitted = replace(event(fact), time=time, expirytime=time, traceparent=TRACE, **texts)
     assert through(emitted) == emitted
@@ -41,7 +44,10 @@ def test_every_event_comes_out_as_it_went_in(fact: Fact, time: datetime, correla
 
 
 def test_a_missing_attribute_is_written_with_its_meaning() -> None:
-    """Every path of the template exists: a missing attribute is written with a value of the same meaning."""
+    """Every path of the template exists.
+
+    A missing attribute is written with a value of the same meaning.
+    """
     emitted = event()
     assert None in (emitted.causationid, emitted.expirytime, emitted.traceparent)
     came = through(emitted)

@@ -59,12 +59,14 @@ def first_times(count: int, code: str) -> Callable[[dict[str, Any]], str | None]
 
 @pytest.mark.parametrize("code", [*sorted(RETRYABLE), *FINAL])
 def test_only_the_entries_that_failed_are_sent_again_unless_that_is_final(code: str) -> None:
-    """A code that may pass has its entry sent again as it was; a final one sends it to the dead-letter queue."""
-    fails, final = first_times(1, code), code in FINAL
-    bus, queue = (
-        FakeBus(lambda request: fails(request) if order(request) == "order_3" else None),
-        FakeQueue(),
-    )
+    """A code that may pass has its entry sent again as it was.
+
+    A final one sends it to the dead-letter queue.
+    """
+    fails = first_times(1, code)
+    final = code in FINAL
+    bus = FakeBus(lambda request: fails(request) if order(request) == "order_3" else None)
+    queue = FakeQueue()
     receipts = publish(entries(5), bus, queue)
     assert list(map(order, bus.requests[0])) == [f"order_{number}" for number in range(5)]
     assert bus.requests[1:] == ([] if final else [[bus.requests[0][3]]])
@@ -91,8 +93,10 @@ def test_pauses_double_up_to_a_limit_and_are_jittered() -> None:
         ([1.0] * 7, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]),
         ([0.5, 0.0], [0.05, 0.0]),
     ):
-        time, jitter = FakeTime(), iter(jitters)
-        bus, attempts = FakeBus(lambda _: "InternalFailure"), len(jitters) + 1
+        time = FakeTime()
+        jitter = iter(jitters)
+        bus = FakeBus(lambda _: "InternalFailure")
+        attempts = len(jitters) + 1
         publish(entries(1), bus, time=time, max_attempts=attempts, jitter=jitter.__next__)
         assert time.sleeps == pytest.approx(pauses)
 
@@ -112,8 +116,12 @@ REFUSED: Final = [client_error("AccessDeniedException", 400), NoCredentialsError
 def test_a_call_that_failed_as_a_whole_is_made_again_unless_that_is_final(
     failure: Exception,
 ) -> None:
-    """Throttling, server errors and lost connections are waited out; a final refusal dead-letters the whole batch."""
-    time, passes = FakeTime(), failure in PASSING
+    """Throttling, server errors and lost connections are waited out.
+
+    A final refusal dead-letters the whole batch.
+    """
+    time = FakeTime()
+    passes = failure in PASSING
     receipts = publish(entries(12), bus := FakeBus(failures=[failure, failure]), time=time)
     assert {receipt.outcome for receipt in receipts} == {
         Outcome.PUBLISHED if passes else Outcome.DEAD_LETTERED
@@ -218,17 +226,18 @@ def test_every_entry_names_its_producer_on_the_bus_and_in_its_dead_letter() -> N
     """An entry that has resources keeps them, and detail, source and time stay as they are."""
     own = BusEntry(source="a", detail="{}", time=NOW, resources=("arn:1",))
     plain = entry("order_01")
-    bus, queue = (
-        FakeBus(lambda each: "InvalidArgument" if each["Resources"] == ["arn:1"] else None),
-        FakeQueue(),
-    )
+    bus = FakeBus(lambda each: "InvalidArgument" if each["Resources"] == ["arn:1"] else None)
+    queue = FakeQueue()
     publish([plain, own], bus, queue, producer="arn:2")
     assert bus.events == [plain.to_request("carride-bus") | {"Resources": ["arn:2"]}]
     assert [entry_in(opened({"Body": each["MessageBody"]})[1]) for each in queue.messages] == [own]
 
 
 def test_what_fits_into_no_dead_letter_comes_back() -> None:
-    """An event too large for the bus is not sent there; compressed too little, it is unsent, and only that one."""
+    """An event too large for the bus is not sent there.
+
+    Compressed too little, it is unsent, and only that one.
+    """
     noise = BusEntry(source="a", detail=random.Random(1).randbytes(900_000).hex(), time=NOW)  # noqa: S311 - no secret
     with pytest.raises(PublishError, match=MESSAGE_TOO_LARGE) as failure:
         publish([noise, entry("order_02")], FakeBus(lambda _: "MalformedDetail"))

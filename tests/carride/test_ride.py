@@ -55,7 +55,10 @@ def test_a_decision_on_an_old_version_is_refused(name: str) -> None:
 
 
 def test_a_ride_goes_somewhere_else() -> None:
-    """No ride ends where it begins, neither when it is booked nor after a change; and a change has to change it."""
+    """No ride ends where it begins, neither when it is booked nor after a change.
+
+    And a change has to change it.
+    """
     with pytest.raises(FieldError, match=r"destination: .* begin and end in sector_01"):
         booked(destination="sector_01")
     for destination in ("sector_01", "sector_03"):

@@ -47,8 +47,13 @@ def test_a_simulation_follows_from_its_spec() -> None:
 
 
 def test_events_come_again_and_out_of_order_as_was_asked_for() -> None:
-    """A copy has the payload of its fact, in either envelope. In a fifth of the rides an event overtakes another."""
-    payloads, order, envelopes = defaultdict(list), defaultdict(list), set()
+    """A copy has the payload of its fact, in either envelope.
+
+    In a fifth of the rides an event overtakes another.
+    """
+    payloads = defaultdict(list)
+    order = defaultdict(list)
+    envelopes = set()
     for entry in simulate():
         if entry.kind not in MALFORMED:
             event = event_of(entry)
@@ -74,7 +79,10 @@ def test_events_name_their_causes() -> None:
 
 
 def test_only_late_events_have_expired() -> None:
-    """Late events are past their expiry time; the others have none, so that a replay can rebuild a read model."""
+    """Late events are past their expiry time.
+
+    The others have none, so that a replay can rebuild a read model.
+    """
     for entry in facts(simulate()):
         event = event_of(entry)
         assert entry.late == (event.expirytime is not None)

@@ -61,7 +61,10 @@ def level(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_a_delivery_is_counted_under_its_outcome(level: str, capsys: Captured) -> None:
-    """The metric has the outcome as its name and the consumer as its only dimension; it is written at any level."""
+    """The metric has the outcome as its name and the consumer as its only dimension.
+
+    It is written at any level.
+    """
     telemetry.observe(NEW._replace(outcome="Duplicate", key=None, delivery=None))
     (metric,) = lines(capsys)
     (definition,) = metric["_aws"]["CloudWatchMetrics"]
@@ -89,7 +92,10 @@ def test_a_producer_counts_what_it_published_in_one_line(capsys: Captured) -> No
 
 
 def test_each_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch observes from several threads: a line is written as a whole, so that no other one comes between."""
+    """A batch observes from several threads.
+
+    A line is written as a whole, so that no other one comes between.
+    """
     writes: list[str] = []
 
     class Stream(io.StringIO):
@@ -121,7 +127,9 @@ def test_each_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_trace_of_an_invocation_is_written_as_events_have_it_and_entries_as_x_ray_does(
     header: str | None, traceparent: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What Lambda says of the trace becomes a W3C trace context, and that a trace header; what is invalid is left out.
+    """What Lambda says of the trace becomes a W3C trace context, and that a trace header.
+
+    What is invalid is left out.
 
     EventBridge accepts X-Ray's form only.
     """

@@ -1,4 +1,7 @@
-"""A container engine of the tests' own: podman, with its images, containers and network in a temporary folder."""
+"""A container engine of the tests' own.
+
+Podman, with its images, containers and network in a temporary folder.
+"""
 
 import os
 import shutil

@@ -39,7 +39,10 @@ def test_each_sample_has_the_outcome_of_the_readme(invoke: Invoke, consumer: str
 
 
 def test_a_batch_is_acknowledged(invoke: Invoke, cloud: LocalAws, name: str) -> None:
-    """Dispatch acknowledges its samples: each of the two rides takes effect once, one message is dead-lettered."""
+    """Dispatch acknowledges its samples.
+
+    Each of the two rides takes effect once, one message is dead-lettered.
+    """
     samples = listed(EVENTS / "README.md", r"dispatch_\w+\.json")
     answers = [invoke("DispatchFunction", sample(each))[0] for each, _ in samples]
     assert answers == [{"batchItemFailures": []}] * len(samples)
@@ -55,7 +58,10 @@ def test_a_batch_is_acknowledged(invoke: Invoke, cloud: LocalAws, name: str) -> 
 
 
 def test_requests_are_answered(invoke: Invoke) -> None:
-    """The API answers each request, in order, with the status of its page; here the read model may know the ride."""
+    """The API answers each request, in order, with the status of its page.
+
+    Here the read model may know the ride.
+    """
     rows = listed(EVENTS / "README.md", r"carride_api/\w+\.json")
     assert rows
     for name, status in rows:
@@ -65,7 +71,10 @@ def test_requests_are_answered(invoke: Invoke) -> None:
 
 
 def test_rides_are_simulated_and_reconciled(invoke: Invoke) -> None:
-    """The simulator publishes one sample and refuses the other; a second run of the reconciler repeats its answer."""
+    """The simulator publishes one sample and refuses the other.
+
+    A second run of the reconciler repeats its answer.
+    """
     published, _ = invoke("CarRideSimulatorFunction", sample("carride_simulator_request.json"))
     assert published["resume"] is None
     refused, _ = invoke("CarRideSimulatorFunction", sample("carride_simulator_bad_request.json"))

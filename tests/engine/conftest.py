@@ -1,4 +1,7 @@
-"""One engine and one stock MiniStack for all tests of this folder; each test has a stack of its own."""
+"""One engine and one stock MiniStack for all tests of this folder.
+
+Each test has a stack of its own.
+"""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -24,7 +27,10 @@ def start() -> Iterator[Callable[..., LocalAws]]:
 
 @pytest.fixture
 def engine(start: Callable[..., LocalAws], request: pytest.FixtureRequest) -> LocalAws:
-    """The engine, with retries that follow at once; or stock MiniStack, in the canary that `needed` adds to a test."""
+    """The engine, with retries that follow at once.
+
+    Or stock MiniStack, in the canary that `needed` adds to a test.
+    """
     return start(*getattr(request, "param", ENGINE))
 
 

@@ -22,7 +22,8 @@ from engine.settings import Settings
 
 type _Item = dict[str, Any]
 
-_invoke_target, _dispatch_event = eventbridge._invoke_target, eventbridge._dispatch_event
+_invoke_target = eventbridge._invoke_target
+_dispatch_event = eventbridge._dispatch_event
 _replicate_write = dynamodb._replicate_write
 _waiting: list[tuple[Scope, tuple[Any, ...]]] = []
 _writes: dict[tuple[Any, ...], tuple[Scope, tuple[Any, ...]]] = {}
@@ -39,7 +40,8 @@ def _deliver(*delivery: Any) -> None:
 
 
 def _dispatch(event: dict[str, Any], view: Any = None) -> None:
-    replay, until = eventbridge._replays.get(event.get("ReplayName"), {}), time.monotonic() + 1.0
+    replay = eventbridge._replays.get(event.get("ReplayName"), {})
+    until = time.monotonic() + 1.0
     while (
         _switches["slow_replays"] and replay.get("State") == "RUNNING" and time.monotonic() < until
     ):

@@ -18,7 +18,10 @@ ENGINE: Final = ("--retry-delays=0.05,0.1",)
 
 
 def needed(module: str) -> pytest.MarkDecorator:
-    """Run a test on stock MiniStack as well, as a canary: it must fail there while the module is needed."""
+    """Run a test on stock MiniStack as well, as a canary.
+
+    It must fail there while the module is needed.
+    """
     reason = f"MiniStack lacks it; once this passes, see whether engine/{module}.py can go"
     canary = pytest.param(
         ("--stock",), marks=pytest.mark.xfail(strict=True, reason=reason), id="stock"

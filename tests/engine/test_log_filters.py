@@ -41,7 +41,8 @@ def logged(cloud: LocalAws, group: str, events: list[tuple[int, str]]) -> None:
 @needed("log_filters")
 def test_lines_are_found_by_a_filter_pattern(engine: LocalAws) -> None:
     """A pattern in braces looks at the line's JSON, another one at its text."""
-    logs, group = engine.client("logs"), "/test/patterns"
+    logs = engine.client("logs")
+    group = "/test/patterns"
     logged(engine, group, [(int(time.time() * 1000), line) for line in LINES.values()])
     for pattern, expected in PATTERNS.items():
         found = logs.filter_log_events(logGroupName=group, filterPattern=pattern)["events"]
@@ -60,6 +61,7 @@ def test_lines_are_found_by_a_filter_pattern(engine: LocalAws) -> None:
 @needed("log_filters")
 def test_a_log_group_is_read_to_its_end(engine: LocalAws) -> None:
     """Pages of any size give every line once and in order, though many are of one millisecond."""
-    group, now = "/test/pages", int(time.time() * 1000)
+    group = "/test/pages"
+    now = int(time.time() * 1000)
     logged(engine, group, [(now + number // 700, str(number)) for number in range(10_000)])
     assert lines(engine, group, limit=999) == [str(number) for number in range(10_000)]

@@ -92,7 +92,10 @@ def write(cloud: LocalAws, stack: Stack, key: str, **changes: str) -> None:
 
 @needed("pipes")
 def test_what_is_written_to_the_table_is_put_on_the_bus(engine: LocalAws, deploy: Deploy) -> None:
-    """An inserted item that a filter matches becomes an event as the template says; nothing else does."""
+    """An inserted item that a filter matches becomes an event as the template says.
+
+    Nothing else does.
+    """
     stack = deploy(**piped(PUT))
     write(engine, stack, "one")
     write(engine, stack, "one", ride="changed")
@@ -116,7 +119,10 @@ def test_what_is_written_to_the_table_is_put_on_the_bus(engine: LocalAws, deploy
 def test_a_record_that_the_bus_does_not_take_ends_in_the_pipes_queue(
     engine: LocalAws, deploy: Deploy, allowed: list[tuple[str, str]], arrived: int, given_up: int
 ) -> None:
-    """When the retries are used up, the dead-letter queue says which record it was; without its role none arrives."""
+    """When the retries are used up, the dead-letter queue says which record it was.
+
+    Without its role none arrives.
+    """
     stack = deploy(**piped(*allowed))
     for key, kind in (("good", "Ride"), ("bad", ""), ("better", "Ride")):
         write(engine, stack, key, type=kind)

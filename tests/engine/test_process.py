@@ -74,7 +74,9 @@ def test_the_engine_ends_with_the_process_that_started_it() -> None:
 
 
 def test_functions_see_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables of the shell that started the engine do not reach functions; variables of the engine do.
+    """Variables of the shell that started the engine do not reach functions.
+
+    Variables of the engine do.
 
     Waiting names the unfinished work when its time is over; after a reset there are no events and
     no stacks.

@@ -22,7 +22,10 @@ LONG_AGO = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def test_a_bad_entry_fails_alone(engine: LocalAws, deploy: Deploy) -> None:
-    """A bad entry has the code AWS gives it, in its own place; the entries around it are accepted."""
+    """A bad entry has the code AWS gives it, in its own place.
+
+    The entries around it are accepted.
+    """
     good = entry(deploy(Bus=bus()), {"ride": 1})
     malformed = [good | {"Detail": text} for text in ("{", "[1]", '"text"')]
     invalid = [good | {name: ""} for name in ("Detail", "Source", "DetailType")]

@@ -20,7 +20,10 @@ RETRY_DELAYS_AND_TWICE_AS_LONG: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 def processed(
     cloud: LocalAws, deploy: Deploy, ending: str, *, sent: int = 1, receives: int = 1
 ) -> tuple[Stack, Any]:
-    """Send messages to a queue whose function ends like this; return the stack, and the function's prints."""
+    """Send messages to a queue whose function ends like this.
+
+    Return the stack, and the function's prints.
+    """
     redrive = {"deadLetterTargetArn": attribute("Queue"), "maxReceiveCount": receives}
     types = {"FunctionResponseTypes": ["ReportBatchItemFailures"], "BatchSize": 1}
     event = {"Type": "SQS", "Properties": {"Queue": attribute("Source"), **types}}

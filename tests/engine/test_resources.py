@@ -95,7 +95,10 @@ def test_an_update_of_a_nested_stack_keeps_the_attributes_of_what_it_leaves(
 
 @needed("generated_names")
 def test_a_role_belongs_to_one_region(engine: LocalAws, name: str) -> None:
-    """Stacks of one name in two regions have roles of their own, though roles are global; an update keeps them."""
+    """Stacks of one name in two regions have roles of their own, though roles are global.
+
+    An update keeps them.
+    """
 
     def roles(description: str) -> list[str]:
         document = {"Version": "2012-10-17", "Statement": []}
@@ -113,7 +116,10 @@ def test_a_role_belongs_to_one_region(engine: LocalAws, name: str) -> None:
 
 @needed("http_api")
 def test_a_route_of_the_document_reaches_its_function(engine: LocalAws, deploy: Deploy) -> None:
-    """A path and method of the API call their function with the path's parameters; another method does not."""
+    """A path and method of the API call their function with the path's parameters.
+
+    Another method does not.
+    """
     body = 'return {"statusCode": 201, "body": json.dumps([event["routeKey"], event["pathParameters"]["ride"]])}'
     route = {
         "Type": "HttpApi",

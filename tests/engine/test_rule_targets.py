@@ -117,7 +117,10 @@ def test_a_target_takes_only_what_its_policy_allows(
     seen: Callable[[LocalAws, Stack], list[Any]],
     more: dict[str, Resource],
 ) -> None:
-    """Without the target's permission for the rule an event is dead-lettered; with it all events arrive."""
+    """Without the target's permission for the rule an event is dead-lettered.
+
+    With it all events arrive.
+    """
     put(engine, deploy(**handed_to(target, **more)), {"ride": 0})
     stack = deploy(**handed_to(target, **more, **allowed))
     put(engine, stack, *({"ride": ride} for ride in range(1, 20)))

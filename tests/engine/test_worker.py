@@ -13,7 +13,10 @@ pytestmark = pytest.mark.integration
 
 
 def call(cloud: LocalAws, stack: Stack, payload: object = None) -> tuple[str | None, Any]:
-    """Invoke the stack's function and wait for its answer: the kind of error, if any, and the payload."""
+    """Invoke the stack's function and wait for its answer.
+
+    The kind of error, if any, and the payload.
+    """
     name = stack.resources["Function"]
     answer = cloud.client("lambda").invoke(FunctionName=name, Payload=json.dumps(payload))
     return answer.get("FunctionError"), json.loads(answer["Payload"].read())
@@ -24,7 +27,9 @@ def log(cloud: LocalAws, stack: Stack) -> list[str]:
 
 
 def test_an_exception_leaves_the_process_alive(engine: LocalAws, deploy: Deploy) -> None:
-    """An exception is in the answer and in the log with its stack trace; the next call runs in the same process.
+    """An exception is in the answer and in the log with its stack trace.
+
+    The next call runs in the same process.
 
     An answer that JSON cannot hold is an error, too.
     """
@@ -59,7 +64,10 @@ def test_an_exception_leaves_the_process_alive(engine: LocalAws, deploy: Deploy)
 def test_the_death_of_a_process_fails_the_invocation(
     engine: LocalAws, deploy: Deploy, body: str, kind: str, message: str
 ) -> None:
-    """A process that exits, is killed or overruns the timeout is a failed invocation with a log; the next one runs."""
+    """A process that exits, is killed or overruns the timeout is a failed invocation with a log.
+
+    The next one runs.
+    """
     stack = deploy(
         Function=function(f'print("began")\nif event:\n    {body}\nreturn "fine"', Timeout=1)
     )

@@ -17,7 +17,10 @@ from local.simulated_gateway import Books, Reply, Request, Troubles
 
 
 class FunctionBooks(Books):
-    """The books of the simulated gateway that a stack deploys: its function, on tables in this process."""
+    """The books of the simulated gateway that a stack deploys.
+
+    Its function, on tables in this process.
+    """
 
     def __init__(self, troubles: Troubles | None = None) -> None:
         super().__init__(troubles)

@@ -73,7 +73,10 @@ def test_a_ride_has_a_hundred_versions_and_its_end_is_among_them(world: World) -
 def test_events_carry_the_trace_of_the_request(
     world: World, monkeypatch: pytest.MonkeyPatch, header: str, xray: str, trace: str | None
 ) -> None:
-    """An event has the client's trace, or else X-Ray's; an invalid trace does not keep it from being published."""
+    """An event has the client's trace, or else X-Ray's.
+
+    An invalid trace does not keep it from being published.
+    """
     monkeypatch.setenv("_X_AMZN_TRACE_ID", xray)
     first = world.ask(request("POST", "/carrides", BOOKING, headers={"traceparent": header}))
     [event] = world.outbox()
@@ -82,7 +85,10 @@ def test_events_carry_the_trace_of_the_request(
 
 
 def test_a_request_costs_one_transaction_and_its_copies_get_its_answer(world: World) -> None:
-    """Booking is one round trip, a change is a read and a round trip; a copy writes nothing, in any process."""
+    """Booking is one round trip, a change is a read and a round trip.
+
+    A copy writes nothing, in any process.
+    """
     booked = world.book()
     assert world.spent() == ["TransactWriteItems"]
     order_id = booked.body["orderID"]
@@ -101,7 +107,9 @@ def test_a_request_costs_one_transaction_and_its_copies_get_its_answer(world: Wo
 
 
 def test_a_fenced_region_reads_and_writes_nothing(world: World) -> None:
-    """Within five seconds of a fence every write is a 503 with Retry-After and stores nothing; reads are answered.
+    """Within five seconds of a fence every write is a 503 with Retry-After and stores nothing.
+
+    Reads are answered.
 
     The fence is read once in five seconds, and never in a stack without a peer. A write that cannot
     read it is refused.
@@ -203,7 +211,10 @@ def test_a_change_that_was_overtaken_is_stale(world: World) -> None:
 
 
 def test_without_an_answer_from_dynamodb_the_client_retries(world: World) -> None:
-    """A retry finds out what a transaction without an answer did; a retry of a failed read succeeds."""
+    """A retry finds out what a transaction without an answer did.
+
+    A retry of a failed read succeeds.
+    """
     for _ in range(6):
         world.transport.lose_answer()
     answer = world.book()
@@ -262,7 +273,10 @@ def test_the_defaults_of_a_simulation_are_filled_in(world: World) -> None:
 
 
 def test_one_simulation_runs_at_a_time(world: World) -> None:
-    """While a simulation runs, only its own request can start it again after a failure. In production none starts."""
+    """While a simulation runs, only its own request can start it again after a failure.
+
+    In production none starts.
+    """
     world.restart(DEV)
     world.simulator_error = EndpointConnectionError(endpoint_url="https://lambda")
     assert simulate(world, "a").problem == "unavailable"

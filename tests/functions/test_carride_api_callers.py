@@ -66,7 +66,10 @@ def ask(
 
 @pytest.mark.parametrize("action", sorted({action for action, _, _ in table()}))
 def test_each_caller_may_do_what_the_page_says(world: World, action: str) -> None:
-    """The API answers as the table says; a ride that a caller may not see is as unknown as one that does not exist."""
+    """The API answers as the table says.
+
+    A ride that a caller may not see is as unknown as one that does not exist.
+    """
     for number, (who, cell) in enumerate(
         (who, cell) for each, who, cell in table() if each == action
     ):
@@ -116,7 +119,10 @@ def test_a_ride_that_nobody_booked_here_is_for_staff(world: World) -> None:
 
 
 def test_pages_show_nothing_of_the_rides_of_others(world: World) -> None:
-    """A customer's rides come newest first, each on one full page; neither pages nor tokens depend on others' rides."""
+    """A customer's rides come newest first, each on one full page.
+
+    Neither pages nor tokens depend on others' rides.
+    """
     world.restart(DEV)
     whos = (
         "the owner",
@@ -201,7 +207,10 @@ def signed(arn: str, user: str = "AROAEXAMPLE:monday", **more: Any) -> dict[str,
 def test_a_caller_is_staff_by_group_scope_or_role(
     authorizer: dict[str, Any], name: str, staff: bool
 ) -> None:
-    """A group, a scope or a role counts whole, and in this account; without a `StaffGroup`, nobody is staff."""
+    """A group, a scope or a role counts whole, and in this account.
+
+    Without a `StaffGroup`, nobody is staff.
+    """
     event = request("GET", "/carrides", authorizer=authorizer)
     assert caller_of(event, staff_group="staff", everyone=False) == Caller(name, staff)
     assert caller_of(event, staff_group="", everyone=False) == Caller(name, staff=False)

@@ -211,7 +211,10 @@ def test_an_unknown_ride(world: World) -> None:
 def test_what_a_ride_refuses_changes_nothing(
     world: World, done: list[str], change: Json, status: int, problem: str, field: str
 ) -> None:
-    """A refusal says which field it is about, and the version of the ride; the ride stays as it is."""
+    """A refusal says which field it is about, and the version of the ride.
+
+    The ride stays as it is.
+    """
     order_id = world.booked(*done)
     before = world.items("bookings"), len(world.outbox())
     stale = {} if problem == "stale-version" else {"version": len(done) + 1}

@@ -68,7 +68,10 @@ def test_it_publishes_what_was_asked_for_and_counts_it() -> None:
 def test_a_simulation_that_takes_too_long_is_continued(
     caplog: pytest.LogCaptureFixture, rate: float | None, most: int
 ) -> None:
-    """A call ends before its time does, warns, and returns where the next call continues; together they publish all."""
+    """A call ends before its time does, warns, and returns where the next call continues.
+
+    Together they publish all.
+    """
     time = FakeTime(16_000 if rate is None else 30_000)
     first = Stage(FakeBus(on_call=lambda _: time.work(100 if rate is None else 0)), time=time)
     summary = first.simulate(rides=100, seed=1, rate=rate)
@@ -124,7 +127,8 @@ def test_events_that_are_nowhere_fail_the_call() -> None:
 @settings(max_examples=30)
 def test_no_event_is_published_before_it_is_due(rate: float, delay_ms: int) -> None:
     """At any rate each chunk is published when its first event is due, or at once if the call is late."""
-    time, delays = FakeTime(900_000), iter([delay_ms])
+    time = FakeTime(900_000)
+    delays = iter([delay_ms])
     sent: list[tuple[float, int]] = []
 
     def put(_: object) -> None:
@@ -181,7 +185,10 @@ def test_a_global_endpoint_that_cannot_be_signed_for_fails_the_start(
 
 
 def test_a_variable_that_is_missing_or_wrong_names_itself() -> None:
-    """The function does not start: the error says which variable it is, what is wrong with it, and what to do."""
+    """The function does not start.
+
+    The error says which variable it is, what is wrong with it, and what to do.
+    """
     environment = {"EVENT_BUS_NAME": "bus", "PRODUCER_DLQ_URL": "https://sqs"}
     assert from_environment(Settings, environment | {"OTHER": "x"}) == Settings(
         "bus", "https://sqs"

@@ -1,4 +1,7 @@
-"""Every consumer under a fault at each call that it makes: one effect, nothing lost, no key left behind."""
+"""Every consumer under a fault at each call that it makes.
+
+One effect, nothing lost, no key left behind.
+"""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -58,7 +61,10 @@ class Case(NamedTuple):
 
 
 def books(world: World) -> object:
-    """Return what must be as it is without a fault: payments at the gateway, cars, bookings and events."""
+    """Return what must be as it is without a fault.
+
+    Payments at the gateway, cars, bookings and events.
+    """
     paid = [(each["status"], each["captures"], each["refunds"]) for each in world.gateway.ledger()]
     bookings = sorted(item["version"] for item in world.items("bookings"))
     return (

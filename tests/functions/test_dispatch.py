@@ -1,4 +1,7 @@
-"""Dispatch on the tables of this process: one car to a ride, one ride to a car, and what it emits."""
+"""Dispatch on the tables of this process.
+
+One car to a ride, one ride to a car, and what it emits.
+"""
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +42,10 @@ def deliver(world: World, *facts: Fact, **attributes: Any) -> None:
 
 
 def test_what_is_emitted_follows_from_what_was_heard(world: World) -> None:
-    """The event in the outbox is a whole one: of the ride, caused by the acceptance, with its correlation and trace."""
+    """The event in the outbox is a whole one.
+
+    Of the ride, caused by the acceptance, with its correlation and trace.
+    """
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     heard = world.envelope(Life().accepted, traceparent=trace)
     world.deliver("dispatch", heard)
@@ -83,11 +89,13 @@ def test_a_ride_without_a_car_says_why(
 
 def test_every_write_by_itself_refuses_what_is_out_of_date(world: World) -> None:
     """A decision on an older ride is refused by the ride's item and by its car's."""
-    ride, late = Life(), Life("order_02")
+    ride = Life()
+    late = Life("order_02")
     reader = assignment_table.Reader(TABLES, DynamoDB(world.dynamodb))
     deliver(world, late.completed)
     start = assignments.spot(assignments.Car("car_01", "sector_01"))
-    unserved, car = reader.ride("order_02"), reader.free_car(start, True, [])
+    unserved = reader.ride("order_02")
+    car = reader.free_car(start, True, [])
     deliver(world, ride.accepted)
     assigned = reader.ride("order_01")
     stale: list[tuple[Any, assignment_table.Seen, assignments.Decision]] = [
@@ -127,7 +135,10 @@ def test_the_end_of_a_ride_takes_effect_whatever_has_become_of_its_car(
     end: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its car counts as released, and is free only if it was its own; another ride's car stays that ride's."""
+    """Its car counts as released, and is free only if it was its own.
+
+    Another ride's car stays that ride's.
+    """
     ride = Life()
     deliver(world, *([getattr(ride, heard)] if heard else []))
     world.dynamodb.clear("cars")
@@ -194,7 +205,10 @@ def test_a_row_that_holds_no_car_is_skipped_and_reported(
 
 
 def test_each_car_has_one_ride_however_many_reach_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thirty rides from one place reach for twelve cars in threads: twelve get one each; then all cars are free."""
+    """Thirty rides from one place reach for twelve cars in threads: twelve get one each.
+
+    Then all cars are free.
+    """
     monkeypatch.setattr(World, "concurrency", None)
     world = World()
     world.park(*(f"car_{number:02d}" for number in range(12)))

@@ -35,7 +35,8 @@ def test_every_order_ends_with_one_car_at_most_and_none_that_is_held(
     no car.
     """
     heard = [*facts[:place], *ends, *facts[place:]][lost:]
-    seen, emitted = Assignment(State.UNKNOWN), list[type[Fact]]()
+    seen = Assignment(State.UNKNOWN)
+    emitted = list[type[Fact]]()
     for fact in [*heard, LIFE.overdue]:
         decision = assignments.decide(
             seen, fact, free if assignments.wants_car(seen, fact) else None
@@ -110,7 +111,9 @@ def test_the_nearest_car_is_found_along_the_streets(
 
 @pytest.mark.parametrize("dispatchers", [1, 50, 500])
 def test_dispatchers_of_a_busy_city_hardly_get_into_each_others_way(dispatchers: int) -> None:
-    """Of 20,000 cars, 70 % are busy: a ride reads about one page of the index, and few want a car that is just taken.
+    """Of 20,000 cars, 70 % are busy.
+
+    A ride reads about one page of the index, and few want a car that is just taken.
 
     The dispatchers choose at the same moment, and then commit one after the other; who is refused
     chooses again.
@@ -119,9 +122,11 @@ def test_dispatchers_of_a_busy_city_hardly_get_into_each_others_way(dispatchers:
     city = City(car for car in cars(20_000) if random.random() > 0.7)
     spots = {car: spot for spot, car in city.free.items()}
     waiting = [(f"order_{number}", f"sector_{random.randint(1, 64):02d}") for number in range(2000)]
-    rides, refused = len(waiting), 0
+    rides = len(waiting)
+    refused = 0
     while waiting:
-        batch, waiting = waiting[:dispatchers], waiting[dispatchers:]
+        batch = waiting[:dispatchers]
+        waiting = waiting[dispatchers:]
         for ride, car in [(ride, city.nearest(ride[1], ride[0])) for ride in batch]:
             assert car is not None
             if spots[car] in city.free:

@@ -58,7 +58,10 @@ def test_a_secret_is_read_once_and_again_after_a_refusal() -> None:
 
 @pytest.mark.parametrize("text", [None, "two\nlines", "ü"])
 def test_a_secret_that_cannot_be_read_or_sent_is_a_passing_failure(text: str | None) -> None:
-    """The request is not sent and the event is retried; the error names the parameter and not the secret."""
+    """The request is not sent and the event is retried.
+
+    The error names the parameter and not the secret.
+    """
     with mock_aws():
         if text is not None:
             boto3.client("secretsmanager").create_secret(Name=NAME, SecretString=text)

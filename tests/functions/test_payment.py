@@ -1,4 +1,7 @@
-"""Payment on the tables and the gateway of this process: one charge a ride, whatever goes wrong between the two."""
+"""Payment on the tables and the gateway of this process.
+
+One charge a ride, whatever goes wrong between the two.
+"""
 
 import json
 from typing import Any, cast
@@ -52,7 +55,10 @@ def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def test_a_ride_is_paid(world: Payment) -> None:
-    """Money is reserved when there is a car and taken when the ride is over; table, gateway and events agree."""
+    """Money is reserved when there is a car and taken when the ride is over.
+
+    Table, gateway and events agree.
+    """
     assert world.send(replace(RIDE.assigned, currency="CHF")) == "New"
     assert world.settled() == ("authorized", "authorized", ["PaymentAuthorized"])
     assert world.charge()["currency"] == "CHF"
@@ -91,7 +97,10 @@ def test_a_killed_run_is_over_before_lambda_tries_again() -> None:
 
 
 def test_without_a_gateway_only_what_needs_one_fails() -> None:
-    """The event is attempted again and dead-lettered with what to set; no event of the ride is lost for the others."""
+    """The event is attempted again and dead-lettered with what to set.
+
+    No event of the ride is lost for the others.
+    """
     world = Payment(cast("FakeGateway", HttpGateway("", clock=lambda: 0)))
     assert world.send(RIDE.accepted) == "New"
     for _ in range(2):
@@ -147,7 +156,10 @@ def test_what_the_gateway_has_captured_stays_though_nobody_else_knows_of_the_end
 def test_a_price_that_has_changed_is_captured_from_one_reservation(
     world: Payment, price: int, *, capped: float, in_order: bool
 ) -> None:
-    """What is reserved is raised first; where the gateway refuses, what is reserved is taken. Nothing is above it."""
+    """What is reserved is raised first; where the gateway refuses, what is reserved is taken.
+
+    Nothing is above it.
+    """
     world.gateway.books = Books(Troubles(capped=capped))
     world.send(RIDE.assigned if in_order else Life(price=price).completed)
     world.send(Life(price=price).completed if in_order else RIDE.assigned)
@@ -232,7 +244,10 @@ def test_a_failure_keeps_its_event(world: Payment) -> None:
 
 
 def test_a_duty_that_came_meanwhile_is_not_overwritten(world: Payment) -> None:
-    """The cancellation was given up while the money was taken: the run that took it gives it back."""
+    """The cancellation was given up while the money was taken.
+
+    The run that took it gives it back.
+    """
 
     def call_off() -> None:
         world.gateway.away = True

@@ -1,4 +1,7 @@
-"""What the gateway is asked for, whatever payment hears and has heard; test_payment.py has what follows."""
+"""What the gateway is asked for, whatever payment hears and has heard.
+
+test_payment.py has what follows.
+"""
 
 from itertools import product
 from typing import Any, Final
@@ -37,7 +40,10 @@ nothing."""
     ("heard", "state"), [*product([*PLANS, "created", "accepted", "started", "declined"], State)]
 )
 def test_the_gateway_is_asked_for_what_the_table_says(heard: str, state: State) -> None:
-    """Whatever is heard in whichever state. A duty to undo is fulfilled by every event that payment consumes."""
+    """Whatever is heard in whichever state.
+
+    A duty to undo is fulfilled by every event that payment consumes.
+    """
     undo = {"undo due": "undo"} if heard in PLANS else {}
     expected = (PLANS.get(heard, {}) | undo).get(state, "nothing")
     assert payments.plan(Payment(state), getattr(LIFE, heard)) == expected

@@ -1,4 +1,7 @@
-"""Payment at gateways that misbehave as real ones do: each ride is charged once, and what it costs."""
+"""Payment at gateways that misbehave as real ones do.
+
+Each ride is charged once, and what it costs.
+"""
 
 import json
 from collections.abc import Callable
@@ -143,7 +146,10 @@ def test_an_answer_about_something_else_is_no_fact(
 def test_a_gateway_that_takes_another_amount_and_says_so_is_not_believed(
     world: Town, amount: int
 ) -> None:
-    """The payment that is looked at afterwards has the wrong amount too: no event says that it was paid."""
+    """The payment that is looked at afterwards has the wrong amount too.
+
+    No event says that it was paid.
+    """
     world.send(RIDE.assigned)
 
     def wrongly(method: str, path: str, key: str | None, content: bytes | None) -> Response:
@@ -180,7 +186,10 @@ def test_a_captured_price_is_not_called_a_refused_raise(world: Town) -> None:
 
 
 def test_an_event_about_money_has_its_currency(world: Town) -> None:
-    """A later event of another producer leaves the ride's currency out; the money is in the reservation's."""
+    """A later event of another producer leaves the ride's currency out.
+
+    The money is in the reservation's.
+    """
     world.send(replace(RIDE.assigned, currency="CHF"))
     world.send(RIDE.completed)
     assert {event.data.currency for event in world.outbox()} == {"CHF"}
@@ -213,7 +222,10 @@ class Keeps(Books):
 def test_a_kept_error_is_asked_past_once_the_gateway_cannot_finish_the_first_request(
     kind: str, fact: Fact
 ) -> None:
-    """Every attempt has the first key for at least an hour; then a new one, and the step takes effect once."""
+    """Every attempt has the first key for at least an hour.
+
+    Then a new one, and the step takes effect once.
+    """
     books = Keeps(kind)
     world = Town(FakeGateway(books))
     if kind == "authorize":
@@ -267,7 +279,10 @@ class Late:
 def test_a_reservation_that_is_made_after_its_cancellation_is_given_back(
     finished_after_h: float,
 ) -> None:
-    """The run was killed inside its request, and nothing was found then: the reconciler has it looked for again."""
+    """The run was killed inside its request, and nothing was found then.
+
+    The reconciler has it looked for again.
+    """
     world = Town()
     world.park("car_01")
     late = Late(world)
@@ -302,7 +317,10 @@ def test_a_reservation_that_is_never_made_ends_as_cancelled() -> None:
 
 
 def test_the_reconciler_waits_until_the_gateway_has_finished() -> None:
-    """The last attempt was half an hour ago, though the ride is overdue: it is settled two hours later."""
+    """The last attempt was half an hour ago, though the ride is overdue.
+
+    It is settled two hours later.
+    """
     world = Town()
     world.park("car_01")
     late = Late(world)
@@ -325,7 +343,10 @@ def test_the_reconciler_waits_until_the_gateway_has_finished() -> None:
 def test_an_event_that_nobody_repeats_fails_while_the_gateway_may_still_finish(
     world: Town,
 ) -> None:
-    """An overdue ride's event comes once: it is dead-lettered, and not completed without an effect."""
+    """An overdue ride's event comes once.
+
+    It is dead-lettered, and not completed without an effect.
+    """
     late = Late(world)
     world.send_in_vain(RIDE.assigned)
     with pytest.raises(Exception, match="may still make one"):

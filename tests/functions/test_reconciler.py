@@ -30,7 +30,10 @@ def world() -> World:
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way[-1])
 def test_a_booking_whose_end_was_lost_ends_as_it_did(world: World, way: list[str]) -> None:
-    """A driven ride is paid, though its completion was lost; a ride that nobody ends is cancelled and paid back."""
+    """A driven ride is paid, though its completion was lost.
+
+    A ride that nobody ends is cancelled and paid back.
+    """
 
     def lost(consumer: str, fact_type: str) -> bool:
         return fact_type in {"CarRideCompleted", "CarRideCancelled"} and consumer != "ride-history"
@@ -57,7 +60,10 @@ def test_a_run_takes_effect_once(world: World) -> None:
 
 
 def test_a_ride_is_compensated_once_and_stays_visible(world: World) -> None:
-    """Dispatch never gets the event: no second one is emitted, and every run counts the ride as overdue."""
+    """Dispatch never gets the event.
+
+    No second one is emitted, and every run counts the ride as overdue.
+    """
     ride = Life()
     world.publish(ride.created, ride.accepted)
     assert world.reconcile(lost=lambda consumer, _: consumer == "dispatch") == {
@@ -73,7 +79,10 @@ def test_a_ride_is_compensated_once_and_stays_visible(world: World) -> None:
 
 
 def test_an_unknown_ride_is_visible_too(world: World) -> None:
-    """Nobody knows the ride's data, so there is no event to emit; an operator sees that it is overdue."""
+    """Nobody knows the ride's data, so there is no event to emit.
+
+    An operator sees that it is overdue.
+    """
     world.publish(Life().accepted, lost=lambda consumer, _: consumer == "ride-history")
     assert world.reconcile() == {"reconciled": 1, "overdue": 0}
     assert world.reconcile() == {"reconciled": 0, "overdue": 1}
@@ -83,7 +92,8 @@ def test_an_unknown_ride_is_visible_too(world: World) -> None:
 @pytest.mark.parametrize("booked", [True, False], ids=["booked", "simulated"])
 def test_a_long_ride_is_left_alone(world: World, *, booked: bool) -> None:
     """It has had its car for too long, but something has happened to it lately."""
-    ride, almost = Life(), LIMIT.total_seconds() - 60
+    ride = Life()
+    almost = LIMIT.total_seconds() - 60
     if booked:
         order_id = world.booked("accept")
         world.flow()
@@ -153,7 +163,10 @@ def test_rides_are_spread_over_all_partitions() -> None:
 
 
 def test_completed_after_the_payment_was_declined() -> None:
-    """The booking ends as it was driven; dispatch and payment stay as they are; the caller reads why it is unpaid."""
+    """The booking ends as it was driven; dispatch and payment stay as they are.
+
+    The caller reads why it is unpaid.
+    """
     world = World(FakeGateway(Books(Troubles(declined=1.0))))
     world.park("car_01")
     order_id = world.booked("accept", "start")
@@ -169,7 +182,10 @@ def test_completed_after_the_payment_was_declined() -> None:
 
 @pytest.mark.parametrize("ends", [True, False], ids=["completed", "abandoned"])
 def test_accepted_without_a_car(*, ends: bool) -> None:
-    """The booking stays with its caller, who reads that there is no car; nothing is charged however the ride ends."""
+    """The booking stays with its caller, who reads that there is no car.
+
+    Nothing is charged however the ride ends.
+    """
     world = World()
     order_id = world.booked("accept")
     world.flow()

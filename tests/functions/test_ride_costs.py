@@ -40,10 +40,13 @@ class Meter:
     """Counts the units of the requests to a world's tables, by table; reads together."""
 
     def __init__(self, world: World, patch: pytest.MonkeyPatch) -> None:
-        self._dynamodb, self._stock = world.dynamodb, FakeDynamoDB.__call__
+        self._dynamodb = world.dynamodb
+        self._stock = FakeDynamoDB.__call__
         self._deployed = stack().of_type("AWS::DynamoDB::GlobalTable")
-        self.written, self.read = dict.fromkeys(costs.TABLES, 0), 0.0
-        self.trips, self._working = Counter[str](), "carride-api"
+        self.written = dict.fromkeys(costs.TABLES, 0)
+        self.read = 0.0
+        self.trips = Counter[str]()
+        self._working = "carride-api"
         self._deliver: Any = world.deliver
         patch.setattr(
             FakeDynamoDB, "__call__", lambda _, operation, request: self.take(operation, request)
@@ -72,11 +75,13 @@ class Meter:
         items = [self._dynamodb.find(each) or {} for each in actions]
         answer = self._stock(self._dynamodb, operation, request)
         for action, old in zip(actions, items, strict=True):
-            table, new = DEPLOYED[action["TableName"]], self._dynamodb.find(action) or {}
+            table = DEPLOYED[action["TableName"]]
+            new = self._dynamodb.find(action) or {}
             units = math.ceil(max(size(old), size(new), 1) / 1024)
             self.written[table] += units * (2 if operation == "TransactWriteItems" else 1)
             for index in self._deployed[table].get("GlobalSecondaryIndexes", ()):
-                before, after = entry(index, old), entry(index, new)
+                before = entry(index, old)
+                after = entry(index, new)
                 self.written[table] += sum(
                     before.get(key) != after.get(key) for key in before | after
                 )

@@ -12,7 +12,10 @@ EVENTS = ROOT / "events"
 
 
 def test_an_entry_is_in_the_record_of_its_event() -> None:
-    """One write that is no transaction makes both, so neither is there without the other; neither expires."""
+    """One write that is no transaction makes both, so neither is there without the other.
+
+    Neither expires.
+    """
     world = World()
     for fact in (RIDE.accepted, RIDE.created):
         world.deliver("ride-history", world.envelope(fact))
@@ -26,7 +29,10 @@ def test_an_entry_is_in_the_record_of_its_event() -> None:
 
 
 def test_events_of_another_producer_take_effect_once() -> None:
-    """Its events have random ids and all count as the first; in any order, repeated, the ride ends as completed."""
+    """Its events have random ids and all count as the first.
+
+    In any order, repeated, the ride ends as completed.
+    """
     world = World()
     names = ("other_producer_completed", "other_producer")
     events = [json.loads((EVENTS / f"ride_history_{name}.json").read_text()) for name in names]
@@ -40,7 +46,8 @@ def test_events_of_another_producer_take_effect_once() -> None:
 def test_another_payload_under_a_known_id_is_dead_lettered() -> None:
     """Two facts that share an id are a mistake of the producer, and the second never overwrites the first."""
     world = World()
-    first, second = world.envelope(RIDE.created), world.envelope(RIDE.created)
+    first = world.envelope(RIDE.created)
+    second = world.envelope(RIDE.created)
     second["detail"]["data"]["price"] = 1
     assert [world.deliver("ride-history", event) for event in (first, second)] == [
         "New",

@@ -119,7 +119,9 @@ class Transport(FaultyTransport):
 
 
 class World(testing.World):
-    """The functions, everything around them, and what is on its way between them. By default nobody is declined.
+    """The functions, everything around them, and what is on its way between them.
+
+    By default nobody is declined.
 
     Attributes:
         observations: what the consumers have observed.
@@ -155,7 +157,10 @@ class World(testing.World):
         return self.process()
 
     def process(self, *functions: str, api: Settings = SETTINGS) -> dict[str, Any]:
-        """Start a process of some functions, or of all, and return their handlers; ``api`` are the API's settings."""
+        """Start a process of some functions, or of all, and return their handlers.
+
+        ``api`` are the API's settings.
+        """
         with self.installed(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(carride.consumer, "observe", self.observations.append)
             make: dict[str, Callable[[], Any]] = {
@@ -239,7 +244,8 @@ class World(testing.World):
 
     def given_up(self) -> list[DeadLetter]:
         """Return what was given up since the last time."""
-        letters, self.dead_letters.letters = self.dead_letters.letters, []
+        letters = self.dead_letters.letters
+        self.dead_letters.letters = []
         return letters
 
     # ── The bus ───────────────────────────────────────────────────────────────────────────────────
@@ -290,7 +296,8 @@ class World(testing.World):
 
     def spent(self) -> list[str]:
         """Return the API's round trips to DynamoDB since the last call."""
-        trips, self.transport.requests = self.transport.requests, []
+        trips = self.transport.requests
+        self.transport.requests = []
         return trips
 
     def book(
@@ -336,7 +343,8 @@ class World(testing.World):
         self, *, lost: Lost = lambda *_: False, timeout_s: float = 120, fault: Fault = NO_FAULT
     ) -> dict[str, int]:
         """Run the reconciler now, and have its events delivered."""
-        event, request_id = {"time": self.now().isoformat()}, f"tick-{next(self._requests)}"
+        event = {"time": self.now().isoformat()}
+        request_id = f"tick-{next(self._requests)}"
         try:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(
@@ -365,7 +373,10 @@ class World(testing.World):
         self.dynamodb.put_item(TableName=table, Item=marshalling.item(item))
 
     def items(self, table: str) -> list[dict[str, Any]]:
-        """Return every item of a table, as Python values; of ``rides`` one for each ride that has a timeline."""
+        """Return every item of a table, as Python values.
+
+        Of ``rides`` one for each ride that has a timeline.
+        """
         if table == "rides":
             return history.merged(item for item in self.items("idempotency") if "entry" in item)
         return [*map(marshalling.values, self.dynamodb.all(table))]

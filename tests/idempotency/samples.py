@@ -120,7 +120,10 @@ class World:
         return handler(message or event(), self.invocation(by, timeout_s))
 
     def fail(self, error: Exception, message: Any = None, **delivery: Any) -> None:
-        """Deliver an event whose handler raises ``error``, which comes out; the next runs succeed."""
+        """Deliver an event whose handler raises ``error``, which comes out.
+
+        The next runs succeed.
+        """
         self.work.step = fail_with(error)
         with pytest.raises(type(error)):
             self.deliver(message, **delivery)

@@ -30,7 +30,10 @@ class Batches:
     def deliver(
         self, batch: Any, work: Callable[[Any], object], *, timeout_s: float = 30.0
     ) -> list[str]:
-        """Deliver one batch to ``work(message)``; return the ids of the records that are to be delivered again."""
+        """Deliver one batch to ``work(message)``.
+
+        Return the ids of the records that are to be delivered again.
+        """
         handler = self.consumer.batch_handler(lambda message, operation: work(message))
         event = batch if isinstance(batch, dict) else {"Records": batch}
         response = handler(event, self.world.invocation(timeout_s=timeout_s))
@@ -87,7 +90,10 @@ def test_only_failed_records_are_delivered_again(sqs: Batches) -> None:
 
 
 def test_equal_keys_share_one_failure(sqs: Batches) -> None:
-    """The other records of a failed key fail without a second run; if all records fail, the handler raises."""
+    """The other records of a failed key fail without a second run.
+
+    If all records fail, the handler raises.
+    """
     runs: list[str] = []
     with pytest.raises(BatchFailedError) as raised:
         sqs.deliver(messages("k1", "k1"), fails_at("k1", runs.append))
@@ -179,7 +185,10 @@ def test_suspects_run_in_groups_if_time_is_short(sqs: Batches) -> None:
 def test_records_start_only_if_they_fit(
     world: World, reserve: int, takes_s: int, timeout_s: int
 ) -> None:
-    """A record starts, and is claimed, only if what runs have taken still fits; the others are delivered again."""
+    """A record starts, and is claimed, only if what runs have taken still fits.
+
+    The others are delivered again.
+    """
     one_by_one = Batches(world, policy={"concurrency": 1, "reserve": reserve})
     records = messages("k0", "k1", "k2", "k3")
     failed = one_by_one.deliver(
@@ -223,7 +232,10 @@ def test_records_see_the_context_variables_of_their_caller(world: World, concurr
 
 
 def test_what_ends_a_process_ends_the_invocation(sqs: Batches) -> None:
-    """SystemExit in any record's thread is raised when all records have ended: nothing is acknowledged."""
+    """SystemExit in any record's thread is raised when all records have ended.
+
+    Nothing is acknowledged.
+    """
     handled: list[str] = []
 
     def work(event: Any) -> None:
@@ -273,8 +285,12 @@ def encoded(key: str) -> str:
 
 
 def test_source_without_single_failures_raises(world: World) -> None:
-    """A Kafka batch with a failed record is raised as a whole; at its next delivery only that record is run."""
-    kafka, runs = Batches(world, source=KAFKA), list[str]()
+    """A Kafka batch with a failed record is raised as a whole.
+
+    At its next delivery only that record is run.
+    """
+    kafka = Batches(world, source=KAFKA)
+    runs = list[str]()
     record = {"topic": "rides", "partition": 0, "timestamp": 1_800_000_000_000}
     batch = {
         "records": {

@@ -142,7 +142,10 @@ def test_result_comes_back_equal_and_of_its_type(value: Any) -> None:
 
 
 def test_result_of_our_own_class_is_readable_under_the_former_name_of_the_package() -> None:
-    """The package was imported as `idempotency` before; records that were stored then stay readable."""
+    """The package was imported as `idempotency` before.
+
+    Records that were stored then stay readable.
+    """
     value = Put("Invoices", {"id": "1"})
     text = codec.encode(value)
     former = text.replace("carride_idempotency.", "idempotency.")
@@ -151,7 +154,10 @@ def test_result_of_our_own_class_is_readable_under_the_former_name_of_the_packag
 
 
 def test_text_is_readable_and_the_same_in_every_process() -> None:
-    """What JSON can hold is stored as itself, a set in a fixed order; a float that equals nothing is still a float."""
+    """What JSON can hold is stored as itself, a set in a fixed order.
+
+    A float that equals nothing is still a float.
+    """
     assert (
         codec.encode({"order": ["order_01", 1, None, True]}) == '{"order":["order_01",1,null,true]}'
     )
@@ -197,7 +203,8 @@ def made(kind: str, name: str, **more: object) -> Any:
 @pytest.mark.parametrize("kind", MAKE)
 def test_stored_result_survives_a_field_that_its_class_gains(kind: str) -> None:
     """New code fills missing fields with defaults, and raises an error rather than lose a field."""
-    old, new = made(kind, "Old"), made(kind, "New", note="none")
+    old = made(kind, "Old")
+    new = made(kind, "New", note="none")
     text = codec.encode(old(order=[Decimal(1)])).replace(":Old", ":New")
     assert codec.decode(text) == new(order=[Decimal(1)])
     for lost in (

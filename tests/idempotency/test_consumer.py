@@ -47,7 +47,10 @@ class TestEventHandler:
     def test_event_that_breaks_the_contract_goes_to_the_dead_letter_queue(
         self, world: World
     ) -> None:
-        """The consumer's queue gets it, with the reason; without one the error is raised: the transport has its own."""
+        """The consumer's queue gets it, with the reason; without one the error is raised.
+
+        The transport has its own.
+        """
         settings: Any = {"parse": lambda raw: int("no type"), "payload": lambda ride: ride}
         handler = world.consumer(**settings).event_handler(world.work)
         bare = world.consumer(**settings, dead_letters=None).event_handler(world.work)
@@ -60,7 +63,8 @@ class TestEventHandler:
 
     def test_context_is_lambdas(self, world: World) -> None:
         """A handler sees Lambda's context; without one it says what to pass."""
-        handler, invocation = world.consumer().event_handler(world.work), world.invocation()
+        handler = world.consumer().event_handler(world.work)
+        invocation = world.invocation()
         handler(event(), invocation)
         assert world.work.runs[0].context is invocation
         with pytest.raises(ConfigurationError, match="Invocation"):
@@ -96,7 +100,10 @@ class TestObserver:
         raise OSError("no route to the metrics")
 
     def test_what_is_done_stays_done(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
-        """Events, batches, functions and unreadable messages end as without it; it is logged once a minute."""
+        """Events, batches, functions and unreadable messages end as without it.
+
+        It is logged once a minute.
+        """
         consumer = world.consumer(observe=self.observe)
         handler = consumer.event_handler(world.work)
         assert handler(event(), world.invocation())["outcome"] == "New"
@@ -154,7 +161,10 @@ class TestFunction:
         work.assert_called_once()
 
     def test_functions_of_one_consumer_share_no_keys(self, world: World) -> None:
-        """Keys contain the function's name: another function, or the handler around it, is another operation."""
+        """Keys contain the function's name.
+
+        Another function, or the handler around it, is another operation.
+        """
         history = world.consumer()
         done: list[Operation] = []
 
@@ -187,7 +197,8 @@ class TestFunction:
         decorate(named)
         decorate(named)
         other = types.FunctionType(named.__code__, {}, "named")
-        other.__qualname__, other.__module__ = "named", "elsewhere"
+        other.__qualname__ = "named"
+        other.__module__ = "elsewhere"
         for work in (other, lambda order_id: None, functools.partial(named)):
             with pytest.raises(ConfigurationError, match="name="):
                 decorate(work)
@@ -248,7 +259,10 @@ class TestBlock:
     def test_block_completes_with_its_result_and_is_done_the_second_time(
         self, world: World
     ) -> None:
-        """The next block has the completed result and runs nothing; an operation's attributes cannot be set."""
+        """The next block has the completed result and runs nothing.
+
+        An operation's attributes cannot be set.
+        """
         history = world.consumer()
         with history.operation("k1", {"price": 1}) as first:
             first.complete({"charged": 1})
@@ -288,7 +302,10 @@ class TestConfiguration:
     def test_consumer_is_checked_when_it_is_used(
         self, world: World, settings: dict[str, Any], says: str
     ) -> None:
-        """The error names each mistake: of the consumer, of a handler without a key, of an atomic block."""
+        """The error names each mistake.
+
+        Of the consumer, of a handler without a key, of an atomic block.
+        """
 
         def use(consumer: Consumer[Any]) -> None:
             consumer.event_handler(world.work)
@@ -331,7 +348,10 @@ class TestHeartbeat:
         assert set(threading.enumerate()) == before
 
     def test_work_without_a_deadline_is_renewed_in_the_background(self, world: World) -> None:
-        """An operation outside Lambda, whose lease is short, has a heartbeat; one under a short deadline needs none."""
+        """An operation outside Lambda, whose lease is short, has a heartbeat.
+
+        One under a short deadline needs none.
+        """
         slow = world.consumer("report")
         with slow.operation("k1"):
             names = {thread.name for thread in threading.enumerate()}

@@ -437,7 +437,8 @@ FINDINGS: Final[Mapping[str, str]] = {
     "failures of a batch acknowledged": "the key points#k1 stays FAILED",
     "no effect": "no effect is seen",
 }
-"""What is found; for all other mistakes a direct write or an external call that took effect twice."""
+"""What is found; for all other mistakes a direct write or an external call that took effect
+twice."""
 
 
 @pytest.mark.parametrize("name", MISTAKES)

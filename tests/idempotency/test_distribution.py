@@ -114,7 +114,10 @@ def test_files_of_the_documentation_run_with_the_wheel_alone(
 
 
 def test_build_is_reproducible_and_complete(built: Path, tmp_path: Path) -> None:
-    """The same source gives the same bytes; wheel and layer have the package; the wheel's page has no dead links."""
+    """The same source gives the same bytes; wheel and layer have the package.
+
+    The wheel's page has no dead links.
+    """
     run(sys.executable, ROOT / "tools" / "scripts" / "dist", tmp_path)
     layer, wheel, sdist = sorted(built.iterdir())
     assert [
@@ -135,7 +138,10 @@ def test_build_is_reproducible_and_complete(built: Path, tmp_path: Path) -> None
 def test_it_installs_beside_the_package_that_is_called_idempotency(
     built: Path, tmp_path: Path
 ) -> None:
-    """Another project has that name on PyPI: the two share no file, and both can be used in one process."""
+    """Another project has that name on PyPI.
+
+    The two share no file, and both can be used in one process.
+    """
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path)
     python = tmp_path / "bin" / "python"
     (site,) = tmp_path.glob("lib/*/site-packages")

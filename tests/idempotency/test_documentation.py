@@ -71,7 +71,10 @@ def test_calls_of_each_path_are_as_the_guide_says(world: World, path: str, calls
 
 
 def test_a_span_has_the_attributes_of_the_guide() -> None:
-    """An observation becomes the attributes of the guide's table; those without a value are left out."""
+    """An observation becomes the attributes of the guide's table.
+
+    Those without a value are left out.
+    """
     text = (GUIDE.parents[2] / "docs/library/opentelemetry.md").read_text()
     stated = re.findall("`([a-z.]+)", "".join(re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE)))
     observation = Observation(

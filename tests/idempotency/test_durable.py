@@ -45,7 +45,10 @@ def run(
 def test_a_step_or_a_key_has_its_effect_once(
     case: Case, keys: tuple[str | None, ...], points: int, *, branches: bool
 ) -> None:
-    """Each step of each execution has its effect, whatever its name; with a key, all executions have one effect."""
+    """Each step of each execution has its effect, whatever its name.
+
+    With a key, all executions have one effect.
+    """
 
     def give(context: DurableContext, key: str | None, *_: object) -> None:
         context.wait(Duration.from_seconds(1))
@@ -90,7 +93,8 @@ def test_a_step_waits_for_the_lease_of_another_attempt(case: Case) -> None:
         for death in deaths:
             raise death
 
-    case.meet, case.config = die_once, StepConfig(retry_strategy=RetryPresets.none())
+    case.meet = die_once
+    case.config = StepConfig(retry_strategy=RetryPresets.none())
     case.deliver()
     assert case.seen == "1 execution, 2 runs, 1 point"
 

@@ -101,7 +101,10 @@ def test_a_transaction_holds_the_record_and_99_effects(world: World) -> None:
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_what_a_record_keeps_is_in_its_item(world: World, others: int) -> None:
-    """Alone it is one write that is no transaction; the item has no expiry, and no later delivery changes it."""
+    """Alone it is one write that is no transaction.
+
+    The item has no expiry, and no later delivery changes it.
+    """
     effects: list[Any] = [
         Keep({"orderID": "order_01", "entry": {"price": 550}}),
         *[EFFECT] * others,

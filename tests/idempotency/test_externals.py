@@ -1,4 +1,6 @@
-"""External calls: none is made twice, and none is forgotten. The other system here does not recognise keys.
+"""External calls: none is made twice, and none is forgotten.
+
+The other system here does not recognise keys.
 
 The explorer meets every request, call and probe with a crash or a loss.
 """
@@ -27,7 +29,10 @@ KEY = "history#k1"
 
 
 class Calls:
-    """A handler of one call, to which these things happen in turn: a result, an error, or what a function does."""
+    """A handler of one call, to which these things happen in turn.
+
+    A result, an error, or what a function does.
+    """
 
     def __init__(self, world: World, *happen: object, probe: Any = None) -> None:
         self.made = 0
@@ -52,7 +57,10 @@ class Calls:
     "probe", [None, lambda _: CANNOT_TELL], ids=["no probe", "a probe that cannot tell"]
 )
 def test_what_nobody_can_tell_waits_for_an_operator(world: World, probe: Any) -> None:
-    """The dead letter names the call. Settled as not done, it is made again, after an intent of its own."""
+    """The dead letter names the call.
+
+    Settled as not done, it is made again, after an intent of its own.
+    """
     calls = Calls(world, *2 * [lambda: crash(None)], "paid", probe=probe)
     for _ in range(2):
         with pytest.raises(Crash):
@@ -100,7 +108,10 @@ def test_a_call_is_not_settled_while_its_attempt_runs(world: World) -> None:
 
 @pytest.mark.parametrize(("probe", "writes"), [(None, 3), (lambda _: CANNOT_TELL, 2)])
 def test_a_later_attempt_gets_an_equal_result(world: World, probe: Any, writes: int) -> None:
-    """The run that failed after its call keeps the result; only a call without a probe costs a write."""
+    """The run that failed after its call keeps the result.
+
+    Only a call without a probe costs a write.
+    """
     calls = Calls(world, ("paid", Decimal("12.50")), probe=probe)
 
     def fail(operation: Operation) -> None:
@@ -156,7 +167,8 @@ def test_a_late_heartbeat_erases_no_intent(world: World) -> None:
         world.store.update_if_owner(earlier[0])
         return unknown_calls(world.record())
 
-    calls, earlier = Calls(world, late), list[Record]()
+    calls = Calls(world, late)
+    earlier = list[Record]()
     world.work.step = lambda operation: earlier.append(world.record()) or calls.run(operation)  # type: ignore[func-returns-value] # None, then the call
     world.deliver()
     assert calls.got == ["charge"]
@@ -197,7 +209,10 @@ def test_an_unknown_outcome_is_not_swallowed(world: World) -> None:
     "result", [object(), "x" * 200_000], ids=["without a stored form", "too large"]
 )
 def test_a_result_that_cannot_be_kept_is_used(world: World, result: object) -> None:
-    """The call has taken effect, so its run is completed. Only a later attempt would have to probe."""
+    """The call has taken effect, so its run is completed.
+
+    Only a later attempt would have to probe.
+    """
     calls = Calls(world, result)
     assert (world.deliver()["outcome"], calls.got) == ("New", result)
     assert world.record().externals is None, "a completed record needs it no more"

@@ -111,7 +111,10 @@ CONTENTS: dict[str, list[list[Any]]] = {
 
 @pytest.mark.parametrize("contents", CONTENTS.values(), ids=CONTENTS)
 def test_content_alone_makes_the_fingerprint(contents: list[list[Any]]) -> None:
-    """Different forms of the same content have one fingerprint; different content has different ones."""
+    """Different forms of the same content have one fingerprint.
+
+    Different content has different ones.
+    """
     prints = [{fingerprint(payload) for payload in payloads} for payloads in contents]
     assert [len(each) for each in prints] == [1] * len(contents)
     assert len(set[str]().union(*prints)) == len(contents)
@@ -140,7 +143,10 @@ NO_NUMBERS: list[Any] = [
     [(each, TypeError) for each in NO_JSON] + [(each, ValueError) for each in NO_NUMBERS],
 )
 def test_payload_without_a_stable_form_is_refused(payload: object, error: type[Exception]) -> None:
-    """What has no stable content is the code's fault; a number that JSON cannot hold breaks the contract."""
+    """What has no stable content is the code's fault.
+
+    A number that JSON cannot hold breaks the contract.
+    """
     with pytest.raises(error):
         fingerprint(payload)
 

@@ -63,7 +63,8 @@ def test_unfinished_work_is_a_failure_and_never_a_completion(
     world: World, kind: Callable[..., Any], operation: str | None
 ) -> None:
     """Returning an awaitable or a generator fails the attempt; the retry may succeed."""
-    consumer, results = world.consumer(), iter([kind, lambda: None])
+    consumer = world.consumer()
+    results = iter([kind, lambda: None])
 
     def block(key: str) -> None:
         with consumer.operation(key) as block:

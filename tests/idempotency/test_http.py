@@ -197,13 +197,14 @@ def test_an_answer_has_the_format_of_its_request(world: World, first: str, again
 
 
 def test_a_request_is_the_same_in_every_spelling(api: Make) -> None:
-    """A request's format, parameter order, JSON spelling and base64 do not matter; its content does."""
+    """A request's format, parameter order, JSON spelling and base64 do not matter.
+
+    Its content does.
+    """
     made = api()
     send = made.serve(lambda request: "done")
-    query, spellings = (
-        [("a", "1 &"), ("ä", "")],
-        ('{"seats":1,"note":"\\u00e4"}', '{ "note": "ä", "seats": 1.0 }'),
-    )
+    query = [("a", "1 &"), ("ä", "")]
+    spellings = ('{"seats":1,"note":"\\u00e4"}', '{ "note": "ä", "seats": 1.0 }')
     same: list[dict[str, Any]] = [{"query": query, "body": {"body": text}} for text in spellings]
     same += [{"query": query[::-1], "body": binary(spellings[0].encode()), "key": '"k1"'}]
     first, *again = [send(ask(form=form, **each)) for form in FORMATS for each in same]
@@ -272,9 +273,13 @@ MALFORMED: Final = (
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_key_is_the_content_of_the_header(api: Make, form: str) -> None:
-    """The key may be quoted; one that is missing, malformed, sent twice or incomplete is answered with 400."""
+    """The key may be quoted.
+
+    One that is missing, malformed, sent twice or incomplete is answered with 400.
+    """
     assert {header: idempotency_key(ask(key=header, form=form)) for header in KEYS} == KEYS
-    served, scoped = api(), api(key=lambda request: (None, idempotency_key(request)))
+    served = api()
+    scoped = api(key=lambda request: (None, idempotency_key(request)))
     # Of two values, "alb" sends the last.
     bad = [None, *MALFORMED] + ([["k1", "k2"]] if form != "alb" else [])
     answers = [served.serve(lambda request: "done")(ask(key=key, form=form)) for key in bad]
@@ -285,7 +290,10 @@ def test_the_key_is_the_content_of_the_header(api: Make, form: str) -> None:
 
 
 def test_a_key_of_the_request_takes_the_place_of_the_header(api: Make) -> None:
-    """``key=`` and ``payload=`` get the parsed request, or are expressions; the request's id cannot be the key."""
+    """``key=`` and ``payload=`` get the parsed request, or are expressions.
+
+    The request's id cannot be the key.
+    """
     made = api(
         parse=lambda event: event["body"],
         payload=lambda body: body[0],
@@ -308,7 +316,10 @@ def test_a_key_of_the_request_takes_the_place_of_the_header(api: Make) -> None:
 def test_requests_that_change_nothing_run_each_time(
     api: Make, method: str, options: dict[str, Any]
 ) -> None:
-    """Methods that are not protected need no key and leave no record; ``methods=`` chooses the protected ones."""
+    """Methods that are not protected need no key and leave no record.
+
+    ``methods=`` chooses the protected ones.
+    """
     served = api()
     send = served.serve(
         lambda request: {"statusCode": 500 if served.runs[-1] is None else 200}, **options
@@ -370,7 +381,9 @@ def test_what_is_answered_below_500_is_answered_for_good(
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("case", FAILURES)
 def test_what_fails_is_recorded_and_not_stored(api: Make, case: str, atomic: bool) -> None:
-    """A 5xx answer is returned, an exception raised; the next copy may succeed, unless the error is permanent.
+    """A 5xx answer is returned, an exception raised.
+
+    The next copy may succeed, unless the error is permanent.
 
     Requests are never dead-lettered. With ``keep_event`` the record has the request without its
     headers, which may hold credentials.
@@ -505,7 +518,10 @@ def test_an_answer_that_cannot_be_repeated(
 
 
 def test_an_answer_that_cannot_be_encoded_keeps_an_external_effect(world: World) -> None:
-    """After an external call the request is completed without its answer: the call is not repeated."""
+    """After an external call the request is completed without its answer.
+
+    The call is not repeated.
+    """
     calls: list[str] = []
 
     @world.consumer(key=None).http_handler(caller=ANY_CALLER)
@@ -582,7 +598,10 @@ def test_a_refusal_that_may_change_is_not_stored(
 
 @pytest.mark.parametrize("caller", ["who", lambda request: request["who"]])
 def test_a_caller_is_a_part_of_the_key(world: World, caller: Any) -> None:
-    """Two callers never share an answer; without a caller nothing runs; cookies are never stored."""
+    """Two callers never share an answer; without a caller nothing runs.
+
+    Cookies are never stored.
+    """
     runs: list[str] = []
 
     @world.consumer(key=None).http_handler(caller=caller)
@@ -593,7 +612,9 @@ def test_a_caller_is_a_part_of_the_key(world: World, caller: Any) -> None:
     def send(who: str | None) -> Any:
         return handler(ask() | {"who": who}, world.invocation())
 
-    first, again, other = send("a"), send("a"), send("b")
+    first = send("a")
+    again = send("a")
+    other = send("b")
     assert (first["body"], first["cookies"]) == ("a", ["as=a"])
     assert (again["body"], again.get("cookies")) == ("a", None)
     assert (other["body"], other["cookies"]) == ("b", ["as=b"])
@@ -632,7 +653,10 @@ def test_a_request_without_a_key_can_run_unprotected(api: Make) -> None:
 def test_nothing_is_remembered_of_what_cannot_be_read(
     api: Make, error: Exception, told: Any
 ) -> None:
-    """A problem or ValueError of ``parse`` is answered without a record; any other error of it is raised."""
+    """A problem or ValueError of ``parse`` is answered without a record.
+
+    Any other error of it is raised.
+    """
     served = api(parse=lambda event: fail(error), payload=str)
     send = served.serve(lambda request: "done", problem_types="urn:mine:")
     for method in ("GET", "POST"):

@@ -128,10 +128,8 @@ def test_two_keys_never_meet(
     other_key: Any,
 ) -> None:
     """Different consumers, operations or keys give different record keys, which fit into DynamoDB."""
-    one, other = (
-        record_key(consumer, key, operation),
-        record_key(other_consumer, other_key, other_operation),
-    )
+    one = record_key(consumer, key, operation)
+    other = record_key(other_consumer, other_key, other_operation)
     same = (consumer, operation, meant(key)) == (other_consumer, other_operation, meant(other_key))
     assert (one == other) == same
     assert len(one.encode()) <= LONGEST_KEY

@@ -15,7 +15,8 @@ def record(key: str, status: str = COMPLETED, *, expiry: int | None = None) -> R
 @pytest.mark.parametrize("status", [COMPLETED, FAILED])
 def test_finished_record_that_was_written_longest_ago_makes_room(status: str) -> None:
     """A full store forgets its oldest finished record, by the last write to it."""
-    store, a = MemoryStore(capacity=2), record("a", status)
+    store = MemoryStore(capacity=2)
+    a = record("a", status)
     store.put_if_absent(a)
     store.put_if_absent(record("b", status))
     store.compare_and_swap(a, a)
@@ -25,7 +26,8 @@ def test_finished_record_that_was_written_longest_ago_makes_room(status: str) ->
 
 def test_claims_and_quarantined_keys_are_never_forgotten() -> None:
     """A store full of claims and quarantined keys refuses new keys, and its claims can be completed."""
-    store, claim = MemoryStore(capacity=2), record("a", IN_PROGRESS)
+    store = MemoryStore(capacity=2)
+    claim = record("a", IN_PROGRESS)
     store.put_if_absent(claim)
     store.put_if_absent(record("b", QUARANTINED))
     with pytest.raises(StoreRefusedError):
@@ -38,11 +40,9 @@ def test_claims_and_quarantined_keys_are_never_forgotten() -> None:
 
 def test_record_is_forgotten_when_its_window_ends(clock: ManualClock) -> None:
     """The key is absent for every step, from then on."""
-    store, first, again = (
-        MemoryStore(clock=clock),
-        record("a", expiry=clock() // 1000 + 60),
-        record("a"),
-    )
+    store = MemoryStore(clock=clock)
+    first = record("a", expiry=clock() // 1000 + 60)
+    again = record("a")
     store.put_if_absent(first)
     clock.advance(60)
     assert store.read("a") is first

@@ -108,7 +108,10 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_what_was_chosen_is_imported(
     address: str, region: str, foreign: tuple[str, ...]
 ) -> None:
-    """Opening one kind of store does not import the other; Valkey needs neither a region nor an AWS SDK."""
+    """Opening one kind of store does not import the other.
+
+    Valkey needs neither a region nor an AWS SDK.
+    """
     code = (
         f"import sys; from carride_idempotency import open_store; open_store({address!r});"
         f"print([name for name in sys.modules for part in {foreign} if name.startswith(part)])"

@@ -1,4 +1,7 @@
-"""Which modules of the layer are public: the guide's table says it, and the application keeps to it."""
+"""Which modules of the layer are public.
+
+The guide's table says it, and the application keeps to it.
+"""
 
 import ast
 import re

@@ -24,7 +24,9 @@ from carride_idempotency.stores.valkey import ValkeyStore
 from carride_idempotency.testing import ManualClock
 
 MOST_TRIES = 6
-UNANSWERED, PASSING, REFUSED = Verdict.UNANSWERED, Verdict.PASSING, Verdict.REFUSED
+UNANSWERED = Verdict.UNANSWERED
+PASSING = Verdict.PASSING
+REFUSED = Verdict.REFUSED
 
 
 class MetError(Exception):
@@ -32,8 +34,13 @@ class MetError(Exception):
 
 
 def drive(meets: list[Verdict | None], left_ms: int | None = None) -> tuple[object, list[int]]:
-    """Send a request whose tries meet this and then succeed; return how it ended, and when its tries began."""
-    clock, tries_ms, script = ManualClock(0), [], iter(meets)
+    """Send a request whose tries meet this and then succeed.
+
+    Return how it ended, and when its tries began.
+    """
+    clock = ManualClock(0)
+    tries_ms = []
+    script = iter(meets)
 
     def request() -> str:
         tries_ms.append(clock())
@@ -53,7 +60,10 @@ def drive(meets: list[Verdict | None], left_ms: int | None = None) -> tuple[obje
 
 @given(st.lists(st.sampled_from([*Verdict, None]), max_size=MOST_TRIES + 1))
 def test_one_unanswered_try_leaves_the_outcome_unknown(meets: list[Verdict | None]) -> None:
-    """A request ends at an answer, a final refusal or the sixth try; one unanswered try makes its outcome unknown."""
+    """A request ends at an answer, a final refusal or the sixth try.
+
+    One unanswered try makes its outcome unknown.
+    """
     ends = next(
         (number for number, met in enumerate(meets) if met not in {UNANSWERED, PASSING}), len(meets)
     )

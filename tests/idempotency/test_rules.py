@@ -168,7 +168,10 @@ class TestLease:
     def test_lease_of_a_long_function_is_short(
         self, world: World, timeout_s: int, waits_s: list[int], lefts_ms: list[int]
     ) -> None:
-        """It lasts until deadline and margin, unless the function may outlast Lambda's retries: then it is renewed."""
+        """It lasts until deadline and margin, unless the function may outlast Lambda's retries.
+
+        Then it is renewed.
+        """
         left_ms = []
 
         def step(operation: Operation) -> None:
@@ -212,7 +215,10 @@ class TestEffects:
     def test_handler_is_run_again_after_a_conflict_where_the_policy_says_so(
         self, world: World, *, atomic: bool
     ) -> None:
-        """A refused effect fails the attempt; with conflict_reruns the handler runs again in the same one."""
+        """A refused effect fails the attempt.
+
+        With conflict_reruns the handler runs again in the same one.
+        """
         taken = {"id": {"S": "car_1"}, "ride": {"S": "order_02"}}
         world.dynamodb.put_item(TableName="Rides", Item=taken)
         cars = iter(["car_1", "car_1", "car_2"])
@@ -262,7 +268,10 @@ class TestBusy:
     def test_delivery_that_nothing_stands_for_comes_back(
         self, held: World, message: dict[str, Any], by: str, region: str
     ) -> None:
-        """They raise BusyError with the lease's time left; otherwise two could be dropped because of each other."""
+        """They raise BusyError with the lease's time left.
+
+        Otherwise two could be dropped because of each other.
+        """
         with pytest.raises(BusyError) as raised:
             held.deliver(message, by=by, region=region)
         assert raised.value.lease_left_ms == 32_001
@@ -282,7 +291,8 @@ class TestBusy:
         self, world: World
     ) -> None:
         """A caller that waits gives up at the limit, or gets what the holder commits meanwhile."""
-        started, waiting = world.clock(), world.consumer(policy={"busy": "wait", "wait_limit": 5})
+        started = world.clock()
+        waiting = world.consumer(policy={"busy": "wait", "wait_limit": 5})
         holding = world.consumer().operation("k1")
         with holding as holder:
             holder.complete("the result")

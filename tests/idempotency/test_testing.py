@@ -81,7 +81,10 @@ def test_a_right_handler_passes(
 
 
 def test_calls_of_boto3_are_seen(crash_everywhere: Crash) -> None:
-    """On moto's tables a registered write passes. What the handler sends by a client of its own does not."""
+    """On moto's tables a registered write passes.
+
+    What the handler sends by a client of its own does not.
+    """
 
     def moto() -> World:
         client.delete_table(TableName="Idempotency")

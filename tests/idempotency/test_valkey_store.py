@@ -169,7 +169,10 @@ def test_client_that_could_mislead_the_store_is_refused(client: Any, reason: str
 def test_eviction_is_checked_before_the_first_step(
     client: Any, clock: ManualClock, answer: Any, error: type[Exception] | None
 ) -> None:
-    """No step begins on a server that could drop a key or does not answer; one that may not say its policy passes."""
+    """No step begins on a server that could drop a key or does not answer.
+
+    One that may not say its policy passes.
+    """
     info = Mock(**{"side_effect" if isinstance(answer, Exception) else "return_value": answer})
     client.info = info
     store = ValkeyStore(client, checks_eviction=True, clock=clock, sleep=clock.sleep)

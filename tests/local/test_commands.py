@@ -161,7 +161,10 @@ def test_a_bad_option_is_refused_before_anything_starts(
     bad: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A count is from 0, a number of rides from 1, a share from 0 to 1; the message names the option."""
+    """A count is from 0, a number of rides from 1, a share from 0 to 1.
+
+    The message names the option.
+    """
     assert getattr(parse([f"--{option}", good]), option) == float(good)
     for text in bad:
         with pytest.raises(SystemExit, match="2"):
@@ -198,7 +201,10 @@ LETTERS = [
 
 
 def test_every_unusual_number_is_explained() -> None:
-    """Each number of the ledger that faults cause is there with a reason; zeros and usual numbers are not."""
+    """Each number of the ledger that faults cause is there with a reason.
+
+    Zeros and usual numbers are not.
+    """
     report = judge(EVIDENCE._replace(items=[ITEM], deliveries=DELIVERIES, dead_letters=LETTERS))
     lines = story.unusual(report)
     assert sorted(number for number, _, _ in lines) == [1, 1, 1, 2, 3, 4]

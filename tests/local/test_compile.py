@@ -18,7 +18,10 @@ _HEADER = 16
 
 
 def compiled(folder: Path, sources: dict[str, str]) -> tuple[int, dict[str, bytes]]:
-    """Compile a build in this folder; return the exit status, and the byte code by its path in the build."""
+    """Compile a build in this folder.
+
+    Return the exit status, and the byte code by its path in the build.
+    """
     build = folder / ".aws-sam" / "build"
     for name, source in sources.items():
         (build / name).parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +37,10 @@ def compiled(folder: Path, sources: dict[str, str]) -> tuple[int, dict[str, byte
 def test_the_same_source_gives_the_same_bytes_which_are_used_whatever_the_times_are(
     tmp_path: Path,
 ) -> None:
-    """Another machine's build deploys nothing anew. Packing changes times; tracebacks name Lambda's folders."""
+    """Another machine's build deploys nothing anew.
+
+    Packing changes times; tracebacks name Lambda's folders.
+    """
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
     (status, one), (_, other) = (compiled(tmp_path / name, SOURCES) for name in ("one", "other"))

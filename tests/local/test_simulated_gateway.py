@@ -1,4 +1,7 @@
-"""The simulated gateway without its network: payments, keys and troubles; `FunctionBooks` are the deployed one's."""
+"""The simulated gateway without its network: payments, keys and troubles.
+
+`FunctionBooks` are the deployed one's.
+"""
 
 import json
 from typing import Any, Final
@@ -79,7 +82,10 @@ def test_a_payment_is_what_was_done_to_it(
 
 @KINDS
 def test_a_key_names_one_request(kind: type[Books]) -> None:
-    """The same request gets the first answer again, another one is refused; another or a forgotten key pays again."""
+    """The same request gets the first answer again, another one is refused.
+
+    Another or a forgotten key pays again.
+    """
     books = kind()
     assert authorize(books) == authorize(books)
     assert authorize(books, amount=1).status == 422
@@ -92,9 +98,14 @@ def test_a_key_names_one_request(kind: type[Books]) -> None:
 
 
 def test_a_request_that_is_being_worked_on_shows_as_pending() -> None:
-    """Its key is refused until it is finished; its payment can be found by the client's name for it."""
-    books, request = Books(), Request("/payments", "key-1", ORDER)
-    first, second = books.begin(request), books.begin(request)
+    """Its key is refused until it is finished.
+
+    Its payment can be found by the client's name for it.
+    """
+    books = Books()
+    request = Request("/payments", "key-1", ORDER)
+    first = books.begin(request)
+    second = books.begin(request)
     assert (first, second and second.status) == (None, 409)
     (found,) = books.look_up("/payments", {"reference": ["order_01"]}).body["payments"]
     assert found["status"] == "pending"

@@ -106,11 +106,9 @@ def test_a_drill_goes_back_with_the_patience_that_it_was_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Comparing the tables takes as long on the way back."""
-    session, failover, patience = (
-        Mock(pair=(Mock(), Mock())),
-        Mock(),
-        Patience(catches_up_in=timedelta(hours=2)),
-    )
+    session = Mock(pair=(Mock(), Mock()))
+    failover = Mock()
+    patience = Patience(catches_up_in=timedelta(hours=2))
     failover.plan.return_value = []
     monkeypatch.setattr(regions, "Failover", lambda *_: failover)
     monkeypatch.setattr(regions, "audit", Mock())
@@ -136,7 +134,10 @@ def test_every_example_of_the_help_is_understood(name: str, example: str) -> Non
 
 
 def deploying() -> list[list[str]]:
-    """Return the commands that must be refused during a fence: the tool's, and those of the deployment's workflow."""
+    """Return the commands that must be refused during a fence.
+
+    The tool's, and those of the deployment's workflow.
+    """
     steps = yaml.safe_load(WORKFLOW.read_text())["jobs"]["deploy"]["steps"]
     scripts = [step.get("run", "").replace("$STAGE", "dev") for step in steps]
     [deploys] = (number for number, script in enumerate(scripts) if "sam deploy" in script)

@@ -54,7 +54,9 @@ def published(event: RideEvent, number: int) -> dict[str, Any]:
 @given(st.lists(st.lists(st.integers(0, 5), max_size=5), max_size=6))
 def test_every_line_is_read_once(rounds: list[list[int]]) -> None:
     """Lines that appear up to the overlap late are read, and no line is read twice."""
-    now, logged, seen = int(time.time() * 1000), list[dict[str, Any]](), list[str]()
+    now = int(time.time() * 1000)
+    logged = list[dict[str, Any]]()
+    seen = list[str]()
     pages = SimpleNamespace(
         paginate=lambda *, startTime, **_: [  # noqa: N803 - AWS's name
             {"events": [each for each in logged if each["timestamp"] >= startTime]}
@@ -87,8 +89,12 @@ def test_the_index_forgets_the_oldest() -> None:
 
 
 def test_a_crash_is_seen_at_its_event() -> None:
-    """A crashed attempt logs nothing; its takeover's number shows it, whichever log is read first."""
-    event, lines = completed("order_1"), list[str]()
+    """A crashed attempt logs nothing.
+
+    Its takeover's number shows it, whichever log is read first.
+    """
+    event = completed("order_1")
+    lines = list[str]()
     for attempt, outcome in ((1, observation.FAILED), (3, observation.TAKEOVER)):
         key = f"{PAYMENT.name}#{event.idempotencyid}"
         told = {
@@ -122,7 +128,8 @@ def test_a_bug_is_not_taken_for_an_ended_stack(
     local = Kept("carride", "us-east-1", "http://127.0.0.1:1", "", "", 0)
     ref = stack(Mock())
     ref.local = local
-    feed, rounds = Feed(ref), iter((KeyError("name"), OperatorError("no answer")))
+    feed = Feed(ref)
+    rounds = iter((KeyError("name"), OperatorError("no answer")))
     monkeypatch.setattr("ops.desk.feed.is_running", lambda _: len(caplog.records) == 0)
     monkeypatch.setattr(feed, "_stopping", Mock(is_set=Mock(side_effect=[False, False, True])))
     said = list[str | None]()

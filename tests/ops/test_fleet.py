@@ -29,7 +29,10 @@ def test_stands_are_spread_over_the_city(count: int) -> None:
 
 @mock_aws
 def test_only_new_cars_are_parked() -> None:
-    """A free car is in its zone and in the index, an older one too; a car with a ride keeps it when the fleet grows."""
+    """A free car is in its zone and in the index, an older one too.
+
+    A car with a ride keeps it when the fleet grows.
+    """
     dynamodb: Any = boto3.client("dynamodb")
     create_table(dynamodb, "cars", "zone", "carID")
     assert seed(dynamodb, "cars", 3) == 3

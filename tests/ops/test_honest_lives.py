@@ -1,4 +1,7 @@
-"""The audit of random lives in which nothing was lost: it finds nothing wrong, whatever went wrong on the way."""
+"""The audit of random lives in which nothing was lost.
+
+It finds nothing wrong, whatever went wrong on the way.
+"""
 
 import json
 import math
@@ -40,7 +43,10 @@ def logged(event: RideEvent, time: datetime) -> Published:
 
 
 def items_of(town: Town) -> Iterator[RideItem]:
-    """Yield every ride in the consumers' tables. The history's entries are as old as their records."""
+    """Yield every ride in the consumers' tables.
+
+    The history's entries are as old as their records.
+    """
     committed = {
         record["idempotencyKey"].partition("#")[2]: NOW
         for record in town.items("idempotency")

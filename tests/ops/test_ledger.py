@@ -31,7 +31,9 @@ CREATED, ACCEPTED, ASSIGNED = ALL = (
     Named(RIDE, "CarRideAccepted", 2),
     Named(RIDE, "CarAssigned", 2),
 )
-HISTORY, DISPATCH, PAYMENT = "ride-history", "dispatch", "payment"
+HISTORY = "ride-history"
+DISPATCH = "dispatch"
+PAYMENT = "payment"
 AUDITED: Final = CONSUMERS[:3]
 
 
@@ -258,7 +260,10 @@ QUIET: Final[dict[str, tuple[str, Changes]]] = {
 
 @pytest.mark.parametrize(("verdict", "planted"), (LOSSES | QUIET).values(), ids=LOSSES | QUIET)
 def test_a_planted_loss_is_named_and_nothing_else_is(verdict: str, planted: Changes) -> None:
-    """Events in flight, dead-lettered or rightly dropped are no loss. People and machines read the same."""
+    """Events in flight, dead-lettered or rightly dropped are no loss.
+
+    People and machines read the same.
+    """
     ledger = balance(WORLD._replace(**planted))
     assert ledger.balanced is verdict.startswith("balanced")
     assert (ledger.verdict if ledger.balanced else ledger.verdict[: len(verdict)]) == verdict

@@ -53,7 +53,10 @@ def dynamodb() -> Iterator[Any]:
 
 
 def test_events_that_the_other_region_wrote_in_the_window_are_republished(dynamodb: Any) -> None:
-    """Neither this region's events nor older ones are; whole seconds and fractions compare correctly."""
+    """Neither this region's events nor older ones are.
+
+    Whole seconds and fractions compare correctly.
+    """
     second = NOW.replace(microsecond=0)
     for time, region in (
         *((NOW, HOME), (second, HOME), (NOW, AWAY)),
@@ -68,7 +71,10 @@ def test_events_that_the_other_region_wrote_in_the_window_are_republished(dynamo
 
 
 def test_refused_events_are_reported(dynamodb: Any) -> None:
-    """A dead-lettered event does not count as republished; an event in neither place is an error."""
+    """A dead-lettered event does not count as republished.
+
+    An event in neither place is an error.
+    """
     for fact in every_fact()[:3]:
         dynamodb.put_item(TableName="outbox", Item=marshalling.item(item(fact)))
     bus = FakeBus(

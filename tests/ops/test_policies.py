@@ -49,7 +49,8 @@ def functions_at_work() -> World:
 
 def test_the_tools_know_every_consumer_and_its_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name or a limit that differed would refuse keys, or say what their deliveries do not do."""
-    wired, make = dict[str, Policy](), Consumer.__init__
+    wired = dict[str, Policy]()
+    make = Consumer.__init__
 
     @wraps(make)
     def spy(self: Any, name: str, *arguments: Any, **options: Any) -> None:

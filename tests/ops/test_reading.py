@@ -99,7 +99,9 @@ DELIVERY: Final = {"message": "delivery", "consumer": "ride-history"}
 
 
 def test_a_log_shows_published_events_and_deliveries() -> None:
-    """Copies, broken events and replays are told apart. An unreadable line may have been any event, and is no delivery.
+    """Copies, broken events and replays are told apart.
+
+    An unreadable line may have been any event, and is no delivery.
 
     Other lines are neither; a delivery without a key has no idempotency id.
     """
@@ -199,7 +201,10 @@ def test_a_dead_lettered_message_shows_its_reason(
 
 
 class SlowQueue:
-    """300 messages, of which a read takes three and ten seconds: the first show again before the last are read."""
+    """300 messages, of which a read takes three and ten seconds.
+
+    The first show again before the last are read.
+    """
 
     def __init__(self) -> None:
         self.now = 0
@@ -235,7 +240,10 @@ def test_peeking_into_a_slow_queue_reads_every_message_once_and_ends() -> None:
 
 
 def test_a_consumer_without_a_table_is_audited_by_its_log() -> None:
-    """A duplicate alone shows one effect, because the line of its commit was lost; several commits show as many."""
+    """A duplicate alone shows one effect, because the line of its commit was lost.
+
+    Several commits show as many.
+    """
     outcomes = ["New once", "Duplicate once", "Duplicate unreported", "New twice", "Retried twice"]
     outcomes += ["Failed failed", "DeadLettered poison", "Expired late"]
     logged = [Delivered("points", outcome, fact) for outcome, fact in map(str.split, outcomes)]

@@ -171,7 +171,10 @@ def test_what_is_no_record_is_not_changed(ref: StackRef, key: str) -> None:
 def test_a_call_whose_outcome_is_unknown_is_settled(
     ref: StackRef, record: Record, asked: dict[str, Any], problem: str | None
 ) -> None:
-    """What is shown or refused changes nothing. Then the key runs again, with what was found out about the call."""
+    """What is shown or refused changes nothing.
+
+    Then the key runs again, with what was found out about the call.
+    """
     put(ref, record)
     asked = {"done": None, "not_done": False} | asked
     if problem is not None:
@@ -248,7 +251,10 @@ def test_a_record_that_keeps_an_entry_of_the_history_does_not_expire() -> None:
 def test_records_are_found_by_ride_key_and_status(
     ref: StackRef, asked: Any, found: list[str]
 ) -> None:
-    """A ride's are found although no table knows the ride; where there is none, the answer says why."""
+    """A ride's are found although no table knows the ride.
+
+    Where there is none, the answer says why.
+    """
     put(ref, GIVEN_UP, DONE._replace(key=f"ride-history#{FACT}"))
     answer = records.records(ref, **asked)
     assert [each.key for each in answer.records] == found
@@ -256,7 +262,10 @@ def test_records_are_found_by_ride_key_and_status(
 
 
 def test_quarantined_keys_are_those_that_never_run(ref: StackRef) -> None:
-    """Those with a corrupt record are among them; a fence's mark and counts of redrives, in the same table, are not."""
+    """Those with a corrupt record are among them.
+
+    A fence's mark and counts of redrives, in the same table, are not.
+    """
     odd, lost = (
         CLAIM._replace(key="payment#odd", status="ODD"),
         CLAIM._replace(key="payment#lost", lease_ms=None),

@@ -31,7 +31,10 @@ AT_ONCE: Final[Any] = {"report": lambda _: None, "sleep": lambda _: None}
 
 
 class History:
-    """The function of the ride history, as its records show it: it completes each event unless told otherwise."""
+    """The function of the ride history, as its records show it.
+
+    It completes each event unless told otherwise.
+    """
 
     def __init__(self, dynamodb: Any) -> None:
         self.dynamodb = dynamodb
@@ -82,10 +85,8 @@ def ref() -> Iterator[StackRef]:
     target = {"Arn": "arn:aws:lambda:us-east-2:1:function:ride-history"}
     bus.list_targets_by_rule = lambda **_: {"Targets": [target]}
     with mock_aws():
-        sqs, dynamodb = (
-            boto3.client("sqs", region_name=AWAY),
-            boto3.client("dynamodb", region_name=AWAY),
-        )
+        sqs = boto3.client("sqs", region_name=AWAY)
+        dynamodb = boto3.client("dynamodb", region_name=AWAY)
         create_table(dynamodb, "records", "idempotencyKey")
         services = {"dynamodb": dynamodb, "sqs": sqs, "events": bus, "lambda": History(dynamodb)}
         outputs = {"CarRideBusName": "bus", "IdempotencyTableName": "records"}
@@ -110,7 +111,8 @@ def given_up(ride: str, reason: str = "QUARANTINED", error: str = "ValueError: n
 
 def put(ref: StackRef, queue: str, *bodies: str) -> dict[str, str]:
     """Put messages into a queue, and return their ids by body."""
-    url, sqs = ref.outputs[f"{queue}Url"], ref.client("sqs")
+    url = ref.outputs[f"{queue}Url"]
+    sqs = ref.client("sqs")
     return {body: sqs.send_message(QueueUrl=url, MessageBody=body)["MessageId"] for body in bodies}
 
 
@@ -129,7 +131,10 @@ def left(ref: StackRef, queue: str = DLQ) -> int:
 
 
 def test_messages_that_the_bus_does_not_accept_stay(ref: StackRef) -> None:
-    """An accepted event leaves the queue. The others stay as the same messages, each with its reason."""
+    """An accepted event leaves the queue.
+
+    The others stay as the same messages, each with its reason.
+    """
     gone = envelope(entry("order_01"), time="2026-11-21T08:30:00")
     by_lambda = {"requestContext": {"condition": "RetriesExhausted"}, "requestPayload": {}}
     by_consumer = {"reason": "UNKNOWN", "consumer": "a", "event": None, "eventGzip": "H4sI"}
@@ -162,9 +167,13 @@ def test_messages_that_the_bus_does_not_accept_stay(ref: StackRef) -> None:
 
 
 def test_letters_are_sent_at_the_rate_that_was_asked_for(ref: StackRef) -> None:
-    """A pause follows each. A refused one stays, with AWS's code. Another operator's earlier plan sends none again."""
+    """A pause follows each. A refused one stays, with AWS's code.
+
+    Another operator's earlier plan sends none again.
+    """
     put(ref, DLQ, envelope(entry("order_01")), envelope(entry("order_03")))
-    theirs, pauses = redrive.plan_redrive(ref, DLQ), list[float]()
+    theirs = redrive.plan_redrive(ref, DLQ)
+    pauses = list[float]()
     put(ref, DLQ, envelope(entry(size=5_000)))
     done = redriven(ref, canary=False, rate=4, sleep=pauses.append)
     assert (done.sent, done.stayed, pauses) == (
@@ -204,7 +213,10 @@ def test_a_plan_says_what_the_consumer_would_do(
     detail: Any,
     verdict: str,
 ) -> None:
-    """Its own code decides on its record; a key that an attempt may hold is left alone for a minute longer."""
+    """Its own code decides on its record.
+
+    A key that an attempt may hold is left alone for a minute longer.
+    """
     event = json.loads(envelope(entry()))
     if status is not None:
         lease_ms = None if lease_s is None else epoch_ms() + lease_s * 1000
@@ -219,7 +231,10 @@ def test_a_plan_says_what_the_consumer_would_do(
 
 
 def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> None:
-    """Its next delivery would be given up without a run. The key is released only if that was asked for."""
+    """Its next delivery would be given up without a run.
+
+    The key is released only if that was asked for.
+    """
     crashed = json.loads(envelope(entry("order_01")))
     made = record(
         f"payment#{crashed['detail']['idempotencyid']}", IN_PROGRESS, 3, epoch_ms() - 600_000
@@ -243,7 +258,9 @@ def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) 
     """Whichever call is interrupted, by Ctrl-C or a lost connection, each letter was delivered or is in the queue."""
     bodies = [envelope(entry(f"order_{number:02}")) for number in range(4)]
     facts = {json.loads(each)["detail"]["idempotencyid"] for each in put(ref, DLQ, *bodies)}
-    plan, history, calls = redrive.plan_redrive(ref, DLQ), ref.client("lambda"), iter(range(1_000))
+    plan = redrive.plan_redrive(ref, DLQ)
+    history = ref.client("lambda")
+    calls = iter(range(1_000))
 
     def interrupt(**_: Any) -> None:
         if next(calls) == at:
@@ -312,7 +329,10 @@ def test_a_group_is_sent_only_if_its_first_letter_succeeds(
 
 
 def test_a_queue_that_a_consumer_reads_is_never_received_from(ref: StackRef) -> None:
-    """Neither a preview nor a redrive hides its messages; a dead-letter queue without a target is refused, too."""
+    """Neither a preview nor a redrive hides its messages.
+
+    A dead-letter queue without a target is refused, too.
+    """
     put(ref, "DispatchQueue", envelope(entry()))
     ref.outputs["OutboxPipeDlqUrl"] = ref.outputs["DispatchQueueUrl"]  # type: ignore[index]
     for look in (dead_letters.failures, dead_letters.reasons, redrive.plan_redrive):
@@ -327,7 +347,10 @@ def test_a_queue_that_a_consumer_reads_is_never_received_from(ref: StackRef) -> 
 
 
 def test_letters_are_grouped_by_failure(ref: StackRef) -> None:
-    """Ids and numbers do not tell failures apart; each says how many letters, which rides, and how often redriven."""
+    """Ids and numbers do not tell failures apart.
+
+    Each says how many letters, which rides, and how often redriven.
+    """
     slow = [
         given_up(f"order_{at:02}", error=f"TimeoutError: order_{at:02} took {at},{at}00.5 s")
         for at in range(60)
@@ -355,7 +378,10 @@ def test_letters_are_grouped_by_failure(ref: StackRef) -> None:
 
 
 def test_letters_are_chosen_by_key_reason_group_and_number(ref: StackRef) -> None:
-    """Only chosen letters are sent, the oldest first; a choice that fits none is refused with those that there are."""
+    """Only chosen letters are sent, the oldest first.
+
+    A choice that fits none is refused with those that there are.
+    """
     bodies = [
         given_up("order_01"),
         given_up("order_02", error="TypeError: a"),

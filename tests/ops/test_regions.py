@@ -25,7 +25,8 @@ class Region(StackRef):
         super().__init__(
             "carride", region, lambda *_: SimpleNamespace(describe_table=self.describe_table)
         )
-        self.account, self.of = account, role
+        self.account = account
+        self.of = role
 
     def describe_table(self, **request: Any) -> Any:
         assert "primary" in self.account.stacks, "the primary creates the replicas"
@@ -51,7 +52,8 @@ class Account(Deployer):
     def __init__(self, stacks: Given) -> None:
         self.stacks = {role: dict(parameters) for role, parameters in stacks.items()}
         self.changed: list[str] = []
-        primary, secondary = Region(self, "primary", HOME), Region(self, "secondary", AWAY)
+        primary = Region(self, "primary", HOME)
+        secondary = Region(self, "secondary", AWAY)
         self.pair = (
             Environment("primary", primary, {"Stage": "dev"}),
             Environment("secondary", secondary, {"Stage": "dev"}),
@@ -102,7 +104,10 @@ SECONDARY: Final = {"secondary": COMPLETE["secondary"]}
     ],
 )
 def test_both_regions_end_up_complete_and_are_removed(there: Given, rounds: int) -> None:
-    """Each step has what it needs of the other region, from wherever it begins; an endpoint goes before its buses."""
+    """Each step has what it needs of the other region, from wherever it begins.
+
+    An endpoint goes before its buses.
+    """
     account = Account(there)
     carry_out(deployment(*account.pair), account.pair, account, report=lambda text: None)
     assert account.stacks == COMPLETE
@@ -154,7 +159,10 @@ def test_a_deletion_is_waited_for_as_long_as_replicas_take(
 def test_samconfig_names_the_regions(
     tmp_path: Path, primary: str, secondary: str, problem: str | None
 ) -> None:
-    """A given parameter takes precedence over the file's, in both regions. A wrong file is explained."""
+    """A given parameter takes precedence over the file's, in both regions.
+
+    A wrong file is explained.
+    """
     environments = {"primary": primary, "secondary": secondary}
     texts = [f"[{role}.global.parameters]\n{text}" for role, text in environments.items()]
     named = (text if "stack_name" in text else f'{text}\nstack_name = "a"' for text in texts)

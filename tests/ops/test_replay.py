@@ -12,7 +12,10 @@ from tests.ops.world import AWAY, HOME, NOW, World, stack
 
 
 def replays(name: str, state: str) -> dict[str, Any]:
-    """Return the regions' replays: two of the other region, the last of which has a name and a state."""
+    """Return the regions' replays.
+
+    Two of the other region, the last of which has a name and a state.
+    """
     last = {"ReplayName": name, "State": state}
     return {"replays": {HOME: [], AWAY: [{"ReplayName": "old", "State": "COMPLETED"}, last]}}
 
@@ -61,7 +64,10 @@ def test_a_replay_is_refused_where_another_region_may_work_on_its_events(
 def test_a_window_that_the_archive_does_not_cover_is_said(
     since: int, until: int, said: str
 ) -> None:
-    """Its end may not be archived yet, except locally, and its beginning may be deleted. An empty one is refused."""
+    """Its end may not be archived yet, except locally, and its beginning may be deleted.
+
+    An empty one is refused.
+    """
     archive = SimpleNamespace(describe_archive=lambda **_: {"RetentionDays": 14})
     deployed = stack(lambda *_: archive, CarRideArchiveArn="arn:aws:events:us-east-1:0:archive/all")
     window = (NOW - timedelta(hours=since), NOW - timedelta(hours=until))

@@ -61,7 +61,10 @@ def wait(clients: dict[str, Any]) -> Wait:
 
 
 def test_equal_tables_are_compared_and_done(put: Put, wait: Wait) -> None:
-    """A table may have more items than one request; a set has no order; only the target's items are ignored."""
+    """A table may have more items than one request; a set has no order.
+
+    Only the target's items are ignored.
+    """
     for number in range(120):
         put({"facts": {"SS": ["a", "b"]}}, HOME, number=number)
         put({"facts": {"SS": ["b", "a"]}}, AWAY, number=number)
@@ -72,7 +75,10 @@ def test_equal_tables_are_compared_and_done(put: Put, wait: Wait) -> None:
 def test_records_from_before_the_trouble_are_not_compared(
     clients: dict[str, Any], put: Put, wait: Wait
 ) -> None:
-    """What has no time of its last write is compared, and so is the mark of a fence; sizes are reported first."""
+    """What has no time of its last write is compared, and so is the mark of a fence.
+
+    Sizes are reported first.
+    """
     put({"updatedAt": {"N": "1"}}, HOME, AWAY)
     for key, updated in (("old", NOW - timedelta(seconds=1)), ("new", NOW), ("mark", None)):
         written = {"updatedAt": {"N": f"{updated.timestamp() * 1000:.0f}"}} if updated else {}

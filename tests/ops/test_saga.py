@@ -141,7 +141,10 @@ def silent(given: Evidence, fact_type: str) -> Evidence:
 
 
 def at(amount: int, *, raise_refused: bool = False, reserved: int | None = None) -> Evidence:
-    """Return a ride for which this amount was captured; table and gateway agree. Its price is 1250."""
+    """Return a ride for which this amount was captured; table and gateway agree.
+
+    Its price is 1250.
+    """
     published = [
         event._replace(price=1250, amount=reserved if event.type == "PaymentAuthorized" else amount)
         for event in PAID.published
@@ -247,7 +250,10 @@ STUCK: Final = ASSIGNED._replace(
 def test_a_ride_whose_event_was_not_processed_waits_and_is_not_broken(
     excuse: Any, money: GatewayPayment
 ) -> None:
-    """The money stays as it is until somebody redrives the event; a second capture is broken all the same."""
+    """The money stays as it is until somebody redrives the event.
+
+    A second capture is broken all the same.
+    """
     saga = saga_of(STUCK._replace(payments=[money], **excuse))
     assert (saga.endings, saga.sound) == ({"waiting for redrive": 1}, True)
     assert "captured 2" in problems(STUCK._replace(payments=[TWO_CAPTURES], **excuse))
@@ -285,7 +291,10 @@ def test_a_ride_that_has_needed_something_for_too_long_is_overdue(
     ids=["the log is gone", "older than the log", "too young"],
 )
 def test_a_ride_whose_events_the_log_need_not_have_is_not_called_broken(unjudged: Any) -> None:
-    """Tables are kept for ever and the log is not; what must never happen is broken all the same."""
+    """Tables are kept for ever and the log is not.
+
+    What must never happen is broken all the same.
+    """
     acted = [
         each._replace(effects=(Effect("x", None, NOW - timedelta(hours=2)),))
         for each in CANCELLED.items

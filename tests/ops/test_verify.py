@@ -1,4 +1,7 @@
-"""`./carride verify`: what only a stack on AWS shows; tests/pipeline/test_verify.py has the rest."""
+"""`./carride verify`: what only a stack on AWS shows.
+
+Tests/pipeline/test_verify.py has the rest.
+"""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -126,7 +129,10 @@ def drifted(kind: str, *paths: str, status: str = "MODIFIED") -> dict[str, Any]:
 
 
 class Drifting:
-    """CloudFormation with drifts by stack; it finds those of a stack only if that stack is asked."""
+    """CloudFormation with drifts by stack.
+
+    It finds those of a stack only if that stack is asked.
+    """
 
     def __init__(self, drifts: Mapping[str, list[dict[str, Any]]], *, failed: str = "") -> None:
         self.drifts = drifts

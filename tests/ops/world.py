@@ -22,7 +22,10 @@ FENCE: Final = Fence(NOW, rules=("rule",), functions={"one": None, "other": 5})
 
 
 def create_table(client: Any, name: str, *keys: str, **indexes: str) -> None:
-    """Create an empty table whose partition key, and sort key, are strings; and indexes by their partition keys."""
+    """Create an empty table whose partition key, and sort key, are strings.
+
+    And indexes by their partition keys.
+    """
 
     def schema(*keys: str) -> list[dict[str, str]]:
         return [
@@ -89,7 +92,8 @@ class World:
             }
 
         def list_replays(**request: Any) -> Any:  # one a page
-            begin, replays = int(request.get("NextToken", 0)), self.replays[region]
+            begin = int(request.get("NextToken", 0))
+            replays = self.replays[region]
             more = {"NextToken": str(begin + 1)} if begin + 1 < len(replays) else {}
             return {"Replays": replays[begin : begin + 1], **more}
 

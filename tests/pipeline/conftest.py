@@ -17,7 +17,10 @@ def pipeline(cloud: LocalAws, name: str) -> Iterator[Pipeline]:
 
 @pytest.fixture
 def gradual(cloud: LocalAws, name: str) -> Iterator[Pipeline]:
-    """A stack in its first gradual release, with reserved concurrency; without a gateway, so payment's rule is off."""
+    """A stack in its first gradual release, with reserved concurrency.
+
+    Without a gateway, so payment's rule is off.
+    """
     strategy = "Canary10Percent5Minutes"
     yield Pipeline(
         cloud,

@@ -22,7 +22,8 @@ class Pipeline:
     """A stack on the local engine."""
 
     def __init__(self, cloud: LocalAws, stack: Stack) -> None:
-        self.cloud, self.stack = cloud, stack
+        self.cloud = cloud
+        self.stack = stack
         self.where = ("--stack", stack.name, "--region", stack.region)
 
     def simulate(self, **request: Any) -> Ledger:
@@ -55,11 +56,12 @@ class Pipeline:
         self.cloud.wait_until_quiet(timeout=QUIET_SECONDS)
 
     def break_history(self, **variables: str) -> str:
-        """Give the ride history only these variables of its store, without which it cannot start; return its name."""
-        functions, function = (
-            self.cloud.client("lambda"),
-            self.stack.resources["RideHistoryFunction"],
-        )
+        """Give the ride history only these variables of its store, without which it cannot start.
+
+        Return its name.
+        """
+        functions = self.cloud.client("lambda")
+        function = self.stack.resources["RideHistoryFunction"]
         known = functions.get_function_configuration(FunctionName=function)["Environment"][
             "Variables"
         ]

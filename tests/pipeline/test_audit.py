@@ -1,4 +1,7 @@
-"""What only reading shows: the audit of a deployed stack names what its log, outbox and rules have lost."""
+"""What only reading shows.
+
+The audit of a deployed stack names what its log, outbox and rules have lost.
+"""
 
 import json
 import os
@@ -30,10 +33,8 @@ CONSUMERS: Final = ("RideHistoryRule", "DispatchRule", "PaymentRule")
 
 def rules(pipeline: Pipeline, *names: str) -> Any:
     """Return EventBridge, after these rules were disabled."""
-    events, known = (
-        pipeline.cloud.client("events"),
-        pipeline.stack.named("AWS::Events::Rule"),
-    )
+    events = pipeline.cloud.client("events")
+    known = pipeline.stack.named("AWS::Events::Rule")
     for name in names:
         events.disable_rule(Name=known[name], EventBusName=pipeline.stack.outputs["CarRideBusName"])
     return events, known
@@ -53,7 +54,8 @@ def log_rule_fails(pipeline: Pipeline) -> None:
 
 def outbox_expires(pipeline: Pipeline) -> None:
     """Have the outbox forget a booked ride before its pipe has carried it."""
-    stack, dynamodb = pipeline.stack, pipeline.cloud.client("dynamodb")
+    stack = pipeline.stack
+    dynamodb = pipeline.cloud.client("dynamodb")
     pipeline.cloud.client("pipes").stop_pipe(Name=stack.outputs["OutboxPipeName"])
     for _ in book(pipeline.cloud, stack, 1):
         pass
@@ -62,7 +64,10 @@ def outbox_expires(pipeline: Pipeline) -> None:
 
 
 def log_rule_is_disabled(pipeline: Pipeline) -> None:
-    """Have nothing logged, and consumers and partners get nothing: only the archive has the events."""
+    """Have nothing logged, and consumers and partners get nothing.
+
+    Only the archive has the events.
+    """
     rules(pipeline, "CarRideLogRule", "PartnersRule", *CONSUMERS)
     pipeline.simulate(rides=1, seed=1)
 
@@ -78,7 +83,8 @@ def message_is_hidden(pipeline: Pipeline) -> None:
 
 def cars_leave_the_index(pipeline: Pipeline) -> None:
     """Have every car free, and none where dispatch looks for it."""
-    dynamodb, table = pipeline.cloud.client("dynamodb"), pipeline.stack.outputs["CarTableName"]
+    dynamodb = pipeline.cloud.client("dynamodb")
+    table = pipeline.stack.outputs["CarTableName"]
     fleet.seed(dynamodb, table, 3)
     for car in dynamodb.scan(TableName=table)["Items"]:
         dynamodb.update_item(

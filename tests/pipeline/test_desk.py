@@ -195,7 +195,10 @@ def ended(page: Page, status: str) -> None:
 
 
 def test_a_redrive_is_shown_before_it_is_done(site: Site, page: Page) -> None:
-    """The preview says why a letter stays, and sends nothing; confirmed, the letter stays as well."""
+    """The preview says why a letter stays, and sends nothing.
+
+    Confirmed, the letter stays as well.
+    """
     before = site.pipeline.ledger().dead_lettered
     page.goto("/letters")
     broken = page.get_by_role("region", name="CONTRACT in RideHistoryDlq").first
@@ -276,7 +279,10 @@ def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, wi
 
 
 def test_other_sites_are_refused(site: Site) -> None:
-    """Another host name is refused, which DNS rebinding would use; so is a change that another origin asks for."""
+    """Another host name is refused, which DNS rebinding would use.
+
+    So is a change that another origin asks for.
+    """
     for method, path, headers, status in (
         ("GET", "", {}, 200),
         ("GET", "", {"Host": "desk.example:8765"}, 421),

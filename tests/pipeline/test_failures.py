@@ -15,7 +15,10 @@ BROKEN = ["data.passengers", "idempotencyid", "idempotencyid", "type"]
 def test_events_that_break_the_contract_are_dead_lettered_with_the_reason(
     pipeline: Pipeline,
 ) -> None:
-    """What the bus refuses stays with the producer, what it accepts goes to the consumer's queue; none is retried."""
+    """What the bus refuses stays with the producer, what it accepts goes to the consumer's queue.
+
+    None is retried.
+    """
     ledger = pipeline.simulate(rides=1, seed=1, malformed=6)
     assert ledger.dead_lettered == {
         "ProducerDlq": {"EntryTooLarge": 1, "MalformedDetail": 1},
@@ -30,7 +33,9 @@ def test_events_that_break_the_contract_are_dead_lettered_with_the_reason(
 
 
 def test_expired_and_poison_events_harm_nobody_else(pipeline: Pipeline) -> None:
-    """Nobody wants an expired one any more: it is dropped and counted. One that no attempt survives is quarantined.
+    """Nobody wants an expired one any more: it is dropped and counted.
+
+    One that no attempt survives is quarantined.
 
     Every other event takes effect.
     """
@@ -44,7 +49,10 @@ def test_expired_and_poison_events_harm_nobody_else(pipeline: Pipeline) -> None:
 
 
 def test_what_is_deployed_injects_no_faults(cloud: LocalAws) -> None:
-    """No built module or template has code or a setting for faults; only the simulator's events name them."""
+    """No built module or template has code or a setting for faults.
+
+    Only the simulator's events name them.
+    """
     with cloud.built() as build:
         texts = {
             path: path.read_text(encoding="utf-8")

@@ -1,4 +1,7 @@
-"""The fence around a region: up and down again in whatever state an interrupted command has left it."""
+"""The fence around a region.
+
+Up and down again in whatever state an interrupted command has left it.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -51,7 +54,9 @@ def reference(pipeline: Pipeline, at: int = -1) -> StackRef:
 
 def running(stack: StackRef) -> dict[str, Any]:
     """Return the state of everything that a fence stops."""
-    events, functions, pipes = stack.client("events"), stack.client("lambda"), stack.client("pipes")
+    events = stack.client("events")
+    functions = stack.client("lambda")
+    pipes = stack.client("pipes")
     bus = stack.outputs["CarRideBusName"]
     looks: dict[str, Callable[[str], Any]] = {
         "AWS::Events::Rule": lambda name: events.describe_rule(Name=name, EventBusName=bus)[
@@ -74,7 +79,8 @@ def running(stack: StackRef) -> dict[str, Any]:
 
 
 def marked(stack: StackRef) -> bool:
-    table, key = stack.outputs["IdempotencyTableName"], mark(stack.region)
+    table = stack.outputs["IdempotencyTableName"]
+    key = mark(stack.region)
     return "Item" in stack.client("dynamodb").get_item(TableName=table, Key=key)
 
 
@@ -102,11 +108,15 @@ def interrupted_everywhere(pipeline: Pipeline, work: Callable[[StackRef], object
 
 
 def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: Pipeline) -> None:
-    """Everything stops but the evidence, and is afterwards as it was. A fence that lost that is not put up again."""
+    """Everything stops but the evidence, and is afterwards as it was.
+
+    A fence that lost that is not put up again.
+    """
     stack = reference(gradual)
     # The local stage deploys it disabled.
     fence.switch_schedules(stack, ["ReconcilerSchedule"], on=True)
-    before, schedule = running(stack), settings(stack)
+    before = running(stack)
+    schedule = settings(stack)
     assert schedule["Target"]["RetryPolicy"]
     assert before["PaymentRule"] == "DISABLED"
     assert before["ReconcilerSchedule"] == "ENABLED"

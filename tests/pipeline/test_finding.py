@@ -35,7 +35,10 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def test_a_running_local_stack_is_found(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its clients reach the local engine only; options and AWS_ENDPOINT_URL choose another stack."""
+    """Its clients reach the local engine only.
+
+    Options and AWS_ENDPOINT_URL choose another stack.
+    """
     local = HERE._replace(endpoint=HERE.endpoint.format(port))
     finding.keep(local)
     found = find()

@@ -55,7 +55,10 @@ print(json.dumps({"sent": sent, "code": receipt.code}))
 def publish(
     cloud: LocalAws, endpoint_id: str, network: str = "loopback", **environment: str
 ) -> dict[str, Any]:
-    """Publish one event in a process of its own, which has the layer; return what was sent, and what became of it."""
+    """Publish one event in a process of its own, which has the layer.
+
+    Return what was sent, and what became of it.
+    """
     queue_url = cloud.client("sqs").create_queue(QueueName="producer-dlq")["QueueUrl"]
     run = subprocess.run(
         [sys.executable, "-c", PUBLISH, endpoint_id, queue_url, network],

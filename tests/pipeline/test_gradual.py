@@ -1,4 +1,6 @@
-"""The pipeline with aliases: everything is invoked through them, and what fails there is kept as well.
+"""The pipeline with aliases.
+
+Everything is invoked through them, and what fails there is kept as well.
 
 CodeDeploy's resources are recorded on the engine: an alias points to its version at once.
 """
@@ -30,7 +32,8 @@ def test_events_take_effect_once_behind_an_alias(gradual: Pipeline) -> None:
 
 def test_what_fails_behind_an_alias_is_kept(gradual: Pipeline) -> None:
     """An event whose version cannot start is retried as the alias says, and lies in the consumer's queue."""
-    functions, function = gradual.cloud.client("lambda"), gradual.break_history()
+    functions = gradual.cloud.client("lambda")
+    function = gradual.break_history()
     version = functions.publish_version(FunctionName=function)["Version"]
     functions.update_alias(FunctionName=function, Name="live", FunctionVersion=version)
     (event_id,) = gradual.put({"specversion": "1.0"})

@@ -88,7 +88,10 @@ def test_each_ride_is_found_as_the_audit_finds_it(
 
 
 def test_an_event_is_found_by_each_of_its_ids(lived: tuple[Pipeline, Evidence], ask: Ask) -> None:
-    """A takeover shows its attempt; a broken event shows how it breaks the contract and where it lies."""
+    """A takeover shows its attempt.
+
+    A broken event shows how it breaks the contract and where it lies.
+    """
     _, evidence = lived
     taken_over = next(each for each in evidence.deliveries if each.outcome == "Takeover")
     event = ask("event", str(taken_over.fact))

@@ -45,13 +45,16 @@ def test_copies_are_absorbed(pipeline: Pipeline) -> None:
 def test_a_consumer_that_dies_half_way_is_followed_by_one_that_commits(
     pipeline: Pipeline, fault: str, outcome: str
 ) -> None:
-    """An attempt that is killed, or that raises, leaves nothing that a later one cannot take; each fact has one effect.
+    """An attempt that is killed, or that raises, leaves nothing that a later one cannot take.
+
+    Each fact has one effect.
 
     Where a consumer claims, the later attempt takes over. Where it does not, a killed attempt
     leaves no trace.
     """
     ledger = pipeline.simulate(rides=10, seed=4, **{fault: 12})
-    history, dispatch = ledger.consumers[HISTORY], ledger.consumers["dispatch"]
+    history = ledger.consumers[HISTORY]
+    dispatch = ledger.consumers["dispatch"]
     assert history.effects == ledger.distinct
     assert getattr(history, outcome) == (12 if fault == "fails" else 0)
     assert getattr(dispatch, outcome) > 0

@@ -20,8 +20,12 @@ RULE_DLQ = "RideHistoryRuleDlq"
 def test_mended_letters_take_effect_once(
     pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before the mend only the first of each kind is sent; then all 200 take effect, once and nowhere else."""
-    stack, cloud = pipeline.stack, pipeline.cloud
+    """Before the mend only the first of each kind is sent.
+
+    Then all 200 take effect, once and nowhere else.
+    """
+    stack = pipeline.stack
+    cloud = pipeline.cloud
 
     def carride(*arguments: str) -> Any:
         capsys.readouterr()
@@ -70,7 +74,8 @@ def test_mended_letters_take_effect_once(
             .succeeded
         )
     after = pipeline.ledger()
-    history, others = after.consumers[HISTORY], set(after.consumers) - {HISTORY}
+    history = after.consumers[HISTORY]
+    others = set(after.consumers) - {HISTORY}
     assert (history.effects, history.duplicates_absorbed) == (before.distinct, 0)
     assert all(after.consumers[each] == before.consumers[each] for each in others), (
         "nobody else received an event"

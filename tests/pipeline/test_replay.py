@@ -87,7 +87,8 @@ def deliveries(stack: StackRef) -> dict[tuple[str, str | None], Delivered]:
 
 def change_records(stack: StackRef) -> None:
     """Change records of every consumer so that a replay meets every state."""
-    dynamodb, table = stack.client("dynamodb"), stack.outputs["IdempotencyTableName"]
+    dynamodb = stack.client("dynamodb")
+    table = stack.outputs["IdempotencyTableName"]
     copies = Counter(event.fact for event in published(stack))
     found: defaultdict[tuple[str, str, bool], list[Record]] = defaultdict(list)
     for record in sorted(map(record_of, tables.scan(dynamodb, table))):
@@ -97,7 +98,8 @@ def change_records(stack: StackRef) -> None:
     def put(record: Record, **changes: Any) -> None:
         dynamodb.put_item(TableName=table, Item=item_of(record._replace(**changes)))
 
-    now_ms, functions = epoch_ms(), stack.client("lambda")
+    now_ms = epoch_ms()
+    functions = stack.client("lambda")
     claim: dict[str, Any] = {"status": IN_PROGRESS, "owner": "other", "delivery": "0"}
     for consumer in CONSUMERS:
         # Two copies of an event that is new may meet: only a consumer without claims then sees no
@@ -168,7 +170,10 @@ def observed(
 
 
 def test_a_plan_predicts_what_the_run_does(pipeline: Pipeline, stack: StackRef) -> None:
-    """For each consumer and type, the plan's numbers are those of the deliveries. The plan itself delivers nothing."""
+    """For each consumer and type, the plan's numbers are those of the deliveries.
+
+    The plan itself delivers nothing.
+    """
     change_records(stack)
     since, until = window()
     before = deliveries(stack).keys()
@@ -203,7 +208,8 @@ def test_a_plan_that_is_interrupted_leaves_nothing_behind(
         raise end
 
     assert temporary(stack) == set()
-    client, cancelled = stack.client("events"), list[object]()
+    client = stack.client("events")
+    cancelled = list[object]()
     client.meta.events.register(
         "before-call.eventbridge.CancelReplay", lambda **request: cancelled.append(request)
     )
@@ -229,8 +235,13 @@ def temporary(stack: StackRef) -> set[str]:
 
 
 def test_the_next_plan_removes_what_a_killed_one_left(stack: StackRef) -> None:
-    """Rules of plans are found by their names, and name their queues; those of a day may be another operator's."""
-    now, bus, made = datetime.now(UTC), stack.outputs["CarRideBusName"], list[set[str]]()
+    """Rules of plans are found by their names, and name their queues.
+
+    Those of a day may be another operator's.
+    """
+    now = datetime.now(UTC)
+    bus = stack.outputs["CarRideBusName"]
+    made = list[set[str]]()
     for hours in (23, 25):
         name = f"{PLAN_PREFIX}{replay.name_for(stack.region, now - timedelta(hours=hours))}"
         stack.client("events").put_rule(
@@ -251,7 +262,10 @@ def test_a_run_ends_with_the_audit(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The dry run says who receives the events. What is interrupted goes on, and says how to cancel it."""
+    """The dry run says who receives the events.
+
+    What is interrupted goes on, and says how to cancel it.
+    """
     monkeypatch.setattr("ops.cli.replay.predict", partial(predict, looks=1))
     monkeypatch.setattr("ops.cli.replay.PAUSE", 0.2)
     now = datetime.now(UTC)

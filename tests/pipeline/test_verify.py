@@ -36,7 +36,8 @@ def test_a_sound_stack_passes(pipeline: Pipeline) -> None:
 
 def test_what_is_broken_is_named(pipeline: Pipeline) -> None:
     """A stack without cars, a permission, a queue's policy, a rule and a pipe fails with the name of each."""
-    cloud, stack = pipeline.cloud, pipeline.stack
+    cloud = pipeline.cloud
+    stack = pipeline.stack
     cloud.client("lambda").remove_permission(
         FunctionName=stack.resources["RideHistoryFunction"],
         StatementId=stack.resources["RideHistoryRulePermission"],

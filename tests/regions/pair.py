@@ -56,7 +56,8 @@ class Regions:
     """Both regions, with cars in their one fleet."""
 
     def __init__(self, cloud: LocalAws, gateway: GatewayServer) -> None:
-        self.cloud, self.client = cloud, cloud.client
+        self.cloud = cloud
+        self.client = cloud.client
         self.primary, self.secondary = (cloud.stack(NAME, region=region) for region in (HOME, AWAY))
         given = {"PaymentGatewayUrl": gateway.url}
         self.pair = (
@@ -70,7 +71,10 @@ class Regions:
         regions.carry_out(steps, self.pair, LocalDeployer(self.cloud), report=lambda text: None)
 
     def publish(self, entries: Sequence[BusEntry]) -> None:
-        """Publish through the global endpoint, signed for one region. To sign for all, botocore needs AWS's CRT."""
+        """Publish through the global endpoint, signed for one region.
+
+        To sign for all, botocore needs AWS's CRT.
+        """
         bus, endpoint = (
             self.primary.outputs[name] for name in ("CarRideBusName", "CarRideEndpointId")
         )

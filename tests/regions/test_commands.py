@@ -36,7 +36,10 @@ def run(cloud: LocalAws, *command: str, status: int = 0) -> str:
 
 
 def test_two_regions_by_command(cloud: LocalAws) -> None:
-    """The stack is deployed, replayed, failed over and back, and deleted, as samconfig.toml says; nothing is left."""
+    """The stack is deployed, replayed, failed over and back, and deleted, as samconfig.toml says.
+
+    Nothing is left.
+    """
     pair = configured(cloud.client)
     assert run(cloud, "deploy-regions", *HERE).count("sam deploy") == 4
     run(cloud, "deploy-regions", "--yes", *HERE)

@@ -1,4 +1,6 @@
-"""A failover in the middle of a run: with the fence nothing is lost or doubled, without it effects are doubled.
+"""A failover in the middle of a run.
+
+With the fence nothing is lost or doubled, without it effects are doubled.
 
 Both roles are deployed from the real template and failed over by the operator's code. The engine
 simulates the rest: EventBridge and its pipes are late in one region, and deliver later what they
@@ -129,7 +131,10 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
 
 
 def test_without_the_fence_effects_are_doubled(run: Run) -> None:
-    """An unreachable primary is refused; if duplicates are accepted, both regions process the same events as new."""
+    """An unreachable primary is refused.
+
+    If duplicates are accepted, both regions process the same events as new.
+    """
     regions = run.regions
     out_of_reach = StackRef(NAME, HOME, unreachable)
     before = replays(regions)

@@ -1,4 +1,7 @@
-"""The transformed template as a graph: along which edges events go, and who may do what to which resource."""
+"""The transformed template as a graph.
+
+Along which edges events go, and who may do what to which resource.
+"""
 
 from collections.abc import Iterator
 from itertools import product
@@ -12,7 +15,10 @@ WRITTEN_FOR: Final = ("logs", "xray", "kms")
 
 
 class Edge(NamedTuple):
-    """A way of events from one resource to another; `dead` if the target gets what the source could not deliver."""
+    """A way of events from one resource to another.
+
+    `dead` if the target gets what the source could not deliver.
+    """
 
     source: str
     target: str
@@ -99,7 +105,10 @@ def _of_policies(deployed: Stack) -> Iterator[Grant]:
 
 
 def _source(statement: Properties) -> str:
-    """Return the resource on whose behalf a policy admits a service; the service if the policy names none."""
+    """Return the resource on whose behalf a policy admits a service.
+
+    The service if the policy names none.
+    """
     arn = statement.get("Condition", {}).get("ArnEquals", {}).get("aws:SourceArn")
     return named(arn if arn is not None else statement["Principal"]["Service"])
 

@@ -23,7 +23,8 @@ DIRECT: Final = {
     "AWS::CloudWatch::Alarm",
 }
 """Types of resources that name a function, not its alias: they do not invoke it."""
-OF_AN_ACCOUNT, KEPT_UNRESERVED = 1_000, 100
+OF_AN_ACCOUNT = 1_000
+KEPT_UNRESERVED = 100
 """Concurrent invocations: an account's default quota, and the part of it that Lambda keeps
 unreserved."""
 
@@ -137,7 +138,10 @@ def test_a_call_is_given_up_before_the_function_is(
 
 
 def test_reserved_concurrency_leaves_an_account_enough(deployed: Stack) -> None:
-    """By default nothing is reserved; the highest choice fits into an account with the usual quota."""
+    """By default nothing is reserved.
+
+    The highest choice fits into an account with the usual quota.
+    """
     number = int(deployed.parameters["ReservedConcurrency"])
     reserved = [
         function.get("ReservedConcurrentExecutions") for function in deployed.functions().values()

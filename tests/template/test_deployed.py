@@ -36,7 +36,10 @@ def test_every_value_and_condition_is_chosen() -> None:
 
 
 def test_what_production_must_not_lose_is_kept(deployed: Stack) -> None:
-    """In `prod`, queues, archive and the logs that the audit reads outlive their stack; elsewhere they end with it."""
+    """In `prod`, queues, archive and the logs that the audit reads outlive their stack.
+
+    Elsewhere they end with it.
+    """
     logs = {each["LoggingConfig"]["LogGroup"]["Ref"] for each in deployed.functions().values()}
     kept = {
         *deployed.of_type("AWS::Events::Archive"),
@@ -61,7 +64,10 @@ def test_an_api_with_a_mistake_is_refused() -> None:
 
 
 def test_an_event_that_breaks_the_contract_reaches_a_consumer(deployed: Stack) -> None:
-    """One rule matches every ride event, whatever its detail; other consumers' rules match at most the type."""
+    """One rule matches every ride event, whatever its detail.
+
+    Other consumers' rules match at most the type.
+    """
     rules = deployed.of_type("AWS::Events::Rule")
     # With two regions, the alternatives are of regions and replays.
     assert set(rules["RideHistoryRule"]["EventPattern"]) - {"$or"} == {"source", "detail-type"}
@@ -98,7 +104,10 @@ def test_a_rule_matches_what_its_consumer_acts_on(
 
 
 def test_the_customers_key_encrypts_everything_or_nothing(deployed: Stack) -> None:
-    """With a customer's key, it encrypts everything that holds data or settings; without one, keys of AWS do."""
+    """With a customer's key, it encrypts everything that holds data or settings.
+
+    Without one, keys of AWS do.
+    """
     own, peer = (
         ({"Ref": "KmsKeyArn"}, {"Ref": "PeerKmsKeyArn"})
         if deployed.conditions["HasKmsKey"]
@@ -160,7 +169,10 @@ def test_layers_are_built_for_the_functions_that_load_them(deployed: Stack) -> N
 
 
 def test_who_publishes_through_an_endpoint_can_sign_for_it(deployed: Stack) -> None:
-    """Simulator and pipe have the same endpoint; the simulator loads the signing layer only with an endpoint."""
+    """Simulator and pipe have the same endpoint.
+
+    The simulator loads the signing layer only with an endpoint.
+    """
     roles = [deployed, stack(**{**ROLES["primary"], "GlobalEndpoint": "absent"})]
     for each in (*roles, stack(**{**ROLES["secondary"], "GlobalEndpointId": ""})):
         present = each.conditions["PublishesThroughEndpoint"]

@@ -1,4 +1,7 @@
-"""What documents, scripts and workflows name exists: paths, commands, tests, resources and runbooks."""
+"""What documents, scripts and workflows name exists.
+
+Paths, commands, tests, resources and runbooks.
+"""
 
 import json
 import re
@@ -223,7 +226,10 @@ def test_every_queue_and_every_alarm_has_a_runbook() -> None:
 
 @workflows
 def test_workflows_are_pinned_and_narrow(path: Path) -> None:
-    """Actions are commits; the token only reads and identifies; scripts call what exists, without expressions."""
+    """Actions are commits; the token only reads and identifies.
+
+    Scripts call what exists, without expressions.
+    """
     text = path.read_text(encoding="utf-8")
     parsed: dict[str, Any] = yaml.safe_load(text)
     used = re.findall(r"uses: (.+)$", text, re.MULTILINE)

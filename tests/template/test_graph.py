@@ -1,4 +1,7 @@
-"""Rules over the graph of the deployed template, for every choice of parameters: who hands what to whom, and may."""
+"""Rules over the graph of the deployed template, for every choice of parameters.
+
+Who hands what to whom, and may.
+"""
 
 import json
 from collections.abc import Iterator
@@ -99,7 +102,10 @@ def test_the_bus_reaches_every_consumer(deployed: Stack) -> None:
 
 
 def test_every_dead_letter_queue_belongs_to_one_source(deployed: Stack) -> None:
-    """It gets the dead letters of the resources that it is named after; whatever gives up an event has such a queue."""
+    """It gets the dead letters of the resources that it is named after.
+
+    Whatever gives up an event has such a queue.
+    """
     dead = {edge for edge in edges(deployed) if edge.dead}
     for edge in dead:
         assert edge.source.startswith(SHARED.get(edge.target, edge.target.removesuffix("Dlq"))), (
@@ -119,7 +125,10 @@ def test_every_dead_letter_queue_belongs_to_one_source(deployed: Stack) -> None:
 
 
 def test_the_simulated_gateway_is_for_development_only(deployed: Stack) -> None:
-    """It exists in stage `dev` of one region without another gateway; only signed requests to its URL lead to it."""
+    """It exists in stage `dev` of one region without another gateway.
+
+    Only signed requests to its URL lead to it.
+    """
     chosen = [
         deployed.parameters[name]
         for name in ("Stage", "Role", "PaymentGateway", "PaymentGatewayUrl")

@@ -48,7 +48,10 @@ def test_each_service_may_use_the_key_for_this_application_only() -> None:
 
 
 def test_rules_reach_the_encrypted_topic_of_partners() -> None:
-    """EventBridge sends neither `aws:SourceAccount` nor `aws:SourceArn` for a topic; SNS names it in the context."""
+    """EventBridge sends neither `aws:SourceAccount` nor `aws:SourceArn` for a topic.
+
+    SNS names it in the context.
+    """
     context = "kms:EncryptionContext:aws:sns:topicArn"
     (statement,) = (each for each in STATEMENTS.values() if context in json.dumps(each))
     assert statement["Principal"] == {"Service": "events.amazonaws.com"}

@@ -1,4 +1,7 @@
-"""The house rules of cfn-lint: silent about the template, and red when one thing in it is taken away or changed."""
+"""The house rules of cfn-lint.
+
+Silent about the template, and red when one thing in it is taken away or changed.
+"""
 
 import copy
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""A consumer that `make new-consumer` adds passes every check; a name that cannot be used changes nothing."""
+"""A consumer that `make new-consumer` adds passes every check.
+
+A name that cannot be used changes nothing.
+"""
 
 import os
 import re

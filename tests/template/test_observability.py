@@ -77,7 +77,10 @@ def services(resources: Mapping[str, Any]) -> set[str]:
 
 
 def test_whatever_can_go_wrong_is_watched() -> None:
-    """Each metric that needs one has an alarm; consumers count under the names of the loops' mapping."""
+    """Each metric that needs one has an alarm.
+
+    Consumers count under the names of the loops' mapping.
+    """
     resources = source()["Resources"]
     assert unwatched(resources) == set()
     assert services(resources) == {
@@ -88,7 +91,10 @@ def test_whatever_can_go_wrong_is_watched() -> None:
 def test_only_the_composite_alarms_notify_and_every_alarm_names_its_runbook(
     deployed: Stack,
 ) -> None:
-    """Composites report beginning and end; each alarm names a page that exists and has the stack's own namespace."""
+    """Composites report beginning and end.
+
+    Each alarm names a page that exists and has the stack's own namespace.
+    """
     for name, function in deployed.functions().items():
         assert function["Environment"]["Variables"]["POWERTOOLS_METRICS_NAMESPACE"] == NAMESPACE, (
             name

@@ -23,7 +23,10 @@ OF_CONSUMERS: Final = sorted(set(PRIMARY.of_type("AWS::Events::Rule")) - {"CarRi
 
 
 def test_only_the_primary_has_replicas_elsewhere() -> None:
-    """Each table has a replica in its own region; the primary's tables have an equally safe one in the other region."""
+    """Each table has a replica in its own region.
+
+    The primary's tables have an equally safe one in the other region.
+    """
     own, there = ({"Ref": name} for name in ("AWS::Region", "PeerRegion"))
     for deployed, regions in ((STANDALONE, [own]), (PRIMARY, [own, there])):
         for name, table in deployed.of_type("AWS::DynamoDB::GlobalTable").items():
@@ -104,7 +107,10 @@ def test_the_endpoint_replicates_and_follows_its_health_check() -> None:
 
 
 def test_a_quiet_primary_has_a_heartbeat_that_nobody_consumes() -> None:
-    """An event each minute reaches only the log, so data is missing only in a dead region; it is no ride event."""
+    """An event each minute reaches only the log, so data is missing only in a dead region.
+
+    It is no ride event.
+    """
     beat = PRIMARY.resources["CarRideHeartbeat"]["Properties"]
     assert (beat["ScheduleExpression"], beat["State"]) == ("rate(1 minute)", "ENABLED")
     assert (

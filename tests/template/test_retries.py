@@ -58,7 +58,10 @@ def test_a_key_has_as_many_attempts_as_its_transport_delivers(consumer: str) -> 
 
 
 def test_the_table_of_retries_is_that_of_template_and_handlers() -> None:
-    """The table in docs/architecture.md has every limit; each target is tried for EventBridge's longest time."""
+    """The table in docs/architecture.md has every limit.
+
+    Each target is tried for EventBridge's longest time.
+    """
     rules = [
         each["Properties"] for each in RESOURCES.values() if each["Type"] == "AWS::Events::Rule"
     ]

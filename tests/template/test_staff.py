@@ -32,7 +32,10 @@ def request_by(arn: str) -> dict[str, Any]:
 
 
 def test_a_stack_has_the_role_if_nothing_else_says_who_is_staff(deployed: Stack) -> None:
-    """Stage `dev` with signed requests and the default StaffGroup makes it; every other choice does not."""
+    """Stage `dev` with signed requests and the default StaffGroup makes it.
+
+    Every other choice does not.
+    """
     chosen = [deployed.parameters[name] for name in ("Stage", "ApiAuthorization", "StaffGroup")]
     makes_role = chosen == ["dev", "iam", "carride-staff"]
     assert ("StaffRole" in deployed.resources) is makes_role
@@ -52,7 +55,10 @@ def test_the_api_takes_sessions_of_the_role_for_staff() -> None:
 
 
 def test_a_parameter_says_who_may_assume_the_role() -> None:
-    """By default it is the account, whose policies decide; otherwise the one user or role that is named."""
+    """By default it is the account, whose policies decide.
+
+    Otherwise the one user or role that is named.
+    """
     assert trusted(stack()) == {
         "Fn::Sub": "arn:${AWS::Partition}:iam::${AWS::AccountId}:root",
     }

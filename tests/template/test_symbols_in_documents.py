@@ -107,7 +107,10 @@ def is_module(dotted: str) -> bool:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_symbols_in_a_document_exist(path: Path) -> None:
-    """A dotted name is a member of its class, or a module; a symbol is in the file that is said to hold it."""
+    """A dotted name is a member of its class, or a module.
+
+    A symbol is in the file that is said to hold it.
+    """
     text = re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
     for dotted in DOTTED.findall(text):
         owner, _, member = dotted.partition(".")

@@ -18,7 +18,10 @@ ROADS_BACK: Final = DAY + DAY // 4 + 14 * DAY
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_the_window_outlasts_every_road_back(preset: str) -> None:
-    """A record outlives archive, redelivery, retries and redrive one after the other; logs cover all replays."""
+    """A record outlives archive, redelivery, retries and redrive one after the other.
+
+    Logs cover all replays.
+    """
     days = {name: int(each) for name, each in PRESETS[preset].items()}
     assert days["WindowDays"] * DAY > days["ArchiveDays"] * DAY + ROADS_BACK
     assert days["OutboxDays"] > 1  # longer than the stream that carries it
@@ -26,7 +29,10 @@ def test_the_window_outlasts_every_road_back(preset: str) -> None:
 
 
 def test_everything_is_kept_as_long_as_the_chosen_preset_says(deployed: Stack) -> None:
-    """Archive, logs and functions follow the preset; the defaults of the code are those of the standard one."""
+    """Archive, logs and functions follow the preset.
+
+    The defaults of the code are those of the standard one.
+    """
     assert sorted(source()["Parameters"]["Retention"]["AllowedValues"]) == sorted(PRESETS)
     standard = PRESETS[source()["Parameters"]["Retention"]["Default"]]
     assert (int(standard["WindowDays"]) * DAY, int(standard["OutboxDays"])) == (
@@ -46,7 +52,9 @@ def test_everything_is_kept_as_long_as_the_chosen_preset_says(deployed: Stack) -
 
 
 def test_tables_scale_in_every_direction_or_have_no_capacity(deployed: Stack) -> None:
-    """If provisioned, each table, index and replica scales reads and writes; on demand, nothing costs while idle.
+    """If provisioned, each table, index and replica scales reads and writes.
+
+    On demand, nothing costs while idle.
 
     CloudFormation switches an existing table, to or back from `provisioned`, only with a
     `SeedCapacity` for each.
@@ -66,10 +74,8 @@ def test_tables_scale_in_every_direction_or_have_no_capacity(deployed: Stack) ->
         "SeedCapacity": {"Ref": "MinCapacity"},
         "TargetTrackingScalingPolicyConfiguration": {"TargetValue": {"Ref": "TargetUtilization"}},
     }
-    writes, reads = (
-        {"WriteCapacityAutoScalingSettings": scaling},
-        {"ReadCapacityAutoScalingSettings": scaling},
-    )
+    writes = {"WriteCapacityAutoScalingSettings": scaling}
+    reads = {"ReadCapacityAutoScalingSettings": scaling}
     for name, table in tables.items():
         indexes = table.get("GlobalSecondaryIndexes", [])
         assert table["BillingMode"] == "PROVISIONED", name

@@ -1,4 +1,7 @@
-"""An upgrade keeps the stage of its stack: parameters are merged as the SAM CLI does it, and rules refuse the rest."""
+"""An upgrade keeps the stage of its stack.
+
+Parameters are merged as the SAM CLI does it, and rules refuse the rest.
+"""
 
 import json
 import re
@@ -43,7 +46,10 @@ def assignments(words: list[str]) -> dict[str, str]:
 
 
 def sent(command: str) -> dict[str, str]:
-    """Return the parameters that a `sam deploy` sends: those of its line, or else of its environment."""
+    """Return the parameters that a `sam deploy` sends.
+
+    Those of its line, or else of its environment.
+    """
     words = shlex.split(command.partition(" #")[0])
     if "--parameter-overrides" in words:
         return assignments(words[words.index("--parameter-overrides") + 1 :])
@@ -92,7 +98,10 @@ PRODUCTION: Final = {"Stage": "prod", "Protected": "yes"}
 @pytest.mark.parametrize("command", documented())
 @pytest.mark.parametrize("stage", [{"Stage": "dev", "Protected": "no"}, PRODUCTION])
 def test_no_upgrade_of_the_page_changes_the_stage(command: str, stage: dict[str, str]) -> None:
-    """Each stage stays what it is; only the environment `prod` names a stage, and only its own stacks' one."""
+    """Each stage stays what it is.
+
+    Only the environment `prod` names a stage, and only its own stacks' one.
+    """
     before = defaults() | stage
     if "--config-env prod" in command:
         before |= PRODUCTION
@@ -107,7 +116,10 @@ def test_the_page_has_the_upgrade_of_each_environment() -> None:
 
 
 def test_a_new_stack_of_each_environment_keeps_the_rules() -> None:
-    """Its parameters are the defaults and those of the environment; the rules on regions need a deployed peer."""
+    """Its parameters are the defaults and those of the environment.
+
+    The rules on regions need a deployed peer.
+    """
     for name in ("default", "prod", "local"):
         listed = ENVIRONMENTS[name]["global"]["parameters"]["parameter_overrides"]
         assert broken(defaults() | assignments(listed)) == [], name

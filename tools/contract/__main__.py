@@ -16,7 +16,10 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def documents(root: Path = ROOT) -> dict[str, str]:
-    """Return each generated file that is checked in by its path. Raises BreakingChangeError, see `registry`."""
+    """Return each generated file that is checked in by its path.
+
+    Raises BreakingChangeError, see `registry`.
+    """
     return {
         "infrastructure/schemas.yaml": registry(
             (root / "infrastructure/schemas.yaml").read_text(encoding="utf-8")

@@ -1,4 +1,7 @@
-"""Keeps the sample events in ``events/`` current: writes each event in them as the types write it today."""
+"""Keeps the sample events in ``events/`` current.
+
+Writes each event in them as the types write it today.
+"""
 
 import hashlib
 import json

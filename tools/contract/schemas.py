@@ -52,7 +52,10 @@ class BreakingChangeError(Exception):
 
 
 def schema(fact: type[Fact]) -> Schema:
-    """Return the schema of the ``detail`` of a fact's event. The id of its ``data`` is the event's ``dataschema``."""
+    """Return the schema of the ``detail`` of a fact's event.
+
+    The id of its ``data`` is the event's ``dataschema``.
+    """
     references, definitions = msgspec.json.schema_components(
         [Attributes, fact], ref_template="#/definitions/{name}"
     )
@@ -78,8 +81,12 @@ def schema(fact: type[Fact]) -> Schema:
 
 
 def breaking_changes(old: Schema, new: Schema) -> Iterator[str]:
-    """Yield the changes that existing events or readers do not agree with. Only a new optional field is compatible."""
-    old_required, new_required = set(old["required"]), set(new["required"])
+    """Yield the changes that existing events or readers do not agree with.
+
+    Only a new optional field is compatible.
+    """
+    old_required = set(old["required"])
+    new_required = set(new["required"])
     yield from (
         f"{name} is required now, and existing events lack it"
         for name in new_required - old_required
@@ -113,10 +120,8 @@ def registry(before: str) -> str:
 
     BreakingChangeError if a changed schema is incompatible with existing readers or events.
     """
-    old, new = (
-        published(before),
-        {f"{fact.__name__}.v{fact.schema_version}": schema(fact) for fact in FACTS.values()},
-    )
+    old = published(before)
+    new = {f"{fact.__name__}.v{fact.schema_version}": schema(fact) for fact in FACTS.values()}
     changes = [
         f"{name}: {change}"
         for name in sorted(old.keys() & new)

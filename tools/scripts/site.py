@@ -21,7 +21,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Lead links to the site's own pages; keep only the text of links to other files of the repository."""
+    """Lead links to the site's own pages.
+
+    Keep only the text of links to other files of the repository.
+    """
     source = Path(page.file.abs_src_path or "")
     here = ROOT / "docs" / page.file.src_uri
 

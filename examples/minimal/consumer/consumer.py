@@ -1,4 +1,7 @@
-"""Give the customer of every completed ride a point: once per ride, however often its event is delivered."""
+"""Give the customer of every completed ride a point.
+
+Once per ride, however often its event is delivered.
+"""
 
 import os
 from typing import Any

@@ -66,10 +66,12 @@ def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> 
     context = event["requestContext"]
     match context.get("authorizer"):
         case {"jwt": {"claims": {"sub": str(subject)} as claims}} if subject:
-            name, groups = f"jwt:{subject}", _groups(claims)
+            name = f"jwt:{subject}"
+            groups = _groups(claims)
         # All users of an identity pool assume the same role, but have different identities.
         case {"iam": {"cognitoIdentity": {"identityId": str(identity)}} as iam} if identity:
-            name, groups = f"identity:{identity}", _role(iam, context.get("accountId"))
+            name = f"identity:{identity}"
+            groups = _role(iam, context.get("accountId"))
         case {"iam": {"userId": str(user)} as iam} if user.partition(":")[0]:
             name = f"iam:{user.partition(':')[0]}"  # the name of the session follows the colon
             groups = _role(iam, context.get("accountId"))
@@ -84,7 +86,9 @@ def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> 
 
 
 def _groups(claims: Mapping[str, Any]) -> list[str]:
-    """Return the groups and scopes of a token. API Gateway writes a list of groups as ``[one two]``.
+    """Return the groups and scopes of a token.
+
+    API Gateway writes a list of groups as ``[one two]``.
 
     Only Cognito's groups are read, because they contain no blanks: "not staff" would become two
     groups.
@@ -99,7 +103,10 @@ def _groups(claims: Mapping[str, Any]) -> list[str]:
 
 
 def _role(iam: Mapping[str, Any], account: object) -> list[str]:
-    """Return the IAM role of a caller from this account: arn:aws:sts::ACCOUNT:assumed-role/ROLE/SESSION."""
+    """Return the IAM role of a caller from this account.
+
+    Arn:aws:sts::ACCOUNT:assumed-role/ROLE/SESSION.
+    """
     match str(iam.get("userArn", "")).split(":"):
         case ["arn", _, "sts", "", str(number), resource] if number == account:
             kind, role, *_ = [*resource.split("/"), ""]

@@ -1,4 +1,7 @@
-"""The commands that book and change rides: the bodies of requests, and their effect. Pure: no I/O, no clock."""
+"""The commands that book and change rides: the bodies of requests, and their effect.
+
+Pure: no I/O, no clock.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, get_args

@@ -160,7 +160,8 @@ def document() -> dict[str, Any]:
 
 def added_to_ride(schemas: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the schema of a ride's subclass as the ride's schema and what the subclass adds."""
-    ride, schema = schemas["Ride"]["properties"], schemas[name]
+    ride = schemas["Ride"]["properties"]
+    schema = schemas[name]
     added = {field: rule for field, rule in schema["properties"].items() if field not in ride}
     required = [field for field in schema["required"] if field in added]
     reference = {"$ref": _SCHEMAS.format(name="Ride")}
@@ -186,7 +187,10 @@ def _operation(route: Route) -> dict[str, Any]:
 
 
 def _problems_of(route: Route) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield status, name and response of each problem status; routes share the responses of one name."""
+    """Yield status, name and response of each problem status.
+
+    Routes share the responses of one name.
+    """
     for status in sorted({kind.status for kind in route.problems}):
         kinds = [kind for kind in route.problems if kind.status == status]
         headers = _replayed(route) if _STORED.intersection(kinds) else ()

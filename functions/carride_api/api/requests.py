@@ -59,7 +59,10 @@ class Request(NamedTuple):
 
     @property
     def traceparent(self) -> str | None:
-        """The request's trace in the format of W3C Trace Context: the client's, or else X-Ray's, or None."""
+        """The request's trace in the format of W3C Trace Context.
+
+        The client's, or else X-Ray's, or None.
+        """
         traceparent: str = self.event["headers"].get("traceparent", "")
         return traceparent if _is_trace(traceparent) else current_trace()
 
@@ -70,7 +73,9 @@ def record_key(request: Request) -> tuple[str, str]:
 
 
 def fingerprinted(request: Request) -> object:
-    """Return what must be the same under one key, besides the route. The trace of a retry may differ.
+    """Return what must be the same under one key, besides the route.
+
+    The trace of a retry may differ.
 
     The command stays a Struct, whose defaults are not fingerprinted: a retry that arrives after a
     deployment has the same fingerprint, although the command has gained an optional field.
@@ -79,7 +84,10 @@ def fingerprinted(request: Request) -> object:
 
 
 class Requests(NamedTuple):
-    """Reads the requests of a stage. In ``local`` every caller is staff, in ``prod`` nothing is simulated."""
+    """Reads the requests of a stage.
+
+    In ``local`` every caller is staff, in ``prod`` nothing is simulated.
+    """
 
     stage: Literal["local", "dev", "prod"]
     staff_group: str  # see `caller_of`

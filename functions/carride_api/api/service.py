@@ -122,14 +122,20 @@ class Service:
         return msgspec.to_builtins(booking)
 
     def _list(self, query: ListRides, request: Request) -> object:
-        """List the rides of a customer: all of them for staff, otherwise those that the caller owns."""
+        """List the rides of a customer.
+
+        All of them for staff, otherwise those that the caller owns.
+        """
         owner = None if request.caller.staff else request.caller.subject
         return msgspec.to_builtins(
             self.tables.list_bookings(query.customer, owner, query.limit, query.next)
         )
 
     def _read(self, path: ReadRide, request: Request) -> object:
-        """Show a ride and what happened to it. Staff may see every ride, other callers their own."""
+        """Show a ride and what happened to it.
+
+        Staff may see every ride, other callers their own.
+        """
         booking = None if request.caller.staff else self.tables.find_booking(path.id)
         hidden = refusal(request.caller, Action.READ, booking.owner if booking else None)
         ride = None if hidden else self.tables.find_ride(path.id)
@@ -140,10 +146,8 @@ class Service:
     def _simulate(self, command: "Simulate", name: str) -> object:
         from api import simulations  # noqa: PLC0415 - most processes start no simulation
 
-        start, function = (
-            self.start_simulator or simulations.invoke,
-            self.settings.simulator_function_name,
-        )
+        start = self.start_simulator or simulations.invoke
+        function = self.settings.simulator_function_name
         return simulations.start(
             command,
             name,

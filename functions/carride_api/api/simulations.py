@@ -55,7 +55,9 @@ def start(
     now: datetime,
     start_simulator: Callable[[Mapping[str, Any]], None],
 ) -> dict[str, Any]:
-    """Start a simulation, and return the answer. In the stages other than ``local``, one simulation runs at a time.
+    """Start a simulation, and return the answer.
+
+    In the stages other than ``local``, one simulation runs at a time.
 
     ``name`` identifies the request: a simulation that starts twice under one name publishes copies
     of the same facts. ``store`` holds the lock.
@@ -99,7 +101,10 @@ def _check(spec: Spec, limit: int) -> None:
 
 
 def most_events(spec: Spec) -> int:
-    """Return how many events a simulation can have: as many as if every ride had the longest life."""
+    """Return how many events a simulation can have.
+
+    As many as if every ride had the longest life.
+    """
     if spec.rides is not None:
         facts = spec.rides * LONGEST_LIFE
         return facts + round(spec.duplicates * facts)
@@ -109,7 +114,10 @@ def most_events(spec: Spec) -> int:
 
 
 def _acquire_lock(name: str, store: Store) -> None:
-    """Lock the simulator by the record of one key. A retry of the request that holds the lock has the same payload."""
+    """Lock the simulator by the record of one key.
+
+    A retry of the request that holds the lock has the same payload.
+    """
     lock = Consumer[None]("carride-api-simulation-lock", store, policy=SIMULATION_LOCK)
     try:
         with lock.operation("lock", name):

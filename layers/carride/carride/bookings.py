@@ -34,7 +34,10 @@ def booked(table: str, booking: Booking, now: datetime) -> Put:
 
 
 def changed(table: str, seen: Ride, booking: Booking, now: datetime) -> Put:
-    """Return the effect that writes a changed ride; it is refused if the ride is not at the version of ``seen``."""
+    """Return the effect that writes a changed ride.
+
+    It is refused if the ride is not at the version of ``seen``.
+    """
     return Put(
         table,
         _item(booking, now),

@@ -1,4 +1,6 @@
-"""The AWS clients of functions, with timeouts shorter than a function's; botocore's default is 60 s.
+"""The AWS clients of functions, with timeouts shorter than a function's.
+
+Botocore's default is 60 s.
 
 The publisher's clients make one attempt a call: it repeats calls itself, because it knows the
 deadline.

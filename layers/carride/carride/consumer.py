@@ -59,7 +59,10 @@ def ride_consumer(
 def wired(
     name: str, store: "Store", policy: Policy, dead_letters: "DeadLetters", observer: "Observer"
 ) -> Consumer[RideEvent]:
-    """Return a consumer of ride events over any store. The prediction of a replay is wired like the deployed ones."""
+    """Return a consumer of ride events over any store.
+
+    The prediction of a replay is wired like the deployed ones.
+    """
     return Consumer(
         name,
         store,

@@ -18,7 +18,9 @@ _PASSING: Final = frozenset(
 
 
 class DynamoDB:
-    """Requests to DynamoDB in its wire format, each tried up to three times. All of them are safe to repeat.
+    """Requests to DynamoDB in its wire format, each tried up to three times.
+
+    All of them are safe to repeat.
 
     The methods raise the transport's errors: `ServiceError` for a refusal, `NoAnswerError` if no
     try was answered.
@@ -31,7 +33,9 @@ class DynamoDB:
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self._transport, self._sleep, self._jitter = transport, sleep, jitter
+        self._transport = transport
+        self._sleep = sleep
+        self._jitter = jitter
 
     def get_item(self, **request: Any) -> Mapping[str, Any]:
         """Read an item."""

@@ -1,4 +1,7 @@
-"""Entries of a PutEvents request, their size, and their distribution over requests. Pure: no AWS."""
+"""Entries of a PutEvents request, their size, and their distribution over requests.
+
+Pure: no AWS.
+"""
 
 import re
 from collections.abc import Callable, Iterable

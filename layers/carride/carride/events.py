@@ -232,7 +232,9 @@ class _OlderAttributes(
 
 
 def read_json(content: str | bytes, field: str, *, levels: int = MOST_LEVELS) -> Any:
-    """Return the value that a JSON text holds; ContractError, which names the text ``field``, if it is not JSON.
+    """Return the value that a JSON text holds.
+
+    ContractError, which names the text ``field``, if it is not JSON.
 
     Nor may the value be nested too deeply, or be one that cannot be written as JSON in UTF-8.
     """
@@ -245,7 +247,10 @@ def read_json(content: str | bytes, field: str, *, levels: int = MOST_LEVELS) ->
 
 
 def _require_plain(value: object, field: str, levels: int = MOST_LEVELS) -> None:
-    """Refuse a value that JSON writers, hashes or logs would fail on. Do not recurse: the value may be very deep."""
+    """Refuse a value that JSON writers, hashes or logs would fail on.
+
+    Do not recurse: the value may be very deep.
+    """
     level: list[Any] = [value]
     for _ in range(levels):
         below: list[Any] = []
@@ -282,7 +287,10 @@ def _is_plain(value: object) -> bool:
 
 
 def parse_event(event: Mapping[str, Any]) -> RideEvent:
-    """Read an EventBridge event, of which only ``detail`` counts. ContractError is all that this can raise."""
+    """Read an EventBridge event, of which only ``detail`` counts.
+
+    ContractError is all that this can raise.
+    """
     detail = event.get("detail") if isinstance(event, Mapping) else None
     if not isinstance(detail, dict):
         raise ContractError("detail", "not a JSON object")
@@ -360,7 +368,8 @@ def _adopted(detail: dict[str, Any]) -> dict[str, Any]:
     Such a producer gives each fact an id of its own, and may count none of a ride's changes. The
     fact's id is derived from the producer's, so that it meets no id of this project.
     """
-    given, data = detail.get("idempotencyid"), _payload_of(detail)
+    given = detail.get("idempotencyid")
+    data = _payload_of(detail)
     if not isinstance(given, str) or not given:
         raise ContractError("idempotencyid", "missing")
     if isinstance(data, dict):

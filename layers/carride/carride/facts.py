@@ -1,4 +1,7 @@
-"""The types of facts about rides. Each is the data of one type of event, and is named like it. Pure: no I/O, no AWS."""
+"""The types of facts about rides.
+
+Each is the data of one type of event, and is named like it. Pure: no I/O, no AWS.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal
@@ -109,7 +112,10 @@ class PaymentRefunded(Fact, frozen=True, kw_only=True):
 
 
 class CarRideOverdue(Fact, frozen=True, kw_only=True):
-    """The ride has needed something for too long; every consumer settles what it holds for the ride."""
+    """The ride has needed something for too long.
+
+    Every consumer settles what it holds for the ride.
+    """
 
     outcome: Annotated[
         Literal["completed", "cancelled"],

@@ -1,4 +1,6 @@
-"""The timeline of a ride: the entries that ride_history's records keep, one for each event that took effect. No I/O.
+"""The timeline of a ride.
+
+The entries that ride_history's records keep, one for each event that took effect. No I/O.
 
 An entry is in the record that recognises its event's duplicates, so one write makes both. The index
 `INDEX` over IdempotencyTable has the records of a ride that keep an entry, and no others.

@@ -24,7 +24,10 @@ class Stored(NamedTuple):
     effects: int = 0  # the number of events that took effect so far
 
     def unchanged(self) -> tuple[str, dict[str, object]]:
-        """Return the condition that the item has not changed, and its values; ``#state`` names the state."""
+        """Return the condition that the item has not changed, and its values.
+
+        ``#state`` names the state.
+        """
         if self.state is None:
             return "attribute_not_exists(orderID)", {}
         return "#state = :was AND effects = :seen", {":was": self.state, ":seen": self.effects}

@@ -1,4 +1,6 @@
-"""The form of an event in the outbox, from which a pipe makes the same event again. Pure: no I/O, no AWS.
+"""The form of an event in the outbox, from which a pipe makes the same event again.
+
+Pure: no I/O, no AWS.
 
 A function commits the item in one transaction with the state that the event is about. The table's
 stream and a pipe carry it to the bus. The pipe's input template can only copy strings out of a

@@ -1,4 +1,6 @@
-"""Publishes to EventBridge without silent losses: each event is on the bus, in the ProducerDlq, or unsent.
+"""Publishes to EventBridge without silent losses.
+
+Each event is on the bus, in the ProducerDlq, or unsent.
 
 PutEvents answers 200 even if it refused entries. Entries that it refused temporarily are sent
 again; the others go to the dead-letter queue with code and reason. A call without an answer is
@@ -117,7 +119,9 @@ class Receipt(Struct, eq=False):
 
 
 class PublishError(Exception):
-    """Raised when entries are neither on the bus nor in the dead-letter queue: publish ``entries`` again.
+    """Raised when entries are neither on the bus nor in the dead-letter queue.
+
+    Publish ``entries`` again.
 
     ``receipts`` are those of all entries of the call; ``entries`` are the unsent ones.
     """
@@ -207,7 +211,10 @@ class Publisher:
         return receipts
 
     def put(self, entries: Iterable[BusEntry], remaining_ms: Remaining) -> list[Receipt]:
-        """Publish entries without the dead-letter queue: entries that the bus does not take are unsent."""
+        """Publish entries without the dead-letter queue.
+
+        Entries that the bus does not take are unsent.
+        """
         receipts = [Receipt(self._named(entry)) for entry in entries]
         sendable: list[Receipt] = []
         for receipt in receipts:
@@ -382,7 +389,10 @@ def _message(receipt: Receipt) -> _Message:
 
 
 def _body(entry: BusEntry, room: int) -> str:
-    """Return the event as JSON in UTF-8; if that is too large or SQS would refuse it, with a compressed detail."""
+    """Return the event as JSON in UTF-8.
+
+    If that is too large or SQS would refuse it, with a compressed detail.
+    """
     event = {
         "source": entry.source,
         "detail-type": entry.detail_type,

@@ -40,5 +40,6 @@ class RegionFence:
             answer = self._client.get_item(
                 TableName=self._table, Key=self._key, ConsistentRead=True
             )
-            self._up, self._read = "Item" in answer, now
+            self._up = "Item" in answer
+            self._read = now
         return self._up

@@ -83,7 +83,10 @@ class Ride(Struct, frozen=True, kw_only=True, rename=json_name):
 
     @classmethod
     def of(cls, ride: "Ride", **added: Any) -> Self:
-        """Return the ride as an instance of this class; ``added`` are the fields that this class adds to a ride."""
+        """Return the ride as an instance of this class.
+
+        ``added`` are the fields that this class adds to a ride.
+        """
         return cls(**{field: getattr(ride, field) for field in Ride.__struct_fields__}, **added)
 
 

@@ -10,13 +10,18 @@ from carride.decoding import FieldError, shaped
 
 
 class SettingsError(Exception):
-    """Raised for a missing or invalid environment variable; the message names it and says what to do."""
+    """Raised for a missing or invalid environment variable.
+
+    The message names it and says what to do.
+    """
 
 
 def from_environment[S: Struct](
     settings: type[S], environment: Mapping[str, str] | None = None
 ) -> S:
-    """Return a function's settings, by default from the process's environment; SettingsError names a bad variable.
+    """Return a function's settings, by default from the process's environment.
+
+    SettingsError names a bad variable.
 
     The field ``car_table`` is read from ``CAR_TABLE``; a field with a default is optional.
     """

@@ -24,7 +24,9 @@ class Mode(StrEnum):
 
 
 class Spec(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True):
-    """What to simulate. The seed chooses the events that are late or ask for a fault; no event does both.
+    """What to simulate. The seed chooses the events that are late or ask for a fault.
+
+    No event does both.
 
     A simulation ends by count (``rides``) or by time (``duration``). Every ride runs to its end.
     """

@@ -34,7 +34,9 @@ _xray_header: Final = re.compile(
 
 
 def current_trace() -> str | None:
-    """Return X-Ray's trace of this invocation in the format of W3C Trace Context; None without a trace.
+    """Return X-Ray's trace of this invocation in the format of W3C Trace Context.
+
+    None without a trace.
 
     Lambda sets the environment variable for each invocation.
     """
@@ -51,7 +53,9 @@ def labels(event: "RideEvent") -> Mapping[str, str]:
 
 
 def observe(observation: "Observation") -> None:
-    """Log a delivery, and count it in a metric that is named after its outcome. Above level INFO it is only counted.
+    """Log a delivery, and count it in a metric that is named after its outcome.
+
+    Above level INFO it is only counted.
 
     The consumer is the metric's only dimension, because CloudWatch bills each combination of
     dimensions. Both are one line, which has the logger's fields but is not written by it: that
@@ -75,7 +79,10 @@ def observe(observation: "Observation") -> None:
 
 
 def count(service: str, **metrics: int) -> None:
-    """Add to the metrics of a service: outcomes of a consumer, or ``Published`` and ``Rejected`` of a producer."""
+    """Add to the metrics of a service.
+
+    Outcomes of a consumer, or ``Published`` and ``Rejected`` of a producer.
+    """
     _write(_metric(service, metrics))
 
 

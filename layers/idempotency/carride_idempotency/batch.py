@@ -86,7 +86,8 @@ class Batch[E]:
     - last, in the smallest groups that the time left allows, while another attempt is left to them;
     - alone on their last attempt, so that no other record's crash quarantines them, and with at
       least the time that their crashed attempt had. So a slow record is not quarantined because
-      others ran before it: if it was received often enough to be on its last attempt, it runs first.
+      others ran before it: if it was received often enough to be on its last attempt, it runs
+      first.
     """
 
     def __init__(

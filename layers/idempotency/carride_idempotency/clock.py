@@ -13,12 +13,18 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def epoch_ms() -> int:
-    """Return the wall clock's time. Machines compare leases and windows, so a monotonic clock would not do."""
+    """Return the wall clock's time.
+
+    Machines compare leases and windows, so a monotonic clock would not do.
+    """
     return time.time_ns() // 1_000_000
 
 
 def to_ms(moment: datetime) -> int:
-    """Return a time in epoch milliseconds, rounded down. A naive time is UTC, whatever the process's zone."""
+    """Return a time in epoch milliseconds, rounded down.
+
+    A naive time is UTC, whatever the process's zone.
+    """
     if moment.utcoffset() is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // _MILLISECOND

@@ -247,8 +247,10 @@ def _rebuild(name: str, kind: Any, stored: dict[str, Any]) -> Any:
 def _rebuild_model(name: str, kind: Any, state: dict[str, Any]) -> Any:
     from pydantic_core import PydanticUndefined
 
-    fields, attributes = kind.__pydantic_fields__, kind.__private_attributes__
-    extra, private = state["__pydantic_extra__"] or {}, state["__pydantic_private__"] or {}
+    fields = kind.__pydantic_fields__
+    attributes = kind.__private_attributes__
+    extra = state["__pydantic_extra__"] or {}
+    private = state["__pydantic_private__"] or {}
     stored = state["__dict__"] | {field: extra.pop(field) for field in fields if field in extra}
     takes_more = kind.model_config.get("extra") == "allow"
     _refuse_unknown(name, private.keys() - attributes.keys())

@@ -13,10 +13,16 @@ gain."""
 
 
 class Concurrency(Protocol):
-    """How a consumer runs tasks at the same time. A simulation passes its own, to control the order."""
+    """How a consumer runs tasks at the same time.
+
+    A simulation passes its own, to control the order.
+    """
 
     def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
-        """Run every task, at most ``limit`` at once, and return when all have ended. Tasks do not raise."""
+        """Run every task, at most ``limit`` at once, and return when all have ended.
+
+        Tasks do not raise.
+        """
 
     def repeat(self, beat: Callable[[], bool], interval_s: float) -> AbstractContextManager[object]:
         """Call ``beat`` every ``interval_s`` seconds inside the context, until it returns False.

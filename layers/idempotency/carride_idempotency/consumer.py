@@ -48,7 +48,10 @@ class EventResponse(TypedDict):
 
 
 class BatchResponse(TypedDict):
-    """What an event source mapping with ReportBatchItemFailures reads: the ``itemIdentifier`` of each failed record."""
+    """What an event source mapping with ReportBatchItemFailures reads.
+
+    The ``itemIdentifier`` of each failed record.
+    """
 
     batchItemFailures: list[dict[str, str]]
 
@@ -231,9 +234,10 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 
         ``caller`` finds who sends the (parsed) request, as a function or an expression: it becomes
         a part of the key. Without ``key=`` it is required; ``ANY_CALLER`` says that all callers may
-        share keys. ``methods`` are those whose requests take effect once (POST, PUT, PATCH and DELETE): other
-        requests run each time, without a record, and get None as their operation. ``problem_types``
-        is the prefix of a problem's ``type`` that is not a URI (``urn:problem-type:``).
+        share keys. ``methods`` are those whose requests take effect once (POST, PUT, PATCH and
+        DELETE): other requests run each time, without a record, and get None as their operation.
+        ``problem_types`` is the prefix of a problem's ``type`` that is not a URI
+        (``urn:problem-type:``).
         """
         from carride_idempotency.http import make_handler
 
@@ -281,7 +285,10 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         return decorate
 
     def _operation_name(self, work: Callable[..., object], name: str | None) -> str:
-        """Return the name of a function's operation. Two functions share one only if ``name=`` says so."""
+        """Return the name of a function's operation.
+
+        Two functions share one only if ``name=`` says so.
+        """
         if name is not None:
             check_name(name, "an operation's name")
             return name
@@ -320,7 +327,10 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         return opened(self._runner, self._reader.call(key, payload, name))
 
     def record(self, key: object, operation: str | None = None) -> Record | None:
-        """Return the record of an idempotency key; ``operation`` is a function's or block's name."""
+        """Return the record of an idempotency key.
+
+        ``operation`` is a function's or block's name.
+        """
         return self._store.read(record_key(self.name, key, operation))
 
     def release(self, key: object, operation: str | None = None) -> bool:

@@ -39,7 +39,10 @@ class DeadLetter(NamedTuple):
     """The original event, as it was delivered."""
 
     def body(self) -> str:
-        """Return the dead letter as JSON. An event too large for a message is compressed, as ``eventGzip``."""
+        """Return the dead letter as JSON.
+
+        An event too large for a message is compressed, as ``eventGzip``.
+        """
         text = json.dumps(self._asdict(), separators=(",", ":"), default=str)
         if len(text.encode()) <= MAX_MESSAGE_BYTES - _ATTRIBUTES_BYTES:
             return text
@@ -61,7 +64,10 @@ class DeadLetters(Protocol):
 
 
 class SqsDeadLetters:
-    """Dead letters in an SQS queue. The client is botocore's or boto3's, by default made for the first dead letter."""
+    """Dead letters in an SQS queue.
+
+    The client is botocore's or boto3's, by default made for the first dead letter.
+    """
 
     def __init__(self, queue_url: str, *, client: Any = None) -> None:
         self._queue_url = queue_url

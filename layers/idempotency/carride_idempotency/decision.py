@@ -1,7 +1,7 @@
 """Decides what to do next about one key, by the stored record, the claim request and the time.
 
-All functions are pure: no I/O, no clock, no randomness. Their caller performs the returned step, and
-asks again with the record that it found. The life of a claim, and the words of the conditions::
+All functions are pure: no I/O, no clock, no randomness. Their caller performs the returned step,
+and asks again with the record that it found. The life of a claim, and the words of the conditions::
 
       claim               now              lease_ms      + skew            expiry       + skew
     ────┼──────────────────┼──────────────────┼─────────────┼──── … ─────────┼─────────────┼──────▶ time
@@ -141,7 +141,10 @@ _END: Final[dict[str, type[Done | Failed | Quarantined]]] = {
 
 
 def lease_until(request: ClaimRequest, now_ms: int) -> int:
-    """Return when a claim or heartbeat made now ends: the margin after the deadline at the latest."""
+    """Return when a claim or heartbeat made now ends.
+
+    The margin after the deadline at the latest.
+    """
     limits = request.limits
     if request.deadline_ms is None:
         return now_ms + limits.lease_ms
@@ -222,8 +225,8 @@ def quarantined(seen: Record, request: ClaimRequest, now_ms: int, error: str | N
     """Return ``seen`` quarantined: with its attempt and without an expiry.
 
     No ``error`` means an unknown outcome. A record of another claim gets a token that no claim has.
-    So a late ``dead_lettered`` update, after an operator's release, cannot change what this delivery
-    has written under its own token.
+    So a late ``dead_lettered`` update, after an operator's release, cannot change what this
+    delivery has written under its own token.
     """
     return seen._replace(
         status=QUARANTINED,
@@ -256,7 +259,10 @@ def intended(claim: Record, request: ClaimRequest, now_ms: int) -> Record:
 
 
 def released(seen: Record, owner: str, now_ms: int, window_s: int) -> Record:
-    """Return a quarantined or corrupt record released by an operator: its next delivery is attempt 1."""
+    """Return a quarantined or corrupt record released by an operator.
+
+    Its next delivery is attempt 1.
+    """
     return seen._replace(
         status=FAILED,
         owner=owner,
@@ -402,7 +408,10 @@ def is_beyond_window(sent_ms: int, end_ms: int, limits: Limits) -> bool:
 
 
 def differ(stored: str | None, ours: str | None) -> bool:
-    """Return whether two fingerprints mean different payloads; different versions cannot be compared."""
+    """Return whether two fingerprints mean different payloads.
+
+    Different versions cannot be compared.
+    """
     if stored is None or ours is None or stored == ours:
         return False
     return stored.partition(":")[0] == ours.partition(":")[0]

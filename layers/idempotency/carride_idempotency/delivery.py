@@ -180,7 +180,10 @@ class Reports:
         self._observe(Observation(self._consumer, outcome, None, 0, delivery_id, reason))
 
     def reject(self, delivery_id: str, reason: str, error: Exception, event: object) -> None:
-        """Send a message that is at fault itself to the dead-letter queue; without one, raise ``error``."""
+        """Send a message that is at fault itself to the dead-letter queue.
+
+        Without one, raise ``error``.
+        """
         if self._dead_letters is None:
             self.unread(delivery_id, reason)
             raise error
@@ -214,7 +217,10 @@ class Reports:
 
 
 def _message(error: Exception, quarantine: Record | None) -> str:
-    """Return a dead letter's message: the error, and the external calls whose outcome is unknown."""
+    """Return a dead letter's message.
+
+    The error, and the external calls whose outcome is unknown.
+    """
     text = describe(error)
     calls = [] if quarantine is None else unknown_calls(quarantine)
     if quarantine is None or not calls:

@@ -57,7 +57,10 @@ class Block:
 
 @contextmanager
 def opened(runner: Runner, delivery: Delivery) -> Generator[Block]:
-    """Claim the delivery's key for a block; complete it, or record its failure, at the block's end."""
+    """Claim the delivery's key for a block.
+
+    Complete it, or record its failure, at the block's end.
+    """
     begun = _begun(runner, delivery)
     if isinstance(begun, Answer):
         yield Block(None, begun)

@@ -1,4 +1,6 @@
-"""AWS Lambda durable functions whose effects happen once: one execution for each key, and steps that commit.
+"""AWS Lambda durable functions whose effects happen once.
+
+One execution for each key, and steps that commit.
 
 A durable function uses `effect_once`, and whatever starts it uses `start_once`. Only `effect_once`
 imports the package `aws-durable-execution-sdk-python`, when it is called.
@@ -79,7 +81,10 @@ def effect_once[R](
 
 
 def _operation_id(step: "StepContext") -> str:
-    """Return the id of a running step, which is the same whenever it runs again. The SDK shows it in its logs alone."""
+    """Return the id of a running step, which is the same whenever it runs again.
+
+    The SDK shows it in its logs alone.
+    """
     logger: Any = step.logger
     try:
         operation_id: str = logger._default_extra["operationId"]  # noqa: SLF001 - as above
@@ -111,7 +116,9 @@ def _patient(retry: Retry) -> Retry:
 def start_once(
     operation: "Operation", client: Any, function: str, payload: object, *, step: str | None = None
 ) -> str | None:
-    """Start one durable execution, named after the operation's downstream key; a redelivery finds it by its name.
+    """Start one durable execution, named after the operation's downstream key.
+
+    A redelivery finds it by its name.
 
     Call it in a handler whose policy is not atomic. If the process dies before the record is
     completed, the name stops a second execution. When AWS has forgotten the execution, the record

@@ -57,11 +57,17 @@ class StoreError(RetryableError):
 
 
 class StoreUnavailableError(StoreError):
-    """Raised when a write had no answer: it may have taken place, and the record decides that later."""
+    """Raised when a write had no answer.
+
+    It may have taken place, and the record decides that later.
+    """
 
 
 class StoreRefusedError(StoreError):
-    """Raised when nothing was written: no access, invalid, or throttled or in conflict at every try."""
+    """Raised when nothing was written.
+
+    No access, invalid, or throttled or in conflict at every try.
+    """
 
 
 class BatchFailedError(RetryableError):
@@ -77,11 +83,17 @@ class UnfinishedWorkError(IdempotencyError, TypeError):
 
 
 class PermanentError(IdempotencyError):
-    """Raise it (or a subclass) from a handler if no retry can help: the key is quarantined at once."""
+    """Raise it (or a subclass) from a handler if no retry can help.
+
+    The key is quarantined at once.
+    """
 
 
 class UnknownOutcomeError(PermanentError):
-    """Raised when nobody can tell whether an external call was made: an operator has to find out and settle it."""
+    """Raised when nobody can tell whether an external call was made.
+
+    An operator has to find out and settle it.
+    """
 
     def __init__(self, key: str, *names: str) -> None:
         super().__init__(
@@ -116,11 +128,17 @@ class QuarantinedError(PermanentError):
 
 
 class BeyondWindowError(PermanentError):
-    """Raised for a delivery so old that its record may be gone: running it could repeat its effect."""
+    """Raised for a delivery so old that its record may be gone.
+
+    Running it could repeat its effect.
+    """
 
 
 class CorruptRecordError(PermanentError):
-    """Raised for a record with an unknown status or without a lease; the layer leaves it as it is."""
+    """Raised for a record with an unknown status or without a lease.
+
+    The layer leaves it as it is.
+    """
 
 
 class EffectsRejectedError(PermanentError):
@@ -141,11 +159,17 @@ class EffectConflictError(IdempotencyError):
 
 
 class NotDoneError(IdempotencyError):
-    """Raise it (or a subclass) from an external call that certainly had no effect. Any other error proves nothing."""
+    """Raise it (or a subclass) from an external call that certainly had no effect.
+
+    Any other error proves nothing.
+    """
 
 
 class UndecodableResultError(IdempotencyError):
-    """Raised for a stored result that cannot be rebuilt: its class is missing or changed, or its text is damaged."""
+    """Raised for a stored result that cannot be rebuilt.
+
+    Its class is missing or changed, or its text is damaged.
+    """
 
 
 class ResultOmittedError(IdempotencyError):
@@ -159,7 +183,10 @@ class ResultOmittedError(IdempotencyError):
 
 
 class KeyExpressionError(IdempotencyError, TypeError):
-    """Raised when a function of a JMESPath expression got a value of the wrong type. The expression is at fault."""
+    """Raised when a function of a JMESPath expression got a value of the wrong type.
+
+    The expression is at fault.
+    """
 
 
 _LONGEST_DESCRIPTION = 500

@@ -161,7 +161,10 @@ def _to_store(known: Known) -> _Stored:
 
 
 def plan(state: State, *, first: bool, probes: bool) -> Step:
-    """Decide what to do about a call; ``first`` says that no earlier attempt at the key is known."""
+    """Decide what to do about a call.
+
+    ``first`` says that no earlier attempt at the key is known.
+    """
     match state:
         case State.NOTHING if not probes:
             return Step.INTEND

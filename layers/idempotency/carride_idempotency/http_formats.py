@@ -130,7 +130,9 @@ class Request(NamedTuple):
 
         A load balancer without multi-value headers can send one cookie only: the last one.
         """
-        status, headers, cookies = response["statusCode"], response["headers"], response["cookies"]
+        status = response["statusCode"]
+        headers = response["headers"]
+        cookies = response["cookies"]
         rendered: dict[str, Any] = {
             "statusCode": status,
             "isBase64Encoded": response["isBase64Encoded"],
@@ -190,9 +192,11 @@ def normal(response: object) -> Response:
     if status not in STATUSES:
         raise ValueError(f"{status} is not an HTTP status")
     headers, cookies = _headers_of(given)
-    body, encoded = given.get("body"), bool(given.get("isBase64Encoded"))
+    body = given.get("body")
+    encoded = bool(given.get("isBase64Encoded"))
     if isinstance(body, bytes | bytearray):
-        body, encoded = (bytes(body) if encoded else base64.b64encode(body)).decode(), True
+        body = (bytes(body) if encoded else base64.b64encode(body)).decode()
+        encoded = True
     elif body is not None and not isinstance(body, str):
         body = to_json(body)
         if not any(name.lower() == "content-type" for name in headers):

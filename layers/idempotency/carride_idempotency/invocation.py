@@ -51,7 +51,10 @@ leave = _current.reset
 
 @contextmanager
 def lambda_deadline(context: LambdaContext, clock: Clock = epoch_ms) -> Generator[None]:
-    """Tell functions and blocks called inside when Lambda stops the invocation. Handlers do so by themselves."""
+    """Tell functions and blocks called inside when Lambda stops the invocation.
+
+    Handlers do so by themselves.
+    """
     token = enter(LambdaInvocation.of(context, clock))
     try:
         yield

@@ -69,7 +69,8 @@ def _check_functions(node: Any, table: Mapping[str, Any]) -> None:
     """Refuse unknown functions and wrong numbers of arguments, which JMESPath refuses only when it runs."""
     children = node["children"]
     if node["type"] == "function_expression":
-        name, given = node["value"], len(children)
+        name = node["value"]
+        given = len(children)
         if name not in table:
             raise ValueError(f"there is no function {name}()")
         signature = table[name]["signature"]
@@ -110,7 +111,9 @@ def check_name(name: str, what: str) -> None:
 
 
 def record_key(consumer: str, value: object, operation: str | None = None) -> str:
-    """Return the key of a record: the same for equal idempotency keys, and different for all others.
+    """Return the key of a record.
+
+    The same for equal idempotency keys, and different for all others.
 
     It is ``<consumer>#<key>``, or ``<consumer>/<operation>#<key>``. The idempotency key is one
     scalar (a string, a whole number, a UUID, or an enum member with such a value), or a list or

@@ -28,7 +28,10 @@ class Message[E](NamedTuple):
 
 
 class RejectedMessageError(Exception):
-    """Raised, with a code of `dead_letters` and the cause, for a message at fault itself: no retry can help."""
+    """Raised, with a code of `dead_letters` and the cause, for a message at fault itself.
+
+    No retry can help.
+    """
 
 
 @dataclass
@@ -139,7 +142,10 @@ class Reader[E]:
             return f"{self.consumer}#%none:{os.urandom(16).hex()}", False
 
     def find_key(self, message: Any, event: E) -> object:
-        """Return what ``key=`` finds: an expression searches the message, a function is given the event."""
+        """Return what ``key=`` finds.
+
+        An expression searches the message, a function is given the event.
+        """
         return (
             None
             if self._key is None

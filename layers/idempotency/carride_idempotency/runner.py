@@ -126,7 +126,10 @@ class Runner:
     # ── Whole deliveries ──────────────────────────────────────────────────────────────────────────
 
     def run(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
-        """Run ``work`` once for the delivery's key; report how the delivery ended; answer or raise."""
+        """Run ``work`` once for the delivery's key; report how the delivery ended.
+
+        Answer or raise.
+        """
         try:
             if self.policy.atomic and not delivery.claims:
                 answer = self._run_atomic(delivery, work)
@@ -185,7 +188,10 @@ class Runner:
     def _fail_atomic(
         self, delivery: Delivery, request: ClaimRequest, error: Exception, *, counted: bool = True
     ) -> Answer:
-        """Record the failure of an atomic run; if that fails too, answer with the run's own error."""
+        """Record the failure of an atomic run.
+
+        If that fails too, answer with the run's own error.
+        """
         request = request._replace(outcome=failed(error, counted=counted))
         try:
             step, seen = self._write(delivery, request, delivery.deadline_ms)

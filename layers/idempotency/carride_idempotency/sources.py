@@ -23,7 +23,9 @@ def _nothing(raw: Raw) -> None:
 
 
 def payload_of(message: Any) -> object:
-    """Return what is fingerprinted: the ``data`` of an EventBridge event or a CloudEvent, the whole of other messages.
+    """Return what is fingerprinted.
+
+    The ``data`` of an EventBridge event or a CloudEvent, the whole of other messages.
 
     The metadata of an envelope changes between deliveries. A message counts as enveloped only with
     every field that the envelope requires.
@@ -49,7 +51,10 @@ def event_ms(message: Any) -> int | None:
 
 
 class Source(NamedTuple):
-    """How to read one message of an event source; ``raw`` is a record of a batch, or the whole event."""
+    """How to read one message of an event source.
+
+    ``raw`` is a record of a batch, or the whole event.
+    """
 
     message: Callable[[Raw], Any]
     """The decoded message, for extractors. A ValueError means that the message is broken."""

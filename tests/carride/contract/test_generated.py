@@ -37,7 +37,10 @@ def test_make_contract_was_run() -> None:
 
 
 def test_the_layout_changes_no_content_and_keeps_to_its_width() -> None:
-    """A generated document reads back unchanged; only a description that is too long by itself exceeds the line."""
+    """A generated document reads back unchanged.
+
+    Only a description that is too long by itself exceeds the line.
+    """
     laid_out = text(openapi.document())
     assert json.loads(laid_out) == openapi.document()
     assert all(

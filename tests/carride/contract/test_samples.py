@@ -61,7 +61,10 @@ def outcomes(world: World, function: str, event: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("function", ["ride-history", "dispatch", "payment"])
 def test_each_function_does_what_the_readme_says(function: str) -> None:
-    """In the order of the table in events/README.md, each sample has the outcomes of its row; one ride is charged."""
+    """In the order of the table in events/README.md, each sample has the outcomes of its row.
+
+    One ride is charged.
+    """
     world = World()
     for name, expected in rows(function.replace("-", "_")):
         assert (name, outcomes(world, function, sample(name))) == (
@@ -103,7 +106,8 @@ def test_the_producers_dead_letter_is_one() -> None:
 
 def test_the_consumers_dead_letter_is_one() -> None:
     """An event that the ride history gives up is in its queue in this form."""
-    world, sent = World(), dict[str, Any]()
+    world = World()
+    sent = dict[str, Any]()
     outcomes(world, "ride-history", sample("ride_history_malformed"))
     (letter,) = world.given_up()
     SqsDeadLetters(

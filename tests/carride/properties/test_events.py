@@ -117,7 +117,8 @@ def mutated(draw: st.DrawFn) -> bytes:
     """Draw the data of an event as bytes, with random bytes in some places, once or many times."""
     content = json.dumps(event().to_detail()["data"]).encode()
     for _ in range(draw(st.integers(0, 3))):
-        begin, end = draw(st.integers(0, len(content))), draw(st.integers(0, len(content)))
+        begin = draw(st.integers(0, len(content)))
+        end = draw(st.integers(0, len(content)))
         piece = draw(PIECES | st.binary(max_size=8)) * draw(st.sampled_from([1, 64, 5_000]))
         content = content[:begin] + piece + content[end:]
     return content

@@ -1,4 +1,7 @@
-"""Random lives of rides over the real handlers: whatever goes wrong on the way, every ride ends as its facts say."""
+"""Random lives of rides over the real handlers.
+
+Whatever goes wrong on the way, every ride ends as its facts say.
+"""
 
 import math
 from random import Random

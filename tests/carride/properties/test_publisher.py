@@ -26,7 +26,10 @@ FAILURES = st.sampled_from(
 
 @given(st.lists(st.integers(1, 99), max_size=60), st.integers(1, 12), st.integers(100, 250))
 def test_batches_are_full_and_within_the_limits(sizes: list[int], most: int, below: int) -> None:
-    """Every item is in one batch, in order; none is too long or too large, and a batch begins where one is full."""
+    """Every item is in one batch, in order.
+
+    None is too long or too large, and a batch begins where one is full.
+    """
     batches = pack(sizes, int, most=most, below=below)
     assert [size for batch in batches for size in batch] == sizes
     assert all(0 < len(batch) <= most and sum(batch) < below for batch in batches)
@@ -53,7 +56,8 @@ def test_whatever_fails_no_event_is_lost_silently(
 ) -> None:
     """Whatever fails, each event is on the bus once, in the queue, or in the error, as its receipt says."""
     time = FakeTime(remaining_ms)
-    answer, queue_answer = iter(answers), iter(queue_answers)
+    answer = iter(answers)
+    queue_answer = iter(queue_answers)
 
     def work(needed_ms: int) -> None:
         assert time.remaining_ms() >= needed_ms, "a call begins only if there is time for it"
@@ -70,7 +74,8 @@ def test_whatever_fails_no_event_is_lost_silently(
     try:
         receipts = publish(asked, bus, queue, time, max_attempts=3)
     except PublishError as error:
-        receipts, unsent = list(error.receipts), error.entries
+        receipts = list(error.receipts)
+        unsent = error.entries
     assert [receipt.entry for receipt in receipts] == asked
     assert [receipt.entry for receipt in receipts if receipt.outcome is Outcome.UNSENT] == unsent
     published = {receipt.event_id: receipt.entry.detail for receipt in receipts if receipt.event_id}

@@ -169,7 +169,10 @@ class Town(World):
             self._redrive(letter)
 
     def _retry(self, delivery: Delivery) -> None:
-        """Deliver again a minute later; from the dead-letter queue when the transport's attempts are used up."""
+        """Deliver again a minute later.
+
+        From the dead-letter queue when the transport's attempts are used up.
+        """
         self.clock.advance(60)
         if delivery.attempt < _ATTEMPTS or delivery.consumer == "dispatch":
             self.waiting.append(delivery._replace(attempt=delivery.attempt + 1))
@@ -202,7 +205,8 @@ class Town(World):
             or self._chance.random() < 0.5
         ):
             return NO_FAULT
-        at, at_the_commit = self._chance.randrange(1, 7), self._chance.random() < _AT_THE_COMMIT
+        at = self._chance.randrange(1, 7)
+        at_the_commit = self._chance.random() < _AT_THE_COMMIT
         kind = self._chance.choice(_FAULTS)
         # Of two runs at once, a gateway without a memory for keys recognises neither.
         spared = "gateway" if self._forgetful and kind == OVERTAKEN else "nothing"
@@ -219,7 +223,9 @@ class Town(World):
         return self.last is not None and self.last.met
 
     def _overtake(self, delivery: Delivery) -> None:
-        """Have deliveries arrive while another one is worked on: of the same ride, or of other rides' like facts.
+        """Have deliveries arrive while another one is worked on.
+
+        Of the same ride, or of other rides' like facts.
 
         The reconciler works on any ride, so any delivery may overtake it.
         """
@@ -328,10 +334,8 @@ class Town(World):
             yield fact
 
     def _next(self, step: str, ride: Ride) -> Fact:
-        price, elsewhere = (
-            self._chance.choice(_PRICES),
-            "sector_63" if ride.destination == "sector_64" else "sector_64",
-        )
+        price = self._chance.choice(_PRICES)
+        elsewhere = "sector_63" if ride.destination == "sector_64" else "sector_64"
         added: dict[str, dict[str, object]] = {
             "cancel": {"reason": "changed plans"},
             "changeDestination": {"destination": elsewhere, "price": price},
@@ -397,7 +401,10 @@ class Town(World):
         assert sorted(found) == sorted(heard), f"{consumer} did not hear each fact once"
 
     def _shared_cars(self) -> list[str]:
-        """Return each car that a ride holds by its own account only, or the car's: at no moment is there one."""
+        """Return each car that a ride holds by its own account only, or the car's.
+
+        At no moment is there one.
+        """
         taken = {
             (car["carID"]["S"], car["rideID"]["S"])
             for car in self.dynamodb.all("cars")
@@ -443,7 +450,8 @@ class Town(World):
         assert len(charges) <= 1, f"{ride} is charged {len(charges)} times"
         charge = charges[0] if charges else {"status": None, "captures": [], "amount": None}
         status = charge["status"]
-        declined, cancelled = "PaymentDeclined" in facts, "CarRideCancelled" in facts
+        declined = "PaymentDeclined" in facts
+        cancelled = "CarRideCancelled" in facts
         assert len(charge["captures"]) <= 1, charge
         if overdue == {"completed"}:
             assert declined or status == "captured", (ride, charge)

@@ -1,4 +1,7 @@
-"""The deployed API against its description: valid and invalid requests generated from docs/openapi.json."""
+"""The deployed API against its description.
+
+Valid and invalid requests generated from docs/openapi.json.
+"""
 
 from collections.abc import Iterator
 from typing import Any, Final

@@ -73,7 +73,10 @@ class Orders:
         timeout_s: float = 30.0,
         request_id: str | None = None,
     ) -> None:
-        """Deliver the order, in an invocation that lasts this long; Lambda's retries have one request id."""
+        """Deliver the order, in an invocation that lasts this long.
+
+        Lambda's retries have one request id.
+        """
         event = eventbridge_event({"orderID": "order-1", "data": {"amount": amount}})
         event["time"] = (datetime.now(UTC) - age).isoformat()
         delivery = request_id or f"request-{next(self.requests)}"

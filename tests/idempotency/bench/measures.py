@@ -44,7 +44,10 @@ TIMELINE_UNITS: Final = 10
 
 
 class Row(NamedTuple):
-    """One measure in ``unit``: here, with Powertools as documented, and with Powertools over one shared client."""
+    """One measure in ``unit``.
+
+    Here, with Powertools as documented, and with Powertools over one shared client.
+    """
 
     name: str
     unit: str
@@ -82,10 +85,8 @@ class _DynamoDB(BaseHTTPRequestHandler):
             ]
         answer: Mapping[str, Any]
         try:
-            status, answer = (
-                200,
-                self.world.dynamodb(self.headers["x-amz-target"].partition(".")[2], request),
-            )
+            status = 200
+            answer = self.world.dynamodb(self.headers["x-amz-target"].partition(".")[2], request)
         except ServiceError as error:
             status, answer = 400, {"__type": f"#{error.code}", "message": str(error), **error.body}
         body = json.dumps(answer).encode()
@@ -144,7 +145,10 @@ def consumers(repetitions: int, functions: Iterable[str] = FUNCTIONS) -> list[Ro
 
 
 def deliveries(function: str) -> Iterator[Mapping[str, Any]]:
-    """Yield what a process is given, about rides of their own: one event, and then all the others."""
+    """Yield what a process is given, about rides of their own.
+
+    One event, and then all the others.
+    """
     sample = json.loads((ROOT / f"events/{function}_live.json").read_text(encoding="utf-8"))
     if function == "dispatch":
         sample = json.loads(sample["Records"][0]["body"])

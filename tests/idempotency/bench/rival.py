@@ -73,7 +73,8 @@ class Powertools(NamedTuple):
         return protect(lambda event, context: self.run(event, work))
 
     def batch_handler(self, work: Callable[[RideEvent, Any], None]) -> Any:
-        config, processor = self.config(), BatchProcessor(EventType.SQS)
+        config = self.config()
+        processor = BatchProcessor(EventType.SQS)
 
         protect = idempotent_function(
             data_keyword_argument="event", persistence_store=self.store, config=config

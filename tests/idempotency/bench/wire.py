@@ -1,4 +1,6 @@
-"""Measure a whole process of a function over HTTP: its cold start with the first event, further events, and duplicates.
+"""Measure a whole process of a function over HTTP.
+
+Its cold start with the first event, further events, and duplicates.
 
 `python wire.py here|powertools|shared FUNCTION` reads deliveries and prints CPU time in ms, wall
 time in ms, and memory in MiB, as JSON. ``AWS_ENDPOINT_URL`` names the DynamoDB. ``powertools`` is
@@ -73,7 +75,8 @@ if __name__ == "__main__":
     again = make(side, function)
     again(deliveries[0], Context())
     duplicate_ms, _ = spent(lambda: [again(each, Context()) for each in deliveries[1:]])
-    number, memory = len(deliveries) - 1, pages * os.sysconf("SC_PAGESIZE") / 2**20
+    number = len(deliveries) - 1
+    memory = pages * os.sysconf("SC_PAGESIZE") / 2**20
     measured = {
         "new": new_ms / number,
         "wall": wall_ms / number,

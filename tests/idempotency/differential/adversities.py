@@ -114,7 +114,10 @@ def raising(error: BaseException) -> Any:
 
 
 def _overtaken(case: Case, end: Callable[[], object]) -> tuple[Payments, str]:
-    """Let an owner pause past its lease while another takes over and completes; end the first; then ask again."""
+    """Let an owner pause past its lease while another takes over and completes; end the first.
+
+    Then ask again.
+    """
     work = Payments()
 
     def stall(_: object) -> object:
@@ -241,7 +244,8 @@ def poison(case: Case) -> str:
     here="a duplicate gets 'done'; charged once",
 )
 def nested(case: Case) -> str:
-    sandbox, work = case.process(), Payments()
+    sandbox = case.process()
+    work = Payments()
     charge = sandbox.function("charge", work)
     book = sandbox.function("book", lambda order: charge(order) and "done")
     book("order_01")
@@ -278,7 +282,10 @@ def _drained(case: Case, bodies: list[str], charge: EventWork) -> tuple[int, lis
     Returns how many messages were charged, how often each was received, and how many were set
     aside.
     """
-    charged, receives, dead, sent_ms = set[int](), [0] * len(bodies), 0, case.clock()
+    charged = set[int]()
+    receives = [0] * len(bodies)
+    dead = 0
+    sent_ms = case.clock()
 
     def work(given: dict[str, Any]) -> object:
         charge(given)
@@ -415,7 +422,8 @@ def _two(key: str, *events: dict[str, Any]) -> Callable[[Case], str]:
     return seen
 
 
-_ONE, _OTHER = event(amount=1), event(amount=2)
+_ONE = event(amount=1)
+_OTHER = event(amount=2)
 
 adversity(
     "two orders, the composite key of both lacks its order",

@@ -46,7 +46,9 @@ OPERATION: Final = Price(8.00, "million", "lambda")
 
 
 class Lambda:
-    """Lambda for one durable function: its local runner, and a client whose ``invoke`` starts executions there.
+    """Lambda for one durable function.
+
+    Its local runner, and a client whose ``invoke`` starts executions there.
 
     The runner does not compare the names of executions, so this does, as AWS documents it:
     https://docs.aws.amazon.com/lambda/latest/dg/durable-execution-idempotency.html
@@ -75,7 +77,8 @@ class Lambda:
     def checkpoint(self, *, updates: Any, **request: Any) -> Any:
         """Pass a checkpoint on to the runner."""
         if self.fault and any(each.action is OperationAction.SUCCEED for each in updates):
-            fault, self.fault = self.fault, ""
+            fault = self.fault
+            self.fault = ""
             if fault == "killed":
                 raise RuntimeError("Runtime exited: signal: killed")
             self._service.checkpoint(updates=updates, **request)  # and botocore sends it again
@@ -107,7 +110,10 @@ class Lambda:
 
 
 class Case:
-    """A customer who gets a point for each event: in a step of a durable function, or by a consumer alone."""
+    """A customer who gets a point for each event.
+
+    In a step of a durable function, or by a consumer alone.
+    """
 
     def __init__(self, place: World, side: str) -> None:
         self.world = place
@@ -118,7 +124,8 @@ class Case:
         self.config: StepConfig | None = None
         self.lambda_ = Lambda(place, durable_execution(self._handler))
         self._dynamodb: Any = place.wire.session.create_client("dynamodb")
-        transport, clock = botocore_transport(session=place.wire.session), self.lambda_.now_ms
+        transport = botocore_transport(session=place.wire.session)
+        clock = self.lambda_.now_ms
         store = DynamoDBStore(TABLE, transport=transport, clock=clock, sleep=place.clock.sleep)
         policy = Policy(atomic=side is ALONE)
         self.consumer = Consumer(
@@ -243,7 +250,8 @@ def dollars(side: str) -> float:
     with case(side) as new:
         before = new.world.wire.write_units
         new.deliver()
-        writes, executions = new.world.wire.write_units - before, new.lambda_.results
+        writes = new.world.wire.write_units - before
+        executions = new.lambda_.results
         operations = sum(1 + len(each.get_all_operations()) for each in executions)
         invocations = len(executions) + (side is not DOCUMENTED)
         costs = (

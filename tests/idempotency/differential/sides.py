@@ -135,7 +135,10 @@ class Here:
         name: str = "handler",
         probe: Any = None,
     ) -> EventWork:
-        """Make a handler of EventBridge events idempotent by a JMESPath expression; all of their data is compared."""
+        """Make a handler of EventBridge events idempotent by a JMESPath expression.
+
+        All of their data is compared.
+        """
         once = self._consumer(key).event_handler(_with_operation(work, probe))
         return lambda event: once(event, self._invocation())["outcome"]
 
@@ -170,7 +173,10 @@ def _with_operation(work: EventWork, probe: Any = None) -> Callable[[dict[str, A
 
 
 def get_then_put(world: World, name: str, work: Work) -> Work:
-    """Make a function idempotent without a conditional write: read the key, work, then write the key."""
+    """Make a function idempotent without a conditional write.
+
+    Read the key, work, then write the key.
+    """
     client: Any = world.wire.session.create_client("dynamodb")
 
     def call(value: object) -> object:

@@ -42,7 +42,10 @@ def test_powertools_meets_the_same_adversity(adversity: Adversity) -> None:
     ids=["get then put", "Powertools", "here"],
 )
 def test_two_calls_at_once(make: Callable[..., Work], times: str) -> None:
-    """A conditional write lets one of two calls through; reading the key before writing it lets both."""
+    """A conditional write lets one of two calls through.
+
+    Reading the key before writing it lets both.
+    """
     with inside(World()) as place:
         work = first(lambda: got(lambda: make(place, "charge", work)("order_01")))
         make(place, "charge", work)("order_01")

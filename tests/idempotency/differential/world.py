@@ -1,4 +1,7 @@
-"""What both sides share: one DynamoDB, one time that the adversity moves, and a wire that fails on demand."""
+"""What both sides share.
+
+One DynamoDB, one time that the adversity moves, and a wire that fails on demand.
+"""
 
 import itertools
 import json
@@ -92,7 +95,10 @@ class Time(ManualClock):
 
 
 class Process(Inline):
-    """One process in virtual time. It sends no heartbeats: a lease outlasts the invocations here."""
+    """One process in virtual time.
+
+    It sends no heartbeats: a lease outlasts the invocations here.
+    """
 
     def __init__(self, clock: Time) -> None:
         self.deadline_ms = 0

@@ -67,7 +67,10 @@ class HandlerError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """Where deliveries run: its clock is ``clock_ms`` ahead; it kills invocations after ``timeout_ms``, if at all."""
+    """Where deliveries run: its clock is ``clock_ms`` ahead.
+
+    It kills invocations after ``timeout_ms``, if at all.
+    """
 
     name: str
     policy: Policy
@@ -184,7 +187,10 @@ class Processes:
         self._may_fail_early = False
 
     def start(self, machine: Machine, message: Message, owner: str, now_ms: int) -> Process:
-        """Return a new delivery at its first request; ``now_ms`` is what its machine's clock shows."""
+        """Return a new delivery at its first request.
+
+        ``now_ms`` is what its machine's clock shows.
+        """
         key = machine.name, message, owner, now_ms
         if key not in self._known:
             self._known[key] = self._play(machine, message, owner, now_ms, ())
@@ -208,13 +214,11 @@ class Processes:
         began_ms: int,
         replies: tuple[tuple[int, Reply], ...],
     ) -> Process:
-        self._replies, self._position, self._now_ms, self._owner, self._runs = (
-            replies,
-            0,
-            began_ms,
-            owner,
-            0,
-        )
+        self._replies = replies
+        self._position = 0
+        self._now_ms = began_ms
+        self._owner = owner
+        self._runs = 0
         self._calls = machine.calls
         self._may_fail_early = machine.may_fail_early
         runner = self._runners.setdefault(machine.name, self._runner(machine.policy))
@@ -223,7 +227,8 @@ class Processes:
         delivery = Delivery(
             "history#k1", message.fingerprint, message.id, deadline_ms, True, comes_again=True
         )
-        answer, request = None, Request("end")
+        answer = None
+        request = Request("end")
         try:
             answer = runner.run(delivery, self._work)
         except _Stopped as stopped:

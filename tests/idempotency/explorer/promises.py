@@ -54,7 +54,8 @@ def require_of_write(old: Record | None, new: Record, *, effects: bool, max_atte
 def require_of_process(process: Process) -> None:
     """Judge a process: how often it runs, with how much of its lease, and what it answers."""
     require(process.runs <= 1, "one delivery runs its handler once")
-    claim, answer = process.claim, process.answer
+    claim = process.claim
+    answer = process.answer
     if process.request.kind == "work" and claim is not None and process.machine.timeout_ms is None:
         at_ms, found = process.replies[-1]
         short = (

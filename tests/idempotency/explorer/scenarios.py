@@ -1,4 +1,7 @@
-"""The worlds that are explored: each is small, looks at one corner of the protocol, and is searched to its end."""
+"""The worlds that are explored.
+
+Each is small, looks at one corner of the protocol, and is searched to its end.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +15,10 @@ from tests.idempotency.explorer.world import Scenario
 def machine(
     name: str = "a machine", *, clock_ms: int = 0, timeout_ms: int | None = None, **policy: object
 ) -> Machine:
-    """Return a machine whose leases last 6 s, with two attempts for a key and no cache; ``policy`` says otherwise."""
+    """Return a machine whose leases last 6 s, with two attempts for a key and no cache.
+
+    ``policy`` says otherwise.
+    """
     settings = {"window": 30 * DAY, "lease": 6, "max_attempts": 2, "warm_cache": 0} | policy
     return Machine(name, Policy(**settings), clock_ms=clock_ms, timeout_ms=timeout_ms)  # type: ignore[arg-type] # mixed
 

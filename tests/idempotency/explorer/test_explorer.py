@@ -33,11 +33,13 @@ SMALL: Final[Mapping[str, Scenario]] = {
 
 def test_every_promise_holds_in_every_state(subtests: pytest.Subtests) -> None:
     """No promise of the protocol is broken in any of 700,000 states."""
-    states, outcomes = 0, frozenset[str]()
+    states = 0
+    outcomes = frozenset[str]()
     for name, scenario in SCENARIOS.items():
         with subtests.test(name):
             result = explore(scenario)
-            states, outcomes = states + len(result.visited), outcomes | result.outcomes
+            states = states + len(result.visited)
+            outcomes = outcomes | result.outcomes
             assert result.timeline is None, f"\n{result.timeline}"
             assert bool(result.overlaps) == (not scenario.skew_is_bounded), (
                 "only wrong clocks end live claims"

@@ -184,7 +184,8 @@ class World:
         for write in dict.fromkeys(state.under_way):
             if _lands(state.record, write):  # a refused write makes no difference
                 yield "takes place late", write, partial(self._late, state, write)
-        expiry, next_time = state.record.expiry if state.record else None, state.time + 1
+        expiry = state.record.expiry if state.record else None
+        next_time = state.time + 1
         if expiry is not None and expiry * 1000 < self._now_ms(state):
             yield "DynamoDB deletes the record", None, partial(self._deleted, state)
         if next_time < len(self.scenario.times_ms) and not (
@@ -202,7 +203,8 @@ class World:
 
     def _worker_steps(self, state: State, place: int) -> Iterator[Step]:
         worker = state.workers[place]
-        kind, faulty = worker.process.request.kind, state._replace(faults=state.faults - 1)
+        kind = worker.process.request.kind
+        faulty = state._replace(faults=state.faults - 1)
         if kind in WORK and not worker.resting:
             for does in self.scenario.handler:
                 yield does, place, partial(self._proceed, state, place, does)
@@ -230,8 +232,13 @@ class World:
     def _request_steps(
         self, state: State, faulty: State, place: int, process: Process
     ) -> Iterator[Step]:
-        """Yield the ways of a request, a dead letter or a call: it takes place, and other things if a fault is left."""
-        request, event, faults = process.request, process.message.fingerprint, state.faults
+        """Yield the ways of a request, a dead letter or a call.
+
+        It takes place, and other things if a fault is left.
+        """
+        request = process.request
+        event = process.message.fingerprint
+        faults = state.faults
         match request.kind:
             case "send":
                 yield (
@@ -368,7 +375,9 @@ class World:
 
     def _landed(self, state: State, write: Request, place: int) -> tuple[State, int, Record | None]:
         """Return ``state`` after ``write`` took place or was refused, ``place``, and what is now under the key."""
-        old, new, scenario = state.record, write.record, self.scenario
+        old = state.record
+        new = write.record
+        scenario = self.scenario
         if new is None or not _lands(old, write):
             return state, place, old
         if old is not None and old.status == IN_PROGRESS and token(old) != token(new):

@@ -44,11 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     totals: Counter[str] = Counter()
-    hours, runs, failed, began = 0.0, 0, 0, time.monotonic()
+    hours = 0.0
+    runs = 0
+    failed = 0
+    began = time.monotonic()
     for seed in range(options.seeds) if options.seed is None else [options.seed]:
         report = run(plans.draw(seed, options.world))
         totals.update(report.counts)
-        hours, runs, failed = hours + report.hours, runs + 1, failed + bool(report.broken)
+        hours = hours + report.hours
+        runs = runs + 1
+        failed = failed + bool(report.broken)
         if report.broken:
             print(
                 text_of(report, "" if options.world is None else f" --world {options.world}"),
@@ -68,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def text_of(report: Report, options: str) -> str:
     """Describe a run that broke a promise: which, and what happened to the messages concerned."""
-    plan, concerned = report.plan, {number for number, _ in report.broken}
+    plan = report.plan
+    concerned = {number for number, _ in report.broken}
     return "\n".join(
         (
             f"\nBROKEN  seed {plan.seed}, world {plan.world}, work {plan.work}",

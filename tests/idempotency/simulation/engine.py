@@ -180,8 +180,12 @@ class Simulation(ManualClock):
 
     @contextmanager
     def repeat(self, beat: Callable[[], bool], interval_s: float) -> Iterator[None]:
-        """Call ``beat`` every so often beside the caller; one that raises is followed by the next."""
-        stopped, sleeping = False, True
+        """Call ``beat`` every so often beside the caller.
+
+        One that raises is followed by the next.
+        """
+        stopped = False
+        sleeping = True
 
         def work() -> None:
             nonlocal sleeping

@@ -81,7 +81,8 @@ class Shop:
         )
 
     def _work(self, event: Any, operation: Operation) -> Any:
-        network, order = self._network, order_of(event)
+        network = self._network
+        order = order_of(event)
         number = number_in(order)
         assert number is not None
         message = self._messages[number]
@@ -101,7 +102,8 @@ class Shop:
     @contextmanager
     def _alone(self, number: int, operation: Operation) -> Generator[None]:
         """Check that no other process works on this order now."""
-        running, killed = self._running[number], number in self._network.killed
+        running = self._running[number]
+        killed = number in self._network.killed
         others = [machine.name for machine in running if machine.alive]
         unbeaten = self._plan.timeout_s > 170 and killed  # heartbeats met faults
         if others and not self._plan.policy.atomic and not unbeaten:
@@ -148,7 +150,8 @@ class Shop:
 
     def _misbehave(self, number: int, operation: Operation) -> Any:
         """Fail as the message says, or return an odd result."""
-        message, network = self._messages[number], self._network
+        message = self._messages[number]
+        network = self._network
         failing = self._failures[number] < message.times
         match "ok" if network.healed else message.behaviour:
             case "flaky" if failing:

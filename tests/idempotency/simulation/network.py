@@ -105,7 +105,10 @@ class Network(World):
         return [record_of(item) for item in self.dynamodb.all("Idempotency")]
 
     def charges(self, number: int) -> int:
-        """Return how often the effect on an order took place: in its table, or under different downstream keys."""
+        """Return how often the effect on an order took place.
+
+        In its table, or under different downstream keys.
+        """
         order = f"order-{number}"
         found = [
             int(item["charges"]["N"])

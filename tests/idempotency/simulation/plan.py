@@ -106,7 +106,8 @@ def draw(seed: int, world: str | None = None) -> Plan:
 def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Message]:
     longest_s = plan.timeout_s * 0.45
     usual_s = dice.choice((0.2, 0.2, 1.0, longest_s / 2, longest_s))
-    mixed, all_flaky = dice.random() < 0.3, dice.random() < 0.2
+    mixed = dice.random() < 0.3
+    all_flaky = dice.random() < 0.2
     kinds_of_odd: tuple[tuple[str, ...], ...] = (
         (),
         ("crasher",),

@@ -68,7 +68,8 @@ class Judge:
             for copy in message.copies:
                 at_s = message.at_s + copy.after_s
                 entry = self._entry(message, at_s if copy.kind == "resent" else message.at_s)
-                entry.id, entry.kind = entry.id if copy.kind == "resent" else first.id, copy.kind
+                entry.id = entry.id if copy.kind == "resent" else first.id
+                entry.kind = copy.kind
                 self._send(entry, at_s)
 
     def _entry(self, message: Message, at_s: float) -> Entry:
@@ -148,7 +149,9 @@ class Judge:
         that its neighbours caused (except on the last attempt). Deliveries are also excused while
         another delivery holds the key, and for want of time, see `_deliveries_allowed`.
         """
-        network, number, attempts = self._network, message.number, self._plan.policy.max_attempts
+        network = self._network
+        number = message.number
+        attempts = self._plan.policy.max_attempts
         reasons = network.attempts_excused[number]
         company = sum(reason.startswith(COMPANY) for reason in reasons)
         excused = len(reasons) - company + min(company, attempts - 1)
@@ -173,7 +176,8 @@ class Judge:
 
     def _deliveries_allowed(self, number: int) -> int:
         """Return how many deliveries a healthy message may need, because its neighbours take the time."""
-        plan, killed = self._plan, self._network.killed
+        plan = self._plan
+        killed = self._network.killed
         if plan.world == "rule":
             return 0
         longest_s = max(message.work_s for message in plan.messages) + 1
@@ -194,10 +198,8 @@ class Judge:
     def _of_reason(self, dead_letter: DeadLetter) -> Iterator[Broken]:
         number = number_in(dead_letter.key or dead_letter.event)
         assert number is not None
-        behaviour, excused = (
-            self._messages[number].behaviour,
-            self._network.attempts_excused[number],
-        )
+        behaviour = self._messages[number].behaviour
+        excused = self._network.attempts_excused[number]
         crashed = _CRASHED in dead_letter.message
         if dead_letter.reason not in (QUARANTINED, UNKNOWN):
             at_fault = behaviour in UNREADABLE and behaviour not in THE_CODES_FAULT

@@ -1,4 +1,7 @@
-"""What calls the handlers, by AWS's documented rules: sandboxes, a queue and asynchronous invokes."""
+"""What calls the handlers, by AWS's documented rules.
+
+Sandboxes, a queue and asynchronous invokes.
+"""
 
 import json
 import reprlib
@@ -50,7 +53,8 @@ class Function:
     ) -> None:
         """Start a call; ``done`` gets whether it succeeded, and its response."""
         self._calls += 1
-        call, timeout_s = Call(f"call-{self._calls}", entries, done), self._network.plan.timeout_s
+        call = Call(f"call-{self._calls}", entries, done)
+        timeout_s = self._network.plan.timeout_s
         machine, handler = self.idle.pop(0) if self.idle else self._sandbox()
         self._network.calls[machine] = call
         self._network.counts["deliveries"] += len(entries)
@@ -76,9 +80,11 @@ class Function:
 
     def _run(self, machine: Machine, handler: Handler, event: Any, context: Invocation) -> None:
         try:
-            response, ok = handler(event, context), True
+            response = handler(event, context)
+            ok = True
         except Exception as error:  # noqa: BLE001 - so does Lambda
-            response, ok = error, False
+            response = error
+            ok = False
         if not machine.alive:
             raise Killed
         self.idle.append((machine, handler))
@@ -153,7 +159,8 @@ class Queue(Transport):
             self._simulation.after(self._hidden_s + 0.001, self._poll)
 
     def _receive(self) -> list[Entry]:
-        now_ms, size = self._simulation.now_ms, self._network.plan.batch
+        now_ms = self._simulation.now_ms
+        size = self._network.plan.batch
         most = min(size, 1 + int(size * self._simulation.roll("sample") ** 0.5))
         batch: list[Entry] = []
         for entry in list(self._entries):
@@ -183,7 +190,10 @@ class Queue(Transport):
 
 
 class Invokes(Transport):
-    """Asynchronous invokes with two retries; throttled ones retry for six hours. An operator's are synchronous."""
+    """Asynchronous invokes with two retries; throttled ones retry for six hours.
+
+    An operator's are synchronous.
+    """
 
     def send(self, entry: Entry) -> None:
         if entry.kind != "invoked":

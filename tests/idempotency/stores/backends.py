@@ -135,7 +135,9 @@ def _on_dynamodb(client: Any, transport: Transport, records: str, rides: str) ->
 
 @contextmanager
 def _dynamodb(client: Any, transport: Transport | None = None) -> Iterator[Opener]:
-    """Open DynamoDBStores over two tables of this run's own: emptied each time, and deleted in the end.
+    """Open DynamoDBStores over two tables of this run's own.
+
+    Emptied each time, and deleted in the end.
 
     ``client`` makes and reads the tables. The stores use ``transport``, by default over the same
     client.
@@ -188,7 +190,8 @@ def _local_server() -> Iterator[str]:
     )
     if fetched.returncode:
         pytest.skip(fetched.stderr.strip())
-    port, give_up = free_port(), time.monotonic() + _PATIENCE_S
+    port = free_port()
+    give_up = time.monotonic() + _PATIENCE_S
     with (
         subprocess.Popen([_DYNAMODB_LOCAL, str(port)], stdout=subprocess.DEVNULL) as server,
         ExitStack() as ending,

@@ -1,4 +1,7 @@
-"""What every store must do. `backend` opens the stores; whoever writes one adds it to `STORES` and runs this."""
+"""What every store must do.
+
+`backend` opens the stores; whoever writes one adds it to `STORES` and runs this.
+"""
 
 import functools
 import threading
@@ -24,7 +27,8 @@ LEASE_MS: Final = 30_000
 
 def claim(key: str = KEY, owner: str = "owner-1", attempt: int = 1) -> Record:
     now_ms = epoch_ms()
-    lease_ms, expiry = now_ms + LEASE_MS, now_ms // 1000 + WINDOW_S
+    lease_ms = now_ms + LEASE_MS
+    expiry = now_ms // 1000 + WINDOW_S
     return Record(
         key,
         IN_PROGRESS,
@@ -45,11 +49,15 @@ def completed(of: Record, result: str = '"done"') -> Record:
 
 
 def assert_is(backend: Backend, found: Record | None, written: Record) -> None:
-    """Check that a record was found as written; a store with its own clock may show times later, never earlier."""
+    """Check that a record was found as written.
+
+    A store with its own clock may show times later, never earlier.
+    """
     assert found is not None
     late_ms = 0 if backend.keeps_times else 60_000
     for name in ("lease_ms", "retry_ms"):
-        shown, wanted = getattr(found, name), getattr(written, name)
+        shown = getattr(found, name)
+        wanted = getattr(written, name)
         assert (shown is None) == (wanted is None), name
         assert shown is None or wanted <= shown <= wanted + late_ms, name
     if written.expiry is None:
@@ -111,10 +119,14 @@ WRITES: Final = ("put_if_absent", "compare_and_swap", "compare_and_swap as read"
 def test_a_write_takes_place_exactly_on_its_condition(
     backend: Backend, there: dict[str, Any] | None, write: str
 ) -> None:
-    """It returns the record that is now stored, whole: the new one, or the one that refused it and all effects."""
+    """It returns the record that is now stored, whole.
+
+    The new one, or the one that refused it and all effects.
+    """
     store = backend.store
     for number, change in enumerate(OTHERWISE):
-        ride, other = f"{RIDE}{number}", f"other{number}"
+        ride = f"{RIDE}{number}"
+        other = f"other{number}"
         effects = [backend.charge(ride), backend.charge(other)] if store.transactional else []
         first = claim(f"{KEY}{number}")
         written = None if there is None else store.put_if_absent(first._replace(**there))
@@ -122,14 +134,13 @@ def test_a_write_takes_place_exactly_on_its_condition(
         record = claim(first.key, "owner-3", 3)._replace(fingerprint=None, delivery=None)
         answer: Record | None
         if write == "put_if_absent":
-            answer, writes = store.put_if_absent(record, effects), may_put_if_absent(written)
+            answer = store.put_if_absent(record, effects)
+            writes = may_put_if_absent(written)
         elif write == "update_if_owner":
             # Every owner has a token.
             record = seen._replace(result='"done"', owner=seen.owner or "owner-1")
-            answer, writes = (
-                store.update_if_owner(record, effects),
-                may_update_if_owner(written, record),
-            )
+            answer = store.update_if_owner(record, effects)
+            writes = may_update_if_owner(written, record)
         else:
             found = store.read(first.key) if "read" in write else None
             answer = store.compare_and_swap(

@@ -1,4 +1,7 @@
-"""`FakeDynamoDB` answers as moto and as DynamoDB Local do: what an update leaves, and what is refused."""
+"""`FakeDynamoDB` answers as moto and as DynamoDB Local do.
+
+What an update leaves, and what is refused.
+"""
 
 import re
 from collections.abc import Iterator, Mapping

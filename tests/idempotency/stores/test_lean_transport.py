@@ -210,7 +210,10 @@ def transport(request: pytest.FixtureRequest, service: Service) -> Transport:
 
 
 def test_a_request_is_signed_and_its_answer_read(service: Service, transport: Transport) -> None:
-    """The second request uses the connection of the first. Binary values are bytes; botocore's agent names Lambda."""
+    """The second request uses the connection of the first.
+
+    Binary values are bytes; botocore's agent names Lambda.
+    """
     item = {"B": {"B": "AP8="}, "all": {"BS": ["AQ=="]}, "m": {"M": {"B": {"S": "x"}}}}
     service.answers += [FOUND, answer({"Item": item})]
     assert transport("GetItem", KEY)["Item"] == {"status": {"S": "COMPLETED"}}
@@ -288,7 +291,10 @@ def test_a_connection_that_died_while_it_was_kept_is_replaced(
 def test_of_many_kept_connections_that_died_unnoticed_only_one_costs_a_try(
     service: Service,
 ) -> None:
-    """Nothing says that they are dead, such as after a function was frozen: the next try connects anew."""
+    """Nothing says that they are dead, such as after a function was frozen.
+
+    The next try connects anew.
+    """
     transport = service.transport()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         dead = [socket.create_connection(silent.getsockname()) for _ in range(3)]
@@ -365,7 +371,10 @@ CONTENTS: Final = (b"12345", b"5\r\n12345\r\n0\r\n\r\n", b"123", b"12345 and mor
 
 @pytest.mark.parametrize("lines", [LINES[:0], *permutations(LINES, 1), *permutations(LINES, 2)])
 def test_answers_are_read_as_the_standard_library_reads_them(lines: Sequence[str]) -> None:
-    """Whatever form an answer has, and wherever it is divided on its way; one that may have more is not kept."""
+    """Whatever form an answer has, and wherever it is divided on its way.
+
+    One that may have more is not kept.
+    """
     for status, content, cut in product(STATUSES, CONTENTS, (0, 20, 60)):
         sent = "\r\n".join([status, *lines, "", ""]).encode("latin-1") + content
         *ours, is_kept = _read(sent, cut, _received)
@@ -426,7 +435,10 @@ def test_an_answer_of_somebody_else_leads_to_botocore(
 
 
 def test_an_unknown_authority_is_not_trusted(service: Service) -> None:
-    """If the certificate cannot be verified with Amazon's roots, all others are tried; then nothing is sent."""
+    """If the certificate cannot be verified with Amazon's roots, all others are tried.
+
+    Then nothing is sent.
+    """
     distrust = ssl.create_default_context()
     tls = Mock(side_effect=[distrust, service.trusted(True), distrust, distrust])
     assert service.transport(tls=tls)("GetItem", KEY)["Item"]
@@ -447,7 +459,10 @@ def test_a_certificate_that_nobody_signed_is_refused(service: Service, complete:
 
 @pytest.mark.parametrize("minutes", [-60, 60])
 def test_a_wrong_clock_is_corrected(service: Service, minutes: int) -> None:
-    """A signature that is refused is made again at the service's time; if it stays refused, botocore finds out why."""
+    """A signature that is refused is made again at the service's time.
+
+    If it stays refused, botocore finds out why.
+    """
     wrong = NOW + timedelta(minutes=minutes)
     transport = service.transport(clock=lambda: int(wrong.timestamp() * 1000))
     service.answers.append(refusal("InvalidSignatureException"))
@@ -503,7 +518,10 @@ def test_without_credentials_nothing_is_sent(
 
 
 def test_a_transaction_may_be_sent_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has a token, its own or the store's. X-Ray's header goes along, unsigned, as the runtime sets it."""
+    """Each has a token, its own or the store's.
+
+    X-Ray's header goes along, unsigned, as the runtime sets it.
+    """
     monkeypatch.setenv("_X_AMZN_TRACE_ID", "Root=1-5759e988-bd862e3fe1be46a994272793")
     for own in ({}, {"ClientRequestToken": "mine"}):
         service.transport()("TransactWriteItems", {"TransactItems": [], **own})
@@ -518,7 +536,10 @@ def test_a_transaction_may_be_sent_again(service: Service, monkeypatch: pytest.M
 
 
 def test_rotating_credentials_are_fetched_in_time(tmp_path: Path) -> None:
-    """They are fetched again before they expire; while the runtime does not answer, those that are left are used."""
+    """They are fetched again before they expire.
+
+    While the runtime does not answer, those that are left are used.
+    """
     now_ms = NOW_MS
     (tmp_path / "token").write_text("let me in\n")
     environment = {"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "token")}
@@ -560,7 +581,10 @@ def test_rotating_credentials_are_fetched_in_time(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_hangs_costs_no_request_while_credentials_hold(tmp_path: Path) -> None:
-    """They are renewed before they expire, in a thread of its own: one, however many requests come."""
+    """They are renewed before they expire, in a thread of its own.
+
+    One, however many requests come.
+    """
     now_ms = NOW_MS
     released = threading.Event()
     gave_up = threading.Event()

@@ -67,7 +67,10 @@ def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> No
 def test_a_kept_demo_is_found_until_it_is_interrupted(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """While it runs, `make invoke` meets its tables and sam its stack; Ctrl-C ends all of it, and is no failure."""
+    """While it runs, `make invoke` meets its tables and sam its stack.
+
+    Ctrl-C ends all of it, and is no failure.
+    """
     faults = [
         option
         for fault in ("malformed", "late", "crashes", "fails", "poison")

@@ -46,7 +46,9 @@ def invoke(function: str, *events: str) -> tuple[int, str]:
 def test_functions_answer_to_their_samples(
     function: str, events: list[str], status: int, counts: dict[str, int]
 ) -> None:
-    """A function has all that its samples need, without any setting; an event of another function is a sentence.
+    """A function has all that its samples need, without any setting.
+
+    An event of another function is a sentence.
 
     Of a batch, the message that breaks the contract is printed with its reason.
     """

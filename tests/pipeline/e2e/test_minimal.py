@@ -94,7 +94,10 @@ def test_an_event_that_comes_twice_gives_one_point(running: Running) -> None:
 
 
 def test_poison_ends_in_the_consumers_queue_once(running: Running) -> None:
-    """An event that fails at every attempt is dead-lettered with its reason; a copy of it adds nothing."""
+    """An event that fails at every attempt is dead-lettered with its reason.
+
+    A copy of it adds nothing.
+    """
     for _ in range(2):
         running.publish({"orderID": "order_03"})
         running.settle()

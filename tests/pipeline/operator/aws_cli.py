@@ -1,4 +1,6 @@
-"""As much of the AWS CLI as the runbooks use, by botocore's models: tests do not depend on the machine's AWS CLI.
+"""As much of the AWS CLI as the runbooks use, by botocore's models.
+
+Tests do not depend on the machine's AWS CLI.
 
 A server in the test's process makes the calls, and `aws` is a small client of it, because importing
 boto3 takes longer than any call.
@@ -38,12 +40,15 @@ def serving(folder: Path, client: Callable[[str], Any]) -> Iterator[dict[str, st
         def handle(self) -> None:
             here, *words = json.loads(self.rfile.readline())
             try:
-                status, text = 0, run(client, Path(here), words)
+                status = 0
+                text = run(client, Path(here), words)
             except (ClientError, LookupError, ValueError, OSError) as error:
-                status, text = 254, f"{' '.join(words)}: {error!r}\n"
+                status = 254
+                text = f"{' '.join(words)}: {error!r}\n"
             self.wfile.write(json.dumps([status, text]).encode())
 
-    program, address = folder / "aws", folder / "socket"
+    program = folder / "aws"
+    address = folder / "socket"
     program.write_text(CLIENT, encoding="utf-8")
     program.chmod(0o755)
     with socketserver.ThreadingUnixStreamServer(str(address), Handler) as server:

@@ -27,7 +27,10 @@ class Operator:
         self.environment = os.environ | pipeline.cloud.environment() | {"STACK": NAME}
 
     def run(self, *command: str) -> None:
-        """Run a command in this process; one for two regions with stacks that are none, of which one is fenced."""
+        """Run a command in this process.
+
+        One for two regions with stacks that are none, of which one is fenced.
+        """
         if command[0] in TWO_REGIONS:
             world = World()
             world.fenced = set() if command[0] == "deploy-regions" else {HOME}

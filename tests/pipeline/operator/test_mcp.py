@@ -30,7 +30,10 @@ def asked(operator: Operator, *options: str, ask: Callable[[Client], Awaitable[A
 
 
 def test_without_permission_there_are_only_tools_that_read(operator: Operator) -> None:
-    """They answer what the command with --json does; a call of another tool is an error, and so is a mistake."""
+    """They answer what the command with --json does.
+
+    A call of another tool is an error, and so is a mistake.
+    """
 
     async def ask(client: Client) -> Any:
         tools = (await client.list_tools()).tools

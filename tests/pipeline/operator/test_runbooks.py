@@ -1,4 +1,7 @@
-"""What the operator's pages show: each command runs on a stack of the local engine, and prints what stands there."""
+"""What the operator's pages show.
+
+Each command runs on a stack of the local engine, and prints what stands there.
+"""
 
 import json
 import os
@@ -77,7 +80,10 @@ def test_every_verb_has_an_example() -> None:
 def test_every_example_shows_what_its_command_prints(
     operator: Operator, capsys: pytest.CaptureFixture[str], command: str, output: str
 ) -> None:
-    """Its lines come in that order, among others. Words with a digit differ, and an ellipsis stands for anything."""
+    """Its lines come in that order, among others.
+
+    Words with a digit differ, and an ellipsis stands for anything.
+    """
     operator.run(*shlex.split(command))
     printed = iter(capsys.readouterr().out.splitlines())
     for line in output.splitlines():
@@ -93,7 +99,8 @@ def test_the_outbox_is_republished_without_a_further_effect(
     operator: Operator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Consumers recognise every event, and the command says how many the bus has accepted."""
-    before, stack = operator.pipeline.ledger(), operator.pipeline.stack
+    before = operator.pipeline.ledger()
+    stack = operator.pipeline.stack
     written = outbox_times(
         operator.pipeline.cloud.client("dynamodb"), stack.outputs["OutboxTableName"]
     )
@@ -142,7 +149,10 @@ def shell(
 
 @pytest.fixture(scope="module")
 def prepared(operator: Operator, shell: Callable[[str], Any]) -> dict[str, str]:
-    """What a page's reader has at hand: a quarantined key, and a dead letter in the queue that README.md names."""
+    """What a page's reader has at hand.
+
+    A quarantined key, and a dead letter in the queue that README.md names.
+    """
     (letter,) = (
         each
         for each in operator.pipeline.dead_letters("RideHistoryDlq")

@@ -1,4 +1,7 @@
-"""The worst mix in small: nothing lost, nothing doubled; and without their protection, no consumer gets through it."""
+"""The worst mix in small: nothing lost, nothing doubled.
+
+And without their protection, no consumer gets through it.
+"""
 
 import io
 from datetime import datetime
@@ -19,7 +22,10 @@ pytestmark = pytest.mark.integration
 
 
 def test_nothing_is_lost_or_doubled_in_the_worst_mix(cloud: LocalAws) -> None:
-    """Copies, disorder, crashes, poison and a bad gateway: every ride ends well, and a replay changes nothing."""
+    """Copies, disorder, crashes, poison and a bad gateway.
+
+    Every ride ends well, and a replay changes nothing.
+    """
     progress = Progress(io.StringIO())
     mix = Mix(worst_mix(16, seed=3), troubles=0.2, cars=6, at_once=40)
     result = rehearse(cloud, mix, store=MemoryStore(), progress=progress)
@@ -30,8 +36,12 @@ def test_nothing_is_lost_or_doubled_in_the_worst_mix(cloud: LocalAws) -> None:
 
 
 def test_a_consumer_without_its_decorator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes effect more than once, by whatever means it writes, also by a replay; each other difference is named."""
-    consumers, whole = ["ride-history", "dispatch", "payment"], replay.start
+    """It takes effect more than once, by whatever means it writes, also by a replay.
+
+    Each other difference is named.
+    """
+    consumers = ["ride-history", "dispatch", "payment"]
+    whole = replay.start
 
     def half(
         ref: StackRef, name: str, since: datetime, _until: datetime, receivers: list[str]
@@ -47,7 +57,8 @@ def test_a_consumer_without_its_decorator_is_noticed(monkeypatch: pytest.MonkeyP
         progress = Progress(io.StringIO())
         result = rehearse(cloud, mix, store=MemoryStore(), progress=progress)
     wrong = "\n".join(result.wrong)
-    not_dead, dead = "payment: not dead-lettered poison", "ride-history: dead-lettered None"
+    not_dead = "payment: not dead-lettered poison"
+    dead = "ride-history: dead-lettered None"
     for part in ("IdempotencyTable: changed", "events were not replayed", dead, not_dead):
         assert part in wrong
     assert [

@@ -1,4 +1,7 @@
-"""The HTTP adapter against the simulated gateway, over a real connection: one charge, whatever becomes of a request."""
+"""The HTTP adapter against the simulated gateway, over a real connection.
+
+One charge, whatever becomes of a request.
+"""
 
 import os
 import resource
@@ -200,7 +203,10 @@ def answering(status: int, body: Any) -> Iterator[tuple[HttpGateway, list[str]]]
     "status", [400, 402, 404, 410, 422, 451, 401, 403, 408, 409, 425, 429, 500, 503]
 )
 def test_a_refusal_is_final_or_may_pass(status: int, body: Any) -> None:
-    """A final one declines after one try, whatever its body; any other is tried again. No body ends up in an error."""
+    """A final one declines after one try, whatever its body; any other is tried again.
+
+    No body ends up in an error.
+    """
     final = status < 500 and status not in {401, 403, 408, 409, 425, 429}
     if status == 422:  # without a code, it is about the key
         final = "code" in body
@@ -358,7 +364,10 @@ def test_an_endless_answer_is_not_read_to_its_end(head: bytes) -> None:
 
 
 def test_a_process_with_many_open_files_keeps_its_connection() -> None:
-    """`select` takes no file above the 1,024th; the next request works, and finds that the gateway has hung up."""
+    """`select` takes no file above the 1,024th.
+
+    The next request works, and finds that the gateway has hung up.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]

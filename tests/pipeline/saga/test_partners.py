@@ -14,7 +14,8 @@ pytestmark = pytest.mark.integration
 
 def messages(town: Town, url: str) -> list[dict[str, Any]]:
     """Take everything out of a queue."""
-    sqs, found = town.cloud.client("sqs"), []
+    sqs = town.cloud.client("sqs")
+    found = []
     while batch := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
         found += [json.loads(message["Body"]) for message in batch]
         for message in batch:
@@ -24,7 +25,8 @@ def messages(town: Town, url: str) -> list[dict[str, Any]]:
 
 def test_a_topic_and_a_queue_are_all_that_a_partner_needs(town: Town) -> None:
     """It gets every event of a ride in the older envelope, whichever road the event came by, and no data but the id."""
-    topic, ride = town.stack.outputs["PartnersTopicArn"], town.ride()
+    topic = town.stack.outputs["PartnersTopicArn"]
+    ride = town.ride()
     queue = subscribe(town.cloud.client("sns"), town.cloud.client("sqs"), topic, "by-topic")
     town.hear(ride.created, ride.accepted, ride.completed)
     heard = messages(town, queue)

@@ -11,8 +11,12 @@ pytestmark = pytest.mark.integration
 
 
 def test_rides_that_stand_still_are_settled(town: Town) -> None:
-    """Nobody ends the one, and the end of the other expired on its way: both give back what they hold, once."""
-    abandoned, expired = town.ride(), town.ride()
+    """Nobody ends the one, and the end of the other expired on its way.
+
+    Both give back what they hold, once.
+    """
+    abandoned = town.ride()
+    expired = town.ride()
     town.hear(abandoned.created, abandoned.accepted, expired.created, expired.accepted)
     town.put(
         event_of(expired.completed, expirytime=datetime.now(UTC) - timedelta(hours=1)).to_detail()

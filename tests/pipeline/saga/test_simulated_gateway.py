@@ -1,4 +1,7 @@
-"""A stack of stage `dev`, as `sam deploy` makes it without a parameter: it takes payments at its own gateway."""
+"""A stack of stage `dev`, as `sam deploy` makes it without a parameter.
+
+It takes payments at its own gateway.
+"""
 
 from typing import Any
 
@@ -15,9 +18,13 @@ pytestmark = pytest.mark.integration
 
 
 def test_a_development_stack_takes_payments(cloud: LocalAws) -> None:
-    """A ride is reserved, captured once and known; a cancelled one is refunded. Only payment may call the gateway."""
+    """A ride is reserved, captured once and known; a cancelled one is refunded.
+
+    Only payment may call the gateway.
+    """
     pipeline = Pipeline(cloud, cloud.deploy_fast("payments", Stage="dev"))
-    paid, cancelled = Life("order_01"), Life("order_02")
+    paid = Life("order_01")
+    cancelled = Life("order_02")
     for fact in (paid.assigned, cancelled.assigned, paid.completed, cancelled.cancelled):
         pipeline.put(event_of(fact).to_detail())
         pipeline.settle()

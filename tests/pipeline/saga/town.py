@@ -27,10 +27,8 @@ class Town(Pipeline):
     def __init__(self, cloud: LocalAws, stack: Stack, gateway: GatewayServer) -> None:
         super().__init__(cloud, stack)
         self.gateway = gateway
-        self._solvent, self._broke = (
-            itertools.filterfalse(is_broke, names()),
-            filter(is_broke, names()),
-        )
+        self._solvent = itertools.filterfalse(is_broke, names())
+        self._broke = filter(is_broke, names())
 
     def ride(self, *, broke: bool = False) -> Life:
         """Return a new ride, whose customer can pay, or cannot."""

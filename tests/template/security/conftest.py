@@ -81,7 +81,10 @@ def _simulate(town: Town) -> None:
 
 def _ride(town: Town) -> None:
     """Assign and free cars, also in the wrong order, and take and refund money."""
-    paid, backwards, cancelled, broke = town.ride(), town.ride(), town.ride(), town.ride(broke=True)
+    paid = town.ride()
+    backwards = town.ride()
+    cancelled = town.ride()
+    broke = town.ride(broke=True)
     town.hear(paid.accepted, paid.completed, backwards.completed, backwards.accepted)
     town.hear(cancelled.accepted, cancelled.cancelled, broke.accepted, broke.completed)
 

@@ -25,7 +25,10 @@ def lines(town: Town, group: str) -> Iterator[str]:
 
 
 def test_the_log_of_all_events_is_the_only_one_with_rides(town: Town) -> None:
-    """It has whole events, because the audit reads them; the logs of functions name no customer and no place."""
+    """It has whole events, because the audit reads them.
+
+    The logs of functions name no customer and no place.
+    """
     pages = town.cloud.client("logs").get_paginator("describe_log_groups").paginate()
     names = [group["logGroupName"] for page in pages for group in page["logGroups"]]
     groups = [name for name in names if re.search(rf"\b{town.stack.name}\b", name)]

@@ -53,7 +53,8 @@ def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
             "or that with valkeys:// (TLS), redis:// or rediss:// (TLS); user and password are "
             f"percent-encoded, and options after a ? are {', '.join(sorted(_OPTIONS))}"
         )
-    cluster, database = "cluster=true" in options, int(server["database"] or 0)
+    cluster = "cluster=true" in options
+    database = int(server["database"] or 0)
     if cluster and database:
         raise ConfigurationError(
             "a cluster has no databases: leave the number out of the address, or cluster=true"
@@ -69,7 +70,8 @@ def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
         raise ConfigurationError(
             "records in Valkey need the package valkey: add it to what is deployed"
         ) from error
-    host, tls = server["ipv6"] or server["host"], bool(server["tls"])
+    host = server["ipv6"] or server["host"]
+    tls = bool(server["tls"])
     user, password = (unquote(server[part] or "") or None for part in ("user", "password"))
     client = connect(
         host, port, tls=tls, username=user, password=password, database=database, cluster=cluster

@@ -228,7 +228,8 @@ class LeanTransport:
         except OSError as error:
             if connection is not None:
                 connection.close()
-            # A handshake that was cut says nothing about who is there; any other failure of TLS does.
+            # A handshake that was cut says nothing about who is there; any other failure of TLS
+            # does.
             was_cut = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
             if was_cut or not isinstance(error, ssl.SSLError):
                 raise NoAnswerError(f"no connection to {host}: {error}") from error

@@ -1,4 +1,7 @@
-"""Helpers for tests of handlers and stores: a world that stands still, events, faults, and `crash_everywhere`."""
+"""Helpers for tests of handlers and stores.
+
+A world that stands still, events, faults, and `crash_everywhere`.
+"""
 
 from carride_idempotency.testing.crashes import BrokenPromiseError, crash_everywhere
 from carride_idempotency.testing.doubles import (

@@ -70,7 +70,8 @@ class Expected(NamedTuple):
 
     def _shape(self, place: Place, item: Item) -> str:
         table, key = place
-        first, second = self.first.get(place), self.second.get(place)
+        first = self.first.get(place)
+        second = self.second.get(place)
         if first is None or second is None:
             if self._varies(table):
                 return f"an item of {table} with {', '.join(sorted(item))}"
@@ -106,7 +107,10 @@ _OPTIONAL: Final = frozenset({"GroupName"})
 
 
 def identities(service: str, operation: str, request: Request) -> list[object]:
-    """Return what is equal for two calls of which the second changes nothing; one for each effect."""
+    """Return what is equal for two calls of which the second changes nothing.
+
+    One for each effect.
+    """
     name = service.replace("sfn", "stepfunctions").replace("states", "stepfunctions")
     if token := next((request[each] for each in _TOKENS if request.get(each)), None):
         return [(operation, token)]

@@ -33,7 +33,10 @@ type Build = Callable[[Any], Handler]
 
 
 class BrokenPromiseError(AssertionError):
-    """Raised when a handler loses or doubles an effect, or leaves a key behind; its message has the timeline."""
+    """Raised when a handler loses or doubles an effect, or leaves a key behind.
+
+    Its message has the timeline.
+    """
 
 
 class _End(NamedTuple):
@@ -59,7 +62,9 @@ def crash_everywhere(
     without: Collection[str] = (),
     timeout_s: float = 30.0,
 ) -> int:
-    """Deliver an event once for each call that its handler makes and each fault; return the number of these runs.
+    """Deliver an event once for each call that its handler makes and each fault.
+
+    Return the number of these runs.
 
     A run meets one fault: the process crashes before a call or after it, the request or its answer
     is lost, or another delivery of the event overtakes this one, at once or when its lease has
@@ -173,7 +178,8 @@ class _Trial(NamedTuple):
 
     def run(self, kind: str, at: int, allowed: list[_End]) -> None:
         """Deliver the event with a fault at a call, then until it is acknowledged, then once more."""
-        world, rest = self.world(), list[Any]()
+        world = self.world()
+        rest = list[Any]()
 
         def overtake() -> None:
             world.clock.advance(self.timeout_s + 60 if kind == TAKEN_OVER else 0)
@@ -198,8 +204,12 @@ class _Trial(NamedTuple):
             self._judge(world, f"{kind} at call {at}, and a further delivery", allowed)
 
     def _deliver(self, world: World, handler: Handler, delivery: str, rest: Any) -> None:
-        """Deliver what is left of the event until it is acknowledged; the leases of earlier attempts have ended."""
-        received, error = 1, None
+        """Deliver what is left of the event until it is acknowledged.
+
+        The leases of earlier attempts have ended.
+        """
+        received = 1
+        error = None
         while rest is not None:
             received += 1
             if received > _MOST_DELIVERIES:
@@ -209,7 +219,8 @@ class _Trial(NamedTuple):
             world.clock.advance(60 + self.timeout_s)
             again = _received(rest, received)
             run = world.invoke(handler, again, delivery=delivery, timeout_s=self.timeout_s)
-            rest, error = _remaining(rest, run.answer, run.error), run.error
+            rest = _remaining(rest, run.answer, run.error)
+            error = run.error
 
     def _deliver_later(self, world: World, handler: Handler) -> None:
         """Deliver the event once more, a day later or within half of what is left of the window."""
@@ -324,7 +335,8 @@ def _remaining(event: Any, answer: Any, error: BaseException | None) -> Any:
 
 def _id(record: Mapping[str, Any]) -> object:
     """Return what names a record of a batch in a report of failures."""
-    stream, kinesis = record.get("dynamodb", {}), record.get("kinesis", {})
+    stream = record.get("dynamodb", {})
+    kinesis = record.get("kinesis", {})
     return record.get("messageId") or stream.get("SequenceNumber") or kinesis.get("sequenceNumber")
 
 

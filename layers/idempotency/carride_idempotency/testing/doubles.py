@@ -14,11 +14,17 @@ START_MS: Final = 1_800_000_000_000
 
 
 class Crash(BaseException):
-    """The end of a process, as the code that it was running sees it. Handlers cannot handle it as an Exception."""
+    """The end of a process, as the code that it was running sees it.
+
+    Handlers cannot handle it as an Exception.
+    """
 
 
 class Inline:
-    """Runs the records of a batch one after the other, and sends no heartbeats: a consumer's ``concurrency``."""
+    """Runs the records of a batch one after the other, and sends no heartbeats.
+
+    A consumer's ``concurrency``.
+    """
 
     def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
         """Run every task."""
@@ -31,7 +37,10 @@ class Inline:
 
 
 class ManualClock:
-    """A clock in epoch milliseconds that only the test moves; its `sleep` can be a consumer's ``sleep``."""
+    """A clock in epoch milliseconds that only the test moves.
+
+    Its `sleep` can be a consumer's ``sleep``.
+    """
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.now_ms = now_ms

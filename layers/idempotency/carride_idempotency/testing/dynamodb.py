@@ -249,7 +249,10 @@ class FakeDynamoDB:
         return writes
 
     def _refusal(self, request: Request) -> dict[str, Any] | None:
-        """Return why a condition refuses a write, as a cancelled transaction says it; None if none does."""
+        """Return why a condition refuses a write, as a cancelled transaction says it.
+
+        None if none does.
+        """
         found = self.find(request)
         if holds(request, found or {}, "ConditionExpression"):
             return None

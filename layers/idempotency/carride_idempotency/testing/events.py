@@ -1,4 +1,7 @@
-"""Events as AWS delivers them. Their times are those of ``clock``, by default of a new `ManualClock`."""
+"""Events as AWS delivers them.
+
+Their times are those of ``clock``, by default of a new `ManualClock`.
+"""
 
 import base64
 import json
@@ -40,7 +43,10 @@ def eventbridge_event(
 def sqs_event(
     *bodies: object, clock: Clock = _STILL, received: int = 1, **attributes: Any
 ) -> dict[str, Any]:
-    """Return a batch of messages, ``message-1`` and so on. A body that is not a string is sent as JSON."""
+    """Return a batch of messages, ``message-1`` and so on.
+
+    A body that is not a string is sent as JSON.
+    """
     attributes = {
         "SentTimestamp": str(clock()),
         "ApproximateReceiveCount": str(received),
@@ -65,7 +71,10 @@ def sqs_event(
 def stream_event(
     *items: Mapping[str, object], key: str = "id", clock: Clock = _STILL
 ) -> dict[str, Any]:
-    """Return the records of a DynamoDB stream for new items, given as Python values; ``key`` is the partition key."""
+    """Return the records of a DynamoDB stream for new items, given as Python values.
+
+    ``key`` is the partition key.
+    """
     return {
         "Records": [
             {
@@ -95,7 +104,9 @@ def http_event(
     query: Mapping[str, str] | None = None,
     headers: Mapping[str, str | None] | None = None,
 ) -> dict[str, Any]:
-    """Return a request in payload format 2.0; ``key`` is its Idempotency-Key. A header of None is left out.
+    """Return a request in payload format 2.0; ``key`` is its Idempotency-Key.
+
+    A header of None is left out.
 
     A body of bytes is sent as it is, in base64; anything else as JSON.
     """

@@ -154,7 +154,10 @@ def _is_plain_condition(text: str) -> bool:
 
 
 class _Operand:
-    """An attribute of an item or a value of a request; an absent one equals nothing, not even itself."""
+    """An attribute of an item or a value of a request.
+
+    An absent one equals nothing, not even itself.
+    """
 
     def __init__(self, attribute: Attribute | None) -> None:
         ((self.kind, content),) = (attribute or {"": math.nan}).items()
@@ -250,7 +253,10 @@ def updated(request: Request, found: Item) -> Item:
 
 
 class _Action:
-    """One action of a plain update: a clause, its target, and a value unless another attribute exists."""
+    """One action of a plain update.
+
+    A clause, its target, and a value unless another attribute exists.
+    """
 
     def __init__(self, clause: str, target: str, value: str, unless: str | None) -> None:
         self.clause = clause

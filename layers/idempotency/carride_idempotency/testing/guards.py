@@ -1,4 +1,7 @@
-"""What a handler under test may not do: move by the real clock, open a socket, outlive itself in a thread."""
+"""What a handler under test may not do.
+
+Move by the real clock, open a socket, outlive itself in a thread.
+"""
 
 import importlib
 import socket
@@ -12,7 +15,8 @@ from typing import Any, Final
 from unittest.mock import patch
 
 _GRACE_S: Final = 0.05
-"""How long a thread's call waits for the end of its invocation, and an ended invocation for a thread."""
+"""How long a thread's call waits for the end of its invocation, and an ended invocation for a
+thread."""
 _MAY_STAY: Final = ("ThreadPoolExecutor", "asyncio", "idempotency-")
 """Names of threads that wait for their next work between invocations."""
 
@@ -71,7 +75,10 @@ def warn_of_real_time() -> None:
 
 @contextmanager
 def refused_sockets(refuses: Callable[[str], bool]) -> Generator[None]:
-    """Have ``refuses`` judge each connection by its peer; a refused one raises an UndeclaredCallError."""
+    """Have ``refuses`` judge each connection by its peer.
+
+    A refused one raises an UndeclaredCallError.
+    """
 
     def guarded(method: Callable[..., Any], place: int) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:

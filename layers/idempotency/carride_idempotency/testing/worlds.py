@@ -1,4 +1,7 @@
-"""One world for the handlers of a test: one clock, one store, one dead-letter box, one count of effects."""
+"""One world for the handlers of a test.
+
+One clock, one store, one dead-letter box, one count of effects.
+"""
 
 import inspect
 import json
@@ -354,7 +357,10 @@ class World:
             run.unclaimed.append(sighting)
 
     def claim_effects(self, key: str) -> None:
-        """Note that a record is about to be written: earlier effects without a claim are its own."""
+        """Note that a record is about to be written.
+
+        Earlier effects without a claim are its own.
+        """
         run = self._run
         if run is None:
             return
@@ -449,7 +455,10 @@ class World:
         return tuple(each["AttributeName"] for each in described)
 
     def contents(self) -> Contents:
-        """Return what the tables hold that invocations have written; of records only what is kept."""
+        """Return what the tables hold that invocations have written.
+
+        Of records only what is kept.
+        """
         contents: dict[Place, Item] = {}
         for table, (send, names) in self._tables.items():
             for item in _all_items(send, table):
