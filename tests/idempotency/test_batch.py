@@ -60,6 +60,7 @@ def messages(*keys: str | None, **options: Any) -> list[dict[str, Any]]:
     return [message(key, number, **options) for number, key in enumerate(keys)]
 
 
+FIFO = "arn:aws:sqs:eu-west-1:123456789012:rides.fifo"
 TEN = [f"k{number}" for number in range(10)]
 
 
@@ -202,9 +203,42 @@ def test_fifo_group_keeps_its_order_and_stops_at_a_failure(sqs: Batches) -> None
     """After a failed record of a FIFO group, the rest of the group is not run and comes back."""
     order: list[str] = []
     keys = ["a1", "b1", "a2", "a3"]
-    records = [message(key, number, MessageGroupId=key[0]) for number, key in enumerate(keys)]
+    records = [
+        message(key, number, MessageGroupId=key[0]) | {"eventSourceARN": FIFO}
+        for number, key in enumerate(keys)
+    ]
     assert sqs.deliver(records, fails_at("a2", order.append)) == ["m2", "m3"]
     assert [key for key in order if key.startswith("a")] == ["a1", "a2"]
+
+
+def test_fair_queue_has_no_order(sqs: Batches) -> None:
+    """A standard queue's group is a tenant, whose bad message stops none of its neighbours."""
+    records = messages("k0", "k1", "k2", MessageGroupId="tenant")
+    assert sqs.deliver(records, fails_at("k0")) == ["m0"]
+    assert sqs.statuses("k1", "k2") == ["COMPLETED", "COMPLETED"]
+
+
+BROKEN_NUMBERS = [
+    '{"id": "k1", "n": NaN}',
+    '{"id": "k1", "n": 1e999}',
+    '{"id": "k1", "n": -Infinity}',
+]
+
+
+@pytest.mark.parametrize("body", BROKEN_NUMBERS)
+def test_message_with_a_number_that_is_none_breaks_the_contract(sqs: Batches, body: str) -> None:
+    """No delivery can mend it, so it does not stop its queue or shard."""
+    assert sqs.deliver([message("k1", 0) | {"body": body}], lambda _: None) == []
+    assert sqs.world.reasons == [CONTRACT]
+
+
+@pytest.mark.parametrize("key", ["id", TRANSPORT_ID], ids=["a key", "the transport's id"])
+def test_tombstone_breaks_the_contract(world: World, key: Any) -> None:
+    """Kafka's record without a value says that a key is gone: it is no message."""
+    record = {"topic": "rides", "partition": 0, "offset": 1, "timestamp": 1, "value": None}
+    kafka = Batches(world, source=KAFKA, key=key, policy={"window": 10**10})
+    assert kafka.deliver({"records": {"rides-0": [record]}}, lambda _: None) == []
+    assert world.reasons == [CONTRACT]
 
 
 def test_plain_text_is_a_message_where_the_transport_names_it(world: World) -> None:
@@ -325,3 +359,24 @@ def test_no_letter_is_sent_without_time(world: World) -> None:
     records = [message("slow", 0), message(None, 1)]
     assert batches.deliver(records, lambda _: world.clock.advance(29)) == ["m1"]
     assert world.reasons == []
+
+
+def test_process_without_further_threads_runs_its_batch_in_one(
+    sqs: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that can have no more threads completes its records, one after another."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert sqs.deliver(messages("k0", "k1", "k2"), lambda _: None) == []
+    assert sqs.statuses("k0", "k1", "k2") == ["COMPLETED"] * 3
+
+
+def test_letter_says_where_its_key_was_looked_for(world: World) -> None:
+    """A mistake in ``key=`` is told from a broken message by its letter."""
+    assert Batches(world, key="order.ID").deliver(messages("k1"), lambda _: None) == []
+    [letter] = world.box.letters
+    assert "key='order.ID'" in letter.message
+    assert "['id']" in letter.message

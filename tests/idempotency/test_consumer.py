@@ -4,6 +4,7 @@ import contextlib
 import functools
 import threading
 import types
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import Mock
@@ -194,14 +195,48 @@ class TestFunction:
 
         def named(order_id: str) -> None: ...
 
-        decorate(named)
-        decorate(named)
+        kept = [decorate(named), decorate(named)]
         other = types.FunctionType(named.__code__, {}, "named")
         other.__qualname__ = "named"
         other.__module__ = "elsewhere"
         for work in (other, lambda order_id: None, functools.partial(named)):
             with pytest.raises(ConfigurationError, match="name="):
                 decorate(work)
+        assert len(kept) == 2, "a function that is gone shares no keys"
+
+    def test_functions_of_two_consumers_of_one_name_are_told_apart(self, world: World) -> None:
+        """Otherwise one would return the result of the other."""
+
+        @world.consumer("shop").function(key="order")
+        def process(order: str) -> str:
+            return f"{order} is billed"
+
+        def other() -> None:
+            @world.consumer("shop").function(key="order")
+            def process(order: str) -> str:
+                return f"{order} is shipped"
+
+        with pytest.raises(ConfigurationError, match="name="):
+            other()
+        assert process("o1") == "o1 is billed"
+
+    def test_functions_of_one_factory_are_told_apart(self, world: World) -> None:
+        """They have one name and one place, and do different things, unless one is gone."""
+        consumer = world.consumer("shop")
+
+        def function_that(does: str) -> Callable[[str], str]:
+            @consumer.function(key="order")
+            def process(order: str) -> str:
+                return f"{order} is {does}"
+
+            return process
+
+        billed = function_that("billed")
+        with pytest.raises(ConfigurationError, match="name="):
+            function_that("shipped")
+        assert billed("o1") == "o1 is billed"
+        del billed
+        function_that("shipped")
 
     def test_argument_that_equals_its_default_counts_as_not_given(self, world: World) -> None:
         """A parameter that a later version adds with a default changes no fingerprint of an old call."""

@@ -122,6 +122,15 @@ class TestFailure:
             "attempt": 1,
         }
 
+    def test_an_outage_uses_up_no_attempt(self, world: World) -> None:
+        """While a service is out of order, its exceptions count no attempt; all others do."""
+        for _ in range(5):
+            world.fail(ConnectionResetError("gateway"), outages=(ConnectionError,))
+        assert world.record().attempt == 0
+        world.fail(KeyError("pickup"), outages=(ConnectionError,))
+        assert world.record().attempt == 1
+        assert world.deliver(outages=(ConnectionError,))["outcome"] == "Retried"
+
     def test_crashed_key_is_released_when_no_attempt_can_run(self, world: World) -> None:
         """A key whose attempts all crashed is released a minute after the last lease, and not before."""
         for _ in range(2):
@@ -286,6 +295,13 @@ class TestBusy:
             pytest.raises(BusyError),
         ):
             world.deliver(event("k2"), by="request-3")
+
+    def test_holder_on_its_last_attempt_stands_for_nothing(self, world: World) -> None:
+        """If it crashes nobody runs the key again, so the copy must come back."""
+        world.crash(max_attempts=1)
+        with pytest.raises(BusyError):
+            world.deliver(by="request-2", max_attempts=1)
+        assert world.deliver(by="request-2", max_attempts=2)["outcome"] == "Busy"
 
     def test_wait_is_bounded_and_answers_with_the_result_of_the_other_run(
         self, world: World

@@ -24,7 +24,11 @@ SQS_ATTRIBUTES: Final = {
     "ApproximateReceiveCount": "3",
     "MessageGroupId": "g",
 }
-SQS: Final = {"messageId": "message-1", "attributes": SQS_ATTRIBUTES}
+SQS: Final = {
+    "messageId": "message-1",
+    "attributes": SQS_ATTRIBUTES,
+    "eventSourceARN": "arn:aws:sqs:eu-west-1:123456789012:rides.fifo",
+}
 
 
 class Read(NamedTuple):
@@ -142,6 +146,21 @@ def test_envelope_is_recognised_by_all_of_its_fields(missing: str) -> None:
     assert not is_eventbridge(message)
     assert not sources.EVENTBRIDGE.comes_again(message)
     assert (payload_of(message), event_ms(message), event_ms(EVENT)) == (message, None, SENT_MS)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "name"),
+    [
+        ({"eventSourceArn": "arn:cluster/a"}, "arn:cluster/a"),
+        ({"bootstrapServers": "b:9092,a:9092"}, "a:9092,b:9092"),
+        ({}, ""),
+    ],
+)
+def test_kafkas_id_names_its_cluster(cluster: dict[str, str], name: str) -> None:
+    """Two clusters have topics of one name, and so records of one position."""
+    record = {"topic": "rides", "partition": 0, "offset": 15}
+    [raw] = sources.KAFKA.records(cluster | {"records": {"rides-0": [record]}})
+    assert sources.KAFKA.message_id(raw) == (f"{name}/rides-0@15" if name else "rides-0@15")
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])

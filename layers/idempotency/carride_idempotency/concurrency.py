@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import Context, copy_context
 from typing import Final, Protocol
@@ -55,19 +55,14 @@ class Threads:
                 number = len(left)
                 if ended.wait(_MOMENT_S):
                     return
-            for _ in range(min(limit - 1, number)):
-                threads.append(
-                    thread := threading.Thread(
-                        target=_work, args=(left, raised), name="idempotency-batch"
-                    )
-                )
-                thread.start()
+            threads.extend(_workers(min(limit - 1, number), left, raised))
 
         watcher = threading.Thread(target=watch, name="idempotency-batch-watcher")
-        watcher.start()
+        watches = _started(watcher)
         _work(left, raised)
         ended.set()
-        watcher.join()
+        if watches:
+            watcher.join()
         for thread in threads:
             thread.join()
         if raised:
@@ -75,7 +70,7 @@ class Threads:
 
     @contextmanager
     def repeat(self, beat: Callable[[], bool], interval_s: float) -> Generator[None]:
-        """Beat in a thread. It is joined, so that no heartbeat follows the commit or outlives the invocation."""
+        """Beat in a thread. It is joined, so that no heartbeat follows the commit."""
         stop = threading.Event()
 
         def beat_until_stopped() -> None:
@@ -94,6 +89,26 @@ class Threads:
         finally:
             stop.set()
             thread.join()
+
+
+def _workers(
+    number: int, left: deque[tuple[Context, Callable[[], None]]], raised: list[BaseException]
+) -> Iterator[threading.Thread]:
+    """Start threads that run tasks, as many as the process can have."""
+    for _ in range(number):
+        thread = threading.Thread(target=_work, args=(left, raised), name="idempotency-batch")
+        if not _started(thread):
+            return
+        yield thread
+
+
+def _started(thread: threading.Thread) -> bool:
+    """Start a thread; return False if the process can have no more, and its work goes on without."""
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _work(left: deque[tuple[Context, Callable[[], None]]], raised: list[BaseException]) -> None:

@@ -129,7 +129,6 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         self._source = source
         self.clock = clock
         self._policy = policy
-        self._functions: dict[str, tuple[str, str]] = {}
         self._reader = Reader(
             name,
             policy,
@@ -273,14 +272,15 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         Raises:
             ConfigurationError: the function cannot be decorated, or has no such argument.
         """
-        from carride_idempotency.direct import decorated
+        from carride_idempotency.direct import decorated, registered
 
         def decorate(work: Callable[P, R]) -> Callable[P, R]:
             chosen = (payload,) if isinstance(payload, str) else payload
             operation = self._operation_name(plain(work, "function(key=...)"), name)
-            return decorated(
+            call = decorated(
                 self._reader, self._runner, work, name=operation, key=key, payload=chosen
             )
+            return call if name is not None else registered(self, operation, call)
 
         return decorate
 
@@ -297,10 +297,6 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             raise ConfigurationError(
                 f"{self.name}: give {work!r} a name=, which keeps its records apart"
             )
-        place = (work.__module__, work.__qualname__)
-        if self._functions.setdefault(name, place) != place:
-            mend = "give one another name=, so that they share no keys"
-            raise ConfigurationError(f"{self.name}: two functions are called {name}: {mend}")
         return name
 
     def operation(

@@ -1,10 +1,12 @@
 """The direct ways to run an operation: calls of a decorated function, and the ``with`` block."""
 
 import functools
+import gc
 import inspect
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import ReferenceType, ref
 
 from carride_idempotency.delivery import Answer, Delivery
 from carride_idempotency.errors import ConfigurationError
@@ -13,6 +15,9 @@ from carride_idempotency.messages import Reader
 from carride_idempotency.observation import COMMITTED
 from carride_idempotency.operation import Operation
 from carride_idempotency.runner import Runner, Started
+
+if TYPE_CHECKING:
+    from carride_idempotency.consumer import Consumer
 
 
 class Block:
@@ -143,6 +148,53 @@ def decorated[**P, R](
         return stored
 
     return call
+
+
+class _Registered(NamedTuple):
+    """A function whose operation has its own name. It is forgotten with the function."""
+
+    call: ReferenceType[Callable[..., Any]]
+    consumer: ReferenceType["Consumer[Any]"]
+    place: tuple[str, str]
+
+
+_functions: Final[dict[tuple[str, str], _Registered]] = {}
+"""By the names of consumer and operation, in the whole process: these make the keys of records."""
+
+
+def registered[C: Callable[..., Any]](consumer: "Consumer[Any]", operation: str, call: C) -> C:
+    """Return a decorated function, unless another one would share its keys.
+
+    One place in the code may be decorated again for another consumer object: it does the same.
+
+    Raises:
+        ConfigurationError: another function has this name, or a factory has made this one twice.
+    """
+    names = (consumer.name, operation)
+    place = (call.__module__, call.__qualname__)
+    if _is_taken(names, consumer, place, call):
+        gc.collect()  # the other one may be gone but for a circle of references
+    if _is_taken(names, consumer, place, call):
+        mend = "give one another name=, so that they share no keys"
+        raise ConfigurationError(f"{consumer.name}: two functions are called {operation}: {mend}")
+    _functions[names] = _Registered(ref(call), ref(consumer), place)
+    return call
+
+
+def _is_taken(
+    names: tuple[str, str],
+    consumer: "Consumer[Any]",
+    place: tuple[str, str],
+    call: Callable[..., Any],
+) -> bool:
+    """Return whether another living function has these names, and may do something else."""
+    registered_before = _functions.get(names)
+    if registered_before is None:
+        return False
+    other = registered_before.call()
+    if other is None or inspect.unwrap(other) is inspect.unwrap(call):
+        return False
+    return registered_before.place != place or registered_before.consumer() is consumer
 
 
 def _equals(value: object, default: object) -> bool:

@@ -76,26 +76,11 @@ class Reader[E]:
             event: E = message if self.parse is None else self.parse(message)
         except ValueError as error:
             raise RejectedMessageError(dead_letters.CONTRACT, error) from error
-        by_transport = isinstance(self.key, TransportId)
-        try:
-            found = source.message_id(raw) if by_transport else self.find_key(message, event)
-            key, protected = self.record_key(found)
-        except MissingKeyError as error:
-            raise RejectedMessageError(dead_letters.MISSING_KEY, error) from error
-        payload = (
-            source.payload(message) if self.payload is None else self.find_payload(message, event)
-        )
-        # A message in EventBridge's envelope may be older than the transport that carried it here
-        # knows.
-        times = [
-            source.sent_ms(raw),
-            None if message is raw else event_ms(message),
-            _ms(self.occurred, event),
-        ]
+        key, protected = self._key_of(source, raw, message, event)
         received = source.attempts(raw)
         delivery = Delivery(
             key=key,
-            fingerprint=fingerprint(payload),
+            fingerprint=self._fingerprint(source, message, event),
             id=delivery_id,
             deadline_ms=invocation.deadline_ms,
             acknowledges=True,
@@ -106,12 +91,46 @@ class Reader[E]:
             protected=protected,
             context=invocation.context,
             replayed=source.replayed(raw),
-            sent_ms=min([at_ms for at_ms in times if at_ms is not None], default=None),
+            sent_ms=self._sent_ms(source, raw, message, event),
             expires_ms=_ms(self.expires, event),
             event=raw,
             labels=self.labels_of(event),
         )
         return Message(event, delivery)
+
+    def _key_of(self, source: Source, raw: Raw, message: Any, event: E) -> tuple[str, bool]:
+        """Return the record's key, and whether the message has an idempotency key."""
+        try:
+            if isinstance(self.key, TransportId):
+                return self.record_key(source.message_id(raw))
+            return self.record_key(self.find_key(message, event))
+        except MissingKeyError as error:
+            missing = MissingKeyError(f"{error}; {self._searched(message)}")
+            raise RejectedMessageError(dead_letters.MISSING_KEY, missing) from error
+
+    def _searched(self, message: Any) -> str:
+        """Say where the key was looked for, so that a mistake in ``key=`` is seen in the letter."""
+        what = f"key={self.key!r}" if isinstance(self.key, str) else "key= (a function)"
+        fields = f"the fields {sorted(message)}" if isinstance(message, dict) else "no fields"
+        return f"{what:.200} was looked for in a message with {fields:.200}"
+
+    def _fingerprint(self, source: Source, message: Any, event: E) -> str | None:
+        own = self.payload is not None
+        payload = self.find_payload(message, event) if own else source.payload(message)
+        try:
+            return fingerprint(payload)
+        except ValueError as error:  # a number that JSON does not have
+            raise RejectedMessageError(dead_letters.CONTRACT, error) from error
+
+    def _sent_ms(self, source: Source, raw: Raw, message: Any, event: E) -> int | None:
+        """Return when the message was first sent, as far as anything says.
+
+        A message in EventBridge's envelope may be older than the transport knows that carried it.
+        """
+        times = [source.sent_ms(raw), _ms(self.occurred, event)]
+        if message is not raw:
+            times.append(event_ms(message))
+        return min([at_ms for at_ms in times if at_ms is not None], default=None)
 
     def call(self, key: object, payload: object, operation: str | None) -> Delivery:
         """Return the delivery of a call of a function, or of a block."""

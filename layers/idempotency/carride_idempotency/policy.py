@@ -35,8 +35,11 @@ class Policy:
     retention."""
     max_attempts: int = 3
     """How often one key is run before it is quarantined: one try and Lambda's two retries. The
-    maxReceiveCount of an SQS queue must be at least two more. A handler that raises a
-    RetryableError uses up no attempt."""
+    maxReceiveCount of an SQS queue must be at least two more."""
+    outages: tuple[type[Exception], ...] = ()
+    """Exceptions of other libraries that say that a service is out of order, such as
+    ``ConnectionError``. They use up no attempt, as a RetryableError does: an outage is not the
+    message's fault, and must not quarantine all that comes during it."""
     on_crash: Literal["retry", "quarantine"] = "retry"
     """What happens to a key whose attempt ended without an answer. ``retry`` runs it again.
     ``quarantine`` is for work that must not be repeated: the event goes to the dead-letter queue as

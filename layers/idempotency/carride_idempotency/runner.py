@@ -150,7 +150,7 @@ class Runner:
                 with self.heartbeat(started):
                     value = finished(work(started.operation))
             except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
-                return self.fail(started, error, counted=_uses_up_an_attempt(error))
+                return self.fail(started, error, counted=self._uses_up_an_attempt(error))
             try:
                 return self.finish(started, value, reruns=reruns_left > 0)
             except errors.EffectConflictError:
@@ -169,7 +169,7 @@ class Runner:
             try:
                 outcome = completed(finished(work(operation)), self.policy.max_result_bytes)
             except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
-                counted = _uses_up_an_attempt(error)
+                counted = self._uses_up_an_attempt(error)
                 return self._fail_atomic(delivery, request, error, counted=counted)
             ready = request._replace(outcome=outcome)
             try:
@@ -481,7 +481,8 @@ class Runner:
     def _may_acknowledge(self, holder: Record, delivery: Delivery) -> bool:
         """Return whether a busy delivery can be dropped, because the holder's delivery comes again.
 
-        Acknowledge only the delivery with the larger id: otherwise both could be dropped.
+        Acknowledge only the delivery with the larger id: otherwise both could be dropped. A holder
+        on its last attempt may have no delivery left.
         """
         return (
             delivery.acknowledges
@@ -491,7 +492,12 @@ class Runner:
             and holder.delivery < delivery.id
             and holder.region is not None
             and holder.region == self._region
+            and holder.attempt < self._limits.max_attempts
         )
+
+    def _uses_up_an_attempt(self, error: Exception) -> bool:
+        """Return whether a failure may be the message's fault, and not that of a service."""
+        return not isinstance(error, (errors.RetryableError, *self.policy.outages))
 
     def _operation(
         self,
@@ -504,10 +510,6 @@ class Runner:
     ) -> Operation:
         held = HeldClaim(record, request, self._store, self.clock, claimed=claimed, first=first)
         return Operation(held, self._store, delivery.context)
-
-
-def _uses_up_an_attempt(error: Exception) -> bool:
-    return not isinstance(error, errors.RetryableError)
 
 
 def _keepable(event: object) -> str | None:

@@ -14,6 +14,8 @@ _ENVELOPE: Final = frozenset(
     {"version", "id", "detail-type", "source", "account", "time", "region", "resources", "detail"}
 )
 """The fields of every event that EventBridge delivers."""
+_CLUSTER: Final = "cluster"
+"""The field that a Kafka record is given here: the name of its cluster, which its batch has."""
 _CLOUD_EVENT: Final = frozenset({"specversion", "id", "source", "type"})
 """The attributes that CloudEvents 1.0 requires."""
 
@@ -90,6 +92,37 @@ def _detail_of(event: Any) -> object:
     return detail.get("data", detail) if isinstance(detail, dict) else detail
 
 
+def _fifo_group(record: Raw) -> str | None:
+    """Return the group of a FIFO queue's message. In a standard queue a group is a tenant."""
+    group: str | None = record["attributes"].get("MessageGroupId")
+    if group is None or not record.get("eventSourceARN", "").endswith(".fifo"):
+        return None
+    return group
+
+
+def _kafka_records(event: Raw) -> list[Raw]:
+    """Return the records of a Kafka batch, each with the name of its cluster."""
+    servers = ",".join(sorted(event.get("bootstrapServers", "").split(",")))
+    cluster = event.get("eventSourceArn") or servers
+    found: list[Raw] = []
+    for records in event["records"].values():
+        found += [{**record, _CLUSTER: cluster} if cluster else record for record in records]
+    return found
+
+
+def _kafka_id(record: Raw) -> str:
+    """Return the place of a record: positions repeat in topics of one name in other clusters."""
+    place = f"{record['topic']}-{record['partition']}@{record['offset']}"
+    return f"{record[_CLUSTER]}/{place}" if _CLUSTER in record else place
+
+
+def _kafka_value(record: Raw) -> bytes:
+    value = record.get("value")
+    if value is None:
+        raise ValueError("a tombstone: the record has no value")
+    return base64.b64decode(value)
+
+
 EVENTBRIDGE: Final = Source(
     message=lambda event: event,
     message_id=lambda event: event["id"],
@@ -112,7 +145,7 @@ SQS: Final = Source(
     sent_ms=lambda record: int(record["attributes"]["SentTimestamp"]),
     failure_id=lambda record: record["messageId"],
     attempts=lambda record: int(record["attributes"]["ApproximateReceiveCount"]),
-    group=lambda record: record["attributes"].get("MessageGroupId"),
+    group=_fifo_group,
     text=lambda record: record["body"],
 )
 SNS_IN_SQS: Final = SQS._replace(
@@ -138,11 +171,12 @@ DYNAMODB_STREAM: Final = Source(
     is_log=True,
 )
 KAFKA: Final = Source(
-    message=lambda record: json.loads(base64.b64decode(record["value"])),
-    message_id=lambda record: f"{record['topic']}-{record['partition']}@{record['offset']}",
+    message=lambda record: json.loads(_kafka_value(record)),
+    message_id=_kafka_id,
     sent_ms=lambda record: record["timestamp"],
-    records=lambda event: [record for records in event["records"].values() for record in records],
+    records=_kafka_records,
     group=lambda record: f"{record['topic']}-{record['partition']}",
-    text=lambda record: base64.b64decode(record["value"]),
+    text=lambda record: None if record.get("value") is None else _kafka_value(record),
     is_log=True,
 )
+"""The id of a record names its cluster. A record without a value (a tombstone) breaks the contract."""
