@@ -109,7 +109,7 @@ def _back(session: Session) -> str:
     return f"start {primary.region} as it was, when it has what {secondary.region} wrote, and steer producers back"
 
 
-@acts("deploy-regions", "", "--set Stage=prod --yes", chooses=False)
+@acts("deploy-regions", "", "--set Stage=prod --set Protected=yes --yes", chooses=False)
 def deploy_regions(
     session: Session, *, set_: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
 ) -> Plan:
