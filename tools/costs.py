@@ -90,8 +90,8 @@ EVENTS: Final = (
 EVENT_BYTES: Final = 1180  # as rules, archive and log have it
 LINE_BYTES: Final = 600  # of a delivery's log line, with its metric
 METRIC_BYTES: Final = 185  # of the metric alone, which is all that is logged above level INFO
-READ_UNITS: Final = 11.5
-ROUND_TRIPS: Final = {"CarRideApi": 7, "RideHistory": 8, "Dispatch": 9, "Payment": 10}
+READ_UNITS: Final = 9.5
+ROUND_TRIPS: Final = {"CarRideApi": 7, "RideHistory": 8, "Dispatch": 9, "Payment": 8}
 """Requests of each function to DynamoDB, for one ride.
 
 A function that is not here is taken to make one request for each event, as an atomic consumer does.
