@@ -14,8 +14,14 @@ from local.simulated_gateway import Troubles
 from tests.carride.properties.town import Town
 
 SHARES = st.sampled_from([0.0, 0.0, 0.5, 1.0])
-TROUBLES = st.builds(
-    Troubles, declined=SHARES, refused=SHARES, pending=SHARES, capped=SHARES, forgotten=SHARES
+TROUBLES = st.tuples(SHARES, SHARES, SHARES, SHARES, SHARES).map(
+    lambda shares: Troubles(
+        declined=shares[0],
+        refused=shares[1],
+        pending=shares[2],
+        capped=shares[3],
+        forgotten=shares[4],
+    )
 )
 
 
