@@ -103,7 +103,22 @@ def complete(session: Session, ride: str, /, *, token: str | None = None) -> Pla
     return _change(session, ride, "complete", token)
 
 
-def _change(session: Session, ride: str, action: str, token: str | None) -> Plan:
+@acts("cancel", "order_01 --reason 'the car broke down' --yes")
+def cancel(session: Session, ride: str, /, *, reason: str, token: str | None = None) -> Plan:
+    """Cancel a ride over the API, as staff do; its owner can only until it has started.
+
+    Dispatch frees the car and payment gives the money back. You sign as the staff role of the
+    stack, which StaffPrincipal lets you assume, or give --token.
+
+    Args:
+        ride: Id of the ride.
+        reason: Why, for people: at most 200 characters. It is published with the event.
+        token: Token of a member of staff, for a stack with ApiAuthorization=jwt.
+    """
+    return _change(session, ride, "cancel", token, reason=reason)
+
+
+def _change(session: Session, ride: str, action: str, token: str | None, **fields: str) -> Plan:
     """Plan a change of the version of a ride that is booked now; a repeated one has one effect."""
     stack = session.stack
     booking = _booking(stack, ride)
@@ -114,7 +129,7 @@ def _change(session: Session, ride: str, action: str, token: str | None) -> Plan
     def send() -> Any:
         api = Api(stack)
         authorize: Authorize = api.staff if token is None else api.customer(token)
-        body = {"action": action, "version": version}
+        body = {"action": action, "version": version, **fields}
         path = f"/carrides/{ride}"
         request = partial(api.request, "PUT", path, body, key=key, authorize=authorize)
         return _sent(request, _CHANGED, "Run it again: the same change has one effect")

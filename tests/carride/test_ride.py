@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from carride import ride as rides
 from carride.decoding import FieldError
-from carride.ride import IllegalTransitionError, Ride, StaleVersionError, Status
+from carride.ride import IllegalTransitionError, Ride, StaleVersionError, StartedRideError, Status
 from tests.carride.rides import booked
 
 type Action = Callable[..., Ride]
@@ -52,6 +52,18 @@ def test_a_decision_on_an_old_version_is_refused(name: str) -> None:
     """Every action refuses an old version."""
     with pytest.raises(StaleVersionError):
         ACTIONS[name](rides.accept(booked()), seen=1)
+
+
+@pytest.mark.parametrize("status", NOT_ENDED)
+def test_a_started_ride_is_cancelled_by_staff_only(status: Status) -> None:
+    """Its passengers are in the car, which is not free before staff say so."""
+    ride = replace(booked(), status=status)
+    assert rides.cancel(ride).status is Status.CANCELLED
+    if status is Status.STARTED:
+        with pytest.raises(StartedRideError, match="is started: ask staff to cancel it"):
+            rides.cancel(ride, by_staff=False)
+    else:
+        assert rides.cancel(ride, by_staff=False).status is Status.CANCELLED
 
 
 def test_a_ride_goes_somewhere_else() -> None:

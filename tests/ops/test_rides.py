@@ -1,4 +1,4 @@
-"""`./carride book`, `accept`, `start` and `complete`, and who signs their requests."""
+"""`./carride book`, `accept`, `start`, `complete` and `cancel`, and who signs their requests."""
 
 import json
 from types import SimpleNamespace
@@ -102,15 +102,20 @@ def test_each_booking_has_a_key_of_its_own(cloud: Cloud) -> None:
     assert first != second
 
 
-@pytest.mark.parametrize("action", ["accept", "start", "complete"])
-def test_staff_drive_a_ride_at_the_version_that_is_booked(cloud: Cloud, action: str) -> None:
+@pytest.mark.parametrize(
+    ("action", "fields"),
+    [("accept", {}), ("start", {}), ("complete", {}), ("cancel", {"reason": "a puncture"})],
+)
+def test_staff_drive_a_ride_at_the_version_that_is_booked(
+    cloud: Cloud, action: str, fields: dict[str, str]
+) -> None:
     """The staff role signs; a repeated command has the same key, so one effect."""
     for _ in range(2):
-        plan: Plan = getattr(rides, action)(cloud.session(StaffRoleArn=ROLE), "order_01")
+        plan: Plan = getattr(rides, action)(cloud.session(StaffRoleArn=ROLE), "order_01", **fields)
         plan.do()
     (first, second) = cloud.requests
     assert first[:2] == ("PUT", f"{URL}/carrides/order_01")
-    assert first[3] == {"action": action, "version": 2}
+    assert first[3] == {"action": action, "version": 2, **fields}
     assert first[2]["Idempotency-Key"] == second[2]["Idempotency-Key"]
     assert signed_by(cloud) == "STAFF"
 

@@ -84,7 +84,7 @@ class Complete(Change, frozen=True, kw_only=True, tag="complete"):
 
 
 class Cancel(Change, frozen=True, kw_only=True, tag="cancel"):
-    """Cancel the ride."""
+    """Cancel the ride: its owner can until it starts, staff until it ends."""
 
     reason: Reason
 
@@ -110,11 +110,14 @@ def book(command: Book, order_id: OrderID) -> Ride:
     return rides.request(order_id=order_id, **fields)
 
 
-def change[R: Ride](command: AnyChange, ride: R) -> tuple[R, Fact]:
+def change[R: Ride](command: AnyChange, ride: R, *, by_staff: bool = True) -> tuple[R, Fact]:
     """Return the ride after a change, and the fact that the change makes.
 
+    ``by_staff`` says whether a member of staff asks for it.
+
     Raises:
-        RideError: the ride is at another version, or its status does not allow the change.
+        RideError: the ride is at another version, or its status does not allow the change, or not
+            to this caller.
         FieldError: the new destination is the pickup or the present one.
     """
     seen = command.version
@@ -129,7 +132,7 @@ def change[R: Ride](command: AnyChange, ride: R) -> tuple[R, Fact]:
             changed = rides.complete(ride, seen=seen)
             return changed, facts.CarRideCompleted.of(changed)
         case Cancel(reason=reason):
-            changed = rides.cancel(ride, seen=seen)
+            changed = rides.cancel(ride, seen=seen, by_staff=by_staff)
             return changed, facts.CarRideCancelled.of(changed, reason=reason)
         case ChangeDestination(destination=destination, price=price):
             changed = rides.change_destination(ride, destination, price, seen=seen)

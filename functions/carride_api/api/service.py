@@ -40,6 +40,7 @@ request."""
 _REFUSALS: Final[Mapping[type[rides.RideError], tuple[Kind, str]]] = {
     rides.StaleVersionError: (Kind.STALE_VERSION, "version"),
     rides.IllegalTransitionError: (Kind.ILLEGAL_TRANSITION, "action"),
+    rides.StartedRideError: (Kind.ILLEGAL_TRANSITION, "action"),
     TooManyChangesError: (Kind.TOO_MANY_CHANGES, "action"),
 }
 """The kind of problem and the field for each refusal by a ride."""
@@ -113,7 +114,7 @@ class Service:
         if seen is None or refusal(request.caller, command.action, seen.owner):
             raise unknown_ride(order_id)
         try:
-            booking, fact = commands.change(command, seen)
+            booking, fact = commands.change(command, seen, by_staff=request.caller.staff)
         except (rides.RideError, FieldError) as error:
             raise _refused(error, seen.version) from error
         now = self.now()

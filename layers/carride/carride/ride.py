@@ -5,8 +5,9 @@ requested ──▶ accepted ──▶ started ──▶ completed
     └─────────────┴───────────┴──────▶ cancelled
 ```
 
-Until it is completed or cancelled, a ride's destination can change too. Each change makes a new
-`Ride` with the next version, and `carride.facts` has a fact for it with the same version.
+A ride that has started is cancelled by staff only: its passengers are in the car. Until it is
+completed or cancelled, a ride's destination can change too. Each change makes a new `Ride` with the
+next version, and `carride.facts` has a fact for it with the same version.
 """
 
 from enum import StrEnum
@@ -103,6 +104,13 @@ class IllegalTransitionError(RideError):
         )
 
 
+class StartedRideError(RideError):
+    """Raised when somebody other than staff cancels a ride that has started."""
+
+    def __init__(self, ride: Ride) -> None:
+        super().__init__(f"{ride.order_id} is {ride.status}: ask staff to cancel it")
+
+
 class StaleVersionError(RideError):
     """Raised when the ride has changed since the caller read it."""
 
@@ -146,9 +154,15 @@ def complete[R: Ride](ride: R, *, seen: int | None = None) -> R:
     return _changed(ride, "complete", frozenset({Status.STARTED}), seen, status=Status.COMPLETED)
 
 
-def cancel[R: Ride](ride: R, *, seen: int | None = None) -> R:
-    """Return the ride as cancelled."""
-    return _changed(ride, "cancel", OPEN, seen, status=Status.CANCELLED)
+def cancel[R: Ride](ride: R, *, seen: int | None = None, by_staff: bool = True) -> R:
+    """Return the ride as cancelled.
+
+    StartedRideError if it has started, unless it is cancelled ``by_staff``.
+    """
+    cancelled = _changed(ride, "cancel", OPEN, seen, status=Status.CANCELLED)
+    if ride.status is Status.STARTED and not by_staff:
+        raise StartedRideError(ride)
+    return cancelled
 
 
 def change_destination[R: Ride](
