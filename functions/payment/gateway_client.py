@@ -81,7 +81,7 @@ class HttpGateway:
     raises GatewayError.
 
     Args:
-        url: where it is, without a path. If it is empty, every request raises NoGatewayError.
+        url: where it is. If it is empty, every request raises NoGatewayError.
         access: authorises requests; None if the gateway wants nothing.
         connect_timeout_s, read_timeout_s: after how many seconds a request is given up.
         clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1.

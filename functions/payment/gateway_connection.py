@@ -42,7 +42,7 @@ class GatewayConnection:
     again.
 
     Args:
-        url: where the gateway is, without a path.
+        url: where the gateway is. The paths of requests are appended to its own.
         connect_timeout_s: in which time the connection must be opened.
         read_timeout_s: in which time the request must be sent and its answer be read.
     """
@@ -51,6 +51,7 @@ class GatewayConnection:
         address = urlsplit(url)
         kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
         self._connection = kind(str(address.hostname), address.port, timeout=connect_timeout_s)
+        self._base_path = address.path.rstrip("/")
         self._read_timeout_s = read_timeout_s
 
     def exchange(self, request: Request) -> Response:
@@ -83,7 +84,8 @@ class GatewayConnection:
         end = time.monotonic() + self._read_timeout_s
         self._connection.sock.settimeout(self._read_timeout_s)
         self._connection.response_class = cast("Any", _answer_until(end))
-        self._connection.request(request.method, request.path, request.content, request.headers)
+        path = self._base_path + request.path
+        self._connection.request(request.method, path, request.content, request.headers)
         answer = self._connection.getresponse()
         content = answer.read(LONGEST_ANSWER + 1)
         if not answer.isclosed():

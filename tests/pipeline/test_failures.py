@@ -60,5 +60,5 @@ def test_what_is_deployed_injects_no_faults(cloud: LocalAws) -> None:
         }
     marks = r"inject_fault|SimulatedFault|simulatedfault|FAULTS:"
     assert {path.name for path, text in texts.items() if re.search(marks, text)} == {
-        "simulation.py"
+        "simulated_faults.py"
     }

@@ -101,6 +101,20 @@ def test_a_refused_secret_is_read_again() -> None:
         assert client.find(call(), order_id="order_01") is None
 
 
+def test_a_gateway_may_be_below_a_path() -> None:
+    """The path of its URL begins the path of every request."""
+    targets = []
+
+    class Below(GatewayServer):
+        def exchange(self, method: str, target: str, key: str | None, body: object) -> Reply | None:
+            targets.append(target)
+            return super().exchange(method, target.removeprefix("/v1"), key, body)
+
+    with Below(Books()) as server, closing(HttpGateway(f"{server.url}/v1/")) as client:
+        assert authorize(client).status is Status.AUTHORIZED
+    assert targets == ["/v1/payments?reference=order_01", "/v1/payments"]
+
+
 @pytest.mark.parametrize("forgotten", [0.0, 1.0], ids=["keys are kept", "keys are forgotten"])
 @pytest.mark.parametrize("trouble", Trouble)
 def test_no_trouble_charges_twice(trouble: Trouble, forgotten: float) -> None:

@@ -1,12 +1,13 @@
 """One run of the whole pipeline down every path on which its functions ask AWS for something."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from carride.overdue import shard, text
 from local.local_aws import FAULTS, ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
@@ -98,14 +99,31 @@ def _break(town: Town) -> None:
 
 
 def _reconcile(town: Town) -> None:
-    """Cancel a booking, settle a ride that was not booked, and dead-letter a run."""
+    """Cancel a booking, settle rides that were not booked, set a broken one aside, dead-letter a run.
+
+    One ride's event is ahead of the clock, so the history's record of it tells when it was heard.
+    """
+    ahead = datetime.now(UTC) + timedelta(days=3)
     town.hear(town.ride().accepted)
+    town.put(event_of(town.ride().accepted).to_detail() | {"time": ahead.isoformat()})
+    town.settle()
+    _break_a_booking(town)
     town.reconcile()
     reconciler = town.stack.outputs["ReconcilerFunctionName"]
     town.cloud.client("lambda").invoke(
         FunctionName=reconciler, InvocationType="Event", Payload=b"{}"
     )
     town.settle()
+
+
+def _break_a_booking(town: Town) -> None:
+    """Write an overdue booking that holds no ride."""
+    order_id = "unreadable"
+    item = {"orderID": order_id, "openShard": shard(order_id), "openSince": text(NOW)}
+    town.cloud.client("dynamodb").put_item(
+        TableName=town.stack.outputs["BookingTableName"],
+        Item={name: {"S": value} for name, value in item.items()},
+    )
 
 
 def _hold_up_the_pipe(town: Town) -> None:

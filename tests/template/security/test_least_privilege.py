@@ -77,7 +77,10 @@ def test_nothing_was_refused(needs: set[Asked]) -> None:
 def test_every_permission_is_used_and_given_once(
     allowed: list[Permission], needs: set[Asked]
 ) -> None:
-    """Each role asked for each of its actions on each resource, so taking away any permission would refuse a call."""
+    """Each role asked for each of its actions on each resource.
+
+    So taking away any permission would refuse a call.
+    """
     asked = {need[:3] for need in needs}
     assert {each for each in allowed if each[1] not in NOT_ASKED_FOR} - asked == set()
     assert len(allowed) == len(set(allowed))
