@@ -24,7 +24,7 @@ from assignments import zone
 from carride import telemetry
 from carride.events import ContractError, parse_event
 from carride.facts import FACTS
-from carride.history import EVENT_PREFIX, timeline_of
+from carride.history import EVENT_PREFIX, latest_in, timeline_of
 from carride.ride import OrderID
 from carride_idempotency import marshalling, observation
 from carride_idempotency.dead_letters import CONTRACT
@@ -193,7 +193,7 @@ def _besides_events(item: Mapping[str, Any]) -> dict[str, Any]:
         elif "data" in value:
             has_timeline = True
     if has_timeline:
-        attributes["status"] = timeline_of(item)[-1].data["status"]
+        attributes["status"] = latest_in(timeline_of(item))["status"]
     return attributes
 
 

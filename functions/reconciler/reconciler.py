@@ -11,7 +11,7 @@ from carride.bookings import Booking, changed
 from carride.decoding import shaped
 from carride.dynamodb import CONDITION_FAILED, DynamoDB
 from carride.events import SOURCE, RideEvent
-from carride.history import merged, of_ride, timeline_of
+from carride.history import latest_in, merged, of_ride, timeline_of
 from carride.items import Outbox
 from carride.overdue import INDEX, LIMIT, Stage, shard, shards, text
 from carride.ride import Ride
@@ -129,7 +129,7 @@ class Reader:
             return None, None
         timeline = timeline_of(merged_ride[0])
         recent = [self._heard(record) for record in records if _is_recent(record, since)]
-        return msgspec.convert(timeline[-1].data, Ride), max(recent, default=None)
+        return msgspec.convert(latest_in(timeline), Ride), max(recent, default=None)
 
     def _heard(self, record: Mapping[str, Any]) -> datetime:
         """Return when the history heard of an event.

@@ -264,6 +264,16 @@ def test_ids_of_another_producer_stay_apart(one: str, other: str) -> None:
     )
 
 
+def test_one_id_of_another_producer_names_a_fact_of_each_ride_and_type() -> None:
+    """Its ids may be unique for a ride only, or for a ride's step: no fact silences another's."""
+    given = [
+        of_another_producer(RANDOM),
+        of_another_producer(RANDOM, orderID="order_02"),
+        of_another_producer(RANDOM, "Accepted"),
+    ]
+    assert len({parse(each).idempotencyid for each in given}) == len(given)
+
+
 @pytest.mark.parametrize("detail", [DETAIL, of_another_producer(RANDOM) | {"specversion": "1.0"}])
 def test_an_event_without_any_id_is_refused(detail: dict[str, Any]) -> None:
     """No event takes effect without an id, whoever made it."""

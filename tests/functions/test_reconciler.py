@@ -2,11 +2,14 @@
 
 from datetime import timedelta
 from typing import Any, Final
+from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 import reconciler
 from carride.events import SOURCE, RideEvent
+from carride.facts import ALIASES, Fact
 from carride.overdue import LIMIT, Stage, shard, shards
 from carride_idempotency import StoreError
 from carride_idempotency.stores.transport import ServiceError
@@ -288,6 +291,45 @@ def test_an_error_does_not_hold_every_failure(
     with pytest.raises(ExceptionGroup, match="12 rides could not be settled") as caught:
         world.reconcile(lost=lambda *_: True)
     assert len(caught.value.exceptions) == 10
+
+
+# ── Rides of producers that count every event as the first ──────────────────────────────────────
+
+
+def adopted(world: World, *facts: Fact) -> None:
+    """Put facts on the bus as a producer does that has names and ids of its own, and counts nothing."""
+    names = {fact_type: alias for alias, fact_type in ALIASES.items()}
+    for fact in facts:
+        detail = RideEvent.of(replace(fact, version=1), source=SOURCE, time=world.now()).to_detail()
+        del detail["idempotencyid"]
+        own = {"type": names[detail["type"]], "idempotencyId": str(uuid4())}
+        world.put_on_the_bus(detail | own)
+
+
+def test_a_driven_ride_is_paid_though_only_the_history_has_its_completion(world: World) -> None:
+    """Facts of dispatch and payment come after the completion, and do not reopen the ride."""
+    ride = Life()
+    adopted(world, ride.created, ride.completed)
+    world.flow(lambda consumer, _: consumer != "ride-history")
+    world.clock.advance(60)
+    adopted(world, ride.accepted)
+    world.flow()
+    assert (world.state("payments"), world.cars()) == ("authorized", {"car_01": ride.order_id})
+    assert world.reconcile() == {"reconciled": 1, "overdue": 0}
+    assert (world.state("payments"), world.cars()) == ("captured", {"car_01": None})
+    assert world.open() == set()
+
+
+def test_a_late_acceptance_does_not_reopen_a_ride(world: World) -> None:
+    """Whoever reads the ride sees how it ended, and everything that happened."""
+    ride = Life()
+    for fact in (ride.created, ride.started, ride.completed, ride.accepted):
+        world.clock.advance(60)
+        adopted(world, fact)
+        world.flow()
+    found = world.read(ride.order_id).body
+    assert (found["status"], world.state("payments")) == ("completed", "captured")
+    assert [entry["type"] for entry in found["timeline"]][3:5] == ["CarAssigned", "CarReleased"]
 
 
 # ── Times that are not to be trusted, and a dispatch that stands still ────────────────────────────

@@ -2,9 +2,12 @@
 
 import json
 
-from carride.history import timeline_of
+from msgspec.structs import replace
+
+from carride.events import SOURCE, RideEvent
+from carride.history import kept, latest_in, merged, timeline_of
 from local.local_aws import ROOT
-from tests.carride.rides import Life
+from tests.carride.rides import NOW, Life
 from tests.functions.world import World
 
 RIDE = Life()
@@ -41,6 +44,17 @@ def test_events_of_another_producer_take_effect_once() -> None:
     item = world.item("rides", "order_05")
     assert item["effects"] == 2
     assert [entry.data["status"] for entry in timeline_of(item)] == ["requested", "completed"]
+
+
+def test_a_later_version_counts_though_an_earlier_one_was_nearer_to_the_end() -> None:
+    """A producer that counts its events says in which order they happened."""
+    accepted_again = replace(RIDE.accepted, version=9)
+    events = [
+        RideEvent.of(each, source=SOURCE, time=NOW) for each in (RIDE.started, accepted_again)
+    ]
+    records = [kept(each) | {"idempotencyKey": f"ride-history#{each.id}"} for each in events]
+    [item] = merged(records)
+    assert latest_in(timeline_of(item))["status"] == "accepted"
 
 
 def test_another_payload_under_a_known_id_is_dead_lettered() -> None:

@@ -23,7 +23,7 @@ from carride import history
 from carride.consumer import ConsumerSettings
 from carride.dynamodb import DynamoDB
 from carride.events import SOURCE, RideEvent, parse_event
-from carride.facts import FACTS, Fact
+from carride.facts import ALIASES, FACTS, Fact
 from carride.overdue import LIMIT, Stage
 from carride.settings import from_environment
 from carride_idempotency import lambda_deadline, marshalling, testing
@@ -268,8 +268,9 @@ class World(testing.World):
         """Carry events to the consumers until there are no more."""
         while self._on_the_bus:
             detail = self._on_the_bus.pop(0)
+            fact_type = ALIASES.get(detail["type"], detail["type"])
             for consumer, consumed in CONSUMED.items():
-                if FACTS[detail["type"]] in consumed and not lost(consumer, detail["type"]):
+                if FACTS[fact_type] in consumed and not lost(consumer, fact_type):
                     self.deliver(
                         consumer,
                         {"id": f"{detail['id']}", "source": detail["source"], "detail": detail},

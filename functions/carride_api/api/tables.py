@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from api.problems import Kind, refused
 from carride.bookings import Booking
 from carride.dynamodb import DynamoDB
-from carride.history import TimelineEntry, merged, of_ride, timeline_of
+from carride.history import TimelineEntry, latest_in, merged, of_ride, timeline_of
 from carride.overdue import text
 from carride.ride import OrderID, Ride
 from carride_idempotency import marshalling
@@ -93,7 +93,7 @@ class Tables(NamedTuple):
         timeline = timeline_of(found[0])
         # RideView ignores what the fact adds, and has defaults for fields that are newer than the
         # event.
-        return msgspec.convert({**timeline[-1].data, "timeline": timeline}, RideView)
+        return msgspec.convert({**latest_in(timeline), "timeline": timeline}, RideView)
 
 
 def _token(last: Booking) -> str:

@@ -6,7 +6,7 @@ An entry is in the record that recognises its event's duplicates, so one write m
 `INDEX` over IdempotencyTable has the records of a ride that keep an entry, and no others.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from carride.events import RideEvent
+from carride.ride import Status
 from carride_idempotency import Policy
 
 
@@ -86,3 +87,38 @@ def timeline_of(item: Mapping[str, Any]) -> tuple[TimelineEntry, ...]:
             key=lambda entry: (entry.sequence, datetime.fromisoformat(entry.time), entry.type),
         )
     )
+
+
+_STATUSES: Final[Mapping[str, Status]] = {
+    "CarRideCreated": Status.REQUESTED,
+    "CarRideAccepted": Status.ACCEPTED,
+    "CarRideStarted": Status.STARTED,
+    "CarRideCompleted": Status.COMPLETED,
+    "CarRideCancelled": Status.CANCELLED,
+}
+"""The status that a fact about the ride itself gives it."""
+_PROGRESS: Final[Mapping[Status, int]] = {
+    Status.REQUESTED: 0,
+    Status.ACCEPTED: 1,
+    Status.STARTED: 2,
+    Status.COMPLETED: 3,
+    Status.CANCELLED: 3,
+}
+
+
+def latest_in(timeline: Sequence[TimelineEntry]) -> dict[str, Any]:
+    """Return the data of a ride after the events of its timeline, which is not empty.
+
+    The newest version has them. Some producers count every event as the first version. Then times
+    say little: an acceptance may come after the end, and so do the events that follow from it. So
+    the status that is nearest to the end counts.
+    """
+    newest = timeline[-1].sequence
+    current = [entry for entry in timeline if entry.sequence == newest]
+    latest = max(reversed(current), key=lambda entry: _PROGRESS[_status_after(entry)])
+    return {**latest.data, "status": _status_after(latest)}
+
+
+def _status_after(entry: TimelineEntry) -> Status:
+    """Return the status of the ride by one entry."""
+    return _STATUSES.get(entry.type) or Status(entry.data["status"])
