@@ -11,19 +11,21 @@ from typing import Any
 
 import pytest
 
-from carride_idempotency import Operation, release, settle
+from carride_idempotency import Consumer, MemoryStore, Operation, Policy, release, settle
 from carride_idempotency.dead_letters import UNKNOWN
 from carride_idempotency.errors import (
     ConfigurationError,
     LostLeaseError,
     NotDoneError,
     PermanentError,
+    QuarantinedError,
+    UnknownOutcomeError,
 )
 from carride_idempotency.externals import CANNOT_TELL, NOT_DONE, Done
 from carride_idempotency.keys import downstream_key
 from carride_idempotency.record import Record, unknown_calls
 from carride_idempotency.testing import Crash
-from tests.idempotency.samples import World, crash
+from tests.idempotency.samples import World, crash, event, fail_with
 
 KEY = "history#k1"
 
@@ -92,6 +94,97 @@ def test_a_call_that_a_crash_left_open_is_probed_by_every_later_attempt(
         world.work.step = calls.run
     assert world.deliver()["outcome"] == "Retried"
     assert (calls.got, calls.made) == ("paid", 1)
+
+
+BEYOND_WINDOW_S = 31 * 86_400
+
+
+class Forgetful:
+    """A function with a call, over a store that deletes what has expired; it is called by nobody knows whom."""
+
+    def __init__(self, world: World, *happen: object, probe: Any = None, **policy: Any) -> None:
+        self.calls = Calls(world, *happen, probe=probe)
+        self._world = world
+        store = MemoryStore(clock=world.clock)
+        self.consumer = Consumer(
+            "billing", store, policy=Policy(**policy), clock=world.clock, sleep=world.clock.sleep
+        )
+
+        @self.consumer.function(key="order_id", name="pay")
+        def pay(order_id: str, operation: Any = None) -> object:
+            return self.calls.run(operation)
+
+        self._pay = pay
+
+    def pay(self) -> object:
+        return self._pay("k1")
+
+    def wait(self) -> None:
+        """Let the window pass, and every record that ends with it be deleted."""
+        self._world.clock.advance(BEYOND_WINDOW_S)
+
+
+@pytest.mark.parametrize("probes", [False, True])
+@pytest.mark.parametrize("ends", ["a crash", "a failure"])
+def test_a_call_that_is_open_outlasts_the_window(world: World, ends: str, probes: bool) -> None:
+    """However late the next attempt comes, it asks the probe, and without one the operator."""
+    happens: object = (lambda: crash(None)) if ends == "a crash" else TimeoutError()
+    probe = (lambda _: Done("paid")) if probes else None
+    forgetful = Forgetful(world, happens, probe=probe)
+    with pytest.raises((Crash, TimeoutError)):
+        forgetful.pay()
+    forgetful.wait()
+    if probes:
+        assert forgetful.pay() == "paid"
+    else:
+        with pytest.raises(UnknownOutcomeError):
+            forgetful.pay()
+    assert forgetful.calls.made == 1
+
+
+def test_a_call_that_was_made_outlasts_the_window_of_a_failed_attempt(world: World) -> None:
+    """The attempt after a release finds the result of the call, even if it comes after the window."""
+    forgetful = Forgetful(world, "paid", max_attempts=1)
+    run = forgetful.calls.run
+    forgetful.calls.run = lambda operation: (run(operation), fail_with(KeyError("pickup"))(None))  # type: ignore[method-assign]
+    with pytest.raises(KeyError):
+        forgetful.pay()
+    assert forgetful.consumer.release("k1", "pay")
+    forgetful.wait()
+    forgetful.calls.run = run  # type: ignore[method-assign]
+    assert (forgetful.pay(), forgetful.calls.made) == ("paid", 1)
+
+
+def test_a_crashed_function_that_must_not_run_again_never_does(world: World) -> None:
+    """With ``on_crash="quarantine"`` the crash outlasts the window."""
+    forgetful = Forgetful(world, lambda: crash(None), on_crash="quarantine")
+    with pytest.raises(Crash):
+        forgetful.pay()
+    for _ in range(2):
+        forgetful.wait()
+        with pytest.raises(QuarantinedError):
+            forgetful.pay()
+    assert forgetful.calls.made == 1
+
+
+@pytest.mark.parametrize(("dated", "remains"), [(True, False), (False, True)])
+def test_a_claim_is_kept_for_as_long_as_its_delivery_may_come(
+    world: World, dated: bool, remains: bool
+) -> None:
+    """A message that says when it was sent is refused after its window, so its claim may expire then."""
+    message = event()
+    if not dated:
+        del message["time"]
+    world.crash(message)
+    assert (world.record().expiry is None) == remains
+
+
+def test_an_open_call_of_a_message_outlasts_the_window_of_its_message(world: World) -> None:
+    """Another message of the same key may come later than the first one may."""
+    Calls(world, lambda: crash(None))
+    with pytest.raises(Crash):
+        world.deliver()
+    assert world.record().expiry is None
 
 
 def test_a_call_is_not_settled_while_its_attempt_runs(world: World) -> None:

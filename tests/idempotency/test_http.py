@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -23,10 +24,15 @@ from carride_idempotency import (
     Operation,
     RetryableError,
 )
-from carride_idempotency.errors import PayloadMismatchError, UnfinishedWorkError
+from carride_idempotency.errors import (
+    PayloadMismatchError,
+    UnfinishedWorkError,
+    UnknownOutcomeError,
+)
 from carride_idempotency.http import HttpProblemError, idempotency_key
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED
-from tests.idempotency.samples import EFFECT, World
+from carride_idempotency.testing import Crash
+from tests.idempotency.samples import EFFECT, World, crash
 
 NAME: Final = "hidden-name"
 FORMATS: Final = ("2.0", "1.0", "alb", "alb with many values")
@@ -406,6 +412,61 @@ def test_what_fails_is_recorded_and_not_stored(api: Make, case: str, atomic: boo
     else:
         assert (again.json(), served.state()) == ("done", (COMPLETED, 1))
     assert served.world.reasons == []
+
+
+def test_a_key_that_was_given_up_is_free_after_its_window(api: Make) -> None:
+    """Exceptions of the code do not burn a client's key for ever, and the last is observed as a quarantine."""
+    served = api(policy={"window": 3600})
+    send = served.serve(
+        lambda request: fail(KeyError("pickup")) if len(served.runs) < 4 else "done"
+    )
+    for _ in range(3):
+        with pytest.raises(KeyError):
+            send(ask())
+    assert send(ask()).is_problem(500, "request-given-up")
+    outcomes = [each.outcome for each in served.world.seen]
+    assert outcomes == ["Failed", "Failed", "Quarantined", "Quarantined"]
+    record = served.consumer.record("k1")
+    assert record is not None
+    assert record.expiry == served.world.clock() // 1000 + 3600
+    served.world.clock.advance(3602)
+    assert (send(ask()).json(), served.state()) == ("done", (COMPLETED, 1))
+    assert served.world.reasons == []
+
+
+def test_a_request_with_an_open_call_stays_given_up(world: World) -> None:
+    """After the window nobody knows more about the call, so it is not made again."""
+    calls: list[str] = []
+
+    def charge(key: str) -> None:
+        calls.append(key)
+        raise TimeoutError
+
+    @world.consumer(key=None, policy={"window": 3600}).http_handler(caller=ANY_CALLER)
+    def handler(request: object, operation: Operation | None) -> object:
+        assert operation is not None
+        operation.external("charge", charge)
+        return "done"
+
+    with pytest.raises(TimeoutError):
+        handler(ask(), world.invocation())
+    for _ in range(3):
+        world.clock.advance(7200)
+        with suppress(UnknownOutcomeError):
+            assert Answer.of(handler(ask(), world.invocation())).status == 500
+    assert len(calls) == 1
+
+
+def test_a_crashed_request_that_must_not_run_again_stays_given_up(api: Make) -> None:
+    """With ``on_crash="quarantine"`` the quarantine of a request does not end with its window."""
+    served = api(policy={"window": 3600, "on_crash": "quarantine"})
+    send = served.serve(crash)
+    with pytest.raises(Crash):
+        send(ask())
+    for _ in range(3):
+        served.world.clock.advance(7200)
+        assert send(ask()).is_problem(500, "request-given-up")
+    assert len(served.runs) == 1
 
 
 def test_a_client_is_told_when_to_come_back(api: Make) -> None:

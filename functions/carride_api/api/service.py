@@ -70,8 +70,10 @@ class Service:
     start_simulator: StartSimulator | None
     now: Callable[[], datetime]
 
-    def answer(self, request: Request, operation: Operation) -> object:
+    def answer(self, request: Request, operation: Operation | None) -> object:
         """Answer a request, and register its writes with the operation.
+
+        A GET has no operation.
 
         Raises:
             HttpProblemError: the request is refused.
@@ -79,20 +81,32 @@ class Service:
                 again.
         """
         try:
-            match request.command:
-                case Book() as command:
-                    return self._book(command, request, operation)
-                case ListRides() as command:
-                    return self._list(command, request)
-                case ReadRide() as command:
-                    return self._read(command, request)
-                case Change() as command:
-                    return self._change(command, request, operation)
-                case command:
-                    return self._simulate(command, operation.downstream_key)
+            if operation is None:
+                return self._read_only(request)
+            return self._take_effect(request, operation)
         except (NoAnswerError, ServiceError) as error:
             logger.warning("DynamoDB did not answer", exc_info=error)
             raise RetryableError("DynamoDB did not answer") from error
+
+    def _read_only(self, request: Request) -> object:
+        match request.command:
+            case ListRides() as command:
+                return self._list(command, request)
+            case ReadRide() as command:
+                return self._read(command, request)
+            case command:
+                raise TypeError(f"{command} changes something, but its route is a GET")
+
+    def _take_effect(self, request: Request, operation: Operation) -> object:
+        match request.command:
+            case Book() as command:
+                return self._book(command, request, operation)
+            case Change() as command:
+                return self._change(command, request, operation)
+            case ListRides() | ReadRide() as command:
+                raise TypeError(f"{command} changes nothing, but its route is not a GET")
+            case command:
+                return self._simulate(command, operation.downstream_key)
 
     def _book(self, command: Book, request: Request, operation: Operation) -> object:
         """Book a ride. Its id is derived from the key, so even a forgotten key books no second ride."""

@@ -66,6 +66,10 @@ class ClaimRequest(NamedTuple):
     """Set in atomic mode, where the run comes first and no claim is written."""
     event: str | None = None
     """The raw event, kept with a failure."""
+    is_undated: bool = False
+    """Nothing says when the delivery was first sent, so it may come after any window."""
+    quarantine_ends: bool = False
+    """Only the caller is told of a quarantine, so no operator would release the key."""
 
 
 # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────
@@ -135,6 +139,8 @@ _END: Final[dict[str, type[Done | Failed | Quarantined]]] = {
     QUARANTINED: Quarantined,
 }
 """The steps for our own record that has ended."""
+_FORGOTTEN: Final = (COMPLETED, FAILED, QUARANTINED)
+"""The statuses that end with the record's window, if it has one."""
 
 
 # ── Records ───────────────────────────────────────────────────────────────────────────────────────
@@ -157,22 +163,24 @@ def lease_until(request: ClaimRequest, now_ms: int) -> int:
 def attempt(request: ClaimRequest, now_ms: int, seen: Record | None = None) -> Record:
     """Return the record that the next attempt writes: a claim, or in atomic mode the outcome."""
     outcome = request.outcome
-    lease_ms = None if outcome is not None else lease_until(request, now_ms)
     claim = Record(
         request.key,
         IN_PROGRESS,
         request.owner,
         1 if seen is None else seen.attempt + 1,
-        lease_ms,
-        None if lease_ms is None else _claim_expiry(request, lease_ms, now_ms),
+        None,
+        None,
         request.fingerprint,
         request.delivery,
         request.region,
         now_ms if seen is None else seen.created_ms,
         now_ms,
         externals=None if seen is None else seen.externals,
+        kept=None if seen is None else seen.kept,
     )
-    return claim if outcome is None else settled(claim, outcome, request, now_ms)
+    if outcome is not None:
+        return settled(claim, outcome, request, now_ms)
+    return renewed(claim, request, now_ms)
 
 
 def settled(claim: Record, outcome: Outcome, request: ClaimRequest, now_ms: int) -> Record:
@@ -213,7 +221,7 @@ def _failed(claim: Record, outcome: Outcome, request: ClaimRequest, now_ms: int)
         status=FAILED,
         attempt=claim.attempt if outcome.counted else claim.attempt - 1,
         lease_ms=None,
-        expiry=now_ms // 1000 + request.limits.window_s,
+        expiry=_expiry(claim, now_ms, request.limits.window_s),
         updated_ms=now_ms,
         error=outcome.error,
         retry_ms=now_ms + wait_ms if wait_ms > 0 else None,
@@ -222,17 +230,21 @@ def _failed(claim: Record, outcome: Outcome, request: ClaimRequest, now_ms: int)
 
 
 def quarantined(seen: Record, request: ClaimRequest, now_ms: int, error: str | None) -> Record:
-    """Return ``seen`` quarantined: with its attempt and without an expiry.
+    """Return ``seen`` quarantined, with its attempt.
 
-    No ``error`` means an unknown outcome. A record of another claim gets a token that no claim has.
+    No ``error`` means an unknown outcome. It has no expiry, unless no operator would release it and
+    nothing about it is unknown. A record of another claim gets a token that no claim has.
     So a late ``dead_lettered`` update, after an operator's release, cannot change what this
     delivery has written under its own token.
     """
+    expiry = None
+    if request.quarantine_ends and error is not None:
+        expiry = _expiry(seen, now_ms, request.limits.window_s)
     return seen._replace(
         status=QUARANTINED,
         owner=request.owner if seen.owner == request.owner else f"{request.owner}/{now_ms}",
         lease_ms=None,
-        expiry=None,
+        expiry=expiry,
         updated_ms=now_ms,
         error=error,
         retry_ms=None,
@@ -245,7 +257,7 @@ def renewed(claim: Record, request: ClaimRequest, now_ms: int) -> Record:
     """Return ``claim`` with a later lease and TTL, as a heartbeat writes it."""
     lease_ms = lease_until(request, now_ms)
     return claim._replace(
-        lease_ms=lease_ms, expiry=_claim_expiry(request, lease_ms, now_ms), updated_ms=now_ms
+        lease_ms=lease_ms, expiry=_claim_expiry(claim, request, lease_ms, now_ms), updated_ms=now_ms
     )
 
 
@@ -268,14 +280,26 @@ def released(seen: Record, owner: str, now_ms: int, window_s: int) -> Record:
         owner=owner,
         attempt=0,
         lease_ms=None,
-        expiry=now_ms // 1000 + window_s,
+        expiry=_expiry(seen, now_ms, window_s),
         updated_ms=now_ms,
         retry_ms=None,
         dead_lettered=False,
     )
 
 
-def _claim_expiry(request: ClaimRequest, lease_ms: int, now_ms: int) -> int:
+def _expiry(record: Record, now_ms: int, window_s: int) -> int | None:
+    """Return when a record ends that is not completed."""
+    return None if record.must_outlast_its_window else now_ms // 1000 + window_s
+
+
+def _claim_expiry(claim: Record, request: ClaimRequest, lease_ms: int, now_ms: int) -> int | None:
+    """Return when a claim ends that nobody takes over.
+
+    A crash leaves it, and perhaps external calls of which it knows nothing. So it is remembered for
+    as long as its delivery may come again.
+    """
+    if request.is_undated or claim.must_outlast_its_window:
+        return None
     return max(now_ms // 1000 + request.limits.window_s, lease_ms // 1000 + TTL_BEYOND_LEASE_S)
 
 
@@ -289,7 +313,7 @@ def decide(found: Record | None, request: ClaimRequest, now_ms: int) -> Step:
     if found.owner == request.owner:
         return _decide_own(found, request, now_ms)
     status = found.status
-    if status in (COMPLETED, FAILED) and is_over(found, request.limits, now_ms):
+    if status in _FORGOTTEN and is_over(found, request.limits, now_ms):
         return Write(found, attempt(request, now_ms, found._replace(attempt=0, created_ms=now_ms)))
     if differ(found.fingerprint, request.fingerprint):
         return Mismatch(found)

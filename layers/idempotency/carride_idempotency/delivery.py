@@ -194,10 +194,11 @@ class Reports:
         self, delivery: Delivery, reason: str, error: Exception, record: Record | None
     ) -> Answer:
         """Send the event to the dead-letter queue, then mark its record, then acknowledge."""
-        if self._dead_letters is None or not delivery.dead_letters:
-            return Answer(observation.FAILED, record, describe(error), error)
         # The mark belongs to the record's own quarantine, not to another event of the same key.
         is_own = reason in (dead_letters.QUARANTINED, dead_letters.UNKNOWN)
+        if self._dead_letters is None or not delivery.dead_letters:
+            outcome = observation.QUARANTINED if is_own else observation.FAILED
+            return Answer(outcome, record, describe(error), error)
         quarantine = record if is_own else None
         if quarantine is None or not quarantine.dead_lettered:
             dead_letter = DeadLetter(

@@ -44,7 +44,7 @@ from carride_idempotency.runner import Runner
 if TYPE_CHECKING:
     from carride_idempotency.operation import Operation
 
-type HttpWork[E] = Callable[[E, Operation | None], object] | Callable[[E, Operation], object]
+type HttpWork[E] = Callable[[E, Operation | None], object]
 """The operation is None for a method that is not protected."""
 
 type HttpHandler = Callable[[dict[str, Any], LambdaContext], dict[str, Any]]

@@ -1,7 +1,8 @@
 """The idempotency record of one operation."""
 
 import json
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 IN_PROGRESS: Final = "IN_PROGRESS"
 COMPLETED: Final = "COMPLETED"
@@ -27,7 +28,8 @@ class Record(NamedTuple):
     lease_ms: int | None
     """When the claim ends."""
     expiry: int | None
-    """When the record is deleted (the TTL). A quarantined record has none."""
+    """When the record is deleted (the TTL). None: never, as long as an operator or another attempt
+    has to find out what became of the operation."""
     fingerprint: str | None
     delivery: str | None
     """The transport's id of the delivery that wrote the record: a Lambda request id or an SQS
@@ -47,6 +49,13 @@ class Record(NamedTuple):
     """What is known of the operation's external calls, if it makes any: see `externals`."""
     revision: str | None = None
     """A store's own handle for compare-and-set. Never stored."""
+    kept: Mapping[str, Any] | None = None
+    """What the stored item holds besides, in the store's own form: see `effects.Keep`."""
+
+    @property
+    def must_outlast_its_window(self) -> bool:
+        """Whether the record notes external calls that no completion has settled, or keeps data."""
+        return self.externals is not None or self.kept is not None
 
 
 def unknown_calls(record: Record) -> list[str]:

@@ -378,6 +378,8 @@ class Runner:
             renewed=self._needs_heartbeats(deadline_ms),
             limits=self._limits,
             event=_keepable(delivery.event) if self.policy.keep_event else None,
+            is_undated=delivery.sent_ms is None,
+            quarantine_ends=not delivery.dead_letters,
         )
 
     def _needs_heartbeats(self, deadline_ms: int | None) -> bool:
