@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from gateway import GatewayUnavailableError
 
 LONGEST_ANSWER: Final = 65_536
-"""In bytes. A payment has a few hundred."""
+"""In bytes. A payment has a few hundred; a gateway with longer answers says so."""
 
 
 class Request(NamedTuple):
@@ -45,14 +45,22 @@ class GatewayConnection:
         url: where the gateway is. The paths of requests are appended to its own.
         connect_timeout_s: in which time the connection must be opened.
         read_timeout_s: in which time the request must be sent and its answer be read.
+        longest_answer: how many bytes an answer may have.
     """
 
-    def __init__(self, url: str, connect_timeout_s: float, read_timeout_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        connect_timeout_s: float,
+        read_timeout_s: float,
+        longest_answer: int = LONGEST_ANSWER,
+    ) -> None:
         address = urlsplit(url)
         kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
         self._connection = kind(str(address.hostname), address.port, timeout=connect_timeout_s)
         self._base_path = address.path.rstrip("/")
         self._read_timeout_s = read_timeout_s
+        self._longest_answer = longest_answer
 
     def exchange(self, request: Request) -> Response:
         """Send a request once, and return the answer.
@@ -87,9 +95,9 @@ class GatewayConnection:
         path = self._base_path + request.path
         self._connection.request(request.method, path, request.content, request.headers)
         answer = self._connection.getresponse()
-        content = answer.read(LONGEST_ANSWER + 1)
+        content = answer.read(self._longest_answer + 1)
         if not answer.isclosed():
-            raise ValueError(f"the answer is cut off, or larger than {LONGEST_ANSWER} bytes")
+            raise ValueError(f"the answer is cut off, or larger than {self._longest_answer} bytes")
         return Response(answer.status, content)
 
     def _has_ended(self) -> bool:

@@ -1,6 +1,6 @@
 """Reserves the money for each ride that has a car, takes it when the ride is over, or gives it back.
 
-`payments` decides, `gateway_client` asks the gateway, and `payment_table` writes what follows.
+`payments` decides, a `PersistentGateway` asks the gateway, and `payment_table` writes what follows.
 """
 
 from collections.abc import Callable, Collection
@@ -22,6 +22,7 @@ from gateway_access import Access, Bearer, read_secret, signed
 from gateway_client import HttpGateway
 from payment_table import PaymentChangedError, Seen, effects, read, record_request
 from payments import Action, Decision, UnexpectedPaymentError
+from persistent_gateway import PersistentGateway, Reservation
 
 _DECISIONS: Final = 5
 """How often a run decides again because another one has changed the payment."""
@@ -40,7 +41,7 @@ class Settings(SagaSettings, frozen=True, kw_only=True):
 
 def make_handler(
     settings: Settings,
-    gateway: HttpGateway,
+    gateway: PersistentGateway,
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Callable[[dict[str, Any], Any], Any]:
@@ -85,7 +86,7 @@ def make_handler(
 
 
 def carry_out(
-    gateway: HttpGateway, call: Call, action: Action, seen: payments.Payment, ride: Ride
+    gateway: PersistentGateway, call: Call, action: Action, seen: payments.Payment, ride: Ride
 ) -> Charge | None:
     """Ask the gateway for what is planned, and return the payment as it is afterwards.
 
@@ -114,27 +115,27 @@ def carry_out(
             return None
 
 
-def _authorize(gateway: HttpGateway, call: Call, seen: payments.Payment, ride: Ride) -> Charge:
-    return gateway.authorize(
-        call,
-        order_id=ride.order_id,
-        customer_id=ride.customer_id,
-        amount=payments.due(seen, ride),
-        currency=ride.currency,
-    )
+def _authorize(
+    gateway: PersistentGateway, call: Call, seen: payments.Payment, ride: Ride
+) -> Charge:
+    amount = payments.due(seen, ride)
+    reservation = Reservation(ride.order_id, ride.customer_id, amount, ride.currency)
+    return gateway.authorize(call, reservation)
 
 
 def _give_back(
-    gateway: HttpGateway, call: Call, ride: Ride, held: Collection[Status]
+    gateway: PersistentGateway, call: Call, ride: Ride, held: Collection[Status]
 ) -> Charge | None:
     """Give back what the gateway has for a ride, if it is one of ``held``."""
-    found = gateway.find(call, order_id=ride.order_id)
+    found = gateway.find(call, ride.order_id, ride.customer_id)
     if found is None or found.payment_id is None or found.status not in held:
         return found
     return gateway.refund(call, Known(ride.order_id, found.payment_id, found.currency))
 
 
-def _capture(gateway: HttpGateway, call: Call, ride: Ride, charge: Charge, amount: int) -> Charge:
+def _capture(
+    gateway: PersistentGateway, call: Call, ride: Ride, charge: Charge, amount: int
+) -> Charge:
     """Take ``amount``, which is due, of what is reserved.
 
     A reservation that is too small is raised first. Where the gateway refuses, less is taken.

@@ -28,6 +28,7 @@ from gateway import (
 from gateway_access import Bearer
 from gateway_client import HttpGateway
 from local.simulated_gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
+from persistent_gateway import Reservation
 
 pytestmark = pytest.mark.integration
 
@@ -72,13 +73,8 @@ def call(*, seconds: float | None = None, lost: Callable[[], bool] = lambda: Fal
 
 def authorize(client: HttpGateway, on_behalf: Call | None = None) -> Any:
     """Reserve the money for a ride."""
-    return client.authorize(
-        on_behalf or call(),
-        order_id="order_01",
-        customer_id="customer_a",
-        amount=1250,
-        currency="EUR",
-    )
+    reservation = Reservation("order_01", "customer_a", 1250, "EUR")
+    return client.authorize(on_behalf or call(), reservation)
 
 
 def known(charge: Any) -> Known:
@@ -98,7 +94,7 @@ def test_a_refused_secret_is_read_again() -> None:
         Rotated(Books()) as server,
         closing(HttpGateway(server.url, Bearer(secrets.pop))) as client,
     ):
-        assert client.find(call(), order_id="order_01") is None
+        assert client.find(call(), "order_01", "customer_a") is None
 
 
 def test_a_gateway_may_be_below_a_path() -> None:
@@ -177,7 +173,7 @@ def test_a_gateway_that_is_not_there_can_be_asked_again() -> None:
     with gateway() as (client, _, _):
         pass
     with pytest.raises(GatewayUnavailableError):
-        client.find(call(seconds=4), order_id="order_01")
+        client.find(call(seconds=4), "order_01", "customer_a")
 
 
 CARD = "4111 1111 1111 1111"
@@ -350,7 +346,7 @@ def test_an_answer_that_trickles_is_given_up_before_the_deadline(head: bytes) ->
     with sending(trickle) as (client, _):
         deadline = call(seconds=4)
         with pytest.raises(GatewayUnavailableError):
-            client.find(deadline, order_id="order_01")
+            client.find(deadline, "order_01", "customer_a")
         stopped.set()
     assert deadline.deadline_ms is not None
     assert deadline.deadline_ms - epoch_ms() > 1_500
@@ -372,7 +368,7 @@ def test_an_endless_answer_is_not_read_to_its_end(head: bytes) -> None:
 
     with sending(endless) as (client, sent):
         with pytest.raises(GatewayUnavailableError):
-            client.find(call(seconds=4), order_id="order_01")
+            client.find(call(seconds=4), "order_01", "customer_a")
         assert sent
         assert max(sent) < 32 * 1_048_576
 
