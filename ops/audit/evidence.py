@@ -82,8 +82,6 @@ class Published(NamedTuple):
     """Of its payload, as consumers compute it."""
     price: int | None = None
     """The price of the ride that it states, in cents."""
-    amount: int | None = None
-    """What it says was reserved, captured or returned, in cents."""
 
 
 class Delivered(NamedTuple):

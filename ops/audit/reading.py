@@ -308,7 +308,6 @@ def _with_contract(found: Published, event: RideEvent) -> Published:
         adopted=event.idempotencyid != idempotency_id(*named),
         fingerprint=fingerprint(event.payload),
         price=event.data.price,
-        amount=getattr(event.data, "amount", None),
     )
 
 
