@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from carride.dynamodb import DynamoDB
+from carride.events import parse_event
 from carride.facts import Fact
+from carride_idempotency.testing.worlds import OVERTAKEN, Fault
 from gateway import GatewayAnswerError, GatewayError, GatewayUnavailableError
 from gateway_connection import Response
 from local.simulated_gateway import Books, Reply, Request, Troubles
-from payments import UnexpectedPaymentError
+from payment_table import PaymentChangedError, read, record_request
+from payments import Action, UnexpectedPaymentError
 from tests.carride.rides import Life
 from tests.functions.gateways import FakeGateway
 from tests.functions.world import World
@@ -354,3 +358,58 @@ def test_an_event_that_nobody_repeats_fails_while_the_gateway_may_still_finish(
     late.finish()
     assert world.send(RIDE.overdue) == "Retried"
     assert world.payment() == ("refunded", ["refunded"])
+
+
+def test_a_request_is_remembered_until_it_is_answered(world: Town) -> None:
+    """Each event of the cancelled ride finds nothing while the gateway may still finish it."""
+    Late(world)
+    world.send_in_vain(RIDE.assigned)
+    for fact in (RIDE.cancelled, RIDE.no_car):
+        world.send(fact)
+        assert world.payment() == ("undo due", [])
+        assert world.open() == {RIDE.order_id}
+
+
+def test_a_request_that_was_answered_is_forgotten(world: Town) -> None:
+    """Nothing waits for it, and the next one of its step has the first key."""
+    world.send(RIDE.assigned)
+    assert world.item("payments")["asked"] == {}
+
+
+def test_a_ride_that_the_gateway_was_asked_about_stays_open(world: Town) -> None:
+    """An event that changes nothing does not hide it from the reconciler."""
+    Late(world)
+    world.send_in_vain(RIDE.assigned)
+    world.send(RIDE.accepted)
+    assert world.state("payments") == "unknown"
+    assert world.open() == {RIDE.order_id}
+
+
+def test_a_request_that_is_recorded_meanwhile_is_not_overwritten(world: Town) -> None:
+    """The completion is decided before another run uses the step's second key, and committed after it."""
+    Late(world)
+    world.send_in_vain(RIDE.assigned)
+    world.clock.advance(3 * HOUR)
+
+    def ask_again() -> None:
+        with pytest.raises(GatewayUnavailableError):
+            world.send(RIDE.assigned)
+
+    overtaken = Fault(OVERTAKEN, lambda _, what: what.startswith("TransactWriteItems"), ask_again)
+    world.deliver("payment", world.envelope(RIDE.completed), fault=overtaken)
+    assert world.item("payments")["asked"]["reserve"]["key_number"] == 2
+
+
+def test_an_event_that_took_effect_asks_for_nothing_more(world: Town) -> None:
+    """An attempt that lost its claim may read the payment after the other one has committed."""
+    Late(world)
+    world.send_in_vain(RIDE.assigned)
+    world.send(RIDE.cancelled)
+    cancelled = parse_event(world.envelope(RIDE.cancelled))
+    world.clock.advance(3 * HOUR)
+    before = world.item("payments")
+    client = DynamoDB(world.dynamodb)
+    seen = read(client, "payments", RIDE.order_id)
+    with pytest.raises(PaymentChangedError):
+        record_request(client, "payments", cancelled, seen, action=Action.UNDO, now=world.now())
+    assert world.item("payments") == before

@@ -157,6 +157,18 @@ def test_a_ride_that_cannot_be_settled_does_not_keep_others_from_it(
     assert world.item("bookings", other)["status"] == "cancelled"
 
 
+def test_what_has_ended_is_not_set_aside(world: World) -> None:
+    """An item that needs nothing, or is not there, stays out of the index of open rides."""
+    for customer, actions in {"customer_a": ["accept", "cancel"], "customer_b": ["accept"]}.items():
+        order_id = world.booked(*actions, customer=customer)
+    world.flow(lambda consumer, fact: (consumer, fact) == ("dispatch", "CarRideCancelled"))
+    world.reconcile(lost=lambda consumer, _: consumer == "payment")
+    assert world.state("payments", order_id) == "cancelled"
+    items = [item for table in ("assignments", "payments") for item in world.items(table)]
+    assert [item for item in items if "state" not in item] == []
+    assert [item for item in items if "openShard" in item and "openSince" not in item] == []
+
+
 def test_rides_are_spread_over_all_partitions() -> None:
     """No partition of the index is hot, and none is overlooked."""
     assert {shard(f"order_{number}") for number in range(300)} == set(shards(Stage.OPEN))
