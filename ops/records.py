@@ -313,13 +313,13 @@ def _says(record: Record, now_ms: int) -> str:
         return (
             "the record is corrupt: deliveries of this key are dead-lettered until you release it"
         )
-    if record.status == QUARANTINED:
-        return _says_quarantined(record)
     if record.status == IN_PROGRESS:
         return _says_crashed(record, now_ms)
     if record.expiry is not None and record.expiry * 1000 < now_ms:
         ended = f"{record.status} at {_text(record.updated_ms)}, and its window has ended"
         return f"{ended}: the next delivery runs as attempt 1"
+    if record.status == QUARANTINED:
+        return _says_quarantined(record)
     if record.status == COMPLETED:
         return _says_completed(record)
     return _says_failed(record)
@@ -330,6 +330,8 @@ def _says_quarantined(record: Record) -> str:
     if record.dead_lettered:
         where = "its event is in the dead-letter queue"
     given_up = f"given up at {_text(record.updated_ms)} after attempt {record.attempt}"
+    if record.expiry is not None:
+        where = f"it expires at {_text(record.expiry * 1000)}"
     return f"{given_up} ({record.error}); no delivery runs until you release it; {where}"
 
 

@@ -1,15 +1,20 @@
 """What the DynamoDB store asks of DynamoDB, beyond what every store does."""
 
+import json
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from carride_idempotency import DynamoDBStore, EffectConflictError, Keep
-from carride_idempotency.errors import StoreUnavailableError
+from carride_idempotency import DynamoDBStore, EffectConflictError, Keep, Operation, release
+from carride_idempotency.errors import (
+    EffectsRejectedError,
+    ResultOmittedError,
+    StoreUnavailableError,
+)
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
 from carride_idempotency.stores.dynamodb_items import item_of, record_of
-from tests.idempotency.samples import EFFECT, TABLE, World
+from tests.idempotency.samples import EFFECT, TABLE, World, event, fail_with
 
 CLAIM = Record(
     "history#k1",
@@ -57,7 +62,8 @@ def test_attributes_are_those_that_operators_and_ttl_read() -> None:
         "leaseExpiry": {"S": "soon"},
         "more": {"NULL": True},
     }
-    assert record_of(odd) == Record("", "", None, 0, None, None, None, None, None, 0, 0)
+    kept = {"more": {"NULL": True}}
+    assert record_of(odd) == Record("", "", None, 0, None, None, None, None, None, 0, 0, kept=kept)
 
 
 def test_reads_are_consistent() -> None:
@@ -111,9 +117,9 @@ def test_what_a_record_keeps_is_in_its_item(world: World, others: int) -> None:
     ]
     assert world.store.put_if_absent(DONE, effects) is DONE
     again = world.store.put_if_absent(DONE._replace(owner="owner-2"), [Keep({"orderID": "other"})])
-    assert again == DONE._replace(expiry=None)
-    (found,) = world.dynamodb.all(TABLE)
     kept = {"orderID": {"S": "order_01"}, "entry": {"M": {"price": {"N": "550"}}}}
+    assert again == DONE._replace(expiry=None, kept=kept)
+    (found,) = world.dynamodb.all(TABLE)
     assert (
         found
         == {name: value for name, value in item_of(DONE).items() if name != "expiryTimestamp"}
@@ -121,6 +127,54 @@ def test_what_a_record_keeps_is_in_its_item(world: World, others: int) -> None:
     )
     assert world.transport.requests == ["TransactWriteItems" if others else "PutItem", "PutItem"]
     assert world.effects == others
+
+
+def test_a_result_that_does_not_fit_beside_what_is_kept_is_left_out(
+    world: World,
+) -> None:
+    """The effect takes place, once; a repeated call is told that its result was not stored."""
+    runs: list[Operation] = []
+
+    @world.consumer(key=None).function(key="order_id", name="report")
+    def report(order_id: str, operation: Any = None) -> str:
+        runs.append(operation)
+        operation.write(Keep({"entry": "k" * 300_000}))
+        return "r" * 150_000
+
+    assert len(report("k1")) == 150_000
+    with pytest.raises(ResultOmittedError, match="150002 bytes"):
+        report("k1")
+    assert len(runs) == 1
+    assert len(json.dumps(world.dynamodb.all(TABLE))) < 400 * 1024
+
+
+def test_what_no_record_can_keep_is_refused_at_write(world: World) -> None:
+    """Each of two Keeps would fit alone. The error names the way out, and comes before any call."""
+
+    def work(operation: Operation) -> None:
+        operation.write(Keep({"one": "k" * 250_000}))
+        with pytest.raises(EffectsRejectedError, match="Put an item of its own"):
+            operation.write(Keep({"two": "k" * 250_000}))
+
+    world.work.step = work
+    assert world.deliver()["outcome"] == "New"
+    assert "one" in world.dynamodb.all(TABLE)[0]
+
+
+def test_a_damaged_record_keeps_what_it_kept(world: World) -> None:
+    """Neither its release nor a failure of the next attempt takes it from its readers."""
+    entry = {"orderID": {"S": "order_01"}}
+    damaged = DONE._replace(status="DONE", expiry=None)
+    world.dynamodb.put_item(TableName=TABLE, Item=item_of(damaged) | entry)
+    assert release(world.store, DONE.key, clock=world.clock)
+    (found,) = world.dynamodb.all(TABLE)
+    assert (found["status"], found["orderID"]) == ({"S": "FAILED"}, entry["orderID"])
+    assert "expiryTimestamp" not in found
+    world.work.step = fail_with(KeyError("pickup"))
+    with pytest.raises(KeyError):
+        world.deliver(event(DONE.key.partition("#")[2]))
+    (found,) = world.dynamodb.all(TABLE)
+    assert (found["orderID"], "expiryTimestamp" in found) == (entry["orderID"], False)
 
 
 def test_the_position_of_a_refused_effect_counts_what_is_kept(world: World) -> None:

@@ -454,6 +454,7 @@ def test_a_request_with_an_open_call_stays_given_up(world: World) -> None:
         world.clock.advance(7200)
         with suppress(UnknownOutcomeError):
             assert Answer.of(handler(ask(), world.invocation())).status == 500
+        assert world.record().expiry is None
     assert len(calls) == 1
 
 

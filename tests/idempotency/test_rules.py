@@ -160,7 +160,7 @@ class TestFailure:
         def charge(order: str) -> None:
             raise CARD_REFUSED
 
-        call = world.consumer().function(key="order")(charge)
+        call = world.consumer().function(key="order", name="card")(charge)
         for error in (PermanentError, QuarantinedError, QuarantinedError):
             with pytest.raises(error):
                 call("order_01")

@@ -273,8 +273,9 @@ def intended(claim: Record, request: ClaimRequest, now_ms: int) -> Record:
 def released(seen: Record, owner: str, now_ms: int, window_s: int) -> Record:
     """Return a quarantined or corrupt record released by an operator.
 
-    Its next delivery is attempt 1.
+    Its next delivery is attempt 1. What a damaged record keeps for its readers stays, and for good.
     """
+    seen = seen._replace(kept=seen.kept if is_corrupt(seen) else None)
     return seen._replace(
         status=FAILED,
         owner=owner,

@@ -4,14 +4,17 @@ Keys, items and values are Python values (`str`, `int`, `Decimal`, `bytes`, `boo
 dicts, sets). Names and values are the placeholders of the expressions, as in DynamoDB's own API.
 """
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from carride_idempotency import marshalling
 from carride_idempotency.errors import EffectsRejectedError
-from carride_idempotency.stores.dynamodb_items import ATTRIBUTE_NAMES
+from carride_idempotency.record import Record
+from carride_idempotency.stores.dynamodb_items import ATTRIBUTE_NAMES, item_of
 
 _MOST_KEY_ATTRIBUTES: Final = 2
+_RESULTS_OWN: Final = 200
+"""Bytes for the result's attribute, or for what is said in its place."""
 
 
 class Put(NamedTuple):
@@ -102,6 +105,41 @@ def prepared(effect: Effect) -> Effect:
     if isinstance(effect, Update):
         _expect_text("expression", effect.expression)
     return effect._replace(key=key, values=values, names=names)
+
+
+def require_room(record: Record, effects: Sequence[Effect]) -> None:
+    """Check that a record's item can hold all that the effects keep in it.
+
+    Raises:
+        EffectsRejectedError: it cannot. Results are left out then, but nothing else can be.
+    """
+    kept = _kept_by(effects)
+    if kept and marshalling.is_too_large(_completed_item(record) | kept):
+        raise EffectsRejectedError(
+            "the record's item would have more than 400 KB: keep less, or Put an item of its own"
+        )
+
+
+def room_for_result(record: Record, effects: Sequence[Effect], most_bytes: int) -> int:
+    """Return how large a result may be that is stored beside what the effects keep."""
+    kept = _kept_by(effects)
+    if not kept:
+        return most_bytes
+    room = marshalling.room_beside(_completed_item(record) | kept)
+    return max(0, min(most_bytes, room - _RESULTS_OWN))
+
+
+def _kept_by(effects: Sequence[Effect]) -> dict[str, marshalling.AttributeValue]:
+    kept: dict[str, marshalling.AttributeValue] = {}
+    for effect in effects:
+        if isinstance(effect, Keep):
+            kept |= marshalling.item(effect.attributes)
+    return kept
+
+
+def _completed_item(record: Record) -> dict[str, Any]:
+    """Return a claim's item as its completion will write it, but for the result."""
+    return item_of(record._replace(externals=None, kept=None))
 
 
 def action_of(effect: Action) -> dict[str, object]:

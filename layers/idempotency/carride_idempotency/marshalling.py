@@ -60,6 +60,11 @@ def is_too_large(stored: dict[str, Any]) -> bool:
     return _size_of(stored) > _LARGEST_ITEM
 
 
+def room_beside(stored: dict[str, Any]) -> int:
+    """Return how many bytes an item can surely hold beside these attributes."""
+    return _LARGEST_ITEM - len(marshal.dumps(stored, 2))
+
+
 def _size_of(stored: Mapping[str, AttributeValue]) -> int:
     """Return a lower bound of an item's size, as DynamoDB counts it.
 

@@ -117,7 +117,8 @@ class Operation:
         They are converted and checked now, before the handler does anything that cannot be undone.
 
         Raises:
-            EffectsRejectedError: DynamoDB cannot hold one of them.
+            EffectsRejectedError: DynamoDB cannot hold one of them, or the record cannot hold all that
+                it is to keep.
             ConfigurationError: the store has no transactions.
         """
         if not self._store.transactional:
@@ -126,6 +127,8 @@ class Operation:
                 "keep this consumer's records in a DynamoDBStore, or write the effects yourself "
                 "under a condition that recognises a second write"
             )
-        from carride_idempotency.effects import prepared
+        from carride_idempotency.effects import prepared, require_room
 
-        self._effects.extend([prepared(effect) for effect in effects])
+        registered = [*self._effects, *[prepared(effect) for effect in effects]]
+        require_room(self._held.record, registered)
+        self._effects[:] = registered

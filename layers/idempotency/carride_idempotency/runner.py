@@ -28,6 +28,7 @@ from carride_idempotency.decision import (
     Failed,
     Limits,
     Mismatch,
+    Outcome,
     Quarantined,
     Run,
     Step,
@@ -167,7 +168,7 @@ class Runner:
             unclaimed = attempt(request, self.clock())
             operation = self._operation(unclaimed, request, delivery, claimed=False, first=True)
             try:
-                outcome = completed(finished(work(operation)), self.policy.max_result_bytes)
+                outcome = self._completed(operation, finished(work(operation)))
             except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
                 counted = self._uses_up_an_attempt(error)
                 return self._fail_atomic(delivery, request, error, counted=counted)
@@ -245,7 +246,7 @@ class Runner:
         if unknown:
             return self.fail(started, errors.UnknownOutcomeError(delivery.key, *unknown))
         try:
-            outcome = completed(value, self.policy.max_result_bytes)
+            outcome = self._completed(operation, value)
             record = settled(started.record, outcome, started.request, self.clock())
             found = self._store.update_if_owner(
                 record, operation._effects, until_ms=delivery.deadline_ms
@@ -259,6 +260,16 @@ class Runner:
         except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, then raised
             return self.fail(started, refused)
         return self._finished(started, conclude(found, started.request))
+
+    def _completed(self, operation: Operation, value: object) -> Outcome:
+        """Return the outcome of a run; a result that does not fit beside what is kept is left out."""
+        most_bytes = self.policy.max_result_bytes
+        effects = operation._effects
+        if value is None or not effects:
+            return completed(value, most_bytes)
+        from carride_idempotency.effects import room_for_result
+
+        return completed(value, room_for_result(operation._held.record, effects, most_bytes))
 
     def _finished(self, started: Started, ending: Ending) -> Answer:
         """Answer a run whose commit was answered with ``ending``."""

@@ -34,7 +34,7 @@ _ABSENT: Final[Mapping[str, Any]] = {}
 
 def item_of(record: Record) -> dict[str, dict[str, Any]]:
     """Return the record as a stored item in the wire format. None and False are left out."""
-    item: dict[str, dict[str, Any]] = {}
+    item: dict[str, dict[str, Any]] = dict(record.kept) if record.kept else {}
     for (name, kind, _), value in zip(ATTRIBUTES, record, strict=False):
         if value is not None and value is not False:
             item[name] = {kind: str(value) if kind == "N" else value}
@@ -45,6 +45,7 @@ def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
     """Return a stored item as a record.
 
     An attribute of another type is read as an absent one. The decision handles invalid values.
+    Attributes that are not the record's are what it keeps.
     """
     values: list[Any] = []
     for name, kind, absent in ATTRIBUTES:
@@ -52,4 +53,7 @@ def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
         if kind == "N" and value is not None:
             value = int(value)
         values.append(value)
-    return Record(*values)
+    if ATTRIBUTE_NAMES.issuperset(item):
+        return Record(*values)
+    kept = {name: value for name, value in item.items() if name not in ATTRIBUTE_NAMES}
+    return Record(*values)._replace(kept=kept)
