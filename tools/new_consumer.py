@@ -27,14 +27,18 @@ _ROWS: Final = (
     # file, the line before which a text stands, the text
     (
         "template.yaml",
-        "\n  # Partition keys of the tables that a loop makes.\n",
+        "\n  # Minutes of 15 with an error",
         '    {Noun}: {{ Name: "{kebab}", Retries: 2 }}\n',
     ),
-    ("template.yaml", "]]\n        BusName", ", !Ref {Noun}LogGroup"),
+    ("template.yaml", "        BusName: !Ref CarRideBus\n        LogRuleArn", "            - !Ref {Noun}LogGroup\n"),
     (
         "template.yaml",
-        "]]\n        LatencyAlarm",
-        ",\n            !Ref {Noun}UndeliveredAlarm, !Ref {Noun}RuleDlqAlarm, !Ref {Noun}DlqAlarm",
+        "        LatencyAlarm: !If",
+        (
+            "            - !Ref {Noun}UndeliveredAlarm\n"
+            "            - !Ref {Noun}RuleDlqAlarm\n"
+            "            - !Ref {Noun}DlqAlarm\n"
+        ),
     ),
     ("ops/audit/evidence.py", ")\n\nLOG_RULE_DLQ", '    AuditedConsumer("{kebab}", "{Noun}"),\n'),
     ("pyproject.toml", "]\naddopts", ', "functions/{module}"'),

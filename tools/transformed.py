@@ -80,7 +80,17 @@ def source(path: Path = TEMPLATE) -> dict[str, Any]:
 @cache
 def _parsed(path: Path) -> dict[str, Any]:
     written = yaml_parse(path.read_text(encoding="utf-8"))
+    _leave_out_anchors(written)
     return _merged(_expanded(written, {}, written["Mappings"]), path.parent)
+
+
+def _leave_out_anchors(template: dict[str, Any]) -> None:
+    """Remove the texts that several resources share, which deploy nothing by themselves."""
+    for resource in template["Resources"].values():
+        if isinstance(resource, dict) and "Shared" in resource.get("Metadata", {}):
+            del resource["Metadata"]["Shared"]
+            if not resource["Metadata"]:
+                del resource["Metadata"]
 
 
 def _written(text: str, items: Mapping[str, Any]) -> str:

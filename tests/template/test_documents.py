@@ -45,7 +45,8 @@ MODULE: Final = re.compile(r"-m ((?:local|ops)[\w.]*)")
 OPERATOR: Final = re.compile(r"\./carride ((?:(?! #)[^`\n|;)])+)")
 OUTPUT: Final = re.compile(r"\boutput ([A-Z]\w+)")
 RESOURCE: Final = re.compile(
-    r"\b(?<!::)(?!Invocations)[A-Z][A-Za-z]+"  # no test, no metric
+    r"\b(?<!::)(?!Invocations|DeletionPolicy|UpdateReplacePolicy)[A-Z][A-Za-z]+"
+    # no test, no metric, no attribute of a resource
     r"(?:Function|Table|Bus|Archive|Dlq|Rule|Queue|Alarm|Topic|Pipe|Role|Policy|Permission|Mapping|LogGroup"
     r"|(?<!Persistence)Layer)\b"  # no class of Powertools
 )
