@@ -30,7 +30,11 @@ _ROWS: Final = (
         "\n  # Minutes of 15 with an error",
         '    {Noun}: {{ Name: "{kebab}", Retries: 2 }}\n',
     ),
-    ("template.yaml", "        BusName: !Ref CarRideBus\n        LogRuleArn", "            - !Ref {Noun}LogGroup\n"),
+    (
+        "template.yaml",
+        "        BusName: !Ref CarRideBus\n        LogRuleArn",
+        "            - !Ref {Noun}LogGroup\n",
+    ),
     (
         "template.yaml",
         "        LatencyAlarm: !If",
