@@ -6,7 +6,8 @@
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Literal
 
 import payments
 from carride.consumer import SagaSettings, ride_consumer
@@ -17,7 +18,7 @@ from carride.settings import from_environment
 from carride_idempotency import Operation, RetryableError
 from carride_idempotency.stores.default_transport import dynamodb_transport
 from gateway import Call, Charge, GatewayError, Known, Status, Step
-from gateway_access import Access, Bearer, signed
+from gateway_access import Access, Bearer, read_secret, signed
 from gateway_client import HttpGateway
 from payment_table import PaymentChangedError, Seen, effects, read, record_request
 from payments import Action, Decision, UnexpectedPaymentError
@@ -32,6 +33,9 @@ class Settings(SagaSettings, frozen=True, kw_only=True):
 
     payment_table: str
     payment_gateway_url: str = ""
+    # "carride" is that of docs/payment-gateway.md.
+    payment_gateway_protocol: Literal["carride", "stripe"] = "carride"
+    stripe_increments: bool = False
     # Whether it is a Lambda function URL, which takes signed requests only.
     payment_gateway_signed: bool = False
     payment_gateway_secret_arn: str = ""
@@ -151,20 +155,28 @@ def _capture(
     return charge
 
 
-def http_gateway(settings: Settings) -> HttpGateway:
+def gateway_of(settings: Settings) -> PersistentGateway:
     """Return the gateway of the settings, without asking for anything, not even for a secret."""
-    if not (settings.payment_gateway_signed or settings.payment_gateway_secret_arn):
-        return HttpGateway(settings.payment_gateway_url)
+    access = _access_of(settings)
+    if settings.payment_gateway_protocol == "stripe":
+        from stripe_gateway import StripeGateway  # noqa: PLC0415 - most stacks have another gateway
 
-    access: Access
-    if settings.payment_gateway_signed:
-        from botocore.session import get_session  # noqa: PLC0415 - signatures need it, and nothing else
-
-        access = signed(get_session(), settings.aws_region)
-    else:
-        access = Bearer(settings.payment_gateway_secret_arn)
+        increments = settings.stripe_increments
+        return StripeGateway(settings.payment_gateway_url, access, increments=increments)
     return HttpGateway(settings.payment_gateway_url, access)
 
 
+def _access_of(settings: Settings) -> Access | None:
+    """Return what authorises requests to the gateway of the settings."""
+    if not (settings.payment_gateway_signed or settings.payment_gateway_secret_arn):
+        return None
+
+    from botocore.session import get_session  # noqa: PLC0415 - signatures and secrets need it, and nothing else
+
+    if settings.payment_gateway_signed:
+        return signed(get_session(), settings.aws_region)
+    return Bearer(partial(read_secret, get_session(), settings.payment_gateway_secret_arn))
+
+
 _settings = from_environment(Settings)
-handler = make_handler(_settings, http_gateway(_settings))
+handler = make_handler(_settings, gateway_of(_settings))

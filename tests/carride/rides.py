@@ -19,11 +19,12 @@ def booked(
     price: int = 550,
     pickup: str = "sector_01",
     destination: str = "sector_03",
+    customer: str = "customer_a",
 ) -> Ride:
     """Return a ride that was just requested."""
     return rides.request(
         order_id=order_id,
-        customer_id="customer_a",
+        customer_id=customer,
         pickup=pickup,
         destination=destination,
         passengers=2,
@@ -35,9 +36,16 @@ class Life:
     """What can happen to one ride."""
 
     def __init__(
-        self, order_id: str = "order_01", *, pickup: str = "sector_01", price: int = 1250
+        self,
+        order_id: str = "order_01",
+        *,
+        pickup: str = "sector_01",
+        price: int = 1250,
+        customer: str = "customer_a",
     ) -> None:
-        requested = booked(order_id, price=price, pickup=pickup, destination="sector_64")
+        requested = booked(
+            order_id, price=price, pickup=pickup, destination="sector_64", customer=customer
+        )
         accepted = rides.accept(requested)
         started = rides.start(accepted)
         self.order_id = order_id

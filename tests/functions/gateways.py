@@ -4,7 +4,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 import simulated_gateway
 from carride_idempotency import marshalling
@@ -14,6 +14,8 @@ from gateway import GatewayUnavailableError
 from gateway_client import HttpGateway
 from gateway_connection import Response
 from local.simulated_gateway import Books, Reply, Request, Troubles
+from persistent_gateway import PersistentGateway
+from stripe_gateway import RIDE, StripeGateway
 
 
 class FunctionBooks(Books):
@@ -71,8 +73,8 @@ class FunctionBooks(Books):
         return Reply(answer["statusCode"], json.loads(answer["body"]))
 
 
-class FakeGateway(HttpGateway):
-    """The HTTP adapter on the simulated gateway's books, without a network and without waiting.
+class Told(PersistentGateway):
+    """A gateway's client on the simulated gateway's books, without a network and without waiting.
 
     By default the gateway declines nobody, and forgets the share ``forgotten`` of the keys at once.
 
@@ -82,9 +84,16 @@ class FakeGateway(HttpGateway):
         sent: answers every request.
     """
 
-    def __init__(self, books: Books | None = None, *, forgotten: float = 0.0) -> None:
+    def __init__(
+        self,
+        books: Books | None = None,
+        *,
+        forgotten: float = 0.0,
+        clock: Callable[[], int] = lambda: 0,
+        **options: Any,
+    ) -> None:
         super().__init__(
-            "http://127.0.0.1:9", clock=lambda: 0, sleep=lambda _: None, jitter=lambda: 0.0
+            "http://127.0.0.1:9", clock=clock, sleep=lambda _: None, jitter=lambda: 0.0, **options
         )
         self.books = books or Books(Troubles(forgotten=forgotten))
         self.away = False
@@ -114,12 +123,137 @@ class FakeGateway(HttpGateway):
         return Response(reply.status, json.dumps(reply.body).encode())
 
     def _reply(self, method: str, path: str, key: str | None, content: bytes | None) -> Reply:
+        raise NotImplementedError
+
+    def _change_books(self, path: str, key: str, body: Mapping[str, Any]) -> Reply:
+        """Send the books a request, and note what it asked for."""
+        self.asked.append(path.rpartition("/")[2])
+        request = Request(path, key, body)
+        return self.books.begin(request) or self.books.finish(request)
+
+
+class FakeGateway(Told, HttpGateway):
+    """The HTTP adapter."""
+
+    def _reply(self, method: str, path: str, key: str | None, content: bytes | None) -> Reply:
         path, _, reference = path.partition("?reference=")
         if method == "GET":
             self.asked += ["find"] if reference else []
             return self.books.look_up(path, {"reference": [reference]})
         assert key is not None
         assert content is not None
-        self.asked.append(path.rpartition("/")[2])
-        request = Request(path, key, json.loads(content))
-        return self.books.begin(request) or self.books.finish(request)
+        return self._change_books(path, key, json.loads(content))
+
+
+class FakeStripe(Told, StripeGateway):
+    """The adapter of Stripe, on books that answer as Stripe's API does.
+
+    A customer has a card if the id begins with ``cus_``.
+    """
+
+    def __init__(self, books: Books | None = None, **options: Any) -> None:
+        super().__init__(books, access=None, **options)
+        self.keys: list[str] = []
+        self._reserved: dict[str, int] = {}
+
+    def _reply(self, method: str, path: str, key: str | None, content: bytes | None) -> Reply:
+        path, _, query = path.partition("?")
+        said = {name: values[0] for name, values in parse_qs(query).items()}
+        match method, path.split("/")[2:]:
+            case "GET", ["customers", customer]:
+                card = {"default_payment_method": "pm_card_visa"}
+                return Reply(200, {"id": customer, "invoice_settings": card})
+            case "GET", ["payment_intents"]:
+                self.asked.append("find")
+                return self._listed(said)
+            case "GET", ["payment_intents", name]:
+                found = self.books.look_up(f"/payments/{name}", {})
+                return self._stripes(found)
+        assert method == "POST"
+        assert key is not None
+        assert content is not None
+        self.keys.append(key)
+        form = {name: values[0] for name, values in parse_qs(content.decode()).items()}
+        return self._post(path.split("/")[2:], key, form)
+
+    def _listed(self, query: Mapping[str, str]) -> Reply:
+        """List a customer's payments, the newest first, as many as a page has."""
+        found = [each for each in reversed(self.ledger()) if each["customer"] == query["customer"]]
+        names = [each["id"] for each in found]
+        if "starting_after" in query:
+            found = found[names.index(query["starting_after"]) + 1 :]
+        page = found[: int(query["limit"])]
+        data = [self._intent_of(each) | {"latest_charge": f"ch_{each['id']}"} for each in page]
+        return Reply(200, {"object": "list", "data": data, "has_more": len(found) > len(page)})
+
+    def _post(self, path: list[str], key: str, form: Mapping[str, str]) -> Reply:
+        match path:
+            case ["payment_intents"]:
+                assert form["capture_method"] == "manual"
+                assert (form["confirm"], form["off_session"]) == ("true", "true")
+                body = {
+                    "reference": form[f"metadata[{RIDE}]"],
+                    "customer": form["customer"],
+                    "amount": int(form["amount"]),
+                    "currency": form["currency"].upper(),
+                }
+                return self._stripes(self._change_books("/payments", key, body))
+            case ["payment_intents", name, "increment_authorization"]:
+                body = {"amount": int(form["amount"])}
+                return self._stripes(self._change_books(f"/payments/{name}/adjust", key, body))
+            case ["payment_intents", name, "capture"]:
+                body = {"amount": int(form["amount_to_capture"])}
+                return self._stripes(self._change_books(f"/payments/{name}/capture", key, body))
+            case ["payment_intents", name, "cancel"]:
+                return self._stripes(self._change_books(f"/payments/{name}/refund", key, {}))
+            case ["refunds"]:
+                name = form["payment_intent"]
+                reply = self._change_books(f"/payments/{name}/refund", key, {})
+                if reply.status != 200:
+                    return self._stripes(reply)
+                refund = {"payment_intent": name, "amount": reply.body["amount"]}
+                return Reply(200, {"id": "re_1", "status": "succeeded", **refund})
+        return Reply(404, {"error": {"type": "invalid_request_error"}})
+
+    def _stripes(self, reply: Reply) -> Reply:
+        """Return the books' reply as Stripe would say it."""
+        match reply.status, reply.body.get("code"):
+            case ((200 | 201 | 202), _):
+                return Reply(200, self._intent_of(reply.body))
+            case 422, None:
+                return Reply(400, {"error": {"type": "idempotency_error"}})
+            case ((402 | 422), code):
+                error = {"type": "card_error", "code": code or "card_declined"}
+                return Reply(402, {"error": error | {"message": reply.body.get("reason")}})
+        return Reply(reply.status, {"error": {"type": "api_error"}})
+
+    def _intent_of(self, payment: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a payment of the books as a PaymentIntent, whose amount stays what was reserved."""
+        if payment["status"] == "authorized":
+            self._reserved[payment["id"]] = payment["amount"]
+        reserved = self._reserved.get(payment["id"], payment["amount"])
+        return _intent(payment) | {"amount": reserved}
+
+
+def _intent(payment: Mapping[str, Any]) -> dict[str, Any]:
+    statuses = {
+        "authorized": "requires_capture",
+        "captured": "succeeded",
+        "declined": "requires_payment_method",
+        "pending": "processing",
+        "refunded": "succeeded" if payment["captures"] else "canceled",
+    }
+    is_declined = payment["status"] == "declined"
+    error = {"code": "card_declined", "message": payment["reason"]}
+    return {
+        "id": payment["id"],
+        "object": "payment_intent",
+        "status": statuses[payment["status"]],
+        "amount": payment["amount"],
+        "amount_received": sum(payment["captures"]),
+        "currency": payment["currency"].lower(),
+        "customer": payment["customer"],
+        "metadata": {RIDE: payment["reference"]},
+        "last_payment_error": error if is_declined else None,
+        "latest_charge": {"object": "charge", "refunded": payment["status"] == "refunded"},
+    }

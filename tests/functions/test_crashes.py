@@ -14,10 +14,11 @@ from carride_idempotency.testing.worlds import CRASH_AFTER, CRASH_BEFORE, Fault
 from examples.minimal.consumer import consumer as example
 from gateway import GatewayUnavailableError
 from tests.carride.rides import Life
-from tests.functions.gateways import FakeGateway
+from tests.functions.gateways import FakeGateway, FakeStripe
 from tests.functions.world import BOOKING, World, request
 
 RIDE: Final = Life()
+STRIPES: Final = Life(customer="cus_a")
 
 
 class Case(NamedTuple):
@@ -27,10 +28,11 @@ class Case(NamedTuple):
     event: Any
     before: Fact | None = None
     forgotten: float = 0.0  # the share of keys that the gateway forgets at once
+    gateway: type[FakeGateway | FakeStripe] = FakeGateway
 
     def world(self) -> World:
         """Return a world with a booking, a car and a gateway, in which the earlier fact has had its effect."""
-        world = World(FakeGateway(forgotten=self.forgotten))
+        world = World(self.gateway(forgotten=self.forgotten))
         world.park("car_01")
         if self.consumer == "api":
             world.booked()
@@ -96,14 +98,17 @@ FURTHER: Final = {
     ),
     "api accept": Case("api", request("PUT", f"/carrides/{World().booked()}", CHANGE)),
 } | {
-    f"payment {name}{' forgotten' if forgotten else ''}": Case(
-        "payment", heard(last), before, forgotten
+    f"{kind.__name__} {name}{' forgotten' if forgotten else ''}": Case(
+        "payment", heard(last), before, forgotten, kind
     )
+    for kind, ride in ((FakeGateway, RIDE), (FakeStripe, STRIPES))
     for name, last, before in (
-        ("completed", RIDE.completed, RIDE.assigned),
-        ("completed first", RIDE.assigned, RIDE.completed),
-        ("cancelled", RIDE.cancelled, RIDE.assigned),
-        ("cancelled first", RIDE.assigned, RIDE.cancelled),
+        ("assigned", ride.assigned, None),
+        ("completed", ride.completed, ride.assigned),
+        ("completed first", ride.assigned, ride.completed),
+        ("cancelled", ride.cancelled, ride.assigned),
+        ("cancelled first", ride.assigned, ride.cancelled),
+        ("cancelled late", ride.cancelled, ride.completed),
     )
     for forgotten in (0.0, 1.0)
 }

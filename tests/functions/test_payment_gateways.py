@@ -21,7 +21,7 @@ from local.simulated_gateway import Books, Reply, Request, Troubles
 from payment_table import PaymentChangedError, read, record_request
 from payments import Action, UnexpectedPaymentError
 from tests.carride.rides import Life
-from tests.functions.gateways import FakeGateway
+from tests.functions.gateways import FakeGateway, FakeStripe
 from tests.functions.world import World
 
 RIDE = Life()
@@ -219,23 +219,24 @@ class Keeps(Books):
         return trouble == "kept" and name.endswith(self.kind)
 
 
-@pytest.mark.parametrize(
-    ("kind", "fact"),
-    [("authorize", RIDE.overdue_driven), ("capture", RIDE.completed), ("refund", RIDE.cancelled)],
-)
+@pytest.mark.parametrize("gateway", [FakeGateway, FakeStripe])
+@pytest.mark.parametrize("kind", ["authorize", "capture", "refund"])
 def test_a_kept_error_is_asked_past_once_the_gateway_cannot_finish_the_first_request(
-    kind: str, fact: Fact
+    kind: str, gateway: type[FakeGateway | FakeStripe]
 ) -> None:
     """Every attempt has the first key for at least an hour.
 
     Then a new one, and the step takes effect once.
     """
+    ride = Life(customer="cus_a")
+    facts = {"authorize": ride.overdue_driven, "capture": ride.completed, "refund": ride.cancelled}
+    fact = facts[kind]
     books = Keeps(kind)
-    world = Town(FakeGateway(books))
+    world = Town(gateway(books))
     if kind == "authorize":
-        world.send_in_vain(RIDE.assigned)
+        world.send_in_vain(ride.assigned)
     else:
-        world.send(RIDE.assigned)
+        world.send(ride.assigned)
     world.send_in_vain(fact)
     world.clock.advance(0.9 * HOUR)
     world.send_in_vain(fact)

@@ -41,7 +41,7 @@ from carride_idempotency.testing.expressions import Item
 from carride_idempotency.testing.worlds import NO_FAULT, Fault, Run
 from tests.carride.pipe import piped
 from tests.carride.rides import NOW
-from tests.functions.gateways import FakeGateway
+from tests.functions.gateways import FakeGateway, Told
 
 CONSUMED: Final[Mapping[str, Collection[type]]] = {
     "ride-history": frozenset(FACTS.values()),
@@ -130,7 +130,7 @@ class World(testing.World):
 
     timed = (DynamoDB,)
 
-    def __init__(self, gateway: FakeGateway | None = None) -> None:
+    def __init__(self, gateway: Told | None = None) -> None:
         indexes = {
             assignment_table.INDEX: ("freeShard", "freePlace"),
             "byCustomer": ("customerID", "bookedAt"),

@@ -135,7 +135,8 @@ def test_the_simulated_gateway_is_for_development_only(deployed: Stack) -> None:
     ]
     exists = chosen == ["dev", "standalone", "simulated", ""]
     assert any(name.startswith("SimulatedGateway") for name in deployed.resources) is exists
-    enabled = exists or bool(deployed.parameters["PaymentGatewayUrl"])
+    is_stripe = deployed.parameters["PaymentGateway"] == "stripe"
+    enabled = exists or is_stripe or bool(deployed.parameters["PaymentGatewayUrl"])
     assert deployed.resources["PaymentRule"]["Properties"]["State"] == (
         "ENABLED" if enabled else "DISABLED"
     )

@@ -1,0 +1,473 @@
+"""Payment at Stripe, whose API answers as its documentation says.
+
+Each ride is charged once, and what it costs.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, cast
+from urllib.parse import parse_qs
+
+import pytest
+from msgspec.structs import replace
+
+import payment
+import persistent_gateway
+from carride.facts import Fact
+from carride.settings import from_environment
+from gateway import (
+    Call,
+    GatewayAnswerError,
+    GatewayError,
+    GatewayRefusedError,
+    GatewayUnavailableError,
+    Known,
+)
+from gateway_connection import Request as Sent
+from gateway_connection import Response
+from local.simulated_gateway import Books, Reply, Request, Troubles
+from payments import UnexpectedPaymentError
+from persistent_gateway import Reservation
+from stripe_gateway import RIDE as IN_METADATA
+from tests.carride.rides import Life
+from tests.functions.gateways import FakeStripe
+from tests.functions.world import World
+
+RIDE: Final = Life(customer="cus_a")
+DEARER: Final = replace(RIDE.completed, price=2000)
+DAY: Final = 86_400.0
+CALL: Final = Call(None, lambda: False)
+INTENT: Final = Known(RIDE.order_id, "pay_000001", "EUR")
+INTENTS: Final = "/v1/payment_intents"
+
+
+class Town(World):
+    """The functions, of which payment gets events, and Stripe."""
+
+    def __init__(self, books: Books | None = None, **options: Any) -> None:
+        self.stripe = FakeStripe(books, **options)
+        super().__init__(self.stripe)
+
+    def send(self, *facts: Fact) -> None:
+        """Deliver facts to payment."""
+        for fact in facts:
+            assert self.deliver("payment", self.envelope(fact)) in {"New", "Retried"}
+
+    def send_in_vain(self, fact: Fact) -> None:
+        """Deliver a fact which the gateway lets fail, and forget the attempts, as a release does."""
+        with pytest.raises((GatewayError, UnexpectedPaymentError)):
+            self.deliver("payment", self.envelope(fact))
+        self.dynamodb.clear("idempotency")
+
+    def paid(self) -> tuple[object, list[tuple[str, list[int], list[int]]]]:
+        """Return the state of the ride's payment in the table, and all payments at Stripe."""
+        found = [
+            (each["status"], each["captures"], each["refunds"]) for each in self.stripe.ledger()
+        ]
+        return self.state("payments"), found
+
+    def reasons(self) -> list[Any]:
+        """Return why payments were declined."""
+        declined = [event.data for event in self.outbox() if event.type == "PaymentDeclined"]
+        return [cast("Any", each).reason for each in declined]
+
+    def meddle(
+        self, ending: str | tuple[str, ...], answer: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> None:
+        """Have what Stripe answers to requests whose path ends so be changed."""
+
+        def send(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+            response = self.stripe.answer(method, path, key, content)
+            if not path.partition("?")[0].endswith(ending):
+                return response
+            return Response(200, json.dumps(answer(json.loads(response.content))).encode())
+
+        self.stripe.sent = send
+
+
+@pytest.fixture
+def town() -> Town:
+    """Payment with an account that raises no reservations."""
+    return Town()
+
+
+# ── A ride ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_ride_is_reserved_and_captured(town: Town) -> None:
+    """Its keys name the ride and the step, and the PaymentIntent."""
+    town.send(RIDE.assigned, RIDE.completed)
+    assert town.paid() == ("captured", [("captured", [1250], [])])
+    assert town.stripe.keys == ["order_01-authorize", "pay_000001-capture"]
+    assert town.emitted() == ["PaymentAuthorized", "PaymentCaptured"]
+
+
+@pytest.mark.parametrize(
+    ("before", "key"),
+    [((RIDE.assigned,), "refund"), ((RIDE.assigned, RIDE.completed), "refund-captured")],
+    ids=["reserved", "captured"],
+)
+def test_a_cancelled_ride_is_released_or_paid_back(
+    town: Town, before: tuple[Fact, ...], key: str
+) -> None:
+    """The two requests have other paths, for which Stripe wants other keys."""
+    town.send(*before, RIDE.cancelled)
+    state, (found,) = town.paid()
+    assert (state, found[0], found[2]) == ("refunded", "refunded", [1250])
+    assert town.stripe.keys[-1] == f"pay_000001-{key}"
+    assert town.emitted()[-1] == "PaymentRefunded"
+
+
+def test_less_is_captured_than_was_reserved(town: Town) -> None:
+    """The intent keeps the amount that was reserved: what was received is what counts."""
+    town.send(RIDE.assigned, replace(RIDE.completed, price=900))
+    assert town.item("payments")["amount"] == 900
+    town.send(RIDE.cancelled)
+    assert town.paid() == ("refunded", [("refunded", [900], [900])])
+    assert [cast("Any", event.data).amount for event in town.outbox()] == [1250, 900, 900]
+
+
+@pytest.mark.parametrize(
+    ("increments", "capped", "captured"), [(True, 0.0, 2000), (True, 1.0, 1250), (False, 0.0, 1250)]
+)
+def test_a_reservation_is_raised_where_account_and_card_allow_it(
+    increments: bool, capped: float, captured: int
+) -> None:
+    """Otherwise what is reserved is captured, and the payment says so."""
+    town = Town(Books(Troubles(capped=capped)), increments=increments)
+    sent = []
+
+    def note(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+        sent.append((content or b"").decode())
+        return town.stripe.answer(method, path, key, content)
+
+    town.stripe.sent = note
+    town.send(RIDE.assigned, DEARER)
+    assert town.paid() == ("captured", [("captured", [captured], [])])
+    assert ("raiseRefused" in town.item("payments")) == (captured < 2000)
+    assert any("request_incremental_authorization" in each for each in sent) == increments
+    assert ("adjust" in town.stripe.asked) == increments
+
+
+# ── Who and what can be charged ───────────────────────────────────────────────────────────────────
+
+
+def test_a_customer_who_is_not_stripes_is_declined_without_a_question(town: Town) -> None:
+    """Nothing about somebody else is asked for."""
+    stranger = Life(customer="customer_a")
+    town.send(stranger.assigned, stranger.completed)
+    assert town.paid() == ("declined", [])
+    assert town.reasons() == ["the ride's customer is not a customer of Stripe"]
+    assert town.stripe.asked == []
+
+
+@pytest.mark.parametrize("settings", [{}, {"invoice_settings": {"default_payment_method": None}}])
+def test_a_customer_without_a_card_is_declined(town: Town, settings: dict[str, Any]) -> None:
+    """So is a deleted customer, of whom Stripe has only the id."""
+    town.meddle("/customers/cus_a", lambda customer: {"id": customer["id"], **settings})
+    town.send(RIDE.assigned)
+    assert town.paid() == ("declined", [])
+    assert town.reasons() == ["the customer has no default payment method"]
+
+
+@pytest.mark.parametrize("currency", ["JPY", "KWD"])
+def test_a_currency_without_cents_is_declined(town: Town, currency: str) -> None:
+    """Stripe counts in the smallest unit: 1250 is not 12.50 of them."""
+    town.send(replace(RIDE.assigned, currency=currency))
+    assert town.paid() == ("declined", [])
+    assert currency in town.reasons()[0]
+
+
+# ── Errors ────────────────────────────────────────────────────────────────────────────────────────
+
+ERRORS: Final[list[tuple[int, str, str | None, bool]]] = [
+    (402, "card_error", "card_declined", True),
+    (402, "card_error", "authentication_required", True),
+    (400, "invalid_request_error", "amount_too_small", True),
+    (400, "invalid_request_error", "amount_too_large", True),
+    (400, "invalid_request_error", "charge_expired_for_capture", True),
+    (400, "idempotency_error", None, False),
+    (400, "invalid_request_error", "payment_intent_unexpected_state", False),
+    (400, "invalid_request_error", "payment_intent_invalid_parameter", False),
+    (400, "invalid_request_error", None, False),
+    (404, "invalid_request_error", "resource_missing", False),
+    (401, "invalid_request_error", None, False),
+    (403, "invalid_request_error", None, False),
+    (409, "invalid_request_error", "idempotency_key_in_use", False),
+    (424, "api_error", None, False),
+    (429, "invalid_request_error", "lock_timeout", False),
+    (429, "invalid_request_error", "rate_limit", False),
+    (500, "api_error", None, False),
+    (503, "api_error", None, False),
+]
+
+
+@pytest.mark.parametrize(("status", "kind", "code", "final"), ERRORS, ids=str)
+def test_an_error_is_final_or_may_pass(
+    town: Town, status: int, kind: str, code: str | None, final: bool
+) -> None:
+    """Only what is about this ride declines it.
+
+    A wrong setting would decline every ride, so it fails the attempt.
+    """
+    error = {"type": kind, "code": code, "message": "Your card\n was declined."}
+    refusal = Response(status, json.dumps({"error": error}).encode())
+
+    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+        return refusal if method == "POST" else town.stripe.answer(method, path, key, content)
+
+    town.stripe.sent = refuse
+    if final:
+        town.send(RIDE.assigned)
+        assert town.paid() == ("declined", [])
+        assert town.reasons() == ["Your card was declined."]
+    else:
+        town.send_in_vain(RIDE.assigned)
+        assert town.emitted() == []
+        town.stripe.sent = town.stripe.answer
+        town.send(RIDE.assigned)
+    town.stripe.sent = town.stripe.answer
+
+
+@pytest.mark.parametrize("status", [400, 404])
+@pytest.mark.parametrize("kind", ["invalid_request_error", "idempotency_error"])
+def test_a_raise_is_refused_for_good_by_any_error_about_the_request(status: int, kind: str) -> None:
+    """The card, its issuer or the account allows none, and Stripe has no code for that.
+
+    A key that has another request says nothing about the card.
+    """
+    stripe = FakeStripe(increments=True)
+    stripe.authorize(CALL, Reservation("order_01", "cus_a", 1250, "EUR"))
+    error = json.dumps({"error": {"type": kind}}).encode()
+
+    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+        if path.endswith("increment_authorization"):
+            return Response(status, error)
+        return stripe.answer(method, path, key, content)
+
+    stripe.sent = refuse
+    if kind == "idempotency_error":
+        with pytest.raises(GatewayUnavailableError):
+            stripe.adjust(CALL, INTENT, 2000)
+    else:
+        assert stripe.adjust(CALL, INTENT, 2000).amount == 1250
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"<html>", b"[]", b'{"error": 7}', b'{"error": {"code": []}}']
+)
+def test_an_error_that_is_not_stripes_may_pass(town: Town, content: bytes) -> None:
+    """Something in between has answered."""
+    town.stripe.sent = lambda *_: Response(400, content)
+    town.send_in_vain(RIDE.assigned)
+    assert town.paid() == (None, []) or town.state("payments") == "unknown"
+
+
+# ── What Stripe answers ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "status", ["processing", "requires_action", "requires_confirmation", "requires_payment_method"]
+)
+def test_a_payment_that_is_not_finished_is_no_fact(town: Town, status: str) -> None:
+    """Neither reserved nor declined: the attempt fails, and a later one looks again."""
+    wrong = {"status": status, "last_payment_error": None}
+    paths = ("/payment_intents", "/pay_000001")
+    town.meddle(paths, lambda said: said if "data" in said else said | wrong)
+    town.send_in_vain(RIDE.assigned)
+    assert town.emitted() == []
+    town.stripe.sent = town.stripe.answer
+    town.send(RIDE.assigned)
+    assert town.paid() == ("authorized", [("authorized", [], [])])
+
+
+def test_a_declined_payment_is_found_as_declined() -> None:
+    """The answer of 402 was lost, and the key is forgotten. No second payment is asked for."""
+    town = Town(Books(Troubles(declined=1.0), keys_s=0))
+    town.stripe.then(_lost)
+    town.send(RIDE.assigned)
+    state, (found,) = town.paid()
+    assert (state, found[0]) == ("declined", "declined")
+    assert town.reasons()[0].startswith("insufficient funds")
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        ("payment_intents", {"metadata": {}}),
+        ("payment_intents", {"metadata": {IN_METADATA: "order_02"}}),
+        ("payment_intents", {"currency": "usd"}),
+        ("payment_intents", {"amount": 125_000}),
+        ("payment_intents", {"id": "pi 1"}),
+        ("capture", {"id": "pay_000002"}),
+        ("capture", {"metadata": {IN_METADATA: "order_02"}}),
+        ("capture", {"currency": "usd"}),
+        ("capture", {"amount_received": 1}),
+        ("capture", {"amount_received": 125_000}),
+        ("cancel", {"id": "pay_000002"}),
+        ("cancel", {"amount": 1}),
+    ],
+    ids=str,
+)
+def test_an_answer_about_something_else_is_no_fact(
+    town: Town, path: str, wrong: dict[str, Any]
+) -> None:
+    """Ride, payment, currency and amount are compared."""
+    fact = {"capture": RIDE.completed, "cancel": RIDE.cancelled}.get(path, RIDE.assigned)
+    if path != "payment_intents":
+        town.send(RIDE.assigned)
+    emitted = town.emitted()
+    town.meddle(path, lambda said: said if "data" in said else said | wrong)
+    with pytest.raises(GatewayAnswerError):
+        town.send(fact)
+    assert town.emitted() == emitted
+
+
+@pytest.mark.parametrize("wrong", [{"status": "failed"}, {"payment_intent": "pi_2"}, {"amount": 1}])
+def test_a_refund_that_did_not_happen_is_no_fact(town: Town, wrong: dict[str, Any]) -> None:
+    """The duty stays, and a later attempt finds what was given back."""
+    town.send(RIDE.assigned, RIDE.completed)
+    town.meddle("/refunds", lambda said: said | wrong)
+    if wrong.get("status") == "failed":
+        town.stripe.books.finish = lambda request: Reply(200, {"amount": 1250})  # type: ignore[method-assign]
+    town.send_in_vain(RIDE.cancelled)
+    assert town.state("payments") == "undo due"
+    assert "PaymentRefunded" not in town.emitted()
+
+
+def test_money_that_somebody_gave_back_at_stripe_is_refunded(town: Town) -> None:
+    """The intent still says succeeded: its charge tells."""
+    town.send(RIDE.assigned, RIDE.completed)
+    town.stripe.books.begin(Request("/payments/pay_000001/refund", "by hand", {}))
+    town.stripe.books.finish(Request("/payments/pay_000001/refund", "by hand", {}))
+    town.send(RIDE.cancelled)
+    assert town.paid() == ("refunded", [("refunded", [1250], [1250])])
+
+
+# ── Lost answers ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _lost() -> None:
+    raise GatewayUnavailableError("the answer is lost")
+
+
+@pytest.mark.parametrize("hours", [1, 25])
+def test_a_payment_whose_answer_was_lost_is_found_by_its_customer(hours: int) -> None:
+    """Also when Stripe has forgotten the key, after a day. The search, which lags, is never asked."""
+    town = Town()
+    town.stripe.books = Books(keys_s=DAY, clock=lambda: town.clock() / 1000)
+    paths: list[str] = []
+
+    def killed(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+        paths.append(path)
+        if not town.stripe.ledger():
+            response = town.stripe.answer(method, path, key, content)
+            if method == "GET":
+                return response
+        raise GatewayUnavailableError("the answer is lost, and nothing more is answered")
+
+    town.stripe.sent = killed
+    town.send_in_vain(RIDE.assigned)
+    assert len(town.stripe.ledger()) == 1
+    assert not any("search" in path for path in paths)
+    town.stripe.sent = town.stripe.answer
+    town.clock.advance(hours * 3600)
+    town.send(RIDE.assigned, RIDE.completed)
+    assert town.paid() == ("captured", [("captured", [1250], [])])
+
+
+def test_all_pages_of_a_customer_are_looked_through() -> None:
+    """A hundred payments are in one, the newest first. The list is bounded to 35 days."""
+    stripe = FakeStripe(clock=lambda: int(100 * DAY * 1000))
+    found = stripe.authorize(CALL, Reservation("order_01", "cus_a", 1250, "EUR"))
+    for number in range(250):
+        body = {"reference": f"other_{number}", "customer": "cus_a", "amount": 1, "currency": "EUR"}
+        request = Request("/payments", f"{number}", body)
+        stripe.books.begin(request)
+        stripe.books.finish(request)
+    lists: list[dict[str, list[str]]] = []
+
+    def note(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+        if path.startswith(f"{INTENTS}?"):
+            lists.append(parse_qs(path.partition("?")[2]))
+        return stripe.answer(method, path, key, content)
+
+    stripe.sent = note
+    assert stripe.find(CALL, "order_01", "cus_a") == found
+    assert len(lists) == 3
+    assert {each["created[gte]"][0] for each in lists} == {str(int(65 * DAY))}
+    assert stripe.find(CALL, "order_02", "cus_a") is None
+
+
+def test_a_customer_with_more_payments_than_anybody_looks_through_is_an_error() -> None:
+    """What was not looked through is not known to be missing."""
+    stripe = FakeStripe()
+    page = {"data": [{"id": "pi_1", "metadata": {}}], "has_more": True}
+    stripe.sent = lambda *_: Response(200, json.dumps(page).encode())
+    with pytest.raises(GatewayUnavailableError, match="more than 2000 payments"):
+        stripe.find(CALL, "order_01", "cus_a")
+
+
+def test_two_payments_of_one_ride_are_settled_by_hand(town: Town) -> None:
+    """Nobody chooses one of them."""
+    town.send(RIDE.assigned)
+    body = {"reference": "order_01", "customer": "cus_a", "amount": 1250, "currency": "EUR"}
+    request = Request("/payments", "another", body)
+    town.stripe.books.begin(request)
+    town.stripe.books.finish(request)
+    with pytest.raises(GatewayAnswerError, match="2 payments of order_01"):
+        town.stripe.find(CALL, "order_01", "cus_a")
+
+
+def test_the_list_that_has_no_time_left_is_not_read_on() -> None:
+    """The deadline counts between pages too."""
+    now = iter([0, *[0] * 3, *[60_000] * 20])
+    stripe = FakeStripe(clock=lambda: next(now))
+    page = {"data": [{"id": "pi_1", "metadata": {}}], "has_more": True}
+    stripe.sent = lambda *_: Response(200, json.dumps(page).encode())
+    with pytest.raises(GatewayUnavailableError, match="no time was left"):
+        stripe.find(Call(60_000, lambda: False), "order_01", "cus_a")
+
+
+# ── Which gateway a stack has ─────────────────────────────────────────────────────────────────────
+
+
+def test_the_protocol_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a URL, Stripe is asked at its own address, in a fixed version of its API."""
+    asked: list[tuple[str, Sent]] = []
+
+    class Connection:
+        def __init__(self, url: str, *limits: object) -> None:
+            self.url = url
+
+        def exchange(self, request: Sent) -> Response:
+            asked.append((self.url, request))
+            return Response(200, b'{"data": [], "has_more": false, "payments": []}')
+
+    monkeypatch.setattr(persistent_gateway, "GatewayConnection", Connection)
+    settings = replace(from_environment(payment.Settings), payment_gateway_url="")
+    ours = payment.gateway_of(replace(settings, payment_gateway_url="https://gateway.example"))
+    stripe = payment.gateway_of(replace(settings, payment_gateway_protocol="stripe"))
+    for gateway in (ours, stripe):
+        assert gateway.find(CALL, "order_01", "cus_a") is None
+    assert [url for url, _ in asked] == ["https://gateway.example", "https://api.stripe.com"]
+    assert asked[1][1].headers == {
+        "Content-Type": "application/x-www-form-urlencoded",
+        "Stripe-Version": "2025-03-31.basil",
+    }
+
+
+def test_a_refused_refund_is_said(town: Town) -> None:
+    """No answer is mistaken for money that was given back."""
+    town.send(RIDE.assigned, RIDE.completed)
+    error = json.dumps({"error": {"type": "card_error", "code": "expired_or_canceled_card"}})
+
+    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+        if path == "/v1/refunds":
+            return Response(402, error.encode())
+        return town.stripe.answer(method, path, key, content)
+
+    town.stripe.sent = refuse
+    with pytest.raises(GatewayRefusedError, match="402 expired_or_canceled_card"):
+        town.send(RIDE.cancelled)
+    assert town.state("payments") == "undo due"
