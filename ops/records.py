@@ -495,15 +495,15 @@ def _plan(stack: StackRef, seen: tables.Wire, change: Change, left: Record | Non
     dynamodb = stack.client("dynamodb")
     key = change.record.key
     table = stack.outputs["IdempotencyTableName"]
-    unchanged = {"TableName": table, **_unchanged(seen)}
+    as_seen = {"TableName": table, **unchanged(seen)}
 
     def write() -> dict[str, str]:
         if left is None:
-            delete = {"Delete": {"Key": {"idempotencyKey": {"S": key}}, **unchanged}}
-            writes = [delete, {"Put": {"TableName": table, "Item": _mark_of(key)}}]
+            delete = {"Delete": {"Key": {"idempotencyKey": {"S": key}}, **as_seen}}
+            writes = [delete, {"Put": {"TableName": table, "Item": mark_of(key)}}]
         else:
             free = released(left, secrets.token_hex(16), epoch_ms(), 30 * DAY)
-            writes = [{"Put": {"Item": item_of(free), **unchanged}}]
+            writes = [{"Put": {"Item": item_of(free), **as_seen}}]
         try:
             dynamodb.transact_write_items(TransactItems=writes)
         except dynamodb.exceptions.TransactionCanceledException as error:
@@ -519,7 +519,7 @@ def _plan(stack: StackRef, seen: tables.Wire, change: Change, left: Record | Non
     return Plan(change, write, (stack,))
 
 
-def _unchanged(seen: tables.Wire) -> dict[str, Any]:
+def unchanged(seen: tables.Wire) -> dict[str, Any]:
     """Return the condition that a record is as it was seen."""
     conditions = []
     values = {}
@@ -536,7 +536,7 @@ def _unchanged(seen: tables.Wire) -> dict[str, Any]:
     }
 
 
-def _mark_of(key: str) -> tables.Wire:
+def mark_of(key: str) -> tables.Wire:
     """Return the item by which the audit knows that a record was deleted, and its event not lost."""
     end = datetime.now(UTC) + _FORGOTTEN_FOR
     return {

@@ -37,7 +37,11 @@ class _Traces(NamedTuple):
     fingerprints: Mapping[str, str]
     """Of the payloads that took effect, by fact."""
     forgotten: frozenset[str]
-    """Facts whose record an operator deleted: whether they took effect is not recorded."""
+    """Facts whose record an operator deleted, or whose letter an erasure did.
+
+    Whether they took effect is not recorded. An event that breaks the contract is named by
+    EventBridge's id.
+    """
     dead_facts: frozenset[str | None]
     dead_events: frozenset[str | None]
     """The events in dead-letter queues, by EventBridge's id."""
@@ -48,7 +52,7 @@ class _Traces(NamedTuple):
 
     def account_for(self, event: Published) -> bool:
         """Return whether they show what became of an event."""
-        if event.event_id in self.dead_events:
+        if event.event_id in self.dead_events | self.forgotten:
             return True
         if event.fact is None:
             return False

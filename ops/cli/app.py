@@ -16,6 +16,7 @@ import ops.cli.replay
 import ops.cli.rides
 import ops.cli.stack
 import ops.doctor
+import ops.erasure
 import ops.promotion  # noqa: F401 - these and the modules that they show register their verbs
 from ops.cli.line import INTERRUPTED, command_line
 from ops.cli.show import console

@@ -254,6 +254,10 @@ QUIET: Final[dict[str, tuple[str, Changes]]] = {
         "balanced",
         UNPAID | {"forgotten": [f"{PAYMENT}#{fact(ASSIGNED)}"]},
     ),
+    "a broken event whose letter was erased": (
+        "balanced",
+        BROKEN | {"forgotten": [f"{HISTORY}#event-9"]},
+    ),
     "another producer gives every event the same version": ("balanced", OF_ANOTHER_PRODUCER),
 }
 

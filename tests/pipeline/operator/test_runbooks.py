@@ -57,6 +57,7 @@ EXAMPLES: Final = re.findall(
 """Commands of docs/operations.md with the lines that it shows."""
 UNSHOWN: Final = {
     "accept",
+    "cancel",
     "complete",
     "desk",
     "mcp",
