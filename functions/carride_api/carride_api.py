@@ -2,8 +2,8 @@
 
 Each request takes effect once, however often it is sent.
 
-`Requests.read` reads a request, `Service.answer` decides it, and the idempotency layer commits it
-with its answer.
+The table of `api.routes` says how a request is read, who may send it and what answers it. The
+idempotency layer commits the answer together with the ride.
 """
 
 import json
@@ -13,20 +13,20 @@ from typing import Any, Final
 
 from api import policies
 from api.problems import TYPES, Kind, refused
-from api.requests import Requests, fingerprinted, record_key
+from api.requests import fingerprinted, record_key
+from api.routes import DESCRIPTION, ROUTES, Router
 from api.service import Service, Settings, StartSimulator
 from api.tables import Tables
 from carride.dynamodb import DynamoDB
 from carride.region_fence import RegionFence
 from carride.settings import from_environment
 from carride.telemetry import logger, observe
-from carride_idempotency import Consumer, DynamoDBStore, EffectConflictError, Policy
+from carride_idempotency import Consumer, DynamoDBStore, EffectConflictError
 from carride_idempotency.http import HttpHandler, HttpProblemError
 from carride_idempotency.invocation import LambdaContext
 from carride_idempotency.stores.default_transport import dynamodb_transport
 from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport
 
-_WRITES: Final = ("POST ", "PUT ")  # how the routes begin that a fenced region refuses
 _RETRY_AFTER: Final = {"Retry-After": "30"}  # seconds; a fence stays up for longer than a request
 
 
@@ -47,7 +47,7 @@ def make_handler(
     store = DynamoDBStore(settings.idempotency_table, transport=transport)
     tables = Tables(dynamodb, settings.booking_table, settings.idempotency_table)
     service = Service(settings, tables, store, start_simulator, now)
-    requests = Requests(settings.stage, settings.staff_group)
+    router = Router(service, settings.stage, settings.staff_group)
     # A stack in one region is never fenced, and spends no read on it.
     has_peer = settings.stack_role != "standalone"
     fence = (
@@ -56,45 +56,47 @@ def make_handler(
         else None
     )
 
-    def http_handler(name: str, policy: Policy) -> HttpHandler:
+    def protected(name: str) -> HttpHandler:
+        """Return the handler of requests that one consumer protects."""
         consumer = Consumer(
             name,
             store,
-            parse=requests.read,
+            parse=router.read,
             key=record_key,
             payload=fingerprinted,
-            policy=policy,
+            policy=policies.CONSUMERS[name],
             observe=observe,
             region=settings.aws_region,
         )
-        return consumer.http_handler(problem_types=TYPES)(service.answer)
+        return consumer.http_handler(problem_types=TYPES)(router.answer)
 
-    rides = http_handler("carride-api", policies.RIDES)
-    simulations = http_handler("carride-api-simulate", policies.SIMULATIONS)
+    handlers = {name: protected(name) for name in policies.CONSUMERS}
 
     def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-        if fence and event.get("routeKey", "").startswith(_WRITES) and (refusal := _refusal(fence)):
+        if event["routeKey"] == DESCRIPTION:
+            return _description()
+        route = ROUTES[event["routeKey"]]
+        if fence and route.writes and (refusal := _refusal(fence)):
             problem = HttpProblemError(
                 503, detail=refusal, type=Kind.UNAVAILABLE, headers=_RETRY_AFTER
             )
             return problem.response(TYPES)
-        match event.get("routeKey"):
-            case "GET /openapi.json":
-                from api.openapi import document  # noqa: PLC0415 - most processes are never asked for it
-
-                headers = {"Content-Type": "application/json"}
-                return {"statusCode": 200, "headers": headers, "body": json.dumps(document())}
-            case "POST /carrides/simulate":
-                return simulations(event, context)
         try:
-            return rides(event, context)
-        except (
-            EffectConflictError
-        ):  # only of a booking: a change is decided again, and is stale then
+            return handlers[route.consumer](event, context)
+        except EffectConflictError:
+            # Only of a booking: a change is decided again, and is stale then.
             detail = "a ride was booked with this key, and the answer is no longer stored"
             return refused(Kind.KEY_FORGOTTEN, detail, field="Idempotency-Key").response(TYPES)
 
     return handler
+
+
+def _description() -> dict[str, Any]:
+    """Return the answer that holds the OpenAPI document."""
+    from api.openapi import document  # noqa: PLC0415 - most processes are never asked for it
+
+    headers = {"Content-Type": "application/json"}
+    return {"statusCode": 200, "headers": headers, "body": json.dumps(document())}
 
 
 def _refusal(fence: RegionFence) -> str | None:

@@ -8,6 +8,7 @@ import pytest
 
 from api.callers import Action, Caller, caller_of
 from api.commands import CHANGES
+from api.routes import ROUTES
 from tests.functions.world import BOOKING, DEV, SETTINGS, STAFF, Answer, World, request
 
 SECURITY: Final = Path(__file__).parents[2] / "docs" / "security.md"
@@ -115,7 +116,8 @@ def test_each_caller_may_do_what_the_page_says(world: World, row: str) -> None:
 
 
 def test_the_page_has_every_action_and_every_caller() -> None:
-    """Whatever can be asked for has its row."""
+    """Whatever can be asked for has its row, and one route."""
+    assert sorted(action for route in ROUTES.values() for action in route.may) == sorted(Action)
     assert (
         {action_of(row) for row, _, _ in table()}
         == {action.value for action in Action}

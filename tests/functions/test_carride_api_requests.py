@@ -1,13 +1,13 @@
 """Invalid requests: the right status, the field by name, and nothing written."""
 
 import json
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from msgspec.structs import replace
 
-from api import requests
 from api.commands import Book
+from api.routes import ROUTES, Route
 from api.simulations import most_events
 from carride.simulation_spec import Mode, Spec
 from simulated_rides import Simulation
@@ -236,7 +236,9 @@ def test_a_retry_after_a_deployment_gets_its_answer(
 ) -> None:
     """A request has the same fingerprint after its command has gained an optional field, unless it sets the field."""
     before = world.book(key="a")
-    monkeypatch.setattr(requests, "Book", LaterBook)
+    key = "POST /carrides"
+    later = ROUTES[key]._replace(request=LaterBook)
+    monkeypatch.setitem(cast("dict[str, Route]", ROUTES), key, later)
     assert world.book(key="a").body == before.body
     assert world.book(key="a", paymentMethod="card").problem == "idempotency-key-reused"
 

@@ -5,7 +5,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import carride_simulator
-from api.simulations import Simulate, start
+from api.commands import Simulate
+from api.simulations import start
 from carride.decoding import shaped
 from carride.publisher import ENTRY_TOO_LARGE, PublishError
 from carride.settings import SettingsError, from_environment

@@ -1,11 +1,11 @@
 """The callers of the API, and what they may do to which ride. Pure: no I/O.
 
-The table in docs/security.md shows the same rules; a test compares it with the API.
+The table of `routes` says who may do what. docs/security.md shows it; a test compares it with the API.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from api.problems import Kind, refused
 
@@ -31,28 +31,30 @@ class Action(StrEnum):
     SIMULATE = "simulate"
 
 
-_FOR_STAFF: Final = frozenset(
-    {Action.ACCEPT, Action.START, Action.COMPLETE, Action.CHANGE_DESTINATION, Action.SIMULATE}
-)
-"""A change of the destination sets the price, so it is for staff."""
-_FOR_OWNERS: Final = frozenset({Action.READ, Action.CANCEL})
+class Who(StrEnum):
+    """Who may send a request, besides staff, who may send every one."""
+
+    EVERY_CALLER = "every caller"
+    OWNER = "the ride's owner"
+    STAFF = "staff"
 
 
-def refusal(caller: Caller, action: Action, owner: str | None) -> Kind | None:
-    """Return the problem for which an action on a ride is refused; None if it is allowed.
+def refusal(caller: Caller, who: Who, owner: str | None) -> Kind | None:
+    """Return the problem for which a request about a ride is refused; None if it is allowed.
 
-    ``owner`` is the subject that booked the ride; None if it was not booked through the API.
+    ``who`` may send the request. ``owner`` is the subject that booked the ride; None if it was not
+    booked through the API.
     """
-    if caller.staff:
+    if caller.staff or who is Who.EVERY_CALLER:
         return None
-    if action in _FOR_STAFF:
+    if who is Who.STAFF:
         return Kind.FORBIDDEN
-    return Kind.UNKNOWN_RIDE if action in _FOR_OWNERS and owner != caller.subject else None
+    return None if owner == caller.subject else Kind.UNKNOWN_RIDE
 
 
-def require(caller: Caller, action: Action) -> None:
+def require(caller: Caller, action: Action, who: Who) -> None:
     """Raise HttpProblemError (403) for an action that the caller may not do even to its own rides."""
-    if refusal(caller, action, caller.subject):
+    if refusal(caller, who, caller.subject):
         raise refused(Kind.FORBIDDEN, f"{action} is for staff")
 
 

@@ -1,4 +1,4 @@
-"""The commands that book and change rides: the bodies of requests, and their effect.
+"""The commands that book, change and simulate rides: the bodies of requests, and their effect.
 
 Pure: no I/O, no clock.
 """
@@ -25,6 +25,7 @@ from carride.ride import (
     Sector,
     Version,
 )
+from carride.simulation_spec import Mode, Share
 
 # An entry of a ride's timeline takes half a KB, and DynamoDB refuses items of more than 400 KB.
 MOST_VERSIONS: Final = 100
@@ -51,6 +52,25 @@ class Book(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
     currency: Annotated[
         Literal["EUR"], Meta(description="The price's currency: no other is accepted.")
     ] = CURRENCY
+
+
+class Simulate(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True):
+    """Simulate as many rides as one call of the simulator can publish."""
+
+    mode: Annotated[Mode, Meta(description="Random or predefined rides.")] = Mode.RANDOM
+    rides: Annotated[int, Meta(ge=1, le=500, description="By default 10.")] | None = None
+    duration: (
+        Annotated[float, Meta(gt=0, le=600, description="Seconds, instead of rides.")] | None
+    ) = None
+    rate: (
+        Annotated[float, Meta(gt=0, le=50, description="Events a second; by default no limit.")]
+        | None
+    ) = None
+    # By default derived from the idempotency key.
+    seed: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    duplicates: Share = 0.0
+    out_of_order: Share = 0.0
+    older: Share = 0.0
 
 
 class Change(

@@ -1,19 +1,17 @@
-"""The OpenAPI document, generated from the types of requests and answers.
+"""The OpenAPI document, generated from the table of routes and its types.
 
 The API serves it, and `make contract` writes it to docs/openapi.json.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from http import HTTPStatus
+from typing import Any, Final
 
 import msgspec
 
-from api.commands import AnyChange, Book
 from api.problems import Kind, Problem
-from api.requests import DEFAULT_PAGE, PageSize, PageToken
-from api.simulations import Simulate
-from api.tables import Page, RideView
-from carride.bookings import Booking
+from api.requests import DEFAULT_PAGE, PageSize, PageToken, in_query
+from api.routes import DESCRIPTION, ROUTES, Route
 from carride.ride import CustomerID, OrderID, Ride
 from carride_idempotency.http import KEY_PATTERN, MEDIA_TYPE, REPLAYED_HEADER
 
@@ -27,13 +25,14 @@ _BODY: Final = (
     Kind.INVALID_FIELD,
 )
 _EVERY_WRITE: Final = (*_BODY, Kind.FORBIDDEN, Kind.KEY_REUSED, Kind.IN_PROGRESS, Kind.UNAVAILABLE)
-_CHANGE: Final = (
+_STORED: Final = {
+    Kind.INVALID_FIELD,
+    Kind.SIMULATION_RUNNING,
     Kind.UNKNOWN_RIDE,
     Kind.STALE_VERSION,
     Kind.ILLEGAL_TRANSITION,
     Kind.TOO_MANY_CHANGES,
-)
-_STORED: Final = {Kind.INVALID_FIELD, Kind.SIMULATION_RUNNING, *_CHANGE}
+}
 """The refusals that are stored with the key and replayed."""
 _RETRIED: Final = {Kind.IN_PROGRESS, Kind.UNAVAILABLE}
 _RETRY_SECONDS: Final = {"type": "integer", "minimum": 1}
@@ -50,80 +49,27 @@ _HEADERS: Final = {
 }
 
 
-class Route(NamedTuple):
-    """One operation of the API."""
+type Operation = dict[str, Any]
 
-    method: str
-    path: str
-    operation_id: str
-    summary: str
-    answer: tuple[int, str, Any]  # the status, its description, and the type of the body
-    problems: tuple[Kind, ...]
-    body: Any = None
-    query: tuple[str, ...] = ()  # the names of the parameters in the query
-
-
-ROUTES: Final = (
-    Route(
-        "post",
-        "/carrides",
-        "bookRide",
-        "Book a ride",
-        (201, "The ride is booked. The read model shows it a moment later.", Booking),
-        (*_EVERY_WRITE, Kind.KEY_FORGOTTEN),
-        Book,
-    ),
-    Route(
-        "get",
-        "/carrides",
-        "listRides",
-        "List a customer's rides, newest first",
-        (200, "A page of rides. The newest rides may still be missing.", Page),
-        (Kind.INVALID_REQUEST, *_EVERY_READ),
-        query=("Customer", "Limit", "Next"),
-    ),
-    Route(
-        "put",
-        "/carrides/{id}",
-        "changeRide",
-        "Accept, start, complete or cancel a ride, or change its destination",
-        (200, "The ride after the change.", Booking),
-        (*_EVERY_WRITE, *_CHANGE),
-        AnyChange,
-    ),
-    Route(
-        "get",
-        "/carrides/{id}",
-        "readRide",
-        "Show a ride and what happened to it",
-        (200, "The ride, as far as its events have arrived.", RideView),
-        (Kind.UNKNOWN_RIDE, *_EVERY_READ),
-    ),
-    Route(
-        "post",
-        "/carrides/simulate",
-        "simulateRides",
-        "Start a simulation, if the stage allows it",
-        (202, "The simulation has started with these settings.", dict[str, Any]),
-        (*_EVERY_WRITE, Kind.SIMULATION_RUNNING),
-        Simulate,
-    ),
-    Route(
-        "get",
-        "/openapi.json",
-        "describe",
-        "Describe the API",
-        (200, "This document.", dict[str, Any]),
-        (),
-    ),
-)
+_DESCRIPTION: Final = {
+    "get": {
+        "operationId": "describe",
+        "summary": "Describe the API",
+        "responses": {
+            "200": {
+                "description": "This document.",
+                "content": {_JSON: {"schema": {"type": "object"}}},
+            }
+        },
+    }
+}
 
 
 def document() -> dict[str, Any]:
     """Return the document, in JSON's types."""
-    types: list[Any] = [route.answer[2] for route in ROUTES] + [
-        route.body for route in ROUTES if route.body
-    ]
+    answers = [route.success.body for route in ROUTES.values()]
+    bodies = [route.request for route in ROUTES.values() if route.writes]
+    types: list[Any] = answers + bodies
     _, schemas = msgspec.json.schema_components([*types, Problem, Ride], ref_template=_SCHEMAS)
     for name in ("Booking", "RideView"):
         schemas[name] = {
@@ -131,8 +77,9 @@ def document() -> dict[str, Any]:
             "description": schemas[name]["description"],
         } | added_to_ride(schemas, name)
     paths: dict[str, Any] = {}
-    for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method] = _operation(route)
+    for route in ROUTES.values():
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    paths[DESCRIPTION.removeprefix("GET ")] = _DESCRIPTION
     return {
         "openapi": "3.1.0",
         "info": {
@@ -151,7 +98,9 @@ def document() -> dict[str, Any]:
             "headers": _HEADERS,
             "parameters": _parameters(),
             "responses": {
-                name: response for route in ROUTES for _, name, response in _problems_of(route)
+                name: response
+                for route in ROUTES.values()
+                for _, name, response in _problems_of(route)
             },
             "schemas": {name: schemas[name] for name in sorted(schemas)},
         },
@@ -168,22 +117,32 @@ def added_to_ride(schemas: dict[str, Any], name: str) -> dict[str, Any]:
     return {"allOf": [reference], "properties": added, "required": required} if added else reference
 
 
-def _operation(route: Route) -> dict[str, Any]:
-    operation: dict[str, Any] = {"operationId": route.operation_id, "summary": route.summary}
-    key = () if route.method == "get" else ("IdempotencyKey",)
-    if names := (("RideID",) if "{id}" in route.path else ()) + route.query + key:
+def _operation(route: Route) -> Operation:
+    operation: Operation = {"operationId": route.operation_id, "summary": route.summary}
+    if names := [*_parameters_of(route)]:
         operation["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in names]
-    if route.body is not None:
-        operation["requestBody"] = {
-            "required": True,
-            "content": {_JSON: {"schema": _schema(route.body)}},
-        }
-    status, meaning, body = route.answer
-    location = ("Location",) if status == 201 else ()  # noqa: PLR2004 - HTTP's Created
-    responses = {str(status): _response(meaning, _JSON, body, _replayed(route) + location)}
+    if route.writes:
+        content = {_JSON: {"schema": _schema(route.request)}}
+        operation["requestBody"] = {"required": True, "content": content}
+    status, meaning, body = route.success
+    headers = _replayed(route)
+    if status == HTTPStatus.CREATED:
+        headers += ("Location",)
+    responses = {str(status): _response(meaning, _JSON, body, headers)}
     for problem_status, name, _ in _problems_of(route):
         responses[str(problem_status)] = {"$ref": f"#/components/responses/{name}"}
     return operation | {"responses": responses}
+
+
+def _parameters_of(route: Route) -> Iterator[str]:
+    """Yield the names by which a route's parameters are described."""
+    if "{id}" in route.path:
+        yield "RideID"
+    if route.read is in_query:
+        for field in msgspec.structs.fields(route.request):
+            yield field.encode_name.capitalize()
+    if route.writes:
+        yield "IdempotencyKey"
 
 
 def _problems_of(route: Route) -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -191,8 +150,10 @@ def _problems_of(route: Route) -> Iterator[tuple[int, str, dict[str, Any]]]:
 
     Routes share the responses of one name.
     """
-    for status in sorted({kind.status for kind in route.problems}):
-        kinds = [kind for kind in route.problems if kind.status == status]
+    common = _EVERY_WRITE if route.writes else _EVERY_READ
+    problems = common + route.problems
+    for status in sorted({kind.status for kind in problems}):
+        kinds = [kind for kind in problems if kind.status == status]
         headers = _replayed(route) if _STORED.intersection(kinds) else ()
         name = ".".join(kinds) + (".replayed" if headers else "")
         headers += ("Retry-After",) if _RETRIED.intersection(kinds) else ()
@@ -204,7 +165,7 @@ def _problems_of(route: Route) -> Iterator[tuple[int, str, dict[str, Any]]]:
 
 
 def _replayed(route: Route) -> tuple[str, ...]:
-    return () if route.method == "get" else (REPLAYED_HEADER,)
+    return (REPLAYED_HEADER,) if route.writes else ()
 
 
 def _response(meaning: str, media_type: str, body: Any, headers: tuple[str, ...]) -> dict[str, Any]:

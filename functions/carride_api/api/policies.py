@@ -3,6 +3,7 @@
 Only outages and bugs fail an attempt, and clients may retry those without limit.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from carride_idempotency import Policy
@@ -22,3 +23,8 @@ LOCK_S: Final = 900
 
 SIMULATION_LOCK: Final = Policy(window=LOCK_S, max_attempts=_MOST_ATTEMPTS)
 """Of the lock that lets one simulation run at a time."""
+
+OF_RIDES: Final = "carride-api"
+OF_SIMULATIONS: Final = "carride-api-simulate"
+CONSUMERS: Final[Mapping[str, Policy]] = {OF_RIDES: RIDES, OF_SIMULATIONS: SIMULATIONS}
+"""The policies by the names with which the keys of requests begin."""

@@ -3,21 +3,18 @@
 import base64
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 
-from api.callers import Action, Caller, caller_of, require
-from api.commands import CHANGES, AnyChange, Book
+from api.callers import Caller, Who
+from api.commands import CHANGES, AnyChange
 from api.problems import Kind, refused
 from carride.decoding import FieldError, shaped
 from carride.ride import CustomerID, OrderID
 from carride.telemetry import current_trace
 from carride_idempotency.http import HttpProblemError, idempotency_key
-
-if TYPE_CHECKING:
-    from api.simulations import Simulate
 
 type Event = Mapping[str, Any]  # a request in API Gateway's payload format 2.0
 
@@ -55,7 +52,8 @@ class Request(NamedTuple):
 
     event: Event
     caller: Caller
-    command: "Book | AnyChange | Simulate | ListRides | ReadRide"
+    who: Who  # may send it
+    command: Any  # of the type that its route has
 
     @property
     def traceparent(self) -> str | None:
@@ -83,51 +81,36 @@ def fingerprinted(request: Request) -> object:
     return [request.command.__struct_config__.tag, request.command]
 
 
-class Requests(NamedTuple):
-    """Reads the requests of a stage.
-
-    In ``local`` every caller is staff, in ``prod`` nothing is simulated.
-    """
-
-    stage: Literal["local", "dev", "prod"]
-    staff_group: str  # see `caller_of`
-
-    def read(self, event: Event) -> Request:
-        """Read a request; raise HttpProblemError if it is invalid, or this caller may not send it."""
-        caller = caller_of(event, staff_group=self.staff_group, everyone=self.stage == "local")
-        match event["routeKey"]:
-            case "POST /carrides":
-                return Request(event, caller, _shaped(_body_of(event), Book))
-            case "PUT /carrides/{id}":
-                return Request(event, caller, _change(event, caller))
-            case "GET /carrides":
-                query = event.get("queryStringParameters") or {}
-                return Request(
-                    event, caller, _shaped(query, ListRides, Kind.INVALID_REQUEST, strict=False)
-                )
-            case "GET /carrides/{id}":
-                return Request(event, caller, _path_of(event))
-            case "POST /carrides/simulate":
-                from api.simulations import Simulate  # noqa: PLC0415 - most processes start no simulation
-
-                if self.stage == "prod":
-                    raise refused(Kind.FORBIDDEN, "production has no simulated rides")
-                require(caller, Action.SIMULATE)
-                return Request(event, caller, _shaped(_body_of(event), Simulate))
-            case route:
-                raise LookupError(f"the API has no route {route}")
+def in_body[S: Struct](event: Event, shape: type[S]) -> S:
+    """Read what the body asks for."""
+    return _shaped(_body_of(event), shape)
 
 
-def _change(event: Event, caller: Caller) -> AnyChange:
+def in_body_by_action(event: Event, _: object) -> AnyChange:
+    """Read the change that the body's ``action`` names."""
     body = _body_of(event)
     action = body.pop("action", None)
     shape = CHANGES.get(action) if isinstance(action, str) else None
     if shape is None:
         raise refused(Kind.INVALID_FIELD, f"must be one of {', '.join(CHANGES)}", field="action")
     command = _shaped(body, shape)
-    _path_of(event)
-    require(caller, command.action)
+    in_path(event, ReadRide)
     return command
+
+
+def in_query[S: Struct](event: Event, shape: type[S]) -> S:
+    """Read what the query asks for."""
+    query = event.get("queryStringParameters") or {}
+    return _shaped(query, shape, Kind.INVALID_REQUEST, strict=False)
+
+
+def in_path[S: Struct](event: Event, shape: type[S]) -> S:
+    """Read what the path asks for."""
+    path: Mapping[str, str] = event["pathParameters"]
+    try:
+        return shaped(path, shape)
+    except FieldError as error:
+        raise unknown_ride(path["id"]) from error
 
 
 def unknown_ride(order_id: str) -> HttpProblemError:
@@ -136,14 +119,6 @@ def unknown_ride(order_id: str) -> HttpProblemError:
         Kind.UNKNOWN_RIDE,
         f"no ride is known as {order_id!a}, or its first event has not arrived yet",
     )
-
-
-def _path_of(event: Event) -> ReadRide:
-    path: Mapping[str, str] = event["pathParameters"]
-    try:
-        return shaped(path, ReadRide)
-    except FieldError as error:
-        raise unknown_ride(path["id"]) from error
 
 
 def _body_of(event: Event) -> dict[str, Any]:

@@ -6,14 +6,14 @@ A refusal by the ride is stored too, so that a retry gets the same answer.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
 
 from api import commands
-from api.callers import Action, refusal
-from api.commands import AnyChange, Book, Change, TooManyChangesError
+from api.callers import refusal
+from api.commands import AnyChange, TooManyChangesError
 from api.problems import Kind, refused
 from api.requests import ListRides, ReadRide, Request, unknown_ride
 from api.tables import Tables
@@ -24,14 +24,9 @@ from carride.events import SOURCE, RideEvent
 from carride.facts import CarRideCreated, Fact
 from carride.items import Outbox
 from carride.overdue import text
-from carride.telemetry import logger
-from carride_idempotency import Operation, Put, RetryableError
+from carride_idempotency import Operation, Put
 from carride_idempotency.http import HttpProblemError
 from carride_idempotency.stores import Store
-from carride_idempotency.stores.transport import NoAnswerError, ServiceError
-
-if TYPE_CHECKING:
-    from api.simulations import Simulate
 
 type StartSimulator = Callable[[str, Mapping[str, Any]], None]
 """Starts a simulation without waiting for it, given the name of the simulator's function and the
@@ -70,49 +65,11 @@ class Service:
     start_simulator: StartSimulator | None
     now: Callable[[], datetime]
 
-    def answer(self, request: Request, operation: Operation | None) -> object:
-        """Answer a request, and register its writes with the operation.
-
-        A GET has no operation.
-
-        Raises:
-            HttpProblemError: the request is refused.
-            RetryableError: DynamoDB or the simulator did not answer; the client sends the request
-                again.
-        """
-        try:
-            if operation is None:
-                return self._read_only(request)
-            return self._take_effect(request, operation)
-        except (NoAnswerError, ServiceError) as error:
-            logger.warning("DynamoDB did not answer", exc_info=error)
-            raise RetryableError("DynamoDB did not answer") from error
-
-    def _read_only(self, request: Request) -> object:
-        match request.command:
-            case ListRides() as command:
-                return self._list(command, request)
-            case ReadRide() as command:
-                return self._read(command, request)
-            case command:
-                raise TypeError(f"{command} changes something, but its route is a GET")
-
-    def _take_effect(self, request: Request, operation: Operation) -> object:
-        match request.command:
-            case Book() as command:
-                return self._book(command, request, operation)
-            case Change() as command:
-                return self._change(command, request, operation)
-            case ListRides() | ReadRide() as command:
-                raise TypeError(f"{command} changes nothing, but its route is not a GET")
-            case command:
-                return self._simulate(command, operation.downstream_key)
-
-    def _book(self, command: Book, request: Request, operation: Operation) -> object:
+    def book(self, request: Request, operation: Operation) -> object:
         """Book a ride. Its id is derived from the key, so even a forgotten key books no second ride."""
         now = self.now()
         try:
-            ride = commands.book(command, operation.downstream_key)
+            ride = commands.book(request.command, operation.downstream_key)
         except FieldError as error:
             raise _refused(error) from error
         booking = Booking.of(ride, booked_at=text(now), owner=request.caller.subject)
@@ -121,11 +78,12 @@ class Service:
         location = {"Location": f"/carrides/{booking.order_id}"}
         return {"statusCode": 201, "headers": location, "body": msgspec.to_builtins(booking)}
 
-    def _change(self, command: AnyChange, request: Request, operation: Operation) -> object:
+    def change(self, request: Request, operation: Operation) -> object:
         """Change a ride, if it is at the version that the client has read."""
+        command: AnyChange = request.command
         order_id: str = request.event["pathParameters"]["id"]
         seen = self.tables.find_booking(order_id)
-        if seen is None or refusal(request.caller, command.action, seen.owner):
+        if seen is None or refusal(request.caller, request.who, seen.owner):
             raise unknown_ride(order_id)
         try:
             booking, fact = commands.change(command, seen, by_staff=request.caller.staff)
@@ -136,40 +94,49 @@ class Service:
         operation.write(write, self._publish(fact, request, now))
         return msgspec.to_builtins(booking)
 
-    def _list(self, query: ListRides, request: Request) -> object:
+    def list_rides(self, request: Request) -> object:
         """List the rides of a customer.
 
         All of them for staff, otherwise those that the caller owns.
         """
+        query: ListRides = request.command
         owner = None if request.caller.staff else request.caller.subject
         return msgspec.to_builtins(
             self.tables.list_bookings(query.customer, owner, query.limit, query.next)
         )
 
-    def _read(self, path: ReadRide, request: Request) -> object:
+    def read_ride(self, request: Request) -> object:
         """Show a ride and what happened to it.
 
         Staff may see every ride, other callers their own.
         """
-        booking = None if request.caller.staff else self.tables.find_booking(path.id)
-        hidden = refusal(request.caller, Action.READ, booking.owner if booking else None)
-        ride = None if hidden else self.tables.find_ride(path.id)
+        path: ReadRide = request.command
+        ride = None if self._hides(path.id, request) else self.tables.find_ride(path.id)
         if ride is None:
             raise unknown_ride(path.id)
         return msgspec.to_builtins(ride)
 
-    def _simulate(self, command: "Simulate", name: str) -> object:
+    def _hides(self, order_id: str, request: Request) -> bool:
+        """Return whether the caller may not see a ride. Staff may see each, so none is read."""
+        if request.caller.staff:
+            return False
+        booking = self.tables.find_booking(order_id)
+        owner = booking.owner if booking else None
+        return refusal(request.caller, request.who, owner) is not None
+
+    def simulate(self, request: Request, operation: Operation) -> object:
+        """Start a simulation."""
         from api import simulations  # noqa: PLC0415 - most processes start no simulation
 
         start = self.start_simulator or simulations.invoke
         function = self.settings.simulator_function_name
         return simulations.start(
-            command,
-            name,
+            request.command,
+            operation.downstream_key,
             stage=self.settings.stage,
             store=self.store,
             now=self.now(),
-            start_simulator=lambda request: start(function, request),
+            start_simulator=lambda settled: start(function, settled),
         )
 
     def _publish(self, fact: Fact, request: Request, now: datetime) -> Put:

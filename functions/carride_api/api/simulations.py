@@ -4,17 +4,17 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 from botocore.exceptions import BotoCoreError, ClientError
-from msgspec import Meta, Struct
 
+from api.commands import Simulate
 from api.policies import LOCK_S, SIMULATION_LOCK
 from api.problems import Kind, refused
 from carride.clients import lambda_client
-from carride.decoding import FieldError, json_name
-from carride.simulation_spec import LONGEST_LIFE, Mode, Share, Spec
+from carride.decoding import FieldError
+from carride.simulation_spec import LONGEST_LIFE, Spec
 from carride.telemetry import logger
 from carride_idempotency import Consumer, RetryableError
 from carride_idempotency.errors import PayloadMismatchError
@@ -25,25 +25,6 @@ _LONGEST_S: Final = 800  # to publish all events; the simulator may run for 900 
 _MOST_EVENTS: Final = {"local": 31_000, "dev": 3_000, "prod": 0}
 """The limit of one simulation, by stage. One every 15 minutes makes 288,000 events a day in
 ``dev``."""
-
-
-class Simulate(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_fields=True):
-    """Simulate as many rides as one call of the simulator can publish."""
-
-    mode: Annotated[Mode, Meta(description="Random or predefined rides.")] = Mode.RANDOM
-    rides: Annotated[int, Meta(ge=1, le=500, description="By default 10.")] | None = None
-    duration: (
-        Annotated[float, Meta(gt=0, le=600, description="Seconds, instead of rides.")] | None
-    ) = None
-    rate: (
-        Annotated[float, Meta(gt=0, le=50, description="Events a second; by default no limit.")]
-        | None
-    ) = None
-    # By default derived from the idempotency key.
-    seed: Annotated[int, Meta(ge=0, le=2**31)] | None = None
-    duplicates: Share = 0.0
-    out_of_order: Share = 0.0
-    older: Share = 0.0
 
 
 def start(

@@ -10,9 +10,11 @@ from carride_idempotency.errors import ConfigurationError
 
 
 class LambdaContext(Protocol):
-    """The part of Lambda's context object that the layer uses."""
+    """The part of Lambda's context object that the layer uses; Powertools' type of that name has it."""
 
-    aws_request_id: str
+    @property
+    def aws_request_id(self) -> str:
+        """Identify the invocation."""
 
     def get_remaining_time_in_millis(self) -> int:
         """Return how much time is left before the invocation is stopped."""

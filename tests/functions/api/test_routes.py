@@ -1,10 +1,10 @@
-"""The routes of the API in the template are those of its description."""
+"""The routes of the API in the template are those of its table."""
 
 from typing import Any, Final
 
 import pytest
 
-from api import openapi
+from api.routes import DESCRIPTION, ROUTES
 from tools.transformed import Stack, stack
 
 pytestmark = pytest.mark.integration
@@ -16,15 +16,16 @@ TOKENS: Final = {
 }
 
 
-def schemes(deployed: Stack) -> dict[tuple[str, str], list[str]]:
-    """Return the security schemes of each operation in the template, by path and method."""
+def schemes(deployed: Stack) -> dict[str, list[str]]:
+    """Return the security schemes of each operation in the template, by what API Gateway calls its route."""
     [api] = deployed.of_type("AWS::ApiGatewayV2::Api").values()
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[str, list[str]] = {}
     for path, operations in api["Body"]["paths"].items():
         for method, operation in operations.items():
             required: Any = operation["security"]
-            found[path, method] = [scheme for requirement in required for scheme in requirement]
-            assert set(found[path, method]) <= api["Body"]["components"]["securitySchemes"].keys()
+            key = f"{method.upper()} {path}"
+            found[key] = [scheme for requirement in required for scheme in requirement]
+            assert set(found[key]) <= api["Body"]["components"]["securitySchemes"].keys()
     return found
 
 
@@ -38,13 +39,11 @@ def schemes(deployed: Stack) -> dict[tuple[str, str], list[str]]:
         ({"Stage": "local", **TOKENS}, []),
     ],
 )
-def test_every_route_of_the_document_asks_who_calls(
+def test_the_template_has_the_routes_of_the_table_and_each_asks_who_calls(
     parameters: dict[str, str], callers: list[str]
 ) -> None:
-    """API Gateway routes the described operations, with the chosen authorizer in the stages other than `local`."""
-    assert schemes(stack(**parameters)) == {
-        (route.path, route.method): callers for route in openapi.ROUTES
-    }
+    """API Gateway routes what the function answers, with the chosen authorizer in the stages other than `local`."""
+    assert schemes(stack(**parameters)) == dict.fromkeys([*ROUTES, DESCRIPTION], callers)
 
 
 def test_requests_are_throttled() -> None:
