@@ -55,7 +55,7 @@ test-proofs: $(ENVIRONMENTS) ## Run the explorer, the simulation, the conformanc
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
 	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m "integration and not peer" tests $(ARGS)
 
-test-peers: $(ENVIRONMENTS) ## Run the tests in containers, in a browser, and on DynamoDB Local and Redis; skip what is missing
+test-peers: $(ENVIRONMENTS) ## Run the tests in containers, in a browser, and on DynamoDB Local, Redis and localstripe; skip what is missing
 	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m peer tests $(ARGS)
 
 lint: types template ## Check style, format, types and template

@@ -229,6 +229,22 @@ def test_an_error_is_final_or_may_pass(
     town.stripe.sent = town.stripe.answer
 
 
+@pytest.mark.parametrize("status", [400, 402, 404])
+@pytest.mark.parametrize("path", ["/v1/customers/cus_a", "/v1/payment_intents"])
+def test_a_refused_lookup_declines_nothing(town: Town, path: str, status: int) -> None:
+    """It says nothing about the ride, whatever its code."""
+    error = json.dumps({"error": {"type": "card_error", "code": "amount_too_small"}}).encode()
+
+    def refuse(method: str, target: str, key: str | None, content: bytes | None) -> Response:
+        if method == "GET" and target.partition("?")[0] == path:
+            return Response(status, error)
+        return town.stripe.answer(method, target, key, content)
+
+    town.stripe.sent = cast("Any", refuse)
+    town.send_in_vain(RIDE.assigned)
+    assert town.emitted() == []
+
+
 @pytest.mark.parametrize("status", [400, 404])
 @pytest.mark.parametrize("kind", ["invalid_request_error", "idempotency_error"])
 def test_a_raise_is_refused_for_good_by_any_error_about_the_request(status: int, kind: str) -> None:

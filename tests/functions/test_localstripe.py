@@ -1,0 +1,192 @@
+"""Rides that are paid through localstripe, a stateful server of Stripe's API by others.
+
+A fault meets each request of payment, over real connections, and each ride is charged once.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+from msgspec.structs import replace
+
+from carride_idempotency.testing import crash_everywhere
+from gateway import Call, GatewayUnavailableError, Status
+from gateway_access import Bearer
+from gateway_connection import Response
+from persistent_gateway import Reservation
+from stripe_gateway import StripeGateway
+from tests.carride.rides import Life
+from tests.functions.stripe_front import HOST, SECRET, StripeFront
+from tests.functions.world import World
+
+pytestmark = pytest.mark.peer
+
+SERVER: Final = """
+import socket
+from aiohttp import web
+from localstripe import resources, server
+resources.Store.dump_to_disk = lambda store: None  # it would write to a file of everybody's
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+web.run_app(server.app, sock=listening, print=None)
+"""
+
+
+@pytest.fixture(scope="module")
+def front() -> Iterator[StripeFront]:
+    """The front of a localstripe in a process of its own."""
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            port = int(process.stdout.readline())
+            with StripeFront(f"http://{HOST}:{port}") as started:
+                yield started
+        finally:
+            process.terminate()
+
+
+class Stripe(StripeGateway):
+    """The adapter, whose requests a fault can meet."""
+
+    def __init__(self, front: StripeFront, **options: Any) -> None:
+        access = Bearer(lambda: SECRET)
+        super().__init__(front.url, access, clock=lambda: 0, sleep=lambda _: None, **options)
+        self.front = front
+        self.ask: Callable[..., Response] = super()._send
+        self.sent = self.ask
+
+    def _send(self, method: str, path: str, key: str | None, content: bytes | None) -> Response:
+        return self.sent(method, path, key, content)
+
+
+class Town(World):
+    """The functions, of which payment gets events, and localstripe."""
+
+    def __init__(self, front: StripeFront, **options: Any) -> None:
+        self.stripe = Stripe(front, **options)
+        super().__init__(self.stripe)  # type: ignore[arg-type]
+
+    def paid(self) -> tuple[object, ...]:
+        """Return what payment knows of the ride, and every payment at Stripe."""
+        found = [
+            (each["status"], each["amount"], each["amount_received"], _given_back(each))
+            for each in self.stripe.front.intents()
+        ]
+        return self.state("payments"), sorted(self.emitted()), found
+
+
+def _given_back(intent: Any) -> int:
+    """Return how often money was given back."""
+    charge = intent["latest_charge"]
+    return len(charge["refunds"]["data"]) if charge else 0
+
+
+FATES: Final[dict[str, tuple[list[str], object]]] = {
+    "reserved": (
+        ["assigned"],
+        ("authorized", ["PaymentAuthorized"], [("requires_capture", 1250, 0, 0)]),
+    ),
+    "captured": (
+        ["assigned", "completed"],
+        ("captured", ["PaymentAuthorized", "PaymentCaptured"], [("succeeded", 1250, 1250, 0)]),
+    ),
+    "captured at once": (
+        ["completed", "assigned"],
+        ("captured", ["PaymentAuthorized", "PaymentCaptured"], [("succeeded", 1250, 1250, 0)]),
+    ),
+    "released": (
+        ["assigned", "cancelled"],
+        ("refunded", ["PaymentAuthorized", "PaymentRefunded"], [("canceled", 1250, 0, 0)]),
+    ),
+    "paid back": (
+        ["assigned", "completed", "cancelled"],
+        (
+            "refunded",
+            ["PaymentAuthorized", "PaymentCaptured", "PaymentRefunded"],
+            [("succeeded", 1250, 1250, 1)],
+        ),
+    ),
+}
+"""What happens to a ride; and how payment and Stripe end: status, amount, what was received, and
+how often it was given back."""
+
+
+@pytest.mark.parametrize("keys", ["kept", "forgotten"])
+@pytest.mark.parametrize("fate", FATES)
+def test_a_ride_is_charged_once_whatever_happens_at_any_request(
+    front: StripeFront, fate: str, keys: str
+) -> None:
+    """Each call of the last event's delivery meets each fault, also where Stripe keeps no key."""
+    happened, expected = FATES[fate]
+    life = Life(customer=front.customer())
+    *before, last = (getattr(life, name) for name in happened)
+    ends: list[object] = []
+
+    def make() -> Town:
+        front.clear()
+        town = Town(front)
+        for fact in before:
+            town.deliver("payment", town.envelope(fact))
+
+        def send(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+            if keys == "forgotten":
+                front.forget_keys()
+            return town.stripe.ask(method, path, key, content)
+
+        town.stripe.sent = town.external(
+            "stripe", send, key=lambda *request: request[2], lost=GatewayUnavailableError
+        )
+        return town
+
+    def end_of(town: Town) -> object:
+        ends.append(town.paid())
+        return ends[-1]
+
+    runs = crash_everywhere(
+        lambda town: town.process("payment")["payment"],
+        World().envelope(last),
+        world=make,
+        state=end_of,
+        without=["taken over"] if keys == "forgotten" else [],
+    )
+    assert runs >= 20
+    assert all(end == expected for end in ends)
+
+
+def test_a_card_that_is_declined_declines_the_ride(front: StripeFront) -> None:
+    """The card could be saved, and is refused when it is charged; so is a repetition."""
+    front.clear()
+    town = Town(front)
+    life = Life(customer=front.customer("pm_card_chargeCustomerFail"))
+    for fact in (life.assigned, life.completed):
+        town.deliver("payment", town.envelope(fact))
+    assert town.paid() == (
+        "declined", ["PaymentDeclined"], [("requires_payment_method", 1250, 0, 0)],
+    )  # fmt: skip
+    again = Reservation(life.order_id, life.assigned.customer_id, 1250, "EUR")
+    assert town.stripe.authorize(Call(None, lambda: False), again).status is Status.DECLINED
+    assert len(front.posts) == 1
+
+
+def test_a_card_that_cannot_be_raised_pays_what_was_reserved(front: StripeFront) -> None:
+    """The account asks for more, which localstripe does not know."""
+    front.clear()
+    town = Town(front, increments=True)
+    life = Life(customer=front.customer())
+    for fact in (life.assigned, replace(life.completed, price=2000)):
+        town.deliver("payment", town.envelope(fact))
+    assert town.paid()[2] == [("succeeded", 1250, 1250, 0)]
+    assert town.item("payments")["raiseRefused"]
+
+
+def test_a_refused_key_reserves_nothing(front: StripeFront) -> None:
+    """The secret is read again, and the ride waits."""
+    front.clear()
+    secrets = [SECRET, "sk_test_of_another_account"]
+    stripe = StripeGateway(front.url, Bearer(secrets.pop), sleep=lambda _: None)
+    reservation = Reservation("order_01", front.customer(), 1250, "EUR")
+    assert stripe.authorize(Call(None, lambda: False), reservation).status is Status.AUTHORIZED
+    assert (secrets, len(front.intents())) == ([], 1)
