@@ -4,6 +4,7 @@ import functools
 import hashlib
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -93,6 +94,23 @@ def cloud() -> "Iterator[LocalAws]":
     with LocalAws("--retry-delays=0.2,0.4", *FAULTS) as started:
         started.build()
         yield started
+
+
+class _Stdout:
+    """The standard output of the moment: pytest replaces it for each test."""
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(text)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+@pytest.fixture(autouse=True)
+def _functions_log_to_stdout() -> None:
+    """Let tests capture the logger's lines, which go to what was the standard output at its import."""
+    if telemetry := sys.modules.get("carride.telemetry"):
+        telemetry.logger.logger_handler.stream = _Stdout()
 
 
 @pytest.fixture

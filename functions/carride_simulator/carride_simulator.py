@@ -141,8 +141,9 @@ def make_handler(
         }
         # Nobody reads the answer to an asynchronous call, so the log warns if time ran out.
         out_of_time = not complete and counts["requested"] != request.limit
-        (logger.warning if out_of_time else logger.info)("simulated", extra={"summary": summary})
-        count("carride-simulator", Published=counts["published"], Rejected=counts["deadLettered"])
+        metrics = {"Published": counts["published"], "Rejected": counts["deadLettered"]}
+        summarised = {"summary": summary}
+        count("carride-simulator", metrics, "simulated", warns=out_of_time, fields=summarised)
         return summary
 
     return handler

@@ -12,7 +12,7 @@ from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.facts import CarReleased, NoCarAvailable
 from carride.settings import from_environment
-from carride.telemetry import count, logger
+from carride.telemetry import count
 from carride_idempotency import Operation
 from carride_idempotency.stores.default_transport import dynamodb_transport
 
@@ -87,8 +87,7 @@ def report_findings(order_id: str, seen: Seen, decision: Decision, search: CarSe
 
 def report(metric: str, number: int, **found: object) -> None:
     """Count and log what is wrong with the fleet, which no event is to be given up for."""
-    count("dispatch", **{metric: number})
-    logger.warning(metric, extra=found)
+    count("dispatch", {metric: number}, metric, warns=True, fields=found)
 
 
 handler = make_handler(from_environment(Settings))

@@ -1,9 +1,15 @@
 """What authorises requests to a gateway: a signature by AWS credentials, or a secret."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway import GatewayUnavailableError
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.parameters import SecretsProvider
+
+SECRET_AGE_S: Final = 900
+"""For so long a secret is used before it is read again. A refused one is read at once."""
 
 type Headers = dict[str, str]
 type Access = Callable[[str, str, Headers, bytes | None], Headers]
@@ -28,45 +34,57 @@ def signed(session: Any, region: str) -> Access:
 
 
 class Bearer:
-    """Add a secret to requests.
+    """Add a secret of Secrets Manager to requests.
 
-    ``read`` returns the secret. It is called at the first request, and at the next one after
-    `forget`.
+    It is read at the first request, and again once it is `SECRET_AGE_S` old, or after `forget`.
+
+    Args:
+        secret_arn: the secret's ARN or name.
     """
 
-    def __init__(self, read: Callable[[], str]) -> None:
-        self._read = read
-        self._secret = ""
+    def __init__(self, secret_arn: str) -> None:
+        self._secret_arn = secret_arn
+        self._secrets: SecretsProvider | None = None
+        self._must_read = False
 
     def __call__(self, method: str, url: str, headers: Headers, content: bytes | None) -> Headers:  # noqa: ARG002 - Access
-        """Return the headers and the secret."""
-        self._secret = self._secret or self._read()
-        return {**headers, "Authorization": f"Bearer {self._secret}"}
+        """Return the headers and the secret.
+
+        Raises:
+            GatewayUnavailableError: The secret cannot be read, or cannot be sent in a header.
+        """
+        secret = self._read()
+        if not _is_sendable(secret):
+            self.forget()  # it may have been stored again when the event comes again
+            raise GatewayUnavailableError(
+                "the secret of PaymentGatewaySecretArn is not one line of printable ASCII: store it again"
+            )
+        self._must_read = False
+        return {**headers, "Authorization": f"Bearer {secret}"}
 
     def forget(self) -> None:
-        """Forget the secret: the gateway refused it, so it may have been rotated."""
-        self._secret = ""
+        """Have the secret read anew: the gateway refused it, so it may have been rotated."""
+        self._must_read = True
+
+    def _read(self) -> str:
+        from aws_lambda_powertools.utilities.parameters import SecretsProvider  # noqa: PLC0415 - not every gateway needs it
+        from aws_lambda_powertools.utilities.parameters.exceptions import GetParameterError  # noqa: PLC0415
+
+        from carride.clients import SINGLE_ATTEMPT  # noqa: PLC0415
+
+        if self._secrets is None:
+            self._secrets = SecretsProvider(boto_config=SINGLE_ATTEMPT)
+        try:
+            secret = self._secrets.get(
+                self._secret_arn, max_age=SECRET_AGE_S, force_fetch=self._must_read
+            )
+        except GetParameterError as error:
+            raise GatewayUnavailableError(
+                f"the secret of PaymentGatewaySecretArn cannot be read: {error}"
+            ) from error
+        return secret.strip() if isinstance(secret, str) else ""
 
 
-def read_secret(session: Any, secret_arn: str) -> str:
-    """Return a secret of Secrets Manager.
-
-    Raises:
-        GatewayUnavailableError: The secret cannot be read, or cannot be sent in a header.
-    """
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - not every gateway needs it
-
-    from carride.clients import SINGLE_ATTEMPT  # noqa: PLC0415
-
-    client = session.create_client("secretsmanager", config=SINGLE_ATTEMPT)
-    try:
-        secret: str = client.get_secret_value(SecretId=secret_arn).get("SecretString", "").strip()
-    except (BotoCoreError, ClientError) as error:
-        raise GatewayUnavailableError(
-            f"the secret of PaymentGatewaySecretArn cannot be read: {error}"
-        ) from error
-    if not (secret and secret.isascii() and secret.isprintable()):
-        raise GatewayUnavailableError(
-            "the secret of PaymentGatewaySecretArn is not one line of printable ASCII: store it again"
-        )
-    return secret
+def _is_sendable(secret: str) -> bool:
+    """Return whether a header can hold a secret."""
+    return secret != "" and secret.isascii() and secret.isprintable()

@@ -6,7 +6,6 @@
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final, Literal
 
 import payments
@@ -18,7 +17,7 @@ from carride.settings import from_environment
 from carride_idempotency import Operation, RetryableError
 from carride_idempotency.stores.default_transport import dynamodb_transport
 from gateway import Call, Charge, GatewayError, Known, Status, Step
-from gateway_access import Access, Bearer, read_secret, signed
+from gateway_access import Access, Bearer, signed
 from gateway_client import HttpGateway
 from payment_table import PaymentChangedError, Seen, effects, read, record_request
 from payments import Action, Decision, UnexpectedPaymentError
@@ -168,14 +167,13 @@ def gateway_of(settings: Settings) -> PersistentGateway:
 
 def _access_of(settings: Settings) -> Access | None:
     """Return what authorises requests to the gateway of the settings."""
-    if not (settings.payment_gateway_signed or settings.payment_gateway_secret_arn):
-        return None
-
-    from botocore.session import get_session  # noqa: PLC0415 - signatures and secrets need it, and nothing else
-
     if settings.payment_gateway_signed:
+        from botocore.session import get_session  # noqa: PLC0415 - signatures need it, and nothing else
+
         return signed(get_session(), settings.aws_region)
-    return Bearer(partial(read_secret, get_session(), settings.payment_gateway_secret_arn))
+    if settings.payment_gateway_secret_arn:
+        return Bearer(settings.payment_gateway_secret_arn)
+    return None
 
 
 _settings = from_environment(Settings)

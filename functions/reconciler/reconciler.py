@@ -225,7 +225,7 @@ class Reconciler:
             except Exception as error:  # noqa: BLE001 - one ride must not keep the others from being settled
                 failed += 1
                 failures = [*failures, error][:_REPORTED]
-        count("reconciler", Reconciled=settled)
+        count("reconciler", {"Reconciled": settled})
         if failures:
             raise ExceptionGroup(f"{failed} rides could not be settled, {settled} were", failures)
         return settled
@@ -303,7 +303,7 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], LambdaContext]
                 # Counted first: whatever fails below, somebody hears of the rides that stay
                 # overdue.
                 overdue = reconciler.unsettled(now)
-                count("reconciler", Overdue=overdue)
+                count("reconciler", {"Overdue": overdue})
                 reconciled = reconciler.reconcile(now, context.get_remaining_time_in_millis)
                 counts = {"reconciled": reconciled, "overdue": overdue}
                 logger.info("reconciled", extra=counts)

@@ -97,7 +97,7 @@ def test_the_layer_ships_what_it_imports() -> None:
     }
     shipped = (
         {name.replace("-", "_") for name in pins}
-        | {"carride", "carride_idempotency", "botocore"}
+        | {"boto3", "botocore", "carride", "carride_idempotency"}
         | sys.stdlib_module_names
     )
     types_only = {"mypy_boto3_dynamodb", "mypy_boto3_events", "mypy_boto3_lambda", "mypy_boto3_sqs"}

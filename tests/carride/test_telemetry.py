@@ -1,6 +1,7 @@
 import io
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,6 @@ EVENTS = Path(__file__).parents[2] / "events"
 TRACE = "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled={}"
 
 NEW: Final = Observation("ride-history", "New", "ride-history#1", 1, "request-1")
-
 
 type Captured = pytest.CaptureFixture[str]
 
@@ -80,7 +80,7 @@ def test_a_delivery_is_counted_under_its_outcome(level: str, capsys: Captured) -
 
 def test_a_producer_counts_what_it_published_in_one_line(capsys: Captured) -> None:
     """Several metrics of one service share a line; CloudWatch takes each by its name."""
-    telemetry.count("carride-simulator", Published=3, Rejected=1)
+    telemetry.count("carride-simulator", {"Published": 3, "Rejected": 1})
     (metric,) = lines(capsys)
     (definition,) = metric["_aws"]["CloudWatchMetrics"]
     assert [each["Name"] for each in definition["Metrics"]] == ["Published", "Rejected"]
@@ -91,7 +91,40 @@ def test_a_producer_counts_what_it_published_in_one_line(capsys: Captured) -> No
     )
 
 
-def test_each_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_counts_in_its_own_line(level: str, capsys: Captured) -> None:
+    """What is wrong and how often are one line, with the caller's place and fields."""
+    telemetry.count("dispatch", {"EmptyFleet": 2}, "EmptyFleet", warns=True, fields={"ride": "1"})
+    (line,) = lines(capsys)
+    known = {"level": "WARNING", "message": "EmptyFleet", "ride": "1", "EmptyFleet": 2}
+    assert line.items() >= known.items()
+    assert line["location"].startswith("test_a_warning_counts_in_its_own_line"), level
+
+
+def test_threads_of_a_batch_do_not_mix_up_their_lines(level: str, capsys: Captured) -> None:
+    """Each delivery's line is whole, and has its own key, service and metric and no other's."""
+    deliveries = [
+        NEW._replace(
+            consumer=f"consumer-{number % 7}", outcome=f"Outcome{number}", key=f"k#{number}"
+        )
+        for number in range(2_000)
+    ]
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(telemetry.observe, deliveries))
+    found = {}
+    for line in lines(capsys):
+        (definition,) = line["_aws"]["CloudWatchMetrics"]
+        (metric,) = definition["Metrics"]
+        outcomes = [name for name in line if name.startswith("Outcome")]
+        assert outcomes == [metric["Name"]]
+        assert definition["Dimensions"] == [["service"]]
+        found[metric["Name"]] = (line["service"], line.get("key"))
+    shows_keys = level == "INFO"
+    assert found == {
+        each.outcome: (each.consumer, each.key if shows_keys else None) for each in deliveries
+    }
+
+
+def test_each_line_is_one_write(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch observes from several threads.
 
     A line is written as a whole, so that no other one comes between.
@@ -106,8 +139,17 @@ def test_each_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", Stream())
     telemetry.observe(NEW)
     (text,) = writes
-    assert text.endswith("\n")
+    assert text.endswith("\n"), level
     assert json.loads(text)
+
+
+@pytest.mark.parametrize("text", ["42", '{"level": "ERROR"}', "null"])
+def test_a_message_is_text_whatever_it_looks_like(text: str, capsys: Captured) -> None:
+    """A message that happens to be JSON stays as it is."""
+    telemetry.logger.warning(text, extra={"found": {object}})
+    (line,) = lines(capsys)
+    assert line["message"] == text
+    assert line["timestamp"].endswith("+00:00")
 
 
 @pytest.mark.parametrize(

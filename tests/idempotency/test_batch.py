@@ -14,7 +14,7 @@ from carride_idempotency import TRANSPORT_ID, BatchFailedError, Operation
 from carride_idempotency.dead_letters import CONTRACT, MISSING_KEY, DeadLetter
 from carride_idempotency.sources import KAFKA
 from carride_idempotency.testing import Crash, DeadLetterBox, sqs_event
-from tests.idempotency.samples import World, crash
+from tests.idempotency.samples import World, crash, event
 
 DEADLINE_S = 10
 """How long a test waits for other threads before it fails."""
@@ -380,3 +380,34 @@ def test_letter_says_where_its_key_was_looked_for(world: World) -> None:
     [letter] = world.box.letters
     assert "key='order.ID'" in letter.message
     assert "['id']" in letter.message
+
+
+def test_mistake_in_the_key_fails_the_function(world: World) -> None:
+    """Three letters show the mistake; then messages stay in the queue, until a key is found."""
+    mistaken = Batches(world, key="order.ID")
+    assert mistaken.deliver(messages("k1", "k2", "k3"), lambda _: None) == []
+    for _ in range(2):
+        with pytest.raises(BatchFailedError) as raised:
+            mistaken.deliver(messages("k4", "k5"), lambda _: None)
+        assert "check key=" in str(raised.value.__cause__)
+        assert "key='order.ID'" in str(raised.value.__cause__)
+    assert [letter.reason for letter in world.box.letters] == [MISSING_KEY] * 3
+    assert [seen.outcome for seen in world.seen[3:]] == ["Failed"] * 4
+
+
+def test_messages_without_a_key_are_dead_lettered_where_others_have_one(sqs: Batches) -> None:
+    """A message without a key is at fault itself, whatever its place in the batch."""
+    assert sqs.deliver(messages(*[None] * 5, "k1", *[None] * 4), lambda _: None) == []
+    assert sqs.world.reasons == [MISSING_KEY] * 9
+
+
+DEEP = '{"id": "k1", "n": 1.0, "deep": ' + "[" * 3000 + "]" * 3000 + "}"
+TIMELESS = json.dumps(event() | {"time": "soon"})
+
+
+@pytest.mark.parametrize("body", [DEEP, TIMELESS], ids=["too deep", "no time"])
+def test_message_that_no_delivery_can_mend_breaks_the_contract(world: World, body: str) -> None:
+    """Whatever in it cannot be read: it does not stop its queue or shard."""
+    batches = Batches(world, key="id")
+    assert batches.deliver([message("k1", 0) | {"body": body}], lambda _: None) == []
+    assert world.reasons == [CONTRACT]

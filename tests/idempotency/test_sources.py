@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from carride_idempotency import sources
+from carride_idempotency import TRANSPORT_ID, ConfigurationError, Consumer, sources
 from carride_idempotency.clock import to_ms
 from carride_idempotency.sources import Source, event_ms, is_eventbridge, payload_of
-from tests.idempotency.samples import event
+from carride_idempotency.testing import http_event, sqs_event, stream_event
+from tests.idempotency.samples import World, event
 
 DETAIL: Final = {"idempotencyid": "id-1", "data": {"orderID": "order_01"}}
 BODY: Final = json.dumps(DETAIL)
@@ -177,3 +178,45 @@ def test_time_is_the_same_in_every_process(zone: str, monkeypatch: pytest.Monkey
     monkeypatch.undo()
     time.tzset()
     assert times == 3 * [1_795_262_400_001]
+
+
+OF_SNS: Final = {
+    "Records": [{"EventSource": "aws:sns", "Sns": {"Message": "{}", "MessageId": "m"}}]
+}
+OF_KAFKA: Final = {"eventSource": "SelfManagedKafka", "records": {"rides-0": []}}
+FOREIGN: Final[list[tuple[Source, dict[str, Any], str]]] = [
+    (sources.EVENTBRIDGE, sqs_event({"id": 1}), "batch_handler"),
+    (sources.EVENTBRIDGE, stream_event({"id": 1}), "DYNAMODB_STREAM"),
+    (sources.EVENTBRIDGE, OF_SNS, "source=SNS"),
+    (sources.EVENTBRIDGE, OF_KAFKA, "source=KAFKA"),
+    (sources.EVENTBRIDGE, http_event("POST", "/rides"), "http_handler"),
+    (sources.SQS, event(), "event_handler"),
+    (sources.SQS, stream_event({"id": 1}), "DYNAMODB_STREAM"),
+    (sources.KINESIS, sqs_event({"id": 1}), "batch_handler"),
+]
+
+
+@pytest.mark.parametrize(("source", "foreign", "remedy"), FOREIGN)
+def test_event_of_another_trigger_is_refused(
+    world: World, source: Source, foreign: dict[str, Any], remedy: str
+) -> None:
+    """It is neither run nor dead-lettered: the function fails, and the error names the decorator."""
+    consumer: Consumer[Any] = world.consumer(key=TRANSPORT_ID, source=source)
+    is_single = source in (sources.EVENTBRIDGE, sources.SNS)
+    decorate: Any = consumer.event_handler if is_single else consumer.batch_handler
+    with pytest.raises(ConfigurationError, match=remedy):
+        decorate(world.work)(foreign, world.invocation())
+    assert (world.work.runs, world.box.letters) == ([], [])
+    assert [seen.outcome for seen in world.seen] == ["Failed"]
+
+
+def test_event_of_no_known_trigger_is_a_message() -> None:
+    """A synchronous caller sends what it likes, and so does S3, of which the layer has no source."""
+    messages: list[Any] = [
+        {"Records": []},
+        {"Records": [{"eventSource": "aws:s3"}]},
+        {"id": 1},
+        None,
+    ]
+    for message in messages:
+        sources.require_trigger(sources.EVENTBRIDGE, message)

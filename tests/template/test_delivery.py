@@ -118,7 +118,7 @@ def test_a_call_is_given_up_before_the_function_is(
     """All attempts of a call, with the waits between them, end before the function is killed, so that it can report."""
     configs: list[Any] = []
 
-    def create(_session: object, _service: str, *, config: object) -> Mock:
+    def create(_session: object, *_: object, config: object, **_others: object) -> Mock:
         configs.append(config)
         return Mock()
 

@@ -6,10 +6,10 @@ The publisher's clients make one attempt a call: it repeats calls itself, becaus
 deadline.
 """
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
+import boto3
 from botocore.config import Config
-from botocore.session import get_session
 
 if TYPE_CHECKING:
     from mypy_boto3_events import EventBridgeClient
@@ -30,15 +30,15 @@ SINGLE_ATTEMPT: Final = Config(
 
 def events_client() -> "EventBridgeClient":
     """Make a client for EventBridge."""
-    return cast("EventBridgeClient", get_session().create_client("events", config=SINGLE_ATTEMPT))
+    return boto3.client("events", config=SINGLE_ATTEMPT)
 
 
 def sqs_client() -> "SQSClient":
     """Make a client for SQS."""
-    return cast("SQSClient", get_session().create_client("sqs", config=SINGLE_ATTEMPT))
+    return boto3.client("sqs", config=SINGLE_ATTEMPT)
 
 
 def lambda_client() -> "LambdaClient":
     """Make a client for Lambda, with up to two attempts a call."""
     config = SINGLE_ATTEMPT.merge(Config(retries={"mode": "standard", "total_max_attempts": 2}))
-    return cast("LambdaClient", get_session().create_client("lambda", config=config))
+    return boto3.client("lambda", config=config)

@@ -4,26 +4,49 @@ import json
 import logging
 import os
 import re
-import sys
-import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import msgspec
 from aws_lambda_powertools import Logger
+from aws_lambda_powertools.metrics import EphemeralMetrics
 
 if TYPE_CHECKING:
     from carride.events import RideEvent
     from carride_idempotency.observation import Observation
 
 DELIVERY: Final = "delivery"  # the message of a delivery's log line
+COUNT: Final = "count"  # the message of a line that does nothing but count
+NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
+_CALLER: Final = 3  # the caller of `count`, above it and the logger's own method
 
-NAMESPACE: Final = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "CarRide")
-"""The namespace of the metrics in CloudWatch."""
 
-# Writes JSON with the service's name; POWERTOOLS_SERVICE_NAME and LOG_LEVEL configure it.
-logger: Final = Logger()
+def _json(line: Mapping[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(line, enc_hook=str).decode()
+    except UnicodeEncodeError:  # half of a surrogate pair, in what an error says
+        return json.dumps(line, default=str)
+
+
+def _as_is(message: Any) -> Any:
+    """Keep a message: the logger would try to parse each one as JSON."""
+    return message
+
+
+# POWERTOOLS_SERVICE_NAME and LOG_LEVEL configure it.
+logger: Final = Logger(
+    json_serializer=_json,
+    json_deserializer=_as_is,
+    utc=True,
+    use_rfc3339=True,
+    serialize_stacktrace=False,  # `exception` has it as text
+)
+
+# It is only asked for its format, and keeps no metrics: the threads of a batch would mix them up.
+_metrics: Final = EphemeralMetrics(
+    namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "CarRide")
+)
 
 # What no line shows, and each would cost: https://docs.python.org/3/howto/logging.html#optimization
 logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
@@ -53,55 +76,49 @@ def labels(event: "RideEvent") -> Mapping[str, str]:
 
 
 def observe(observation: "Observation") -> None:
-    """Log a delivery, and count it in a metric that is named after its outcome.
+    """Log a delivery, and count it in a metric that is named after its outcome."""
+    fields = observation._asdict()
+    fields |= fields.pop("labels")
+    if observation.key is not None:
+        fields["idempotencyid"] = observation.key.partition("#")[2]
+    known = {name: value for name, value in fields.items() if value is not None}
+    count(observation.consumer, {observation.outcome: 1}, DELIVERY, fields=known)
 
-    Above level INFO it is only counted.
 
-    The consumer is the metric's only dimension, because CloudWatch bills each combination of
-    dimensions. Both are one line, which has the logger's fields but is not written by it: that
-    would take a fifth of a duplicate's CPU time.
+def count(
+    service: str,
+    metrics: Mapping[str, int],
+    message: str = COUNT,
+    *,
+    warns: bool = False,
+    fields: Mapping[str, object] = NOTHING,
+) -> None:
+    """Add to the metrics of a service, in the line of a log message.
+
+    The service is the metrics' only dimension, because CloudWatch bills each combination of
+    dimensions. Below the logger's level nothing is said, but still counted.
+
+    Args:
+        service: a consumer or producer.
+        metrics: numbers by name, such as ``Published`` and ``Rejected`` of a producer.
+        message: what happened.
+        warns: whether the message is a warning, and else for information.
+        fields: what else the line says.
     """
-    line: dict[str, object] = {}
-    if logger.log_level <= logging.INFO:
-        fields = observation._asdict()
-        fields |= fields.pop("labels")
-        line = {
-            "level": "INFO",
-            "message": DELIVERY,
-            "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        }
-        line |= {name: value for name, value in fields.items() if value is not None}
-        if observation.key is not None:
-            line["idempotencyid"] = observation.key.partition("#")[2]
-        if trace := os.environ.get("_X_AMZN_TRACE_ID"):
-            line["xray_trace_id"] = trace.partition(";")[0].removeprefix("Root=")
-    _write(line | _metric(observation.consumer, {observation.outcome: 1}))
+    counted = _metrics.serialize_metric_set(
+        metrics={name: {"Unit": "Count", "Value": number} for name, number in metrics.items()},
+        dimensions={"service": service},
+    )
+    level = logging.WARNING if warns else logging.INFO
+    if level < logger.log_level:
+        _write(_json(counted))
+        return
+    log = logger.warning if warns else logger.info
+    log(message, extra={**fields, **counted}, stacklevel=_CALLER)
 
 
-def count(service: str, **metrics: int) -> None:
-    """Add to the metrics of a service.
-
-    Outcomes of a consumer, or ``Published`` and ``Rejected`` of a producer.
-    """
-    _write(_metric(service, metrics))
-
-
-def _metric(service: str, metrics: Mapping[str, int]) -> dict[str, object]:
-    """Return metrics in CloudWatch's embedded metric format, which does not depend on the log level."""
-    definition = {
-        "Namespace": NAMESPACE,
-        "Dimensions": [["service"]],
-        "Metrics": [{"Name": name, "Unit": "Count"} for name in metrics],
-    }
-    stamp = {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [definition]}
-    return {"_aws": stamp, "service": service, **metrics}
-
-
-def _write(line: Mapping[str, object]) -> None:
-    try:
-        text = msgspec.json.encode(line).decode()
-    except UnicodeEncodeError:  # half of a surrogate pair, in what an error says
-        text = json.dumps(line)
-    # Batches observe from several threads: one write keeps the lines whole.
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+def _write(line: str) -> None:
+    """Write a line where the logger does, in one piece: a batch counts in several threads."""
+    stream = cast("logging.StreamHandler[TextIO]", logger.logger_handler).stream
+    stream.write(f"{line}\n")
+    stream.flush()

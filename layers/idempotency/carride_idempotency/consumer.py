@@ -165,6 +165,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         def handler(event: dict[str, Any], context: LambdaContext) -> EventResponse:
             invocation = LambdaInvocation.of(context, self.clock)
             delivery_id = context.aws_request_id
+            messages.check(event, delivery_id)
             try:
                 message = messages.read(event, invocation, delivery_id)
             except RejectedMessageError as rejected:
@@ -196,6 +197,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 
         @functools.wraps(work)
         def handler(event: dict[str, Any], context: LambdaContext) -> BatchResponse:
+            messages.check(event, context.aws_request_id)
             records = source.records(event)
             failures = Batch(
                 messages, self._runner, pace, records, LambdaInvocation.of(context, self.clock)

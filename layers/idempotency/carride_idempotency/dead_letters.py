@@ -3,9 +3,15 @@
 import base64
 import gzip
 import json
+from collections.abc import Callable
+from functools import partial
+from threading import Thread
 from typing import Any, Final, NamedTuple, Protocol
 
-from carride_idempotency.errors import RetryableError
+from carride_idempotency.clock import Clock, epoch_ms
+from carride_idempotency.errors import RetryableError, StoreRefusedError, StoreUnavailableError
+from carride_idempotency.invocation import current
+from carride_idempotency.stores.retries import Retries, Verdict
 
 CONTRACT: Final = "CONTRACT"
 MISSING_KEY: Final = "MISSING_KEY"
@@ -20,6 +26,14 @@ CORRUPT_RECORD: Final = "CORRUPT_RECORD"
 MAX_MESSAGE_BYTES: Final = 1_048_576
 """The largest SQS message, including its attributes."""
 _ATTRIBUTES_BYTES: Final = 1_024
+_CONNECT_S: Final = 1
+_READ_S: Final = 2
+_TO_REPORT_S: Final = 0.1
+"""Kept free before the deadline, to report that a letter was not sent."""
+_SERVER_ERROR: Final = 500
+_THROTTLED: Final = frozenset({"RequestThrottled", "ThrottlingException", "Throttling"})
+_TOO_LARGE: Final = frozenset({"InvalidParameterValue", "InvalidParameterValueException"})
+"""What SQS answers if a message is larger than its queue takes."""
 
 
 class DeadLetterError(RetryableError):
@@ -46,6 +60,10 @@ class DeadLetter(NamedTuple):
         text = json.dumps(self._asdict(), separators=(",", ":"), default=str)
         if len(text.encode()) <= MAX_MESSAGE_BYTES - _ATTRIBUTES_BYTES:
             return text
+        return self.compressed_body()
+
+    def compressed_body(self) -> str:
+        """Return the dead letter as JSON, with its event compressed as ``eventGzip``."""
         packed = gzip.compress(
             json.dumps(self.event, separators=(",", ":"), default=str).encode(), mtime=0
         )
@@ -66,38 +84,116 @@ class DeadLetters(Protocol):
 class SqsDeadLetters:
     """Dead letters in an SQS queue.
 
-    The client is botocore's or boto3's, by default made for the first dead letter.
+    A queue may take less than SQS does: a letter that it refuses is sent again with its event
+    compressed. No try outlasts the invocation, whatever the client's own time-outs are.
+
+    Args:
+        queue_url: the queue's URL.
+        client: botocore's or boto3's. Default: made for the first dead letter.
+        clock: epoch milliseconds.
     """
 
-    def __init__(self, queue_url: str, *, client: Any = None) -> None:
+    def __init__(self, queue_url: str, *, client: Any = None, clock: Clock = epoch_ms) -> None:
         self._queue_url = queue_url
         self._client = client
+        self._clock = clock
+        self._retries = Retries(clock)
 
     def send(self, dead_letter: DeadLetter) -> None:
         """Send one message, with the reason and the consumer as its attributes."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        try:
+            try:
+                self._send(dead_letter, dead_letter.body())
+            except StoreRefusedError as refused:
+                if not _is_too_large(refused.__cause__):
+                    raise
+                self._send(dead_letter, dead_letter.compressed_body())
+        except (StoreRefusedError, StoreUnavailableError) as error:
+            what = (
+                f"{dead_letter.reason} of {dead_letter.key} could not be sent to {self._queue_url}"
+            )
+            raise DeadLetterError(what) from error
 
+    def _send(self, dead_letter: DeadLetter, body: str) -> None:
+        """Send a message.
+
+        Raises:
+            StoreRefusedError: SQS refused it.
+            StoreUnavailableError: SQS did not answer in time.
+        """
+        deadline_ms = current().deadline_ms
+        request = partial(
+            self._sqs().send_message,
+            QueueUrl=self._queue_url,
+            MessageBody=body,
+            MessageAttributes={
+                "Reason": {"DataType": "String", "StringValue": dead_letter.reason},
+                "Consumer": {"DataType": "String", "StringValue": dead_letter.consumer},
+            },
+        )
+        self._retries.send(
+            "a dead letter",
+            lambda: self._in_time(request, deadline_ms),
+            _judge,
+            longest_try_s=_CONNECT_S + _READ_S,
+            until_ms=deadline_ms,
+        )
+
+    def _sqs(self) -> Any:
         if self._client is None:
             from botocore.config import Config
             from botocore.session import get_session
 
             config = Config(
-                connect_timeout=1,
-                read_timeout=2,
-                retries={"mode": "standard", "total_max_attempts": 3},
+                connect_timeout=_CONNECT_S,
+                read_timeout=_READ_S,
+                retries={"mode": "standard", "total_max_attempts": 1},
             )
             self._client = get_session().create_client("sqs", config=config)
-        try:
-            self._client.send_message(
-                QueueUrl=self._queue_url,
-                MessageBody=dead_letter.body(),
-                MessageAttributes={
-                    "Reason": {"DataType": "String", "StringValue": dead_letter.reason},
-                    "Consumer": {"DataType": "String", "StringValue": dead_letter.consumer},
-                },
-            )
-        except (BotoCoreError, ClientError) as error:
-            what = (
-                f"{dead_letter.reason} of {dead_letter.key} could not be sent to {self._queue_url}"
-            )
-            raise DeadLetterError(what) from error
+        return self._client
+
+    def _in_time(self, request: Callable[[], object], deadline_ms: int | None) -> None:
+        """Make a request; raise a TimeoutError if it takes longer than the invocation may.
+
+        Its thread then ends with the client's own time-out.
+        """
+        if deadline_ms is None:
+            request()
+            return
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                request()
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+                raised.append(error)
+
+        thread = Thread(target=run, name="idempotency-dead-letter", daemon=True)
+        thread.start()
+        thread.join(max(0.0, (deadline_ms - self._clock()) / 1000 - _TO_REPORT_S))
+        if raised:
+            raise raised[0]
+        if thread.is_alive():
+            raise TimeoutError("the queue did not answer before the invocation ended")
+
+
+def _judge(error: Exception) -> Verdict | None:
+    """Return what an error says about a message; None if it is not the client's."""
+    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+
+    if isinstance(error, TimeoutError | HTTPClientError):
+        return Verdict.UNANSWERED
+    if isinstance(error, BotoCoreError):
+        return Verdict.REFUSED
+    if not isinstance(error, ClientError):
+        return None
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if status >= _SERVER_ERROR or error.response["Error"].get("Code") in _THROTTLED:
+        return Verdict.PASSING
+    return Verdict.REFUSED
+
+
+def _is_too_large(error: BaseException | None) -> bool:
+    from botocore.exceptions import ClientError
+
+    return isinstance(error, ClientError) and error.response["Error"].get("Code") in _TOO_LARGE

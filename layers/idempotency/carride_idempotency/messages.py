@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from carride_idempotency import dead_letters, observation
 from carride_idempotency.clock import to_ms
 from carride_idempotency.delivery import Answer, Delivery
-from carride_idempotency.errors import MissingKeyError, describe
+from carride_idempotency.errors import ConfigurationError, MissingKeyError, describe
 from carride_idempotency.fingerprint import fingerprint
 from carride_idempotency.handlers import finished
 from carride_idempotency.invocation import LambdaInvocation, current, enter, leave
@@ -17,7 +17,10 @@ from carride_idempotency.keys import TransportId, extractor, record_key
 from carride_idempotency.operation import Operation
 from carride_idempotency.policy import Policy
 from carride_idempotency.runner import Runner
-from carride_idempotency.sources import Raw, Source, event_ms
+from carride_idempotency.sources import Raw, Source, event_ms, require_trigger
+
+_LETTERS_WITHOUT_A_KEY: Final = 3
+"""How many messages without a key a process dead-letters before it has found any key."""
 
 
 class Message[E](NamedTuple):
@@ -54,6 +57,17 @@ class Reader[E]:
             else extractor(self.key, "key")
         )
         self._payload = None if self.payload is None else extractor(self.payload, "payload")
+        self._has_found_a_key = False
+        self._without_a_key = 0
+
+    def suspects_its_key(self) -> bool:
+        """Count a message without a key; return whether ``key=`` is at fault, and not the message.
+
+        So it seems if the first messages of this process had none either. A mistake in ``key=``
+        would otherwise move all traffic to the dead-letter queue while the function looks healthy.
+        """
+        self._without_a_key += 1
+        return not self._has_found_a_key and self._without_a_key > _LETTERS_WITHOUT_A_KEY
 
     def read(
         self,
@@ -77,6 +91,7 @@ class Reader[E]:
         except ValueError as error:
             raise RejectedMessageError(dead_letters.CONTRACT, error) from error
         key, protected = self._key_of(source, raw, message, event)
+        self._has_found_a_key = self._has_found_a_key or protected
         received = source.attempts(raw)
         delivery = Delivery(
             key=key,
@@ -119,7 +134,8 @@ class Reader[E]:
         payload = self.find_payload(message, event) if own else source.payload(message)
         try:
             return fingerprint(payload)
-        except ValueError as error:  # a number that JSON does not have
+        except (ValueError, RecursionError) as error:
+            # A number that JSON does not have, or a message that is nested too deeply.
             raise RejectedMessageError(dead_letters.CONTRACT, error) from error
 
     def _sent_ms(self, source: Source, raw: Raw, message: Any, event: E) -> int | None:
@@ -127,9 +143,13 @@ class Reader[E]:
 
         A message in EventBridge's envelope may be older than the transport knows that carried it.
         """
-        times = [source.sent_ms(raw), _ms(self.occurred, event)]
-        if message is not raw:
-            times.append(event_ms(message))
+        times = [_ms(self.occurred, event)]
+        try:
+            times.append(source.sent_ms(raw))
+            if message is not raw:
+                times.append(event_ms(message))
+        except (ValueError, TypeError, OverflowError) as error:  # a time that is none
+            raise RejectedMessageError(dead_letters.CONTRACT, error) from error
         return min([at_ms for at_ms in times if at_ms is not None], default=None)
 
     def call(self, key: object, payload: object, operation: str | None) -> Delivery:
@@ -212,6 +232,14 @@ class MessageHandler[E]:
         self._runner = runner
         self._work = work
 
+    def check(self, event: Raw, delivery_id: str) -> None:
+        """Check that an event has the shape of the source's; otherwise raise a ConfigurationError."""
+        try:
+            require_trigger(self.source, event)
+        except ConfigurationError as error:
+            self._runner.reports.unread(delivery_id, describe(error))
+            raise
+
     def read(
         self, raw: Raw, invocation: LambdaInvocation, delivery_id: str, *, postpones: bool = False
     ) -> Message[E]:
@@ -236,8 +264,16 @@ class MessageHandler[E]:
         raw: Raw,
         delivery_id: str,
     ) -> None:
-        """Send a message that is at fault itself to the dead-letter queue."""
+        """Send a message that is at fault itself to the dead-letter queue.
+
+        Raises:
+            ConfigurationError: ``key=`` is at fault instead, as far as this process can tell.
+        """
         reason, cause = rejected.args
+        if reason == dead_letters.MISSING_KEY and self._reader.suspects_its_key():
+            error = ConfigurationError(f"no message has had a key so far, so check key=: {cause}")
+            self._runner.reports.unread(delivery_id, describe(error))
+            raise error from cause
         token = enter(invocation)
         try:
             self._runner.reports.reject(delivery_id, reason, cause, raw)

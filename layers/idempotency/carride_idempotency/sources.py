@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency.clock import to_ms
+from carride_idempotency.errors import ConfigurationError
 
 type Raw = Mapping[str, Any]
 
@@ -14,6 +15,21 @@ _ENVELOPE: Final = frozenset(
     {"version", "id", "detail-type", "source", "account", "time", "region", "resources", "detail"}
 )
 """The fields of every event that EventBridge delivers."""
+_EVENTBRIDGE: Final = "EventBridge"
+_HTTP: Final = "HTTP"
+_DECORATORS: Final[Mapping[str, str]] = {
+    "aws:sqs": "decorate it with @consumer.batch_handler",
+    "aws:sns": "decorate it with @consumer.event_handler of a consumer with source=SNS",
+    "aws:kinesis": "decorate it with @consumer.batch_handler of a consumer with source=KINESIS",
+    "aws:dynamodb": (
+        "decorate it with @consumer.batch_handler of a consumer with source=DYNAMODB_STREAM"
+    ),
+    "aws:kafka": "decorate it with @consumer.batch_handler of a consumer with source=KAFKA",
+    "SelfManagedKafka": "decorate it with @consumer.batch_handler of a consumer with source=KAFKA",
+    _EVENTBRIDGE: "decorate it with @consumer.event_handler",
+    _HTTP: "decorate it with @consumer.http_handler",
+}
+"""What to do about an event of each trigger that a handler does not take."""
 _CLUSTER: Final = "cluster"
 """The field that a Kafka record is given here: the name of its cluster, which its batch has."""
 _CLOUD_EVENT: Final = frozenset({"specversion", "id", "source", "type"})
@@ -84,6 +100,40 @@ class Source(NamedTuple):
     """Messages stay in a log, and can be read again under the same ids: a stream or a topic."""
     payload: Callable[[Any], object] = payload_of
     """What is fingerprinted of a message, if the consumer does not say."""
+    triggers: frozenset[str] = frozenset()
+    """The triggers whose events these are, as `trigger_of` names them; empty: any."""
+
+
+def trigger_of(event: Any) -> str | None:
+    """Return which trigger's shape an event has, in AWS's words (``aws:sqs``, …); None for others."""
+    if not isinstance(event, dict):
+        return None
+    if is_eventbridge(event):
+        return _EVENTBRIDGE
+    match event:
+        case {"Records": [{"eventSource": str(name)} | {"EventSource": str(name)}, *_]}:
+            return name
+        case {"records": {}, "eventSource": str(name)}:
+            return name
+        case {"requestContext": {"http": {}}} | {"requestContext": {}, "httpMethod": str()}:
+            return _HTTP
+    return None
+
+
+def require_trigger(source: "Source", event: Any) -> None:
+    """Check that an event has the shape of its source's.
+
+    Raises:
+        ConfigurationError: the function has another trigger, for which its handler was not made.
+    """
+    trigger = trigger_of(event)
+    remedy = None if trigger is None else _DECORATORS.get(trigger)
+    if not source.triggers or trigger in source.triggers or remedy is None:
+        return
+    own = " or ".join(sorted(source.triggers))
+    raise ConfigurationError(
+        f"this is an event of {trigger}, but the handler takes those of {own}: {remedy}"
+    )
 
 
 def _detail_of(event: Any) -> object:
@@ -130,6 +180,7 @@ EVENTBRIDGE: Final = Source(
     replayed=lambda event: "replay-name" in event,
     comes_again=is_eventbridge,
     payload=_detail_of,
+    triggers=frozenset({_EVENTBRIDGE}),
 )
 """An event without the whole envelope comes from a synchronous caller: EventBridge sends every
 field."""
@@ -138,6 +189,7 @@ SNS: Final = Source(
     message_id=lambda event: event["Records"][0]["Sns"]["MessageId"],
     sent_ms=lambda event: to_ms(datetime.fromisoformat(event["Records"][0]["Sns"]["Timestamp"])),
     text=lambda event: event["Records"][0]["Sns"]["Message"],
+    triggers=frozenset({"aws:sns"}),
 )
 SQS: Final = Source(
     message=lambda record: json.loads(record["body"]),
@@ -147,6 +199,7 @@ SQS: Final = Source(
     attempts=lambda record: int(record["attributes"]["ApproximateReceiveCount"]),
     group=_fifo_group,
     text=lambda record: record["body"],
+    triggers=frozenset({"aws:sqs"}),
 )
 SNS_IN_SQS: Final = SQS._replace(
     message=lambda record: json.loads(json.loads(record["body"])["Message"]),
@@ -161,6 +214,7 @@ KINESIS: Final = Source(
     group=lambda record: record["kinesis"]["partitionKey"],
     text=lambda record: base64.b64decode(record["kinesis"]["data"]),
     is_log=True,
+    triggers=frozenset({"aws:kinesis"}),
 )
 DYNAMODB_STREAM: Final = Source(
     message=lambda record: record["dynamodb"],
@@ -169,6 +223,7 @@ DYNAMODB_STREAM: Final = Source(
     failure_id=lambda record: record["dynamodb"]["SequenceNumber"],
     group=lambda record: json.dumps(record["dynamodb"]["Keys"], sort_keys=True),
     is_log=True,
+    triggers=frozenset({"aws:dynamodb"}),
 )
 KAFKA: Final = Source(
     message=lambda record: json.loads(_kafka_value(record)),
@@ -178,5 +233,6 @@ KAFKA: Final = Source(
     group=lambda record: f"{record['topic']}-{record['partition']}",
     text=lambda record: None if record.get("value") is None else _kafka_value(record),
     is_log=True,
+    triggers=frozenset({"aws:kafka", "SelfManagedKafka"}),
 )
 """The id of a record names its cluster. A record without a value (a tombstone) breaks the contract."""

@@ -27,6 +27,8 @@ from tests.idempotency.differential.world import ACCOUNT
 from tools import costs
 
 ROOT: Final = Path(__file__).parents[3]
+LAYERS: Final = ("IdempotencyLayer", "CarRideLayer")
+"""The layers of every consumer. SigV4aLayer is the API's, in two regions: its library slows botocore down."""
 SIDES: Final = ("here", "powertools", "shared")
 FUNCTIONS: Final = ("ride_history", "dispatch", "payment")
 EVENTS: Final = 100
@@ -123,7 +125,9 @@ def consumers(repetitions: int, functions: Iterable[str] = FUNCTIONS) -> list[Ro
             **ACCOUNT,
             **FUNCTION_ENVIRONMENT,
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": ":".join(map(str, [*packages.glob("*Layer/python"), ROOT])),
+            "PYTHONPATH": ":".join(
+                map(str, [*(packages / layer / "python" for layer in LAYERS), ROOT])
+            ),
             "AWS_REGION": ACCOUNT["AWS_DEFAULT_REGION"],
             "IDEMPOTENCY_TRANSPORT": "lean",
             "AWS_ENDPOINT_URL_DYNAMODB": url,

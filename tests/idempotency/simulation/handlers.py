@@ -176,5 +176,7 @@ class Shop:
     def _observe(self, seen: Observation) -> None:
         self._network.counts[f"outcome: {seen.outcome}"] += 1
         self._network.say(f"outcome of {seen.key}: {seen.outcome} {seen.reason or ''}")
+        if seen.outcome in observation.COMMITTED:
+            self._network.measured.add(here())
         if seen.outcome == observation.BUSY:
             self._network.excuse(number_in(seen.key), attempt=False)

@@ -72,6 +72,8 @@ class Network(World):
         deliveries_excused: the calls which may fail for each message.
         killed: messages of which a call was killed, or a request's outcome could not be known or
             recorded.
+        measured: machines on which a run has ended normally. Before that nothing says how long the
+            work takes: a run that failed says only that it takes longer.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -89,6 +91,7 @@ class Network(World):
         self.attempts_excused: dict[int, set[str]] = defaultdict(set)
         self.deliveries_excused: dict[int, set[str]] = defaultdict(set)
         self.killed: set[int] = set()
+        self.measured: set[Machine] = set()
         self._at_a_request = {(fault.message, int(fault.at)): fault for fault in plan.faults}
         self._for_a_while = [fault for fault in plan.faults if fault.message is None]
         self._at_fault = {message.number for message in plan.messages if message.behaviour != "ok"}

@@ -55,3 +55,12 @@ def test_a_broken_promise_is_shown(
     shown = capsys.readouterr().out
     assert "it is healthy and was given up, QUARANTINED" in shown
     assert 'again: make simulate ARGS="--seed' in shown
+
+
+def test_a_run_that_is_started_too_late_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Work that times out untouched by any fault is the layer's mistake."""
+    monkeypatch.setattr("carride_idempotency.batch.Batch._has_time", lambda _: True)
+    assert main(["--stop", "--seeds", "300", "--world", "queue"]) == 1
+    assert "it was started without time enough to end, and timed out" in capsys.readouterr().out

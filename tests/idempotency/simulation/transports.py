@@ -98,10 +98,9 @@ class Function:
     def _time_out(self, machine: Machine, call: Call) -> None:
         if self._network.calls.get(machine) is not call:
             return
-        alike = len({entry.message.work_s for entry in call.entries}) == 1
         if call.touched:
             self._network.excuse_all(call)
-        elif alike:
+        elif machine in self._network.measured:
             words = "it was started without time enough to end, and timed out"
             self._network.broken.extend((entry.message.number, words) for entry in call.entries)
         self._simulation.kill(machine, "timed out")

@@ -265,6 +265,15 @@ def test_no_answer_is_no_answer(
     assert transport("GetItem", KEY)["Item"]
 
 
+def test_an_answer_may_be_cut_anywhere(service: Service) -> None:
+    """It says nothing about who was there, so botocore does not take over."""
+    for position in range(len(FOUND)):
+        service.answers.append(then_close(FOUND[:position]))
+        with pytest.raises(NoAnswerError) as failed:
+            service.transport()("GetItem", KEY)
+        assert not isinstance(failed.value, UnusableError), FOUND[:position]
+
+
 def test_a_request_that_cannot_be_sent_has_no_answer(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import pytest
+from aws_lambda_powertools.utilities.parameters import SecretsProvider
 
 from carride_idempotency.clock import epoch_ms
 from gateway import (
@@ -82,7 +83,7 @@ def known(charge: Any) -> Known:
     return Known("order_01", charge.payment_id, charge.currency)
 
 
-def test_a_refused_secret_is_read_again() -> None:
+def test_a_refused_secret_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an answer of 401 the next try begins with a new secret."""
 
     class Rotated(GatewayServer):
@@ -90,9 +91,10 @@ def test_a_refused_secret_is_read_again() -> None:
             return super().exchange(method, target, key, body) if secrets == [] else Reply(401, {})
 
     secrets = ["new", "old"]
+    monkeypatch.setattr(SecretsProvider, "_get", lambda *_: secrets.pop())
     with (
         Rotated(Books()) as server,
-        closing(HttpGateway(server.url, Bearer(secrets.pop))) as client,
+        closing(HttpGateway(server.url, Bearer("secret"))) as client,
     ):
         assert client.find(call(), "order_01", "customer_a") is None
 

@@ -285,7 +285,7 @@ def _received(connection: socket.socket) -> _Received:
     Answers as DynamoDB writes them are read here, because the standard library takes more CPU for
     that than all else that an event needs. It reads every other form.
     """
-    begin = connection.recv(_RECEIVED)
+    begin = _with_its_head(connection)
     plain = _plain_head(begin)
     if plain is not None:
         lines = [line.split(":", 1) for line in plain[2].decode("latin-1").split("\r\n")[:-1]]
@@ -297,6 +297,27 @@ def _received(connection: socket.socket) -> _Received:
             in_step = len(content) == expected
             return _Received(int(plain[1]), headers, content[:expected], in_step)
     return _received_in_another_form(begin, connection)
+
+
+def _with_its_head(connection: socket.socket) -> bytes:
+    """Receive an answer's status line and headers, and what comes with them.
+
+    What is not HTTP is returned as it comes. HTTP that ends before its head does was cut on its way,
+    and says nothing about who was there.
+    """
+    begin = connection.recv(_RECEIVED)
+    while _is_part_of_a_head(begin):
+        more = connection.recv(_RECEIVED)
+        if not more:
+            raise NoAnswerError("the answer was cut")
+        begin += more
+    return begin
+
+
+def _is_part_of_a_head(begin: bytes) -> bool:
+    is_http = bool(begin) and begin[:5] == b"HTTP/"[: len(begin)]
+    is_whole = b"\n\r\n" in begin or b"\n\n" in begin
+    return is_http and not is_whole and len(begin) < _RECEIVED
 
 
 def _plain_length(headers: Mapping[str, str]) -> int | None:
