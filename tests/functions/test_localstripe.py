@@ -48,11 +48,24 @@ def front() -> Iterator[StripeFront]:
             process.terminate()
 
 
+class Key(Bearer):
+    """A secret that needs no Secrets Manager; the next one after a refusal."""
+
+    def __init__(self, *secrets: str) -> None:
+        super().__init__("a secret's name")
+        self.secrets = [*secrets]
+
+    def _read(self) -> str:
+        if self._must_read:
+            self.secrets.pop(0)
+        return self.secrets[0]
+
+
 class Stripe(StripeGateway):
     """The adapter, whose requests a fault can meet."""
 
     def __init__(self, front: StripeFront, **options: Any) -> None:
-        access = Bearer(lambda: SECRET)
+        access = Key(SECRET)
         super().__init__(front.url, access, clock=lambda: 0, sleep=lambda _: None, **options)
         self.front = front
         self.ask: Callable[..., Response] = super()._send
@@ -185,8 +198,8 @@ def test_a_card_that_cannot_be_raised_pays_what_was_reserved(front: StripeFront)
 def test_a_refused_key_reserves_nothing(front: StripeFront) -> None:
     """The secret is read again, and the ride waits."""
     front.clear()
-    secrets = [SECRET, "sk_test_of_another_account"]
-    stripe = StripeGateway(front.url, Bearer(secrets.pop), sleep=lambda _: None)
+    key = Key("sk_test_of_another_account", SECRET)
+    stripe = StripeGateway(front.url, key, sleep=lambda _: None)
     reservation = Reservation("order_01", front.customer(), 1250, "EUR")
     assert stripe.authorize(Call(None, lambda: False), reservation).status is Status.AUTHORIZED
-    assert (secrets, len(front.intents())) == ([], 1)
+    assert (key.secrets, len(front.intents())) == ([SECRET], 1)
