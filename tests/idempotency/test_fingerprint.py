@@ -12,8 +12,7 @@ import msgspec
 import pydantic
 import pytest
 
-from carride_idempotency.decision import differ
-from carride_idempotency.fingerprint import fingerprint
+from carride_idempotency.fingerprint import differ, exact_fingerprint, fingerprint
 
 
 class Status(enum.Enum):
@@ -156,3 +155,44 @@ def test_payload_without_a_stable_form_is_refused(payload: object, error: type[E
 def test_payloads_differ_if_their_fingerprints_do(stored: str | None, ours: str | None) -> None:
     """Fingerprints of two versions cannot be compared, and a missing one differs from none."""
     assert differ(stored, ours) is ((stored, ours) == ("1:a", "1:b"))
+
+
+@dataclass(frozen=True)
+class Eur:
+    amount: object
+
+
+@dataclass(frozen=True)
+class Usd(Eur):
+    """Another currency."""
+
+
+ALIKE: list[tuple[object, object]] = [
+    (Decimal("0.1"), Decimal("0.1000000000000000000001")),
+    (b"\xab", "ab"),
+    (Eur(5), Usd(5)),
+    (Eur(5), {"amount": 5}),
+    ([{"of": [Eur(5)]}], [{"of": [Usd(5)]}]),
+    (Eur("05"), Eur(b"\x05")),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE)
+def test_arguments_of_calls_are_told_apart_by_what_they_are(one: object, other: object) -> None:
+    """The records of earlier versions stay comparable: these have the contents alone."""
+    assert fingerprint({"a": one}) == fingerprint({"a": other})
+    ours = exact_fingerprint({"a": one})
+    assert differ(exact_fingerprint({"a": other}), ours)
+    assert not differ(exact_fingerprint({"a": one}), ours)
+    for earlier in (fingerprint({"a": one}), "1:a", None):
+        assert not differ(earlier, ours)
+        assert not differ(ours, earlier)
+    assert differ(fingerprint({"a": "something else"}), ours)
+
+
+@pytest.mark.parametrize("contents", CONTENTS.values(), ids=CONTENTS)
+def test_arguments_of_one_class_are_the_same_in_every_form(contents: list[list[Any]]) -> None:
+    """A call that is repeated has the same fingerprint."""
+    for payloads in contents:
+        for payload in payloads:
+            assert exact_fingerprint([payload]) == exact_fingerprint((payload,))

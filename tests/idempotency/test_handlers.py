@@ -2,12 +2,16 @@
 
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from carride_idempotency import ConfigurationError, UnfinishedWorkError
-from tests.idempotency.samples import World
+from carride_idempotency import ANY_CALLER, ConfigurationError, UnfinishedWorkError
+from carride_idempotency.errors import PayloadMismatchError
+from carride_idempotency.sources import DYNAMODB_STREAM
+from carride_idempotency.testing import http_event, stream_event
+from tests.idempotency.samples import World, event
 
 
 async def coroutine(*args: Any) -> None:
@@ -34,8 +38,33 @@ def wrapped(work: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def future() -> Future[None]:
+    """Return what another thread may still work on."""
+    return Future()
+
+
+def mapped() -> Iterator[None]:
+    """Return work that nobody has asked for yet."""
+    return map(print, "ab")
+
+
+def several() -> list[Any]:
+    """Return coroutines that somebody else was to gather."""
+    return [1, coroutine(), coroutine()]
+
+
+def named() -> dict[str, Any]:
+    """Return a future by its name."""
+    return {"ride": future()}
+
+
 KINDS = pytest.mark.parametrize(
     "kind", [coroutine, generator, async_generator], ids=lambda kind: kind.__name__
+)
+RESULTS = pytest.mark.parametrize(
+    "kind",
+    [coroutine, generator, async_generator, future, mapped, several, named],
+    ids=lambda kind: kind.__name__,
 )
 
 
@@ -57,12 +86,12 @@ def test_work_that_a_call_does_not_do_is_refused_where_it_is_decorated(
             decorate(hidden(kind))
 
 
-@KINDS
+@RESULTS
 @pytest.mark.parametrize("operation", ["book", None], ids=["function", "block"])
 def test_unfinished_work_is_a_failure_and_never_a_completion(
     world: World, kind: Callable[..., Any], operation: str | None
 ) -> None:
-    """Returning an awaitable or a generator fails the attempt; the retry may succeed."""
+    """Returning an awaitable, a generator or a future, also in a list, fails the attempt; the retry may succeed."""
     consumer = world.consumer()
     results = iter([kind, lambda: None])
 
@@ -84,3 +113,63 @@ def test_parentheses_after_the_decorator_are_explained(world: World) -> None:
     """A decorator that takes no arguments says so."""
     with pytest.raises(ConfigurationError, match="@batch_handler without parentheses"):
         world.consumer().batch_handler()
+
+
+def test_a_method_can_be_decorated(world: World) -> None:
+    """Its object says who works; the key and the other arguments say what on."""
+    consumer = world.consumer()
+    booked: list[str] = []
+
+    class Desk:
+        @consumer.function(key="order_id")
+        def book(self, order_id: str, seats: int) -> int:
+            booked.append(order_id)
+            return seats
+
+    assert [Desk().book("k1", 2), Desk().book("k1", seats=2)] == [2, 2]
+    assert booked == ["k1"]
+    with pytest.raises(PayloadMismatchError):
+        Desk().book("k1", 3)
+
+
+def test_a_block_that_is_left_early_is_completed(world: World) -> None:
+    """Only an exception says that its work is undone."""
+    consumer = world.consumer()
+
+    def leave() -> object:
+        with consumer.operation("k1") as block:
+            if not block.done:
+                return None
+        return block.result
+
+    assert [leave() for _ in range(2)] == [None, None]
+    record = consumer.record("k1")
+    assert record is not None
+    assert (record.status, record.attempt) == ("COMPLETED", 1)
+
+
+@pytest.mark.parametrize("kind", ["event", "batch", "http", "function"])
+def test_an_operation_has_the_message_as_it_was_delivered(world: World, kind: str) -> None:
+    """A stream's record says what became of its item: its decoded message does not."""
+    seen: list[Any] = []
+
+    def work(_: Any, operation: Any = None) -> None:
+        seen.append(operation.message)
+
+    if kind == "event":
+        given: Any = event()
+        world.consumer().event_handler(work)(given, world.invocation())
+    elif kind == "batch":
+        given = stream_event({"id": "k1"})
+        consumer = world.consumer(key="Keys.id.S", source=DYNAMODB_STREAM)
+        consumer.batch_handler(work)(given, world.invocation())
+        given = given["Records"][0]
+        assert given["eventName"] == "INSERT"
+    elif kind == "http":
+        given = http_event("POST", "/rides")
+        decorate = world.consumer(key=None).http_handler(caller=ANY_CALLER)
+        decorate(work)(given, world.invocation())
+    else:
+        given = None
+        world.consumer().function(key="_", name="book")(work)("k1")
+    assert seen == [given]

@@ -269,7 +269,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             payload: names of the arguments that are fingerprinted. Default: all that do not equal
                 their defaults.
 
-        If the function has an argument ``operation`` with a default, it gets the operation.
+        If the function has an argument ``operation`` with a default, it gets the operation. The
+        arguments ``self`` and ``cls`` of a method are not fingerprinted.
 
         Raises:
             ConfigurationError: the function cannot be decorated, or has no such argument.

@@ -14,6 +14,7 @@ A record is judged in this order: our own token → window over → fingerprint 
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from carride_idempotency.fingerprint import differ
 from carride_idempotency.policy import no_backoff
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
 
@@ -430,16 +431,6 @@ def is_beyond_window(sent_ms: int, end_ms: int, limits: Limits) -> bool:
     whole seconds.
     """
     return sent_ms + limits.window_s * 1000 < end_ms + 2 * limits.skew_ms + 1000
-
-
-def differ(stored: str | None, ours: str | None) -> bool:
-    """Return whether two fingerprints mean different payloads.
-
-    Different versions cannot be compared.
-    """
-    if stored is None or ours is None or stored == ours:
-        return False
-    return stored.partition(":")[0] == ours.partition(":")[0]
 
 
 def _is_our_delivery_again(found: Record, request: ClaimRequest) -> bool:

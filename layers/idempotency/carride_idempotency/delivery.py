@@ -50,6 +50,9 @@ class Delivery(NamedTuple):
     sent_ms: int | None = None
     expires_ms: int | None = None
     event: object = None
+    """What a dead letter and a kept failure hold."""
+    message: Any = None
+    """The raw message or request, as the transport delivered it; None for calls."""
     labels: Mapping[str, str] = observation.NO_LABELS
     """For the observer; the protocol ignores them."""
 

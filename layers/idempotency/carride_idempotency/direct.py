@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 class Block:
     """An operation that is either ``done`` already, or worked on and completed in this block.
 
-    The end of the block completes the operation with the result given to `complete`. An exception
-    that leaves the block is recorded as a failure and propagates.
+    The end of the block completes the operation with the result given to `complete`, and with None
+    without one. ``return``, ``break`` and ``continue`` end it too: Python tells a context no
+    difference. To leave it undone, raise. An exception that leaves the block is recorded as a
+    failure and propagates.
     """
 
     def __init__(self, started: Started | None, answer: Answer | None) -> None:
@@ -110,10 +112,11 @@ def decorated[**P, R](
     """Return the decorated function: `Consumer.function` explains the arguments."""
     signature = inspect.signature(work)
     takes_operation = "operation" in signature.parameters
+    left_out = {"operation", _receiver_of(work, signature)}
     defaults = {
         each.name: each.default
         for each in signature.parameters.values()
-        if each.name != "operation"
+        if each.name not in left_out
     }
     for argument in (key, *(payload or ())):
         if argument not in defaults:
@@ -148,6 +151,13 @@ def decorated[**P, R](
         return stored
 
     return call
+
+
+def _receiver_of(work: Callable[..., Any], signature: inspect.Signature) -> str | None:
+    """Return the name of a method's first argument, which says who works, and not what on."""
+    first = next(iter(signature.parameters), None)
+    is_method = first in ("self", "cls") and "." in getattr(work, "__qualname__", "")
+    return first if is_method else None
 
 
 class _Registered(NamedTuple):

@@ -17,6 +17,8 @@ from uuid import UUID
 VERSION: Final = "2"
 """Fingerprints of different versions are never compared, so a change of the form is not a
 mismatch."""
+EXACT_VERSION: Final = "2x"
+"""Marks the fingerprint of a call: that of version 2, ``+``, and the hash of its exact form."""
 
 
 def fingerprint(payload: object) -> str:
@@ -42,7 +44,70 @@ def fingerprint(payload: object) -> str:
             text = _canonical(_plain(payload))
     except TypeError:  # the encoder takes no enum as a dictionary's key
         text = _canonical(_plain(payload))
-    return f"{VERSION}:{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+    return f"{VERSION}:{_hash(text)}"
+
+
+def exact_fingerprint(arguments: object) -> str:
+    """Return the fingerprint of a call's arguments, which also tells their classes apart.
+
+    A call gets what its caller passes, so an amount of another currency's class, bytes instead of
+    their text, and a Decimal that no float equals are other arguments. An event is decoded anew at
+    each delivery, so its classes say nothing.
+
+    Raises:
+        ValueError, TypeError, RecursionError: as `fingerprint`.
+    """
+    content = fingerprint(arguments).partition(":")[2]
+    return f"{EXACT_VERSION}:{content}+{_hash(_canonical(_exact(arguments)))}"
+
+
+def differ(stored: str | None, ours: str | None) -> bool:
+    """Return whether two fingerprints mean different payloads.
+
+    Different versions cannot be compared, but for an exact one and one of version 2, which has no
+    exact form: their contents are.
+    """
+    if stored is None or ours is None or stored == ours:
+        return False
+    stored_version, _, stored_hash = stored.partition(":")
+    our_version, _, our_hash = ours.partition(":")
+    if stored_version == our_version:
+        return True
+    if {stored_version, our_version} != {VERSION, EXACT_VERSION}:
+        return False
+    return stored_hash.partition("+")[0] != our_hash.partition("+")[0]
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _exact(value: Any) -> Any:
+    """Return ``value`` in JSON's own types, with a mark wherever `_plain` takes two values for one."""
+    if isinstance(value, Enum):
+        return _exact(value.value)
+    if isinstance(value, Decimal):
+        plain = _plain(value)
+        return plain if Decimal(repr(plain)) == value else _marked(Decimal, str(value.normalize()))
+    if isinstance(value, bytes | bytearray):
+        return _marked(bytes, value.hex())
+    if isinstance(value, Mapping):
+        names = _plain_mapping(value)
+        return {name: _exact(inner) for name, inner in zip(names, value.values(), strict=True)}
+    if isinstance(value, list | tuple):
+        return [_exact(element) for element in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(_exact, value), key=_canonical)
+    kind: Any = type(value)
+    if fields_of(kind) is None:
+        return _plain(value)
+    fields = {name: _exact(getattr(value, name)) for name in _plain_fields(value)}
+    return _marked(kind, fields)
+
+
+def _marked(kind: type, content: object) -> dict[str, object]:
+    """Return content with its class, in a form that hardly any payload has."""
+    return {"\0": [kind.__qualname__, content]}
 
 
 def _plain(value: Any) -> Any:

@@ -300,6 +300,7 @@ class _Service[E](NamedTuple):
             dead_letters=False,  # the client gets the error at once, and can repeat its request
             # No headers: they hold the caller's credentials.
             event={**asked, "body": body.decode(errors="replace")},
+            message=request.event,
             labels=reader.labels_of(event),
         )
 

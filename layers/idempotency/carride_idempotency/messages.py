@@ -10,7 +10,7 @@ from carride_idempotency import dead_letters, observation
 from carride_idempotency.clock import to_ms
 from carride_idempotency.delivery import Answer, Delivery
 from carride_idempotency.errors import ConfigurationError, MissingKeyError, describe
-from carride_idempotency.fingerprint import fingerprint
+from carride_idempotency.fingerprint import exact_fingerprint, fingerprint
 from carride_idempotency.handlers import finished
 from carride_idempotency.invocation import LambdaInvocation, current, enter, leave
 from carride_idempotency.keys import TransportId, extractor, record_key
@@ -109,6 +109,7 @@ class Reader[E]:
             sent_ms=self._sent_ms(source, raw, message, event),
             expires_ms=_ms(self.expires, event),
             event=raw,
+            message=raw,
             labels=self.labels_of(event),
         )
         return Message(event, delivery)
@@ -158,7 +159,7 @@ class Reader[E]:
         name, protected = self.record_key(key, operation)
         return Delivery(
             key=name,
-            fingerprint=fingerprint(payload),
+            fingerprint=exact_fingerprint(payload),
             id=None,
             deadline_ms=invocation.deadline_ms,
             acknowledges=False,

@@ -30,11 +30,16 @@ class Operation:
     """When the invocation is stopped, in epoch milliseconds; None outside Lambda."""
     context: Any
     """Lambda's context object of the invocation; None outside Lambda."""
+    message: Any
+    """What the transport delivered, undecoded: a record of a batch, the event or the request. A
+    DynamoDB stream's has the ``eventName``. None for functions and blocks."""
     _held: HeldClaim
     _store: Store
     _effects: list["Effect"]
 
-    def __init__(self, held: HeldClaim, store: Store, context: Any = None) -> None:
+    def __init__(
+        self, held: HeldClaim, store: Store, context: Any = None, message: Any = None
+    ) -> None:
         record = held.record
         self.__dict__.update(
             key=record.key,
@@ -43,6 +48,7 @@ class Operation:
             delivery=record.delivery,
             deadline_ms=held.request.deadline_ms,
             context=context,
+            message=message,
             _held=held,
             _store=store,
             _effects=[],

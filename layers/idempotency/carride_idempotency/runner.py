@@ -36,7 +36,6 @@ from carride_idempotency.decision import (
     attempt,
     conclude,
     decide,
-    differ,
     is_beyond_window,
     is_corrupt,
     is_live,
@@ -53,6 +52,7 @@ from carride_idempotency.delivery import (
     unrecorded,
 )
 from carride_idempotency.errors import describe
+from carride_idempotency.fingerprint import differ
 from carride_idempotency.handlers import finished
 from carride_idempotency.observation import Observer
 from carride_idempotency.operation import Operation
@@ -522,7 +522,7 @@ class Runner:
         first: bool,
     ) -> Operation:
         held = HeldClaim(record, request, self._store, self.clock, claimed=claimed, first=first)
-        return Operation(held, self._store, delivery.context)
+        return Operation(held, self._store, delivery.context, delivery.message)
 
 
 def _keepable(event: object) -> str | None:
