@@ -70,7 +70,7 @@ def _locked(folder: Path, kind: int) -> Iterator[None]:
 
 
 def _state(folder: Path, root: Path) -> str:
-    """Return a hash of the sources, and the time of the build, which every ``sam build`` changes."""
+    """Return a hash of the sources and of the build's time, which ``sam build`` changes."""
     files = (
         path
         for name in ("functions", "infrastructure", "layers")
@@ -104,7 +104,7 @@ class Uploads:
         return f"{self._endpoint_url}/{self._bucket}/{self._put(text, 'template')}"
 
     def package(self, template: Path) -> dict[str, Any]:
-        """Upload the code and the nested templates that a template names, and return it with their addresses."""
+        """Upload a template's code and nested templates, and return it with their addresses."""
         if not template.exists():
             raise EngineError(f"{template} is missing: call build() first")
         body: dict[str, Any] = yaml.safe_load(template.read_text(encoding="utf-8"))

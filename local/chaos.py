@@ -298,7 +298,7 @@ def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> Itera
 
 
 def _pause(cloud: LocalAws, *, until: int) -> None:
-    """Wait until no more events than that are in flight, but not for events that fail again and again."""
+    """Wait until at most ``until`` events are in flight, but not for those that fail for ever."""
     deadline = time.monotonic() + _PAUSE_SECONDS
     while sum(cloud.in_flight().values()) > until and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
@@ -368,7 +368,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         choices=[consumer.name for consumer in audit.CONSUMERS],
         action="append",
         default=[],
-        help="take the idempotency decorator off this consumer, which has to be noticed; can be given several times",
+        help="take the idempotency decorator off this consumer, which must be noticed; "
+        "can be given several times",
     )
     return parser.parse_args(arguments)
 

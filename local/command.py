@@ -43,7 +43,7 @@ share = _number(Annotated[float, Meta(ge=0, le=1)])
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Run a command: it ends with 2 and one sentence if it cannot be run, with 130 after Ctrl-C or SIGTERM."""
+    """Run a command: 2 and one sentence if it cannot run, 130 after Ctrl-C or SIGTERM."""
     end_in_order()
     try:
         yield

@@ -52,7 +52,7 @@ def host_address() -> str:
 
 @contextmanager
 def reachable(address: str, url: str) -> Iterator[str]:
-    """Yield a URL, with what `host_address` returned, at which containers reach a server of the loopback address."""
+    """Yield a URL at which containers reach a server of the loopback address."""
     port = urlsplit(url).port or 80
     if address == _DESKTOP:
         yield f"http://{address}:{port}"

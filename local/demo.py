@@ -48,10 +48,10 @@ It ends with status 0 if nothing is lost, doubled, open or left half-done, 1 if 
 
 EXAMPLES: Final = """\
 examples:
-  make demo                                                     what the README shows
-  make demo ARGS="--rides 1000 --duplicates 0.5 --seed 7"       a larger run
-  make demo ARGS="--crashes 20"                                 consumers that are killed half-way
-  make demo ARGS=--keep                                         watch the page, and look around afterwards"""
+  make demo                                                what the README shows
+  make demo ARGS="--rides 1000 --duplicates 0.5 --seed 7"  a larger run
+  make demo ARGS="--crashes 20"                            consumers that are killed half-way
+  make demo ARGS=--keep                                    watch the page, then look around"""
 
 
 _NEXT: Final = """
@@ -306,12 +306,14 @@ Send this twice. The Idempotency-Key is the same, so there is one ride, and one 
 
   curl -i '{api}' \\
     -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first-ride' \\
-    -d '{{"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "price": 550}}'
+    -d '{{"customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03",
+         "price": 550}}'
 
 The SAM CLI reaches the stack with these variables:
 
   export {" ".join(f"{name}={value}" for name, value in environment(local.endpoint).items())}
-  .venv-sam/bin/sam remote invoke CarRideSimulatorFunction --stack-name {stack.name} --event '{{"rides": 5, "seed": 2}}'
+  .venv-sam/bin/sam remote invoke CarRideSimulatorFunction --stack-name {stack.name} \\
+    --event '{{"rides": 5, "seed": 2}}'
 
 Ctrl-C ends it."""
 

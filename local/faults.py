@@ -96,7 +96,7 @@ class Injector:
                 raise SimulatedFaultError(f"{event.type} of {event.subject} asked for it")
 
     def key(self, consumer: str, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return a consumer's ``key=``, which is asked before the claim, and so learns of a stall in time."""
+        """Return a consumer's ``key=``, which is asked before the claim, and learns of a stall."""
 
         def key(event: Any) -> Any:
             found = stock(event)
@@ -107,7 +107,7 @@ class Injector:
         return key
 
     def lease_until(self, stock: Callable[[Any, int], int]) -> Callable[[Any, int], int]:
-        """Return `decision.lease_until` with short leases of stalled attempts, which no heartbeat makes longer."""
+        """Return `decision.lease_until` with short leases for stalled attempts."""
 
         def lease_until(request: Any, now_ms: int) -> int:
             if request.key in self.stalling:
@@ -185,7 +185,7 @@ def _with_faults(decorate: Callable[..., Any], injector: Injector) -> Callable[.
 def _with_keys(
     initialise: Callable[..., None], injector: Injector, unprotected: list[str]
 ) -> Callable[..., None]:
-    """Have keys learn of stalls, and give each delivery of the unprotected consumers a key of its own."""
+    """Have keys learn of stalls, and give each delivery of unprotected consumers its own key."""
 
     @functools.wraps(initialise)
     def with_keys(consumer: Any, name: str, *args: Any, **options: Any) -> None:

@@ -114,7 +114,7 @@ def _on_the_engine(stack: StackRef, function: str, event: Any) -> tuple[Any, str
 
 
 def _dead_letters(stack: StackRef, function: str, known: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield reason and body of the messages in the function's dead-letter queue that are not known, and learn them."""
+    """Yield reason and body of the messages in the dead-letter queue that are not ``known`` yet."""
     consumer = function.removesuffix("Function")
     url = stack.outputs.get(f"{consumer}DlqUrl")
     if url is None:
@@ -131,7 +131,8 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="make invoke",
-        description="Run one function with events, on this machine. Later events meet the tables of earlier ones.",
+        description="Run one function with events, on this machine. Later events meet the tables "
+        "of earlier ones.",
         epilog="example: make invoke FUNCTION=RideHistoryFunction "
         'EVENT="events/ride_history_live.json events/ride_history_duplicate.json"',
     )

@@ -52,7 +52,7 @@ class Asked(NamedTuple):
 
 
 def engine_client(endpoint_url: str, service: str, region: str) -> Any:
-    """Return a new boto3 client of an engine, which waits for long invocations and sends each request once."""
+    """Return a boto3 client of an engine that waits for long invocations and retries nothing."""
     session: Any = boto3.session.Session()  # typed for literal names only
     return session.client(
         service,
@@ -67,7 +67,7 @@ def engine_client(endpoint_url: str, service: str, region: str) -> Any:
 
 
 class LocalAws(Engine):
-    """Run one engine, with options of ``python -m engine serve``, for as long as the ``with`` block lasts."""
+    """Run one engine, with options of ``python -m engine serve``, during the ``with`` block."""
 
     region: Final = REGION
 
@@ -96,7 +96,7 @@ class LocalAws(Engine):
         self.request("/_ministack/reset", method="POST")
 
     def control(self, path: str, **body: Any) -> Any:
-        """Call the engine's control interface: ``GET``, or ``POST`` if there is a body, below ``/_engine/``."""
+        """Call the engine's control interface: ``GET``, or ``POST`` if there is a body."""
         content = json.dumps(body).encode() if body else None
         return json.loads(self.request(f"/_engine/{path}", "POST" if body else "GET", content))
 
@@ -112,7 +112,7 @@ class LocalAws(Engine):
     def wait_until_quiet(
         self, timeout: float = 60.0, report: Callable[[str], object] = lambda _left: None
     ) -> None:
-        """Wait until nothing more happens by itself, or for ``timeout`` seconds if unfinished work becomes no less."""
+        """Wait until nothing happens by itself, or nothing was finished for ``timeout`` seconds."""
         fewest = math.inf
         deadline = 0.0
         pause = _POLL_SECONDS
@@ -193,7 +193,7 @@ class LocalAws(Engine):
         return Stack(stack_name, region, self.client)
 
     def _operate(self, operation: str, stack_name: str, region: str, **request: Any) -> None:
-        """Call an operation of CloudFormation, such as ``create_stack``, and wait until it is complete."""
+        """Call an operation of CloudFormation, such as ``create_stack``, and wait for its end."""
         cloudformation = self.client("cloudformation", region=region)
         try:
             getattr(cloudformation, operation)(StackName=stack_name, **request)
@@ -205,7 +205,7 @@ class LocalAws(Engine):
     def _failure(
         self, operation: str, stack_name: str, error: Exception, region: str = REGION
     ) -> EngineError:
-        """Return an error that names the first resource that failed in the stack's last operation, and why."""
+        """Return an error that names the first resource that failed in the last operation."""
         cloudformation = self.client("cloudformation", region=region)
         why = str(error)
         try:

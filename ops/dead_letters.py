@@ -217,7 +217,7 @@ def letter_of(queue: str, message: Any) -> DeadLetter:
 
 
 def _key(consumer: str | None, fact: str | None, message: Any) -> str | None:
-    """Return the key of the consumer's record, which the message may state if the event does not."""
+    """Return the key of the consumer's record, which the message states if the event does not."""
     if consumer and fact:
         return f"{consumer}#{fact}"
     stated = (json_object(message["Body"]) or {}).get("key")

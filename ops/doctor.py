@@ -54,7 +54,8 @@ _PROGRAMS: Final = (
     ),
 )
 _CONTAINERS: Final = (
-    "install and start Docker; or install podman, run `podman system service -t 0 unix:///tmp/podman.sock`, and set "
+    "install and start Docker; or install podman, "
+    "run `podman system service -t 0 unix:///tmp/podman.sock`, and set "
     "DOCKER_HOST=unix:///tmp/podman.sock"
 )
 _DOCKER: Final = "unix:///var/run/docker.sock"
@@ -104,7 +105,7 @@ def _machine() -> Iterator[Finding]:
 
 
 def _containers() -> str | None:
-    """Return the address at which Docker's API, of Docker or of podman's service, accepts connections."""
+    """Return the address at which Docker's API, also podman's, accepts connections."""
     address = os.environ.get("DOCKER_HOST", _DOCKER)
     found = urlsplit(address)
     is_unix = found.scheme == "unix"

@@ -429,7 +429,7 @@ def _ids_of(letter: DeadLetter) -> list[str]:
 
 
 def _stated_by(event: Any) -> list[Any]:
-    """Return the ids that an event states, in any envelope: EventBridge's, its producer's, the ride's."""
+    """Return the ids that an event states: EventBridge's, its producer's, the ride's."""
     return [*(_stated.search(event) or ()), ride_of(event)]
 
 

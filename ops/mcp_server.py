@@ -22,9 +22,10 @@ from mcp.server.lowlevel import Server
 from ops.verbs import VERBS, Verb
 
 _INSTRUCTIONS: Final = """\
-Look at a CarRide stack with the tools that read. A tool that changes something only shows what it would do, until it is
-called again with yes: true; show that preview to the operator first. The status of a result is 0 if all is fine, 1 if
-something is wrong, and 3 if the evidence is incomplete."""
+Look at a CarRide stack with the tools that read. A tool that changes something only shows what it
+would do, until it is called again with yes: true; show that preview to the operator first. The
+status of a result is 0 if all is fine, 1 if something is wrong, and 3 if the evidence is
+incomplete."""
 _ANSWERED: Final = frozenset({0, 1, 3})
 """Exit statuses of a command that has printed its result."""
 _TYPES: Final[Mapping[Any, str]] = {bool: "boolean", int: "integer", float: "number"}

@@ -15,7 +15,8 @@ from ops.text import counted
 
 _MARGIN: Final = timedelta(minutes=1)
 _TEXTS: Final = (
-    "id", "source", "type", "subject", "time", "dataschema", "idempotencyid", "sequence", "partitionkey",
+    "id", "source", "type", "subject", "time",
+    "dataschema", "idempotencyid", "sequence", "partitionkey",
     "correlationid", "causationid", "traceparent", "expirytime",
 )  # fmt: skip
 

@@ -29,6 +29,6 @@ POLICIES: Final[Mapping[str, Policy]] = {
 
 
 def consumer_of(key: str) -> str:
-    """Return the name of the consumer that a key begins with: ``reconciler`` of ``reconciler/settle#…``."""
+    """Return the consumer that a key begins with: ``reconciler`` of ``reconciler/settle#…``."""
     begin, _, _ = key.partition("#")
     return begin.partition("/")[0]

@@ -127,7 +127,7 @@ class Promotion:
         return Plan(Steps((ask, step)), do, (self.stack,))
 
     def _check(self) -> None:
-        """Refuse a stack that is not a secondary, another region than its primary's, or a living one."""
+        """Refuse a stack that is not a secondary, its primary's region, or a living primary."""
         stack = self.stack
         if stack.role != "secondary":
             raise OperatorError(
@@ -281,7 +281,7 @@ def _refuse_other_changes(change_set: Mapping[str, Any], tables: set[str]) -> No
 
 
 def _update(stack: StackRef, changed: Mapping[str, str]) -> None:
-    """Update a stack with its own template and some changed parameters, and wait until it is done."""
+    """Update a stack with its own template and some parameters, and wait until it is done."""
     cloudformation = stack.client("cloudformation")
     cloudformation.update_stack(
         StackName=stack.name,

@@ -89,7 +89,7 @@ class RecordList(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a release, a settlement or a forget does to a record, and what its next delivery does then."""
+    """What a release, a settlement or a forget does to a record, and its next delivery then."""
 
     action: str
     """``release``, ``settle`` or ``forget``."""
@@ -287,7 +287,7 @@ def explain(record: Record, now: datetime) -> Explained:
 
 
 def _is_held(record: Record, now_ms: int) -> bool:
-    """Return whether an attempt may be running, also for a minute after its lease, because clocks differ.
+    """Return whether an attempt may be running, until a minute after its lease: clocks differ.
 
     A lease that ends later than any lease can was written by a wrong clock, and does not count.
     """
@@ -399,7 +399,8 @@ def release(stack: StackRef, key: str, /) -> Plan:
     item, record, found = _free(stack, key)
     if record.status not in (QUARANTINED, IN_PROGRESS) and not is_corrupt(record):
         raise OperatorError(
-            f"{key} is neither quarantined nor crashed, so there is nothing to release: {found.says}"
+            f"{key} is neither quarantined nor crashed, so there is nothing to release: "
+            f"{found.says}"
         )
     change = Change(
         "release", found, "the next delivery runs as attempt 1: redrive its dead letter"
@@ -537,7 +538,7 @@ def unchanged(seen: tables.Wire) -> dict[str, Any]:
 
 
 def mark_of(key: str) -> tables.Wire:
-    """Return the item by which the audit knows that a record was deleted, and its event not lost."""
+    """Return the item by which the audit knows that a record was deleted and not lost."""
     end = datetime.now(UTC) + _FORGOTTEN_FOR
     return {
         "idempotencyKey": {"S": f"{FORGOTTEN}{key}"},

@@ -1,4 +1,4 @@
-"""Sends dead letters to the target that they were meant for, and releases quarantined keys first, if asked.
+"""Sends dead letters to the target that they were meant for, and releases keys if asked.
 
 A message is deleted after its target accepted the event. If the command is interrupted in between,
 the event is sent again, and consumers recognise it. The preview and the redrive ask the same
@@ -71,7 +71,7 @@ _CLOCKS_DIFFER_MS: Final = 60_000
 
 
 class Verdict(NamedTuple):
-    """What a redrive would do with a letter, what its target would do then, and whether its key is released first."""
+    """What a redrive does with a letter: whether it goes, and what its target does then."""
 
     goes: bool
     why: str
@@ -532,7 +532,7 @@ class _Returned:
         self._seen = -1
 
     def look(self, *, again: bool) -> dict[str | None, DeadLetter]:
-        """Return them by fact; none if the queue is as long as at the last look, unless ``again``."""
+        """Return them by fact, or none if the queue is as long as before, unless ``again``."""
         url = url_of(self._stack, self._queue)
         count = waiting(self._stack.client("sqs"), url, taken=False, visible=True)
         is_unchanged = count == self._seen

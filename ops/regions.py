@@ -25,7 +25,7 @@ _LONGEST_SECONDS: Final = 2 * 60 * 60
 
 
 class Environment(NamedTuple):
-    """One of the two environments of samconfig.toml, named by its role: ``primary`` or ``secondary``."""
+    """One of the two environments of samconfig.toml: ``primary`` or ``secondary``."""
 
     role: str
     stack: StackRef

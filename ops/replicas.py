@@ -1,10 +1,9 @@
 """Compares the replicas of a stack's tables in two regions."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import partial
 from itertools import batched
 from typing import Final
 
@@ -17,6 +16,7 @@ from ops.text import counted
 _AT_ONCE: Final = 8
 """BatchGetItem requests, each of which takes a round trip between the regions."""
 _POLL_SECONDS: Final = 1.0
+_ITEMS_OF_A_ROUND: Final = _AT_ONCE * tables.MOST_KEYS
 
 
 def wait_until_caught_up(
@@ -29,7 +29,7 @@ def wait_until_caught_up(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Wait until each item of the source's replicas has been the same in both regions at some moment.
+    """Wait until each item of the source was the same in both regions at some moment.
 
     The source must be fenced. Then the last write to each item there has arrived in the target, or
     a later write has replaced it, whatever the target writes meanwhile. Records of the idempotency
@@ -46,35 +46,48 @@ def wait_until_caught_up(
     for output, table in sorted(source.outputs.items()):
         if not output.endswith("TableName"):
             continue
-        client = source.client("dynamodb")
-        described = client.describe_table(TableName=table)["Table"]
-        names = [key["AttributeName"] for key in described["KeySchema"]]
-        report(
-            f"reading {table}: some {described['ItemCount']} items, {described['TableSizeBytes'] / 1e6:.0f} MB"
-        )
-        items = tables.scan(client, table)
-        if output == "IdempotencyTableName":
-            since_ms = int(since.timestamp() * 1000)
-            condition = "attribute_not_exists(updatedAt) OR updatedAt >= :since"
-            items = tables.scan(client, table, condition, since=since_ms)
-        for some in batched(items, _AT_ONCE * tables.MOST_KEYS, strict=False):
+        key_names = _announce(source, table, report)
+        changed_since = since if output == "IdempotencyTableName" else None
+        items = _items(source, table, changed_since)
+        for some in batched(items, _ITEMS_OF_A_ROUND, strict=False):
             if clock() > deadline:
                 raise OperatorError(
-                    f"{table} is not compared after {patience:g} s, with {counted(compared, 'item')} compared so far: "
+                    f"{table} is not compared after {patience:g} s, with "
+                    f"{counted(compared, 'item')} compared so far: "
                     "run it again with a longer --catches-up-in"
                 )
-            here = _by_key(some, names)
-            keys = [{name: item[name] for name in names} for item in some]
+            here = _by_key(some, key_names)
+            keys = [_key_of(item, key_names) for item in some]
             compared += len(keys)
             while keys := _differing(keys, here, _get(target, table, keys)):
                 if clock() > deadline:
                     raise OperatorError(
-                        f"{counted(len(keys), 'item')} of {table} had not arrived in {target.region} after "
-                        f"{patience:g} s, and waited in {source.region}; run it again, or take --accept-duplicates"
+                        f"{counted(len(keys), 'item')} of {table} had not arrived in "
+                        f"{target.region} after {patience:g} s, and waited in {source.region}: "
+                        "run it again, or take --accept-duplicates"
                     )
                 sleep(_POLL_SECONDS)
                 here = _get(source, table, keys)
     return compared
+
+
+def _announce(source: StackRef, table: str, report: Callable[[str], None]) -> list[str]:
+    """Report how large a table is, and return the names of its keys."""
+    described = source.client("dynamodb").describe_table(TableName=table)["Table"]
+    count = described["ItemCount"]
+    megabytes = described["TableSizeBytes"] / 1e6
+    report(f"reading {table}: some {count} items, {megabytes:.0f} MB")
+    return [key["AttributeName"] for key in described["KeySchema"]]
+
+
+def _items(source: StackRef, table: str, changed_since: datetime | None) -> Iterator[Wire]:
+    """Read a table's items, or those that may have been written after a time."""
+    client = source.client("dynamodb")
+    if changed_since is None:
+        return tables.scan(client, table)
+    since_ms = int(changed_since.timestamp() * 1000)
+    condition = "attribute_not_exists(updatedAt) OR updatedAt >= :since"
+    return tables.scan(client, table, condition, since=since_ms)
 
 
 def _differing(
@@ -83,15 +96,23 @@ def _differing(
     return [key for key in keys if here.get(str(key)) != there.get(str(key))]
 
 
-def _by_key(items: Iterable[Wire], names: Iterable[str]) -> dict[str, object]:
+def _key_of(item: Wire, key_names: Iterable[str]) -> Wire:
+    return {name: item[name] for name in key_names}
+
+
+def _by_key(items: Iterable[Wire], key_names: Iterable[str]) -> dict[str, object]:
     """Return items, whose sets have no order, by the texts of their keys."""
-    return {str({name: item[name] for name in names}): marshalling.values(item) for item in items}
+    return {str(_key_of(item, key_names)): marshalling.values(item) for item in items}
 
 
 def _get(stack: StackRef, table: str, keys: list[Wire]) -> dict[str, object]:
-    read = partial(tables.get, stack.client("dynamodb"), table)
+    client = stack.client("dynamodb")
+    found = dict[str, object]()
+
+    def read(some: tuple[Wire, ...]) -> list[Wire]:
+        return list(tables.get(client, table, some))
+
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        parts = pool.map(
-            lambda some: list(read(some)), batched(keys, tables.MOST_KEYS, strict=False)
-        )
-        return _by_key((item for part in parts for item in part), keys[0])
+        for items in pool.map(read, batched(keys, tables.MOST_KEYS, strict=False)):
+            found.update(_by_key(items, keys[0]))
+    return found

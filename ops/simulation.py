@@ -11,7 +11,7 @@ AT_ONCE: Final = 500
 
 
 class Published(NamedTuple):
-    """How many entries of how many the simulator has published, and how many of them test consumers, by fault."""
+    """How many of its entries the simulator has published, and how many test consumers."""
 
     entries: int
     total: int
@@ -21,7 +21,7 @@ class Published(NamedTuple):
 def simulate(
     stack: StackRef, request: Mapping[str, Any], *, at_once: int = AT_ONCE
 ) -> Iterator[Published]:
-    """Call the deployed simulator until it has published everything, and yield its progress after each call."""
+    """Call the deployed simulator until everything is published; yield its progress each time."""
     request = {**request, "limit": at_once}
     injected = Counter[str]()
     while True:

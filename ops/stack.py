@@ -78,7 +78,7 @@ class StackRef:
         return self._clients(service, self.region)
 
     def describe(self) -> Mapping[str, Any] | None:
-        """Return CloudFormation's current description of the stack, or None if there is no such stack."""
+        """Return CloudFormation's description of the stack, or None if there is no such stack."""
         try:
             (stack,) = self.client("cloudformation").describe_stacks(StackName=self.name)["Stacks"]
         except ClientError as error:
@@ -90,7 +90,7 @@ class StackRef:
         return None if stack["StackStatus"] in {"REVIEW_IN_PROGRESS", "DELETE_COMPLETE"} else stack
 
     def parameters(self) -> dict[str, str] | None:
-        """Return the parameters with which the stack was deployed, or None if there is no such stack."""
+        """Return the parameters of the deployed stack, or None if there is no such stack."""
         if (described := self.describe()) is None:
             return None
         return {
@@ -172,7 +172,7 @@ class StackRef:
 
 
 def aws_clients(**settings: Any) -> ClientFactory:
-    """Return a factory that makes each client once, as AWS's tools are configured or as ``settings`` of boto3 say."""
+    """Return a factory that makes each client once, with AWS's settings or these of boto3."""
 
     @cache
     def client(service: str, region: str) -> Any:

@@ -78,7 +78,7 @@ acts: Final = partial(reads, acts=True)
 
 
 class Session:
-    """What a verb works with: ``say`` shows progress, text or data, and the options choose the stack."""
+    """What a verb works with: ``say`` shows progress or data, and the options choose the stack."""
 
     def __init__(
         self, say: Callable[[object], None], clients: ClientFactory | None, **options: str | None

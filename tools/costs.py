@@ -23,7 +23,7 @@ MONTHS: Final = 24 / HOURS  # of a day
 
 
 class Price(NamedTuple):
-    """A price of `us-east-1`, its page ``aws.amazon.com/<page>/pricing``, and what no second source confirmed."""
+    """A price of `us-east-1`, its page ``aws.amazon.com/<page>/pricing``, and its doubts."""
 
     dollars: float
     unit: str
@@ -97,9 +97,13 @@ ROUND_TRIPS: Final = {"CarRideApi": 7, "RideHistory": 8, "Dispatch": 9, "Payment
 A function that is not here is taken to make one request for each event, as an atomic consumer does.
 """
 TABLES: Final = {
-    "IdempotencyTable": (36, 4100, 3900), "OutboxTable": (16, 0, 5850), "BookingTable": (14, 200, 0),
-    "AssignmentTable": (6, 350, 0), "PaymentTable": (8, 370, 0), "CarTable": (6, 0, 0),
-}  # fmt: skip
+    "IdempotencyTable": (36, 4100, 3900),
+    "OutboxTable": (16, 0, 5850),
+    "BookingTable": (14, 200, 0),
+    "AssignmentTable": (6, 350, 0),
+    "PaymentTable": (8, 370, 0),
+    "CarTable": (6, 0, 0),
+}
 """By table: write units, with those of its indexes; bytes of items that stay, and of those that
 expire."""
 # After these Retentions.
@@ -121,7 +125,7 @@ MILLISECONDS: Final = 20  # assumed for an invocation; only an account shows it
 
 
 class Use(NamedTuple):
-    """A line of a bill: the quantity of something, in requests, bytes, hours and the like, and its key in `PRICES`."""
+    """A line of a bill: a quantity of requests, bytes or hours, and its key in `PRICES`."""
 
     what: str
     price: str
@@ -422,7 +426,7 @@ def current(page: str) -> str:
 
 
 def filled(page: str, kind: str, tables: Mapping[str, str]) -> str:
-    """Return a page with the current tables, each between a comment with its kind and name and one of its end."""
+    """Return a page with the current tables, each between a comment that names it and an end."""
     parts = re.split(rf"(<!-- (?:{kind}: \w+|end) -->\n)", page)
     for index, part in enumerate(parts):
         if part.startswith(f"<!-- {kind}: "):
@@ -457,9 +461,8 @@ def main() -> None:
     )
     options, chosen = parsed(parser)
     resting, rides = bill(options.rides, regions=options.regions, **chosen)
-    print(
-        f"While nothing happens:\n\n{_lines(resting)}\n{options.rides:,.0f} rides:\n\n{_lines(rides)}"
-    )
+    print(f"While nothing happens:\n\n{_lines(resting)}")
+    print(f"{options.rides:,.0f} rides:\n\n{_lines(rides)}")
     print(f"Prices of us-east-1, {LOOKED_UP}. No second source confirmed those marked *:")
     print(
         *(

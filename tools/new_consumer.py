@@ -59,7 +59,8 @@ _ROWS: Final = (
         "docs/runbooks/README.md",
         "| [`DispatchQueue`](dispatch-queue.md)",
         (
-            "| [`{Noun}RuleDlq`](rule-dlq.md) | events that EventBridge could not hand to it | `{Noun}Function` |\n"
+            "| [`{Noun}RuleDlq`](rule-dlq.md) | events that EventBridge could not hand to it "
+            "| `{Noun}Function` |\n"
             "| [`{Noun}Dlq`](consumer-dlq.md) | events that {words} gave up | `{Noun}Function` |\n"
         ),
     ),
@@ -184,9 +185,7 @@ def main() -> None:
         sys.exit(f"error: {error}")
     print("written or changed:")
     print("\n".join(f"  {path.relative_to(ROOT)}" for path in written))
-    print(
-        "\nIt passes `make test` but for test_capacity.py. docs/add-a-consumer.md describes the next steps."
-    )
+    print("\nIt passes `make test`. docs/add-a-consumer.md describes the next steps.")
 
 
 if __name__ == "__main__":

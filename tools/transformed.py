@@ -29,7 +29,8 @@ ROLES: Final[dict[str, dict[str, str]]] = {
         "Role": "secondary",
         "PeerRegion": "us-east-1",
         "GlobalEndpointId": "abcdefgh.xyz",
-        "OutboxStreamArn": "arn:aws:dynamodb:eu-west-1:123456789012:table/carride-OutboxTable/stream/2026-01-01T00:00",
+        "OutboxStreamArn": "arn:aws:dynamodb:eu-west-1:123456789012:table/carride-OutboxTable"
+        "/stream/2026-01-01T00:00",
     },
 }
 """Parameters that `./carride deploy-regions` sets, by the stack's role among the regions."""
@@ -63,7 +64,7 @@ class Stack:
         }
 
     def functions(self) -> dict[str, Properties]:
-        """Return the properties of every function by logical id, but the gateway, which plays somebody else's part."""
+        """Return every function's properties by logical id, but for the simulated gateway's."""
         found = self.of_type("AWS::Lambda::Function")
         return {
             name: properties
@@ -73,7 +74,7 @@ class Stack:
 
 
 def source(path: Path = TEMPLATE) -> dict[str, Any]:
-    """Return the template before SAM's transform, with every loop expanded and nested stacks merged."""
+    """Return the template before SAM's transform, with loops expanded and nested stacks merged."""
     return copy.deepcopy(_parsed(path))
 
 
@@ -109,7 +110,7 @@ def _written(text: str, items: Mapping[str, Any]) -> str:
 
 
 def _expanded(value: Any, items: Mapping[str, Any], mappings: dict[str, Any]) -> Any:
-    """Return part of a template with its loops expanded, as AWS::LanguageExtensions does it, and items for names."""
+    """Return part of a template with its loops expanded, and ``items`` in place of names."""
     match value:
         case {"Ref": str(name)} if name in items:
             return items[name]
@@ -137,7 +138,7 @@ def _expanded(value: Any, items: Mapping[str, Any], mappings: dict[str, Any]) ->
 
 
 def _merged(template: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a template with the resources and conditions of its nested templates in place of the stacks.
+    """Return a template with its nested templates' resources and conditions in their place.
 
     A condition of a nested template that has the name of one of the template has to mean the same.
     """
@@ -225,7 +226,7 @@ def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
 
 
 def _packaged(template: dict[str, Any]) -> dict[str, Any]:
-    """Put the place of an upload where local files stand, as `sam package` does before the transform."""
+    """Put the place of an upload where local files stand, as `sam package` does."""
     uploads = {
         "CodeUri": "s3://bucket/key",
         "ContentUri": "s3://bucket/key",

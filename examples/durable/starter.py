@@ -1,4 +1,4 @@
-"""Start one execution of the durable function for each completed ride, however often its event is delivered."""
+"""Start one execution of the durable function for each completed ride, however often told."""
 
 import os
 from typing import Any

@@ -211,7 +211,7 @@ def functions_log(house: House) -> Iterator[Finding]:
 
 @_rule("E9103")
 def functions_alarm(house: House) -> Iterator[Finding]:
-    """Every function, API and pipe has alarms on failures, and on failed events that Lambda cannot dead-letter."""
+    """Every function, API and pipe has alarms on failures, and on events that Lambda loses."""
     own = [name for name, _ in house.of_type(*FUNCTIONS) if not house.reason(name, "NoAlarms")]
     wanted = [(name, "AWS/Lambda", "FunctionName", ["Errors", "Throttles"]) for name in own]
     wanted += [
@@ -249,7 +249,7 @@ def targets_are_retried(house: House) -> Iterator[Finding]:
                 if not named(arn) or not named(arn) <= house.dead_letter_queues():
                     yield (
                         place,
-                        f"{name} needs DeadLetterConfig.Arn on its target, a queue of this template",
+                        f"{name} needs a queue of this template as its target's DeadLetterConfig",
                     )
 
 
@@ -258,7 +258,7 @@ def targets_are_retried(house: House) -> Iterator[Finding]:
 
 @_rule("E9301")
 def queues_have_one_policy(house: House) -> Iterator[Finding]:
-    """A queue or topic has exactly one policy, since two overwrite each other, and it refuses requests without TLS."""
+    """A queue or topic has exactly one policy, since two overwrite each other, and demands TLS."""
     for kind, policy_kind, place, denied in (
         (QUEUE, "AWS::SQS::QueuePolicy", "Queues", "sqs:*"),
         (TOPIC, "AWS::SNS::TopicPolicy", "Topics", "sns:Publish"),
@@ -282,7 +282,7 @@ def queues_have_one_policy(house: House) -> Iterator[Finding]:
 
 @_rule("E9302")
 def policies_are_pinned(house: House) -> Iterator[Finding]:
-    """A policy of a queue or a topic admits a service only on behalf of a resource that it names."""
+    """A policy of a queue or topic admits a service only on behalf of a resource that it names."""
     for name, policy in house.of_type("AWS::SQS::QueuePolicy", "AWS::SNS::TopicPolicy"):
         loose = [
             each
@@ -360,7 +360,7 @@ def tables_expire(house: House) -> Iterator[Finding]:
 
 @_rule("E9402")
 def tables_come_back(house: House) -> Iterator[Finding]:
-    """Each replica has point-in-time recovery, and deletion protection in production, or a reason for being plain."""
+    """Each replica has point-in-time recovery, and deletion protection at least in production."""
     for name, table in house.of_type(TABLE):
         for index, replica in enumerate(listed(table.get("Replicas"))):
             path: Place = [name, "Properties", "Replicas", index]
@@ -371,13 +371,13 @@ def tables_come_back(house: House) -> Iterator[Finding]:
             if True not in at(replica, "DeletionProtectionEnabled"):
                 yield (
                     path,
-                    f"{name} needs DeletionProtectionEnabled on every replica, in production at least",
+                    f"{name} needs DeletionProtectionEnabled on each replica in production",
                 )
     for name, _ in house.of_type("AWS::DynamoDB::Table", "AWS::Serverless::SimpleTable"):
         if not house.reason(name, "Disposable"):
             yield (
                 [name],
-                f"{name} has to be an {TABLE} with one replica; a plain table cannot get a replica later",
+                f"{name} must be an {TABLE} with one replica: a plain table cannot get one later",
             )
 
 

@@ -1,4 +1,4 @@
-"""The audit of a stack: whether every event took effect once, and whether every ride ended as it should."""
+"""The audit of a stack: whether each event took effect once and each ride ended as it should."""
 
 from collections.abc import Sequence
 from datetime import timedelta

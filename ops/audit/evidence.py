@@ -45,9 +45,14 @@ CONSUMERS: Final = (
 LOG_RULE_DLQ: Final = "CarRideLogRuleDlq"
 """Its messages are events that the bus accepted and could not log."""
 OTHER_DLQS: Final = (
-    "CarRideBusDlq", LOG_RULE_DLQ, "OutboxPipeDlq", "PartnersRuleDlq", "PartnersOlderRuleDlq", "ProducerDlq",
+    "CarRideBusDlq",
+    LOG_RULE_DLQ,
+    "OutboxPipeDlq",
+    "PartnersRuleDlq",
+    "PartnersOlderRuleDlq",
+    "ProducerDlq",
     "ReconcilerDlq",
-)  # fmt: skip
+)
 """Dead-letter queues that belong to no consumer."""
 
 NEVER: Final = datetime.max.replace(tzinfo=UTC)
@@ -210,7 +215,7 @@ class Evidence(NamedTuple):
 
     @property
     def log_is_gone(self) -> bool:
-        """Whether the log of events is empty, although other evidence shows that there were events."""
+        """Whether the log of events is empty, although other evidence shows events."""
         return not self.published and bool(self.archived or any(item.total for item in self.items))
 
     def is_young(self, time: datetime) -> bool:

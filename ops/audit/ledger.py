@@ -1,4 +1,4 @@
-"""The ledger: how many events were published, what became of them, and which are lost or duplicated. No I/O.
+"""The ledger: how many events were published, what became of them, and what is wrong. No I/O.
 
 A published event is accounted for at a consumer that subscribes to it if its effect is in the
 consumer's table, if it lies in a dead-letter queue of that consumer, or if the consumer dropped it

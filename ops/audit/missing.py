@@ -64,7 +64,7 @@ class _Traces(NamedTuple):
         return event.fact in accounted
 
     def dropped_after_expiry(self, event: Published) -> bool:
-        """Return whether every drop of its fact was right, and the last one after this copy's expiry."""
+        """Return whether each drop of its fact was right, the last one after this copy's expiry."""
         drops = self.drops.get(event.fact)
         if not drops:
             return False

@@ -1,4 +1,4 @@
-"""Reads the evidence of a deployed stack from its tables, queues, log groups and rules, and changes nothing.
+"""Reads the evidence of a deployed stack from its resources, and changes nothing.
 
 The log group of the bus's catch-all rule shows which events were published. Events that the rule
 could not log lie in its dead-letter queue; they count as published too.

@@ -1,1 +1,1 @@
-"""The operator's command line: `verbs` has the registry of verbs, `show` prints what they return, `app` runs them."""
+"""The operator's command line: `line` declares its verbs, `show` prints, `app` runs them."""

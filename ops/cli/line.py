@@ -20,15 +20,17 @@ from ops.stack import ClientFactory, OperatorError
 from ops.verbs import VERBS, Plan, Session, Verb
 
 DESCRIPTION: Final = """\
-The operator's commands for a deployed stack. A command that changes anything shows what it would do, and does it only
-with --yes.
+The operator's commands for a deployed stack. A command that changes anything shows what it would
+do, and does it only with --yes.
 
-The stack is that of --stack and --region. Without them it is the local stack of `make demo ARGS=--keep`, if one is
-running; otherwise the one of samconfig.toml, in the region for which AWS's tools are configured.
+The stack is that of --stack and --region. Without them it is the local stack of
+`make demo ARGS=--keep`, if one is running; otherwise the one of samconfig.toml, in the region for
+which AWS's tools are configured.
 
 A time is written as 90m, 6h or 2d (before now), or as 2026-11-21T10:00:00Z.
 
-Exit status: 0 fine; 1 something is wrong; 2 a mistake or a refusal; 3 the evidence is incomplete; 130 interrupted."""
+Exit status: 0 fine; 1 something is wrong; 2 a mistake or a refusal; 3 the evidence is incomplete;
+130 interrupted."""
 
 GROUPS: Final = {
     "failover": "Move the processing to the other region, and back.",

@@ -106,7 +106,10 @@ def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catches_up_in) -
 
 def _back(session: Session) -> str:
     primary, secondary = session.pair
-    return f"start {primary.region} as it was, when it has what {secondary.region} wrote, and steer producers back"
+    return (
+        f"start {primary.region} as it was, when it has what {secondary.region} wrote, "
+        "and steer producers back"
+    )
 
 
 @acts("deploy-regions", "", "--set Stage=prod --set Protected=yes --yes", chooses=False)

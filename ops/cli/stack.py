@@ -1,4 +1,4 @@
-"""The verbs that look at a whole stack, those that give it something to do, and those that serve."""
+"""The verbs that look at a whole stack, give it something to do, or serve."""
 
 import signal
 import time

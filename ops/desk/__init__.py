@@ -1,4 +1,4 @@
-"""The desk: a page that shows every event of a stack and what became of it, served to this machine only."""
+"""The desk: a page with every event of a stack and what became of it, for this machine only."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""The desk's pages: each is rendered here, and the browser asks again and again for the parts that change."""
+"""The desk's pages are rendered here; the browser asks again for the parts that change."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,7 +34,10 @@ _FADE_S: Final = 2
 change."""
 _SAID_S: Final = 20.0
 """How long the page says what the last button did."""
-_POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+_POLICY: Final = (
+    "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "object-src 'none'"
+)
 _HEADERS: Final = {
     "content-security-policy": _POLICY,
     "referrer-policy": "same-origin",

@@ -42,7 +42,7 @@ _LOOKS: Final = 5
 
 
 def deliver(stack: StackRef, consumer: AuditedConsumer, body: str, times: int = 1) -> None:
-    """Put an event, as EventBridge delivers it in JSON, at a consumer's own target, past the bus."""
+    """Put an event, in EventBridge's JSON, at a consumer's own target, past the bus."""
     _require_local(stack)
     arn = redrive.target_of(stack, f"{consumer.resources}Dlq")
     for _ in range(times):
@@ -85,7 +85,7 @@ def send_with_fault(
 
 
 def _deliver_after_lease(stack: StackRef, consumer: AuditedConsumer, key: str, body: str) -> None:
-    """Deliver an event again when its stalled attempt, which may begin late, no longer holds the key."""
+    """Deliver an event again when its stalled attempt no longer holds the key."""
     for _ in range(_LOOKS):
         time.sleep(_AGAIN_S)
         found = next(map(record_of, items_at(stack, [key])), None)

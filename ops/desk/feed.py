@@ -96,7 +96,7 @@ class Feed:
                 has_ended = local is not None and not is_running(local)
                 if isinstance(error, LookupError) and not has_ended:
                     _logger.exception(
-                        "a bug of the desk, or an answer without content from an engine that is ending"
+                        "a bug of the desk, or an engine that is ending gave an empty answer"
                     )
                 sentence = (
                     ENDED if has_ended else f"{self.stack.name} cannot be asked: {reason(error)}."
@@ -129,7 +129,7 @@ class Feed:
                 self.index.version += 1
 
     def _audit(self) -> None:
-        """Audit the stack if somebody asked for it, or if something has happened since the last audit."""
+        """Audit the stack if somebody asked for it, or if something has happened since."""
         wanted = self.audit_wanted.is_set()
         version = self.index.version
         if not wanted and (not self.audits_by_itself or version == self._audited_version):

@@ -98,7 +98,7 @@ class Fact:
     """The reasons of its dead letters, by consumer."""
 
     def attempts(self, consumer: str) -> list[Run]:
-        """Return a consumer's runs, the oldest first, with the crashed attempts that a takeover's number shows."""
+        """Return a consumer's runs, the oldest first, with the crashes that a takeover shows."""
         found: list[Run] = []
         for run in sorted(
             (each for each in self.runs if each.consumer == consumer),

@@ -88,7 +88,7 @@ class Watched[T](dict[str, list[T]]):
 
 
 class Seen:
-    """What the views read: the feed, the jobs, and the records and items that the desk has watched."""
+    """What the views read: the feed, the jobs, and the records that the desk has watched."""
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
@@ -243,7 +243,8 @@ def _fact(desk: Seen, name: str) -> Fact:
         fact = desk.feed.index.facts.get(name)
     if fact is None or not fact.copies:
         raise NotThereError(
-            f"The desk knows no event {name}. It may be older than what the desk has read, or not logged yet."
+            f"The desk does not know the event {name}. It may be older than what the desk has "
+            "read, or not logged yet."
         )
     return fact
 
@@ -393,7 +394,10 @@ def _deliver(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     if how in faults.FAULTS:
         copy = faults.send_with_fault(desk.feed.stack, consumer, fact.body, Fault(how))
         what = faults.FAULTS[Fault(how)]
-        said = f"A copy was sent as the event of the new ride {copy.subject}: {what}, at {consumer.name}."
+        said = (
+            f"A copy was sent as the event of the new ride {copy.subject}: "
+            f"{what}, at {consumer.name}."
+        )
         return f"/event/{copy.idempotencyid}", said
     times = 2 if how == "twice" else 1
     faults.deliver(desk.feed.stack, consumer, fact.body, times)

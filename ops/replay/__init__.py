@@ -114,7 +114,8 @@ def warnings(stack: StackRef, since: datetime, until: datetime, now: datetime) -
     """Return why a replay of a window may leave out events; refuse one that has none."""
     if since >= now:
         raise OperatorError(
-            f"the window begins in the future, at {since:%Y-%m-%d %H:%M %Z}: take an earlier --since"
+            f"the window begins in the future, at {since:%Y-%m-%d %H:%M %Z}: "
+            "take an earlier --since"
         )
     name = stack.outputs["CarRideArchiveArn"].rpartition("/")[2]
     archive = stack.client("events").describe_archive(ArchiveName=name)

@@ -19,7 +19,7 @@ PURE: Final = (
 
 
 def imported_by(modules: str) -> set[str]:
-    """Return the top-level packages that are loaded after these modules were imported in a fresh process."""
+    """Return the top-level packages that a fresh process has loaded after these imports."""
     code = f"import sys, {modules}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     folders = (LAYERS / "carride", LAYERS / "idempotency", SIMULATOR)
     path = ":".join(map(str, folders))
@@ -90,7 +90,7 @@ def test_a_layer_ships_what_is_locked(layer: str) -> None:
 
 
 def test_the_layer_ships_what_it_imports() -> None:
-    """Every package that the layer imports is its own, Python's, pinned, or part of Lambda's runtime."""
+    """Each package that the layer imports is its own, Python's, pinned, or Lambda's."""
     pins = {
         line.split("==")[0]
         for line in (LAYERS / "carride" / "requirements.txt").read_text().splitlines()

@@ -130,7 +130,7 @@ NOT_JSON: Final = [b"[" * 20_000 + b"]" * 20_000, b"9" * 5_000, b'"\xff"', b"NaN
     ],
 )
 def test_an_event_that_breaks_the_contract_says_where(field: str, values: list[object]) -> None:
-    """The error names the field that breaks the contract, such as data that is not JSON in base64."""
+    """The error names the field that breaks the contract, such as data that is not JSON."""
     for value in values:
         assert (
             field_at_fault(changed(IN_BASE64 if field == "data_base64" else DETAIL, field, value))
@@ -139,7 +139,7 @@ def test_an_event_that_breaks_the_contract_says_where(field: str, values: list[o
 
 
 def test_what_is_no_event_at_all_is_refused_as_a_whole() -> None:
-    """An unknown envelope, a number that JSON cannot write, half a surrogate pair and deep nesting are refused."""
+    """Unknown envelopes, impossible numbers, half surrogate pairs and deep nesting are refused."""
     values = (float("inf"), "\ud800", nested([], 62), nested([], 99_999))
     envelopes: list[object] = [
         None,
@@ -225,7 +225,7 @@ def test_every_source_derives_its_ids() -> None:
 
 
 def of_another_producer(given: str, change: str = "Created", **data: Any) -> dict[str, Any]:
-    """Return an event of a producer with its own names and random ids, which counts every event as the first."""
+    """Return an event of a producer with names and random ids of its own, which counts nothing."""
     named = {"type": f"acme.acr.CarRider{change}Event", "idempotencyId": given, "eventCount": 1}
     return {"attributes": {**OLDER["attributes"], **named}, "data": {**OLDER["data"], **data}}
 
@@ -234,7 +234,7 @@ RANDOM: Final = "0b9d7c4e-1f4b-4c80-9d5a-2f6f0a1b3c4d"
 
 
 def test_another_producers_event_is_read_under_this_contracts_name() -> None:
-    """Its type has an alias, and its id becomes one of this contract, the same for every copy in either envelope."""
+    """Its type has an alias, and its id becomes the contract's, the same in either envelope."""
     read = parse(of_another_producer(RANDOM))
     older = of_another_producer(RANDOM)["attributes"]
     cloud_event = {

@@ -82,7 +82,7 @@ def test_what_no_reader_would_accept_is_not_put_into_the_outbox(
 
 
 def test_an_event_that_is_emitted_again_has_the_same_item() -> None:
-    """Written twice, an event is one item, and the pipe carries new items of its own region only."""
+    """Written twice, an event is one item; the pipe carries new items of its own region only."""
     emitted = event()
     first, second = (
         outbox_item(emitted, region="us-east-1", now=NOW + timedelta(hours=hours))
@@ -109,7 +109,7 @@ def test_both_roads_name_the_stack_that_published() -> None:
 
 
 def test_the_template_names_every_attribute_of_the_contract() -> None:
-    """An attribute that is added to the contract has to be added to the item and to the template."""
+    """An attribute that is added to the contract must be added to the item and the template."""
     detail = json.loads(PLACE.sub('""', TEMPLATE))
     assert set(detail) == {*Attributes.__struct_fields__, "data_base64"}
     attributes = image(outbox_item(event(), region="us-east-1", now=NOW))

@@ -88,7 +88,7 @@ def test_only_the_entries_that_failed_are_sent_again_unless_that_is_final(code: 
 
 
 def test_pauses_double_up_to_a_limit_and_are_jittered() -> None:
-    """Each pause is a random part of one that doubles, so that producers do not come back at the same time."""
+    """Each pause is a random part of one that doubles, so that producers do not return at once."""
     for jitters, pauses in (
         ([1.0] * 7, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]),
         ([0.5, 0.0], [0.05, 0.0]),
@@ -175,7 +175,7 @@ def test_an_answer_that_does_not_match_the_request_is_no_answer(answered: int | 
 
 @pytest.mark.parametrize("make", [clients.events_client, clients.sqs_client])
 def test_the_publisher_reckons_with_what_its_clients_take(make: Callable[[], Any]) -> None:
-    """The longest call that the publisher leaves time for is the one attempt that its clients make."""
+    """The longest call that the publisher leaves time for is the one attempt of its clients."""
     config = make().meta.config
     assert config.retries["total_max_attempts"] == 1
     assert (config.connect_timeout + config.read_timeout) * 1000 == clients.LONGEST_CALL_MS
@@ -207,7 +207,7 @@ def test_every_request_names_the_global_endpoint(monkeypatch: pytest.MonkeyPatch
     ids=lambda text: ascii(text[:12]),
 )
 def test_a_dead_letter_keeps_the_whole_event(detail: str) -> None:
-    """Whatever the bus refused comes out of the dead letter as it went in, in one message that SQS takes."""
+    """What the bus refused comes out of its dead letter as it went in, in one SQS message."""
     kept = BusEntry(source="a", detail=detail, time=NOW, resources=("arn:1",))
     assert kept.size == entry_bytes(kept.to_request("the-bus")), "as EventBridge documents it"
     (receipt,) = publish([kept], FakeBus(lambda _: "ThrottlingException"), queue := FakeQueue())

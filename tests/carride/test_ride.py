@@ -36,7 +36,7 @@ LEGAL: Final = {
 @pytest.mark.parametrize("status", Status)
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_ride_takes_the_legal_transitions_and_no_other(name: str, status: Status) -> None:
-    """Every pair of action and status leads to the status of the diagram and the next version, or is refused."""
+    """Each pair of action and status leads to the diagram's status and a new version, or fails."""
     before = replace(booked(), status=status)
     expected = LEGAL.get((name, status))
     if expected is None:

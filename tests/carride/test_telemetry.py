@@ -29,7 +29,7 @@ def lines(capsys: Captured) -> list[dict[str, Any]]:
 def test_a_delivery_makes_one_structured_line(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line holds the message that the audit looks for, the outcome, the ids, and the labels of the event."""
+    """The line holds the audit's message, the outcome, the ids, and the labels of the event."""
     monkeypatch.setenv("_X_AMZN_TRACE_ID", TRACE.format(1))
     event = parse_event(json.loads((EVENTS / "ride_history_live.json").read_text()))
     reason = "CONTRACT: \ud800"  # half of a surrogate pair, which UTF-8 cannot hold

@@ -29,7 +29,7 @@ def sample(name: str) -> Any:
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
 def test_each_sample_has_the_outcome_of_the_readme(invoke: Invoke, consumer: str) -> None:
-    """Invoked in the order of events/README.md, a consumer reports the outcomes that the page says."""
+    """Invoked in the order of events/README.md, a consumer reports the page's outcomes."""
     expected = listed(EVENTS / "README.md", rf"{consumer}_\w+\.json")
     assert expected
     answers = [

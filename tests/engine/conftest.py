@@ -36,7 +36,7 @@ def engine(start: Callable[..., LocalAws], request: pytest.FixtureRequest) -> Lo
 
 @pytest.fixture
 def deploy(engine: LocalAws, name: str) -> Deploy:
-    """Create this test's stack, or update it to hold just these resources: ``deploy(Queue={…})``."""
+    """Create this test's stack, or update it to have just these: ``deploy(Queue={…})``."""
 
     def deploy(**resources: Resource) -> Stack:
         return engine.deploy_fast(name, template(resources))

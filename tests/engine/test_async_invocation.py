@@ -48,7 +48,7 @@ def invoke(cloud: LocalAws, stack: Stack, *rides: int) -> None:
 
 @needed("async_invocation")
 def test_every_attempt_has_the_same_request_id(engine: LocalAws, deploy: Deploy) -> None:
-    """Lambda's retries of an asynchronous event keep its request id, and two events never share one."""
+    """Lambda's retries of an asynchronous event keep its request id; two events never share one."""
     stack = deploy(**failing(2))
     invoke(engine, stack, 1, 2)
     assert until(lambda: len(records(engine, stack)) == 6)
@@ -69,7 +69,7 @@ def test_every_attempt_has_the_same_request_id(engine: LocalAws, deploy: Deploy)
 def test_an_event_ends_as_on_aws(
     engine: LocalAws, deploy: Deploy, resources: Any, attempts: int, invoke_counts: list[int]
 ) -> None:
-    """A failed event goes to its destination if the role may send there, without an attempt at a concurrency of 0.
+    """A failed event goes to its destination if the role may; a concurrency of 0 runs nothing.
 
     Events beyond a larger reserved concurrency wait for their turn; throttling costs none of their
     attempts.

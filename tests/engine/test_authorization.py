@@ -11,7 +11,9 @@ pytestmark = pytest.mark.integration
 SENDS_A_BATCH: Final = """
 import boto3
 entries = [{"Id": str(number), "MessageBody": "x"} for number in range(3)]
-return len(boto3.client("sqs").send_message_batch(QueueUrl=os.environ["QUEUE"], Entries=entries)["Successful"])
+sqs = boto3.client("sqs")
+answer = sqs.send_message_batch(QueueUrl=os.environ["QUEUE"], Entries=entries)
+return len(answer["Successful"])
 """
 
 
@@ -20,7 +22,7 @@ return len(boto3.client("sqs").send_message_batch(QueueUrl=os.environ["QUEUE"], 
 def test_a_role_may_send_a_batch_if_it_may_send(
     engine: LocalAws, deploy: Deploy, allowed: str
 ) -> None:
-    """`sqs:SendMessage` is the permission for a batch too, and a TLS-only queue takes what comes over loopback.
+    """`sqs:SendMessage` permits a batch too, and a TLS-only queue takes what comes over loopback.
 
     Without it, the action is an error of the function. Every request is listed under its role.
     """

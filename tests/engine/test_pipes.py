@@ -25,7 +25,10 @@ SEND = ("sqs:SendMessage", "Dlq")
 
 
 def piped(*actions: tuple[str, str]) -> dict[str, Resource]:
-    """A table, a pipe from its stream to a bus with these permissions, a queue of events and a dead-letter queue."""
+    """A table, a pipe from its stream to a bus with these permissions, and two queues.
+
+    One queue holds the bus's events, the other one the pipe's dead letters.
+    """
     allowed = [
         {"Effect": "Allow", "Action": action, "Resource": attribute(to)} for action, to in actions
     ]

@@ -49,7 +49,7 @@ def processed(
 def test_a_failed_message_comes_back_soon_and_later_each_time(
     engine: LocalAws, deploy: Deploy, ending: str
 ) -> None:
-    """Despite a visibility timeout of an hour it is soon received again, up to maxReceiveCount, and then moved on."""
+    """A message comes back soon, despite a long visibility timeout, and is moved on at the end."""
     stack, runs = processed(engine, deploy, ending, receives=6)
     assert [run["received"] for run in runs] == [1, 2, 3, 4, 5, 6]
     pauses = [after["time"] - before["time"] for before, after in itertools.pairwise(runs)]

@@ -53,7 +53,7 @@ def table(kind: str, **properties: Any) -> Any:
 def test_a_global_table_is_in_every_region_of_its_replicas(
     engine: LocalAws, deploy: Deploy
 ) -> None:
-    """An item written in one region is read in the other, and survives an update that removes a replica."""
+    """An item of one region is read in the other, and survives the removal of a replica."""
     stack = deploy(Table=table("GlobalTable", Replicas=[HOME, AWAY]))
     name = stack.resources["Table"]
     east, west = (engine.client("dynamodb", region=region) for region in ("us-east-1", "us-west-2"))
@@ -70,7 +70,7 @@ def test_a_global_table_is_in_every_region_of_its_replicas(
 def test_an_update_of_a_nested_stack_keeps_the_attributes_of_what_it_leaves(
     engine: LocalAws, name: str, tmp_path: Path
 ) -> None:
-    """`Fn::GetAtt` of an unchanged resource gives the same value after another resource of its stack has changed."""
+    """`Fn::GetAtt` of an unchanged resource stays the same when its stack changes."""
     group = {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": f"/{name}"}}
     queue = {
         "Type": "AWS::SQS::Queue",
@@ -120,7 +120,10 @@ def test_a_route_of_the_document_reaches_its_function(engine: LocalAws, deploy: 
 
     Another method does not.
     """
-    body = 'return {"statusCode": 201, "body": json.dumps([event["routeKey"], event["pathParameters"]["ride"]])}'
+    body = (
+        'seen = [event["routeKey"], event["pathParameters"]["ride"]]\n'
+        'return {"statusCode": 201, "body": json.dumps(seen)}'
+    )
     route = {
         "Type": "HttpApi",
         "Properties": {"ApiId": {"Ref": "Api"}, "Path": "/rides/{ride}", "Method": "put"},

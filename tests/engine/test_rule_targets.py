@@ -33,7 +33,8 @@ LOGS_POLICY: Resource = {
     "Properties": {
         "PolicyName": support.NAME_OF,
         "PolicyDocument": {
-            "Fn::Sub": '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Resource": "${Group.Arn}", '
+            "Fn::Sub": '{"Version": "2012-10-17", '
+            '"Statement": [{"Effect": "Allow", "Resource": "${Group.Arn}", '
             '"Principal": {"Service": "events.amazonaws.com"}, "Action": "logs:PutLogEvents"}]}'
         },
     },
@@ -41,7 +42,7 @@ LOGS_POLICY: Resource = {
 
 
 def handed_to(target: Any, *, body: Any = PRINTS, **more: Any) -> Any:
-    """A bus with a rule that has a target and a dead-letter queue, and a function and a queue to be the target."""
+    """A bus with a rule, whose target is a function or a queue, and a dead-letter queue."""
     arn = attribute(target) if isinstance(target, str) else target
     return {
         "Bus": bus(),
@@ -55,7 +56,7 @@ def handed_to(target: Any, *, body: Any = PRINTS, **more: Any) -> Any:
 
 
 def test_a_missing_function_ends_in_the_rules_queue(engine: LocalAws, deploy: Deploy) -> None:
-    """An event whose target function is gone is in the rule's dead-letter queue, with AWS's attributes.
+    """An event whose target is gone is in the rule's dead-letter queue, with AWS's attributes.
 
     EventBridge needs that queue's permission, so a queue without a policy stays empty.
     """
@@ -70,7 +71,8 @@ def test_a_missing_function_ends_in_the_rules_queue(engine: LocalAws, deploy: De
     assert message["attributes"].pop("ERROR_MESSAGE")
     assert message["attributes"] == {
         "RULE_ARN": f"{prefix}/{stack.resources['Bus']}/{stack.resources['Rule']}",
-        "TARGET_ARN": f"arn:aws:lambda:us-east-1:000000000000:function:{stack.resources['Function']}",
+        "TARGET_ARN": "arn:aws:lambda:us-east-1:000000000000:function:"
+        + stack.resources["Function"],
         "ERROR_CODE": "NO_RESOURCE",
         "RETRY_ATTEMPTS": "0",
     }
@@ -85,7 +87,7 @@ def queued(cloud: LocalAws, stack: Stack) -> list[Any]:
 
 
 def logged(cloud: LocalAws, stack: Stack) -> list[Any]:
-    """Return the details of the log group's events, each of which is one line with all that other targets get."""
+    """Return the log group's events: one line each, with all that other targets get."""
     events = [json.loads(line) for line in support.lines(cloud, stack.resources["Group"])]
     assert all(
         {"id", "time", "source", "detail-type", "region", "account"} <= event.keys()

@@ -83,7 +83,7 @@ def test_the_death_of_a_process_fails_the_invocation(
 
 
 def test_every_line_of_the_log_arrives_whole(engine: LocalAws, deploy: Deploy) -> None:
-    """Once the call is answered, the log has all lines of any length, also those of a started program."""
+    """An answered call's log has all lines of any length, also those of a started program."""
     body = """
 for number in range(2000): print(json.dumps({"line": number}))
 print(json.dumps({"long": "x" * 300_000}))
@@ -109,7 +109,8 @@ def test_the_processes_of_a_deleted_function_end(engine: LocalAws, deploy: Deplo
 
 
 FILES: Final = {
-    "code/index.py": "import shared, extra\ndef handler(event, context): return [shared.WHO, extra.WHO]",
+    "code/index.py": "import shared, extra\n"
+    "def handler(event, context): return [shared.WHO, extra.WHO]",
     "code/shared.py": "WHO = 'function'",
     "layer/python/shared.py": "WHO = 'layer'",
     "layer/python/extra.py": "WHO = 'layer'",
@@ -120,7 +121,7 @@ FILES: Final = {
 def test_the_functions_own_module_wins_over_a_layers(
     engine: LocalAws, tmp_path: Path, name: str
 ) -> None:
-    """Where function and layer have a module of one name, the function's is imported, as from /var/task on AWS."""
+    """Of two modules of one name, the function's is imported, not the layer's, as on AWS."""
     for file, text in FILES.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)

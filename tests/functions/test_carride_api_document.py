@@ -39,7 +39,7 @@ def test_every_route_is_served_as_described(world: World, route: Route) -> None:
 
 
 def test_every_sample_is_answered_as_its_row_says(world: World) -> None:
-    """In the order of the README, each request has the status, the problem and the field of its row."""
+    """In the README's order, each request has the status, problem and field of its row."""
     assert len(ROWS) == len([*SAMPLES.iterdir()])
     for name, status, problem, field in ROWS:
         answer = world.ask(json.loads((SAMPLES / name).read_text(encoding="utf-8")))

@@ -63,7 +63,7 @@ INVALID: Final[list[tuple[str, str, Json, str, tuple[Any, ...]]]] = [
 
 
 def test_an_invalid_field_is_named(world: World) -> None:
-    """Missing and unknown fields, wrong types, and values and simulations out of range are refused."""
+    """Missing and unknown fields, wrong types and values out of range are refused."""
     world.restart(DEV)
     cases = [(*case, value) for *case, values in INVALID for value in values]
     for number, (method, path, valid, field, value) in enumerate(cases):
@@ -234,7 +234,7 @@ class LaterBook(Book, frozen=True, kw_only=True):
 def test_a_retry_after_a_deployment_gets_its_answer(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request has the same fingerprint after its command has gained an optional field, unless it sets the field."""
+    """An optional field that a command gains changes the fingerprint only where it is set."""
     before = world.book(key="a")
     key = "POST /carrides"
     later = ROUTES[key]._replace(request=LaterBook)

@@ -127,7 +127,7 @@ def test_events_that_are_nowhere_fail_the_call() -> None:
 @given(rate=st.floats(0.5, 500), delay_ms=st.sampled_from([0, 10_000]))
 @settings(max_examples=30)
 def test_no_event_is_published_before_it_is_due(rate: float, delay_ms: int) -> None:
-    """At any rate each chunk is published when its first event is due, or at once if the call is late."""
+    """At any rate each chunk is published when its first event is due, or at once if late."""
     time = FakeTime(900_000)
     delays = iter([delay_ms])
     sent: list[tuple[float, int]] = []
@@ -155,7 +155,7 @@ def test_no_event_is_published_before_it_is_due(rate: float, delay_ms: int) -> N
 def test_what_the_api_starts_is_published_whole(
     end: dict[str, float], rate: dict[str, float], mode: str, duplicates: float
 ) -> None:
-    """One call publishes a simulation that the API accepts, with no more events than the stage allows."""
+    """One call publishes an accepted simulation, with no more events than the stage allows."""
     started: list[Any] = []
     command = shaped({"mode": mode, "duplicates": duplicates, **rate, **end}, Simulate)
     try:

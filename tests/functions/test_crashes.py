@@ -31,7 +31,7 @@ class Case(NamedTuple):
     gateway: type[FakeGateway | FakeStripe] = FakeGateway
 
     def world(self) -> World:
-        """Return a world with a booking, a car and a gateway, in which the earlier fact has had its effect."""
+        """Return a world with a booking, a car and a gateway, after the earlier fact's effect."""
         world = World(self.gateway(forgotten=self.forgotten))
         world.park("car_01")
         if self.consumer == "api":
@@ -122,7 +122,7 @@ def points(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("case", (EACH | FURTHER).values(), ids=EACH | FURTHER)
 def test_consumers_survive_a_fault_at_every_call(case: Case) -> None:
-    """Whatever happens at any call, also an overtaking delivery, the event takes effect once, and its key is free."""
+    """Whatever fails at any call, the event takes effect once, and its key is free."""
     assert case.run(case.world) >= 5
 
 

@@ -29,7 +29,7 @@ CAR = Car("car_01", "sector_01")
 def test_every_order_ends_with_one_car_at_most_and_none_that_is_held(
     facts: list[Fact], ends: list[Fact], place: int, lost: int, free: Car | None
 ) -> None:
-    """However a ride's events arrive, and whichever are lost, it has one car at the most, and none at the end.
+    """However a ride's events arrive, it has one car at most, and none at the end.
 
     An overdue ride is settled all the same. A ride that was called off before it was accepted gets
     no car.
@@ -96,7 +96,7 @@ def distance(one: str, other: str) -> int:
 def test_the_nearest_car_is_found_along_the_streets(
     pickup: str, stands: list[str], data: st.DataObject
 ) -> None:
-    """Whatever order cars are parked in, the choice is the same, and no shard is asked that has no nearer car."""
+    """The order of parking changes no choice, and no shard without a nearer car is asked."""
     fleet = [Car(f"car_{number}", sector) for number, sector in enumerate(stands)]
     city = City(fleet)
     found = city.nearest(pickup)

@@ -18,7 +18,7 @@ URL: Final = "https://abc.lambda-url.eu-west-1.on.aws"
 
 
 def test_a_function_url_can_verify_what_it_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The signature is of the whole request, host, key and body included, for Lambda in this region."""
+    """The signature covers the whole request, host, key and body, for Lambda in this region."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
     monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: datetime(2026, 11, 22))  # noqa: DTZ001 - botocore's

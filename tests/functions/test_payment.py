@@ -49,7 +49,7 @@ class Payment(World):
 
 @pytest.fixture(params=[0.0, 1.0], ids=["keys are kept", "keys are forgotten"])
 def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Payment:
-    """Payment with faults injected, and a gateway that remembers requests by their keys or only by its payments."""
+    """Payment with injected faults, and a gateway that may forget its keys, not its payments."""
     faults.install(monkeypatch.setattr)
     return Payment(FakeGateway(forgotten=request.param))
 
@@ -72,7 +72,7 @@ def test_a_ride_is_paid(world: Payment) -> None:
 @pytest.mark.parametrize("price", [500, 2000])
 @pytest.mark.parametrize("fact", [RIDE.completed, RIDE.assigned], ids=["capture", "reserve"])
 def test_two_events_that_ask_the_gateway_at_once_charge_once(fact: Fact, price: int) -> None:
-    """The gateway recognises a ride and its payment by the key, whichever event asks, and for whichever amount."""
+    """The gateway knows a ride and its payment by the key, whatever the event and amount."""
     world = Payment()
     world.send(*([RIDE.assigned] if fact is RIDE.completed else [RIDE.accepted]))
     overdue = replace(RIDE.overdue_driven, price=price)
@@ -90,7 +90,7 @@ def test_two_events_that_ask_the_gateway_at_once_charge_once(fact: Fact, price: 
 
 
 def test_a_killed_run_is_over_before_lambda_tries_again() -> None:
-    """The lease is the one that is set, and as deployed it ends within the minute until Lambda's first retry."""
+    """The lease is as set; as deployed, it ends within the minute until Lambda's first retry."""
     assert payments.payment_policy(3.0).lease == 3.0
     deployed = payments.payment_policy(30.0)
     assert deployed.lease + deployed.clock_skew < 60
@@ -137,7 +137,7 @@ def test_a_refusal_becomes_an_event_whatever_the_gateway_says_with_it(
 def test_what_the_gateway_has_captured_stays_though_nobody_else_knows_of_the_end(
     world: Payment, *, reserved: bool
 ) -> None:
-    """The completion was given up after the money was taken, and the overdue ride is known as never ended."""
+    """The completion was given up after the money was taken: the ride counts as never ended."""
     poison = {"simulatedfault": "poison"}
     first, last = (RIDE.assigned, RIDE.completed) if reserved else (RIDE.completed, RIDE.assigned)
     world.send(first)
@@ -172,7 +172,7 @@ def test_a_price_that_has_changed_is_captured_from_one_reservation(
 
 
 def test_a_refused_capture_is_declined_and_leaves_nothing_reserved(world: Payment) -> None:
-    """An event of another producer may hold a price that the gateway does not take, such as none."""
+    """Another producer's event may hold a price that the gateway refuses, such as none."""
     world.send(RIDE.assigned)
     assert world.send(replace(RIDE.completed, price=0)) == "New"
     assert world.settled() == ("declined", "refunded", ["PaymentAuthorized", "PaymentDeclined"])
@@ -236,7 +236,7 @@ def test_a_cancellation_that_the_gateway_does_not_hear_is_a_duty(world: Payment)
 
 
 def test_a_failure_keeps_its_event(world: Payment) -> None:
-    """Whoever settles a quarantined key by hand finds the event in its record, when the dead letter may be gone."""
+    """A quarantined key's record holds its event, for when the dead letter is gone."""
     world.gateway.away = True
     world.quarantine(RIDE.assigned)
     (record,) = world.items("idempotency")

@@ -37,7 +37,7 @@ class Town(World):
         return self.deliver("payment", self.envelope(fact))
 
     def send_in_vain(self, *facts: Fact) -> None:
-        """Deliver facts which the gateway lets fail, and forget their attempts, as a release does."""
+        """Deliver facts which the gateway lets fail, and forget their attempts, like a release."""
         for fact in facts:
             with pytest.raises(GatewayError):
                 self.send(fact)
@@ -203,7 +203,7 @@ def test_an_event_about_money_has_its_currency(world: Town) -> None:
 
 
 class Keeps(Books):
-    """A gateway that keeps an error under the first key of one kind of request, as Stripe's API v1 does."""
+    """A gateway that keeps an error under the first key of one kind, as Stripe's API v1 does."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ def test_a_kept_error_is_asked_past_once_the_gateway_cannot_finish_the_first_req
 
 
 class Late:
-    """A gateway that takes requests in, answers none of them, and finishes them when it is told to."""
+    """A gateway that takes requests, answers none, and finishes them when it is told to."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -387,7 +387,7 @@ def test_a_ride_that_the_gateway_was_asked_about_stays_open(world: Town) -> None
 
 
 def test_a_request_that_is_recorded_meanwhile_is_not_overwritten(world: Town) -> None:
-    """The completion is decided before another run uses the step's second key, and committed after it."""
+    """The completion is decided before another run uses the second key, and committed after."""
     Late(world)
     world.send_in_vain(RIDE.assigned)
     world.clock.advance(3 * HOUR)

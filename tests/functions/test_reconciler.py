@@ -281,7 +281,7 @@ def test_the_rides_that_stay_overdue_are_counted_whatever_fails(
 
 
 def test_a_ride_that_cannot_be_read_is_looked_at_once_and_stays_visible(world: World) -> None:
-    """It is set aside, so that thousands of them do not slow every run, and it is counted as overdue."""
+    """It is set aside, so that thousands slow no run, and it is counted as overdue."""
     broken, other = (world.booked("accept", customer=name) for name in ("customer_a", "customer_b"))
     world.flow()
     world.put("bookings", world.item("bookings", broken) | {"passengers": "two"})
@@ -309,7 +309,7 @@ def test_an_error_does_not_hold_every_failure(
 
 
 def adopted(world: World, *facts: Fact) -> None:
-    """Put facts on the bus as a producer does that has names and ids of its own, and counts nothing."""
+    """Publish facts as a producer that has names and ids of its own, and counts nothing."""
     names = {fact_type: alias for alias, fact_type in ALIASES.items()}
     for fact in facts:
         detail = RideEvent.of(replace(fact, version=1), source=SOURCE, time=world.now()).to_detail()
@@ -349,7 +349,7 @@ def test_a_late_acceptance_does_not_reopen_a_ride(world: World) -> None:
 
 @pytest.mark.parametrize("ahead_h", [2, 4, 5, 100])
 def test_the_clock_of_a_producer_delays_nothing(world: World, ahead_h: float) -> None:
-    """What the ride history heard in time counts from then, though the event says that it is to come."""
+    """What the ride history heard in time counts from then, though its event is of the future."""
     ride = Life()
     time = world.now() + timedelta(hours=ahead_h)
     for fact in (ride.created, ride.accepted, ride.started):

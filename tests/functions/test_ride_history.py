@@ -58,7 +58,7 @@ def test_a_later_version_counts_though_an_earlier_one_was_nearer_to_the_end() ->
 
 
 def test_another_payload_under_a_known_id_is_dead_lettered() -> None:
-    """Two facts that share an id are a mistake of the producer, and the second never overwrites the first."""
+    """Two facts that share an id are a producer's mistake, and the second overwrites nothing."""
     world = World()
     first = world.envelope(RIDE.created)
     second = world.envelope(RIDE.created)

@@ -1,4 +1,4 @@
-"""What becomes of a ride that has needed something for too long: each row of the table in settlement.py."""
+"""What becomes of a ride that waits for too long: each row of the table in settlement.py."""
 
 from datetime import datetime, timedelta
 from typing import Final

@@ -60,7 +60,8 @@ DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
 # A token of the staff of DEV.
 STAFF: Final = {"jwt": {"claims": {"sub": "c", "cognito:groups": "[riders staff]"}}}
 BOOKING: Final = {
-    "customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03", "passengers": 2, "price": 1250,
+    "customerID": "customer_a", "pickup": "sector_01", "destination": "sector_03",
+    "passengers": 2, "price": 1250,
 }  # fmt: skip
 
 # Whether a consumer, by its name, never gets an event, by its type.
@@ -196,7 +197,7 @@ class World(testing.World):
         delivery: str = "",
         fault: Fault = NO_FAULT,
     ) -> str:
-        """Deliver an EventBridge event to a consumer, and return the outcome, which dispatch does not tell.
+        """Deliver an EventBridge event to a consumer, and return its outcome, if it tells it.
 
         A delivery is its event's own unless it is given an id.
         """
@@ -336,7 +337,7 @@ class World(testing.World):
         return self.ask(request("GET", f"/carrides/{order_id}"))
 
     def reconcile(self, *, lost: Lost = lambda *_: False, timeout_s: float = 120) -> dict[str, int]:
-        """Let the clock pass the deadline of every open ride, run the reconciler, and have its events delivered."""
+        """Let the clock pass each open ride's deadline, run the reconciler, deliver its events."""
         self.clock.advance(LIMIT.total_seconds() + 60)
         return self.tick(lost=lost, timeout_s=timeout_s)
 
@@ -406,7 +407,7 @@ class World(testing.World):
         return {item["carID"]: item.get("rideID") for item in self.items("cars")}
 
     def outbox(self) -> list[RideEvent]:
-        """Return the events in the outbox, in the order of their commits, as consumers read them."""
+        """Return the outbox's events, in the order of their commits, as consumers read them."""
         return [parse_event({"detail": piped(item)}) for item in self.items("outbox")]
 
     def emitted(self) -> list[str]:

@@ -74,7 +74,7 @@ class Work:
 
 
 class World:
-    """Consumers over DynamoDB in this process, what is delivered to them, and what they leave behind.
+    """Consumers over DynamoDB in this process, what they are delivered, and what they leave.
 
     Time stands still, and moves in pauses. ``transport`` loses and refuses what the test says.
     """

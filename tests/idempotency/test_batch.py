@@ -83,7 +83,7 @@ def test_records_run_concurrently(sqs: Batches) -> None:
 
 
 def test_only_failed_records_are_delivered_again(sqs: Batches) -> None:
-    """One record's failure is reported by itself, its neighbours are completed, and no thread outlives the batch."""
+    """A record's failure is its own, its neighbours are completed, and no thread stays."""
     before = set(threading.enumerate())
     assert sqs.deliver(messages("k0", "k1", "k2"), fails_at("k1")) == ["m1"]
     assert sqs.statuses("k0", "k1", "k2") == ["COMPLETED", "FAILED", "COMPLETED"]
@@ -120,7 +120,7 @@ def test_suspects_of_a_crash_run_alone_and_last(sqs: Batches) -> None:
 
 
 def test_a_suspect_on_its_last_attempt_runs_first(sqs: Batches) -> None:
-    """It has the whole time of the invocation, so that no slow neighbour costs it its last attempt."""
+    """It has the whole invocation, so that no slow neighbour costs it its last attempt."""
     kill(sqs, "twice", "once", "twice")
     order: list[str] = []
     records = messages("new", "once", "twice", received=3)
@@ -161,7 +161,7 @@ def test_a_run_that_failed_says_nothing_about_the_time_that_work_takes(world: Wo
 
 
 def test_suspects_run_in_groups_if_time_is_short(sqs: Batches) -> None:
-    """Once a run has shown how long it takes, the other suspects run in groups that fit, save on a last try."""
+    """Once a run has shown its length, suspects run in groups that fit, save on a last try."""
     kill(sqs, "k0", "k1", "k2", "k3", "last", "last")
     running: set[str] = set()
     neighbours: dict[str, int] = {}

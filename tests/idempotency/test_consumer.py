@@ -72,7 +72,7 @@ class TestEventHandler:
             handler(event("k2"), None)  # type: ignore[arg-type] # as a hasty test calls it
 
     def test_without_a_key_a_policy_may_run_it_unprotected_and_count_it(self, world: World) -> None:
-        """With missing_key="run", events without a key run each time and are reported as Unprotected."""
+        """With missing_key="run", events without a key run each time, as Unprotected."""
         unprotected = world.consumer(policy={"missing_key": "run"})
         handler = unprotected.event_handler(world.work)
         charge = unprotected.function(key="order_id", name="charge")(
@@ -239,7 +239,7 @@ class TestFunction:
         function_that("shipped")
 
     def test_argument_that_equals_its_default_counts_as_not_given(self, world: World) -> None:
-        """A parameter that a later version adds with a default changes no fingerprint of an old call."""
+        """A parameter that a later version adds with a default keeps old calls' fingerprints."""
         decorate = world.consumer().function(key="order_id", name="book")
 
         def book_later(
@@ -311,7 +311,7 @@ class TestBlock:
     def test_downstream_key_is_stable_over_attempts_and_differs_between_consumers(
         self, world: World
     ) -> None:
-        """An external system gets one key for all attempts at a step, and another for another step or consumer."""
+        """An external system gets one key for all attempts at a step, and another elsewhere."""
         keys = []
         for name in ("payment", "payment", "refund"):
             with contextlib.suppress(KeyError), world.consumer(name).operation("k1") as block:
@@ -350,7 +350,7 @@ class TestConfiguration:
             use(world.consumer(**settings))
 
     def test_store_without_transactions_refuses_effects(self, clock: ManualClock) -> None:
-        """A store without transactions refuses effects when they are written, and an atomic policy when it is built."""
+        """A store without transactions refuses effects on a write, an atomic policy at once."""
         store = MemoryStore(clock=clock)
         with pytest.raises(ConfigurationError, match="transactions"):
             Consumer("history", store, key="id", policy=Policy(atomic=True))
@@ -365,7 +365,7 @@ class TestConfiguration:
 class TestHeartbeat:
     @pytest.mark.parametrize("renews", [True, False, StoreUnavailableError("down")], ids=str)
     def test_beats_until_the_work_ends_and_is_joined(self, renews: bool | Exception) -> None:
-        """Long work is renewed again and again, whatever a beat raises, unless its lease is lost."""
+        """Long work is renewed again and again, whatever a beat raises, until its lease is lost."""
         beats = threading.Semaphore(0)
 
         def renew() -> bool:

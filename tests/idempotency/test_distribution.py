@@ -1,4 +1,4 @@
-"""The distribution: its build is reproducible, and the documentation's files run with it on each supported Python."""
+"""The distribution: its build is reproducible, and the documentation's files run with it."""
 
 import os
 import re
@@ -29,7 +29,8 @@ handler = billing.billing(carride_idempotency.MemoryStore(apply=[].extend), Dead
 for _ in range(2):
     handler({"id": "e1", "detail": {"orderID": "order-1", "total": 20}}, Invocation(lambda: 0))
 carride_idempotency.open_store("dynamodb:Table"), botocore_transport()
-print(*{name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names - {"__main__", "billing"})
+loaded = {name.partition(".")[0] for name in sys.modules}
+print(*loaded - sys.stdlib_module_names - {"__main__", "billing"})
 """
 """Uses every public name, the tutorial's handler and both transports; prints the packages that were
 imported."""
@@ -76,7 +77,7 @@ def link(folder: Path, *names: str) -> None:
 def test_files_of_the_documentation_run_with_the_wheel_alone(
     version: str, built: Path, tmp_path: Path
 ) -> None:
-    """Their tests pass, their types are strict, and the library imports only the standard library and botocore."""
+    """Their tests pass, their types are strict, and the library needs only botocore."""
     run(interpreter(version), "-m", "venv", "--without-pip", tmp_path)
     python, site, pages, tools = (
         tmp_path / "bin" / "python",

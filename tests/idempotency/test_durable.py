@@ -1,4 +1,4 @@
-"""Durable functions whose effects happen once, and the example, on the local runner of AWS's SDK."""
+"""Durable functions whose effects happen once, and the example, on the SDK's local runner."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -86,7 +86,7 @@ def test_what_no_retry_can_help_fails_at_once(case: Case) -> None:
 
 
 def test_a_step_waits_for_the_lease_of_another_attempt(case: Case) -> None:
-    """A step whose process died runs again when its lease has ended, even if its own strategy retries nothing."""
+    """A step whose process died runs again after its lease, even if it retries nothing."""
     deaths = iter([Crash()])
 
     def die_once() -> None:
@@ -100,7 +100,7 @@ def test_a_step_waits_for_the_lease_of_another_attempt(case: Case) -> None:
 
 
 def test_an_execution_is_named_after_the_key(case: Case) -> None:
-    """A key starts one execution for each step, even if another payload is made of the redelivered event."""
+    """A key starts one execution for each step, even if a redelivery makes another payload."""
     starts: list[tuple[int, str | None]] = [(1, None), (1, None), (2, None), (2, "other")]
 
     @case.consumer.function(key="order")
@@ -118,7 +118,7 @@ def test_an_execution_is_named_after_the_key(case: Case) -> None:
 
 
 def test_a_completed_ride_gives_one_point(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
-    """The example starts one execution, whose effect happens once, for an event that is delivered twice."""
+    """The example starts one execution for an event that is delivered twice."""
     monkeypatch.setenv("POINTS_FUNCTION", FUNCTION)
     monkeypatch.setenv("POINTS_TABLE", "CustomerPoints")
     dynamodb: Any = case.world.wire.session.create_client("dynamodb")

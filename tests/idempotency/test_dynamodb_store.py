@@ -74,7 +74,7 @@ def test_reads_are_consistent() -> None:
 
 
 def test_refused_by_a_record_that_is_gone(world: World) -> None:
-    """After a refusal without an item, an insert raises StoreUnavailableError and other writes return None."""
+    """A refusal without an item makes an insert raise StoreUnavailableError, others return None."""
     for _ in range(3):
         world.transport.answer("ConditionalCheckFailedException")
     with pytest.raises(StoreUnavailableError):
@@ -89,7 +89,7 @@ def test_refused_by_a_record_that_is_gone(world: World) -> None:
     "code", [None, "TransactionInProgressException", "TransactionCanceledException"]
 )
 def test_transaction_is_sent_again_as_it_was(world: World, code: str | None) -> None:
-    """A retry after a lost answer or a conflict has the same token, so its effects take place once."""
+    """A retry after a lost answer or a conflict has the same token: its effects happen once."""
     if code is None:
         world.transport.lose_answer()
     else:

@@ -100,7 +100,7 @@ BEYOND_WINDOW_S = 31 * 86_400
 
 
 class Forgetful:
-    """A function with a call, over a store that deletes what has expired; it is called by nobody knows whom."""
+    """A function with a call, over a store that deletes what has expired, of an unknown caller."""
 
     def __init__(self, world: World, *happen: object, probe: Any = None, **policy: Any) -> None:
         self.calls = Calls(world, *happen, probe=probe)
@@ -143,7 +143,7 @@ def test_a_call_that_is_open_outlasts_the_window(world: World, ends: str, probes
 
 
 def test_a_call_that_was_made_outlasts_the_window_of_a_failed_attempt(world: World) -> None:
-    """The attempt after a release finds the result of the call, even if it comes after the window."""
+    """The attempt after a release finds the call's result, even after the window."""
     forgetful = Forgetful(world, "paid", max_attempts=1)
     run = forgetful.calls.run
     forgetful.calls.run = lambda operation: (run(operation), fail_with(KeyError("pickup"))(None))  # type: ignore[method-assign]
@@ -171,7 +171,7 @@ def test_a_crashed_function_that_must_not_run_again_never_does(world: World) -> 
 def test_a_claim_is_kept_for_as_long_as_its_delivery_may_come(
     world: World, dated: bool, remains: bool
 ) -> None:
-    """A message that says when it was sent is refused after its window, so its claim may expire then."""
+    """A message with its time is refused after its window, so its claim may expire then."""
     message = event()
     if not dated:
         del message["time"]
@@ -227,7 +227,7 @@ def test_a_later_attempt_gets_an_equal_result(world: World, probe: Any, writes: 
     "policy", [{"atomic": True}, {"same_delivery_takes_over": True}, {}], ids=str
 )
 def test_a_call_needs_a_claim_and_a_name_of_its_own(world: World, policy: dict[str, Any]) -> None:
-    """Otherwise another attempt could make it too, or a second call would get the result of the first."""
+    """Otherwise another attempt could make it too, or a second call get the first's result."""
     calls = Calls(world, "one")
     world.work.step = lambda operation: (calls.run(operation), calls.run(operation))
     with pytest.raises(ConfigurationError, match="needs a claim" if policy else "its own name"):
@@ -276,7 +276,7 @@ def test_only_a_call_that_says_so_was_not_made(world: World) -> None:
 
 
 def test_an_unknown_outcome_is_not_swallowed(world: World) -> None:
-    """Neither the run nor a later one that makes no call is completed, until the call is settled."""
+    """No run is completed until the call is settled, even one that makes no call."""
     calls = Calls(world, TimeoutError())
 
     def swallow(operation: Operation) -> None:

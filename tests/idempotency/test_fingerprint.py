@@ -25,7 +25,7 @@ class Seats(int, enum.Enum):
 
 @dataclass
 class AsDataclass:
-    """A ride as a dataclass, with a class variable and an argument that are not part of the ride."""
+    """A ride as a dataclass, with a class variable and an argument that do not belong to it."""
 
     known: ClassVar[int] = 1
     passengers: int

@@ -73,7 +73,7 @@ RESULTS = pytest.mark.parametrize(
 def test_work_that_a_call_does_not_do_is_refused_where_it_is_decorated(
     world: World, kind: Callable[..., Any], hidden: Callable[..., Any]
 ) -> None:
-    """A coroutine or generator function, also behind a partial or a wrapper, cannot be decorated."""
+    """A coroutine or generator function cannot be decorated, even behind a partial or wrapper."""
     consumer = world.consumer()
     function: Any = consumer.function(key="args", name="work")
     for decorate in (

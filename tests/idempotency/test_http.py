@@ -371,7 +371,7 @@ FAILURES: Final[dict[str, tuple[Callable[[], object], int | type[Exception], str
 def test_what_is_answered_below_500_is_answered_for_good(
     api: Make, case: str, atomic: bool
 ) -> None:
-    """The answer is stored with the effects (none if the handler raised), and repeated for every copy."""
+    """The answer is stored with the effects (none if the handler raised) for every copy."""
     respond, status, charges = ONCE[case]
     served = api(policy={"atomic": atomic}, labels=lambda request: {"path": request["rawPath"]})
     send = served.serve(lambda request: respond())
@@ -415,7 +415,7 @@ def test_what_fails_is_recorded_and_not_stored(api: Make, case: str, atomic: boo
 
 
 def test_a_key_that_was_given_up_is_free_after_its_window(api: Make) -> None:
-    """Exceptions of the code do not burn a client's key for ever, and the last is observed as a quarantine."""
+    """Exceptions of the code do not burn a client's key, and the last one is a quarantine."""
     served = api(policy={"window": 3600})
     send = served.serve(
         lambda request: fail(KeyError("pickup")) if len(served.runs) < 4 else "done"
@@ -496,7 +496,7 @@ def test_a_client_is_told_when_to_come_back(api: Make) -> None:
 
 
 def test_what_is_unknown_is_called_unknown(api: Make, world: World) -> None:
-    """Without the store's answer, or without time for it, the answer is 503, and a retry gets the stored answer."""
+    """Without the store or time the answer is 503, and a retry gets the stored answer."""
     served = api()
     inner = served.consumer.function(key="key", name="inner")(lambda key: key)
     assert served.serve(lambda request: inner("k2"))(ask("GET"), timeout_s=0.5).is_problem(

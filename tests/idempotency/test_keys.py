@@ -71,7 +71,7 @@ UNFIT = ["length(detail.missing)", "join('-', [detail.data.zero])", "detail.data
 
 @pytest.mark.parametrize("expression", UNFIT)
 def test_expression_that_does_not_fit_is_no_fault_of_the_message(expression: str) -> None:
-    """An expression that fails on a message raises KeyExpressionError, which is not the message's fault."""
+    """An expression that fails raises KeyExpressionError, which is not the message's fault."""
     with pytest.raises(KeyExpressionError, match="key=") as raised:
         extractor(expression, "key")(EVENT)
     assert not isinstance(raised.value, ValueError | MissingKeyError)
@@ -94,7 +94,7 @@ NAMED: list[tuple[object, str]] = [
 
 @pytest.mark.parametrize(("found", "key"), NAMED)
 def test_key_is_the_consumer_and_what_was_found(found: object, key: str) -> None:
-    """The record's key names consumer, operation and idempotency key, in a form that a reader recognises."""
+    """The record's key names consumer, operation and idempotency key, legibly."""
     assert record_key("history", found) == f"history#{key}"
     if len(key) < LONGEST_KEY / 2:
         assert record_key("history", found, "charge") == f"history/charge#{key}"
@@ -127,7 +127,7 @@ def test_two_keys_never_meet(
     other_operation: str | None,
     other_key: Any,
 ) -> None:
-    """Different consumers, operations or keys give different record keys, which fit into DynamoDB."""
+    """Other consumers, operations or keys give other record keys, which fit into DynamoDB."""
     one = record_key(consumer, key, operation)
     other = record_key(other_consumer, other_key, other_operation)
     same = (consumer, operation, meant(key)) == (other_consumer, other_operation, meant(other_key))

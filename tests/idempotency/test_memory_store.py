@@ -25,7 +25,7 @@ def test_finished_record_that_was_written_longest_ago_makes_room(status: str) ->
 
 
 def test_claims_and_quarantined_keys_are_never_forgotten() -> None:
-    """A store full of claims and quarantined keys refuses new keys, and its claims can be completed."""
+    """A store full of claims and quarantined keys refuses new keys, but completes its claims."""
     store = MemoryStore(capacity=2)
     claim = record("a", IN_PROGRESS)
     store.put_if_absent(claim)

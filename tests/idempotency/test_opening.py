@@ -71,7 +71,8 @@ def test_server_is_opened_with_what_a_function_needs(
 NONSENSE = f"""
     Idempotency dynamodb: dynamodb://Idempotency http://localhost:6379 valkey:// valkey://localhost:port
     valkey://localhost:0 valkey://localhost:65536 valkey://localhost:6379/one valkey://::1:6379
-    redis://localhost?socket_timeout=60 redis://localhost/1?cluster=true redis:worker:{WORD}@localhost
+    redis://localhost?socket_timeout=60 redis://localhost/1?cluster=true
+    redis:worker:{WORD}@localhost
     redis://worker:{WORD}@ redis://worker:{WORD}/x@localhost redis://worker:{WORD}?x@localhost
     redis://worker:x@{WORD}@localhost redis://localhost:{WORD}
 """
@@ -81,7 +82,7 @@ NONSENSE = f"""
     "address", [*NONSENSE.split(), "", " dynamodb:Idempotency", "redis://localhost\n"]
 )
 def test_nonsense_is_refused_without_repeating_a_password(address: str) -> None:
-    """The error lists the valid forms and does not repeat the address, which may contain a password."""
+    """The error lists the valid forms, without the address, which may hold a password."""
     with pytest.raises(
         ConfigurationError, match=r"dynamodb:<table>, or valkey://|cluster has no databases"
     ) as refused:

@@ -93,7 +93,7 @@ def test_no_try_but_the_first_begins_that_cannot_end_in_time(
 
 
 class Script:
-    """A transport or script runner that raises these errors in turn, and then the last one again."""
+    """A transport or script runner that raises these errors in turn, then the last for ever."""
 
     longest_try_s = 1.5
 
@@ -237,7 +237,7 @@ CASES: list[tuple[Verdict | None, tuple[Send, ...], list[Exception]]] = [
     ],
 )
 def test_only_an_answer_is_definite(verdict: Verdict | None, send: Send, error: Exception) -> None:
-    """A refusal is definite, and invalid effects are rejected, unless an earlier try of the same step got no answer."""
+    """A refusal is definite, and invalid effects fail, unless an earlier try got no answer."""
     script = Script(error)
     with pytest.raises(ENDS[verdict]) as ended:
         send(script)

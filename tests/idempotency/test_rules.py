@@ -58,7 +58,7 @@ class TestClaim:
     def test_write_whose_answer_was_lost_is_recognised(
         self, world: World, step: str, round_trips: int, *, atomic: bool
     ) -> None:
-        """A write that took place, but whose answer was lost, is this delivery's own, and its effects happen once."""
+        """A write whose answer was lost is this delivery's own, and its effects happen once."""
         if step == "takeover":
             world.crash()
             world.clock.advance(60)
@@ -70,7 +70,7 @@ class TestClaim:
     def test_takeover_of_a_record_that_vanished_starts_again_at_the_claim(
         self, world: World
     ) -> None:
-        """A failed record that TTL deletes between being seen and being taken over is claimed as new."""
+        """A failed record that TTL deletes before its takeover is claimed as new."""
         world.fail(NO_CAR)
         world.transport.pass_on()
         world.transport.meanwhile(lambda: world.dynamodb.delete_item(**STORED_KEY))
@@ -92,7 +92,7 @@ class TestFailure:
     """Failures are recorded and counted; after the last attempt the key is quarantined."""
 
     def test_last_attempt_ends_in_quarantine_and_dead_letter(self, world: World) -> None:
-        """After the last attempt the event is dead-lettered with reason, key and attempt, and acknowledged."""
+        """After the last attempt the event is dead-lettered with the reason, and acknowledged."""
         for _ in range(2):
             world.fail(NO_CAR, keep_event=True)
             assert json.loads(world.record().event or "") == event(), (
@@ -107,7 +107,7 @@ class TestFailure:
         assert (record.status, record.expiry, record.dead_lettered) == ("QUARANTINED", None, True)
 
     def test_work_that_must_not_be_repeated_is_given_up_after_a_crash(self, world: World) -> None:
-        """With on_crash="quarantine" the event goes to the dead-letter queue as UNKNOWN, until it is released, once."""
+        """With on_crash="quarantine" the event is dead-lettered once, as UNKNOWN, till released."""
         world.crash(on_crash="quarantine")
         world.clock.advance(60)
         outcomes = [world.deliver(on_crash="quarantine")["outcome"] for _ in range(2)]
@@ -132,7 +132,7 @@ class TestFailure:
         assert world.deliver(outages=(ConnectionError,))["outcome"] == "Retried"
 
     def test_crashed_key_is_released_when_no_attempt_can_run(self, world: World) -> None:
-        """A key whose attempts all crashed is released a minute after the last lease, and not before."""
+        """A key whose attempts all crashed is released a minute after the last lease, no sooner."""
         for _ in range(2):
             world.crash(max_attempts=2)
             world.clock.advance(60)
@@ -199,7 +199,7 @@ class TestLease:
     def test_losing_the_lease_sets_a_flag_that_the_work_can_see(
         self, world: World, *, completes: bool
     ) -> None:
-        """It sees ``operation.lost`` even before its next heartbeat, and ends with the record's result, or none."""
+        """It sees ``operation.lost`` before its next heartbeat, and returns the record's result."""
         flags = []
 
         def step(operation: Operation) -> None:
@@ -286,7 +286,7 @@ class TestBusy:
         assert raised.value.lease_left_ms == 32_001
 
     def test_holder_that_may_not_come_again_stands_for_nothing(self, world: World) -> None:
-        """While a synchronous call or a block holds the key, EventBridge's delivery raises BusyError."""
+        """While a synchronous call or a block has the key, EventBridge's delivery is busy."""
         world.crash({name: value for name, value in event().items() if name != "account"})
         with pytest.raises(BusyError):
             world.deliver(by="request-2")
@@ -346,7 +346,7 @@ class TestWindow:
 
     @pytest.mark.parametrize("failed", [False, True])
     def test_record_counts_until_its_window_ends(self, world: World, *, failed: bool) -> None:
-        """After the window a key starts again at attempt 1, with any payload, even if its record is not deleted yet."""
+        """After the window a key starts anew, with any payload, even if its record is there."""
         policy: Any = {"window": 3_600, "max_attempts": 1}
         if failed:
             world.fail(BusyError("car", 1), **policy)
@@ -360,7 +360,7 @@ class TestWindow:
     def test_delivery_that_could_outlive_its_window_never_runs(
         self, world: World, late_s: int
     ) -> None:
-        """An event that is older than its window, or could become so during the run, is dead-lettered."""
+        """An event older than its window, or nearly, is dead-lettered."""
         world.clock.advance(late_s)
         assert world.deliver(window=86_400)["outcome"] == "DeadLettered"
         assert (world.reasons, world.work.runs) == ([BEYOND_WINDOW], [])
@@ -407,7 +407,7 @@ class TestWarm:
     def test_what_is_asked_for_again_is_not_lost(
         self, world: World, replayed: dict[str, str], *, atomic: bool
     ) -> None:
-        """After an operator removed the record, no warm process takes the next delivery for a copy."""
+        """After an operator removed the record, no process takes the next delivery for a copy."""
         handler = world.consumer(policy={"atomic": atomic}).event_handler(world.work)
         handler(event(), world.invocation())
         world.dynamodb.delete_item(**STORED_KEY)
@@ -453,7 +453,7 @@ class TestFailsClosed:
     def test_corrupt_record_is_neither_run_nor_overwritten(
         self, world: World, name: str, value: Any
     ) -> None:
-        """A record with an unknown status, or a claim without a lease, stays as it is until an operator releases it."""
+        """A record that cannot be understood stays as it is until an operator releases it."""
         world.crash()
         tamper(world, name, value)
         before = world.dynamodb.get_item(**STORED_KEY)["Item"]

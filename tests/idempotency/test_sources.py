@@ -95,7 +95,7 @@ MESSAGES: Final[list[tuple[Source, dict[str, Any], Read]]] = [
 def test_message_is_read_in_the_words_of_its_source(
     source: Source, raw: dict[str, Any], read: Read
 ) -> None:
-    """Each source finds a message's id, text, group, receive count and time in ms, and the id to report on failure."""
+    """Each source finds a message's id, text, group, receive count, time, and id of failure."""
     failure_id = source.failure_id and source.failure_id(raw)
     found = Read(
         source.text(raw),
@@ -142,7 +142,7 @@ def test_payload_is_what_happened(message: object, payload: object) -> None:
 
 @pytest.mark.parametrize("missing", sorted(EVENT))
 def test_envelope_is_recognised_by_all_of_its_fields(missing: str) -> None:
-    """A message that lacks one of EventBridge's fields is a plain message, without a time of its own."""
+    """A message that lacks a field of EventBridge's is a plain one, without a time of its own."""
     message = {name: value for name, value in EVENT.items() if name != missing}
     assert not is_eventbridge(message)
     assert not sources.EVENTBRIDGE.comes_again(message)
@@ -166,7 +166,7 @@ def test_kafkas_id_names_its_cluster(cluster: dict[str, str], name: str) -> None
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])
 def test_time_is_the_same_in_every_process(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A time without a zone is UTC, wherever the process runs, and milliseconds are rounded down."""
+    """A time without a zone is UTC wherever the process runs; milliseconds are rounded down."""
     noon = datetime(2026, 11, 21, 12, microsecond=1999, tzinfo=UTC)
     monkeypatch.setenv("TZ", zone)
     time.tzset()

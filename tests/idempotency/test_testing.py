@@ -1,4 +1,4 @@
-"""`crash_everywhere` passes right handlers on every store and source, and says what is wrong with others."""
+"""`crash_everywhere` passes right handlers on every store and source, and blames others."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -145,7 +145,7 @@ def test_a_dead_process_writes_nothing() -> None:
 
 
 def test_a_run_may_outlive_its_lease(crash_everywhere: Crash) -> None:
-    """Another delivery then runs the handler as well, and shares the downstream key if it is the operation's."""
+    """Another delivery then runs the handler too, and shares the operation's downstream key."""
 
     def work(world: World, operation: Operation) -> None:
         world.external("charge", lambda key: None, key=str)(operation.owner)
@@ -218,7 +218,7 @@ def acknowledging(world: World) -> Any:
 def test_other_mistakes_are_named(
     crash_everywhere: Crash, wrong: Any, later: Any, found: str
 ) -> None:
-    """Such as a swallowed error, a random key, a write outside of the commit, or a next version with other keys."""
+    """Such as a swallowed error, a random key, an early write, or a version with other keys."""
     with pytest.raises(BrokenPromiseError, match=found):
         crash_everywhere(wrong, EVENT, world=points, next_version=later)
 

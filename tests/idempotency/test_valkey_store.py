@@ -62,7 +62,7 @@ def test_difference_between_clocks_changes_no_time_that_is_compared(
 
 
 def test_clock_that_is_set_back_misleads_nobody(store: ValkeyStore, clock: ManualClock) -> None:
-    """The server's clock decides which lease is longer, and whether a lease that was seen is still the same."""
+    """The server's clock decides which lease is longer, and whether a lease has changed."""
     first = claim(clock, lease_ms=clock() - 10_000)
     store.put_if_absent(first)
     seen = store.read(KEY)
@@ -75,7 +75,7 @@ def test_clock_that_is_set_back_misleads_nobody(store: ValkeyStore, clock: Manua
 
 
 def test_heartbeat_that_comes_late_erases_no_intent(store: ValkeyStore, clock: ManualClock) -> None:
-    """It was sent before the intent was, although its lease seems to end later by the server's clock."""
+    """It was sent before the intent, although its lease ends later by the server's clock."""
     store.put_if_absent(claim(clock))
     intent = claim(clock, lease_ms=clock() + LEASE_MS + 1, externals='{"charge":null}')
     assert store.update_if_owner(intent) is intent
@@ -111,7 +111,7 @@ def test_fields_are_readable_by_an_operator(
 def test_what_another_hand_wrote_is_in_the_way(
     store: ValkeyStore, client: Any, clock: ManualClock
 ) -> None:
-    """A hash without known fields is not overwritten, and a lease that is not a number counts as missing."""
+    """A hash without known fields is not overwritten; a lease that is not a number is missing."""
     client.hset(f"idempotency:{KEY}", mapping={"lease_ms": "soon", "unknown": "field"})
     found = store.put_if_absent(claim(clock))
     assert (found.status, found.lease_ms) == ("", None)
@@ -140,7 +140,7 @@ class Unknown:
     ],
 )
 def test_client_that_could_mislead_the_store_is_refused(client: Any, reason: str) -> None:
-    """A client without a timeout, with retries of its own, or of an unknown package raises ConfigurationError."""
+    """A client without a timeout, with retries, or of an unknown package is refused."""
     with pytest.raises(ConfigurationError, match=reason):
         ValkeyStore(client)
     ValkeyStore(redis.Redis(socket_timeout=1, retry=Retry(NoBackoff(), 0)))

@@ -51,7 +51,7 @@ def _nested(levels: int, inner: Any = None, kind: str | None = None) -> Any:
     ],
 )
 def test_value_is_written_as_what_it_stands_for(value: object, written: Any) -> None:
-    """Other types are written as the nearest type of DynamoDB's, by their content, and read as AWS reads them."""
+    """Other types are written as DynamoDB's nearest type, and read as AWS reads them."""
     assert marshalling.attribute(value) == written
     assert {type(content) for content in marshalling.attribute(value).values()} <= {
         str,
@@ -175,7 +175,7 @@ def test_effect_that_can_never_be_written_is_refused(part: str, bad: object) -> 
     ],
 )
 def test_item_over_400_kb_is_refused(value: Callable[[int], object]) -> None:
-    """An item is refused once its names and values have more bytes than DynamoDB takes, and not before."""
+    """An item with more bytes than DynamoDB takes is refused, and a smaller one is not."""
     prepared(Put("Rides", {"id": value(409_590)}))
     with pytest.raises(EffectsRejectedError):
         prepared(Put("Rides", {"id": value(409_610)}))

@@ -53,7 +53,7 @@ def test_the_demo_fails_when_something_does_not_add_up(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The status says whether something is lost, doubled, unknown or half-done, or could not be run; one line why."""
+    """The status says lost, doubled, unknown, half-done or not run; one line says why."""
 
     def run(_options: Any) -> Report:
         if isinstance(outcome, EngineError):
@@ -112,7 +112,8 @@ def test_a_second_stack_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 COMMANDS = {
     "demo": "from local import demo; demo.run_demo = wait; demo.main()",
     "chaos": "from local import chaos; chaos.rehearse_seeds = wait; chaos.main()",
-    "invoke": "from local import invoke; invoke.choose = wait; sys.argv += ['Function', 'event.json']; invoke.main()",
+    "invoke": "from local import invoke; invoke.choose = wait; "
+    "sys.argv += ['Function', 'event.json']; invoke.main()",
 }
 
 
@@ -126,9 +127,14 @@ COMMANDS = {
     ],
 )
 def test_a_command_in_the_background_ends_in_order(command: str, number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM end it with the status that shells expect, though it was started with SIGINT ignored."""
+    """Ctrl-C and SIGTERM end it with the shells' status, even if it was started deaf to SIGINT."""
     # A signal just before `signal.pause()` would leave it waiting.
-    waits = "import sys, time\ndef wait(*_):\n    print('waiting', flush=True)\n    while True: time.sleep(0.1)\n"
+    waits = (
+        "import sys, time\n"
+        "def wait(*_):\n"
+        "    print('waiting', flush=True)\n"
+        "    while True: time.sleep(0.1)\n"
+    )
     background = 'trap \'\' INT; exec "$0" -c "$1"'
     with subprocess.Popen(
         ["/bin/sh", "-c", background, sys.executable, waits + COMMANDS[command]],

@@ -68,7 +68,7 @@ STEPS: Final[list[tuple[Troubles, Steps, tuple[str, list[int], list[int]]]]] = [
 def test_a_payment_is_what_was_done_to_it(
     kind: type[Books], troubles: Troubles, steps: Steps, charged: tuple[str, list[int], list[int]]
 ) -> None:
-    """Each request under a new key is answered and shows in the ledger, or is refused and changes nothing."""
+    """Each request under a new key is answered and in the ledger, or refused without a change."""
     books = (kind if troubles == NONE else Books)(troubles)
     name = authorize(books).body["id"]
     for number, (action, amount, status) in enumerate(steps):
@@ -144,7 +144,7 @@ def test_a_body_that_is_no_reservation_is_refused(name: str | None, value: objec
 
 @pytest.mark.parametrize("earlier", [0, 1])
 def test_requests_at_the_same_time_are_all_kept(earlier: int) -> None:
-    """A payment that is made between another one's decision and its commit is not overwritten, and both are found."""
+    """A payment made between another's decision and commit is not overwritten; both are found."""
     books = FunctionBooks()
     for _ in range(earlier):
         authorize(books, "earlier")

@@ -183,7 +183,7 @@ def test_an_event_is_found_by_whatever_is_left_of_it(
 def test_another_producers_event_is_found_by_the_id_that_its_producer_gave_it(
     ref: StackRef, dead_lettered: bool
 ) -> None:
-    """The idempotency id is derived from that one, and neither the bus nor the producer knows it."""
+    """The idempotency id derives from that one, which neither bus nor producer knows."""
     seen = on_bus(CREATED)
     del seen["detail"]["idempotencyid"], seen["detail"]["sequence"]
     seen["detail"] |= {
@@ -219,7 +219,7 @@ def test_another_producers_event_is_found_by_the_id_that_its_producer_gave_it(
 def test_lines_are_chosen_by_ride_type_and_outcome(
     ref: StackRef, options: Any, shown: list[str]
 ) -> None:
-    """A ride whose name begins like another's is another ride, and a type is another one than a later one's."""
+    """Neither a ride whose name begins alike nor a later one's type is taken for it."""
     other = event(CarRideCreated.of(booked("order_010")))
     for each in (CREATED, other):
         log(ref, "CarRideEvents", on_bus(each), age_s=9)

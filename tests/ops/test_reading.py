@@ -194,7 +194,7 @@ MESSAGES: Final[dict[str, tuple[Any, str, str | None, str | None]]] = {
 def test_a_dead_lettered_message_shows_its_reason(
     given: Any, reason: str, event_id: str | None, fact: str | None
 ) -> None:
-    """Reason, EventBridge's id and idempotency id are found in the form of each sender, as far as they are in it."""
+    """Reason, EventBridge's id and idempotency id are found in each sender's form."""
     assert dead_letter("TheDlq", "dispatch", given) == DeadLettered(
         "TheDlq", reason, "dispatch", event_id, fact
     )
@@ -233,7 +233,7 @@ class SlowQueue:
 
 
 def test_peeking_into_a_slow_queue_reads_every_message_once_and_ends() -> None:
-    """A message that shows again is not yielded again, and is visible afterwards like the others."""
+    """A message that shows again is yielded once, and is visible afterwards like the others."""
     queue: Any = SlowQueue()
     assert [each["MessageId"] for each in peek(queue, "url")] == list(map(str, range(300)))
     assert set(queue.shown_from.values()) == {queue.now}
@@ -281,7 +281,7 @@ class Logs:
 
 @pytest.mark.parametrize("ahead_s", [3600, -1200, 1])
 def test_the_present_is_that_of_aws(ahead_s: float) -> None:
-    """An operator's clock an hour slow would hide losses, and one that is fast would invent some."""
+    """An operator's clock an hour slow would hide losses; a fast one would invent some."""
     logs = Logs(ahead_s)
     ref = stack(lambda *_: logs, CarRideEventsLogGroupName="events")
     present = kept_since(ref) + timedelta(days=1)

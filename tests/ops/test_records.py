@@ -135,7 +135,7 @@ def test_a_change_is_shown_first_and_refused_while_an_attempt_may_run(
 def test_a_record_that_changes_after_it_was_shown_is_left_alone(
     ref: StackRef, action: Action, change: dict[str, Any] | None
 ) -> None:
-    """A claim between the preview and the write wins, and a record that was deleted is not written again."""
+    """A claim after the preview wins, and a record that was deleted is not written again."""
     put(ref, GIVEN_UP)
     plan = action(ref, KEY)
     changed = None if change is None else GIVEN_UP._replace(**change)

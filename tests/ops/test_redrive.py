@@ -255,7 +255,7 @@ def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> No
 
 @pytest.mark.parametrize("at", range(16))
 def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) -> None:
-    """Whichever call is interrupted, by Ctrl-C or a lost connection, each letter was delivered or is in the queue."""
+    """Whichever call is interrupted, each letter was delivered or is in the queue."""
     bodies = [envelope(entry(f"order_{number:02}")) for number in range(4)]
     facts = {json.loads(each)["detail"]["idempotencyid"] for each in put(ref, DLQ, *bodies)}
     plan = redrive.plan_redrive(ref, DLQ)

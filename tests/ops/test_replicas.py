@@ -100,7 +100,7 @@ def test_records_from_before_the_trouble_are_not_compared(
 def test_an_item_that_is_behind_is_waited_for(
     put: Put, wait: Wait, before: Any, arriving: Any, regions: list[str]
 ) -> None:
-    """It is the same in both regions when it arrives, or when a later write of the target has come back."""
+    """It is the same in both regions on arrival, or when a later write has come back."""
     put(TWO, HOME)
     if before:
         put(before, AWAY)

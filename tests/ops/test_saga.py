@@ -53,7 +53,7 @@ def ride(
     *payments: GatewayPayment,
     car: str | None = None,
 ) -> Evidence:
-    """Return the evidence of one ride, on whose events dispatch and payment have acted, with their states of it."""
+    """Return a ride's evidence, with the states of dispatch and payment after all its events."""
     published = events(*types.split())
     states = {DISPATCH: dispatch, PAYMENT: paid}
     return Evidence(

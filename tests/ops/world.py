@@ -64,7 +64,7 @@ class Missing(Exception):  # noqa: N818 - stands for boto3's ParameterNotFound
 
 
 class World:
-    """Two regions: the roles of their stacks, their replays and fences, and which of them can be reached."""
+    """Two regions: their stacks' roles, replays and fences, and which one can be reached."""
 
     def __init__(self) -> None:
         self.roles = {HOME: "primary", AWAY: "secondary"}

@@ -27,12 +27,12 @@ class Pipeline:
         self.where = ("--stack", stack.name, "--region", stack.region)
 
     def simulate(self, **request: Any) -> Ledger:
-        """Have the deployed simulator publish, wait until every event has reached its end, and return the ledger."""
+        """Have the simulator publish, wait until every event has ended, and return the ledger."""
         list(simulate(self.stack, request))
         return self.ledger()
 
     def put(self, *details: Mapping[str, Any]) -> list[str]:
-        """Put ride events on the bus at once, past every producer of this project, and return their ids."""
+        """Put ride events on the bus at once, past this project's producers; return their ids."""
         bus = {
             "EventBusName": self.stack.outputs["CarRideBusName"],
             "Source": "acr.com.car-ride",
@@ -84,7 +84,7 @@ class Pipeline:
         return audit(self.stack, grace=timedelta())
 
     def killed(self, consumer: str) -> int:
-        """Return how many of a consumer's processes have ended half-way, by what Lambda says in its log."""
+        """Return how many of a consumer's processes ended half-way, by Lambda's log lines."""
         (audited,) = (each for each in CONSUMERS if each.name == consumer)
         return sum(1 for _ in lines(self.stack, audited.resources, '"Runtime exited"'))
 

@@ -27,7 +27,10 @@ from tests.pipeline.pipeline import Pipeline
 
 pytestmark = pytest.mark.integration
 
-DISABLED: Final = "cannot tell: CarRideLogRule is DISABLED with 1 targets: events are not logged; cannot tell: Partners"
+DISABLED: Final = (
+    "cannot tell: CarRideLogRule is DISABLED with 1 targets: events are not logged; "
+    "cannot tell: Partners"
+)
 CONSUMERS: Final = ("RideHistoryRule", "DispatchRule", "PaymentRule")
 
 
@@ -151,7 +154,7 @@ def test_the_operators_command_prints_the_audit(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """As text and as JSON; an event that is younger than the grace is in flight, not lost, while anything moves."""
+    """As text and as JSON, a young event is in flight, not lost, while anything moves."""
     assert pipeline.simulate(rides=1, seed=1, poison=1).verdict.startswith(
         "balanced, 1 message waiting"
     )

@@ -118,7 +118,7 @@ def test_the_ledger_is_the_audit(site: Site, page: Page) -> None:
 
 
 def test_flow_counts_what_was_published(site: Site, page: Page) -> None:
-    """The bus shows the same numbers as the audit, and new events change the page without a reload."""
+    """The bus shows the audit's numbers, and new events change the page without a reload."""
     page.goto("/")
     for seed in (2, 3):
         ledger = site.pipeline.simulate(rides=2, seed=seed, duplicates=0.5)
@@ -155,7 +155,7 @@ def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
 def test_no_button_loses_or_doubles(
     site: Site, page: Page, consumer: str, button: str, outcomes: list[str]
 ) -> None:
-    """Each shows its outcomes at the consumer by itself, and the ledger stays at lost 0, doubled 0."""
+    """Each shows its outcomes at the consumer, and the ledger stays at lost 0, doubled 0."""
     page.goto(event_of(page, f"type=CarRideCompleted&at={consumer}&outcome=New&ride=order_1_*"))
     stop = page.locator(f"#at-{consumer}")
     stop.get_by_role("button", name=button).click()
@@ -229,7 +229,7 @@ def test_a_key_is_released_after_the_confirmation(site: Site, page: Page) -> Non
 
 
 def test_a_replay_is_predicted_run_interrupted_and_cancelled(site: Site, page: Page) -> None:
-    """An interrupted replay goes on until it is cancelled, and the ledger stays at lost 0, doubled 0."""
+    """An interrupted replay can be cancelled, and the ledger stays at lost 0, doubled 0."""
     page.goto("/replays")
     page.get_by_role("button", name="Predict").click()
     expect(page.locator("#output")).to_contain_text("reading the archive", timeout=PATIENCE_MS)
@@ -258,7 +258,7 @@ def test_a_replay_is_predicted_run_interrupted_and_cancelled(site: Site, page: P
 
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 400), ("light", 1920)])
 def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, width: int) -> None:
-    """No page breaks a rule of WCAG AA that can be checked, such as contrast, or is wider than the window."""
+    """No page breaks a rule of WCAG AA, such as contrast, or is wider than the window."""
     page = browser.new_page(
         base_url=site.url, color_scheme=scheme, viewport={"width": width, "height": 900}
     )

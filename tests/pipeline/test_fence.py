@@ -97,7 +97,7 @@ def settings(stack: StackRef) -> dict[str, Any]:
 
 
 def interrupted_everywhere(pipeline: Pipeline, work: Callable[[StackRef], object]) -> int:
-    """Interrupt some work before its first change, and again before the second, until it comes to its end."""
+    """Interrupt work before its first change, before its second, and so on, until it ends."""
     for at in itertools.count():
         try:
             work(reference(pipeline, at))

@@ -53,7 +53,7 @@ def test_a_running_local_stack_is_found(port: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("gone", ["file", "content", "process", "endpoint"])
 def test_a_local_stack_that_has_ended_is_ignored(port: int, gone: str) -> None:
-    """Then the stack is that of samconfig.toml, in the region for which AWS's tools are configured."""
+    """The stack is then samconfig.toml's, in the region that AWS's tools are configured for."""
     if gone != "file":
         # No process has a larger id than 2**22.
         ended = 2**22 + 1 if gone == "process" else HERE.pid

@@ -1,4 +1,4 @@
-"""Publishing through a global endpoint, with the layer that `sam build` makes for it and a botocore that is real."""
+"""Publishing through a global endpoint, with the built layer for it and a real botocore."""
 
 import json
 import os
@@ -42,7 +42,9 @@ def keep(request, **_):
 
 events = events_client()
 events.meta.events.register("before-send.events.PutEvents", keep)
-publisher = Publisher(events, sqs_client(), "bus", queue_url, endpoint_id=endpoint_id, max_attempts=1)
+publisher = Publisher(
+    events, sqs_client(), "bus", queue_url, endpoint_id=endpoint_id, max_attempts=1
+)
 entry = BusEntry(source="acr.com.car-ride", detail="{}", time=datetime.now(UTC))
 try:
     (receipt,) = publisher.publish([entry], lambda: 30_000)
@@ -78,7 +80,7 @@ def publish(
 
 
 def test_requests_go_to_the_endpoint_signed_for_every_region(cloud: LocalAws) -> None:
-    """Where nothing says otherwise, requests go to the endpoint's own address, signed with SigV4A for all regions."""
+    """By default requests go to the endpoint's own address, signed with SigV4A for all regions."""
     answer = publish(
         cloud,
         "abcde.veo",

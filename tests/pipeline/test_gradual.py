@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_events_take_effect_once_behind_an_alias(gradual: Pipeline) -> None:
-    """Rule, queue, API and simulator reach their functions through the alias, and each role suffices for that."""
+    """Rule, queue, API and simulator reach functions by the alias, and each role suffices."""
     api = Api(gradual.cloud, gradual.stack)
     assert (
         api.send("POST", "/carrides/simulate", {"rides": 1, "seed": 7}, key="simulate").status
@@ -31,7 +31,7 @@ def test_events_take_effect_once_behind_an_alias(gradual: Pipeline) -> None:
 
 
 def test_what_fails_behind_an_alias_is_kept(gradual: Pipeline) -> None:
-    """An event whose version cannot start is retried as the alias says, and lies in the consumer's queue."""
+    """An event whose version cannot start is retried, and lies in the consumer's queue."""
     functions = gradual.cloud.client("lambda")
     function = gradual.break_history()
     version = functions.publish_version(FunctionName=function)["Version"]

@@ -1,4 +1,4 @@
-"""What an operator finds about a stack that has had duplicates, crashes, poison and broken events."""
+"""What an operator finds about a stack with duplicates, crashes, poison and broken events."""
 
 import json
 import signal
@@ -49,7 +49,7 @@ def ask(lived: tuple[Pipeline, Evidence], capsys: pytest.CaptureFixture[str]) ->
 def test_each_ride_is_found_as_the_audit_finds_it(
     lived: tuple[Pipeline, Evidence], ask: Ask
 ) -> None:
-    """Its state, the copies of its events, their effects, deliveries and dead letters are the same."""
+    """Its state, the copies of its events, effects, deliveries and dead letters are the same."""
     _, evidence = lived
     named = {
         event.fact: event.named.order_id
@@ -111,7 +111,7 @@ def test_an_event_is_found_by_each_of_its_ids(lived: tuple[Pipeline, Evidence], 
 def test_a_quarantined_key_is_found_released_and_forgotten(
     lived: tuple[Pipeline, Evidence], ask: Ask
 ) -> None:
-    """What is only shown changes nothing, and each key leads to its event, dead letter and record."""
+    """A preview changes nothing, and each key leads to its event, dead letter and record."""
     _, evidence = lived
     keys = [each["key"] for each in ask("quarantined")["records"]]
     poison = {

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_copies_are_absorbed(pipeline: Pipeline) -> None:
-    """Copies, disorder and the older envelope change what is delivered, and nothing of what takes effect.
+    """Copies, disorder and the older envelope change the deliveries, and none of the effects.
 
     Neither does a producer that starts over.
     """

@@ -1,4 +1,4 @@
-"""A redrive sends what was mended to the one consumer that lacks it, and leaves in the queue what it cannot mend."""
+"""A redrive sends mended events to the one consumer that lacks them, and keeps the rest."""
 
 import json
 from dataclasses import replace

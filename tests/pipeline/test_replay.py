@@ -48,7 +48,7 @@ type Fated = tuple[str, str, Fate]
 
 @pytest.fixture(scope="module")
 def pipeline(cloud: LocalAws) -> Iterator[Pipeline]:
-    """A stack that has processed 500 events with every kind of fault among them, and one that is too old."""
+    """A stack that has processed 500 events with every kind of fault, one of them too old."""
     with GatewayServer(Books()) as gateway:
         town = Pipeline(cloud, cloud.deploy_fast("replay", PaymentGatewayUrl=gateway.url))
         fleet.seed(cloud.client("dynamodb"), town.stack.outputs["CarTableName"], 64)
@@ -77,7 +77,7 @@ def published(stack: StackRef) -> list[Published]:
 
 
 def deliveries(stack: StackRef) -> dict[tuple[str, str | None], Delivered]:
-    """Return the last line that a consumer has logged about a delivery, by the consumer and the delivery's id."""
+    """Return a consumer's last line about each delivery, by consumer and the delivery's id."""
     return {
         (each.name, line.delivery): line
         for each in CONSUMERS
@@ -145,7 +145,7 @@ def flat(planned: ReplayPlan) -> Counter[Fated]:
 def observed(
     stack: StackRef, name: str, before: Collection[tuple[str, str | None]]
 ) -> Counter[Fated]:
-    """Return the same numbers for a replay, from what consumers, bus and dead-letter queues hold."""
+    """Return a replay's numbers, from what consumers, bus and dead-letter queues hold."""
     fates = Counter[Fated]()
     for at, line in deliveries(stack).items():
         if line.type is not None and at not in before:

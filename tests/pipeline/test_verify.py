@@ -35,7 +35,7 @@ def test_a_sound_stack_passes(pipeline: Pipeline) -> None:
 
 
 def test_what_is_broken_is_named(pipeline: Pipeline) -> None:
-    """A stack without cars, a permission, a queue's policy, a rule and a pipe fails with the name of each."""
+    """A stack without cars, a permission, a policy, a rule and a pipe fails, each by name."""
     cloud = pipeline.cloud
     stack = pipeline.stack
     cloud.client("lambda").remove_permission(

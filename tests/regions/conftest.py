@@ -11,7 +11,7 @@ from tests.regions.pair import Regions
 
 @pytest.fixture(scope="session")
 def cloud() -> Iterator[LocalAws]:
-    """An engine of its own: these tests look at every request, and hold back the replication between its regions."""
+    """An engine of its own: these tests see each request, and hold back the replication."""
     with LocalAws("--retry-delays=0.2,0.4", "--plug-in=tests.engine.outages") as started:
         started.build()
         yield started
@@ -19,7 +19,7 @@ def cloud() -> Iterator[LocalAws]:
 
 @pytest.fixture
 def regions(cloud: LocalAws) -> Iterator[Regions]:
-    """Both regions, deployed in the order of `deploy-regions`, and removed in that of `delete-regions`."""
+    """Both regions, deployed as `deploy-regions` does, and removed as `delete-regions` does."""
     with GatewayServer(Books()) as gateway:
         deployed = Regions(cloud, gateway)
         yield deployed

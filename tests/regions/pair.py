@@ -102,7 +102,7 @@ class Regions:
         list(book(self.cloud, stack, rides))
 
     def ask(self, stack: StackRef, method: str, body: object = None) -> tuple[int, str | None]:
-        """Book or list rides over a region's HTTP API, and return status and Retry-After of the answer."""
+        """Book or list rides over a region's HTTP API; return the status and its Retry-After."""
         path = "/carrides" if body else "/carrides?customer=customer_a"
         answer = Api(self.cloud, stack).send(method, path, body, key="asked")
         return answer.status, answer.headers.get("Retry-After")

@@ -33,7 +33,7 @@ BOOKED: Final = 3
 
 
 class Run:
-    """Rides in three parts: before the outage, at its beginning, and while events go to the secondary."""
+    """Rides in three parts: before the outage, at its beginning, and after the failover."""
 
     def __init__(self, regions: Regions) -> None:
         self.regions = regions

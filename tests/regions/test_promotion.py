@@ -32,7 +32,7 @@ def run(command: str, clients: Any, *more: str) -> None:
 def test_the_secondary_gets_the_tables_of_a_lost_primary(
     regions: Regions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The page's commands import the tables with their items and nothing else, then make it standalone."""
+    """The page's commands import the tables with their items, and make the stack standalone."""
     monkeypatch.setattr("ops.promotion._ASK_SECONDS", 0.0)
     monkeypatch.setattr("ops.promotion._DETACH_SECONDS", 0.01)
     importing, finishing = COMMANDS[:2]

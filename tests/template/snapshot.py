@@ -1,4 +1,4 @@
-"""`make snapshot`: print what a change of the template changes in what is deployed, by role among the regions.
+"""`make snapshot`: print what a change of the template changes in what is deployed, by role.
 
 It compares the transformed template of the working tree with that of a commit (ARGS=<commit>; by
 default HEAD), without the hashes by which SAM tells versions apart.

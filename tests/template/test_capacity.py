@@ -24,7 +24,7 @@ def test_no_setting_stops_a_grown_stack_before_aws_does() -> None:
 
 @pytest.mark.parametrize("parameter", ["ApiRate", "DispatchConcurrency", "WarmUnits"])
 def test_a_bound_follows_its_parameter(parameter: str) -> None:
-    """Twice the parameter is twice the rides, and the needed value is what one ride a second takes of it."""
+    """Twice the parameter is twice the rides, and "needed" is what one ride a second takes."""
     once, twice = (
         next(
             bound

@@ -82,7 +82,7 @@ def test_an_alarm_more_costs_its_metrics() -> None:
 
 
 def test_rides_cost_in_proportion() -> None:
-    """None cost nothing, and twice as many twice as much, but for traces and metrics, which are billed by the month."""
+    """None cost nothing, and twice as many twice as much, but for what a month costs."""
     assert bill(0) == (bill(RIDES)[0], [])
     once, twice = (
         {use.what: use.dollars for use in bill(rides)[1]} for rides in (RIDES, 2 * RIDES)
@@ -130,7 +130,7 @@ def test_a_parameter_changes_its_lines(chosen: dict[str, Any], changed: str) -> 
 
 
 def test_two_regions_copy_events_and_items() -> None:
-    """Both stacks rest; every event is published and stored twice, and every item written twice, but processed once."""
+    """Both stacks rest; each event and item is stored twice, but processed once."""
     one, two = (
         {use.what: use.quantity for part in bill(RIDES, regions=each) for use in part}
         for each in (1, 2)

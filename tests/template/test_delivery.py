@@ -1,4 +1,4 @@
-"""How a new version takes over, how much may run at once, and whether every time fits inside the next longer one."""
+"""How a new version takes over, how much may run at once, and whether every time fits."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -59,7 +59,7 @@ def test_only_a_gradual_deployment_goes_through_aliases(deployed: Stack) -> None
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_gradual_deployment_rolls_back_on_errors(strategy: str) -> None:
-    """Each function has a deployment group of its own, with the chosen steps and its own error alarm."""
+    """Each function has a deployment group of its own, with the steps and its error alarm."""
     gradual = stack(DeploymentStrategy=strategy, Release=RELEASE)
     for name in gradual.functions():
         update = gradual.resources[f"{name}Aliaslive"]["UpdatePolicy"][
@@ -75,7 +75,7 @@ def test_a_gradual_deployment_rolls_back_on_errors(strategy: str) -> None:
 
 
 def test_a_release_publishes_every_function() -> None:
-    """A new release publishes new versions even if only a parameter changed, which SAM overlooks by itself."""
+    """A release publishes new versions even if only a parameter changed, unlike SAM by itself."""
 
     def versions(**chosen: str) -> set[str]:
         return set(stack(**chosen).of_type("AWS::Lambda::Version"))
@@ -115,7 +115,7 @@ OF_OTHERS: Final = (
 def test_a_call_is_given_up_before_the_function_is(
     make: Callable[[], object], api: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All attempts of a call, with the waits between them, end before the function is killed, so that it can report."""
+    """A call's attempts and waits end before the function is killed, so that it can report."""
     configs: list[Any] = []
 
     def create(_session: object, *_: object, config: object, **_others: object) -> Mock:

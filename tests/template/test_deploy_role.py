@@ -1,4 +1,4 @@
-"""The role of CloudFormation can create, change and delete all that the stack has, and nothing that the stack keeps."""
+"""CloudFormation's role may create, change and delete the stack, and nothing that it keeps."""
 
 import json
 from fnmatch import fnmatchcase
@@ -92,7 +92,8 @@ _DEPLOY: Final = f"arn:aws:codedeploy:{_HERE}"
 _LOGS: Final = f"arn:aws:logs:{_HERE}"
 _NAMED: Final = {
     "AWS::ApiGatewayV2::Stage": "arn:aws:apigateway:us-east-1::/apis/a1b2c3/stages/$default",
-    "AWS::CodeDeploy::Application": f"{_DEPLOY}:application:carride-ServerlessDeploymentApplication-1A",
+    "AWS::CodeDeploy::Application": f"{_DEPLOY}:application:"
+    "carride-ServerlessDeploymentApplication-1A",
     "AWS::Events::EventBus": f"{_EVENTS}:event-bus/carride-bus",
     "AWS::Events::Rule": f"{_EVENTS}:rule/carride-bus/carride-PaymentRule-1A",
     "AWS::Events::Archive": f"{_EVENTS}:archive/carride-CarRideArchive-1A",
@@ -100,7 +101,8 @@ _NAMED: Final = {
     "AWS::Logs::DeliverySource": f"{_LOGS}:delivery-source:carride-bus-errors",
     "AWS::Logs::DeliveryDestination": f"{_LOGS}:delivery-destination:carride-bus-errors",
     "AWS::Pipes::Pipe": f"arn:aws:pipes:{_HERE}:pipe/carride-outbox",
-    "AWS::Scheduler::Schedule": f"arn:aws:scheduler:{_HERE}:schedule/default/carride-ReconcilerSchedule-1A",
+    "AWS::Scheduler::Schedule": f"arn:aws:scheduler:{_HERE}:schedule/default/"
+    "carride-ReconcilerSchedule-1A",
     "AWS::SNS::Topic": f"arn:aws:sns:{_HERE}:carride-PartnersTopic-1A",
     "AWS::SQS::Queue": f"arn:aws:sqs:{_HERE}:carride-PaymentDlq-1A",
 }
@@ -135,7 +137,7 @@ def handled(kind: str) -> list[str]:
 
 @cache
 def needed() -> frozenset[str]:
-    """Return the actions with which CloudFormation handles the types of the stack, whatever its parameters are."""
+    """Return the actions with which CloudFormation handles the types of the stack."""
     types = {
         resource["Type"]
         for choice in every_choice()
@@ -157,7 +159,7 @@ def needed() -> frozenset[str]:
 
 
 def test_every_type_of_the_stack_can_be_handled() -> None:
-    """AWS's own list of actions, for each type that any choice of parameters creates, is allowed."""
+    """AWS's own list of actions is allowed, for each type that any parameters create."""
     patterns = [pattern for pattern, _ in allowed()]
     assert (
         sorted(
@@ -188,7 +190,7 @@ def reaches(action: str, arn: str) -> bool:
 
 @pytest.mark.parametrize(("kind", "arn"), _NAMED.items())
 def test_every_action_reaches_the_resource_that_it_handles(kind: str, arn: str) -> None:
-    """Each action of a type on its own service is allowed on a resource with the name that the stack gives it."""
+    """Each action of a type is allowed on a resource with the name that the stack gives."""
     service = arn.split(":")[2]
     own = [each for each in handled(kind) if each.startswith(f"{service}:")]
     assert own
@@ -207,12 +209,12 @@ def test_every_action_reaches_the_resource_that_it_handles(kind: str, arn: str) 
     ],
 )
 def test_actions_on_resources_of_others_reach_them(action: str, arn: str) -> None:
-    """A delivery needs the bus whose logs it delivers, a gradual deployment the strategy that AWS owns."""
+    """A log delivery needs its bus, a gradual deployment the strategy that AWS owns."""
     assert reaches(action, arn)
 
 
 def test_own_roles_are_out_of_reach() -> None:
-    """Neither role may change itself or the other, nor hand one to a service that would run its code."""
+    """Neither role may change itself or the other, or hand one to a service that runs its code."""
     template = yaml_parse((ROOT / "infrastructure" / "deploy-role.yaml").read_text())
     own = template["Resources"]["OwnRolesPolicy"]["Properties"]
     change, hand_over = own["PolicyDocument"]["Statement"]
@@ -248,7 +250,7 @@ def test_only_the_managed_policy_of_codedeploy_can_be_attached() -> None:
 
 
 def test_nothing_is_allowed_that_no_type_needs() -> None:
-    """Each pattern is there for an action that some type needs, or for the transform and the nested stacks."""
+    """Each pattern serves an action of some type, the transform or the nested stacks."""
     own = ("cloudformation:*", "s3:Get*", "events:AllowVendedLogDeliveryForResource")
     idle = [
         pattern
@@ -261,7 +263,7 @@ def test_nothing_is_allowed_that_no_type_needs() -> None:
 
 @pytest.mark.parametrize("action", _DATA)
 def test_what_the_stack_keeps_is_out_of_reach(action: str) -> None:
-    """The role cannot read or change items, messages, events and log lines, or become somebody else."""
+    """The role cannot touch items, messages, events and log lines, or become somebody else."""
     assert not any(fnmatchcase(action, pattern) for pattern, _ in allowed())
 
 

@@ -27,7 +27,7 @@ ENCRYPTED: Final = {
 
 
 def test_every_value_and_condition_is_chosen() -> None:
-    """Among the choices each parameter has each of its values, and each condition is true once and false once."""
+    """The choices give each parameter each of its values, and each condition both of its own."""
     choices = list(every_choice())
     for name, values in options().items():
         assert {choice[name] for choice in choices} == set(values), name
@@ -90,7 +90,7 @@ def test_an_event_that_breaks_the_contract_reaches_a_consumer(deployed: Stack) -
 def test_a_rule_matches_what_its_consumer_acts_on(
     rule: str, consumed: frozenset[type[Fact]], emitted: frozenset[type[Fact]]
 ) -> None:
-    """It matches the same types in both envelopes, by all their names, and none that the consumer emits: a loop."""
+    """It matches the same types in both envelopes, and none that the consumer emits: a loop."""
     alternatives = source()["Resources"][rule]["Properties"]["EventPattern"]["detail"]["$or"]
     names = {fact.__name__ for fact in consumed}
     names |= {alias for alias, name in ALIASES.items() if name in names}
@@ -128,7 +128,7 @@ def test_the_customers_key_encrypts_everything_or_nothing(deployed: Stack) -> No
 
 
 def test_whoever_needs_the_customers_key_may_use_it(deployed: Stack) -> None:
-    """A role that calls DynamoDB or SQS may use the key through them, and nobody may use it in another way."""
+    """A role that calls DynamoDB or SQS may use the key through them, and not otherwise."""
     granted: dict[str, list[Properties]] = {}
     for name, role in deployed.of_type("AWS::IAM::Role").items():
         granted[name] = [

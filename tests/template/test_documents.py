@@ -81,7 +81,7 @@ workflows = each(*sorted((ROOT / ".github" / "workflows").glob("*.yml")))
 
 
 def code(document: Path) -> str:
-    """Return the code spans and blocks of a document, without what a walkthrough has its reader make."""
+    """Return a document's code spans and blocks, without what a walkthrough's reader makes."""
     text = "\n".join(CODE.findall(A_FILE.sub("", document.read_text(encoding="utf-8"))))
     return MADE_BY_THE_READER.sub("…", text) if document.name == "add-a-consumer.md" else text
 
@@ -99,7 +99,7 @@ def targets() -> set[str]:
 
 
 def missing_paths(text: str) -> Iterator[str]:
-    """Yield each path in a text that neither exists nor is made by a command, which git then ignores."""
+    """Yield each path in a text that neither exists nor is made by a command and ignored."""
     generated = tuple(
         line.removesuffix("*/")
         for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split()
@@ -155,7 +155,7 @@ def test_every_name_in_a_document_exists(path: Path) -> None:
 
 @cache
 def names_in(path: Path) -> str:
-    """Return the text that defines a module's tests, with that of the suites of tests/ that it imports."""
+    """Return a test module's text, with that of the suites of tests/ that it imports."""
     text = path.read_text(encoding="utf-8")
     files = [ROOT.joinpath(*module.split(".")).with_suffix(".py") for module in SUITE.findall(text)]
     return "".join([text, *(file.read_text(encoding="utf-8") for file in files if file.exists())])
@@ -165,7 +165,7 @@ def names_in(path: Path) -> str:
 
 
 def commands(text: str) -> Iterator[tuple[str, str, set[str]]]:
-    """Yield service, operation and options of every command of the AWS CLI in a text, also of those in `$(…)`."""
+    """Yield service, operation and options of each AWS CLI command, also inside `$(…)`."""
     parts = [text.replace("\\\n", " ")]
     while inner := INNERMOST.search(parts[0]):
         parts.append(inner[1])

@@ -35,7 +35,7 @@ TYPES: Final = {
 
 
 def needed(deployed: Stack) -> Iterator[Grant]:
-    """Yield what the edges require, and a wildcard for each resource that a function's environment names."""
+    """Yield what the edges require, and a wildcard for each resource in an environment."""
     for edge in edges(deployed):
         match TYPES[edge.source], TYPES[edge.target]:
             case (("EventBus" | "Rule" | "Function" | "Schedule" | "Pipe"), "Queue"):
@@ -59,7 +59,7 @@ def needed(deployed: Stack) -> Iterator[Grant]:
 
 
 def test_everybody_may_do_what_the_graph_requires_and_nothing_else(deployed: Stack) -> None:
-    """Each edge and each resource in a function's environment has its permission, and each permission such a reason."""
+    """Each edge and each resource in an environment has a permission, and each permission one."""
     allowed = {grant for grant in grants(deployed) if grant.who != "CarRideEndpoint"}
     wanted = set(needed(deployed)) | ALWAYS
     wanted_any = {(grant.who, grant.what) for grant in wanted if grant.action == "*"}
@@ -82,7 +82,7 @@ def test_everybody_may_do_what_the_graph_requires_and_nothing_else(deployed: Sta
 
 
 def test_the_bus_reaches_every_consumer(deployed: Stack) -> None:
-    """Each function with a dead-letter queue of its own is behind a rule of the bus, directly or behind a queue."""
+    """Each function with a dead-letter queue of its own is behind a rule, or its queue is."""
     after: dict[str, set[str]] = {}
     for edge in edges(deployed):
         if not edge.dead:
@@ -150,7 +150,7 @@ def test_the_simulated_gateway_is_for_development_only(deployed: Stack) -> None:
 
 
 def test_only_the_bus_writes_its_logs(deployed: Stack) -> None:
-    """The log group of all events takes events from the catch-all rule only, that of errors from the account only."""
+    """Only the catch-all rule writes the events' log group, only the account that of errors."""
     (policy,) = deployed.of_type("AWS::Logs::ResourcePolicy").values()
     statements = json.loads(policy["PolicyDocument"]["Fn::Sub"])["Statement"]
     assert Edge("CarRideLogRule", "CarRideEventsLogGroup") in set(edges(deployed))

@@ -30,7 +30,7 @@ USES: Final = {
 
 
 def test_each_service_may_use_the_key_for_this_application_only() -> None:
-    """Besides the account's administrators, only services may use it, for this stack or account, and not manage it."""
+    """Only administrators and the account's services may use it, and services do not manage it."""
     for sid, statement in STATEMENTS.items():
         if sid != "AccountAdministers":
             assert set(statement["Principal"]) == {"Service"}, sid
@@ -66,7 +66,7 @@ def test_rules_reach_the_encrypted_topic_of_partners() -> None:
 
 
 def test_the_key_outlives_its_stack_and_is_rotated() -> None:
-    """Nobody can read data without the key that encrypted it, so no deletion of a stack removes the key."""
+    """Data cannot be read without its key, so no deletion of a stack removes the key."""
     assert KEY["DeletionPolicy"] == KEY["UpdateReplacePolicy"] == "Retain"
     assert KEY["Properties"]["EnableKeyRotation"] is True
 

@@ -119,7 +119,7 @@ GUARDS: Final = {"AWS::SQS::QueuePolicy", "AWS::SNS::TopicPolicy", "AWS::CloudWa
     "guard", [name for name, each in source()["Resources"].items() if each["Type"] in GUARDS]
 )
 def test_no_guard_can_be_taken_away(guard: str) -> None:
-    """Without any alarm or policy, a rule speaks up, a reference leads nowhere, or a metric is not watched."""
+    """Without any alarm or policy, a rule, a dangling reference or an unwatched metric speaks."""
     resources = source()["Resources"]
     del resources[guard]
     assert found(resources) or guard in named(resources) or unwatched(resources)
@@ -132,7 +132,7 @@ def test_no_guard_can_be_taken_away(guard: str) -> None:
     "setting", ["TimeToLiveSpecification", "Replicas.0.PointInTimeRecoverySpecification"]
 )
 def test_no_table_can_lose_a_guard(table: str, setting: str) -> None:
-    """Without its time to live, or the reason for having none, or without its backups, a rule speaks up."""
+    """Without its time to live, a reason for having none, or backups, a rule speaks up."""
     resources = source()["Resources"]
     reason = setting == "TimeToLiveSpecification" and setting not in resources[table]["Properties"]
     assert found(

@@ -57,7 +57,7 @@ def test_points():
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of this project, with its environments, whose tests look at one choice of parameters only."""
+    """A copy of this project with its environments, whose tests look at one set of parameters."""
     copy = tmp_path_factory.mktemp("projects") / "copied"
     ignored = (
         pattern.rstrip("/") for pattern in (ROOT / ".gitignore").read_text(encoding="utf-8").split()
@@ -110,7 +110,7 @@ def replace(path: Path, before: str, after: str) -> None:
 
 
 def test_a_new_consumer_passes_every_check_unchanged(project: Path) -> None:
-    """All tests that look at template, documents, samples and consumers are green, and so are style, types and lint."""
+    """Tests of template, documents, samples and consumers are green, and so are the linters."""
     run(project, *TESTS, *OF_THE_TEMPLATE)
     written = (f"functions/{NAME}", f"tests/functions/test_{NAME}.py", "ops/audit/evidence.py")
     run(project, "ruff", "check", "--no-cache", *written)
@@ -120,7 +120,7 @@ def test_a_new_consumer_passes_every_check_unchanged(project: Path) -> None:
 
 
 def test_the_walkthrough_leads_to_a_consumer_that_passes(project: Path, tmp_path: Path) -> None:
-    """Followed exactly, the page gives points for completed rides, counted by the audit, and all checks pass."""
+    """Followed exactly, the page gives points, the audit counts them, and all checks pass."""
     copy = tmp_path / "project"
     shutil.copytree(project, copy, symlinks=True)
     text = (copy / "docs" / "add-a-consumer.md").read_text(encoding="utf-8")
@@ -155,7 +155,7 @@ def test_the_walkthrough_leads_to_a_consumer_that_passes(project: Path, tmp_path
 
 
 def test_a_second_consumer_can_follow(copied: Path, tmp_path: Path) -> None:
-    """Each has the resources of the ride history, except the permission to write its table, in at most 75 lines."""
+    """Each has the ride history's resources, but not its table, in at most 75 lines."""
     shutil.copytree(copied, tmp_path / "project", symlinks=True)
     template = tmp_path / "project" / "template.yaml"
     for name in (NAME, "city_statistics"):

@@ -141,7 +141,7 @@ def watched_by(deployed: Stack, composite: str) -> set[str]:
 
 
 def test_composite_alarms_have_every_alarm_of_their_kind(deployed: Stack) -> None:
-    """Somebody is notified of every dead letter, of everything that is stuck, and of every alarm of the API."""
+    """Somebody is notified of every dead letter, of what is stuck, and of the API's alarms."""
     every = set(deployed.of_type("AWS::CloudWatch::Alarm"))
     lost = {
         name
@@ -171,7 +171,7 @@ def test_an_address_can_be_notified() -> None:
 
 
 def test_the_dashboard_shows_every_resource_and_outcome(deployed: Stack) -> None:
-    """It is JSON; its searches find every queue, function and rule by name, and name every outcome."""
+    """It is JSON, finds every queue, function and rule by name, and names every outcome."""
     (dashboard,) = deployed.of_type("AWS::CloudWatch::Dashboard").values()
     text: str = dashboard["DashboardBody"]["Fn::Sub"]
     assert all(widget["x"] + widget["width"] <= 24 for widget in json.loads(text)["widgets"])

@@ -38,7 +38,7 @@ def test_only_the_primary_has_replicas_elsewhere() -> None:
 
 
 def test_the_secondary_calls_the_replicas_by_their_names() -> None:
-    """It has no table, names no table as its own resource, and names every table that the primary creates."""
+    """It has no table, owns none of the names, and names every table of the primary."""
     assert SECONDARY.of_type("AWS::DynamoDB::GlobalTable") == {}
     text = json.dumps([SECONDARY.resources, SECONDARY.outputs])
     for name, table in PRIMARY.of_type("AWS::DynamoDB::GlobalTable").items():
@@ -71,7 +71,7 @@ def test_only_the_primary_has_the_endpoint() -> None:
 
 
 def test_the_endpoint_replicates_and_follows_its_health_check() -> None:
-    """It copies events between the buses, and leaves a primary that is late or silent for five minutes."""
+    """It copies events between buses, and leaves a primary that is late for five minutes."""
     (endpoint,) = PRIMARY.of_type("AWS::Events::Endpoint").values()
     assert [named(bus["EventBusArn"]) for bus in endpoint["EventBuses"]] == [
         "CarRideBus",
@@ -169,7 +169,7 @@ def takes(deployed: Stack, rule: str, event: Any) -> bool:
     ],
 )
 def test_a_rule_takes_an_event_in_one_region(rule: str, event: dict[str, str], taken: bool) -> None:
-    """A rule takes an event where it was ingested or replayed for, one region takes all, and no rule a prediction's."""
+    """A rule takes an event in one region, one region takes all, and none a prediction's."""
     assert takes(PRIMARY, rule, event) is taken
     assert takes(SECONDARY, rule, event) is taken
     assert takes(STANDALONE, rule, event)
@@ -214,7 +214,7 @@ def refused(**chosen: str) -> list[str]:
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(chosen: dict[str, str], rule: str) -> None:
-    """CloudFormation refuses a deployment that could not work, and accepts those of `deploy-regions`."""
+    """CloudFormation refuses what could not work, and accepts what `deploy-regions` sets."""
     assert refused(**chosen) == [rule]
     assert (
         refused()

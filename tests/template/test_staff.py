@@ -1,4 +1,4 @@
-"""In stage `dev` the stack makes the role with which a new stack can accept, start and complete a ride."""
+"""In stage `dev` the stack makes the role that accepts, starts and completes rides."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def test_a_stack_has_the_role_if_nothing_else_says_who_is_staff(deployed: Stack)
 
 
 def test_the_api_takes_sessions_of_the_role_for_staff() -> None:
-    """The name that the function gets is the one that the API reads from a session, and a user has none."""
+    """The function's name for it is what the API reads from a session; a user has none."""
     assert staff_group(stack()) == {"Ref": "StaffRole"}  # the name, as CloudFormation generates it
     name = "carride-StaffRole-1A2B3C4D5E6F"
     session = request_by(f"arn:aws:sts::{ACCOUNT}:assumed-role/{name}/carride-operator")

@@ -1,4 +1,4 @@
-"""Symbols that documents name are in the code: `Class.member`, `package.module`, and "`X` in `file`"."""
+"""Symbols that documents name exist: `Class.member`, `package.module`, "`X` in `file`"."""
 
 import ast
 import re
@@ -74,7 +74,7 @@ def assigned_to_self(node: ast.AST) -> Iterator[str]:
 
 
 def is_defined(symbol: str, path: Path) -> bool:
-    """Return whether a file defines a symbol: Python's last name of a dotted one, or a key of a template."""
+    """Return whether a file defines a symbol: Python's last name, or a template's key."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".yaml":
         return re.search(rf"^ *{symbol}:", text, re.MULTILINE) is not None

@@ -36,7 +36,7 @@ def documents(root: Path = ROOT) -> dict[str, str]:
 
 
 def main() -> None:
-    """Write every generated file that has changed and print its name, or write none after a breaking change."""
+    """Write and name every generated file that has changed, but none after a breaking change."""
     try:
         files = documents()
     except BreakingChangeError as error:

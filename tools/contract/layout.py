@@ -17,7 +17,7 @@ def compact(value: Any) -> str:
 
 
 def _laid_out(value: Any, indent: str, used: int) -> str:
-    """Return a value as JSON on one line if it fits beside ``used`` columns, else as indented lines, filled up."""
+    """Return JSON on one line if it fits beside ``used`` columns, else on filled lines."""
     line = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict | list) or used + len(line) <= _WIDTH:
         return line

@@ -10,8 +10,10 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _HEAD: Final = """\
 # Parameters
 
-Written by `make contract` from the descriptions in `template.yaml`. Set a parameter in `parameter_overrides` of
-`samconfig.toml`, which `sam build` and `sam deploy` both read. A parameter that is left out keeps its last value.
+Written by `make contract` from the descriptions in `template.yaml`. \
+Set a parameter in `parameter_overrides` of
+`samconfig.toml`, which `sam build` and `sam deploy` both read. \
+A parameter that is left out keeps its last value.
 
 | parameter | default | meaning |
 | --- | --- | --- |

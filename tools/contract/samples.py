@@ -13,7 +13,7 @@ from tools.contract.layout import compact
 
 
 def current(sample: Any) -> Any:
-    """Return a sample, or a part of one, with its CloudEvents rewritten, also those in the texts of messages.
+    """Return a sample, or a part of one, with its CloudEvents rewritten, also inside messages.
 
     Events in the older envelope, and those that break the contract, stay as they are.
     """

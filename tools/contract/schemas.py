@@ -1,4 +1,4 @@
-"""JSON Schemas of the events, and the template that publishes them in EventBridge's schema registry.
+"""JSON Schemas of the events, and the template that publishes them in EventBridge's registry.
 
 The registry accepts draft 4 at most. A schema is replaced only by a compatible one; any other
 change needs a higher ``schema_version``, which adds a schema. The template keeps every version,
@@ -27,7 +27,8 @@ _DATA_BASE64: Final = {
 }
 
 _REGISTRY: Final = """\
-# The event contract, for authors of producers and consumers. Written by `make contract`; do not edit.
+# The event contract, for authors of producers and consumers. \
+Written by `make contract`; do not edit.
 AWSTemplateFormatVersion: "2010-09-09"
 Description: JSON Schema of the detail of every ride event, by type and version.
 
@@ -42,7 +43,8 @@ Resources:
       Description: JSON Schema of the detail of every ride event, by type and version.
 """
 _RESOURCE: Final = """
-  {logical_id}Schema: {{ Type: AWS::EventSchemas::Schema, Properties: {{ SchemaName: {name}, Type: JSONSchemaDraft4,
+  {logical_id}Schema: {{ Type: AWS::EventSchemas::Schema, \
+Properties: {{ SchemaName: {name}, Type: JSONSchemaDraft4,
       RegistryName: !GetAtt CarRideSchemaRegistry.RegistryName, Content: '{content}' }} }}
 """
 
@@ -116,7 +118,7 @@ def published(template: str) -> dict[str, Schema]:
 
 
 def registry(before: str) -> str:
-    """Return the CloudFormation template that publishes the schema of every event, and the older ones in ``before``.
+    """Return the template that publishes every event's schema, and the older ones of ``before``.
 
     BreakingChangeError if a changed schema is incompatible with existing readers or events.
     """

@@ -52,7 +52,7 @@ def test_the_layout_changes_no_content_and_keeps_to_its_width() -> None:
 
 @pytest.mark.parametrize("name", ["ride_history_live", "dispatch_live"])
 def test_a_field_that_comes_later_appears_in_the_samples(name: str) -> None:
-    """`make contract` writes a new field with a default into the events of samples, also where messages hold them."""
+    """`make contract` writes a new field with a default into samples, also inside messages."""
     sample = (ROOT / f"events/{name}.json").read_text()
     older = json.loads(re.sub(r',\s*\\?"currency\\?":\s?\\?"EUR\\?"', "", sample))
     assert current(older) == json.loads(sample) != older

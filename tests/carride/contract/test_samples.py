@@ -29,7 +29,7 @@ def sample(name: str) -> dict[str, Any]:
 
 
 def test_the_readme_lists_every_sample() -> None:
-    """Each file has its row in events/README.md, with what is to be expected, and no row is without a file."""
+    """Each file has its row in events/README.md with its outcome, and each row has a file."""
     listed = set(
         re.findall(
             r"^\| `([a-z_0-9/]+\.json)` \|", (EVENTS / "README.md").read_text(), re.MULTILINE
@@ -42,7 +42,7 @@ def test_the_readme_lists_every_sample() -> None:
 
 
 def rows(function: str) -> list[tuple[str, str]]:
-    """Return the samples of a function with the outcomes that events/README.md gives them, in its order."""
+    """Return a function's samples with their outcomes in events/README.md, in its order."""
     found = re.findall(
         rf"^\| `({function}_\w+)\.json` \| ([\w, ]+) \|",
         (EVENTS / "README.md").read_text(),

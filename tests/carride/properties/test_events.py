@@ -65,7 +65,7 @@ def test_every_event_survives_the_road(
     cause: RideEvent | None,
     extensions: Any,
 ) -> None:
-    """Whatever the contract allows conforms to its schema, and comes back from JSON equal and with its fingerprint."""
+    """Whatever the contract allows fits its schema, and JSON keeps it and its fingerprint."""
     emitted = RideEvent.of(
         fact, source=SOURCE, time=time, expirytime=expirytime, cause=cause, extensions=extensions
     )

@@ -40,7 +40,7 @@ TROUBLES = st.tuples(SHARES, SHARES, SHARES, SHARES, SHARES).map(
 def test_every_ride_ends_as_its_facts_say(
     seed: int, rides: int, cars: int, troubles: Troubles, *, keys_s: float, lost: float | None
 ) -> None:
-    """Each fact takes effect once, no car has two rides, nobody pays twice, and nothing stays reserved.
+    """Each fact takes effect once, no car has two rides, nobody pays twice, nothing stays reserved.
 
     Where the reconciler runs, no ride stays overdue, whatever events were lost on their way.
     """

@@ -54,7 +54,7 @@ def test_whatever_fails_no_event_is_lost_silently(
     queue_failures: list[Exception | None],
     remaining_ms: int,
 ) -> None:
-    """Whatever fails, each event is on the bus once, in the queue, or in the error, as its receipt says."""
+    """Whatever fails, each event is on the bus once, in the queue or in the error, as told."""
     time = FakeTime(remaining_ms)
     answer = iter(answers)
     queue_answer = iter(queue_answers)

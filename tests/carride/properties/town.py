@@ -1,4 +1,4 @@
-"""A town in which rides live random lives, and the real handlers get their events in any order, again and again."""
+"""A town of rides with random lives, whose events reach the real handlers in any order."""
 
 import json
 import math
@@ -244,7 +244,7 @@ class Town(World):
     # ── The lives of rides ────────────────────────────────────────────────────────────────────────
 
     def live(self, number: int) -> None:
-        """Have rides begin, and everything happen to them and be delivered, until nothing is left to happen."""
+        """Have rides begin, live and be delivered, until nothing is left to happen."""
         lives = [self._life(f"order_{each}") for each in range(number)]
         while lives or self.waiting:
             if self._reconciles and self._chance.random() < _RECONCILED:
@@ -288,7 +288,7 @@ class Town(World):
         self.drain()
 
     def run_reconciler(self) -> dict[str, int]:
-        """Let the clock pass the deadline of every open ride, and run the reconciler until a run comes to its end.
+        """Let the clock pass each open ride's deadline, and let one run of the reconciler end.
 
         The ride history is up to date by then. Whatever else is under way stays so.
         """

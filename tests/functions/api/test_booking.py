@@ -11,7 +11,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_ten_equal_requests_at_once_book_one_ride(cloud: LocalAws, name: str) -> None:
-    """Ten simultaneous copies of a request get one answer or a 409, and make one booking and one event."""
+    """Ten simultaneous copies get one answer or a 409, and make one booking and one event."""
     api = Api(cloud, cloud.deploy_fast(name))
 
     def book(_: int) -> Answer:

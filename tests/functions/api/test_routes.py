@@ -42,7 +42,7 @@ def schemes(deployed: Stack) -> dict[str, list[str]]:
 def test_the_template_has_the_routes_of_the_table_and_each_asks_who_calls(
     parameters: dict[str, str], callers: list[str]
 ) -> None:
-    """API Gateway routes what the function answers, with the chosen authorizer in the stages other than `local`."""
+    """API Gateway routes what the function answers, with an authorizer except in `local`."""
     assert schemes(stack(**parameters)) == dict.fromkeys([*ROUTES, DESCRIPTION], callers)
 
 

@@ -1,4 +1,4 @@
-"""`make bench`: print what the consumers cost, beside the same consumers on Powertools in the same run."""
+"""`make bench`: print what the consumers cost, beside the same ones on Powertools."""
 
 import argparse
 import sys
@@ -13,11 +13,12 @@ def main() -> bool:
     """Measure, print the numbers, and return whether every target is met."""
     parser = argparse.ArgumentParser(
         prog="make bench ARGS=…",
-        description="Measures the consumers beside the same consumers on AWS Lambda Powertools' idempotency utility, "
-        "in turn, in one run, so that the ratio is meaningful on any machine. Each is a process of its own with the "
-        "packages that are deployed, and speaks HTTP to a DynamoDB on this machine. Powertools is used as "
-        "documented, and with one client for everything that is set as the layer sets botocore's. Times and memory "
-        "are medians. Nothing leaves this machine. A missed target is an error.",
+        description="Measures the consumers beside the same consumers on AWS Lambda Powertools' "
+        "idempotency utility, in turn, in one run, so that the ratio is meaningful on any machine. "
+        "Each is a process of its own with the packages that are deployed, and speaks HTTP to a "
+        "DynamoDB on this machine. Powertools is used as documented, and with one client for "
+        "everything that is set as the layer sets botocore's. Times and memory are medians. "
+        "Nothing leaves this machine. A missed target is an error.",
         epilog="example: make bench ARGS='--repetitions 15 --lenient'",
     )
     parser.add_argument(

@@ -103,7 +103,7 @@ class _DynamoDB(BaseHTTPRequestHandler):
 
 
 def consumers(repetitions: int, functions: Iterable[str] = FUNCTIONS) -> list[Row]:
-    """Measure each consumer in processes of its own over HTTP on this machine, from the packages of `sam build`.
+    """Measure each consumer in processes of its own over HTTP, from the packages of `sam build`.
 
     Without ``repetitions`` the numbers are those of the first processes, which compile botocore.
     """

@@ -1,4 +1,4 @@
-"""The wiring of consumers on AWS Lambda Powertools, with the names of `carride.consumer`, whose place it takes.
+"""The wiring of consumers on Powertools, with the names of `carride.consumer`.
 
 A function that is imported after it decides as it always does. Powertools recognises duplicates,
 and takes batches apart. A transaction of boto3's writes the effects, without the record: Powertools

@@ -1,1 +1,1 @@
-"""AWS Lambda Powertools' idempotency utility and this layer, in the same adversities side by side."""
+"""Powertools' idempotency utility and this layer, in the same adversities side by side."""

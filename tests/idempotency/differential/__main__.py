@@ -1,4 +1,4 @@
-"""`make compare`: print what Powertools, durable functions and this layer do in the same adversities."""
+"""`make compare`: print what Powertools, durable functions and this layer do in trouble."""
 
 import argparse
 import shutil
@@ -22,9 +22,10 @@ def main() -> int:
     """Print the tables; the exit status says whether this layer did what its tests assert."""
     parser = argparse.ArgumentParser(
         prog="make compare ARGS=…",
-        description="Puts AWS Lambda Powertools' idempotency utility, AWS's durable functions and this layer through "
-        "the same adversities, each with its defaults, on a DynamoDB in this process and on the durable functions' own "
-        "local runner, and prints what each was seen to do. At the end: costs and cold start beside durable functions.",
+        description="Puts AWS Lambda Powertools' idempotency utility, AWS's durable functions and "
+        "this layer through the same adversities, each with its defaults, on a DynamoDB in this "
+        "process and on the durable functions' own local runner, and prints what each was seen to "
+        "do. At the end: costs and cold start beside durable functions.",
         epilog="example: make compare ARGS='--only stale'",
     )
     parser.add_argument(

@@ -135,7 +135,8 @@ def _overtaken(case: Case, end: Callable[[], object]) -> tuple[Payments, str]:
 )
 def stale_owner_completes(case: Case) -> str:
     _, duplicate = _overtaken(case, lambda: "stale payment")
-    return f"a duplicate {duplicate}{', the committed one' if 'stale' not in duplicate else ', which nobody was given'}"
+    origin = "which nobody was given" if "stale" in duplicate else "the committed one"
+    return f"a duplicate {duplicate}, {origin}"
 
 
 @adversity(
@@ -277,7 +278,7 @@ def _number(of: Any) -> int:
 
 
 def _drained(case: Case, bodies: list[str], charge: EventWork) -> tuple[int, list[int], int]:
-    """Have an event source mapping empty a queue, in batches of all that is visible, each to a new process.
+    """Have an event source mapping empty a queue, in batches of all messages that are visible.
 
     Returns how many messages were charged, how often each was received, and how many were set
     aside.
@@ -317,7 +318,8 @@ def _drained(case: Case, bodies: list[str], charge: EventWork) -> tuple[int, lis
 def unreadable_record(case: Case) -> str:
     before, after = _bodies(2)
     charged, receives, dead = _drained(case, [before, "[" * 20_000, after], lambda _: None)
-    return f"{charged} of 2 neighbours charged; {f'set aside at receive {receives[1]}' if dead == 1 else 'lost'}"
+    poison = f"set aside at receive {receives[1]}" if dead == 1 else "lost"
+    return f"{charged} of 2 neighbours charged; {poison}"
 
 
 @adversity(
@@ -460,7 +462,8 @@ def _returned(value: object) -> Callable[[Case], str]:
         charge = case.process().function("charge", work)
         caller = got(lambda: charge("order_01"), show)
         case.clock.advance(MINUTE)  # whatever claim was left behind has ended
-        return f"the caller {caller}, a duplicate {got(lambda: charge('order_01'), show)}; {work.times}"
+        duplicate = got(lambda: charge("order_01"), show)
+        return f"the caller {caller}, a duplicate {duplicate}; {work.times}"
 
     return seen
 

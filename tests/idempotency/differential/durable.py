@@ -1,4 +1,4 @@
-"""AWS's durable functions as documented, and with `carride_idempotency.durable`, on their local runner."""
+"""AWS's durable functions, as documented and with `carride_idempotency.durable`."""
 
 import dataclasses
 import json
@@ -133,7 +133,7 @@ class Case:
         )
 
     def deliver(self, *, name: str = "") -> None:
-        """Deliver the event as EventBridge does, or start an execution with this name where the layer starts none."""
+        """Deliver the event as EventBridge does, or start an execution of this name."""
         if self.side is DOCUMENTED:
             named = {"DurableExecutionName": name} if name else {}
             payload = json.dumps(event())
@@ -184,7 +184,7 @@ def case(side: str) -> Generator[Case]:
 
 
 class Adversity(NamedTuple):
-    """One row of the table: what durable functions are seen to do, as documented and with this layer."""
+    """One row of the table: what durable functions do, as documented and with this layer."""
 
     name: str
     documented: str
@@ -246,7 +246,7 @@ ADVERSITIES: Final = (
 
 
 def dollars(side: str) -> float:
-    """Return what a million events cost by durable operations, DynamoDB's writes and Lambda's invocations."""
+    """Return what a million events cost: durable operations, DynamoDB's writes, invocations."""
     with case(side) as new:
         before = new.world.wire.write_units
         new.deliver()
@@ -271,12 +271,15 @@ durable_execution(lambda event, context: None)
 """,
     ALONE: """
 from carride_idempotency import Consumer, open_store
-Consumer("points", open_store("dynamodb:Idempotency"), key="id").event_handler(lambda event, operation: None)
+points = Consumer("points", open_store("dynamodb:Idempotency"), key="id")
+points.event_handler(lambda event, operation: None)
 """,
 }
 START: Final = """
 import os, time
-def measured(): return time.process_time() * 1e3, int(open("/proc/self/statm").read().split()[1]) / 2**20
+def measured():
+    resident = open("/proc/self/statm").read().split()[1]
+    return time.process_time() * 1e3, int(resident) / 2**20
 before, page = measured(), os.sysconf("SC_PAGESIZE")
 {}
 print(measured()[0] - before[0], (measured()[1] - before[1]) * page)
@@ -284,7 +287,7 @@ print(measured()[0] - before[0], (measured()[1] - before[1]) * page)
 
 
 def cold_start(side: str) -> tuple[float, float]:
-    """Return the CPU time in ms and the memory in MiB that a new process takes for a handler with its AWS client."""
+    """Return the CPU time in ms and the MiB that a new process takes for a handler and client."""
     command = [sys.executable, "-c", START.format(STARTS[side])]
     variables = ACCOUNT | {
         "PATH": os.environ["PATH"],

@@ -1,4 +1,4 @@
-"""This layer, and AWS Lambda Powertools or durable functions beside it, in every adversity of the comparison."""
+"""This layer beside Powertools or durable functions, in every adversity of the comparison."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -19,7 +19,7 @@ def require(holds: bool, promise: str) -> None:
 
 
 def require_of_write(old: Record | None, new: Record, *, effects: bool, max_attempts: int) -> None:
-    """Judge a write that took place: ``new`` replaced ``old``, with the writer's effects or without."""
+    """Judge a write: ``new`` replaced ``old``, with the writer's effects or without."""
     require(
         effects == (new.status == COMPLETED),
         "effects take place with the completion, and only with it",

@@ -29,7 +29,7 @@ _TWO_PAYLOADS: Final = (Message("D1"), Message("D2", fingerprint="1:b"))
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "claims": Scenario(
-        about="claims, takeovers, failures and commits; requests and answers that are lost or late; crashes",
+        about="claims, takeovers, failures, commits and crashes; lost or late requests and answers",
         machines=_ALONE,
     ),
     "three-at-once": Scenario(
@@ -50,7 +50,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         handler=("returns",),
     ),
     "copies": Scenario(
-        about="a transport delivers one message twice at once, or takes a process for dead that still runs",
+        about="a transport delivers a message twice at once, or takes a live process for dead",
         machines=_ALONE,
         times_ms=(0,),
         at_once=3,
@@ -121,7 +121,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         at_once=1,
     ),
     "window": Scenario(
-        about="the window ends; DynamoDB deletes the record at once, late or never; the key is used again",
+        about="the window ends; the record is deleted at once, late or never; its key returns",
         machines=(machine("claims", window=100), machine("atomic", atomic=True, window=100)),
         messages=_TWO_PAYLOADS,
         # The windows of completions at the first three times are over at the last three.

@@ -57,7 +57,7 @@ def test_what_is_omitted_makes_no_difference(name: str) -> None:
 
 
 def ends(scenario: Scenario, *, reduced: bool) -> set[str]:
-    """Return the states in which no process runs, with their tokens numbered in the order in which they come."""
+    """Return the states in which no process runs, with tokens numbered as they appear."""
     found = set()
     for state in explore(scenario, reduced=reduced).visited:
         sets = {"dead_lettered": sorted(state.dead_lettered), "committed": sorted(state.committed)}

@@ -374,7 +374,7 @@ class World:
         return self._landed(state._replace(under_way=rest), write, -1)[0]
 
     def _landed(self, state: State, write: Request, place: int) -> tuple[State, int, Record | None]:
-        """Return ``state`` after ``write`` took place or was refused, ``place``, and what is now under the key."""
+        """Return the next state after a write took place or was refused, and the key's record."""
         old = state.record
         new = write.record
         scenario = self.scenario
@@ -438,7 +438,8 @@ class World:
         words = what
         if isinstance(subject, int):
             process = state.workers[subject].process
-            words = f"{process.owner} ({process.message.id}, {process.machine.name}): {process.request} {what}"
+            who = f"{process.owner} ({process.message.id}, {process.machine.name})"
+            words = f"{who}: {process.request} {what}"
         elif subject:
             words = f"{subject} {what}"
         return f"{self._now_ms(state) / 1000:7.1f} s  {words}"
@@ -477,7 +478,7 @@ class Result(NamedTuple):
 
 
 def explore(scenario: Scenario, *, reduced: bool = True) -> Result:
-    """Visit every state of ``scenario``, breadth-first, so that the way to a broken promise is a shortest one."""
+    """Visit the states of ``scenario`` breadth-first, so that a counterexample is shortest."""
     world = World(scenario, reduced=reduced)
     came_from: dict[State, State | None] = {world.initial(): None}
     frontier = [world.initial()]

@@ -1,4 +1,4 @@
-"""`make mutants`: remove each rule of the layer and each guard of the application in turn, in a copy."""
+"""`make mutants`: remove each rule of the layer and guard of the application, in a copy."""
 
 import argparse
 import os
@@ -79,13 +79,15 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run the chosen mutants; return 0 if each of them was noticed, otherwise 1."""
     parser = argparse.ArgumentParser(
         prog="make mutants ARGS=…",
-        description="Removes each rule of the idempotency layer in turn, in a copy, and expects its proof to fail; "
-        "then the guards of the application. The exit status is 0 only if every removal was noticed.",
+        description="Removes each rule of the idempotency layer in turn, in a copy, and expects "
+        "its proof to fail; then the guards of the application. The exit status is 0 only if every "
+        "removal was noticed.",
         epilog="examples: make mutants ARGS='--rule lease'; make mutants ARGS='--by explorer'",
     )
     parser.add_argument(
         "--rule",
-        help="only the mutants of this rule of layers/idempotency/PROTOCOL.md, or of this room: audit, dispatch, …",
+        help="only the mutants of this rule of layers/idempotency/PROTOCOL.md, or of this room: "
+        "audit, dispatch, …",
     )
     parser.add_argument(
         "--by",
@@ -122,7 +124,8 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
     whole = file.read_text()
     if (count := whole.count(mutant.code)) != 1:
         raise SystemExit(
-            f"{mutant.rule}: its code stands {count} times in {mutant.file}; correct {mutant.catalogue.file.name}"
+            f"{mutant.rule}: its code stands {count} times in {mutant.file}; "
+            f"correct {mutant.catalogue.file.name}"
         )
     match mutant.by.split():
         case ["explorer", world]:

@@ -72,7 +72,7 @@ class Simulation(ManualClock):
         self._rolls: Counter[str] = Counter()
 
     def roll(self, label: str = "") -> float:
-        """Draw from 0 to 1. Each label has a row of draws of its own, which other labels do not disturb."""
+        """Draw from 0 to 1. Each label has draws of its own, which other labels do not disturb."""
         self._rolls[label] += 1
         text = f"{self._seed}/{label}/{self._rolls[label]}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest()) / 2**56

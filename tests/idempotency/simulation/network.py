@@ -121,7 +121,7 @@ class Network(World):
         return sum(found) + len(self.effects.get(f"external charges {order}", ()))
 
     def excuse(self, number: int | None, why: str = "", *, attempt: bool = True) -> None:
-        """Note that the running call may fail for a message, and that each reason may cost an ``attempt``."""
+        """Note that the running call may fail for a message, which may cost an ``attempt``."""
         call = self.calls.get(here())
         if call is not None and number is not None:
             self.deliveries_excused[number].add(call.id)

@@ -8,7 +8,8 @@ from carride_idempotency.policy import DAY, Policy
 
 WORLDS: Final[Mapping[str, str]] = {
     "queue": "an SQS queue: duplicates, receive counts, redrive, partial failures",
-    "rule": "an EventBridge rule: asynchronous invokes with two retries, duplicates, replays, manual invokes",
+    "rule": "an EventBridge rule: asynchronous invokes with two retries, duplicates, replays, "
+    "manual invokes",
 }
 
 PASSING: Final = ("ok", "flaky", "retryable")

@@ -73,7 +73,8 @@ class Judge:
                 self._send(entry, at_s)
 
     def _entry(self, message: Message, at_s: float) -> Entry:
-        name = f"{self._network.simulation.hexadecimal('id')}-{len(self._entries)}-order-{message.number}"
+        unique = self._network.simulation.hexadecimal("id")
+        name = f"{unique}-{len(self._entries)}-order-{message.number}"
         self._entries.append(Entry(message, name, START_MS + round(at_s * 1000)))
         return self._entries[-1]
 
@@ -81,7 +82,7 @@ class Judge:
         self._network.simulation.after(after_s, partial(self._transport.send, entry))
 
     def operate(self) -> None:
-        """Repair handlers and network, release quarantined keys, and redrive messages that were given up."""
+        """Mend handlers and network, release quarantined keys, redrive what was given up."""
         network = self._network
         if not network.healed:
             network.healed = True
@@ -161,7 +162,10 @@ class Judge:
         for dead_letter in mine:
             used_up = dead_letter.reason in (QUARANTINED, UNKNOWN) and excused >= attempts
             if not (self._is_late(dead_letter) or used_up):
-                words = f"{dead_letter.reason}: {dead_letter.message}; excused are {excused} of {attempts} attempts"
+                words = (
+                    f"{dead_letter.reason}: {dead_letter.message}; "
+                    f"excused are {excused} of {attempts} attempts"
+                )
                 yield number, f"it is healthy and was given up, {words}"
         given_up = [] if mine or network.charges(number) else network.undelivered
         for entry, why in given_up:
@@ -171,11 +175,14 @@ class Judge:
             if entry.message is message and len(calls) > self._deliveries_allowed(number):
                 yield (
                     number,
-                    f"it is healthy and was given up by its transport ({why}): {calls} are unexcused",
+                    (
+                        f"it is healthy and was given up by its transport ({why}): "
+                        f"{calls} are unexcused"
+                    ),
                 )
 
     def _deliveries_allowed(self, number: int) -> int:
-        """Return how many deliveries a healthy message may need, because its neighbours take the time."""
+        """Return how many deliveries a healthy message may need beside slow neighbours."""
         plan = self._plan
         killed = self._network.killed
         if plan.world == "rule":

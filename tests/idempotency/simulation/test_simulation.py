@@ -15,7 +15,7 @@ pytestmark = pytest.mark.proof
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_promises_hold_under_any_faults(world: str) -> None:
-    """Nothing is lost or takes effect twice, no healthy message is given up, and dead letters give the true reason."""
+    """Nothing is lost or doubled, nothing healthy is given up, and dead letters tell the truth."""
     for seed in range(300):
         report = run(draw(seed, world))
         assert not report.broken, f'make simulate ARGS="--seed {seed} --world {world}"'

@@ -232,7 +232,10 @@ def free_port() -> int:
 def certify(file: Path, subject: str) -> Path:
     """Write a key and a certificate, signed by itself, of ``subject``, such as ``IP:127.0.0.1``."""
     openssl = shutil.which("openssl") or pytest.skip("openssl is not installed")
-    options = f"-newkey rsa:2048 -nodes -days 1 -subj /CN=test -addext subjectAltName={subject} -keyout {file}"
+    options = (
+        "-newkey rsa:2048 -nodes -days 1 -subj /CN=test "
+        f"-addext subjectAltName={subject} -keyout {file}"
+    )
     subprocess.run(
         [openssl, "req", "-x509", *options.split(), "-out", f"{file}.crt"],
         check=True,
@@ -243,7 +246,7 @@ def certify(file: Path, subject: str) -> Path:
 
 
 def _named_dynamodb() -> AbstractContextManager[Opener]:
-    """The endpoint that DYNAMODB_ENDPOINT names, with the credentials and the region of the shell."""
+    """The endpoint of DYNAMODB_ENDPOINT, with the shell's credentials and region."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     with patch.dict(os.environ, others | SHELL, clear=True):
         return _at(os.environ["DYNAMODB_ENDPOINT"])
@@ -299,7 +302,7 @@ def openers() -> Iterator[Callable[[str], Opener]]:
 
 
 def over(*stores: Any) -> Any:
-    """Make a fixture that opens each of these stores, by name or as a param with marks, in turn, empty."""
+    """Make a fixture that opens each of these stores in turn, empty."""
 
     @pytest.fixture(params=stores)
     def opened(

@@ -179,7 +179,7 @@ class TestRecords:
         assert backend.store.compare_and_swap(second, third) is third
 
     def test_window_is_counted_in_seconds(self, backend: Backend) -> None:
-        """The backend drops a record when its latest window ends, in epoch seconds, and a quarantined one never."""
+        """The backend drops a record when its latest window ends, a quarantined one never."""
         first = claim()
         backend.store.put_if_absent(first._replace(expiry=epoch_ms() // 1000 + 60))
         assert backend.forgotten_in_s(KEY) == pytest.approx(60, abs=60)
@@ -245,7 +245,7 @@ class TestContention:
 
 class TestEffects:
     def test_refused_effect_refuses_all(self, transactional: Backend) -> None:
-        """An effect whose own condition does not hold is named, and neither record nor effects are written."""
+        """An effect whose condition does not hold is named, and nothing is written."""
         store = transactional.store
         paid = transactional.charge(RIDE, FIRST_CHARGE)
         first = claim()

@@ -165,7 +165,7 @@ CASES: Final = (
 
 @pytest.mark.parametrize(("text", "which"), CASES)
 def test_expressions_mean_what_they_mean_elsewhere(other: Any, text: str, which: str) -> None:
-    """An update leaves the same item, a condition refuses the same, and invalid ones are invalid."""
+    """An update leaves the same item, a condition refuses the same, and invalid ones fail."""
     if (text, which, other.meta.endpoint_url.startswith("https")) in MOTO_IS_WRONG:
         pytest.skip("moto differs from DynamoDB here, DynamoDB Local does not")
     ours = answer(FakeDynamoDB({"Things": ["id"]}), text, which)
@@ -189,7 +189,7 @@ def test_a_refused_expression_is_a_validation_error(text: str) -> None:
 
 
 def test_a_transaction_writes_nothing_if_one_of_its_updates_is_invalid() -> None:
-    """Neither for an expression that is invalid by itself, nor for one that does not fit the item."""
+    """Neither an invalid expression nor one that does not fit the item is accepted."""
     fake = FakeDynamoDB({"Things": ["id"]})
     fake.put_item(TableName="Things", Item=ITEM)
     before = fake.all("Things")

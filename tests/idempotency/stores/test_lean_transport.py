@@ -1,4 +1,4 @@
-"""The lean transport over TLS on this machine, in every fault that a connection has, and botocore beside it.
+"""The lean transport over TLS on this machine, in every fault of a connection, beside botocore.
 
 The conformance suite, on DynamoDB Local, shows refusals, transactions and threads over both.
 """
@@ -129,7 +129,7 @@ class Exchange(BaseHTTPRequestHandler):
 
 
 class Service(ThreadingHTTPServer):
-    """Answers each request with the next of its answers, with TLS if it has a certificate, which all may trust."""
+    """Gives each request the next of its answers, over TLS if it has a certificate."""
 
     daemon_threads = True
 
@@ -629,8 +629,10 @@ def test_credentials_come_from_this_machine_only(url: str) -> None:
 
 
 UNUSUAL: Final = """
-    AWS_PROFILE=mine HTTPS_PROXY=http://proxy AWS_WEB_IDENTITY_TOKEN_FILE=/token AWS_USE_FIPS_ENDPOINT=true
-    AWS_ACCOUNT_ID_ENDPOINT_MODE=required AWS_DEFAULT_REGION=cn-north-1 AWS_DEFAULT_REGION=us-gov-west-1
+    AWS_PROFILE=mine HTTPS_PROXY=http://proxy AWS_WEB_IDENTITY_TOKEN_FILE=/token
+    AWS_USE_FIPS_ENDPOINT=true
+    AWS_ACCOUNT_ID_ENDPOINT_MODE=required AWS_DEFAULT_REGION=cn-north-1
+    AWS_DEFAULT_REGION=us-gov-west-1
     AWS_DEFAULT_REGION= AWS_ENDPOINT_URL=https://proxy/dynamodb AWS_ENDPOINT_URL_DYNAMODB=https://me@proxy
     AWS_SECRET_ACCESS_KEY= AWS_CONFIG_FILE=/config AWS_SHARED_CREDENTIALS_FILE=/credentials
 """

@@ -22,19 +22,19 @@ SECONDS = 180
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment whose temporary folder is this test's own, so that what is left behind shows."""
+    """An environment whose temporary folder is this test's own, so that leftovers show."""
     return os.environ | {"TMPDIR": str(tmp_path), "CARRIDE_KEPT": str(tmp_path / "stack.json")}
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(tmp_path: Path) -> Iterator[None]:
-    """However the demo ends, it removes the engine's folder, which it does after ending the engine."""
+    """However the demo ends, it ends the engine, then removes the engine's folder."""
     yield
     assert list(tmp_path.glob("engine-*")) == []
 
 
 def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> None:
-    """Duplicates, disorder, broken events and crashes end in a ledger with nothing lost and nothing doubled."""
+    """Duplicates, disorder, broken events and crashes end with nothing lost or doubled."""
     command = [
         *DEMO,
         "--rides",

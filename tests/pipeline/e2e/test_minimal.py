@@ -53,7 +53,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The application on an engine of its own, which Ctrl-C ends without leaving anything behind."""
+    """The application on an engine of its own, which Ctrl-C ends without leaving a trace."""
     folder = tmp_path_factory.mktemp("temporary")
     command = [f"{ROOT}/.venv-engine/bin/python", "-m", "engine", "run", str(TEMPLATE)]
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder)}

@@ -33,7 +33,7 @@ sys.exit(status)
 
 @contextmanager
 def serving(folder: Path, client: Callable[[str], Any]) -> Iterator[dict[str, str]]:
-    """Put an `aws`, by boto3's clients, into a folder of PATH, and yield the variables with which it works."""
+    """Put an `aws`, by boto3's clients, into a folder of PATH, and yield its environment."""
 
     class Handler(socketserver.StreamRequestHandler):
         @override

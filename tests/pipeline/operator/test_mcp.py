@@ -1,4 +1,4 @@
-"""The commands as tools of the Model Context Protocol, called by the SDK's client as an assistant calls them."""
+"""The commands as tools of the Model Context Protocol, called by the SDK's client."""
 
 import sys
 from collections.abc import Awaitable, Callable

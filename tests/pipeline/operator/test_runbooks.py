@@ -142,7 +142,8 @@ def shell(
             script = f"set -euo pipefail\n{begin}\n{commands}"
             return subprocess.run(
                 ["/bin/bash", "-c", script],
-                cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+                cwd=folder, env=environment, timeout=120, check=False,
+                capture_output=True, text=True,
             )  # fmt: skip
 
         yield run

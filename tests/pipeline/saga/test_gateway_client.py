@@ -116,7 +116,7 @@ def test_a_gateway_may_be_below_a_path() -> None:
 @pytest.mark.parametrize("forgotten", [0.0, 1.0], ids=["keys are kept", "keys are forgotten"])
 @pytest.mark.parametrize("trouble", Trouble)
 def test_no_trouble_charges_twice(trouble: Trouble, forgotten: float) -> None:
-    """A reservation, a capture and a refund that meet the trouble take effect once, also where keys are forgotten."""
+    """What meets the trouble takes effect once, also where the gateway forgets keys."""
     with gateway(trouble, forgotten=forgotten) as (client, server, _):
         charge = authorize(client)
         assert charge.status is Status.AUTHORIZED
@@ -138,7 +138,7 @@ def test_every_try_has_the_same_key_and_every_operation_its_own() -> None:
 
 
 def test_a_payment_is_looked_for_before_it_is_asked_for() -> None:
-    """The payment of an earlier attempt is found by the ride's name, though its key is forgotten."""
+    """An earlier attempt's payment is found by the ride's name, though its key is forgotten."""
     with gateway(forgotten=1.0) as (client, server, books):
         first = authorize(client)
         assert authorize(client, call()) == first
@@ -162,7 +162,7 @@ def test_a_gateway_that_never_answers_is_given_up_before_the_deadline() -> None:
 def test_nothing_is_begun_in_vain(
     lost: list[int], seconds: float | None, reason: str, asked: int
 ) -> None:
-    """With too little time left, or when another attempt has the key, the gateway is asked nothing more."""
+    """With too little time, or when another attempt has the key, the gateway is not asked."""
     taken = iter(lost)
     with gateway(*[Trouble.BUSY] * 5) as (client, _, books):
         with pytest.raises(GatewayUnavailableError, match=reason):
@@ -191,7 +191,7 @@ PAY_1 = Known("order_01", "pay_1", "EUR")
 
 @contextmanager
 def answering(status: int, body: Any) -> Iterator[tuple[HttpGateway, list[str]]]:
-    """Run a gateway that gives every request one answer, and yield its client and the keys of the requests."""
+    """Run a gateway that answers all alike, and yield its client and the requests' keys."""
 
     class Answering(Scripted):
         def begin(self, request: Request) -> Reply:
@@ -306,7 +306,7 @@ def test_a_reason_is_cut_to_what_an_event_can_hold(said: Any, reason: str) -> No
 
 @contextmanager
 def sending(chunks: Callable[[], Iterator[bytes]]) -> Iterator[tuple[HttpGateway, list[int]]]:
-    """Run a server that answers any request with some bytes, and yield its client and the numbers of bytes sent."""
+    """Run a server that answers with some bytes; yield its client and how many were sent."""
     sent: list[int] = []
 
     class Sending(socketserver.StreamRequestHandler):

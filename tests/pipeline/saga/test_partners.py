@@ -24,7 +24,7 @@ def messages(town: Town, url: str) -> list[dict[str, Any]]:
 
 
 def test_a_topic_and_a_queue_are_all_that_a_partner_needs(town: Town) -> None:
-    """It gets every event of a ride in the older envelope, whichever road the event came by, and no data but the id."""
+    """It gets each event of a ride in the older envelope, by any road, with no data but the id."""
     topic = town.stack.outputs["PartnersTopicArn"]
     ride = town.ride()
     queue = subscribe(town.cloud.client("sns"), town.cloud.client("sqs"), topic, "by-topic")

@@ -99,7 +99,7 @@ def _break(town: Town) -> None:
 
 
 def _reconcile(town: Town) -> None:
-    """Cancel a booking, settle rides that were not booked, set a broken one aside, dead-letter a run.
+    """Cancel a booking, settle rides without one, set a broken one aside, dead-letter a run.
 
     One ride's event is ahead of the clock, so the history's record of it tells when it was heard.
     """

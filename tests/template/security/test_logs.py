@@ -17,7 +17,7 @@ card's."""
 
 
 def lines(town: Town, group: str) -> Iterator[str]:
-    """Yield the lines of a log group, without the milliseconds of metrics, which are as long as a card's number."""
+    """Yield a log group's lines without metrics' milliseconds, which look like a card's number."""
     for page in (
         town.cloud.client("logs").get_paginator("filter_log_events").paginate(logGroupName=group)
     ):
