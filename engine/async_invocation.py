@@ -158,10 +158,14 @@ def _invoke_config(function: dict[str, Any], qualifier: str | None) -> dict[str,
 
 
 def _run(event: _Event, record: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    arn = event.arn if event.qualifier else event.arn.removesuffix(":$LATEST")
-    running = lambda_svc._execution_record_for_config(record, {**config, "FunctionArn": arn})
+    arn = event.arn
+    if not event.qualifier:
+        arn = arn.removesuffix(":$LATEST")
+    named = {**config, "FunctionArn": arn}
+    running = lambda_svc._execution_record_for_config(record, named)
+    began = time.time()
     result: dict[str, Any] = lambda_svc._execute_function_dispatch(
-        running, running["config"], event.payload, event.request_id, time.time()
+        running, running["config"], event.payload, event.request_id, began
     )
     return result
 

@@ -42,8 +42,14 @@ def _comparisons(pattern: str) -> Callable[[str], bool]:
         if comparison is None:
             raise _unreadable(pattern)
         path, quoted, plain = comparison.groups()
-        wanted.append((path.split(".")[1:], quoted or plain or ""))
-    return lambda line: any(_holds(line, path, operand) for path, operand in wanted)
+        operand = quoted or plain or ""
+        _, *names = path.split(".")
+        wanted.append((names, operand))
+
+    def holds_one(line: str) -> bool:
+        return any(_holds(line, names, operand) for names, operand in wanted)
+
+    return holds_one
 
 
 def _terms(pattern: str) -> Callable[[str], bool]:

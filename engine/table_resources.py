@@ -21,10 +21,14 @@ _PLAIN = "AWS::DynamoDB::Table"
 def _replicate(name: str, properties: Properties) -> None:
     """Give the table a replica in every region that the template names, and in no other."""
     home = Scope.current().region
-    wanted = {replica["Region"] for replica in properties.get("Replicas", [])} - {home}
-    present = set(dynamodb._replica_group(dynamodb._tables[name])) - {home}
-    updates = [{"Create": {"RegionName": region}} for region in sorted(wanted - present)]
-    updates += [{"Delete": {"RegionName": region}} for region in sorted(present - wanted)]
+    replicas = properties.get("Replicas", [])
+    wanted = {replica["Region"] for replica in replicas} - {home}
+    table = dynamodb._tables[name]
+    present = set(dynamodb._replica_group(table)) - {home}
+    added = sorted(wanted - present)
+    removed = sorted(present - wanted)
+    updates = [{"Create": {"RegionName": region}} for region in added]
+    updates += [{"Delete": {"RegionName": region}} for region in removed]
     if updates:
         call(dynamodb._update_table, {"TableName": name, "ReplicaUpdates": updates})
 

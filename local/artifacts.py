@@ -34,20 +34,27 @@ _CODE: Final = {
 
 def build(engine: Engine, folder: Path = _FOLDER, root: Path = ROOT) -> None:
     """Run ``sam build``, unless nothing has changed since this machine's last build."""
-    built = folder / "local-build"
+    last_build = folder / "local-build"
     with _locked(folder, fcntl.LOCK_EX):
-        if not built.exists() or built.read_text(encoding="utf-8") != _state(folder, root):
-            engine.sam("build", "--config-env", "local", parameters=PARAMETERS, folder=root)
-            # As `make build` does; a project without the script keeps its source only.
-            script = root / "tools" / "scripts" / "compile"
-            if (
-                script.exists()
-                and subprocess.run([ROOT / ".venv-sam/bin/python", script], check=False).returncode
-            ):
-                raise EngineError(
-                    "the code that was built could not be compiled: the lines above say why"
-                )
-            built.write_text(_state(folder, root), encoding="utf-8")
+        if last_build.exists() and last_build.read_text("utf-8") == _state(folder, root):
+            return
+        engine.sam("build", "--config-env", "local", parameters=PARAMETERS, folder=root)
+        _compile(root)
+        last_build.write_text(_state(folder, root), encoding="utf-8")
+
+
+def _compile(root: Path) -> None:
+    """Compile the built code as `make build` does; a project without the script keeps its source.
+
+    Raises:
+        EngineError: it could not be compiled.
+    """
+    script = root / "tools" / "scripts" / "compile"
+    if not script.exists():
+        return
+    done = subprocess.run([ROOT / ".venv-sam/bin/python", script], check=False)
+    if done.returncode:
+        raise EngineError("the code that was built could not be compiled: the lines above say why")
 
 
 @contextmanager
@@ -71,17 +78,16 @@ def _locked(folder: Path, kind: int) -> Iterator[None]:
 
 def _state(folder: Path, root: Path) -> str:
     """Return a hash of the sources and of the build's time, which ``sam build`` changes."""
-    files = (
-        path
-        for name in ("functions", "infrastructure", "layers")
-        for path in sorted((root / name).rglob("*"))
-    )
-    sources = [path for path in files if path.is_file() and path.suffix != ".pyc"]
+    sources = [root / "template.yaml", root / "samconfig.toml"]
+    for name in ("functions", "infrastructure", "layers"):
+        files = sorted((root / name).rglob("*"))
+        sources += [path for path in files if path.is_file() and path.suffix != ".pyc"]
     digest = hashlib.sha256()
-    for path in (root / "template.yaml", root / "samconfig.toml", *sources):
+    for path in sources:
         digest.update(repr((path, path.read_bytes())).encode())
     template = folder / "build" / "template.yaml"
-    return f"{digest.hexdigest()} {template.stat().st_mtime_ns if template.exists() else 0}"
+    built_at = template.stat().st_mtime_ns if template.exists() else 0
+    return f"{digest.hexdigest()} {built_at}"
 
 
 class Uploads:
@@ -91,17 +97,16 @@ class Uploads:
         self._s3 = s3
         self._bucket = f"local-artifacts-{region}"
         self._endpoint_url = endpoint_url
-        where = (
-            {}
-            if region == REGION
-            else {"CreateBucketConfiguration": {"LocationConstraint": region}}
-        )
+        request: dict[str, Any] = {"Bucket": self._bucket}
+        if region != REGION:
+            request["CreateBucketConfiguration"] = {"LocationConstraint": region}
         with suppress(s3.exceptions.BucketAlreadyOwnedByYou, s3.exceptions.BucketAlreadyExists):
-            s3.create_bucket(Bucket=self._bucket, **where)
+            s3.create_bucket(**request)
 
     def template(self, text: bytes) -> str:
         """Upload a template, and return its URL."""
-        return f"{self._endpoint_url}/{self._bucket}/{self._put(text, 'template')}"
+        key = self._put(text, "template")
+        return f"{self._endpoint_url}/{self._bucket}/{key}"
 
     def package(self, template: Path) -> dict[str, Any]:
         """Upload a template's code and nested templates, and return it with their addresses."""
@@ -116,11 +121,17 @@ class Uploads:
                 nested = self.package(template.parent / properties["TemplateURL"])
                 properties["TemplateURL"] = self.template(json.dumps(nested).encode())
             name = _CODE.get(resource["Type"], "")
-            if isinstance(folder := properties.get(name), str):
-                key = self._put(_zip((template.parent / folder).resolve()), "zip")
-                uploaded = {"S3Bucket": self._bucket, "S3Key": key}
-                properties[name] = uploaded if name == "Code" else f"s3://{self._bucket}/{key}"
+            folder = properties.get(name)
+            if isinstance(folder, str):
+                properties[name] = self._upload_code(template.parent / folder, name)
         return body
+
+    def _upload_code(self, folder: Path, property_name: str) -> str | dict[str, str]:
+        """Upload a folder, and return its address in the form of a property."""
+        key = self._put(_zip(folder.resolve()), "zip")
+        if property_name == "Code":
+            return {"S3Bucket": self._bucket, "S3Key": key}
+        return f"s3://{self._bucket}/{key}"
 
     def _put(self, content: bytes, kind: str) -> str:
         key = f"{hashlib.sha256(content).hexdigest()}.{kind}"
@@ -134,7 +145,7 @@ def _zip(folder: Path) -> bytes:
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
-                entry = zipfile.ZipInfo(str(path.relative_to(folder)))
-                entry.external_attr = path.stat().st_mode << 16
-                archive.writestr(entry, path.read_bytes())
+                member = zipfile.ZipInfo(str(path.relative_to(folder)))
+                member.external_attr = path.stat().st_mode << 16
+                archive.writestr(member, path.read_bytes())
     return content.getvalue()

@@ -222,12 +222,13 @@ class _Rehearsal:
 
     def publish(self, at_once: int) -> None:
         """Publish all rides, and wait until every event is processed."""
-        rides = f"publishing {self._spec.rides:,} rides"
-        with self._progress.step(f"seed {self._spec.seed}: {rides}"):
-            request = msgspec.to_builtins(self._spec)
-            for done, total, _ in simulate(self._stack, request, at_once=at_once):
-                self._progress.note(f"{done:,} of {total:,} events")
-                _pause(self._cloud, until=at_once // 4)
+        spec = self._spec
+        request = msgspec.to_builtins(spec)
+        most_in_flight = at_once // 4
+        with self._progress.step(f"seed {spec.seed}: publishing {spec.rides:,} rides"):
+            for published in simulate(self._stack, request, at_once=at_once):
+                self._progress.note(f"{published.entries:,} of {published.total:,} events")
+                _pause(self._cloud, until=most_in_flight)
         self._settle("waiting until every event is processed")
 
     def reconcile(self) -> int:
@@ -281,7 +282,9 @@ def _replayed(stack: Stack) -> int:
 
 def _unexpected(evidence: Evidence, expected: set[Poisoned]) -> Iterator[str]:
     """Yield dead letters that are there without poison, and poison without a dead letter."""
-    found = {Poisoned(each.consumer, each.fact, each.reason) for each in evidence.dead_letters}
+    found = set[Poisoned]()
+    for letter in evidence.dead_letters:
+        found.add(Poisoned(letter.consumer, letter.fact, letter.reason))
     without_poison = sorted(found - expected, key=str)
     without_letter = sorted(expected - found, key=str)
     for consumer, fact, reason in without_poison:

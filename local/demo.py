@@ -214,10 +214,13 @@ def _ride(
         for booked in book(cloud, stack, options.bookings):
             progress.note(f"{booked:,} of {options.bookings:,} rides")
     injected: Mapping[str, int] = {}
+    request = msgspec.to_builtins(_spec(options))
     with progress.step(f"publishing {options.rides} rides"):
-        for done, total, injected in simulate(stack, msgspec.to_builtins(_spec(options))):
+        for published in simulate(stack, request):
+            injected = published.injected
             faults = story.injected(injected) or "nothing"
-            progress.note(f"{done:,} of {total:,} events; injected: {faults}")
+            done = f"{published.entries:,} of {published.total:,} events"
+            progress.note(f"{done}; injected: {faults}")
     with progress.step("waiting until every event is processed"):
         cloud.wait_until_quiet(report=progress.note)
     with progress.step("reconciling rides that stand still, as if it were tomorrow"):

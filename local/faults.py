@@ -182,6 +182,11 @@ def _with_faults(decorate: Callable[..., Any], injector: Injector) -> Callable[.
     return decorator
 
 
+def _key_of_its_own(_event: Any) -> str:
+    """Return a key that no other delivery has."""
+    return uuid.uuid4().hex
+
+
 def _with_keys(
     initialise: Callable[..., None], injector: Injector, unprotected: list[str]
 ) -> Callable[..., None]:
@@ -190,9 +195,10 @@ def _with_keys(
     @functools.wraps(initialise)
     def with_keys(consumer: Any, name: str, *args: Any, **options: Any) -> None:
         if name in unprotected:
-            options["key"] = lambda _event: uuid.uuid4().hex
+            options["key"] = _key_of_its_own
         elif callable(options.get("key")):
-            options["key"] = injector.key(name, options["key"])
+            stock = options["key"]
+            options["key"] = injector.key(name, stock)
         initialise(consumer, name, *args, **options)
 
     return with_keys

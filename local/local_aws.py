@@ -10,7 +10,6 @@ The engine is a process of its own in the environment ``.venv-engine``. It ends 
 block.
 """
 
-import itertools
 import json
 import math
 import time
@@ -97,8 +96,12 @@ class LocalAws(Engine):
 
     def control(self, path: str, **body: Any) -> Any:
         """Call the engine's control interface: ``GET``, or ``POST`` if there is a body."""
-        content = json.dumps(body).encode() if body else None
-        return json.loads(self.request(f"/_engine/{path}", "POST" if body else "GET", content))
+        method = "GET"
+        content = None
+        if body:
+            method = "POST"
+            content = json.dumps(body).encode()
+        return json.loads(self.request(f"/_engine/{path}", method, content))
 
     def in_flight(self) -> dict[str, int]:
         """Return the engine's unfinished work by kind."""
@@ -116,17 +119,19 @@ class LocalAws(Engine):
         fewest = math.inf
         deadline = 0.0
         pause = _POLL_SECONDS
-        while left := sum((counts := self.in_flight()).values()):
+        while True:
+            counts = self.in_flight()
+            left = sum(counts.values())
+            if not left:
+                return
             report(f"{left:,} in flight")
             if left < fewest:
                 fewest = left
                 deadline = time.monotonic() + timeout
             if time.monotonic() > deadline:
-                kinds = ", ".join(
-                    f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count
-                )
                 raise EngineError(
-                    f"the engine was still busy after {timeout:g} s ({kinds}): see {self.log}"
+                    f"the engine was still busy after {timeout:g} s ({_in_words(counts)}): "
+                    f"see {self.log}"
                 )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_SECONDS)
@@ -158,22 +163,20 @@ class LocalAws(Engine):
         region: str = REGION,
         **parameters: str,
     ) -> Stack:
-        """Deploy a template (a file, or one without code.
+        """Deploy by CloudFormation alone, for tests.
 
-        Or the last build) by CloudFormation alone, for tests.
+        ``template`` is a file, or a template without code; by default it is the last build.
         """
+        stack = self.stack(stack_name, region=region)
         uploads = artifacts.Uploads(self.client("s3", region=region), region, self.endpoint_url)
-        if template is None:
-            with artifacts.built() as build:
-                body = uploads.package(build / "template.yaml")
-        else:
-            body = uploads.package(template) if isinstance(template, Path) else dict(template)
-        declared = body.get("Parameters", {})
-        given = {
-            name: value for name, value in artifacts.PARAMETERS.items() if name in declared
-        } | parameters
+        body = _packaged(template, uploads)
+        given = dict[str, str]()
+        for name, value in artifacts.PARAMETERS.items():
+            if name in body.get("Parameters", {}):
+                given[name] = value
+        given |= parameters
         self._operate(
-            "update_stack" if self.stack(stack_name, region=region).describe() else "create_stack",
+            "update_stack" if stack.describe() else "create_stack",
             stack_name,
             region,
             TemplateURL=uploads.template(json.dumps(body).encode()),
@@ -182,7 +185,7 @@ class LocalAws(Engine):
             ],
             Capabilities=_CAPABILITIES,
         )
-        return self.stack(stack_name, region=region)
+        return stack
 
     def delete_stack(self, stack_name: str, *, region: str = REGION) -> None:
         """Delete a stack and wait until it is gone."""
@@ -213,15 +216,29 @@ class LocalAws(Engine):
             events = cloudformation.describe_stack_events(StackName=stack_name)["StackEvents"]
         except ClientError:  # there is no such stack
             events = []
-        last = itertools.takewhile(
-            lambda each: (
-                each["LogicalResourceId"] != stack_name
-                or each["ResourceStatus"] not in _OPERATION_BEGINS
-            ),
-            events,
-        )
-        for each in last:
-            if each["ResourceStatus"].endswith("_FAILED"):
-                reason = each.get("ResourceStatusReason", "no reason")
-                why = f"{each['LogicalResourceId']} ({each['ResourceType']}): {reason}"
+        for event in events:
+            resource = event["LogicalResourceId"]
+            status = event["ResourceStatus"]
+            if resource == stack_name and status in _OPERATION_BEGINS:
+                break  # what follows belongs to an earlier operation
+            if status.endswith("_FAILED"):
+                reason = event.get("ResourceStatusReason", "no reason")
+                why = f"{resource} ({event['ResourceType']}): {reason}"
         return EngineError(f"{operation} of {stack_name} failed: {why}")
+
+
+def _in_words(counts: Mapping[str, int]) -> str:
+    kinds = [f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count]
+    return ", ".join(kinds)
+
+
+def _packaged(
+    template: Path | Mapping[str, Any] | None, uploads: artifacts.Uploads
+) -> dict[str, Any]:
+    """Return a template, or that of the last build, whose code was uploaded."""
+    if isinstance(template, Path):
+        return uploads.package(template)
+    if template is not None:
+        return dict(template)
+    with artifacts.built() as build:
+        return uploads.package(build / "template.yaml")

@@ -1,9 +1,8 @@
 """A partner's application: one process that gives points for rides.
 
-It needs a topic of CarRide and a queue.
-
-It subscribes to the partners' topic, whose messages are in the older envelope. When it grows, only
-the store of the idempotency records changes: memory for one process, Valkey or DynamoDB for many.
+It subscribes a queue to the partners' topic, whose messages are in the older envelope. When it
+grows, only the store of the idempotency records changes: memory for one process, Valkey or DynamoDB
+for many.
 """
 
 import threading
@@ -20,9 +19,11 @@ from ops.replay.planning import may_send
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_sqs.type_defs import MessageTypeDef
 
-_MANY: Final = 10
-_POLL_SECONDS: Final = 60.0
+_MOST_MESSAGES: Final = 10
+"""Messages that one request to SQS receives."""
+_BATCH_SECONDS: Final = 60.0
 """How long one batch may take; the layer asks its caller, which is Lambda elsewhere."""
 
 
@@ -52,21 +53,16 @@ class Partner:
 
     def poll(self, sqs: "SQSClient", url: str) -> None:
         """Process a batch of the messages that wait in a queue."""
-        messages = sqs.receive_message(
+        received = sqs.receive_message(
             QueueUrl=url,
-            MaxNumberOfMessages=_MANY,
+            MaxNumberOfMessages=_MOST_MESSAGES,
             WaitTimeSeconds=1,
             MessageSystemAttributeNames=["SentTimestamp", "ApproximateReceiveCount"],
-        ).get("Messages", [])
-        names = {"messageId": "MessageId", "body": "Body", "attributes": "Attributes"}
-        records = [
-            {name: message[theirs] for name, theirs in names.items()}
-            for message in map(dict, messages)
-        ]
+        )
+        messages = received.get("Messages", [])
+        batch = {"Records": [_as_lambda_delivers(message) for message in messages]}
         try:
-            answer = self.receive(
-                {"Records": records}, Invocation(epoch_ms, timeout_s=_POLL_SECONDS)
-            )
+            answer = self.receive(batch, Invocation(epoch_ms, timeout_s=_BATCH_SECONDS))
         except BatchFailedError:  # all messages stay in the queue
             return
         failed = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}
@@ -75,13 +71,22 @@ class Partner:
                 sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
 
 
+def _as_lambda_delivers(message: "MessageTypeDef") -> dict[str, Any]:
+    return {
+        "messageId": message["MessageId"],
+        "body": message["Body"],
+        "attributes": message["Attributes"],
+    }
+
+
 def subscribe(sns: Any, sqs: "SQSClient", topic: str, name: str) -> str:
     """Create a queue that gets every message of a topic, by its ARN, unchanged; return its URL."""
-    url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "2"})["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"][
-        "QueueArn"
-    ]
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": may_send("sns", topic, arn)})
+    created = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "2"})
+    url = created["QueueUrl"]
+    described = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+    arn = described["Attributes"]["QueueArn"]
+    policy = may_send("sns", topic, arn)
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
     sns.subscribe(
         TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"}
     )

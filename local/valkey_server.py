@@ -38,31 +38,22 @@ def running(installed: str, *settings: str) -> Iterator[int]:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="carride-valkey-") as folder:
-        options = [
-            "--port",
-            str(port),
-            "--bind",
-            HOST,
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-            "--dir",
-            folder,
-            *settings,
-        ]
-        server = subprocess.Popen(
-            [installed, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        address = ["--port", str(port), "--bind", HOST]
+        on_disk = ["--save", "", "--appendonly", "no", "--dir", folder]
+        command = [installed, *address, *on_disk, *settings]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            with valkey.Valkey(
-                host=HOST, port=port, retry=Retry(ConstantBackoff(0.05), 600, (OSError,))
-            ) as asking:
-                asking.ping()  # until it answers
+            _wait_until_it_answers(port)
             yield port
         finally:
             server.kill()
             server.wait()
+
+
+def _wait_until_it_answers(port: int) -> None:
+    patience = Retry(ConstantBackoff(0.05), 600, (OSError,))
+    with valkey.Valkey(host=HOST, port=port, retry=patience) as asking:
+        asking.ping()
 
 
 def client(port: int, timeout_s: float) -> valkey.Valkey:

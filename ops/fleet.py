@@ -25,9 +25,12 @@ class HeldCar(NamedTuple):
 def cars(count: int) -> Iterator[assignments.Car]:
     """Yield cars whose stands are spread evenly over the city."""
     sectors = assignments.BLOCKS * assignments.BLOCKS
-    for number in range(count):
-        sector = number * _STRIDE % sectors + 1
-        yield assignments.Car(f"car_{number + 1:03d}", f"sector_{sector:02d}")
+    for steps in range(count):
+        number = steps + 1
+        sector = steps * _STRIDE % sectors + 1
+        car_id = f"car_{number:03d}"
+        stand = f"sector_{sector:02d}"
+        yield assignments.Car(car_id, stand)
 
 
 def seed(dynamodb: Any, table: str, count: int) -> int:

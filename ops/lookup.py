@@ -341,9 +341,12 @@ def _start(
     """Return the time from which logs are read, or None if no time is known."""
     times = [record.created for record in records.values() if record.created]
     times += [booking.booked for booking in bookings]
-    times += [effect.time for item in effects for effect in item.effects]
+    for item in effects:
+        times += [effect.time for effect in item.effects]
     known = [time for time in times if time > ALWAYS]
-    return min(known) - _RETRIED if known else None
+    if not known:
+        return None
+    return min(known) - _RETRIED
 
 
 def _in_effect(effects: Iterable[RideItem], records: Mapping[str, Explained]) -> set[str]:

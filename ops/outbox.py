@@ -51,11 +51,12 @@ def republish(
         receipts = publisher.publish(entries, lambda: math.inf)
     except PublishError as error:
         raise OperatorError(f"{error}. They are still in the outbox: run it again") from error
-    refused = [str(each.code) for each in receipts if each.outcome is not Outcome.PUBLISHED]
+    refused = [each for each in receipts if each.outcome is not Outcome.PUBLISHED]
     if refused:
-        codes = ", ".join(sorted(set(refused)))
-        report(f"{len(refused)} of them lie in the ProducerDlq: {codes}")
-    return Republished(len(receipts) - len(refused), len(refused))
+        codes = {str(each.code) for each in refused}
+        report(f"{len(refused)} of them lie in the ProducerDlq: {', '.join(sorted(codes))}")
+    accepted = len(receipts) - len(refused)
+    return Republished(accepted, len(refused))
 
 
 def written(stack: StackRef, region: str, since: datetime, until: datetime) -> Iterator[BusEntry]:

@@ -30,12 +30,12 @@ class Predictor:
     def __init__(self, stack: StackRef, consumer: AuditedConsumer) -> None:
         name = stack.outputs[f"{consumer.resources}FunctionName"]
         function = stack.client("lambda").get_function_configuration(FunctionName=name)
-        days = int(function["Environment"]["Variables"]["IDEMPOTENCY_WINDOW_DAYS"])
+        variables = function["Environment"]["Variables"]
+        window = int(variables["IDEMPOTENCY_WINDOW_DAYS"]) * DAY
+        policy = POLICIES[consumer.name]
         self._invocation = partial(Invocation, epoch_ms, timeout_s=function["Timeout"])
         self._name = consumer.name
-        self._policy = replace(
-            POLICIES[consumer.name], window=days * DAY, busy="raise", warm_cache=0
-        )
+        self._policy = replace(policy, window=window, busy="raise", warm_cache=0)
         self.start()
 
     def start(self, *records: Record) -> None:

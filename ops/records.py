@@ -198,9 +198,12 @@ def _item_of_ride(stack: StackRef, table: str, order_id: str) -> dict[str, Any]:
 def _timeline(stack: StackRef, order_id: str) -> dict[str, Any]:
     """Return the timeline of a ride, which its records keep, as one item."""
     query = history.of_ride(stack.outputs[f"{RECORDS}Name"], order_id)
-    pages = stack.client("dynamodb").get_paginator("query").paginate(**query)
-    kept = [marshalling.values(item) for page in pages for item in page["Items"]]
-    return next(iter(history.merged(kept)), {})
+    pager = stack.client("dynamodb").get_paginator("query")
+    entries = list[dict[str, Any]]()
+    for page in pager.paginate(**query):
+        entries += map(marshalling.values, page["Items"])
+    timelines = iter(history.merged(entries))
+    return next(timelines, {})
 
 
 def ride_items(items: Mapping[str, Mapping[str, Any]]) -> list[RideItem]:
@@ -263,9 +266,11 @@ def _listed(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str)
     now = datetime.now(UTC)
     one_more = None if limit is None else limit + 1
     taken = list(islice(items, one_more))
+    if not taken:
+        return RecordList((), complete=True, says=nothing)
     shown = sorted(explain(record_of(item), now) for item in taken[:limit])
     is_complete = len(taken) == len(shown)
-    return RecordList(tuple(shown), is_complete, None if shown else nothing)
+    return RecordList(tuple(shown), is_complete, says=None)
 
 
 # ── Explaining ────────────────────────────────────────────────────────────────────────────────────
@@ -345,11 +350,13 @@ def _says_crashed(record: Record, now_ms: int) -> str:
 
 
 def _says_completed(record: Record) -> str:
-    done = f"attempt {record.attempt} committed at {_text(record.updated_ms)}"
+    when = _text(record.updated_ms)
+    done = f"attempt {record.attempt} committed at {when}"
     duplicates = "further deliveries are answered as duplicates"
     if record.expiry is None:
         return f"{done}; {duplicates}, and the record does not expire"
-    return f"{done}; {duplicates} until {_text(record.expiry * 1000)}"
+    end = _text(record.expiry * 1000)
+    return f"{done}; {duplicates} until {end}"
 
 
 def _says_failed(record: Record) -> str:

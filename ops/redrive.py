@@ -580,7 +580,9 @@ def _publish(stack: StackRef, event: Mapping[str, Any]) -> str | None:
     publisher = Publisher(stack.client("events"), stack.client("sqs"), bus, dlq)
     # `put` makes no second message.
     (receipt,) = publisher.put([entry_in(event)], lambda: math.inf)
-    return None if receipt.outcome is Outcome.PUBLISHED else f"refused: {receipt.code}"
+    if receipt.outcome is Outcome.PUBLISHED:
+        return None
+    return f"refused: {receipt.code}"
 
 
 def entry_in(event: Mapping[str, Any]) -> BusEntry:

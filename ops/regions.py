@@ -221,11 +221,14 @@ def _environment(
 ) -> Environment:
     """Return one environment of a file's configuration."""
     settings = config.get(role, {}).get("global", {}).get("parameters", {})
-    missing = [name for name in ("stack_name", "region") if name not in settings]
-    if missing:
-        raise OperatorError(f"{file} has no {missing[0]} in [{role}.global.parameters]: add it")
+    for name in ("stack_name", "region"):
+        if name not in settings:
+            raise OperatorError(f"{file} has no {name} in [{role}.global.parameters]: add it")
     stack = StackRef(settings["stack_name"], settings["region"], clients)
-    parameters = dict(assignment(each) for each in settings.get("parameter_overrides", []))
+    parameters = dict[str, str]()
+    for text in settings.get("parameter_overrides", []):
+        name, value = assignment(text)
+        parameters[name] = value
     return Environment(role, stack, {**parameters, **overrides})
 
 

@@ -73,11 +73,13 @@ def wait_until_caught_up(
 
 def _announce(source: StackRef, table: str, report: Callable[[str], None]) -> list[str]:
     """Report how large a table is, and return the names of its keys."""
-    described = source.client("dynamodb").describe_table(TableName=table)["Table"]
+    answer = source.client("dynamodb").describe_table(TableName=table)
+    described = answer["Table"]
     count = described["ItemCount"]
     megabytes = described["TableSizeBytes"] / 1e6
     report(f"reading {table}: some {count} items, {megabytes:.0f} MB")
-    return [key["AttributeName"] for key in described["KeySchema"]]
+    keys = described["KeySchema"]
+    return [key["AttributeName"] for key in keys]
 
 
 def _items(source: StackRef, table: str, changed_since: datetime | None) -> Iterator[Wire]:

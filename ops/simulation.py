@@ -29,7 +29,11 @@ def simulate(
         if "error" in summary:
             raise OperatorError(f"the simulator refused: {summary['error']}")
         injected.update(summary["injected"])
-        yield Published(summary["resume"] or summary["total"], summary["total"], injected)
-        if summary["resume"] is None:
+        total = summary["total"]
+        next_offset = summary["resume"]
+        if next_offset is None:
+            yield Published(total, total, injected)
             return
-        request |= {"offset": summary["resume"], "time": summary["time"]}
+        yield Published(next_offset, total, injected)
+        request["offset"] = next_offset
+        request["time"] = summary["time"]

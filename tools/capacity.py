@@ -112,9 +112,11 @@ def stations(deployed: Stack) -> dict[str, Station]:
 def _pipe(deployed: Stack) -> Station:
     [pipe] = deployed.of_type("AWS::Pipes::Pipe").values()
     stream = pipe["SourceParameters"]["DynamoDBStreamParameters"]
-    shards = max(NEW_TABLE, int(deployed.parameters["WarmUnits"])) // PARTITION
+    warm_units = int(deployed.parameters["WarmUnits"])
+    shards = max(NEW_TABLE, warm_units) // PARTITION
     servers = shards * stream["ParallelizationFactor"]
-    return Station(len(EVENTS), servers, stream["BatchSize"], PIPE_S)
+    events = len(EVENTS)
+    return Station(events, servers, stream["BatchSize"], PIPE_S)
 
 
 def _concurrency(deployed: Stack, name: str) -> tuple[int, int]:
@@ -217,8 +219,10 @@ def _remedy(bound: Bound, value: int) -> tuple[str, str]:
     if not bound.by:
         return "the code", "change it"
     if bound.by in QUOTAS:
-        return f"[a quota]({QUOTAS[bound.by].source})", f"request {value:,}"
-    return f"`{bound.by}`", f"`{bound.by}={value}`"
+        source = QUOTAS[bound.by].source
+        return f"[a quota]({source})", f"request {value:,}"
+    parameter = bound.by
+    return f"`{parameter}`", f"`{parameter}={value}`"
 
 
 def current(page: str) -> str:

@@ -178,9 +178,13 @@ def check(chosen: Mapping[str, str]) -> None:
 def summed(*uses: Iterable[Use]) -> list[Use]:
     """Return one line for all lines of a name, without those of nothing."""
     sums = defaultdict[tuple[str, str], float](float)
-    for what, price, quantity in chain(*uses):
-        sums[what, price] += quantity
-    return [Use(*names, quantity) for names, quantity in sums.items() if quantity]
+    for use in chain(*uses):
+        sums[use.what, use.price] += use.quantity
+    lines = list[Use]()
+    for (what, price), quantity in sums.items():
+        if quantity:
+            lines.append(Use(what, price, quantity))
+    return lines
 
 
 # ── While nothing happens ─────────────────────────────────────────────────────────────────────────
@@ -347,20 +351,25 @@ def _units(deployed: Stack, kind: str, units: float) -> Iterator[Use]:
     """Yield what read or write units cost, on demand or by a capacity that follows the load."""
     if deployed.parameters["TableBilling"] == "on-demand":
         yield Use(f"DynamoDB: {kind} units", f"{kind} unit", units)
-    else:
-        hours = units / 3600 / (int(deployed.parameters["TargetUtilization"]) / 100)
-        yield Use(f"DynamoDB: {kind} capacity for the load", f"{kind} capacity", hours)
+        return
+    percent_used = int(deployed.parameters["TargetUtilization"])
+    provisioned = units * 100 / percent_used
+    hours = provisioned / 3600
+    yield Use(f"DynamoDB: {kind} capacity for the load", f"{kind} capacity", hours)
 
 
 def _invoked(deployed: Stack, function: str, number: float) -> Iterator[Use]:
     """Yield what calls of a function cost, with their traces and Lambda's own log lines."""
     properties = deployed.of_type("AWS::Lambda::Function")[function]
-    seconds = number * MILLISECONDS / 1000 * properties["MemorySize"] / 1024
+    architecture = deployed.parameters["Architecture"]
+    seconds = number * MILLISECONDS / 1000
+    gigabyte_seconds = seconds * properties["MemorySize"] / 1024
     yield Use("Lambda: requests", "invocation", number)
-    yield Use(f"Lambda: {MILLISECONDS} ms a request", deployed.parameters["Architecture"], seconds)
+    yield Use(f"Lambda: {MILLISECONDS} ms a request", architecture, gigabyte_seconds)
     if deployed.parameters["Tracing"] == "Active" and "TracingConfig" in properties:
-        first = min(number, SECONDS)
-        yield Use("X-Ray: traces", "trace", first + SAMPLED * (number - first))
+        one_a_second = min(number, SECONDS)
+        sampled = SAMPLED * (number - one_a_second)
+        yield Use("X-Ray: traces", "trace", one_a_second + sampled)
     yield from _logged(deployed, number * PLATFORM_BYTES)
 
 
@@ -404,14 +413,24 @@ def table(head: str, rows: Iterable[Sequence[str]]) -> str:
 
 
 def _lines(uses: Sequence[Use]) -> str:
-    rows = [("**sum**", "", "", "", f"**{_sum(uses)}**")]
-    for use in reversed(uses):
-        dollars, unit, _, doubt = PRICES[use.price]
-        count = f"{use.units:,.3f}"
-        each = f"{dollars:,.10f}"
-        each = each.rstrip("0").rstrip(".") + "*" * bool(doubt)
-        rows.insert(0, (use.what, count.rstrip("0").rstrip("."), unit, each, f"{use.dollars:,.2f}"))
+    rows = [_row(use) for use in uses]
+    rows.append(("**sum**", "", "", "", f"**{_sum(uses)}**"))
     return table("what | count | unit | $ each | $ a month", rows)
+
+
+def _row(use: Use) -> tuple[str, str, str, str, str]:
+    """Return a line of a bill in words; a price that nothing confirms has an asterisk."""
+    price = PRICES[use.price]
+    count = _shortest(f"{use.units:,.3f}")
+    each = _shortest(f"{price.dollars:,.10f}")
+    if price.doubt:
+        each += "*"
+    return use.what, count, price.unit, each, f"{use.dollars:,.2f}"
+
+
+def _shortest(number: str) -> str:
+    """Return a decimal number without the zeros at its end."""
+    return number.rstrip("0").rstrip(".")
 
 
 def current(page: str) -> str:
@@ -427,10 +446,12 @@ def current(page: str) -> str:
 
 def filled(page: str, kind: str, tables: Mapping[str, str]) -> str:
     """Return a page with the current tables, each between a comment that names it and an end."""
-    parts = re.split(rf"(<!-- (?:{kind}: \w+|end) -->\n)", page)
+    begin = f"<!-- {kind}: "
+    parts = re.split(rf"({begin}\w+ -->\n|<!-- end -->\n)", page)
     for index, part in enumerate(parts):
-        if part.startswith(f"<!-- {kind}: "):
-            parts[index + 1] = tables[part.split()[2]]
+        if part.startswith(begin):
+            name, _, _ = part.removeprefix(begin).partition(" ")
+            parts[index + 1] = tables[name]
     return "".join(parts)
 
 
@@ -444,7 +465,10 @@ def parsed(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[st
         help="a parameter of the template",
     )
     options = parser.parse_args()
-    chosen = {name: value for name, _, value in (each.partition("=") for each in options.set)}
+    chosen = dict[str, str]()
+    for text in options.set:
+        name, _, value = text.partition("=")
+        chosen[name] = value
     try:
         check(chosen)
     except ValueError as error:

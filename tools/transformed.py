@@ -137,6 +137,13 @@ def _expanded(value: Any, items: Mapping[str, Any], mappings: dict[str, Any]) ->
             return value
 
 
+def _unjoined(value: Any) -> Any:
+    """Return a nested template's parameter as its template sees it: a joined list is the list."""
+    if isinstance(value, dict) and "Fn::Join" in value:
+        return value["Fn::Join"][1]
+    return value
+
+
 def _merged(template: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return a template with its nested templates' resources and conditions in their place.
 
@@ -149,21 +156,16 @@ def _merged(template: dict[str, Any], folder: Path) -> dict[str, Any]:
         if resource["Type"] != "AWS::CloudFormation::Stack":
             found[name] = resource
             continue
-        given = {  # a joined list is the list again
-            parameter: value["Fn::Join"][1]
-            if isinstance(value, dict) and "Fn::Join" in value
-            else value
-            for parameter, value in resource["Properties"]["Parameters"].items()
-        }
-        text = (folder / resource["Properties"]["TemplateURL"]).read_text(encoding="utf-8")
+        properties = resource["Properties"]
+        given = {name: _unjoined(value) for name, value in properties["Parameters"].items()}
+        text = (folder / properties["TemplateURL"]).read_text(encoding="utf-8")
         nested = _expanded(yaml_parse(text), given, {})
         condition = {"Condition": resource["Condition"]} if "Condition" in resource else {}
-        found |= {inner: condition | each for inner, each in nested["Resources"].items()}
+        for inner, each in nested["Resources"].items():
+            found[inner] = condition | each
         conditions |= nested.get("Conditions", {})
-        outputs |= {
-            (name, f"Outputs.{output}"): each["Value"]
-            for output, each in nested.get("Outputs", {}).items()
-        }
+        for output, each in nested.get("Outputs", {}).items():
+            outputs[name, f"Outputs.{output}"] = each["Value"]
 
     def linked(value: Any) -> Any:
         match value:
@@ -187,9 +189,8 @@ def _merged(template: dict[str, Any], folder: Path) -> dict[str, Any]:
 def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
     """Return the transformed template for the given parameters and the defaults of the others."""
     template = _packaged(source(path))
-    parameters = {
-        name: str(spec["Default"]) for name, spec in template["Parameters"].items()
-    } | chosen
+    defaults = {name: str(spec["Default"]) for name, spec in template["Parameters"].items()}
+    parameters = defaults | chosen
     logging.getLogger("samtranslator").setLevel(logging.ERROR)
     # The transform wants one, and uses it for nothing.
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
@@ -214,15 +215,17 @@ def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
             case _:
                 return value
 
-    deployed = {
-        section: {
-            name: {key: value for key, value in decided(each).items() if key != "Condition"}
-            for name, each in result[section].items()
-            if "Condition" not in each or conditions[each["Condition"]]
-        }
-        for section in ("Resources", "Outputs")
-    }
-    return Stack(parameters, mappings, conditions, deployed["Resources"], deployed["Outputs"])
+    def deployed(section: str) -> dict[str, Any]:
+        """Return what a section has under the conditions that hold."""
+        found = dict[str, Any]()
+        for name, each in result[section].items():
+            if "Condition" in each and not conditions[each["Condition"]]:
+                continue
+            found[name] = decided(each)
+            found[name].pop("Condition", None)
+        return found
+
+    return Stack(parameters, mappings, conditions, deployed("Resources"), deployed("Outputs"))
 
 
 def _packaged(template: dict[str, Any]) -> dict[str, Any]:

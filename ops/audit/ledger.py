@@ -221,10 +221,11 @@ class Ledger:
         """Yield the lines about messages in queues."""
         yield row("waiting for redrive", self.waiting)
         for queue, reasons in self.dead_lettered.items():
-            note = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
-            yield row(f"  {queue}", sum(reasons.values()), note=note)
+            count = sum(reasons.values())
+            yield row(f"  {queue}", count, note=_listed(reasons))
+        unreadable = "hidden by another reader, or about to be received"
         for queue, count in self.unread.items():
-            yield row(f"  {queue}", count, note="hidden by another reader, or about to be received")
+            yield row(f"  {queue}", count, note=unreadable)
 
     def named(self) -> list[str]:
         """Return everything that does not add up, by consumer."""
@@ -243,6 +244,10 @@ class Ledger:
 
     def _sum(self, name: str) -> int:
         return sum(getattr(account, name) for account in self.consumers.values())
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def balance(evidence: Evidence) -> Ledger:

@@ -591,13 +591,26 @@ class Tail:
         """Yield the lines that have appeared since the last call."""
         began = datetime.now(UTC)
         for line in self._read(self._since):
-            time = _of_ms(line["timestamp"])
-            name = hash((line.get("eventId"), line["logStreamName"], time, line["message"]))
-            if name not in self._known:
-                self._known[name], self._newest = time, max(self._newest, time)
+            if self._is_new(line):
                 yield line
-        self._since = max(self._since, self._newest - self._overlap, began - _LATEST)
-        self._known = {name: time for name, time in self._known.items() if time >= self._since}
+        covered = self._newest - self._overlap
+        self._since = max(self._since, covered, began - _LATEST)
+        self._forget_older()
+
+    def _is_new(self, line: Mapping[str, Any]) -> bool:
+        """Return whether a line is read for the first time, and remember it."""
+        time = _of_ms(line["timestamp"])
+        name = hash((line.get("eventId"), line["logStreamName"], time, line["message"]))
+        if name in self._known:
+            return False
+        self._known[name] = time
+        self._newest = max(self._newest, time)
+        return True
+
+    def _forget_older(self) -> None:
+        """Forget the lines that will not be read again."""
+        again = {name: time for name, time in self._known.items() if time >= self._since}
+        self._known = again
 
 
 def _logged_at(line: Mapping[str, Any]) -> datetime:

@@ -225,16 +225,22 @@ def saga_of(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
 
 def _endings(rides: Mapping[str, _Ride], broken: Collection[str]) -> dict[str, int]:
     """Return how many rides ended in each way."""
-    counts = Counter(
-        Ending.BROKEN if order_id in broken else _ending(ride) for order_id, ride in rides.items()
-    )
-    return {ending.value: counts[ending] for ending in Ending if counts[ending]}
+    counts = Counter[Ending]()
+    for order_id, ride in rides.items():
+        ending = Ending.BROKEN if order_id in broken else _ending(ride)
+        counts[ending] += 1
+    # In the order of the endings, not in that of the rides.
+    return {ending.value: counts[ending] for ending in Ending if ending in counts}
 
 
 def _emitted(rides: Mapping[str, _Ride]) -> dict[str, int]:
     """Return how many events dispatch and payment have emitted, by type."""
-    counts = {name: sum(ride.count(name) for ride in rides.values()) for name in _TYPES}
-    return {name: count for name, count in counts.items() if count}
+    counts = dict[str, int]()
+    for name in _TYPES:
+        count = sum(ride.count(name) for ride in rides.values())
+        if count:
+            counts[name] = count
+    return counts
 
 
 class _Need(NamedTuple):
@@ -246,12 +252,15 @@ class _Need(NamedTuple):
 
 def _overdue(evidence: Evidence, limit: timedelta) -> Iterator[tuple[str, str]]:
     """Yield each ride that has needed something for longer than a limit, since when, and where."""
-    for order_id, needs in sorted(grouped(_needs(evidence)).items()):
+    by_ride = grouped(_needs(evidence))
+    for order_id, needs in sorted(by_ride.items()):
         needs.sort()
         first = needs[0].since
-        if evidence.at - first > limit:
-            where = "; ".join(need.where for need in needs)
-            yield order_id, f"since {first:%Y-%m-%d %H:%M:%S %Z}: {where}"
+        if evidence.at - first <= limit:
+            continue
+        since = f"{first:%Y-%m-%d %H:%M:%S %Z}"
+        where = "; ".join(need.where for need in needs)
+        yield order_id, f"since {since}: {where}"
 
 
 def _needs(evidence: Evidence) -> Iterator[tuple[str, _Need]]:
@@ -304,8 +313,10 @@ def _waits(
     """Yield the consumers that may not have acted on one of the events of a ride."""
     facts = {event.fact for event in events}
     for consumer, waiting in unprocessed.items():
-        applied = items[consumer].facts if consumer in items else frozenset()
-        if facts.intersection(waiting) - applied:
+        may_be_missing = facts.intersection(waiting)
+        if consumer in items:
+            may_be_missing -= items[consumer].facts
+        if may_be_missing:
             yield consumer
 
 

@@ -142,9 +142,11 @@ def delete_regions(session: Session) -> Plan:
 
 
 def _changes(session: Session, steps: list[two_regions.Step], pair: two_regions.Pair) -> Plan:
-    deployer, (primary, secondary) = two_regions.Deployer(), pair
-    return Plan(
-        Steps(tuple(map(str, steps))),
-        lambda: {"steps": two_regions.carry_out(steps, pair, deployer, session.say)},
-        (primary.stack, secondary.stack),
-    )
+    deployer = two_regions.Deployer()
+    primary, secondary = pair
+
+    def carry_out() -> dict[str, Any]:
+        return {"steps": two_regions.carry_out(steps, pair, deployer, session.say)}
+
+    preview = Steps(tuple(map(str, steps)))
+    return Plan(preview, carry_out, (primary.stack, secondary.stack))

@@ -53,17 +53,29 @@ def _letters(found: DeadLetters) -> RenderableType:
 
 def _failure(failure: Failure) -> Iterator[RenderableType]:
     """Yield a title, the error, a line for each letter, and the first letter's content."""
-    letters = counted(failure.count, "letter")
-    title = f"{failure.group}  {letters} in {failure.queue}: {failure.reason}"
-    age = f", {_age(failure.oldest)} old"
-    if failure.redriven:
-        age += f", redriven up to {counted(failure.redriven, 'time')}"
-    yield Text.assemble((title, "bold"), age)
+    yield _title(failure)
     yield from wrap(failure.error, _WIDTH, initial_indent="  ", subsequent_indent="  ")
     for letter in failure.letters:
-        cells = (letter.key or letter.fact, letter.ride, letter.type, _age(letter.sent))
-        yield "    " + "  ".join(str(cell) for cell in cells if cell)
-    yield Text(f"    {_detail(failure.letters[0])}"[:_WIDTH], style="dim")
+        yield f"    {_in_a_line(letter)}"
+    first = _detail(failure.letters[0])
+    yield Text(f"    {first}"[:_WIDTH], style="dim")
+
+
+def _title(failure: Failure) -> Text:
+    letters = counted(failure.count, "letter")
+    title = f"{failure.group}  {letters} in {failure.queue}: {failure.reason}"
+    age = _age(failure.oldest)
+    history = f", {age} old"
+    if failure.redriven:
+        times = counted(failure.redriven, "time")
+        history += f", redriven up to {times}"
+    return Text.assemble((title, "bold"), history)
+
+
+def _in_a_line(letter: DeadLetter) -> str:
+    """Return what is known of a letter: its key, ride, type and age."""
+    known = [letter.key or letter.fact, letter.ride, letter.type, _age(letter.sent)]
+    return "  ".join(str(each) for each in known if each)
 
 
 def _detail(letter: DeadLetter) -> str:
@@ -175,13 +187,18 @@ def _state(state: str) -> Text:
 
 @show.register
 def _ride(ride: Ride) -> RenderableType:
-    lines: list[RenderableType] = [Text.assemble(ride.order_id, " is ", _state(ride.state))]
-    lines += [Text(problem, "red") for problem in ride.problems]
+    return Group(*_ride_lines(ride))
+
+
+def _ride_lines(ride: Ride) -> Iterator[RenderableType]:
+    yield Text.assemble(ride.order_id, " is ", _state(ride.state))
+    for problem in ride.problems:
+        yield Text(problem, "red")
     for name, fields in ride.tables.items():
-        lines.append(f"  {name}: {_fields(fields)}")
+        yield f"  {name}: {_fields(fields)}"
     for event in ride.events:
-        lines += ["", *_event_lines(event)]
-    return Group(*lines)
+        yield ""
+        yield from _event_lines(event)
 
 
 def _fields(fields: Mapping[str, object] | str) -> str:
@@ -206,14 +223,18 @@ def _event_lines(event: Event) -> Iterator[RenderableType]:
     yield Text(f"{event.type} of {event.ride}, version {event.version}, id {event.id}", "bold")
     if event.says:
         yield Text(f"  {event.says}", "red")
-    for at in event.consumers:
-        yield Text.assemble(f"  {at.consumer}: ", _state(at.outcome), f"; {at.says}")
-        for letter in at.dead_letters:
-            since = f"{letter.sent:%Y-%m-%d %H:%M UTC}"
-            where = f"    in {letter.queue} since {since}: "
-            yield Text(f"{where}{letter.reason} {letter.error}", "red")
     if not event.consumers:
         yield "  no consumer acts on it"
+    for at in event.consumers:
+        yield Text.assemble(f"  {at.consumer}: ", _state(at.outcome), f"; {at.says}")
+        yield from map(_where, at.dead_letters)
+
+
+def _where(letter: DeadLetter) -> Text:
+    """Return where a dead letter is, and why."""
+    since = f"{letter.sent:%Y-%m-%d %H:%M UTC}"
+    why = f"{letter.reason} {letter.error}"
+    return Text(f"    in {letter.queue} since {since}: {why}", "red")
 
 
 @show.register

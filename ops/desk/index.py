@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency import observation
-from ops.audit.evidence import AuditedConsumer, DeadLettered
+from ops.audit.evidence import AuditedConsumer, DeadLettered, Published
 from ops.audit.queues import json_object
 from ops.audit.reading import delivered_in, published_in
 
@@ -166,6 +166,25 @@ class Filter(NamedTuple):
         return False
 
 
+def _kind_of(event: Published, fact: Fact) -> str:
+    """Return what a published event is to the bus, before it is added to its fact."""
+    if event.replayed:
+        return REPLAYED
+    if event.fact is None:
+        return _BROKEN
+    if fact.copies:
+        return _COPY
+    return _DISTINCT
+
+
+def _origin_of(event: Published, body: str) -> str:
+    """Return the producer of an event; a replay comes from the archive."""
+    if event.replayed:
+        return REPLAYED
+    fields = json_object(body) or {}
+    return str(fields.get("source"))
+
+
 class Index:
     """The newest facts of a stack, and counts of what happened."""
 
@@ -206,23 +225,11 @@ class Index:
                 )
                 if each.takes(fact.type) and not settled:
                     self.waiting[each.name].add(fact.id)
-        kind = (
-            REPLAYED
-            if event.replayed
-            else _BROKEN
-            if event.fact is None
-            else _COPY
-            if fact.copies
-            else _DISTINCT
-        )
+        kind = _kind_of(event, fact)
         fact.body = line["message"]
         fact.copies.append(Copy(event.event_id, time_ms, event.replayed))
         self._count(BUS, kind, time_ms)
-        self._count(
-            PRODUCERS,
-            REPLAYED if event.replayed else str((json_object(fact.body) or {}).get("source")),
-            time_ms,
-        )
+        self._count(PRODUCERS, _origin_of(event, fact.body), time_ms)
 
     def add_line(self, line: Mapping[str, Any]) -> None:
         """Add a line of a consumer's log: a delivery, or the begin or the end of an invocation."""
@@ -276,10 +283,14 @@ class Index:
 
     def page(self, wanted: Filter, number: int = 0) -> tuple[list[Fact], bool]:
         """Return a page of published facts, the newest first, and whether there are older ones."""
-        published = (fact for fact in reversed(self.facts.values()) if fact.copies)
+        newest_first = reversed(self.facts.values())
+        published = (fact for fact in newest_first if fact.copies)
         matching = (fact for fact in published if wanted.matches(fact, self.consumers))
-        found = list(islice(matching, number * PAGE, (number + 1) * PAGE + 1))
-        return found[:PAGE], len(found) > PAGE
+        begin = number * PAGE
+        one_too_many = begin + PAGE + 1
+        found = list(islice(matching, begin, one_too_many))
+        has_older = len(found) > PAGE
+        return found[:PAGE], has_older
 
     def recent(self, lane: str, now_s: float) -> list[Counter[str]]:
         """Return the totals of a lane by time bucket, the oldest first.

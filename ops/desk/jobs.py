@@ -98,9 +98,7 @@ class Jobs:
             if verb not in _OFFERED or name not in _OPTIONS or (not name and value.startswith("-")):
                 raise OperatorError(f"the desk does not run {verb} with {name} {value}")
             if value:
-                words.append(
-                    value if not name else f"--{name}" if value == "on" else f"--{name}={value}"
-                )
+                words.append(_argument(name, value))
         return self._add(Job(verb, words, self._stack, confirmed=False))
 
     def confirm(self, name: str) -> str:
@@ -127,3 +125,12 @@ class Jobs:
         if len(self._jobs) > _MOST_JOBS:
             del self._jobs[next(iter(self._jobs))]
         return name
+
+
+def _argument(name: str, value: str) -> str:
+    """Return an option as it is written on a command line."""
+    if not name:
+        return value
+    if value == "on":
+        return f"--{name}"
+    return f"--{name}={value}"

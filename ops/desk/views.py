@@ -276,7 +276,8 @@ def _effect(
     ``before`` is the item before it, None if the desk has not seen that; ``emitted`` are types of
     events.
     """
-    name, entry = f"{consumer.name} {fact.id}", item.get(f"event#{fact.id}")
+    name = f"{consumer.name} {fact.id}"
+    entry = item.get(f"event#{fact.id}")
     plain = {field: value for field, value in item.items() if not field.startswith(EVENT_PREFIX)}
     if entry is None:
         desk.items.add(name, plain)
@@ -305,12 +306,16 @@ def _letters(desk: Seen, _request: Request) -> dict[str, Any]:
 
 @_page("/keys", "keys.html", "Keys", still=True)
 def _keys(desk: Seen, request: Request) -> dict[str, Any]:
-    wanted = {
-        name: request.query_params.get(name, "").strip() for name in ("ride", "key", "status")
-    }
+    wanted = dict[str, str]()
+    for name in ("ride", "key", "status"):
+        text = request.query_params.get(name, "")
+        wanted[name] = text.strip()
     asked = {name: value for name, value in wanted.items() if value}
-    found = records.records(desk.feed.stack, **asked, limit=_MOST_RECORDS) if asked else None
-    return {"title": "Keys", "wanted": wanted, "found": found, "statuses": sorted(STATUSES)}
+    found = None
+    if asked:
+        found = records.records(desk.feed.stack, **asked, limit=_MOST_RECORDS)
+    statuses = sorted(STATUSES)
+    return {"title": "Keys", "wanted": wanted, "found": found, "statuses": statuses}
 
 
 @_page("/replays", "replays.html", "Replay", still=True)
@@ -379,10 +384,14 @@ def _audit(desk: Seen, _form: Mapping[str, str]) -> tuple[str, str | None]:
 @_act
 def _send(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     """Put an edited event on the bus."""
-    detail = faults.edited(form["detail"], derive="derive" in form)
+    derives_id = "derive" in form
+    detail = faults.edited(form["detail"], derive=derives_id)
     faults.send(desk.feed.stack, detail)
     name = detail.get("idempotencyid")
-    return f"/event/{name}" if name else "/facts", "The event was put on the bus."
+    page = "/facts"
+    if name:
+        page = f"/event/{name}"
+    return page, "The event was put on the bus."
 
 
 @_act

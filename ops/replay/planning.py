@@ -96,12 +96,17 @@ class Prediction:
     def add(self, events: Collection[Mapping[str, Any]]) -> None:
         """Count what the consumer would do with more events."""
         delivered = [{**event, "replay-name": self._replay} for event in events]
-        facts = [fact_of(event) for event in delivered if self._takes(event)]
-        keys = {record_key(self._name, fact) for fact in facts if fact is not None}
+        keys = set[str]()
+        for event in delivered:
+            fact = fact_of(event)
+            if fact is not None and self._takes(event):
+                keys.add(record_key(self._name, fact))
         for item in items_at(self._stack, keys):
             self._predictor.store.put_if_absent(record_of(item))
         for event in delivered:
-            self.fates[type_of(event) or "unreadable"][self._fate(event)] += 1
+            fate = self._fate(event)
+            event_type = type_of(event) or "unreadable"
+            self.fates[event_type][fate] += 1
 
     def _fate(self, event: Mapping[str, Any]) -> Fate:
         if not self._takes(event):

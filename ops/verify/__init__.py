@@ -8,7 +8,6 @@ to.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -207,10 +206,12 @@ def status_of(found: Mapping[str, Any]) -> int:
 
 def to_json(results: Iterable[Result]) -> dict[str, Any]:
     """Return results as JSON-ready values, with the number of each verdict."""
-    listed = list(results)
-    counts = Counter(each.verdict for each in listed)
-    numbers = {verdict.name.lower(): counts[verdict] for verdict in Verdict}
-    checks = [each._asdict() | {"verdict": each.verdict.name.lower()} for each in listed]
+    checks = list[dict[str, Any]]()
+    numbers = {verdict.name.lower(): 0 for verdict in Verdict}
+    for each in results:
+        verdict = each.verdict.name.lower()
+        numbers[verdict] += 1
+        checks.append(each._asdict() | {"verdict": verdict})
     return {**numbers, "checks": checks}
 
 

@@ -84,10 +84,12 @@ def _twice(send: Callable[[], Answer]) -> Any:
     "Every event of simulated rides takes effect once per consumer; nothing is lost", Stage=TRIAL
 )
 def _rides(it: Deployment) -> str:
-    request = {"rides": it.rides, "seed": int(it.began.timestamp()), **_SIMULATED}
+    seed = int(it.began.timestamp())
+    request = {"rides": it.rides, "seed": seed, **_SIMULATED}
     answer = it.stack.invoke("CarRideSimulatorFunctionName", request)
     if "error" in answer:
-        raise FailedError(f"the simulator refused: {answer['error']}")
+        reason = answer["error"]
+        raise FailedError(f"the simulator refused: {reason}")
     return settled(it).ledger.verdict
 
 

@@ -166,10 +166,12 @@ def _schedule(it: Deployment) -> str:
     "prod"
 )
 def _tables(it: Deployment) -> str:
+    has_backups = it.stage != "local"  # the engine keeps neither expiry nor backups
+    is_protected = it.stage == "prod"
     for logical, table in it.tables.items():
-        if it.stage == "prod" and not table.get("DeletionProtectionEnabled"):
+        if is_protected and not table.get("DeletionProtectionEnabled"):
             it.wrong.append(f"{logical} is not protected from deletion")
-        if it.stage != "local":  # the engine keeps neither expiry nor backups
+        if has_backups:
             it.wrong += _broken_promises(it, logical, table["TableName"])
     return counted(len(it.tables), "table")
 
@@ -225,13 +227,15 @@ def _aliases(it: Deployment) -> str:
 
 @check("The archive is enabled, and its days of retention are those that you expect")
 def _archive(it: Deployment) -> str:
-    name = it.stack.outputs["CarRideArchiveArn"].rpartition("/")[2]
+    arn = it.stack.outputs["CarRideArchiveArn"]
+    _, _, name = arn.rpartition("/")
     archive = it.client("events").describe_archive(ArchiveName=name)
     state = archive["State"]
     if state not in {"ENABLED", "CREATING", "UPDATING"}:
         reason = archive.get("StateReason", "EventBridge gives no reason")
         it.wrong.append(f"the archive is {state}: {reason}")
-    return f"{archive['RetentionDays']} days"
+    days = archive["RetentionDays"]
+    return f"{days} days"
 
 
 @check(

@@ -44,10 +44,13 @@ def _broken(stack: StackRef) -> int:
 )
 def _permission(it: Deployment) -> str:
     stack = it.stack
-    _dead_letter_without_permission(it, stack.outputs["RideHistoryFunctionName"])
+    function = stack.outputs["RideHistoryFunctionName"]
+    _dead_letter_without_permission(it, function)
     plan = redrive.plan_redrive(stack, "RideHistoryRuleDlq")
-    done = redrive.Redrive(stack, plan, report=lambda _: None).carry_out()
-    return f"{done.sent} redriven; {settled(it).ledger.verdict}"
+    quietly = redrive.Redrive(stack, plan, report=lambda _: None)
+    done = quietly.carry_out()
+    verdict = settled(it).ledger.verdict
+    return f"{done.sent} redriven; {verdict}"
 
 
 def _dead_letter_without_permission(it: Deployment, function: str) -> None:
@@ -78,9 +81,11 @@ def _dead_letter_without_permission(it: Deployment, function: str) -> None:
 @drill("A replay of the archive has no further effects")
 def _replay(it: Deployment) -> str:
     stack = it.stack
-    name = replay.name_for(stack.region, datetime.now(UTC))
-    replay.check(stack)
+    now = datetime.now(UTC)
     since = it.began - timedelta(minutes=1)
-    replay.start(stack, name, since, datetime.now(UTC), replay.receivers(stack))
+    name = replay.name_for(stack.region, now)
+    replay.check(stack)
+    replay.start(stack, name, since, now, replay.receivers(stack))
     replay.handed_over(stack, name)
-    return f"{name}: {settled(it).ledger.verdict}"
+    verdict = settled(it).ledger.verdict
+    return f"{name}: {verdict}"

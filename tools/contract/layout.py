@@ -1,9 +1,17 @@
 """JSON for readers: lines of up to 150 columns, after which closing brackets may stand."""
 
 import json
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 _WIDTH: Final = 150
+
+
+class _Part(NamedTuple):
+    """A member of an object or an array, and whether it may stand beside others."""
+
+    text: str
+    joins: bool = True
 
 
 def text(value: Any) -> str:
@@ -22,15 +30,43 @@ def _laid_out(value: Any, indent: str, used: int) -> str:
     if not isinstance(value, dict | list) or used + len(line) <= _WIDTH:
         return line
     indent += "  "
-    items = value.items() if isinstance(value, dict) else (("", each) for each in value)
+    if isinstance(value, list):
+        parts = [_element(each, indent) for each in value]
+        return f"[\n{indent}{_filled(parts, indent)}]"
+    parts = [_member(name, each, indent) for name, each in value.items()]
+    return f"{{\n{indent}{_filled(parts, indent)}}}"
+
+
+def _element(value: Any, indent: str) -> _Part:
+    """Return an element of an array."""
+    used = len(indent) + len(",")
+    text = _laid_out(value, indent, used)
+    return _Part(text)
+
+
+def _member(name: str, value: Any, indent: str) -> _Part:
+    """Return a member of an object. Objects in objects begin on a line of their own."""
+    label = json.dumps(name, ensure_ascii=False)
+    label += ": "
+    used = len(indent) + len(label) + len(",")
+    text = label + _laid_out(value, indent, used)
+    is_object = isinstance(value, dict)
+    return _Part(text, joins=not is_object)
+
+
+def _filled(parts: Iterable[_Part], indent: str) -> str:
+    """Return parts on as few lines as hold them."""
     lines: list[str] = []
-    for name, each in items:
-        label = f"{json.dumps(name, ensure_ascii=False)}: " if isinstance(value, dict) else ""
-        part = label + _laid_out(each, indent, len(indent) + len(label) + len(","))
-        joins = lines and "\n" not in lines[-1] + part and not (label and isinstance(each, dict))
-        if joins and len(indent) + len(lines[-1]) + len(part) + len(", ,") <= _WIDTH:
-            lines[-1] += f", {part}"
+    for part in parts:
+        if lines and part.joins and _fits_beside(lines[-1], part.text, indent):
+            lines[-1] += f", {part.text}"
         else:
-            lines.append(part)
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return f"{opening}\n{indent}" + f",\n{indent}".join(lines) + closing
+            lines.append(part.text)
+    return f",\n{indent}".join(lines)
+
+
+def _fits_beside(line: str, text: str, indent: str) -> bool:
+    if "\n" in line or "\n" in text:
+        return False
+    width = len(indent) + len(line) + len(text) + len(", ,")
+    return width <= _WIDTH

@@ -124,24 +124,22 @@ def registry(before: str) -> str:
     """
     old = published(before)
     new = {f"{fact.__name__}.v{fact.schema_version}": schema(fact) for fact in FACTS.values()}
-    changes = [
-        f"{name}: {change}"
-        for name in sorted(old.keys() & new)
-        for change in breaking_changes(old[name], new[name])
-    ]
+    changes = list[str]()
+    for name in sorted(old.keys() & new):
+        changes += [f"{name}: {change}" for change in breaking_changes(old[name], new[name])]
     if changes:
         raise BreakingChangeError(
             "\n".join([*changes, "Raise the schema_version of these events."])
         )
-    resources = (
-        _RESOURCE.format(
-            logical_id="".join(part[0].upper() + part[1:] for part in name.split(".")),
-            name=name,
-            content=compact(content).replace("'", "''"),
-        )
-        for name, content in sorted((old | new).items())
-    )
+    resources = [_resource(name, content) for name, content in sorted((old | new).items())]
     return _REGISTRY + "".join(resources)
+
+
+def _resource(name: str, content: Any) -> str:
+    """Return the resource of a schema, whose logical id is its name without dots."""
+    words = [part[0].upper() + part[1:] for part in name.split(".")]
+    quoted = compact(content).replace("'", "''")
+    return _RESOURCE.format(logical_id="".join(words), name=name, content=quoted)
 
 
 def resolved(part: Any, definitions: Mapping[str, Schema]) -> Any:

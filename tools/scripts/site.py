@@ -29,13 +29,17 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     here = ROOT / "docs" / page.file.src_uri
 
     def lead(link: re.Match[str]) -> str:
+        text = link[1]
+        anchor = link[3] or ""
         target = (source.parent / link[2]).resolve()
         if target == FIRST:
             target = ROOT / "docs" / "index.md"
         elif target.is_dir():
             target /= "README.md"
-        if not target.is_relative_to(ROOT / "docs") or target.suffix == ".json":
-            return link[1]
-        return f"[{link[1]}]({os.path.relpath(target, here.parent)}{link[3] or ''})"
+        is_page = target.is_relative_to(ROOT / "docs") and target.suffix != ".json"
+        if not is_page:
+            return text
+        there = os.path.relpath(target, here.parent)
+        return f"[{text}]({there}{anchor})"
 
     return LINK.sub(lead, markdown)
