@@ -228,7 +228,7 @@ class FakeStripe(Told, StripeGateway):
         return Reply(reply.status, {"error": {"type": "api_error"}})
 
     def _intent_of(self, payment: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a payment of the books as a PaymentIntent, whose amount stays what was reserved."""
+        """Return a payment of the books as a PaymentIntent, whose amount is what was reserved."""
         if payment["status"] == "authorized":
             self._reserved[payment["id"]] = payment["amount"]
         reserved = self._reserved.get(payment["id"], payment["amount"])

@@ -54,7 +54,7 @@ class Town(World):
             assert self.deliver("payment", self.envelope(fact)) in {"New", "Retried"}
 
     def send_in_vain(self, fact: Fact) -> None:
-        """Deliver a fact which the gateway lets fail, and forget the attempts, as a release does."""
+        """Deliver a fact which the gateway lets fail, and forget the attempts, like a release."""
         with pytest.raises((GatewayError, UnexpectedPaymentError)):
             self.deliver("payment", self.envelope(fact))
         self.dynamodb.clear("idempotency")
@@ -369,7 +369,7 @@ def _lost() -> None:
 
 @pytest.mark.parametrize("hours", [1, 25])
 def test_a_payment_whose_answer_was_lost_is_found_by_its_customer(hours: int) -> None:
-    """Also when Stripe has forgotten the key, after a day. The search, which lags, is never asked."""
+    """Also when Stripe has forgotten the key, after a day. The search, which lags, is not asked."""
     town = Town()
     town.stripe.books = Books(keys_s=DAY, clock=lambda: town.clock() / 1000)
     paths: list[str] = []

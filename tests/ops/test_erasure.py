@@ -127,7 +127,7 @@ def everywhere(stored: Stored) -> None:
 
 
 def test_nothing_that_is_left_names_the_customer(stored: Stored) -> None:
-    """Neither tables nor records nor queues; what happened and when stays, and the ride can be read."""
+    """Neither tables, records nor queues do; what happened stays, and the ride can be read."""
     everywhere(stored)
     before = stored.text()
     assert [name for name in NAMES if name not in before] == []

@@ -1,4 +1,4 @@
-"""A customer is erased from a deployed stack: nothing names them, and a replay brings nothing back."""
+"""A customer is erased from a deployed stack: nothing names them, even after a replay."""
 
 from typing import Any
 

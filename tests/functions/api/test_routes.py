@@ -17,7 +17,7 @@ TOKENS: Final = {
 
 
 def schemes(deployed: Stack) -> dict[str, list[str]]:
-    """Return the security schemes of each operation in the template, by what API Gateway calls its route."""
+    """Return the security schemes of each of the template's operations, by its route's key."""
     [api] = deployed.of_type("AWS::ApiGatewayV2::Api").values()
     found: dict[str, list[str]] = {}
     for path, operations in api["Body"]["paths"].items():
