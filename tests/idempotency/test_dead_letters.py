@@ -79,7 +79,7 @@ def test_a_letter_without_an_answer_is_sent_again() -> None:
 
 
 def test_no_letter_outlasts_the_invocation() -> None:
-    """With a queue that hangs, the function reports in time that its event was not dead-lettered."""
+    """If the queue hangs, the function reports in time that its event was not dead-lettered."""
     answers = threading.Event()
     queue = Queue(lambda: answers.wait(DEADLINE_S))
     invocation = Invocation(epoch_ms, timeout_s=0.4)

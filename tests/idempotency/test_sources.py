@@ -200,7 +200,7 @@ FOREIGN: Final[list[tuple[Source, dict[str, Any], str]]] = [
 def test_event_of_another_trigger_is_refused(
     world: World, source: Source, foreign: dict[str, Any], remedy: str
 ) -> None:
-    """It is neither run nor dead-lettered: the function fails, and the error names the decorator."""
+    """It neither runs nor is dead-lettered: the function fails with the decorator's name."""
     consumer: Consumer[Any] = world.consumer(key=TRANSPORT_ID, source=source)
     is_single = source in (sources.EVENTBRIDGE, sources.SNS)
     decorate: Any = consumer.event_handler if is_single else consumer.batch_handler
@@ -211,7 +211,7 @@ def test_event_of_another_trigger_is_refused(
 
 
 def test_event_of_no_known_trigger_is_a_message() -> None:
-    """A synchronous caller sends what it likes, and so does S3, of which the layer has no source."""
+    """A synchronous caller sends what it likes, and so does S3, which is not a source here."""
     messages: list[Any] = [
         {"Records": []},
         {"Records": [{"eventSource": "aws:s3"}]},

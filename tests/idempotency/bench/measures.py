@@ -28,7 +28,10 @@ from tools import costs
 
 ROOT: Final = Path(__file__).parents[3]
 LAYERS: Final = ("IdempotencyLayer", "CarRideLayer")
-"""The layers of every consumer. SigV4aLayer is the API's, in two regions: its library slows botocore down."""
+"""The layers of every consumer.
+
+SigV4aLayer is the API's, in two regions: its library slows botocore down.
+"""
 SIDES: Final = ("here", "powertools", "shared")
 FUNCTIONS: Final = ("ride_history", "dispatch", "payment")
 EVENTS: Final = 100
