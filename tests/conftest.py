@@ -108,7 +108,7 @@ class _Stdout:
 
 @pytest.fixture(autouse=True)
 def _functions_log_to_stdout() -> None:
-    """Let tests capture the logger's lines, which go to what was the standard output at its import."""
+    """Let tests capture the logger's lines, although it was imported with another output."""
     if telemetry := sys.modules.get("carride.telemetry"):
         telemetry.logger.logger_handler.stream = _Stdout()
 
