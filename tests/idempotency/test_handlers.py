@@ -91,7 +91,7 @@ def test_work_that_a_call_does_not_do_is_refused_where_it_is_decorated(
 def test_unfinished_work_is_a_failure_and_never_a_completion(
     world: World, kind: Callable[..., Any], operation: str | None
 ) -> None:
-    """Returning an awaitable, a generator or a future, also in a list, fails the attempt; the retry may succeed."""
+    """Returning an awaitable, generator or future, also in a list, fails the attempt only."""
     consumer = world.consumer()
     results = iter([kind, lambda: None])
 
