@@ -184,12 +184,13 @@ def ride(stack: StackRef, order_id: str, /) -> Ride:
 
 
 def _besides_events(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an item has besides events; of a timeline also the ride's status."""
+    """Return what an item has besides events and empty values; of a timeline also the ride's status."""
     attributes = dict[str, Any]()
     has_timeline = False
     for name, value in item.items():
         if not name.startswith(EVENT_PREFIX):
-            attributes[name] = value
+            if value != {}:
+                attributes[name] = value
         elif "data" in value:
             has_timeline = True
     if has_timeline:

@@ -10,13 +10,15 @@ import assignments
 import payments
 import settlement
 from api import policies as api
-from carride import history
+from carride import consumer, history
 from carride_idempotency import Policy
+from ops.audit.evidence import CONSUMERS
 
 _LEASE_S: Final = 30.0
 """Stands for the lease that payment's function is set to, which no tool needs."""
 
 POLICIES: Final[Mapping[str, Policy]] = {
+    **dict.fromkeys((each.name for each in CONSUMERS), consumer.POLICY),
     "ride-history": history.POLICY,
     "dispatch": assignments.POLICY,
     "payment": payments.payment_policy(_LEASE_S),
@@ -25,7 +27,10 @@ POLICIES: Final[Mapping[str, Policy]] = {
     "carride-api-simulate": api.SIMULATIONS,
     "carride-api-simulation-lock": api.SIMULATION_LOCK,
 }
-"""By what keys begin with: the consumers' names, and those of the API, which stores its answers."""
+"""By what keys begin with: the consumers' names, and those of the API, which stores its answers.
+
+A consumer without a policy of its own has that of `carride.consumer`.
+"""
 
 
 def consumer_of(key: str) -> str:

@@ -26,6 +26,8 @@ class Seen(NamedTuple):
     payment: Payment
     stored: Stored
     asked: Mapping[Step, Asked] = {}
+    heard: frozenset[str] = frozenset()
+    """The idempotency ids of the events that have taken effect."""
 
     def unchanged(self) -> tuple[str, dict[str, object]]:
         """Return the condition that the payment has not changed, and its values.
@@ -49,7 +51,9 @@ def read(client: DynamoDB, table: str, order_id: str) -> Seen:
         State(item["state"]), item.get("paymentID"), item.get("amount"), item.get("currency")
     )
     asked = msgspec.convert(item.get("asked", {}), dict[Step, Asked])
-    return Seen(payment, Stored(item["state"], item["effects"]), asked)
+    entries = filter(lambda name: name.startswith(EVENT_PREFIX), item)
+    heard = frozenset(name.removeprefix(EVENT_PREFIX) for name in entries)
+    return Seen(payment, Stored(item["state"], item["effects"]), asked, heard)
 
 
 def record_request(
@@ -60,6 +64,9 @@ def record_request(
     This is a write of its own, before the gateway is asked: a run that is killed leaves behind that
     the gateway may hold money, and from a refund on the duty to give it back.
 
+    Nothing is recorded for an event that has taken effect before, and comes again because its
+    record was forgotten. What was to be asked for it has been asked, and answered.
+
     Raises:
         PaymentChangedError: The payment has changed since it was ``seen``, or another attempt has
             already completed the event.
@@ -69,6 +76,8 @@ def record_request(
     if action in {Action.REFUND, Action.UNDO}:
         state = State.UNDO_DUE
     if asked == seen.asked and state == seen.stored.state:
+        return seen
+    if event.idempotencyid in seen.heard:
         return seen
     condition, unchanged = seen.unchanged()
     since, opening = still_open(event.subject, now)
@@ -94,7 +103,7 @@ def record_request(
         raise PaymentChangedError(
             f"the payment of {event.subject} was changed meanwhile"
         ) from error
-    return Seen(seen.payment, Stored(state, seen.stored.effects), asked)
+    return seen._replace(stored=Stored(state, seen.stored.effects), asked=asked)
 
 
 def effects(

@@ -4,6 +4,7 @@ One charge a ride, whatever goes wrong between the two.
 """
 
 import json
+from itertools import permutations
 from typing import Any, cast
 
 import pytest
@@ -233,6 +234,27 @@ def test_a_cancellation_that_the_gateway_does_not_hear_is_a_duty(world: Payment)
     world.gateway.away = False
     world.send(RIDE.no_car)
     assert world.settled()[:2] == ("refunded", "refunded")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    list(permutations([RIDE.assigned, RIDE.completed, RIDE.cancelled, RIDE.overdue], 3)),
+    ids=lambda facts: ", ".join(type(fact).__name__ for fact in facts),
+)
+def test_events_whose_records_were_forgotten_take_no_effect_at_the_gateway(
+    world: Payment, facts: tuple[Fact, ...]
+) -> None:
+    """Each ends as new, in whatever order they came; no money moves, and the state stays."""
+    for fact in facts:
+        world.send(fact)
+    known = world.state("payments")
+    charged = world.gateway.ledger()
+    for record in world.items("idempotency"):
+        key = {"idempotencyKey": {"S": record["idempotencyKey"]}}
+        world.dynamodb.delete_item(TableName="idempotency", Key=key)
+    assert {world.send(fact, "replayed") for fact in facts} == {"New"}
+    assert world.state("payments") == known
+    assert world.gateway.ledger() == charged
 
 
 def test_a_failure_keeps_its_event(world: Payment) -> None:

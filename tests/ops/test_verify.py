@@ -3,6 +3,7 @@
 Tests/pipeline/test_verify.py has the rest.
 """
 
+import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -261,4 +262,7 @@ def test_a_record_says_where_when_and_on_what_it_ran() -> None:
 def test_files_without_git_have_no_commit(tmp_path: Path) -> None:
     """A checkout has one; the page of other files says that it is unknown."""
     assert commit(tmp_path) == "unknown"
-    assert len(commit().split()[0]) == 40
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.com")
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    assert len(commit(tmp_path).split()[0]) == 40

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from carride_idempotency.observation import Observer
     from carride_idempotency.stores import Store
     from carride_idempotency.stores.transport import Transport
+
+
+POLICY: Final = Policy(same_delivery_takes_over=True)
+"""Protects the events of a consumer whose effects are all in the commit.
+
+Lambda's retry need not wait until the lease of a killed attempt has ended.
+"""
 
 
 class ConsumerSettings(Struct, frozen=True, kw_only=True):
