@@ -203,7 +203,9 @@ def test_another_producers_event_is_found_by_the_id_that_its_producer_gave_it(
         not dead_lettered,
     )
     assert found.id not in (CREATED.idempotencyid, NOBODY.replace("4", "6"))
-    assert [found] == list(lookup.ride(ref, "order_01").events)
+    # Not as a whole: a letter's age may be a second more by now.
+    (again,) = lookup.ride(ref, "order_01").events
+    assert (again.id, again.copies, again.detail) == (found.id, found.copies, found.detail)
 
 
 @pytest.mark.parametrize(
