@@ -184,7 +184,10 @@ def ride(stack: StackRef, order_id: str, /) -> Ride:
 
 
 def _besides_events(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an item has besides events and empty values; of a timeline also the ride's status."""
+    """Return what an item has besides events and empty values.
+
+    Of a timeline also the ride's status.
+    """
     attributes = dict[str, Any]()
     has_timeline = False
     for name, value in item.items():
