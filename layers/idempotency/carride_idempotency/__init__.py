@@ -161,7 +161,10 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that a cold start pays only for what its function uses."""
+    """Import a public name when it is first used.
+
+    So a cold start pays only for what its function uses.
+    """
     if name in __all__:
         module = next(
             (module for module, exports in _MODULES.items() if name in exports.split()), "errors"

@@ -59,7 +59,7 @@ class HeldClaim:
 
     @property
     def is_lost(self) -> bool:
-        """Whether another attempt has taken the claim over, or may do so because the lease ended."""
+        """Whether another attempt has taken the claim over, or may because the lease has ended."""
         if self._is_taken:
             return True
         return self.lease_ms is not None and self.clock() > self.lease_ms

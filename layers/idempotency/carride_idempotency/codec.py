@@ -101,9 +101,13 @@ def _pack_dict(value: dict[object, object]) -> Any:
     packed: dict[str, Any] = {}
     for key, inner in value.items():
         if type(key) is not str or key == _TAG:
-            return {_TAG: ["dict", [[_pack(key), _pack(inner)] for key, inner in value.items()]]}
+            return {_TAG: ["dict", _pack_pairs(value)]}
         packed[key] = _pack(inner)
     return packed
+
+
+def _pack_pairs(value: dict[object, object]) -> list[list[Any]]:
+    return [[_pack(key), _pack(inner)] for key, inner in value.items()]
 
 
 def _pack_all(values: Iterable[Any]) -> list[Any]:

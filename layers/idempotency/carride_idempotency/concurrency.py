@@ -103,7 +103,7 @@ def _workers(
 
 
 def _started(thread: threading.Thread) -> bool:
-    """Start a thread; return False if the process can have no more, and its work goes on without."""
+    """Start a thread; return False if the process can have no more."""
     try:
         thread.start()
     except RuntimeError:

@@ -122,8 +122,10 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
                 f"{name}: with parse=, say which part of the event is its payload="
             )
         if policy.atomic and not store.transactional:
-            needs = "an atomic policy needs a store with transactions: use DynamoDBStore, or atomic=False"
-            raise ConfigurationError(f"{name}: {needs}")
+            raise ConfigurationError(
+                f"{name}: an atomic policy needs a store with transactions: "
+                "use DynamoDBStore, or atomic=False"
+            )
         self.name = name
         self._store = store
         self._source = source
@@ -153,7 +155,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         )
 
     def event_handler(self, work: Callable[[E, Operation], object] | None = None) -> EventHandler:
-        """Decorate ``work(event, operation)`` as the Lambda handler of a source that delivers messages one by one.
+        """Decorate ``work(event, operation)`` as a Lambda handler of single messages.
 
         The handler raises if the message is to be delivered again. What ``work`` returns is not
         stored.
@@ -181,7 +183,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         return handler
 
     def batch_handler(self, work: Callable[[E, Operation], object] | None = None) -> BatchHandler:
-        """Decorate ``work(event, operation)`` as the Lambda handler of a source that delivers batches.
+        """Decorate ``work(event, operation)`` as a Lambda handler of batches.
 
         Records run concurrently, each by itself. The response names those to deliver again, so the
         event source mapping needs ``FunctionResponseTypes: [ReportBatchItemFailures]``. What
@@ -203,7 +205,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
                 messages, self._runner, pace, records, LambdaInvocation.of(context, self.clock)
             ).run()
             if failures and (source.failure_id is None or len(failures) == len(records)):
-                again = f"{len(failures)} of the batch's {len(records)} records have to be delivered again"
+                again = f"{len(failures)} of {len(records)} records have to be delivered again"
                 raise BatchFailedError(again) from next(filter(None, failures.values()), None)
             report = source.failure_id or source.message_id
             failed = [
@@ -225,7 +227,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         problem_types: str = ...,
     ) -> "Callable[[HttpWork[E]], HttpHandler]": ...
     def http_handler(self, work: "HttpWork[E] | None" = None, /, **options: Any) -> Any:
-        """Decorate ``work(request, operation)``, which returns a response, as a Lambda handler of HTTP requests.
+        """Decorate ``work(request, operation)`` as a Lambda handler of HTTP requests.
+
+        It returns a response.
 
         The key is what ``key=`` gives, or the Idempotency-Key header. A first response that is
         stored is replayed, without cookies and with the header ``Idempotency-Replayed: true``. Any
@@ -278,12 +282,15 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         from carride_idempotency.direct import decorated, registered
 
         def decorate(work: Callable[P, R]) -> Callable[P, R]:
-            chosen = (payload,) if isinstance(payload, str) else payload
-            operation = self._operation_name(plain(work, "function(key=...)"), name)
+            compared = (payload,) if isinstance(payload, str) else payload
+            work = plain(work, "function(key=...)")
+            operation = self._operation_name(work, name)
             call = decorated(
-                self._reader, self._runner, work, name=operation, key=key, payload=chosen
+                self._reader, self._runner, work, name=operation, key=key, payload=compared
             )
-            return call if name is not None else registered(self, operation, call)
+            if name is not None:
+                return call
+            return registered(self, self.name, operation, call)
 
         return decorate
 

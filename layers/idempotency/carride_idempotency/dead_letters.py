@@ -1,4 +1,7 @@
-"""Dead letters: events that must not run again, stored with the reason before they are acknowledged."""
+"""Dead letters: events that must not run again, with the reason.
+
+They are stored before they are acknowledged.
+"""
 
 import base64
 import gzip
@@ -37,7 +40,10 @@ _TOO_LARGE: Final = frozenset({"InvalidParameterValue", "InvalidParameterValueEx
 
 
 class DeadLetterError(RetryableError):
-    """Raised when the dead-letter queue did not take an event, so that its delivery is not acknowledged."""
+    """Raised when the dead-letter queue did not take an event.
+
+    Its delivery is not acknowledged then.
+    """
 
 
 class DeadLetter(NamedTuple):

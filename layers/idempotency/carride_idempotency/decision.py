@@ -361,10 +361,13 @@ def _decide_in_progress(found: Record, request: ClaimRequest, now_ms: int) -> St
 
 def _decide_failed(found: Record, request: ClaimRequest, now_ms: int) -> Step:
     if found.attempt >= request.limits.max_attempts:
-        return Write(found, quarantined(found, request, now_ms, found.error))
+        given_up = quarantined(found, request, now_ms, found.error)
+        return Write(found, given_up)
     if found.retry_ms is not None and now_ms < found.retry_ms:
-        return BackingOff(found, found.retry_ms - now_ms)
-    return Write(found, attempt(request, now_ms, found))
+        wait_ms = found.retry_ms - now_ms
+        return BackingOff(found, wait_ms)
+    next_attempt = attempt(request, now_ms, found)
+    return Write(found, next_attempt)
 
 
 def conclude(found: Record | None, request: ClaimRequest) -> Ending:
@@ -400,7 +403,10 @@ def is_corrupt(record: Record) -> bool:
 
 
 def has_crashed(record: Record, now_ms: int) -> bool:
-    """Return whether a claim's lease ended without an answer, with a minute for clocks that differ."""
+    """Return whether a claim's lease ended without an answer.
+
+    A minute is left for clocks that differ.
+    """
     return (
         record.status == IN_PROGRESS
         and record.lease_ms is not None

@@ -1,4 +1,4 @@
-"""What goes into the protocol for one delivery, how its run ends, what comes out, and who is told."""
+"""What the protocol is told about one delivery, how that ends, and who hears of it."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -90,7 +90,7 @@ class Answer(NamedTuple):
 
 
 def unrecorded(error: Exception, why: Exception, record: Record | None) -> Answer:
-    """Answer with the handler's own error, because its failure could not be recorded or dead-lettered."""
+    """Answer with the handler's own error: its failure could not be recorded or dead-lettered."""
     error.add_note(f"This failure could not be recorded: {describe(why)}")
     return Answer(observation.FAILED, record, describe(error), error)
 

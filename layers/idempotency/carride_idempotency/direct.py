@@ -5,7 +5,7 @@ import gc
 import inspect
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
 
 from carride_idempotency.delivery import Answer, Delivery
@@ -15,9 +15,6 @@ from carride_idempotency.messages import Reader
 from carride_idempotency.observation import COMMITTED
 from carride_idempotency.operation import Operation
 from carride_idempotency.runner import Runner, Started
-
-if TYPE_CHECKING:
-    from carride_idempotency.consumer import Consumer
 
 
 class Block:
@@ -164,7 +161,7 @@ class _Registered(NamedTuple):
     """A function whose operation has its own name. It is forgotten with the function."""
 
     call: ReferenceType[Callable[..., Any]]
-    consumer: ReferenceType["Consumer[Any]"]
+    consumer: ReferenceType[object]
     place: tuple[str, str]
 
 
@@ -172,7 +169,9 @@ _functions: Final[dict[tuple[str, str], _Registered]] = {}
 """By the names of consumer and operation, in the whole process: these make the keys of records."""
 
 
-def registered[C: Callable[..., Any]](consumer: "Consumer[Any]", operation: str, call: C) -> C:
+def registered[C: Callable[..., Any]](
+    consumer: object, consumer_name: str, operation: str, call: C
+) -> C:
     """Return a decorated function, unless another one would share its keys.
 
     One place in the code may be decorated again for another consumer object: it does the same.
@@ -180,20 +179,20 @@ def registered[C: Callable[..., Any]](consumer: "Consumer[Any]", operation: str,
     Raises:
         ConfigurationError: another function has this name, or a factory has made this one twice.
     """
-    names = (consumer.name, operation)
+    names = (consumer_name, operation)
     place = (call.__module__, call.__qualname__)
     if _is_taken(names, consumer, place, call):
         gc.collect()  # the other one may be gone but for a circle of references
     if _is_taken(names, consumer, place, call):
         mend = "give one another name=, so that they share no keys"
-        raise ConfigurationError(f"{consumer.name}: two functions are called {operation}: {mend}")
+        raise ConfigurationError(f"{consumer_name}: two functions are called {operation}: {mend}")
     _functions[names] = _Registered(ref(call), ref(consumer), place)
     return call
 
 
 def _is_taken(
     names: tuple[str, str],
-    consumer: "Consumer[Any]",
+    consumer: object,
     place: tuple[str, str],
     call: Callable[..., Any],
 ) -> bool:

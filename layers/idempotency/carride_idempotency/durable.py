@@ -37,7 +37,9 @@ def effect_once[R](
     payload: object = None,
     config: "StepConfig | None" = None,
 ) -> R:
-    """Run ``work(operation)`` in a durable step whose DynamoDB effects are committed once, together with its result.
+    """Run ``work(operation)`` in a durable step.
+
+    Its DynamoDB effects are committed once, together with its result.
 
     A durable step runs again if its process dies before the checkpoint. This one then returns the
     committed result.
@@ -96,7 +98,7 @@ def _operation_id(step: "StepContext") -> str:
 
 
 def _patient(retry: Retry) -> Retry:
-    """Return a strategy that waits while another attempt holds the key, and gives up where no retry can help."""
+    """Return a strategy that waits for another attempt, and gives up where no retry can help."""
     from aws_durable_execution_sdk_python.config import Duration
     from aws_durable_execution_sdk_python.retries import RetryDecision
 

@@ -39,7 +39,7 @@ class RetryLaterError(RetryableError):
 
 
 class LostLeaseError(RetryableError):
-    """Raised when another attempt took the key over during this one, and has not completed it yet."""
+    """Raised when another attempt took the key over, and has not completed it yet."""
 
     def __init__(self, key: str) -> None:
         super().__init__(
@@ -71,7 +71,10 @@ class StoreRefusedError(StoreError):
 
 
 class BatchFailedError(RetryableError):
-    """Raised when all records of a batch failed, or some of a source that cannot report single records."""
+    """Raised when all records of a batch failed.
+
+    Also when some failed, and their source cannot report single ones.
+    """
 
 
 class ContentionError(RetryableError):
@@ -173,7 +176,7 @@ class UndecodableResultError(IdempotencyError):
 
 
 class ResultOmittedError(IdempotencyError):
-    """Raised instead of the result of a completed operation, if it was too large or had no stored form."""
+    """Raised for a completed operation whose result was too large or had no stored form."""
 
     def __init__(self, key: str, why: str | None) -> None:
         super().__init__(

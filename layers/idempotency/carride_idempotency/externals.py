@@ -227,7 +227,7 @@ def _begin(claim: "HeldClaim", name: str) -> None:
 
 
 def _write_intent(claim: "HeldClaim", name: str, before: Known) -> None:
-    """Write the intent. If that fails or the claim is lost, no call follows and no intent stands."""
+    """Write the intent. If that fails, or the claim is lost, neither call nor intent follows."""
     request = claim.request
     now_ms = claim.clock()
     intent = claim.change(lambda record: intended(noted(record, name, INTENDED), request, now_ms))

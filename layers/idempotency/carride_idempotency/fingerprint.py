@@ -83,7 +83,10 @@ def _hash(text: str) -> str:
 
 
 def _exact(value: Any) -> Any:
-    """Return ``value`` in JSON's own types, with a mark wherever `_plain` takes two values for one."""
+    """Return ``value`` in JSON's own types.
+
+    What `_plain` would take for something else is marked with its class.
+    """
     if isinstance(value, Enum):
         return _exact(value.value)
     if isinstance(value, Decimal):

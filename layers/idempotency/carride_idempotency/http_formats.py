@@ -154,9 +154,16 @@ class Request(NamedTuple):
 def _parameters(event: Event) -> Iterable[tuple[str, str]]:
     many: Mapping[str, list[str]] | None = event.get("multiValueQueryStringParameters")
     if many:
-        return [(name, value) for name, values in many.items() for value in values]
+        return _pairs(many)
     single: Mapping[str, str] = event.get("queryStringParameters") or {}
     return single.items()
+
+
+def _pairs(many: Mapping[str, list[str]]) -> Iterable[tuple[str, str]]:
+    """Yield each of several values with its name."""
+    for name, values in many.items():
+        for value in values:
+            yield name, value
 
 
 def _by_name(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -166,11 +173,10 @@ def _by_name(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 def values_of(event: Event, header: str) -> list[str]:
     """Return the values of a request's header."""
     many: Mapping[str, list[str]] | None = event.get("multiValueHeaders")
-    if many is None:
-        many = {name: [value] for name, value in (event.get("headers") or {}).items()}
-    return [
-        value for name, values in many.items() if name.lower() == header.lower() for value in values
-    ]
+    single: Mapping[str, str] = event.get("headers") or {}
+    pairs = single.items() if many is None else _pairs(many)
+    wanted = header.lower()
+    return [value for name, value in pairs if name.lower() == wanted]
 
 
 def normal(response: object) -> Response:
@@ -219,11 +225,20 @@ def _headers_of(response: Mapping[str, Any]) -> tuple[dict[str, list[str]], list
     """
     headers: dict[str, list[str]] = {}
     names = {"set-cookie": "Set-Cookie"}
-    for field in (response.get("multiValueHeaders") or {}, response.get("headers") or {}):
-        for name, given in field.items():
-            several = given if isinstance(given, list | tuple) else [given]
-            values = [str(value) for value in several if value is not None]
-            kept = headers.setdefault(names.setdefault(name.lower(), name), [])
-            kept += [value for value in values if value not in kept]
-    cookies = [*map(str, response.get("cookies") or ()), *headers.pop("Set-Cookie", ())]
-    return {name: values for name, values in headers.items() if values}, cookies
+    """Each name as it was spelt first."""
+    for field in ("multiValueHeaders", "headers"):
+        given: Mapping[str, object] = response.get(field) or {}
+        for name, value in given.items():
+            spelt = names.setdefault(name.lower(), name)
+            kept = headers.setdefault(spelt, [])
+            kept += [each for each in _texts(value) if each not in kept]
+    cookies = [str(cookie) for cookie in response.get("cookies") or ()]
+    cookies += headers.pop("Set-Cookie", [])
+    used = {name: values for name, values in headers.items() if values}
+    return used, cookies
+
+
+def _texts(given: object) -> list[str]:
+    """Return a header's value, or its several values; None is none."""
+    several = given if isinstance(given, list | tuple) else [given]
+    return [str(value) for value in several if value is not None]

@@ -66,7 +66,10 @@ def extractor(what: str | Extract, name: str) -> Extract:
 
 
 def _check_functions(node: Any, table: Mapping[str, Any]) -> None:
-    """Refuse unknown functions and wrong numbers of arguments, which JMESPath refuses only when it runs."""
+    """Refuse unknown functions and wrong numbers of arguments.
+
+    JMESPath itself refuses them only when it runs.
+    """
     children = node["children"]
     if node["type"] == "function_expression":
         name = node["value"]
@@ -95,7 +98,7 @@ def _descend(names: list[str]) -> Extract:
 
 
 def check_name(name: str, what: str) -> None:
-    """Check that a name, which an error calls ``what``, can precede the first ``#`` of a record's key.
+    """Check that a name can precede the first ``#`` of a record's key. An error calls it ``what``.
 
     Raises:
         ConfigurationError: the name is empty, longer than 255 bytes, no UTF-8, or contains ``#`` or

@@ -1,4 +1,7 @@
-"""Reads messages: a raw message of an event source becomes an event for the handler and a delivery for the protocol."""
+"""Reads messages.
+
+A raw message becomes an event for the handler, and a delivery for the protocol.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -234,7 +237,7 @@ class MessageHandler[E]:
         self._work = work
 
     def check(self, event: Raw, delivery_id: str) -> None:
-        """Check that an event has the shape of the source's; otherwise raise a ConfigurationError."""
+        """Check that an event has the source's shape; otherwise raise a ConfigurationError."""
         try:
             require_trigger(self.source, event)
         except ConfigurationError as error:

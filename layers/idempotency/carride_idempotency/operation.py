@@ -118,13 +118,13 @@ class Operation:
         return perform(self._held, name, call, probe)
 
     def write(self, *effects: "Effect") -> None:
-        """Register DynamoDB writes that are committed with this operation's completion, or not at all.
+        """Register DynamoDB writes that are committed with the completion, or not at all.
 
         They are converted and checked now, before the handler does anything that cannot be undone.
 
         Raises:
-            EffectsRejectedError: DynamoDB cannot hold one of them, or the record cannot hold all that
-                it is to keep.
+            EffectsRejectedError: DynamoDB cannot hold one of them, or the record cannot hold all
+                that it is to keep.
             ConfigurationError: the store has no transactions.
         """
         if not self._store.transactional:

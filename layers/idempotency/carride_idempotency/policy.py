@@ -122,7 +122,7 @@ class Policy:
             ),
             (
                 self.on_crash == "retry" or not (self.atomic or self.same_delivery_takes_over),
-                "on_crash='quarantine' needs a claim that outlives a crash: not atomic, nor same_delivery_takes_over",
+                "on_crash='quarantine' needs a claim: set neither atomic nor same_delivery_takes_over",
             ),
         ):
             if not holds:

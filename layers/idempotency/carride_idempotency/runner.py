@@ -229,7 +229,7 @@ class Runner:
         return None if is_live(found, self._limits, self.clock()) else found
 
     def heartbeat(self, started: Started) -> AbstractContextManager[object]:
-        """Renew the claim for as long as the context lasts, if its lease is shorter than the work may be."""
+        """Renew the claim while the context lasts, if the work may outlast its lease."""
         if not started.request.renewed:
             return nullcontext()
         interval_s = self.policy.lease / HEARTBEATS_PER_LEASE
@@ -262,7 +262,7 @@ class Runner:
         return self._finished(started, conclude(found, started.request))
 
     def _completed(self, operation: Operation, value: object) -> Outcome:
-        """Return the outcome of a run; a result that does not fit beside what is kept is left out."""
+        """Return the outcome of a run. A result that does not fit beside what is kept is left out."""
         most_bytes = self.policy.max_result_bytes
         effects = operation._effects
         if value is None or not effects:
@@ -363,7 +363,7 @@ class Runner:
         return Answer(outcome, record)
 
     def _has_expired(self, delivery: Delivery, now_ms: int) -> bool:
-        """Return whether the event is no longer worth processing, and no attempt at it has begun."""
+        """Return whether the event is past its expiry time, and no attempt at it has begun."""
         if delivery.expires_ms is None or delivery.expires_ms + self._limits.skew_ms >= now_ms:
             return False
         return self._store.read(delivery.key, until_ms=delivery.deadline_ms) is None
@@ -432,7 +432,7 @@ class Runner:
     def _wait(
         self, step: Step, delivery: Delivery, request: ClaimRequest, until_ms: int | None
     ) -> tuple[Step, Record | None]:
-        """Ask again, at growing intervals, until the key is free or completed, or the limit is reached."""
+        """Ask again, at growing intervals, until the key is free or completed, or time is up."""
         seen: Record | None = None
         limit_ms = self.clock() + int(self.policy.wait_limit * 1000)
         end_ms = limit_ms if until_ms is None else min(limit_ms, until_ms)

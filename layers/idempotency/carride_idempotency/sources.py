@@ -56,7 +56,7 @@ def payload_of(message: Any) -> object:
 
 
 def is_eventbridge(message: Any) -> bool:
-    """Return whether a message is an event from EventBridge, with all the fields of its envelope."""
+    """Return whether a message has all the fields of EventBridge's envelope."""
     return isinstance(message, dict) and message.keys() >= _ENVELOPE
 
 
@@ -105,7 +105,7 @@ class Source(NamedTuple):
 
 
 def trigger_of(event: Any) -> str | None:
-    """Return which trigger's shape an event has, in AWS's words (``aws:sqs``, …); None for others."""
+    """Return which trigger's shape an event has (``aws:sqs``, …); None for others."""
     if not isinstance(event, dict):
         return None
     if is_eventbridge(event):
@@ -235,4 +235,4 @@ KAFKA: Final = Source(
     is_log=True,
     triggers=frozenset({"aws:kafka", "SelfManagedKafka"}),
 )
-"""The id of a record names its cluster. A record without a value (a tombstone) breaks the contract."""
+"""The id of a record names its cluster. One without a value (a tombstone) breaks the contract."""

@@ -248,9 +248,11 @@ def _judge_cancelled(error: ServiceError, actions: int) -> Verdict:
     if _CONDITION in codes:
         return Verdict.ANSWERED
     named = codes or str(error)  # an answer without reasons has their codes in its message
-    passing = any(code in named for code in _CONFLICT_OR_THROTTLING)
-    for_good = any(code in named for code in (_CONDITION, *_INVALID))
-    return Verdict.PASSING if passing and not for_good else Verdict.REFUSED
+    if any(code in named for code in (_CONDITION, *_INVALID)):
+        return Verdict.REFUSED
+    if any(code in named for code in _CONFLICT_OR_THROTTLING):
+        return Verdict.PASSING
+    return Verdict.REFUSED
 
 
 def _reasons(error: ServiceError, actions: int) -> Sequence[Mapping[str, Any]]:

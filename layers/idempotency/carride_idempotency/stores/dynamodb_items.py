@@ -36,8 +36,12 @@ def item_of(record: Record) -> dict[str, dict[str, Any]]:
     """Return the record as a stored item in the wire format. None and False are left out."""
     item: dict[str, dict[str, Any]] = dict(record.kept) if record.kept else {}
     for (name, kind, _), value in zip(ATTRIBUTES, record, strict=False):
-        if value is not None and value is not False:
-            item[name] = {kind: str(value) if kind == "N" else value}
+        if value is None or value is False:
+            continue
+        if kind == "N":
+            item[name] = {"N": str(value)}
+        else:
+            item[name] = {kind: value}
     return item
 
 

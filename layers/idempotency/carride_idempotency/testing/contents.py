@@ -56,9 +56,12 @@ class Expected(NamedTuple):
         """Return what contents lack and have too much; places to ignore are left out."""
         wanted = self._shapes(self.first, ignored)
         shapes = self._shapes(found, ignored)
-        missing = [f"lacks {shape}" for shape in (wanted - shapes).elements()]
-        too_much = [f"has {shape}" for shape in (shapes - wanted).elements()]
-        return [*too_much, *missing]
+        too_much = shapes - wanted
+        missing = wanted - shapes
+        return [
+            *[f"has {shape}" for shape in too_much.elements()],
+            *[f"lacks {shape}" for shape in missing.elements()],
+        ]
 
     def _shapes(self, contents: Contents, ignored: set[Place]) -> Counter[str]:
         """Return the items without what differs from run to run."""

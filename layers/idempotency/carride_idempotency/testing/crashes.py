@@ -177,7 +177,7 @@ class _Trial(NamedTuple):
         return end
 
     def run(self, kind: str, at: int, allowed: list[_End]) -> None:
-        """Deliver the event with a fault at a call, then until it is acknowledged, then once more."""
+        """Deliver the event with a fault, then until it is acknowledged, then once more."""
         world = self.world()
         rest = list[Any]()
 
@@ -225,9 +225,13 @@ class _Trial(NamedTuple):
     def _deliver_later(self, world: World, handler: Handler) -> None:
         """Deliver the event once more, a day later or within half of what is left of the window."""
         now_s = world.clock() / 1000
-        records = [find() for find in world.records.values()]
-        left_s = [each.expiry - now_s for each in records if each and each.expiry is not None]
-        world.clock.advance(max(0.0, min([_LATER_S, *[each / 2 for each in left_s]])))
+        wait_s: float = _LATER_S
+        for find in world.records.values():
+            record = find()
+            if record is not None and record.expiry is not None:
+                left_s = record.expiry - now_s
+                wait_s = min(wait_s, left_s / 2)
+        world.clock.advance(max(0.0, wait_s))
         self._deliver(world, handler, "delivery-3", self.event)
 
     def _judge(self, world: World, when: str, allowed: list[_End]) -> None:

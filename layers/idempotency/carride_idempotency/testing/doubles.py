@@ -1,4 +1,4 @@
-"""A clock that stands still, a Lambda context, a dead-letter box, and a transport that fails on demand."""
+"""A clock, a Lambda context, a dead-letter box, and a transport that fails on demand."""
 
 import threading
 from collections import deque

@@ -165,10 +165,13 @@ class FakeDynamoDB:
         return items
 
     def _get_batch(self, request: Request) -> Mapping[str, Any]:
-        answers = {}
+        answers: dict[str, list[Item]] = {}
         for table, wanted in request["RequestItems"].items():
-            found = [self.find({"TableName": table, "Key": key}) for key in wanted["Keys"]]
-            answers[table] = [dict(item) for item in found if item is not None]
+            answers[table] = []
+            for key in wanted["Keys"]:
+                item = self.find({"TableName": table, "Key": key})
+                if item is not None:
+                    answers[table].append(dict(item))
         return {"Responses": answers, "UnprocessedKeys": {}}
 
     def _write_one(self, kind: str, request: Request) -> Mapping[str, Any]:

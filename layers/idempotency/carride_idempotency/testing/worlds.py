@@ -431,13 +431,19 @@ class World:
     def _note_direct(self, kind: str, action: Request, send: Send) -> None:
         """Note a write outside of the commit. Two are the same if they leave the same content."""
         place = self._place(action, send)
-        find = {"TableName": action["TableName"], "ConsistentRead": True}
-        _, names = self._tables[action["TableName"]]
+        table = action["TableName"]
+        _, names = self._tables[table]
         source = action.get("Item") or action["Key"]
-        key = {name: source[name] for name in names}
-        left = send("GetItem", {**find, "Key": key}).get("Item")
-        self._see(f"direct {kind} {action['TableName']}", (place, text_of(left)))
-        self.touched[place].add(self._run.key if self._run else None)
+        find = {
+            "TableName": table,
+            "ConsistentRead": True,
+            "Key": {name: source[name] for name in names},
+        }
+        left = send("GetItem", find).get("Item")
+        content = text_of(left)
+        self._see(f"direct {kind} {table}", (place, content))
+        running = self._run
+        self.touched[place].add(None if running is None else running.key)
 
     def _place(self, action: Request, send: Send) -> Place:
         """Return the place of the item that an action is about."""
