@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tests.idempotency.differential import durable
+from tests.idempotency.differential import durable, locks
 from tests.idempotency.differential.adversities import ADVERSITIES
 from tests.idempotency.differential.durable import DOCUMENTED, WITH
 from tests.idempotency.differential.sides import Here, Powertools
@@ -22,10 +22,11 @@ def main() -> int:
     """Print the tables; the exit status says whether this layer did what its tests assert."""
     parser = argparse.ArgumentParser(
         prog="make compare ARGS=…",
-        description="Puts AWS Lambda Powertools' idempotency utility, AWS's durable functions and "
-        "this layer through the same adversities, each with its defaults, on a DynamoDB in this "
-        "process and on the durable functions' own local runner, and prints what each was seen to "
-        "do. At the end: costs and cold start beside durable functions.",
+        description="Puts AWS Lambda Powertools' idempotency utility, AWS's durable functions, a "
+        "lock in Redis and this layer through the same adversities, each with its defaults, on a "
+        "DynamoDB and a Valkey in this process and on the durable functions' own local runner, and "
+        "prints what each was seen to do. At the end: costs and cold start beside durable "
+        "functions.",
         epilog="example: make compare ARGS='--only stale'",
     )
     parser.add_argument(
@@ -36,6 +37,7 @@ def main() -> int:
     compared: tuple[tuple[Any, Any, Any], ...] = (
         ((f"POWERTOOLS {VERSION}", "HERE"), ADVERSITIES, (Powertools, Here)),
         ((DOCUMENTED, WITH), durable.ADVERSITIES, (DOCUMENTED, WITH)),
+        ((locks.LOCK, locks.HERE), locks.ADVERSITIES, (locks.LOCK, locks.HERE)),
     )
     chosen = [
         (columns, [each for each in rows if only in each.name], sides)

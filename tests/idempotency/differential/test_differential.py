@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.idempotency.differential import durable
+from tests.idempotency.differential import durable, locks
 from tests.idempotency.differential.adversities import ADVERSITIES, Adversity, first, got
 from tests.idempotency.differential.sides import Here, Powertools, Work, get_then_put
 from tests.idempotency.differential.world import World, inside
@@ -52,6 +52,13 @@ def test_two_calls_at_once(make: Callable[..., Work], times: str) -> None:
         assert work.times == times
         make(place, "charge", work)("order_01")
         assert work.times == times
+
+
+@pytest.mark.parametrize("adversity", locks.ADVERSITIES, ids=lambda adversity: adversity.name)
+def test_a_released_lock_forgets_what_this_layer_remembers(adversity: locks.Adversity) -> None:
+    """Both sides behave as the table says."""
+    assert adversity.observe(locks.LOCK) == adversity.lock
+    assert adversity.observe(locks.HERE) == adversity.here
 
 
 @pytest.mark.enable_socket  # the durable functions' runner has an event loop of its own
