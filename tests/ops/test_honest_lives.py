@@ -5,6 +5,7 @@ It finds nothing wrong, whatever went wrong on the way.
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from random import Random
@@ -26,6 +27,8 @@ from tests.carride.rides import NOW
 TABLES: Final = {"ride-history": "rides", "dispatch": "assignments", "payment": "payments"}
 LIVED: Final = [consumer for consumer in CONSUMERS if consumer.name in TABLES]
 """The consumers that a town has: those of a ride, and none that was added for something else."""
+LIVES: Final = int(os.environ.get("LIVES", "150"))
+"""How many lives are audited."""
 YEAR: Final = timedelta(days=365)
 
 
@@ -88,7 +91,7 @@ def evidence_of(town: Town) -> Evidence:
 
 
 @pytest.mark.proof
-@settings(max_examples=150)
+@settings(max_examples=LIVES)
 @given(
     seed=st.integers(0, 2**32),
     rides=st.sampled_from([1, 3, 4]),

@@ -4,6 +4,7 @@ Whatever goes wrong on the way, every ride ends as its facts say.
 """
 
 import math
+import os
 from random import Random
 
 import pytest
@@ -45,6 +46,41 @@ def test_every_ride_ends_as_its_facts_say(
     Where the reconciler runs, no ride stays overdue, whatever events were lost on their way.
     """
     town = Town(Random(seed), troubles, keys_s=keys_s, lost=lost)  # noqa: S311 - a simulation, not a secret
+    for number in range(cars):
+        town.park(f"car_{number}", sector=f"sector_{number % 2 * 8 + 1:02d}")
+    town.live(rides)
+    town.settle()
+    town.check()
+    town.replay()
+    town.check()
+
+
+LIVES = int(os.environ.get("LIVES", "150"))
+"""How many hard lives are lived."""
+FEW = st.sampled_from([0.0, 0.0, 0.2, 0.4])
+HARD = st.builds(
+    Troubles, declined=FEW, refused=FEW, pending=FEW, capped=st.sampled_from([0.0, 1.0]), kept=FEW
+)
+
+
+@pytest.mark.proof
+@settings(max_examples=LIVES)
+@given(
+    seed=st.integers(0, 2**32),
+    rides=st.sampled_from([1, 2, 3]),
+    cars=st.sampled_from([1, 2, 3]),
+    troubles=HARD,
+    lost=st.sampled_from([0.0, 0.0, 0.2]),
+)
+def test_a_hard_life_ends_as_its_facts_say_too(
+    seed: int, rides: int, cars: int, troubles: Troubles, lost: float
+) -> None:
+    """Rides are booked over the API, deliveries are hours late, and the gateway misbehaves.
+
+    It refuses lookups, ignores what it is asked about, answers wrongly or without an end, keeps
+    errors under their keys, and finishes requests of killed runs within the hour.
+    """
+    town = Town(Random(seed), troubles, keys_s=math.inf, lost=lost, hard=True)  # noqa: S311 - a simulation, not a secret
     for number in range(cars):
         town.park(f"car_{number}", sector=f"sector_{number % 2 * 8 + 1:02d}")
     town.live(rides)

@@ -30,20 +30,31 @@ from carride_idempotency.testing.worlds import (
     REQUEST_LOST,
     Fault,
 )
-from gateway import GatewayUnavailableError
+from gateway import GatewayError, GatewayUnavailableError
 from local.simulated_gateway import Books, Troubles
+from payments import UnexpectedPaymentError, UnfinishedRequestError
+from tests.carride.properties.bad_gateway import BadGateway, Way
 from tests.carride.rides import NOW
 from tests.functions.gateways import FakeGateway
 from tests.functions.world import CONSUMED, World
 
 # After which nobody needs to hear of a ride: long after its life in these tests.
-EXPIRY: Final = timedelta(days=2)
+EXPIRY: Final = timedelta(days=10)
 _TABLES: Final = {"ride-history": "rides", "dispatch": "assignments", "payment": "payments"}
 _ATTEMPTS: Final = 3
 # For one consumer and fact: with them no key uses up its attempts by itself.
 _MOST_FAULTS: Final = 2
 _ANNOUNCED: Final = (RetryableError, EffectConflictError, GatewayUnavailableError, NoAnswerError)
 """What a handler may raise: the delivery then comes again."""
+_OF_A_BAD_GATEWAY: Final = (GatewayError, UnexpectedPaymentError, UnfinishedRequestError)
+"""What payment may raise at a gateway that misbehaves, or has done so lately."""
+_MISBEHAVES: Final = 0.6
+"""The share of payment's deliveries during which a bad gateway misbehaves."""
+_OLD_REDRIVE_S: Final = 7_200.0
+"""After which an operator redrives what a bad gateway let fail: longer than its bound."""
+_LATE: Final = 0.03
+"""The share of steps after which deliveries are late by hours."""
+_LATEST_S: Final = 6 * 3600.0
 _FAULTS: Final = (
     CRASH_BEFORE,
     CRASH_AFTER,
@@ -57,6 +68,9 @@ _FAULTS: Final = (
 _AT_THE_COMMIT: Final = 0.5  # the share of faults that meet the commit, where they do most harm
 _RECONCILED: Final = 0.02  # the share of steps at which the deadline passes and the reconciler runs
 _MOST_STEPS: Final = 1_000
+_BOOKED: Final = 0.8  # the share of rides that are booked over the API, in a hard life
+_OK: Final = 200
+_CONFLICT: Final = 409
 _PRICES: Final = (1, 500, 1250, 2000, 10_000_000)
 
 
@@ -82,16 +96,28 @@ class Town(World):
         keys_s: seconds for which it knows a key.
         lost: the share of events that dispatch and payment never get; the reconciler runs, and
             settles their rides. None: none gets lost, and the reconciler does not run.
+        hard: the rides are booked over the API, deliveries are late by hours, and the gateway
+            misbehaves in every `Way`.
     """
 
     def __init__(
-        self, chance: Random, troubles: Troubles, *, keys_s: float, lost: float | None = None
+        self,
+        chance: Random,
+        troubles: Troubles,
+        *,
+        keys_s: float,
+        lost: float | None = None,
+        hard: bool = False,
     ) -> None:
         self.books = Books(troubles, keys_s=keys_s, pending_s=30, clock=lambda: self.clock() / 1000)
         super().__init__(FakeGateway(self.books))
+        assert isinstance(self.gateway, FakeGateway)
+        self._hard = hard
+        self.bad = BadGateway(self.gateway, chance, lambda: self.clock() / 1000)
+        self.ways: Counter[Way] = Counter()
         self.gateway.sent = self.external(
             "gateway",
-            self.gateway.sent,
+            self.bad.answer,
             key=lambda *request: request[2],
             lost=GatewayUnavailableError,
         )
@@ -151,6 +177,7 @@ class Town(World):
             self._chance.randrange(len(self.waiting)) if place is None else place
         )
         fault = self._fault(delivery)
+        self._choose_a_way(delivery)
         try:
             self.deliver(delivery.consumer, delivery.event, attempt=delivery.attempt, fault=fault)
         except Crash:
@@ -159,7 +186,9 @@ class Town(World):
             reason = error.__cause__ if isinstance(error, BatchFailedError) else error
             pending = isinstance(reason, GatewayUnavailableError) and self.books.met["pending"]
             excused = self._met() or pending or isinstance(reason, BusyError)
-            if not excused or not isinstance(reason, _ANNOUNCED):
+            is_announced = isinstance(reason, _ANNOUNCED)
+            at_a_bad_gateway = self._hard and isinstance(reason, _OF_A_BAD_GATEWAY)
+            if not at_a_bad_gateway and not (excused and is_announced):
                 raise
             self._retry(delivery)
         if self._met() and fault.kind != OVERTAKEN:
@@ -167,6 +196,19 @@ class Town(World):
         self.shared += self._shared_cars()
         for letter in self.given_up():
             self._redrive(letter)
+
+    def _choose_a_way(self, delivery: Delivery) -> None:
+        """Have the gateway misbehave during some deliveries, as often as they meet faults."""
+        if self.bad.met and self.bad.way is not None:
+            self.ways[self.bad.way] += 1
+        misbehaves = (
+            self._hard
+            and self._faulty
+            and delivery.consumer == "payment"
+            and delivery.attempt == 1
+            and self._chance.random() < _MISBEHAVES
+        )
+        self.bad.choose(self._chance.choice([*Way]) if misbehaves else None)
 
     def _retry(self, delivery: Delivery) -> None:
         """Deliver again a minute later.
@@ -185,15 +227,16 @@ class Town(World):
         event = json.loads(letter.event["body"]) if "body" in letter.event else letter.event
         delivery = Delivery(letter.consumer, event)
         assert letter.reason == "QUARANTINED", letter
-        assert self.faults[delivery.operation] or self.books.met["pending"], (
-            f"{letter.key} needed no attempt"
-        )
+        excuses = (self.faults[delivery.operation], self.books.met["pending"], self._hard)
+        assert any(excuses), f"{letter.key} needed no attempt"
         self.dynamodb.delete(
             {"TableName": "idempotency", "Key": {"idempotencyKey": {"S": letter.key}}}
         )
         self._again(delivery)
 
     def _again(self, delivery: Delivery) -> None:
+        if self._hard:
+            self.clock.advance(_OLD_REDRIVE_S)
         event = dict(delivery.event) | {"id": f"delivery-{next(self._numbers)}"}
         self.waiting.append(Delivery(delivery.consumer, event))
 
@@ -245,16 +288,16 @@ class Town(World):
 
     def live(self, number: int) -> None:
         """Have rides begin, live and be delivered, until nothing is left to happen."""
-        lives = [self._life(f"order_{each}") for each in range(number)]
+        lives = [self._life_of(each) for each in range(number)]
         while lives or self.waiting:
+            if self._hard and self._chance.random() < _LATE:
+                self.clock.advance(self._chance.uniform(0, _LATEST_S))
             if self._reconciles and self._chance.random() < _RECONCILED:
                 self.run_reconciler()
             elif lives and (not self.waiting or self._chance.random() < 0.85):
                 life = self._chance.choice(lives)
-                if (fact := next(life, None)) is None:
+                if not next(life, False):
                     lives.remove(life)
-                else:
-                    self.happen(fact)
             else:
                 self.step()
 
@@ -297,6 +340,7 @@ class Town(World):
         ]:
             self.step(histories[0])
         self.clock.advance(LIMIT.total_seconds())
+        self.bad.finish_late()
         while True:
             self.clock.advance(60)
             tick = Delivery(
@@ -313,6 +357,55 @@ class Town(World):
         while self.waiting:
             self.step()
 
+    def _life_of(self, number: int) -> Iterator[bool]:
+        """Have a ride live, a step at a time: booked over the API, or published by a producer."""
+        if self._hard and self._chance.random() < _BOOKED:
+            yield from self._booked_life(number)
+            return
+        for fact in self._life(f"order_{number}"):
+            self.happen(fact)
+            yield True
+
+    def _booked_life(self, number: int) -> Iterator[bool]:
+        """Book a ride and change it, over the API, until it refuses: the reconciler ended the ride.
+
+        Some requests come twice, under one key.
+        """
+        price = self._chance.choice(_PRICES)
+        pickup = f"sector_0{self._chance.randrange(1, 9)}"
+        asked = {"price": price, "pickup": pickup, "destination": "sector_64"}
+        ride = self.book(key=f"booking-{number}", **asked).body
+        yield True
+        for step in self._steps():
+            added = self._added(step, ride["destination"])
+            for _ in range(self._chance.choice((1, 1, 2))):
+                answer = self.change(ride["orderID"], step, ride["version"], **added)
+            if answer.status != _OK:
+                assert answer.body["status"] == _CONFLICT
+                return
+            ride = answer.body
+            yield True
+
+    def _steps(self) -> list[str]:
+        """Choose what happens to a ride."""
+        chance = self._chance
+        steps = ["accept", "start", "complete"]
+        for _ in range(chance.choice((0, 0, 1, 2))):
+            steps.insert(chance.randrange(len(steps)), "changeDestination")
+        if chance.random() < 0.5:
+            steps[chance.randrange(len(steps)) :] = ["cancel"] * chance.choice((0, 1, 1))
+        return steps
+
+    def _added(self, step: str, destination: str) -> dict[str, object]:
+        """Return what a step's request holds besides its action and version."""
+        price = self._chance.choice(_PRICES)
+        elsewhere = "sector_63" if destination == "sector_64" else "sector_64"
+        added: dict[str, dict[str, object]] = {
+            "cancel": {"reason": "changed plans"},
+            "changeDestination": {"destination": elsewhere, "price": price},
+        }
+        return added.get(step, {})
+
     def _life(self, order_id: str) -> Iterator[Fact]:
         chance = self._chance
         ride = rides.request(
@@ -324,23 +417,13 @@ class Town(World):
             price=chance.choice(_PRICES),
         )
         yield CarRideCreated.of(ride)
-        steps = ["accept", "start", "complete"]
-        for _ in range(chance.choice((0, 0, 1, 2))):
-            steps.insert(chance.randrange(len(steps)), "changeDestination")
-        if chance.random() < 0.5:
-            steps[chance.randrange(len(steps)) :] = ["cancel"] * chance.choice((0, 1, 1))
-        for step in steps:
+        for step in self._steps():
             ride = fact = self._next(step, ride)
             yield fact
 
     def _next(self, step: str, ride: Ride) -> Fact:
-        price = self._chance.choice(_PRICES)
-        elsewhere = "sector_63" if ride.destination == "sector_64" else "sector_64"
-        added: dict[str, dict[str, object]] = {
-            "cancel": {"reason": "changed plans"},
-            "changeDestination": {"destination": elsewhere, "price": price},
-        }
-        command = {"action": step, "version": ride.version} | added.get(step, {})
+        added = self._added(step, ride.destination)
+        command = {"action": step, "version": ride.version} | added
         return change(msgspec.convert(command, AnyChange), ride)[1]
 
     # ── What has to be ────────────────────────────────────────────────────────────────────────────
