@@ -373,7 +373,7 @@ class Town(World):
         """
         price = self._chance.choice(_PRICES)
         pickup = f"sector_0{self._chance.randrange(1, 9)}"
-        asked = {"price": price, "pickup": pickup, "destination": "sector_64"}
+        asked: dict[str, Any] = {"price": price, "pickup": pickup, "destination": "sector_64"}
         ride = self.book(key=f"booking-{number}", **asked).body
         yield True
         for step in self._steps():
@@ -396,11 +396,11 @@ class Town(World):
             steps[chance.randrange(len(steps)) :] = ["cancel"] * chance.choice((0, 1, 1))
         return steps
 
-    def _added(self, step: str, destination: str) -> dict[str, object]:
+    def _added(self, step: str, destination: str) -> dict[str, Any]:
         """Return what a step's request holds besides its action and version."""
         price = self._chance.choice(_PRICES)
         elsewhere = "sector_63" if destination == "sector_64" else "sector_64"
-        added: dict[str, dict[str, object]] = {
+        added: dict[str, dict[str, Any]] = {
             "cancel": {"reason": "changed plans"},
             "changeDestination": {"destination": elsewhere, "price": price},
         }
