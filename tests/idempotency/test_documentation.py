@@ -84,3 +84,18 @@ def test_a_span_has_the_attributes_of_the_guide() -> None:
     assert list(attributes) == [name if name[0] != "." else f"idempotency{name}" for name in stated]
     assert attributes["error.type"] == "Failed"
     assert "error.type" not in span_attributes(observation._replace(outcome="New"))
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ("docs/library/recipes.md", "on_failure { destination"),
+        ("docs/library/recipes.md", "onFailure: new destinations"),
+        ("docs/library/tutorial.md", "`OnFailure` destination"),
+        ("docs/library/operations.md", "`OnFailure` destination"),
+        ("examples/minimal/template.yaml", "OnFailure:"),
+    ],
+)
+def test_every_recipe_keeps_events_whose_last_attempt_crashes(page: str, says: str) -> None:
+    """Nothing of the library runs any more then: only Lambda can keep the event."""
+    assert says in (GUIDE.parents[2] / page).read_text()

@@ -109,9 +109,11 @@ class HttpProblemError(ValueError):
         stored: bool | None = None,
         **members: object,
     ) -> None:
-        super().__init__(f"{status} {type}: {detail or title}")
+        phrase = PHRASES.get(status, "Problem")
+        said = detail or title
+        super().__init__(f"{status} {type}: {said}")
         self.status = status
-        self.title = title or PHRASES.get(status, "Problem")
+        self.title = title or phrase
         self.detail = detail
         self.type = type
         self.headers = headers or {}

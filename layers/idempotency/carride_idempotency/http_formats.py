@@ -152,9 +152,9 @@ class Request(NamedTuple):
 
 
 def _parameters(event: Event) -> Iterable[tuple[str, str]]:
-    many: Mapping[str, list[str]] | None = event.get("multiValueQueryStringParameters")
-    if many:
-        return _pairs(many)
+    several = event.get("multiValueQueryStringParameters")
+    if several:
+        return _pairs(several)
     single: Mapping[str, str] = event.get("queryStringParameters") or {}
     return single.items()
 
@@ -172,11 +172,20 @@ def _by_name(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def values_of(event: Event, header: str) -> list[str]:
     """Return the values of a request's header."""
-    many: Mapping[str, list[str]] | None = event.get("multiValueHeaders")
-    single: Mapping[str, str] = event.get("headers") or {}
-    pairs = single.items() if many is None else _pairs(many)
     wanted = header.lower()
-    return [value for name, value in pairs if name.lower() == wanted]
+    found = []
+    for name, value in _header_lines(event):
+        if name.lower() == wanted:
+            found.append(value)
+    return found
+
+
+def _header_lines(event: Event) -> Iterable[tuple[str, str]]:
+    several = event.get("multiValueHeaders")
+    if several is not None:
+        return _pairs(several)
+    single: Mapping[str, str] = event.get("headers") or {}
+    return single.items()
 
 
 def normal(response: object) -> Response:

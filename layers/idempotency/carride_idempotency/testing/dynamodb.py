@@ -23,13 +23,23 @@ from carride_idempotency.testing.expressions import (
 )
 
 type Key = tuple[str, ...]
+type KeyNames = Mapping[str, Sequence[str]]
+"""The key attributes of tables or indexes, by name."""
+type _Tables = dict[str, dict[Key, Item]]
+type _Tokens = dict[str, tuple[float, Request]]
+type _Told = Callable[[str, Item], object]
 
+NO_NAMES: Final[KeyNames] = {}
 RECORD_KEY: Final = "idempotencyKey"
 """The key attribute of a table of records, which needs no entry among the tables."""
 _TOKEN_LASTS_MS: Final = 600_000
 _REFUSED: Final = "ConditionalCheckFailedException"
 _CANCELLED: Final = "TransactionCanceledException"
 _EXCEPTIONS: Final = {code: type(code, (ClientError,), {}) for code in (_REFUSED, _CANCELLED)}
+
+
+def _nobody(table: str, item: Item) -> None:
+    """Tell nobody of an insert."""
 
 
 class _Write(NamedTuple):
@@ -62,18 +72,18 @@ class FakeDynamoDB:
 
     def __init__(
         self,
-        tables: Mapping[str, Sequence[str]],
+        tables: KeyNames,
         clock: Callable[[], float] = epoch_ms,
         *,
-        indexes: Mapping[str, Sequence[str]] = {},
+        indexes: KeyNames = NO_NAMES,
     ) -> None:
         self._keys = tables
         self._indexes = indexes
         self._clock = clock
-        self._items: dict[str, dict[Key, Item]] = defaultdict(dict)
-        self._tokens: dict[str, tuple[float, Request]] = {}
+        self._items: _Tables = defaultdict(dict)
+        self._tokens: _Tokens = {}
         self._lock = RLock()
-        self.inserted: Callable[[str, Item], object] = lambda *_: None
+        self.inserted: _Told = _nobody
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Return a method of a client, such as ``get_item``."""
@@ -133,9 +143,14 @@ class FakeDynamoDB:
         items = self._between(request, names)
         page = items[: request.get("Limit")]
         found = [item for item in page if holds(request, item, "FilterExpression")]
-        answer = {"Items": found, "Count": len(found), "ScannedCount": len(page)}
+        answer: dict[str, Any] = {
+            "Items": found,
+            "Count": len(found),
+            "ScannedCount": len(page),
+        }
         if len(page) < len(items):
-            answer["LastEvaluatedKey"] = {name: page[-1][name] for name in names}
+            last = page[-1]
+            answer["LastEvaluatedKey"] = {name: last[name] for name in names}
         return answer
 
     def _order_of(self, request: Request) -> tuple[str, ...]:

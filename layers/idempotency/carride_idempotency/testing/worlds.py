@@ -19,7 +19,7 @@ from botocore.session import get_session
 
 from carride_idempotency.consumer import Consumer
 from carride_idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
-from carride_idempotency.effects import Keep
+from carride_idempotency.effects import Effect, Keep
 from carride_idempotency.errors import StoreUnavailableError
 from carride_idempotency.record import IN_PROGRESS, Record
 from carride_idempotency.stores import Store, default_transport
@@ -44,7 +44,13 @@ from carride_idempotency.testing.doubles import (
     Invocation,
     ManualClock,
 )
-from carride_idempotency.testing.dynamodb import RECORD_KEY, FakeDynamoDB, answered
+from carride_idempotency.testing.dynamodb import (
+    NO_NAMES,
+    RECORD_KEY,
+    FakeDynamoDB,
+    KeyNames,
+    answered,
+)
 from carride_idempotency.testing.expressions import Item, Request
 from carride_idempotency.testing.guards import InvocationThreads, Time, refused_sockets
 
@@ -68,6 +74,14 @@ class Sighting(NamedTuple):
 
     name: str
     identity: object
+
+
+type _Effects = dict[str, set[object]]
+"""What is equal for sightings that count as one, by their name."""
+type _Owners = dict[Sighting, str | None]
+type _Touched = dict[Place, set[str | None]]
+type _Records = dict[str, Callable[[], Record | None]]
+type _KnownTables = dict[str, tuple[Send, tuple[str, ...]]]
 
 
 class Fault(NamedTuple):
@@ -133,20 +147,20 @@ class World:
 
     def __init__(
         self,
-        tables: Mapping[str, Sequence[str]] | None = {},
+        tables: KeyNames | None = NO_NAMES,
         *,
-        indexes: Mapping[str, Sequence[str]] = {},
+        indexes: KeyNames = NO_NAMES,
         store: Store | None = None,
         clock: ManualClock | None = None,
     ) -> None:
         self.clock = clock or ManualClock()
         self.dynamodb: Any = None if tables is None else _Tables(self, tables, indexes)
         self.dead_letters = _Letters(self)
-        self.effects: dict[str, set[object]] = defaultdict(set)
-        self.owners: dict[Sighting, str | None] = {}
-        self.touched: dict[Place, set[str | None]] = defaultdict(set)
+        self.effects: _Effects = defaultdict(set)
+        self.owners: _Owners = {}
+        self.touched: _Touched = defaultdict(set)
         self.violations: list[str] = []
-        self.records: dict[str, Callable[[], Record | None]] = {}
+        self.records: _Records = {}
         self.timeline: list[str] = []
         self._store: Any = store and _Watched(self, store)
         self._run: Run | None = None
@@ -154,7 +168,7 @@ class World:
         self._sending = 0
         self._clients: dict[str, Any] = {}
         self._time = Time(self.clock, self.clock.advance)
-        self._tables: dict[str, tuple[Send, tuple[str, ...]]] = {}
+        self._tables: _KnownTables = {}
         self._began_ms = self.clock()
 
     @property
@@ -609,6 +623,11 @@ class _Letters(DeadLetterBox):
         self.send(DeadLetter(**json.loads(MessageBody)))
 
 
+def _name_of(effect: Effect) -> str:
+    kind = type(effect).__name__
+    return f"registered {kind}" if isinstance(effect, Keep) else f"registered {kind} {effect.table}"
+
+
 class _Watched:
     """A store whose steps are calls."""
 
@@ -628,11 +647,10 @@ class _Watched:
             self._world.records[key] = partial(self._store.read, key)
             if record is None or found is not record:
                 return
-            effects = () if args[-1] is record else args[-1]
+            effects: Sequence[Effect] = () if args[-1] is record else args[-1]
             for place, effect in enumerate(effects):
-                table = "" if isinstance(effect, Keep) else effect.table
-                name = f"registered {type(effect).__name__} {table}".strip()
-                self._world.see_registered(name, (key, record.owner, place), key)
+                identity = (key, record.owner, place)
+                self._world.see_registered(_name_of(effect), identity, key)
             self._world.see_record(key, record.status)
 
         if record is not None:
