@@ -50,7 +50,7 @@ _TROUBLES: Final = 0.05
 """Share of the requests to the gateway that go wrong."""
 _TABLES: Final = {
     **dict.fromkeys(("AssignmentTable", "CarTable", "PaymentTable", "OutboxTable"), ""),
-    "IdempotencyTable": "attribute_exists(orderID)",  # the timelines
+    "RideHistoryTable": "attribute_exists(orderID)",  # the timelines
 }
 """Tables that a replay must not change, and the condition of the items that it must not."""
 _SOCKET_SECONDS: Final = 30.0

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from carride_idempotency.record import Record
 from carride_idempotency.stores.dynamodb_items import record_of
 from ops import records, tables
-from ops.audit.evidence import CONSUMERS
+from ops.audit.evidence import CONSUMERS, MARKS
 from ops.audit.queues import HIDDEN_SECONDS, fact_of, json_object, opened, peek, waiting
 from ops.audit.reading import type_of
 from ops.stack import OperatorError, StackRef
@@ -173,24 +173,28 @@ def received_from(
     with closing(peek(stack.client("sqs"), url_of(stack, queue), hidden_s)) as messages:
         for some in batched(messages, at_once, strict=False):
             letters = [letter_of(queue, message) for message in some]
-            items = _items_of(stack, letters)
+            items = _records_of(stack, letters)
+            counts = _counts_of(stack, letters)
             for letter, message in zip(letters, some, strict=True):
-                count = items.get(count_key(letter) or "", {}).get("redriven", {"N": "0"})
                 item = items.get(letter.key or "")
                 yield Received(
-                    letter=replace(letter, redriven=int(count["N"])),
+                    letter=replace(letter, redriven=counts.get(count_key(letter), 0)),
                     record=record_of(item) if item else None,
                     receipt=message["ReceiptHandle"],
                 )
 
 
-def _items_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str, tables.Wire]:
-    """Return the records of letters and the counts of their redrives, by key."""
-    keys = set[str]()
-    for letter in letters:
-        if letter.fact:
-            keys |= {key for key in (letter.key, count_key(letter)) if key}
+def _records_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str, tables.Wire]:
+    """Return the records of letters by key."""
+    keys = {letter.key for letter in letters if letter.fact and letter.key}
     return {item["idempotencyKey"]["S"]: item for item in records.items_at(stack, keys)}
+
+
+def _counts_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str | None, int]:
+    """Return how often letters were redriven, by the key of the count."""
+    keys = {key for key in map(count_key, letters) if key}
+    counts = records.items_in(stack, MARKS, keys, "id")
+    return {item["id"]["S"]: int(item["redriven"]["N"]) for item in counts}
 
 
 def letter_of(queue: str, message: Any) -> DeadLetter:
@@ -233,7 +237,7 @@ def ride_of(event: Any) -> str | None:
 def count_key(letter: DeadLetter) -> str | None:
     """Return the key of the item that counts the redrives of an event to its target.
 
-    It is in the idempotency table. An event that breaks the contract is not counted.
+    It is in OperatorTable. An event that breaks the contract is not counted.
     """
     if not letter.fact:
         return None

@@ -288,7 +288,7 @@ class Failover:
         if not fence.is_still(self.primary, put_up):
             return ["pipe or mappings have not stopped"]
         now_ms = int((time.time() - Policy().clock_skew) * 1000)
-        claimed = tables.scan(
+        claimed = tables.scan(  # ride_history makes no claims
             self.primary.client("dynamodb"),
             self.primary.outputs["IdempotencyTableName"],
             "#status = :claimed AND #region = :here AND leaseExpiry >= :now",

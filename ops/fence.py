@@ -1,7 +1,7 @@
 """A fence stops the processing of events in one region until it is taken down.
 
-The API still answers reads. The fence stops what consumes and produces events. A mark in the
-idempotency table makes the API refuse writes.
+The API still answers reads. The fence stops what consumes and produces events. A mark in
+OperatorTable makes the API refuse writes.
 
 The former state is stored in a parameter of the region's Parameter Store, so that another operator
 can take the fence down. A fence that was interrupted half-way can be put up or taken down again.
@@ -15,6 +15,7 @@ import msgspec
 from botocore.exceptions import ClientError
 
 from carride.region_fence import KNOWN_FOR, mark
+from ops.audit.evidence import MARKS
 from ops.stack import OperatorError, StackRef
 
 LOG_RULE: Final = "CarRideLogRule"
@@ -78,7 +79,7 @@ def put_up(stack: StackRef, now: datetime) -> Fence:
             )
         fence = remember(stack, _running(stack, now))
     stack.client("dynamodb").put_item(
-        TableName=stack.outputs["IdempotencyTableName"], Item=mark(stack.region)
+        TableName=stack.outputs[f"{MARKS}Name"], Item=mark(stack.region)
     )
     _switch_rules(stack, fence, on=False)
     switch_schedules(stack, fence.schedules, on=False)
@@ -106,7 +107,7 @@ def take_down(stack: StackRef, fence: Fence) -> None:
     switch_schedules(stack, fence.schedules, on=True)
     _switch_rules(stack, fence, on=True)
     stack.client("dynamodb").delete_item(
-        TableName=stack.outputs["IdempotencyTableName"], Key=mark(stack.region)
+        TableName=stack.outputs[f"{MARKS}Name"], Key=mark(stack.region)
     )
 
 

@@ -55,6 +55,7 @@ from ops.records import (
     candidates,
     explain,
     items_at,
+    items_in,
     keys_of,
     ride_items,
     tables_of,
@@ -293,7 +294,7 @@ def _read(
     unknown = {fact: named for fact, named in logged.items() if fact not in candidates}
     records |= _records(stack, unknown, at)
     facts = {**candidates, **logged}
-    outbox = [item["id"]["S"] for item in items_at(stack, facts, table="OutboxTable", name="id")]
+    outbox = [item["id"]["S"] for item in items_in(stack, "OutboxTable", facts, "id")]
     in_effect = _in_effect(effects, records)
     recorded = {key.partition("#")[2] for key in (*records, *in_effect)}
     deliveries = _deliveries(stack, text, {*logged, *outbox, *recorded}, start)

@@ -12,7 +12,7 @@ import settlement
 from api import policies as api
 from carride import consumer, history
 from carride_idempotency import Policy
-from ops.audit.evidence import CONSUMERS
+from ops.audit.evidence import CONSUMERS, HISTORY, RECORDS
 
 _LEASE_S: Final = 30.0
 """Stands for the lease that payment's function is set to, which no tool needs."""
@@ -37,3 +37,8 @@ def consumer_of(key: str) -> str:
     """Return the consumer that a key begins with: ``reconciler`` of ``reconciler/settle#…``."""
     begin, _, _ = key.partition("#")
     return begin.partition("/")[0]
+
+
+def records_of(key: str) -> str:
+    """Return the logical id of the table that holds the record of a key."""
+    return HISTORY if consumer_of(key) == "ride-history" else RECORDS

@@ -8,7 +8,7 @@ import json
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import chain, groupby, islice
 from typing import Annotated, Any, Final, NamedTuple
 
 from cyclopts import Parameter
@@ -38,9 +38,9 @@ from carride_idempotency.recovery import (
 from carride_idempotency.stores.dynamodb_items import item_of, record_of
 from ops import tables
 from ops.audit import reading
-from ops.audit.evidence import CONSUMERS, RECORDS, Named, RideItem
+from ops.audit.evidence import CONSUMERS, HISTORY, MARKS, RECORD_TABLES, Named, RideItem
 from ops.audit.reading import FORGOTTEN
-from ops.policies import POLICIES, consumer_of
+from ops.policies import POLICIES, consumer_of, records_of
 from ops.stack import OperatorError, StackRef
 from ops.verbs import POSITIVE, Plan, acts, reads
 
@@ -61,6 +61,8 @@ NO_RECORD: Final = (
 )
 _FORGOTTEN_FOR: Final = timedelta(days=30)
 """How long the mark of a deleted record is kept: longer than the log of events in any preset."""
+_UNSETTLED: Final = "byUnsettledSince"
+"""The index of a table of records that has only those that wait for an operator."""
 
 
 class Explained(NamedTuple):
@@ -111,7 +113,7 @@ def records(
 ) -> RecordList:
     """Show idempotency records, and what they mean for the next delivery of their keys.
 
-    By ride and by key they are looked up. Otherwise the whole table is read, up to the limit.
+    By ride and by key they are looked up. Otherwise the whole tables are read, up to the limit.
 
     Args:
         ride: Those of this ride's events.
@@ -153,22 +155,52 @@ def _status_of(item: tables.Wire) -> str | None:
     return item.get("status", {}).get("S")
 
 
-@reads("quarantined")
-def quarantined(stack: StackRef) -> RecordList:
-    """Show the keys that consumers do not process until they are released.
+@reads("quarantined", "--corrupt")
+def quarantined(
+    stack: StackRef, *, corrupt: Annotated[bool, Parameter(negative="")] = False
+) -> RecordList:
+    """Show the keys that consumers do not process until they are released, or settled.
 
-    It reads the whole table of records.
+    An index has them. It lacks a record that something else than a consumer has damaged.
+
+    Args:
+        corrupt: Also read the whole tables, for damaged records.
     """
+    found = {item["idempotencyKey"]["S"]: item for item in _unsettled(stack)}
+    if corrupt:
+        found |= {item["idempotencyKey"]["S"]: item for item in _corrupt(stack)}
+    return _listed(found.values(), None, "no key is quarantined")
+
+
+def _unsettled(stack: StackRef) -> Iterator[tables.Wire]:
+    """Yield the records that wait for an operator, and that no attempt may hold."""
+    now_ms = epoch_ms()
+    for table in RECORD_TABLES:
+        name = stack.outputs[f"{table}Name"]
+        for item in tables.in_index(stack.client("dynamodb"), name, _UNSETTLED):
+            if not _is_held(record_of(item), now_ms):
+                yield item
+
+
+def _corrupt(stack: StackRef) -> Iterator[tables.Wire]:
+    """Yield the records with an unknown status, or claimed without a lease."""
     unknown = "NOT (#status IN (:held, :done, :failed))"
-    corrupt = "(#status = :held AND attribute_not_exists(leaseExpiry))"
+    no_lease = "(#status = :held AND attribute_not_exists(leaseExpiry))"
     statuses = {"held": IN_PROGRESS, "done": COMPLETED, "failed": FAILED}
-    found = _scan(stack, f"{unknown} OR {corrupt}", **statuses)
-    return _listed(found, None, "no key is quarantined")
+    return _scan(stack, f"{unknown} OR {no_lease}", **statuses)
 
 
-def items_at(
-    stack: StackRef, keys: Iterable[str], *, table: str = RECORDS, name: str = "idempotencyKey"
-) -> Iterator[tables.Wire]:
+def items_at(stack: StackRef, keys: Iterable[str]) -> Iterator[tables.Wire]:
+    """Yield the records that exist under keys."""
+    for table, some in groupby(sorted(keys, key=_by_table), key=records_of):
+        yield from items_in(stack, table, some, "idempotencyKey")
+
+
+def _by_table(key: str) -> tuple[str, str]:
+    return records_of(key), key
+
+
+def items_in(stack: StackRef, table: str, keys: Iterable[str], name: str) -> Iterator[tables.Wire]:
     """Yield the items that exist under keys of a table.
 
     ``table`` is its logical id, and ``name`` that of its partition key.
@@ -184,20 +216,20 @@ def tables_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
     """
     found = {"BookingTable": _item_of_ride(stack, "BookingTable", order_id)}
     for each in CONSUMERS:
-        if each.table is not None and each.table != RECORDS:
+        if each.table is not None and each.table != HISTORY:
             found[each.table] = _item_of_ride(stack, each.table, order_id)
-    found[RECORDS] = _timeline(stack, order_id)
+    found[HISTORY] = _timeline(stack, order_id)
     return found
 
 
 def _item_of_ride(stack: StackRef, table: str, order_id: str) -> dict[str, Any]:
-    item = next(items_at(stack, [order_id], table=table, name="orderID"), {})
+    item = next(items_in(stack, table, [order_id], "orderID"), {})
     return marshalling.values(item)
 
 
 def _timeline(stack: StackRef, order_id: str) -> dict[str, Any]:
     """Return the timeline of a ride, which its records keep, as one item."""
-    query = history.of_ride(stack.outputs[f"{RECORDS}Name"], order_id)
+    query = history.of_ride(stack.outputs[f"{HISTORY}Name"], order_id)
     pager = stack.client("dynamodb").get_paginator("query")
     entries = list[dict[str, Any]]()
     for page in pager.paginate(**query):
@@ -252,13 +284,10 @@ def keys_of(facts: Mapping[str, Named | None]) -> list[str]:
 
 
 def _scan(stack: StackRef, condition: str, **values: str) -> Iterator[tables.Wire]:
-    """Yield the records that meet a condition.
-
-    The table also holds marks and counts, which have no status.
-    """
-    condition = f"attribute_exists(#status) AND ({condition})"
-    table = stack.outputs["IdempotencyTableName"]
-    return tables.scan(stack.client("dynamodb"), table, condition, **values)
+    """Yield the records that meet a condition."""
+    dynamodb = stack.client("dynamodb")
+    names = [stack.outputs[f"{table}Name"] for table in RECORD_TABLES]
+    return chain.from_iterable(tables.scan(dynamodb, name, condition, **values) for name in names)
 
 
 def _listed(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) -> RecordList:
@@ -482,7 +511,7 @@ def _free(stack: StackRef, key: str) -> tuple[tables.Wire, Record, Explained]:
         OperatorError: an attempt may be running, or there is no record.
     """
     _, _, rest = key.partition("#")
-    if consumer_of(key) not in POLICIES or not rest:  # such as the mark of a fenced region
+    if consumer_of(key) not in POLICIES or not rest:
         names = " or ".join(f"{name}#" for name in POLICIES)
         raise OperatorError(f"{key!r} is not a key: begin it with {names}")
     item = next(items_at(stack, [key]), None)
@@ -502,13 +531,14 @@ def _plan(stack: StackRef, seen: tables.Wire, change: Change, left: Record | Non
     """
     dynamodb = stack.client("dynamodb")
     key = change.record.key
-    table = stack.outputs["IdempotencyTableName"]
+    table = stack.outputs[f"{records_of(key)}Name"]
+    marks = stack.outputs[f"{MARKS}Name"]
     as_seen = {"TableName": table, **unchanged(seen)}
 
     def write() -> dict[str, str]:
         if left is None:
             delete = {"Delete": {"Key": {"idempotencyKey": {"S": key}}, **as_seen}}
-            writes = [delete, {"Put": {"TableName": table, "Item": mark_of(key)}}]
+            writes = [delete, {"Put": {"TableName": marks, "Item": mark_of(key)}}]
         else:
             free = released(left, secrets.token_hex(16), epoch_ms(), 30 * DAY)
             writes = [{"Put": {"Item": item_of(free), **as_seen}}]
@@ -548,6 +578,6 @@ def mark_of(key: str) -> tables.Wire:
     """Return the item by which the audit knows that a record was deleted and not lost."""
     end = datetime.now(UTC) + _FORGOTTEN_FOR
     return {
-        "idempotencyKey": {"S": f"{FORGOTTEN}{key}"},
+        "id": {"S": f"{FORGOTTEN}{key}"},
         "expiryTimestamp": {"N": str(int(end.timestamp()))},
     }

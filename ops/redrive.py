@@ -31,8 +31,10 @@ from carride_idempotency.policy import DAY
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
 from carride_idempotency.recovery import has_crashed, released
 from carride_idempotency.stores.transport import BotocoreTransport
+from ops.audit.evidence import MARKS, RECORD_TABLES
 from ops.audit.queues import HIDDEN_SECONDS, json_object, waiting
 from ops.dead_letters import READERS, DeadLetter, Received, count_key, received_from, url_of
+from ops.policies import records_of
 from ops.prediction import Predictor
 from ops.stack import OperatorError, StackRef
 from ops.verbs import POSITIVE, Plan, Session, Span, acts
@@ -353,7 +355,10 @@ class Redrive:
         self.first: dict[str, Trial] = {}
         self.predictor = predictor_of(self.stack, self.plan.queue)
         transport = BotocoreTransport(self.stack.client("dynamodb"), _ANSWER_SECONDS)
-        self.store = DynamoDBStore(self.stack.outputs["IdempotencyTableName"], transport=transport)
+        self.stores = {
+            table: DynamoDBStore(self.stack.outputs[f"{table}Name"], transport=transport)
+            for table in RECORD_TABLES
+        }
         self.reported = time.monotonic()
         self.pause_s = 1 / self.rate if self.rate else 0.0
         # A receive returns ten messages, and the last of them must still be hidden when its turn
@@ -455,9 +460,10 @@ class Redrive:
         if not verdict.releases:
             return _Sent(None, found.record)
         key = found.letter.key or ""
-        if not release_record(self.store, key):
+        store = self.stores[records_of(key)]
+        if not release_record(store, key):
             return _Sent("its record changed meanwhile: run the command again", found.record)
-        return _Sent(None, self.store.read(key))
+        return _Sent(None, store.read(key))
 
     def _forget(self, found: Received) -> None:
         """Delete a letter that was sent."""
@@ -491,7 +497,8 @@ class Redrive:
 
         Its record says so, or it is ``back`` in the queue of its consumer.
         """
-        record = self.store.read(pending.letter.key or "")
+        key = pending.letter.key or ""
+        record = self.stores[records_of(key)].read(key)
         if record is not None and record.status == COMPLETED:
             return _Outcome(Trial.SUCCEEDED, "completed")
         has_changed = record is not None and record != pending.record
@@ -548,8 +555,8 @@ def _count(stack: StackRef, letter: DeadLetter) -> None:
     end = str(int((datetime.now(UTC) + _COUNTED_FOR).timestamp()))
     if key := count_key(letter):
         stack.client("dynamodb").update_item(
-            TableName=stack.outputs["IdempotencyTableName"],
-            Key={"idempotencyKey": {"S": key}},
+            TableName=stack.outputs[f"{MARKS}Name"],
+            Key={"id": {"S": key}},
             UpdateExpression="SET expiryTimestamp = :end ADD redriven :one",
             ExpressionAttributeValues={":end": {"N": end}, ":one": {"N": "1"}},
         )

@@ -9,6 +9,7 @@ from typing import Final
 
 from carride_idempotency import marshalling
 from ops import tables
+from ops.audit.evidence import RECORD_TABLES
 from ops.stack import OperatorError, StackRef
 from ops.tables import Wire
 from ops.text import counted
@@ -17,6 +18,8 @@ _AT_ONCE: Final = 8
 """BatchGetItem requests, each of which takes a round trip between the regions."""
 _POLL_SECONDS: Final = 1.0
 _ITEMS_OF_A_ROUND: Final = _AT_ONCE * tables.MOST_KEYS
+_OF_RECORDS: Final = frozenset(f"{table}Name" for table in RECORD_TABLES)
+"""The outputs of the tables whose items carry the time of their last write."""
 
 
 def wait_until_caught_up(
@@ -32,8 +35,8 @@ def wait_until_caught_up(
     """Wait until each item of the source was the same in both regions at some moment.
 
     The source must be fenced. Then the last write to each item there has arrived in the target, or
-    a later write has replaced it, whatever the target writes meanwhile. Records of the idempotency
-    table, which are most of all items, are compared only if they were written after ``since``;
+    a later write has replaced it, whatever the target writes meanwhile. Records of the
+    tables of records, which are most of all items, are compared only if they were written after ``since``;
     items of other tables do not carry the time of their last write. Reports how many items a table
     has before it is read. Returns the number of compared items.
 
@@ -47,7 +50,7 @@ def wait_until_caught_up(
         if not output.endswith("TableName"):
             continue
         key_names = _announce(source, table, report)
-        changed_since = since if output == "IdempotencyTableName" else None
+        changed_since = since if output in _OF_RECORDS else None
         items = _items(source, table, changed_since)
         for some in batched(items, _ITEMS_OF_A_ROUND, strict=False):
             if clock() > deadline:

@@ -27,6 +27,12 @@ def get(dynamodb: Any, table: str, keys: Iterable[Wire]) -> Iterator[Wire]:
             left += unprocessed[table]["Keys"]
 
 
+def in_index(dynamodb: Any, table: str, index: str) -> Iterator[Wire]:
+    """Yield every item of an index, which may lack the latest writes."""
+    for page in dynamodb.get_paginator("scan").paginate(TableName=table, IndexName=index):
+        yield from page["Items"]
+
+
 def scan(dynamodb: Any, table: str, condition: str = "", **given: object) -> Iterator[Wire]:
     """Yield the items that meet a condition.
 

@@ -42,6 +42,8 @@ FUNCTION_ENVIRONMENT: Final = {
     "EVENT_BUS_NAME": "bus",
     "IDEMPOTENCY_STORE": "dynamodb:idempotency",
     "IDEMPOTENCY_TABLE": "idempotency",
+    "OPERATOR_TABLE": "operator",
+    "RIDE_HISTORY_TABLE": "history",
     "IDEMPOTENCY_TRANSPORT": "botocore",  # which moto answers
     "LEASE_SECONDS": "30",
     "OUTBOX_TABLE": "outbox",

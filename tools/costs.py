@@ -97,7 +97,8 @@ ROUND_TRIPS: Final = {"CarRideApi": 7, "RideHistory": 8, "Dispatch": 9, "Payment
 A function that is not here is taken to make one request for each event, as an atomic consumer does.
 """
 TABLES: Final = {
-    "IdempotencyTable": (36, 4100, 3900),
+    "IdempotencyTable": (20, 0, 3900),
+    "RideHistoryTable": (16, 4100, 0),
     "OutboxTable": (16, 0, 5850),
     "BookingTable": (14, 200, 0),
     "AssignmentTable": (6, 350, 0),

@@ -28,7 +28,7 @@ _ROWS: Final = (
     (
         "template.yaml",
         "\n  # Minutes of 15 with an error",
-        '    {Noun}: {{ Name: "{kebab}", Retries: 2 }}\n',
+        '    {Noun}: {{ Name: "{kebab}", Records: IdempotencyTable, Retries: 2 }}\n',
     ),
     (
         "template.yaml",

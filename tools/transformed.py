@@ -109,6 +109,13 @@ def _written(text: str, items: Mapping[str, Any]) -> str:
     return re.sub(r"\$\{(\w+)\}", item, text)
 
 
+def _substituted(text: str, given: Mapping[str, Any], items: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an Fn::Sub with variables of its own, without them if all are known."""
+    if all(isinstance(each, str) for each in given.values()):
+        return {"Fn::Sub": _written(text, {**items, **given})}
+    return {"Fn::Sub": [_written(text, items), given]}
+
+
 def _expanded(value: Any, items: Mapping[str, Any], mappings: dict[str, Any]) -> Any:
     """Return part of a template with its loops expanded, and ``items`` in place of names."""
     match value:
@@ -117,6 +124,8 @@ def _expanded(value: Any, items: Mapping[str, Any], mappings: dict[str, Any]) ->
         case {"Fn::Sub": str(text)}:
             new = _written(text, items)
             return {"Fn::Sub": new} if "${" in new else new
+        case {"Fn::Sub": [str(text), dict(given)]}:
+            return _substituted(text, _expanded(given, items, mappings), items)
         case {"Fn::FindInMap": list(parts)}:
             names = [_expanded(part, items, mappings) for part in parts]
             known = all(isinstance(name, str) for name in names)

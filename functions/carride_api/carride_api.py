@@ -45,13 +45,13 @@ def make_handler(
     dynamodb = DynamoDB(transport)
     # Always on DynamoDB, so that an answer is committed together with its ride.
     store = DynamoDBStore(settings.idempotency_table, transport=transport)
-    tables = Tables(dynamodb, settings.booking_table, settings.idempotency_table)
+    tables = Tables(dynamodb, settings.booking_table, settings.ride_history_table)
     service = Service(settings, tables, store, start_simulator, now)
     router = Router(service, settings.stage, settings.staff_group)
     # A stack in one region is never fenced, and spends no read on it.
     has_peer = settings.stack_role != "standalone"
     fence = (
-        RegionFence(dynamodb, settings.idempotency_table, settings.aws_region, now)
+        RegionFence(dynamodb, settings.operator_table, settings.aws_region, now)
         if has_peer
         else None
     )

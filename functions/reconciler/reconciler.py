@@ -44,6 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The function's environment."""
 
     idempotency_table: str
+    ride_history_table: str
     booking_table: str
     assignment_table: str
     payment_table: str
@@ -63,7 +64,7 @@ class Tick(Struct, frozen=True):
 class Tables(NamedTuple):
     """The names of the tables that the reconciler reads."""
 
-    records: str
+    history: str
     bookings: str
     assignments: str
     payments: str
@@ -122,7 +123,7 @@ class Reader:
 
         The latter is None if it was before ``since``.
         """
-        pages = self._client.query(**of_ride(self._tables.records, order_id))
+        pages = self._client.query(**of_ride(self._tables.history, order_id))
         records = [marshalling.values(item) for page in pages for item in page["Items"]]
         merged_ride = merged(records)
         if not merged_ride:
@@ -138,7 +139,7 @@ class Reader:
         ahead.
         """
         key = {"idempotencyKey": {"S": record["idempotencyKey"]}}
-        answer = self._client.get_item(TableName=self._tables.records, Key=key, ConsistentRead=True)
+        answer = self._client.get_item(TableName=self._tables.history, Key=key, ConsistentRead=True)
         found: dict[str, Any] = marshalling.values(answer.get("Item", {}))
         happened = datetime.fromisoformat(record["entry"]["time"])
         if "createdAt" not in found:
@@ -189,7 +190,7 @@ class Reconciler:
         self.limit = timedelta(hours=settings.overdue_hours)
         self._client = DynamoDB(transport)
         self._tables = Tables(
-            settings.idempotency_table,
+            settings.ride_history_table,
             settings.booking_table,
             settings.assignment_table,
             settings.payment_table,

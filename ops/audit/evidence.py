@@ -16,6 +16,12 @@ import payments
 DISPATCH: Final = "dispatch"
 PAYMENT: Final = "payment"
 RECORDS: Final = "IdempotencyTable"
+"""The records of every consumer but the ride history."""
+HISTORY: Final = "RideHistoryTable"
+"""The records of the ride history, which keep its entries."""
+RECORD_TABLES: Final = (RECORDS, HISTORY)
+MARKS: Final = "OperatorTable"
+"""What operators leave behind: a fence, redrive counts, and the keys of deleted records."""
 
 
 class AuditedConsumer(NamedTuple):
@@ -26,7 +32,7 @@ class AuditedConsumer(NamedTuple):
     """Prefix of the logical ids of its resources."""
     table: str | None = None
     """Logical id of the table with its effects: an item per ride, with an attribute per event and a
-    counter of effects; or `RECORDS`, if its records keep them. A consumer without such a table is
+    counter of effects; or `HISTORY`, whose records keep them. A consumer without such a table is
     audited by its log."""
     acts_on: frozenset[type] | None = None
     """The types of facts that it acts on; None is every event of the bus, broken ones included."""
@@ -37,7 +43,7 @@ class AuditedConsumer(NamedTuple):
 
 
 CONSUMERS: Final = (
-    AuditedConsumer("ride-history", "RideHistory", RECORDS),
+    AuditedConsumer("ride-history", "RideHistory", HISTORY),
     AuditedConsumer("dispatch", "Dispatch", "AssignmentTable", assignments.CONSUMED),
     AuditedConsumer("payment", "Payment", "PaymentTable", payments.CONSUMED),
 )

@@ -184,7 +184,7 @@ def _dead_letter_queues(
 
 
 class _Records(NamedTuple):
-    """What the table of records holds."""
+    """What the tables of records, and the marks of operators, tell."""
 
     timelines: list[dict[str, Any]]
     """The items of rides that records keep, as `carride.history.merged` returns them."""
@@ -197,18 +197,21 @@ class _Records(NamedTuple):
 
 
 def _records(stack: StackRef) -> _Records:
+    dynamodb = stack.client("dynamodb")
     kept = list[dict[str, Any]]()
     found = _Records([], {}, {}, [])
-    for item in scan(stack.client("dynamodb"), stack.outputs[f"{evidence.RECORDS}Name"]):
-        key = item["idempotencyKey"]
-        if key.startswith(FORGOTTEN):
-            found.forgotten.append(key.removeprefix(FORGOTTEN))
-        if "entry" in item:
-            kept.append(item)
-            if "updatedAt" in item:
-                found.committed[key.partition("#")[2]] = _of_ms(int(item["updatedAt"]))
-        if item.get("status") == COMPLETED and "fingerprint" in item:
-            found.fingerprints[key] = item["fingerprint"]
+    for table in evidence.RECORD_TABLES:
+        for item in scan(dynamodb, stack.outputs[f"{table}Name"]):
+            key = item["idempotencyKey"]
+            if "entry" in item:
+                kept.append(item)
+                if "updatedAt" in item:
+                    found.committed[key.partition("#")[2]] = _of_ms(int(item["updatedAt"]))
+            if item.get("status") == COMPLETED and "fingerprint" in item:
+                found.fingerprints[key] = item["fingerprint"]
+    for mark in scan(dynamodb, stack.outputs[f"{evidence.MARKS}Name"]):
+        if mark["id"].startswith(FORGOTTEN):
+            found.forgotten.append(mark["id"].removeprefix(FORGOTTEN))
     found.timelines.extend(merged(kept))
     return found
 
@@ -373,7 +376,7 @@ def ride_items(
     """
     if consumer.table is None:
         return
-    if consumer.table == evidence.RECORDS:
+    if consumer.table == evidence.HISTORY:
         found = records or _records(stack)
         for item in found.timelines:
             yield ride_item(consumer, item, found.committed)

@@ -12,7 +12,9 @@ from ops.verify.policies import lets_in
 from ops.verify.registry import ON_AWS, check
 
 _COMPLETE: Final = frozenset({"CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE"})
-_EXPIRING: Final = frozenset({"IdempotencyTable", "OutboxTable"})
+_EXPIRING: Final = frozenset(
+    {"IdempotencyTable", "OperatorTable", "OutboxTable", "RideHistoryTable"}
+)
 """Tables whose items expire."""
 
 

@@ -117,7 +117,7 @@ def test_a_fenced_region_reads_and_writes_nothing(world: World) -> None:
     world.restart(replace(SETTINGS, stack_role="primary"))
     order_id = world.booked()
     assert world.spent() == ["consistent GetItem", "TransactWriteItems"]
-    world.dynamodb.put_item(TableName="idempotency", Item=mark(SETTINGS.aws_region))
+    world.dynamodb.put_item(TableName="operator", Item=mark(SETTINGS.aws_region))
     assert world.change(order_id, "accept", 1).status == 200
     world.clock.advance(KNOWN_FOR.total_seconds())
     stored = [world.items(table) for table in STORED]
@@ -136,7 +136,7 @@ def test_a_fenced_region_reads_and_writes_nothing(world: World) -> None:
     listed = world.ask(request("GET", "/carrides", query={"customer": "customer_a"}))
     assert [ride["orderID"] for ride in listed.body["rides"]] == [order_id]
 
-    world.dynamodb.delete_item(TableName="idempotency", Key=mark(SETTINGS.aws_region))
+    world.dynamodb.delete_item(TableName="operator", Key=mark(SETTINGS.aws_region))
     world.clock.advance(KNOWN_FOR.total_seconds())
     world.transport.answer("AccessDeniedException")
     assert world.book(key="third").problem == "unavailable"

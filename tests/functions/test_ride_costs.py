@@ -19,7 +19,7 @@ from tools import costs
 from tools.transformed import stack
 
 DEPLOYED: Final = {
-    "idempotency": "IdempotencyTable", "outbox": "OutboxTable", "cars": "CarTable",
+    "idempotency": "IdempotencyTable", "history": "RideHistoryTable", "outbox": "OutboxTable", "cars": "CarTable",
     "bookings": "BookingTable", "assignments": "AssignmentTable", "payments": "PaymentTable",
 }  # fmt: skip
 

@@ -26,7 +26,7 @@ def test_an_entry_is_in_the_record_of_its_event() -> None:
         "CarRideCreated",
         "CarRideAccepted",
     ]
-    for record in world.items("idempotency"):
+    for record in world.items("history"):
         assert (record["status"], record["orderID"]) == ("COMPLETED", "order_01")
         assert "expiryTimestamp" not in record
 

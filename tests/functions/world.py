@@ -50,11 +50,15 @@ CONSUMED: Final[Mapping[str, Collection[type]]] = {
 }
 """The facts that the rule of each consumer passes on."""
 TABLES: Final = {
+    "history": ("idempotencyKey",),
+    "operator": ("id",),
     "outbox": ("id",),
     "cars": ("zone", "carID"),
     "points": ("customerID",),
     **dict.fromkeys(("bookings", "assignments", "payments"), ("orderID",)),
 }
+HISTORY_STORE: Final = "dynamodb:history"
+"""The store of ride_history; the other functions share one."""
 SETTINGS: Final = from_environment(Settings)  # of the API, in stage `local`
 DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
 # A token of the staff of DEV.
@@ -172,7 +176,7 @@ class World(testing.World):
                     now=self.now,
                 ),
                 "ride-history": lambda: ride_history.make_handler(
-                    from_environment(ConsumerSettings)
+                    replace(from_environment(ConsumerSettings), idempotency_store=HISTORY_STORE)
                 ),
                 "dispatch": lambda: dispatch.make_handler(
                     from_environment(dispatch.Settings), now=self.now
@@ -380,7 +384,7 @@ class World(testing.World):
         Of ``rides`` one for each ride that has a timeline.
         """
         if table == "rides":
-            return history.merged(item for item in self.items("idempotency") if "entry" in item)
+            return history.merged(item for item in self.items("history") if "entry" in item)
         return [*map(marshalling.values, self.dynamodb.all(table))]
 
     def item(self, table: str, order_id: str = "order_01") -> dict[str, Any]:

@@ -54,7 +54,7 @@ def items_of(town: Town) -> Iterator[RideItem]:
     """
     committed = {
         record["idempotencyKey"].partition("#")[2]: NOW
-        for record in town.items("idempotency")
+        for record in town.items("history")
         if "entry" in record
     }
     for consumer in LIVED:
@@ -64,7 +64,7 @@ def items_of(town: Town) -> Iterator[RideItem]:
 
 def evidence_of(town: Town) -> Evidence:
     """Return what an audit of the town would read."""
-    records = town.items("idempotency")
+    records = [*town.items("idempotency"), *town.items("history")]
     cars = town.items("cars")
     deliveries = [
         Delivered(each.consumer, each.outcome, each.key.partition("#")[2], town.now())

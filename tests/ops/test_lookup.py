@@ -14,12 +14,11 @@ from carride.facts import CarRideAccepted, CarRideCreated
 from carride.history import kept
 from carride_idempotency import marshalling
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
-from carride_idempotency.stores.dynamodb_items import item_of
 from ops import lookup
 from ops.audit.evidence import Delivered
 from ops.stack import OperatorError, StackRef
 from tests.carride.rides import booked, event
-from tests.ops.world import AWAY, empty_stack, log, stack
+from tests.ops.world import AWAY, empty_stack, log, put_record, stack
 
 CREATED: Final = event(CarRideCreated.of(booked()))
 NOBODY: Final = "00000000-0000-4000-8000-000000000000"
@@ -61,7 +60,7 @@ def record(ref: StackRef, key: str, **changes: Any) -> None:
     made = Record(
         key, COMPLETED, "one", 1, None, now // 1000 + 60, "1:f", "d", AWAY, now, now
     )._replace(**changes)
-    ref.client("dynamodb").put_item(TableName="Idempotency", Item=item_of(made))
+    put_record(ref, made)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,7 @@ def applied(ref: StackRef) -> None:
         "status": COMPLETED,
         **kept(CREATED),
     }
-    ref.client("dynamodb").put_item(TableName="Idempotency", Item=dict(marshalling.item(item)))
+    ref.client("dynamodb").put_item(TableName="RideHistory", Item=dict(marshalling.item(item)))
 
 
 def delivered(outcome: str) -> Callable[[StackRef], None]:

@@ -10,14 +10,14 @@ from moto import mock_aws
 from carride.facts import CarRideAccepted, CarRideCreated
 from carride_idempotency import Consumer, Policy
 from carride_idempotency.record import FAILED, QUARANTINED, Record
-from carride_idempotency.stores.dynamodb_items import item_of, record_of
+from carride_idempotency.stores.dynamodb_items import record_of
 from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.policies import POLICIES, consumer_of
 from ops.stack import StackRef
 from tests.carride.rides import booked
 from tests.functions.world import CONSUMED, DEV, STAFF, World, request
-from tests.ops.world import AWAY, empty_stack
+from tests.ops.world import AWAY, empty_stack, put_record
 
 SETTINGS: Final = {"lease", "window"}
 """What the environment of a function sets."""
@@ -67,12 +67,14 @@ def test_the_tools_know_every_consumer_and_its_policy(monkeypatch: pytest.Monkey
 
 def test_every_key_of_a_working_stack_can_be_released_and_forgotten(ref: StackRef) -> None:
     """Keys of operations inside a run, such as ``reconciler/settle#…``, are among them."""
-    keys = [item["idempotencyKey"] for item in functions_at_work().items("idempotency")]
+    world = functions_at_work()
+    written = [*world.items("idempotency"), *world.items("history")]
+    keys = [item["idempotencyKey"] for item in written]
     assert {consumer_of(key) for key in keys} == POLICIES.keys()
     assert any(key.startswith("reconciler/settle#") for key in keys)
     for key in keys:
         given_up = Record(key, QUARANTINED, "o", 3, None, None, "1:f", "d", AWAY, 1, 1, error="x")
-        ref.client("dynamodb").put_item(TableName="Idempotency", Item=item_of(given_up))
+        put_record(ref, given_up)
         records.release(ref, key).do()
         (left,) = map(record_of, records.items_at(ref, [key]))
         assert left.status == FAILED
@@ -88,6 +90,6 @@ def test_a_keys_attempts_are_counted_by_its_consumers_policy(ref: StackRef) -> N
         ("carride-api-simulate#1", "the next delivery runs as attempt 4"),
     ):
         failed = Record(key, FAILED, "o", 3, None, None, "1:f", "d", AWAY, 1, 1, error="x")
-        ref.client("dynamodb").put_item(TableName="Idempotency", Item=item_of(failed))
+        put_record(ref, failed)
         (found,) = records.records(ref, key=key).records
         assert says in found.says

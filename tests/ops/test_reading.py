@@ -297,7 +297,7 @@ def test_an_entry_of_the_history_is_as_old_as_its_record() -> None:
         "updatedAt": int(NOW.timestamp() * 1000),
         **kept(parse_event(ride_event())),
     }
-    ref.client("dynamodb").put_item(TableName="Idempotency", Item=marshalling.item(record))
+    ref.client("dynamodb").put_item(TableName="RideHistory", Item=marshalling.item(record))
     (item,) = ride_items(ref, HISTORY)
     assert [effect.time for effect in item.effects] == [NOW]
 

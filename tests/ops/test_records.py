@@ -26,10 +26,9 @@ from carride_idempotency.decision import (
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.stores.dynamodb_items import item_of, record_of
 from ops import records
-from ops.dead_letters import COUNTS
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Plan
-from tests.ops.world import AWAY, empty_stack
+from tests.ops.world import AWAY, empty_stack, put_record
 
 NOW_MS: Final = int(time.time() * 1000)
 FACT: Final = idempotency_id("order_01", "CarRideAccepted", 2)
@@ -55,12 +54,11 @@ def ref() -> Iterator[StackRef]:
 def put(ref: StackRef, *written: Record) -> None:
     """Store these records, and delete all others."""
     dynamodb = ref.client("dynamodb")
-    for item in dynamodb.scan(TableName="Idempotency")["Items"]:
-        dynamodb.delete_item(
-            TableName="Idempotency", Key={"idempotencyKey": item["idempotencyKey"]}
-        )
+    for table in ("Idempotency", "RideHistory"):
+        for item in dynamodb.scan(TableName=table)["Items"]:
+            dynamodb.delete_item(TableName=table, Key={"idempotencyKey": item["idempotencyKey"]})
     for record in written:
-        dynamodb.put_item(TableName="Idempotency", Item=item_of(record))
+        put_record(ref, record)
 
 
 def stored(ref: StackRef, key: str = KEY) -> Any:
@@ -146,15 +144,13 @@ def test_a_record_that_changes_after_it_was_shown_is_left_alone(
 
 
 @pytest.mark.parametrize(
-    "key", ["", "dispatch", "nobody#key", "dispatch#none", mark(AWAY)["idempotencyKey"]["S"]]
+    "key", ["", "dispatch", "nobody#key", "dispatch#none", mark(AWAY)["id"]["S"]]
 )
 def test_what_is_no_record_is_not_changed(ref: StackRef, key: str) -> None:
-    """A fence is in the same table, and only unfence may end it."""
-    ref.client("dynamodb").put_item(TableName="Idempotency", Item=mark(AWAY))
+    """The mark of a fence is none: only unfence may end it."""
     for action in ACTIONS:
         with pytest.raises(OperatorError, match=r"no record|is not a key"):
             action(ref, key)
-    assert stored(ref, mark(AWAY)["idempotencyKey"]["S"]) is not None
 
 
 @pytest.mark.parametrize(
@@ -261,29 +257,31 @@ def test_records_are_found_by_ride_key_and_status(
     assert bool(answer.says) is not bool(found)
 
 
-def test_quarantined_keys_are_those_that_never_run(ref: StackRef) -> None:
-    """Those with a corrupt record are among them.
+def test_quarantined_keys_are_those_that_wait_for_an_operator(ref: StackRef) -> None:
+    """The index has them, of both tables of records.
 
-    A fence's mark and counts of redrives, in the same table, are not.
+    A corrupt record is found by reading the whole tables. One that an attempt holds is left out,
+    although it intends a call.
     """
-    odd, lost = (
-        CLAIM._replace(key="payment#odd", status="ODD"),
-        CLAIM._replace(key="payment#lost", lease_ms=None),
-    )
+    intended = '{"charge":null}'
     put(
         ref,
         GIVEN_UP,
-        odd,
-        lost,
+        GIVEN_UP._replace(key=f"ride-history#{FACT}"),
+        CLAIM._replace(key="payment#odd", status="ODD"),
+        CLAIM._replace(key="payment#lost", lease_ms=None),
         DONE._replace(key="payment#done"),
-        CLAIM._replace(key="payment#claim"),
+        CLAIM._replace(key="payment#intended", lease_ms=NOW_MS - 600_000, externals=intended),
+        CLAIM._replace(key="payment#claim", lease_ms=epoch_ms() + 60_000, externals=intended),
     )
-    for other in (mark(AWAY), {"idempotencyKey": {"S": f"{COUNTS}{KEY}"}, "redriven": {"N": "1"}}):
-        ref.client("dynamodb").put_item(TableName="Idempotency", Item=other)
-    assert [each.key for each in records.quarantined(ref).records] == [
-        KEY,
-        "payment#lost",
-        "payment#odd",
-    ]
+    waiting = [KEY, "payment#intended", f"ride-history#{FACT}"]
+    assert [each.key for each in records.quarantined(ref).records] == waiting
+    found = [each.key for each in records.quarantined(ref, corrupt=True).records]
+    assert found == sorted([*waiting, "payment#lost", "payment#odd"])
+
+
+def test_a_list_says_whether_there_may_be_more(ref: StackRef) -> None:
+    """It ends at the limit."""
+    put(ref, *(DONE._replace(key=f"payment#{number}") for number in range(5)))
     assert [len(records.records(ref, limit=most).records) for most in (9, 5, 4)] == [5, 5, 4]
     assert [records.records(ref, limit=most).complete for most in (9, 5, 4)] == [True, True, False]

@@ -24,7 +24,7 @@ from ops.redrive import Trial
 from ops.stack import OperatorError, StackRef
 from tests.carride.fakes import FakeBus, client_error
 from tests.carride.rides import NOW, entry
-from tests.ops.world import AWAY, create_table, stack
+from tests.ops.world import AWAY, create_table, put_record, stack
 
 DLQ: Final = "RideHistoryDlq"
 AT_ONCE: Final[Any] = {"report": lambda _: None, "sleep": lambda _: None}
@@ -53,7 +53,7 @@ class History:
 
     def record(self, status: str, fact: str, attempt: int = 1, lease_ms: int | None = None) -> None:
         made = record(f"ride-history#{fact}", status, attempt, lease_ms)
-        self.dynamodb.put_item(TableName="records", Item=item_of(made))
+        self.dynamodb.put_item(TableName="history", Item=item_of(made))
 
 
 def record(
@@ -88,8 +88,15 @@ def ref() -> Iterator[StackRef]:
         sqs = boto3.client("sqs", region_name=AWAY)
         dynamodb = boto3.client("dynamodb", region_name=AWAY)
         create_table(dynamodb, "records", "idempotencyKey")
+        create_table(dynamodb, "history", "idempotencyKey")
+        create_table(dynamodb, "marks", "id")
         services = {"dynamodb": dynamodb, "sqs": sqs, "events": bus, "lambda": History(dynamodb)}
-        outputs = {"CarRideBusName": "bus", "IdempotencyTableName": "records"}
+        outputs = {
+            "CarRideBusName": "bus",
+            "IdempotencyTableName": "records",
+            "RideHistoryTableName": "history",
+            "OperatorTableName": "marks",
+        }
         outputs |= dict.fromkeys(("RideHistoryFunctionName", "PaymentFunctionName"), "one")
         for name in ("ProducerDlq", DLQ, "PaymentDlq", "DispatchQueue"):
             outputs[f"{name}Url"] = sqs.create_queue(QueueName=name)["QueueUrl"]
@@ -223,7 +230,7 @@ def test_a_plan_says_what_the_consumer_would_do(
         made = record(
             f"ride-history#{event['detail']['idempotencyid']}", status, 1, lease_ms, print_
         )
-        ref.client("dynamodb").put_item(TableName="records", Item=item_of(made))
+        put_record(ref, made)
     put(ref, DLQ, json.dumps(event | {"detail": event["detail"] | detail}))
     (planned,) = redrive.plan_redrive(ref, DLQ).letters
     assert f"{planned.verdict.goes} {planned.verdict.why}".startswith(verdict)
@@ -239,7 +246,7 @@ def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> No
     made = record(
         f"payment#{crashed['detail']['idempotencyid']}", IN_PROGRESS, 3, epoch_ms() - 600_000
     )
-    ref.client("dynamodb").put_item(TableName="records", Item=item_of(made))
+    put_record(ref, made)
     ref.client("lambda").runs = list
     put(
         ref,

@@ -11,8 +11,11 @@ import msgspec
 from botocore.exceptions import EndpointConnectionError
 
 from carride import history
-from ops.audit.evidence import CONSUMERS, RECORDS
+from carride_idempotency.record import Record
+from carride_idempotency.stores.dynamodb_items import UNSETTLED_SINCE, item_of
+from ops.audit.evidence import CONSUMERS, HISTORY, MARKS, RECORD_TABLES
 from ops.fence import Fence
+from ops.policies import records_of
 from ops.stack import ClientFactory, StackRef
 
 HOME: Final = "us-west-2"
@@ -129,8 +132,8 @@ class World:
 TABLES: Final = dict.fromkeys(
     ("BookingTable", *(each.table for each in CONSUMERS if each.table)), "orderID"
 ) | {
-    RECORDS: "idempotencyKey",
-    "OutboxTable": "id",
+    **dict.fromkeys(RECORD_TABLES, "idempotencyKey"),
+    **dict.fromkeys((MARKS, "OutboxTable"), "id"),
 }
 """The partition key of each table."""
 
@@ -144,7 +147,9 @@ def empty_stack() -> StackRef:
     }
     outputs: dict[str, Any] = {}
     for table, key in TABLES.items():
-        index = {history.INDEX: "orderID"} if table == RECORDS else {}
+        index = {"byUnsettledSince": UNSETTLED_SINCE} if table in RECORD_TABLES else {}
+        if table == HISTORY:
+            index[history.INDEX] = "orderID"
         create_table(made["dynamodb"], table.removesuffix("Table"), key, **index)
         outputs[f"{table}Name"] = table.removesuffix("Table")
     for name in ("CarRideEvents", *(each.resources for each in CONSUMERS)):
@@ -156,6 +161,12 @@ def empty_stack() -> StackRef:
     for queue in ("ProducerDlq", "CarRideLogRuleDlq", *dlqs):
         outputs[f"{queue}Url"] = made["sqs"].create_queue(QueueName=queue)["QueueUrl"]
     return stack(lambda service, _: made[service], **outputs)
+
+
+def put_record(ref: StackRef, record: Record) -> None:
+    """Store a record in the table of its consumer."""
+    table = ref.outputs[f"{records_of(record.key)}Name"]
+    ref.client("dynamodb").put_item(TableName=table, Item=item_of(record))
 
 
 def log(ref: StackRef, group: str, *lines: object, age_s: float = 0) -> None:

@@ -102,7 +102,7 @@ class Pipeline:
         """Return the timeline of every ride."""
         kept = scan(
             self.cloud.client("dynamodb"),
-            self.stack.outputs["IdempotencyTableName"],
+            self.stack.outputs["RideHistoryTableName"],
             "attribute_exists(orderID)",
         )
         return [*map(timeline_of, merged(kept))]

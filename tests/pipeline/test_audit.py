@@ -109,7 +109,7 @@ def history_is_invented(pipeline: Pipeline) -> None:
         **kept(invented),
     }
     pipeline.cloud.client("dynamodb").put_item(
-        TableName=pipeline.stack.outputs["IdempotencyTableName"], Item=marshalling.item(record)
+        TableName=pipeline.stack.outputs["RideHistoryTableName"], Item=marshalling.item(record)
     )
     pipeline.simulate(rides=1, seed=1)
 
@@ -142,7 +142,7 @@ def test_the_audit_of_a_stack_is_not_fooled(
 def test_a_record_that_an_operator_has_deleted_is_not_called_lost(pipeline: Pipeline) -> None:
     """The deletion leaves a mark. If the event comes again, it takes effect again."""
     pipeline.simulate(rides=1, seed=1)
-    table = pipeline.stack.outputs["IdempotencyTableName"]
+    table = pipeline.stack.outputs["RideHistoryTableName"]
     records = scan(pipeline.cloud.client("dynamodb"), table, "attribute_exists(orderID)")
     assert pipeline.carride("forget", next(records)["idempotencyKey"], "--yes") == 0
     assert pipeline.audit().verdict == "balanced"

@@ -79,7 +79,7 @@ def running(stack: StackRef) -> dict[str, Any]:
 
 
 def marked(stack: StackRef) -> bool:
-    table = stack.outputs["IdempotencyTableName"]
+    table = stack.outputs["OperatorTableName"]
     key = mark(stack.region)
     return "Item" in stack.client("dynamodb").get_item(TableName=table, Key=key)
 

@@ -42,7 +42,7 @@ def test_mended_letters_take_effect_once(
         .succeeded
     )
     assert f"it is back in {DLQ}: RetriesExhausted" in said[-1], "no record tells"
-    store = f"dynamodb:{stack.outputs['IdempotencyTableName']}"
+    store = f"dynamodb:{stack.outputs['RideHistoryTableName']}"
     pipeline.break_history(IDEMPOTENCY_STORE=store, FAILING=HISTORY)
     pipeline.put(
         *(event_of(Life(f"order_{number}").created).to_detail() for number in range(10))

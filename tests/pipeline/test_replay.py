@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
 
@@ -18,10 +19,10 @@ from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops import fleet, replay, tables
 from ops.audit import CONSUMERS, reading
-from ops.audit.evidence import Delivered, Published
+from ops.audit.evidence import RECORD_TABLES, Delivered, Published
 from ops.audit.queues import opened, peek
 from ops.audit.reading import type_of
-from ops.policies import POLICIES
+from ops.policies import POLICIES, records_of
 from ops.replay import PLAN_PREFIX, planning
 from ops.replay.planning import Fate, ReplayPlan, fate_of, predict, watch
 from ops.simulation import simulate
@@ -88,14 +89,16 @@ def deliveries(stack: StackRef) -> dict[tuple[str, str | None], Delivered]:
 def change_records(stack: StackRef) -> None:
     """Change records of every consumer so that a replay meets every state."""
     dynamodb = stack.client("dynamodb")
-    table = stack.outputs["IdempotencyTableName"]
     copies = Counter(event.fact for event in published(stack))
     found: defaultdict[tuple[str, str, bool], list[Record]] = defaultdict(list)
-    for record in sorted(map(record_of, tables.scan(dynamodb, table))):
+    names = [stack.outputs[f"{table}Name"] for table in RECORD_TABLES]
+    items = chain.from_iterable(tables.scan(dynamodb, name) for name in names)
+    for record in sorted(map(record_of, items)):
         name, _, fact = record.key.partition("#")
         found[name, record.status, copies[fact] > 1].append(record)
 
     def put(record: Record, **changes: Any) -> None:
+        table = stack.outputs[f"{records_of(record.key)}Name"]
         dynamodb.put_item(TableName=table, Item=item_of(record._replace(**changes)))
 
     now_ms = epoch_ms()
@@ -111,6 +114,7 @@ def change_records(stack: StackRef) -> None:
             next(one),
             next(many if POLICIES[consumer.name].atomic else one),
         ]:
+            table = stack.outputs[f"{records_of(record.key)}Name"]
             dynamodb.delete_item(TableName=table, Key={"idempotencyKey": {"S": record.key}})
         put(next(one), **claim, lease_ms=now_ms - 3_600_000)
         if consumer.name != "payment":  # which would wait for half a minute

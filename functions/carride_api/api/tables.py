@@ -42,7 +42,7 @@ class Tables(NamedTuple):
 
     client: DynamoDB
     bookings: str  # BookingTable, which the API writes
-    records: str  # IdempotencyTable, whose records of ride_history keep the timelines
+    history: str  # RideHistoryTable, whose records keep the timelines
 
     def find_booking(self, order_id: str) -> Booking | None:
         """Return a booked ride, read consistently."""
@@ -86,7 +86,7 @@ class Tables(NamedTuple):
 
     def find_ride(self, order_id: str) -> RideView | None:
         """Return a ride from the read model, after the events that have arrived."""
-        pages = self.client.query(**of_ride(self.records, order_id))
+        pages = self.client.query(**of_ride(self.history, order_id))
         found = merged(marshalling.values(item) for page in pages for item in page["Items"])
         if not found:
             return None

@@ -3,7 +3,7 @@
 The entries that ride_history's records keep, one for each event that took effect. No I/O.
 
 An entry is in the record that recognises its event's duplicates, so one write makes both. The index
-`INDEX` over IdempotencyTable has the records of a ride that keep an entry, and no others.
+`INDEX` over RideHistoryTable has the records of a ride that keep an entry, and no others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

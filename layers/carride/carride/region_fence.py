@@ -1,6 +1,6 @@
 """The mark of a fenced region, by which the API knows that it must refuse writes.
 
-It is an item of the region's idempotency table. A setting of the function would not reach a
+It is an item of the region's OperatorTable. A setting of the function would not reach a
 published version.
 """
 
@@ -17,7 +17,7 @@ still begin."""
 
 def mark(region: str) -> dict[str, dict[str, str]]:
     """Return the item that marks a region as fenced, which is its own key."""
-    return {"idempotencyKey": {"S": f"fence#{region}"}}
+    return {"id": {"S": f"fence#{region}"}}
 
 
 class RegionFence:

@@ -229,9 +229,8 @@ class Town(World):
         assert letter.reason == "QUARANTINED", letter
         excuses = (self.faults[delivery.operation], self.books.met["pending"], self._hard)
         assert any(excuses), f"{letter.key} needed no attempt"
-        self.dynamodb.delete(
-            {"TableName": "idempotency", "Key": {"idempotencyKey": {"S": letter.key}}}
-        )
+        table = "history" if letter.consumer == "ride-history" else "idempotency"
+        self.dynamodb.delete({"TableName": table, "Key": {"idempotencyKey": {"S": letter.key}}})
         self._again(delivery)
 
     def _again(self, delivery: Delivery) -> None:

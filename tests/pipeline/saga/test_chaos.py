@@ -59,7 +59,7 @@ def test_a_consumer_without_its_decorator_is_noticed(monkeypatch: pytest.MonkeyP
     wrong = "\n".join(result.wrong)
     not_dead = "payment: not dead-lettered poison"
     dead = "ride-history: dead-lettered None"
-    for part in ("IdempotencyTable: changed", "events were not replayed", dead, not_dead):
+    for part in ("RideHistoryTable: changed", "events were not replayed", dead, not_dead):
         assert part in wrong
     assert [
         name for name, account in result.report.ledger.consumers.items() if account.doubled

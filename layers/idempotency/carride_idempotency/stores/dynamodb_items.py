@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from carride_idempotency.record import Record
+from carride_idempotency.record import QUARANTINED, Record, unknown_calls
 
 ATTRIBUTES: Final[tuple[tuple[str, str, Any], ...]] = (
     ("idempotencyKey", "S", ""),
@@ -28,7 +28,13 @@ ATTRIBUTES: Final[tuple[tuple[str, str, Any], ...]] = (
 
 They are in the order of the fields. The revision is never stored.
 """
-ATTRIBUTE_NAMES: Final = frozenset(name for name, _, _ in ATTRIBUTES)
+UNSETTLED_SINCE: Final = "unsettledSince"
+"""When a record was written that waits for an operator: epoch milliseconds, as text.
+
+Other records lack the attribute, so an index over it holds only the records to look at. A table
+needs no such index.
+"""
+ATTRIBUTE_NAMES: Final = frozenset({*(name for name, _, _ in ATTRIBUTES), UNSETTLED_SINCE})
 _ABSENT: Final[Mapping[str, Any]] = {}
 
 
@@ -42,7 +48,16 @@ def item_of(record: Record) -> dict[str, dict[str, Any]]:
             item[name] = {"N": str(value)}
         else:
             item[name] = {kind: value}
+    if _waits_for_an_operator(record):
+        item[UNSETTLED_SINCE] = {"S": str(record.updated_ms)}
     return item
+
+
+def _waits_for_an_operator(record: Record) -> bool:
+    """Return whether a record is quarantined, or intends a call of which nothing is known."""
+    if record.status == QUARANTINED:
+        return True
+    return record.externals is not None and bool(unknown_calls(record))
 
 
 def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
