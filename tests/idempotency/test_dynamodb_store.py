@@ -12,7 +12,7 @@ from carride_idempotency.errors import (
     ResultOmittedError,
     StoreUnavailableError,
 )
-from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.stores.dynamodb_items import item_of, record_of
 from tests.idempotency.samples import EFFECT, TABLE, World, event, fail_with
 
@@ -30,6 +30,26 @@ CLAIM = Record(
     8,
 )
 DONE = CLAIM._replace(status=COMPLETED, lease_ms=None, result="1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "since"),
+    [
+        ({}, None),
+        ({"status": COMPLETED}, None),
+        ({"status": FAILED}, None),
+        ({"externals": '{"charge":[1]}'}, None),
+        ({"externals": '{"charge":null}'}, "8"),
+        ({"status": QUARANTINED, "lease_ms": None, "expiry": None}, "8"),
+    ],
+)
+def test_a_sparse_index_finds_what_waits_for_an_operator(
+    changes: dict[str, Any], since: str | None
+) -> None:
+    """Only quarantined records and open intents have its attribute, which is the time of the write."""
+    item = item_of(CLAIM._replace(**changes))
+    assert item.get("unsettledSince") == (None if since is None else {"S": since})
+    assert record_of(item) == CLAIM._replace(**changes)
 
 
 def test_attributes_are_those_that_operators_and_ttl_read() -> None:
