@@ -47,13 +47,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     aws_region: str
     booking_table: str
     idempotency_table: str
-    operator_table: str
     outbox_table: str
     ride_history_table: str
     simulator_function_name: str
     stage: Literal["local", "dev", "prod"]
     outbox_days: int = 7
     staff_group: str = ""
+    operator_table: str = ""
+    """Has the mark of a fence. A stack in one region is never fenced."""
     stack_role: Literal["standalone", "primary", "secondary"] = "standalone"
 
 
