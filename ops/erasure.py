@@ -28,8 +28,9 @@ from carride_idempotency.policy import DAY
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.stores.dynamodb_items import item_of, record_of
 from ops import records, tables
-from ops.audit.evidence import CONSUMERS, LOG_RULE_DLQ, RECORDS
+from ops.audit.evidence import HISTORY, LOG_RULE_DLQ, MARKS, RECORD_TABLES
 from ops.dead_letters import DeadLetter, Received, queues_of, received_from, url_of
+from ops.policies import records_of
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Plan, Span, acts
 
@@ -50,7 +51,6 @@ _TEXTS: Final = ("responseData", "error", "event")
 """The attributes of a record that may hold personal data."""
 _UNFINISHED: Final = frozenset({FAILED, QUARANTINED, IN_PROGRESS})
 _HISTORY: Final = "ride-history"
-_HISTORY_TABLE: Final = next(each.table or RECORDS for each in CONSUMERS if each.name == _HISTORY)
 _RETAINED: Final = (
     "the archive and the log of all events keep events until their retention ends",
     f"{LOG_RULE_DLQ} keeps for 14 days what the log could not take",
@@ -137,7 +137,7 @@ def _found(stack: StackRef, customer: str) -> _Found:
             rides.add(letter.ride)
     history = [
         item
-        for item in _scan(stack, _HISTORY_TABLE, "attribute_exists(entry)")
+        for item in _scan(stack, HISTORY, "attribute_exists(entry)")
         if item["orderID"]["S"] in rides
     ]
     ours = [letter for letter in letters if letter.ride in rides]
@@ -149,7 +149,7 @@ def _found(stack: StackRef, customer: str) -> _Found:
         rides=frozenset(rides),
         bookings=[
             item
-            for item in records.items_at(stack, rides, table="BookingTable", name="orderID")
+            for item in records.items_in(stack, "BookingTable", rides, "orderID")
             if _names_somebody(item)
         ],
         history=[item for item in history if _is_personal(item)],
@@ -166,7 +166,7 @@ def _booked_rides(stack: StackRef, customer: str) -> Iterator[str]:
 
 def _rides_in_history(stack: StackRef, customer: str) -> Iterator[str]:
     its_own = "#entry.#data.#customerID = :customer"
-    for item in _scan(stack, _HISTORY_TABLE, its_own, customer=customer):
+    for item in _scan(stack, HISTORY, its_own, customer=customer):
         yield item["orderID"]["S"]
 
 
@@ -176,7 +176,7 @@ def _records(stack: StackRef) -> Iterator[tables.Wire]:
         "attribute_exists(#status) AND (attribute_exists(responseData) OR attribute_exists(#error) "
         "OR attribute_exists(#event) OR #status <> :completed)"
     )
-    for table in sorted({RECORDS, _HISTORY_TABLE}):
+    for table in RECORD_TABLES:
         yield from _scan(stack, table, condition, completed=COMPLETED)
 
 
@@ -266,7 +266,7 @@ def _require_rest(stack: StackRef, found: _Found, quiet: timedelta) -> None:
 def _open_rides(stack: StackRef, rides: frozenset[str]) -> Iterator[str]:
     """Yield the rides of which dispatch or payment still needs something."""
     for table in ("AssignmentTable", "PaymentTable"):
-        for item in records.items_at(stack, rides, table=table, name="orderID"):
+        for item in records.items_in(stack, table, rides, "orderID"):
             if "openSince" in item:
                 yield item["orderID"]["S"]
 
@@ -336,7 +336,7 @@ def _erase_entry(stack: StackRef, item: tables.Wire) -> None:
     """Keep of an entry what happened and when."""
     data = erased(_data_of(item))
     stack.client("dynamodb").update_item(
-        TableName=stack.outputs[f"{_HISTORY_TABLE}Name"],
+        TableName=stack.outputs[f"{HISTORY}Name"],
         Key={"idempotencyKey": item["idempotencyKey"]},
         UpdateExpression="SET #entry.#data = :data",
         ConditionExpression="attribute_exists(#entry)",
@@ -393,7 +393,7 @@ def _mark(stack: StackRef, key: str) -> None:
     An event that breaks the contract has no idempotency id, and is named by EventBridge's.
     """
     stack.client("dynamodb").put_item(
-        TableName=stack.outputs[f"{RECORDS}Name"], Item=records.mark_of(key)
+        TableName=stack.outputs[f"{MARKS}Name"], Item=records.mark_of(key)
     )
 
 
@@ -406,8 +406,7 @@ def _end_of(key: str) -> int | None:
 
 def _table_of(stack: StackRef, key: str) -> str:
     """Return the table that has the record of a key."""
-    table = _HISTORY_TABLE if key.startswith(f"{_HISTORY}#") else RECORDS
-    return stack.outputs[f"{table}Name"]
+    return stack.outputs[f"{records_of(key)}Name"]
 
 
 def _unless_changed(stack: StackRef, write: Callable[[], object], name: str) -> None:

@@ -22,10 +22,11 @@ from carride_idempotency.fingerprint import fingerprint
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.stores.dynamodb_items import item_of, record_of
 from ops import records
-from ops.audit.evidence import RECORDS
+from ops.audit.evidence import HISTORY, MARKS, RECORD_TABLES
 from ops.audit.reading import FORGOTTEN
 from ops.dead_letters import failures
 from ops.erasure import PERSONAL, erase
+from ops.policies import records_of
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Plan
 from tests.carride.rides import Life, event
@@ -34,7 +35,7 @@ from tests.ops.world import AWAY, empty_stack
 RIDE: Final = Life()
 NAMES: Final = ("customer_a", "sector_01", "sector_64", "waited too long", "jwt:anna")
 LONG_AGO: Final = timedelta(days=3)
-TABLES: Final = ("BookingTable", "AssignmentTable", "PaymentTable", "OutboxTable", RECORDS)
+TABLES: Final = ("BookingTable", "AssignmentTable", "PaymentTable", "OutboxTable", *RECORD_TABLES)
 
 
 class Stored:
@@ -53,7 +54,7 @@ class Stored:
         payload = fingerprint(event(fact).payload)
         done = Record(key, COMPLETED, "one", 1, None, None, payload, "d", AWAY, then, then)
         keeps = kept(event(fact)) if key.startswith("ride-history#") else {}
-        self.put(RECORDS, item_of(done._replace(**changes)) | marshalling.item(keeps))
+        self.put(records_of(key), item_of(done._replace(**changes)) | marshalling.item(keeps))
 
     def hear(self, fact: Fact, **changes: Any) -> None:
         """Have the ride history hear of a fact."""
@@ -88,8 +89,8 @@ class Stored:
         return record_of(item)
 
     def marks(self) -> set[str]:
-        found = self.dynamodb.scan(TableName=self.ref.outputs[f"{RECORDS}Name"])["Items"]
-        keys = {item["idempotencyKey"]["S"] for item in found}
+        found = self.dynamodb.scan(TableName=self.ref.outputs[f"{MARKS}Name"])["Items"]
+        keys = {item["id"]["S"] for item in found}
         return {key.removeprefix(FORGOTTEN) for key in keys if key.startswith(FORGOTTEN)}
 
 
@@ -140,10 +141,10 @@ def test_nothing_that_is_left_names_the_customer(stored: Stored) -> None:
     assert dict(done.letters) == {
         "PaymentDlq": 1, "DispatchRuleDlq": 1, "RideHistoryDlq": 1, "ProducerDlq": 1
     }  # fmt: skip
-    timeline = timeline_of(records.tables_of(stored.ref, "order_01")[RECORDS])
+    timeline = timeline_of(records.tables_of(stored.ref, "order_01")[HISTORY])
     assert [entry.type for entry in timeline][-1] == "CarRideCancelled"
     assert latest_in(timeline)["status"] == "cancelled"
-    (booking,) = records.items_at(stored.ref, ["order_01"], table="BookingTable", name="orderID")
+    (booking,) = records.items_in(stored.ref, "BookingTable", ["order_01"], "orderID")
     assert (Booking.read(booking).customer_id, Booking.read(booking).owner) == ("erased", None)
 
 

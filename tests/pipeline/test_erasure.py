@@ -12,7 +12,7 @@ from tests.pipeline.pipeline import Pipeline
 pytestmark = pytest.mark.integration
 
 CUSTOMER = "customer_b"
-TABLES = ("BookingTableName", "OutboxTableName", "IdempotencyTableName")
+TABLES = ("BookingTableName", "OutboxTableName", "IdempotencyTableName", "RideHistoryTableName")
 
 
 def held(pipeline: Pipeline) -> str:
