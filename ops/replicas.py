@@ -35,10 +35,10 @@ def wait_until_caught_up(
     """Wait until each item of the source was the same in both regions at some moment.
 
     The source must be fenced. Then the last write to each item there has arrived in the target, or
-    a later write has replaced it, whatever the target writes meanwhile. Records of the
-    tables of records, which are most of all items, are compared only if they were written after ``since``;
-    items of other tables do not carry the time of their last write. Reports how many items a table
-    has before it is read. Returns the number of compared items.
+    a later write has replaced it, whatever the target writes meanwhile. Records, which are most of
+    all items, are compared only if they were written after ``since``; items of other tables do not
+    carry the time of their last write. Reports how many items a table has before it is read.
+    Returns the number of compared items.
 
     Raises:
         OperatorError: items have not been compared or have not arrived within ``patience`` seconds

@@ -19,9 +19,14 @@ from tools import costs
 from tools.transformed import stack
 
 DEPLOYED: Final = {
-    "idempotency": "IdempotencyTable", "history": "RideHistoryTable", "outbox": "OutboxTable", "cars": "CarTable",
-    "bookings": "BookingTable", "assignments": "AssignmentTable", "payments": "PaymentTable",
-}  # fmt: skip
+    "idempotency": "IdempotencyTable",
+    "history": "RideHistoryTable",
+    "outbox": "OutboxTable",
+    "cars": "CarTable",
+    "bookings": "BookingTable",
+    "assignments": "AssignmentTable",
+    "payments": "PaymentTable",
+}
 
 
 def size(item: Item) -> int:

@@ -46,7 +46,7 @@ DONE = CLAIM._replace(status=COMPLETED, lease_ms=None, result="1")
 def test_a_sparse_index_finds_what_waits_for_an_operator(
     changes: dict[str, Any], since: str | None
 ) -> None:
-    """Only quarantined records and open intents have its attribute, which is the time of the write."""
+    """Only quarantined records and open intents have its attribute, the time of the write."""
     item = item_of(CLAIM._replace(**changes))
     assert item.get("unsettledSince") == (None if since is None else {"S": since})
     assert record_of(item) == CLAIM._replace(**changes)
