@@ -3,8 +3,7 @@
 Add a consumer that a rule invokes, with everything that belongs to one.
 
 It writes texts at marked places: a handler, its test, a sample event, a block of the template and a
-few rows. They pass every check but that of capacity. docs/add-a-consumer.md describes the next
-steps.
+few rows. They pass every check. docs/add-a-consumer.md describes the next steps.
 """
 
 import argparse

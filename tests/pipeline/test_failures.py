@@ -5,6 +5,7 @@ import re
 import pytest
 
 from local.local_aws import LocalAws
+from ops.policies import POLICIES
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
 pytestmark = pytest.mark.integration
@@ -45,7 +46,7 @@ def test_expired_and_poison_events_harm_nobody_else(pipeline: Pipeline) -> None:
     assert ledger.dead_lettered["RideHistoryDlq"] == {"QUARANTINED": 1}
     assert ledger.balanced
     (letter,) = pipeline.dead_letters("RideHistoryDlq")
-    assert letter["attempt"] == 3
+    assert letter["attempt"] == POLICIES[HISTORY].max_attempts
 
 
 def test_what_is_deployed_injects_no_faults(cloud: LocalAws) -> None:

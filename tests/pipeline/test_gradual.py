@@ -7,6 +7,7 @@ CodeDeploy's resources are recorded on the engine: an alias points to its versio
 
 import pytest
 
+from ops.policies import POLICIES
 from tests.functions.api.client import Api
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
@@ -41,5 +42,5 @@ def test_what_fails_behind_an_alias_is_kept(gradual: Pipeline) -> None:
     (letter,) = gradual.dead_letters("RideHistoryDlq")
     assert letter["requestPayload"]["id"] == event_id
     assert letter["requestContext"]["functionArn"].endswith(f":{function}:live")
-    assert letter["requestContext"]["approximateInvokeCount"] == 3
+    assert letter["requestContext"]["approximateInvokeCount"] == POLICIES[HISTORY].max_attempts
     assert "IDEMPOTENCY_STORE" in letter["responsePayload"]["errorMessage"]

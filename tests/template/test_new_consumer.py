@@ -35,12 +35,10 @@ TESTS: Final = (
 )
 OF_THE_TEMPLATE: Final = (
     *("tests/template", "--ignore=tests/template/test_new_consumer.py"),
+    # They look at all choices of parameters, of which the copy has one only.
     "--deselect=tests/template/test_deployed.py::test_every_value_and_condition_is_chosen",
     "--deselect=tests/template/test_costs.py::test_every_type_is_billed_or_free_with_a_reason",
     "--deselect=tests/template/test_deploy_role.py::test_nothing_is_allowed_that_no_type_needs",
-    # A further consumer lowers the bounds; what it asks of DynamoDB, its author measures.
-    "--deselect=tests/template/test_capacity.py::test_quotas_are_the_first_bound_of_a_grown_stack",
-    "--deselect=tests/template/test_capacity.py::test_every_function_of_a_ride_has_a_station",
 )
 TEST_OF_THE_POINTS: Final = """
 from points import effect, points
@@ -112,7 +110,12 @@ def replace(path: Path, before: str, after: str) -> None:
 def test_a_new_consumer_passes_every_check_unchanged(project: Path) -> None:
     """Tests of template, documents, samples and consumers are green, and so are the linters."""
     run(project, *TESTS, *OF_THE_TEMPLATE)
-    written = (f"functions/{NAME}", f"tests/functions/test_{NAME}.py", "ops/audit/evidence.py")
+    written = (
+        f"functions/{NAME}",
+        f"tests/functions/test_{NAME}.py",
+        "ops/audit/evidence.py",
+        "ops/policies.py",
+    )
     run(project, "ruff", "check", "--no-cache", *written)
     run(project, "ruff", "format", "--check", "--no-cache", *written)
     run(project, "mypy", "--no-incremental", *written)

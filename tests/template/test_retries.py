@@ -1,13 +1,13 @@
 """How often each consumer is tried: one table, and the rule that ties its columns."""
 
-import ast
 import inspect
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from carride.publisher import Publisher
 from carride_idempotency import Policy
+from ops.policies import POLICIES
 from tools.transformed import ROOT, named, source
 
 pytestmark = pytest.mark.integration
@@ -15,19 +15,13 @@ pytestmark = pytest.mark.integration
 RESOURCES: Final = source()["Resources"]
 CONSUMERS: Final = {name: each["Name"] for name, each in source()["Mappings"]["Services"].items()}
 """The service name of each consumer, by the prefix of its resources."""
+LONGEST: Final = {"MaximumRetryAttempts": 185, "MaximumEventAgeInSeconds": 86_400}
+"""What EventBridge allows at most."""
 
 
-def policy(consumer: str, setting: str) -> Any:
-    """Return a setting of the policy in a consumer's function, or the policy's default."""
-    folder = ROOT / "functions" / CONSUMERS[consumer].replace("-", "_")
-    calls = [
-        each
-        for module in folder.glob("*.py")
-        for each in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
-        if isinstance(each, ast.Call) and ast.unparse(each.func) == "Policy"
-    ]
-    given = {keyword.arg: keyword.value for call in calls for keyword in call.keywords}
-    return ast.literal_eval(given[setting]) if setting in given else getattr(Policy(), setting)
+def policy(consumer: str) -> Policy:
+    """Return a consumer's policy."""
+    return POLICIES[CONSUMERS[consumer]]
 
 
 def deliveries(consumer: str) -> tuple[int, str]:
@@ -45,7 +39,8 @@ def deliveries(consumer: str) -> tuple[int, str]:
 @pytest.mark.parametrize("consumer", CONSUMERS)
 def test_a_key_has_as_many_attempts_as_its_transport_delivers(consumer: str) -> None:
     """Fewer would quarantine an event that still comes again; more would never be used."""
-    attempts, (times, _) = policy(consumer, "max_attempts"), deliveries(consumer)
+    attempts = policy(consumer).max_attempts
+    times, _ = deliveries(consumer)
     if f"{consumer}Queue" in RESOURCES:
         # A message is received again when another one of its batch crashes.
         assert attempts <= times - 2, (
@@ -65,11 +60,9 @@ def test_the_table_of_retries_is_that_of_template_and_handlers() -> None:
     rules = [
         each["Properties"] for each in RESOURCES.values() if each["Type"] == "AWS::Events::Rule"
     ]
-    for target in (target for rule in rules for target in rule["Targets"]):
-        assert target["RetryPolicy"] == {
-            "MaximumRetryAttempts": 185,
-            "MaximumEventAgeInSeconds": 86_400,
-        }
+    for rule in rules:
+        for target in rule["Targets"]:
+            assert target["RetryPolicy"] == LONGEST
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     section = page.split("\n## Retries\n")[1].split("\n## ")[0]
     rows = [
@@ -80,12 +73,8 @@ def test_the_table_of_retries_is_that_of_template_and_handlers() -> None:
     for name, tries, *limits in rows:
         (consumer,) = (each for each, service in CONSUMERS.items() if service == name)
         times, queue = deliveries(consumer)
-        wanted = [
-            times,
-            policy(consumer, "max_attempts"),
-            policy(consumer, "conflict_reruns"),
-            queue,
-        ]
+        limit = policy(consumer)
+        wanted = [times, limit.max_attempts, limit.conflict_reruns, queue]
         assert (tries, limits) == ("185 times in 24 hours", [str(each) for each in wanted]), name
     assert len(rows) >= 3
     stream = RESOURCES["OutboxPipe"]["Properties"]["SourceParameters"]["DynamoDBStreamParameters"]

@@ -1,6 +1,6 @@
-"""Keeps the sample events in ``events/`` current.
+"""Keeps the samples in ``events/`` current.
 
-Writes each event in them as the types write it today.
+Writes each event in them as the types write it today, and the retries of today's template.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ from typing import Any
 
 from carride.events import ContractError, parse_event
 from tools.contract.layout import compact
+from tools.transformed import source
 
 
 def current(sample: Any) -> Any:
@@ -20,14 +21,15 @@ def current(sample: Any) -> Any:
     match sample:
         case {"detail": {"specversion": str()}}:
             return sample | {"detail": _rewritten(sample)}
+        case {"functionArn": str(arn), "condition": "RetriesExhausted"}:
+            return sample | {"approximateInvokeCount": _deliveries_to(arn)}
         case dict():
             part = {name: current(value) for name, value in sample.items()}
             for body, digest in (("body", "md5OfBody"), ("Body", "MD5OfBody")):
                 if digest in part:
-                    part[body] = compact(current(json.loads(part[body])))
-                    part[digest] = hashlib.md5(
-                        part[body].encode(), usedforsecurity=False
-                    ).hexdigest()
+                    text = compact(current(json.loads(part[body])))
+                    part[body] = text
+                    part[digest] = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
             return part
         case list():
             return [current(each) for each in sample]
@@ -40,3 +42,13 @@ def _rewritten(event: Mapping[str, Any]) -> dict[str, Any]:
     except ContractError:
         detail: dict[str, Any] = event["detail"]
         return detail
+
+
+def _deliveries_to(arn: str) -> int:
+    """Return how often Lambda delivers an event to a consumer, by an ARN of its function."""
+    services = source()["Mappings"]["Services"]
+    for consumer, service in services.items():
+        if f"-{consumer}Function" in arn:
+            retries: int = service["Retries"]
+            return 1 + retries
+    raise LookupError(f"no consumer has the function {arn}: correct the sample's functionArn")
