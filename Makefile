@@ -124,6 +124,7 @@ snapshot: .venv-dev/.synced ## Show what the template's change changes in what i
 new-consumer: .venv-dev/.synced ## Add a consumer, with everything that belongs to one: NAME=loyalty_points
 	@$(PYTHON) -m tools.new_consumer "$(NAME)"
 	@$(PYTHON) -m tools.contract
+	@$(PYTHON) -m tools.contract
 
 clean: ## Remove what builds, demos and tests left behind (not the environments)
 	@rm -rf .aws-sam .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache dist site
