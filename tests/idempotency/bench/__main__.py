@@ -8,6 +8,9 @@ from aws_lambda_powertools.shared.version import VERSION
 from local.command import positive
 from tests.idempotency.bench.measures import Row, consumers, write_units
 
+RATIOS = 3
+"""The sides that this project is compared with."""
+
 
 def main() -> bool:
     """Measure, print the numbers, and return whether every target is met."""
@@ -17,7 +20,8 @@ def main() -> bool:
         "idempotency utility, in turn, in one run, so that the ratio is meaningful on any machine. "
         "Each is a process of its own with the packages that are deployed, and speaks HTTP to a "
         "DynamoDB on this machine. Powertools is used as documented, and with one client for "
-        "everything that is set as the layer sets botocore's. Times and memory are medians. "
+        "everything that is set as the layer sets botocore's. The last side is the same functions "
+        "bare: one conditional write, no protection. Times and memory are medians. "
         "Nothing leaves this machine. A missed target is an error.",
         epilog="example: make bench ARGS='--repetitions 15 --lenient'",
     )
@@ -34,17 +38,21 @@ def main() -> bool:
 def table(rows: list[Row]) -> str:
     """Lay the rows out, the ratios first."""
     width = max(len(row.name) for row in rows)
-    form = f"{{:{width}}}  {{:>17}}  {{:>17}}  {{:>11}}  {{:>17}}  {{:>14}}".format
+    ratio_columns = "  {:>17}" * RATIOS
+    form = (f"{{:{width}}}" + ratio_columns + "  {:>11}  {:>17}  {:>14}  {:>11}").format
     lines = [
-        form("", "DOCUMENTED", "ONE CLIENT", "HERE", f"POWERTOOLS {VERSION}", "ITS ONE CLIENT")
+        form(
+            *("", "DOCUMENTED", "ONE CLIENT", "BARE"),
+            *("HERE", f"POWERTOOLS {VERSION}", "ITS ONE CLIENT", "BARE"),
+        )
     ]
     for row in rows:
         ratios = [
             f"{ratio:.2f} x{f' (≤ {most:.2f})' if most else '':9}" for ratio, most in row.ratios
         ]
-        given = (row.here, row.powertools, row.shared)
+        given = (row.here, row.powertools, row.shared, row.bare)
         amounts = [f"{amount:.1f} {row.unit:3}" for amount in given if amount is not None]
-        empty = [""] * (2 - len(ratios))
+        empty = [""] * (RATIOS - len(ratios))
         lines.append(
             form(row.name, *ratios, *empty, *amounts, *empty) + ("" if row.met else "  ◀ missed")
         )

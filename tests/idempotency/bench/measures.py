@@ -32,17 +32,27 @@ LAYERS: Final = ("IdempotencyLayer", "CarRideLayer")
 
 SigV4aLayer is the API's, in two regions: its library slows botocore down.
 """
-SIDES: Final = ("here", "powertools", "shared")
-FUNCTIONS: Final = ("ride_history", "dispatch", "payment")
+SIDES: Final = ("here", "powertools", "shared", "bare")
+FUNCTIONS: Final = ("ride_history", "dispatch", "payment", "carride_api")
 EVENTS: Final = 100
 """The new events of a process after its first."""
 BATCH: Final = 10
 """The events of a delivery to dispatch, which reads from a queue; the other functions get one at a
 time."""
+PACKAGES: Final = {
+    "ride_history": "RideHistoryFunction",
+    "dispatch": "DispatchFunction",
+    "payment": "PaymentFunction",
+    "carride_api": "CarRideApiFunction",
+}
 OPERATIONS: Final = 16
 """Of a ride: four requests to the API and twelve deliveries to consumers."""
 
 
+MOST_BARE_COLD: Final = 1.6
+MOST_BARE_NEW: Final = 3.0
+MOST_BARE_DUPLICATE: Final = 2.5
+"""The targets beside the same functions bare: docs/adr/0024 explains each difference."""
 MOST_UNITS: Final = 86
 TIMELINE_UNITS: Final = 10
 """Of eight updates; an item of more than 1 KB costs two units."""
@@ -51,7 +61,7 @@ TIMELINE_UNITS: Final = 10
 class Row(NamedTuple):
     """One measure in ``unit``.
 
-    Here, with Powertools as documented, and with Powertools over one shared client.
+    Here, with Powertools as documented, with Powertools over one shared client, and bare.
     """
 
     name: str
@@ -63,11 +73,18 @@ class Row(NamedTuple):
     """The target: at most this multiple of ``powertools``."""
     most_shared: float | None = None
     """The same for ``shared``."""
+    bare: float | None = None
+    most_bare: float | None = None
+    """The same for ``bare``."""
 
     @property
     def ratios(self) -> tuple[tuple[float, float | None], ...]:
         """``here`` as a multiple of each other side, with its target."""
-        sides = ((self.powertools, self.most), (self.shared, self.most_shared))
+        sides = (
+            (self.powertools, self.most),
+            (self.shared, self.most_shared),
+            (self.bare, self.most_bare),
+        )
         return tuple((self.here / amount, most) for amount, most in sides if amount is not None)
 
     @property
@@ -138,7 +155,7 @@ def consumers(repetitions: int, functions: Iterable[str] = FUNCTIONS) -> list[Ro
         }
         try:
             for function in functions:
-                package = packages / f"{function.title().replace('_', '')}Function"
+                package = packages / PACKAGES[function]
                 environment = {**variables, "PYTHONPATH": f"{package}:{variables['PYTHONPATH']}"}
                 runs = [
                     [_run(side, function, environment) for side in SIDES]
@@ -156,6 +173,9 @@ def deliveries(function: str) -> Iterator[Mapping[str, Any]]:
 
     One event, and then all the others.
     """
+    if function == "carride_api":
+        yield from bookings()
+        return
     sample = json.loads((ROOT / f"events/{function}_live.json").read_text(encoding="utf-8"))
     if function == "dispatch":
         sample = json.loads(sample["Records"][0]["body"])
@@ -188,6 +208,13 @@ def deliveries(function: str) -> Iterator[Mapping[str, Any]]:
         }
 
 
+def bookings() -> Iterator[Mapping[str, Any]]:
+    """Yield requests to the API, each with a key of its own."""
+    sample = json.loads((ROOT / "events/carride_api/book.json").read_text(encoding="utf-8"))
+    for _ in range(1 + EVENTS):
+        yield {**sample, "headers": {**sample["headers"], "idempotency-key": str(uuid.uuid4())}}
+
+
 def _run(side: str, function: str, environment: Mapping[str, str]) -> dict[str, float]:
     # Nothing else of this machine's environment: proxies and profiles would decide how DynamoDB is
     # reached.
@@ -198,26 +225,49 @@ def _run(side: str, function: str, environment: Mapping[str, str]) -> dict[str, 
     return measured
 
 
+EVENT_OF: Final = {"dispatch": "batch of 10", "carride_api": "booking"}
+MOST_NEW: Final = {"ride_history": 0.15, "dispatch": 0.30}
+"""Most of an event of payment's is what the gateway is asked, which is the same on every side."""
+
+
+class Measure(NamedTuple):
+    """What is measured, and its targets: at most these multiples of the other sides."""
+
+    name: str
+    unit: str
+    most: float | None = None
+    most_shared: float | None = None
+    most_bare: float | None = None
+
+
 def _rows(function: str, sides: list[tuple[dict[str, float], ...]]) -> list[Row]:
-    event = "batch of 10" if function == "dispatch" else "new event"
-    # Most of an event of payment's is what the gateway is asked, which is the same on every side.
-    most_new = {"ride_history": 0.15, "dispatch": 0.30, "payment": None}[function]
-    targets: dict[str, tuple[str, str, float | None, float | None]] = {
-        "cold": ("cold start and first event, CPU", "ms", 0.25, 0.33),
-        "new": (f"{event}, CPU", "ms", most_new, None),
-        "wall": (f"{event}, wall time", "ms", None, None),
-        "duplicate": (
-            "batch of 10 duplicates, CPU" if function == "dispatch" else "duplicate, CPU",
-            "ms",
-            0.35,
-            None,
-        ),
-        "memory": ("memory", "MiB", 0.65, None),
+    event = EVENT_OF.get(function, "new event")
+    duplicate = "batch of 10 duplicates" if function == "dispatch" else "duplicate"
+    measures = {
+        "cold": Measure("cold start and first event, CPU", "ms", 0.25, 0.33, MOST_BARE_COLD),
+        "new": Measure(f"{event}, CPU", "ms", MOST_NEW.get(function), None, MOST_BARE_NEW),
+        "wall": Measure(f"{event}, wall time", "ms"),
+        "duplicate": Measure(f"{duplicate}, CPU", "ms", 0.35, None, MOST_BARE_DUPLICATE),
+        "memory": Measure("memory", "MiB", 0.65),
     }
     rows = []
-    for name, (what, unit, most, most_shared) in targets.items():
-        here, powertools, shared = (statistics.median(run[name] for run in side) for side in sides)
-        rows.append(Row(f"{function}: {what}", unit, here, powertools, shared, most, most_shared))
+    for name, measure in measures.items():
+        here, powertools, shared, bare = (
+            statistics.median(run[name] for run in side) for side in sides
+        )
+        rows.append(
+            Row(
+                f"{function}: {measure.name}",
+                measure.unit,
+                here,
+                powertools,
+                shared,
+                measure.most,
+                measure.most_shared,
+                bare,
+                measure.most_bare,
+            )
+        )
     return rows
 
 

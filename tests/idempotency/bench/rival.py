@@ -6,9 +6,10 @@ cannot have both in one. Deliveries are logged and counted as here, duplicates t
 """
 
 import json
+import os
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, NamedTuple
+from uuid import NAMESPACE_OID, uuid5
 
 from aws_lambda_powertools.utilities.batch import (
     BatchProcessor,
@@ -21,40 +22,18 @@ from aws_lambda_powertools.utilities.idempotency import (
     idempotent,
     idempotent_function,
 )
-from msgspec import Struct
 
 from carride.events import RideEvent, parse_event
-from carride.items import Outbox
 from carride.telemetry import observe
 from carride_idempotency import marshalling
 from carride_idempotency.effects import Keep, action_of
 from carride_idempotency.observation import Observation
+from tests.idempotency.bench.stand_ins import ConsumerSettings, Operation, SagaSettings
+
+__all__ = ["ConsumerSettings", "SagaSettings", "ride_consumer"]
 
 shared: Any = None
 """A client for everything; None: each part makes its own, as documented."""
-
-
-class ConsumerSettings(Struct, frozen=True, kw_only=True):
-    idempotency_store: str
-    dead_letter_queue_url: str
-
-
-class SagaSettings(ConsumerSettings, frozen=True, kw_only=True):
-    outbox_table: str
-    aws_region: str
-
-    def outbox(self) -> Outbox:
-        return Outbox(self.outbox_table, self.aws_region, timedelta(days=7))
-
-
-class Operation(NamedTuple):
-    downstream_key: str
-    effects: list[Any]
-    deadline_ms: int | None = None
-    lost: bool = False
-
-    def write(self, *effects: Any) -> None:
-        self.effects.extend(effects)
 
 
 def client() -> Any:
@@ -98,20 +77,26 @@ class Powertools(NamedTuple):
             if isinstance(effect, Keep):  # which needs no transaction here either
                 item = {"idempotencyKey": parsed.idempotencyid, **effect.attributes}
                 self.dynamodb.put_item(TableName="timelines", Item=marshalling.item(item))
-        if actions := [
-            action_of(effect) for effect in operation.effects if not isinstance(effect, Keep)
-        ]:
+        self.commit(parsed.idempotencyid, operation)
+
+    def commit(self, key: str, operation: Operation) -> None:
+        """Write the effects of an operation in one transaction, without the record."""
+        effects = [effect for effect in operation.effects if not isinstance(effect, Keep)]
+        if effects:
+            actions = [action_of(effect) for effect in effects]
             self.dynamodb.transact_write_items(TransactItems=actions)
-        self.report("New", parsed.idempotencyid)
+        self.report("New", key)
 
     def report(self, outcome: str, key: str) -> None:
         observe(Observation(self.name, outcome, f"{self.name}#{key}", 1, None))
 
-    def config(self) -> IdempotencyConfig:
+    def config(
+        self, key: str = "detail.idempotencyid", payload: str = "detail.data"
+    ) -> IdempotencyConfig:
         """Return what identifies an event, and what is done about a duplicate."""
         return IdempotencyConfig(
-            event_key_jmespath="detail.idempotencyid",
-            payload_validation_jmespath="detail.data",
+            event_key_jmespath=key,
+            payload_validation_jmespath=payload,
             response_hook=lambda response, record: (
                 self.report("Duplicate", record.idempotency_key) or response
             ),
@@ -124,3 +109,29 @@ def ride_consumer(
     table = settings.idempotency_store.partition(":")[2]
     store = DynamoDBPersistenceLayer(table, key_attr="idempotencyKey", boto3_client=shared)
     return Powertools(name, store, client())
+
+
+class HttpConsumer:
+    """Takes the place of `carride_idempotency.Consumer` in the API."""
+
+    def __init__(self, name: str, _: Any, *, parse: Callable[[Any], Any], **_others: Any) -> None:
+        self.parse = parse
+        table = os.environ["IDEMPOTENCY_TABLE"]
+        layer = DynamoDBPersistenceLayer(table, key_attr="idempotencyKey", boto3_client=shared)
+        self.powertools = Powertools(name, layer, client())
+
+    def http_handler(self, **_: Any) -> Any:
+        config = self.powertools.config('headers."idempotency-key"', "body")
+        protect = idempotent(persistence_store=self.powertools.store, config=config)
+
+        def decorate(work: Callable[[Any, Any], Any]) -> Any:
+            def handler(event: dict[str, Any], _: object) -> dict[str, Any]:
+                key = event["headers"]["idempotency-key"]
+                operation = Operation(str(uuid5(NAMESPACE_OID, key)), [])
+                answer: dict[str, Any] = work(self.parse(event), operation)
+                self.powertools.commit(key, operation)
+                return {**answer, "body": json.dumps(answer["body"])}
+
+            return protect(handler)
+
+        return decorate

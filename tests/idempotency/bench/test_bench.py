@@ -12,8 +12,8 @@ pytestmark = pytest.mark.proof
 @pytest.mark.enable_socket  # the whole processes speak to servers on this machine
 def test_every_side_can_be_measured() -> None:
     """Every side takes new events and duplicates, and does something; here without botocore."""
-    rows = measures.consumers(0, ["dispatch", "payment"])
-    assert all(row.here > 0 and row.powertools > 0 and row.shared for row in rows)
+    rows = measures.consumers(0, ["dispatch", "carride_api"])
+    assert all(row.here > 0 and row.powertools > 0 and row.shared and row.bare for row in rows)
 
 
 @pytest.mark.parametrize(

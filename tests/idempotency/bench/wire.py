@@ -2,10 +2,11 @@
 
 Its cold start with the first event, further events, and duplicates.
 
-`python wire.py here|powertools|shared FUNCTION` reads deliveries and prints CPU time in ms, wall
+`python wire.py here|powertools|shared|bare FUNCTION` reads deliveries and prints CPU time in ms, wall
 time in ms, and memory in MiB, as JSON. ``AWS_ENDPOINT_URL`` names the DynamoDB. ``powertools`` is
 Powertools as its documentation has it; ``shared`` gets one client for everything, set as this
-project would set it: without retries of its own, and without validation.
+project would set it: without retries of its own, and without validation. ``bare`` is the function
+without any protection.
 """
 
 import json
@@ -29,8 +30,12 @@ class Context:
 
 
 def make(side: str, function: str) -> Any:
-    """Import a function, on Powertools or as it is, and return its handler."""
-    if side != "here":
+    """Import a function, on a side, and return its handler."""
+    if side == "bare":
+        from tests.idempotency.bench import bare  # noqa: PLC0415 - the import is measured
+
+        stand_in(bare)
+    elif side != "here":
         from tests.idempotency.bench import rival  # noqa: PLC0415 - the import is measured
 
         if side == "shared":
@@ -45,8 +50,16 @@ def make(side: str, function: str) -> Any:
         from carride_idempotency.stores.transport import BotocoreTransport  # noqa: PLC0415 - as above
 
         default_transport.dynamodb_transport = lambda: BotocoreTransport(rival.client(), 1.5)
-        sys.modules["carride.consumer"] = rival
+        stand_in(rival)
     return import_module(function).handler
+
+
+def stand_in(wiring: Any) -> None:
+    """Have functions use a wiring in place of this project's."""
+    import carride_idempotency  # noqa: PLC0415 - as above
+
+    sys.modules["carride.consumer"] = wiring
+    carride_idempotency.Consumer = wiring.HttpConsumer  # type: ignore[misc]
 
 
 def spent(work: Any) -> tuple[float, float]:
@@ -66,6 +79,7 @@ if __name__ == "__main__":
         made.append(make(side, function))
         answer = made[0](deliveries[0], Context())
         assert not (answer or {}).get("batchItemFailures"), answer
+        assert (answer or {}).get("statusCode", 201) == 201, answer
 
     cold_ms, _ = spent(start)
     new_ms, wall_ms = spent(lambda: [made[0](each, Context()) for each in deliveries[1:]])
@@ -82,7 +96,7 @@ if __name__ == "__main__":
         "wall": wall_ms / number,
         "duplicate": duplicate_ms / number,
     }
-    assert side != "here" or "botocore.client" not in sys.modules, (
+    assert side not in {"here", "bare"} or "botocore.client" not in sys.modules, (
         "what goes well needs no botocore"
     )
     assert Path(sys.modules["carride_idempotency"].__cached__).exists(), "packages have byte code"
