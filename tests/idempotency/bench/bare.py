@@ -1,8 +1,9 @@
-"""The wiring of consumers without protection, with the names of `carride.consumer`, whose place it takes.
+"""The wiring of consumers without protection, in the place of `carride.consumer`.
 
-It shows the limit: what a function costs that decides, and makes one conditional write of its effects
-and the event's id, over the transport of this project. A duplicate is the write that is refused. Nothing
-else is there: no lease, no attempts, no fingerprint, no dead letters, no stored result.
+It shows the limit: what a function costs that decides, and makes one conditional write of its
+effects and the event's id, over the transport of this project. A duplicate is the write that is
+refused. Nothing else is there: no lease, no attempts, no fingerprint, no dead letters, no stored
+result.
 """
 
 import json

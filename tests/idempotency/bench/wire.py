@@ -2,9 +2,9 @@
 
 Its cold start with the first event, further events, and duplicates.
 
-`python wire.py here|powertools|shared|bare FUNCTION` reads deliveries and prints CPU time in ms, wall
-time in ms, and memory in MiB, as JSON. ``AWS_ENDPOINT_URL`` names the DynamoDB. ``powertools`` is
-Powertools as its documentation has it; ``shared`` gets one client for everything, set as this
+`python wire.py here|powertools|shared|bare FUNCTION` reads deliveries and prints CPU time in ms,
+wall time in ms, and memory in MiB, as JSON. ``AWS_ENDPOINT_URL`` names the DynamoDB. ``powertools``
+is Powertools as its documentation has it; ``shared`` gets one client for everything, set as this
 project would set it: without retries of its own, and without validation. ``bare`` is the function
 without any protection.
 """
