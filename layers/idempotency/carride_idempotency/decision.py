@@ -164,13 +164,14 @@ def lease_until(request: ClaimRequest, now_ms: int) -> int:
 def attempt(request: ClaimRequest, now_ms: int, seen: Record | None = None) -> Record:
     """Return the record that the next attempt writes: a claim, or in atomic mode the outcome."""
     outcome = request.outcome
+    lease_ms = None if outcome is not None else lease_until(request, now_ms)
     claim = Record(
         request.key,
         IN_PROGRESS,
         request.owner,
         1 if seen is None else seen.attempt + 1,
-        None,
-        None,
+        lease_ms,
+        None if lease_ms is None else _claim_expiry(seen, request, lease_ms, now_ms),
         request.fingerprint,
         request.delivery,
         request.region,
@@ -179,9 +180,7 @@ def attempt(request: ClaimRequest, now_ms: int, seen: Record | None = None) -> R
         externals=None if seen is None else seen.externals,
         kept=None if seen is None else seen.kept,
     )
-    if outcome is not None:
-        return settled(claim, outcome, request, now_ms)
-    return renewed(claim, request, now_ms)
+    return claim if outcome is None else settled(claim, outcome, request, now_ms)
 
 
 def settled(claim: Record, outcome: Outcome, request: ClaimRequest, now_ms: int) -> Record:
@@ -294,13 +293,15 @@ def _expiry(record: Record, now_ms: int, window_s: int) -> int | None:
     return None if record.must_outlast_its_window else now_ms // 1000 + window_s
 
 
-def _claim_expiry(claim: Record, request: ClaimRequest, lease_ms: int, now_ms: int) -> int | None:
-    """Return when a claim ends that nobody takes over.
+def _claim_expiry(
+    known: Record | None, request: ClaimRequest, lease_ms: int, now_ms: int
+) -> int | None:
+    """Return when a claim ends that nobody takes over. ``known`` is what the record knew before.
 
     A crash leaves it, and perhaps external calls of which it knows nothing. So it is remembered for
     as long as its delivery may come again.
     """
-    if request.is_undated or claim.must_outlast_its_window:
+    if request.is_undated or (known is not None and known.must_outlast_its_window):
         return None
     return max(now_ms // 1000 + request.limits.window_s, lease_ms // 1000 + TTL_BEYOND_LEASE_S)
 

@@ -225,7 +225,13 @@ class Processes:
         runner.claim = None
         deadline_ms = None if machine.timeout_ms is None else began_ms + machine.timeout_ms
         delivery = Delivery(
-            "history#k1", message.fingerprint, message.id, deadline_ms, True, comes_again=True
+            "history#k1",
+            message.fingerprint,
+            message.id,
+            deadline_ms,
+            acknowledges=True,
+            comes_again=True,
+            sent_ms=began_ms,  # so its claim expires, as most do
         )
         answer = None
         request = Request("end")
