@@ -51,7 +51,7 @@ class Troubles(NamedTuple):
     dropped: float = 0.0
     declined: float = 0.0  # rides that cannot be paid for
     forgotten: float = 0.0  # keys that are forgotten as soon as they are used
-    # Rides refused with a status of 4xx other than 402, and a body that is no payment.
+    # Rides refused with a status of 4xx other than 402, and a body that is not a payment.
     refused: float = 0.0
     pending: float = 0.0  # reservations that are made only after a while
     capped: float = 0.0  # reservations that cannot be raised

@@ -123,7 +123,7 @@ def _arguments(line: App, verb: Verb) -> Iterator[tuple[str, Argument]]:
     for word in verb.name.split():
         command = command[word]
     for each in command.assemble_argument_collection(parse_docstring=True):
-        if not each.children:  # it is no group of options
+        if not each.children:  # it is not a group of options
             yield each.name.lstrip("-").replace("-", "_").lower(), each
 
 

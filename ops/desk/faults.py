@@ -103,7 +103,7 @@ def edited(text: str, *, derive: bool) -> dict[str, Any]:
 
     Raises:
         ContractError: it is no JSON.
-        OperatorError: it is no object, or has no data to derive ids from.
+        OperatorError: it is not an object, or has no data to derive ids from.
     """
     detail = read_json(text, "detail")
     if not isinstance(detail, dict):

@@ -151,7 +151,7 @@ def test_the_city_is_the_one_that_rides_are_simulated_in() -> None:
 
 @pytest.mark.parametrize("pickup", ["sector_00", "sector_65", "downtown", "sector_x", "sector_"])
 def test_outside_of_the_city_there_is_no_car(pickup: str) -> None:
-    """A pickup that is no sector of the city is in no zone, and nobody is asked."""
+    """A pickup that is not a sector of the city is in no zone, and nobody is asked."""
     city = City([CAR])
     assert (city.nearest(pickup), city.asked) == (None, [])
     assert assignments.zone(pickup) is None

@@ -15,7 +15,7 @@ EVENTS = ROOT / "events"
 
 
 def test_an_entry_is_in_the_record_of_its_event() -> None:
-    """One write that is no transaction makes both, so neither is there without the other.
+    """One write without a transaction makes both, so neither is there without the other.
 
     Neither expires.
     """

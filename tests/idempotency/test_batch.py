@@ -234,7 +234,7 @@ def test_message_with_a_number_that_is_none_breaks_the_contract(sqs: Batches, bo
 
 @pytest.mark.parametrize("key", ["id", TRANSPORT_ID], ids=["a key", "the transport's id"])
 def test_tombstone_breaks_the_contract(world: World, key: Any) -> None:
-    """Kafka's record without a value says that a key is gone: it is no message."""
+    """Kafka's record without a value says that a key is gone: it is not a message."""
     record = {"topic": "rides", "partition": 0, "offset": 1, "timestamp": 1, "value": None}
     kafka = Batches(world, source=KAFKA, key=key, policy={"window": 10**10})
     assert kafka.deliver({"records": {"rides-0": [record]}}, lambda _: None) == []

@@ -127,7 +127,7 @@ def test_a_transaction_holds_the_record_and_99_effects(world: World) -> None:
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_what_a_record_keeps_is_in_its_item(world: World, others: int) -> None:
-    """Alone it is one write that is no transaction.
+    """Alone it is one write without a transaction.
 
     The item has no expiry, and no later delivery changes it.
     """

@@ -155,7 +155,7 @@ class TestFailure:
         assert (world.record().status, world.record().dead_lettered) == ("FAILED", False)
 
     def test_letter_of_a_quarantine_is_sent_once(self, world: World) -> None:
-        """A caller that is no transport gets the error each time, and adds no letter."""
+        """A caller that is not a transport gets the error each time, and adds no letter."""
 
         def charge(order: str) -> None:
             raise CARD_REFUSED

@@ -264,7 +264,7 @@ QUIET: Final[dict[str, tuple[str, Changes]]] = {
 
 @pytest.mark.parametrize(("verdict", "planted"), (LOSSES | QUIET).values(), ids=LOSSES | QUIET)
 def test_a_planted_loss_is_named_and_nothing_else_is(verdict: str, planted: Changes) -> None:
-    """Events in flight, dead-lettered or rightly dropped are no loss.
+    """Events in flight, dead-lettered or rightly dropped are not lost.
 
     People and machines read the same.
     """

@@ -101,7 +101,7 @@ DELIVERY: Final = {"message": "delivery", "consumer": "ride-history"}
 def test_a_log_shows_published_events_and_deliveries() -> None:
     """Copies, broken events and replays are told apart.
 
-    An unreadable line may have been any event, and is no delivery.
+    An unreadable line may have been any event, and does not count as a delivery.
 
     Other lines are neither; a delivery without a key has no idempotency id.
     """

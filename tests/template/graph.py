@@ -11,7 +11,7 @@ from infrastructure.rules.house_rules import at, listed
 from tools.transformed import Properties, Stack, named
 
 WRITTEN_FOR: Final = ("logs", "xray", "kms")
-"""Services whose grants are no edges: every function writes its log and sends traces."""
+"""Services whose grants are not edges: every function writes its log and sends traces."""
 
 
 class Edge(NamedTuple):

@@ -109,7 +109,7 @@ def test_the_endpoint_replicates_and_follows_its_health_check() -> None:
 def test_a_quiet_primary_has_a_heartbeat_that_nobody_consumes() -> None:
     """An event each minute reaches only the log, so data is missing only in a dead region.
 
-    It is no ride event.
+    It is not a ride event.
     """
     beat = PRIMARY.resources["CarRideHeartbeat"]["Properties"]
     assert (beat["ScheduleExpression"], beat["State"]) == ("rate(1 minute)", "ENABLED")

@@ -69,7 +69,7 @@ def test_a_kept_demo_is_found_until_it_is_interrupted(
 ) -> None:
     """While it runs, `make invoke` meets its tables and sam its stack.
 
-    Ctrl-C ends all of it, and is no failure.
+    Ctrl-C ends all of it, and is not a failure.
     """
     faults = [
         option
