@@ -1,6 +1,7 @@
 import base64
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from carride.entry import BusEntry
 from carride.events import ContractError, RideEvent, idempotency_id, parse_event
-from carride.facts import CarRideAccepted, CarRideCreated
+from carride.facts import ALIASES, STATUS_AFTER, CarRideAccepted, CarRideCreated
 from carride.ride import accept
 from simulated_rides import older_envelope
 from tests.carride.rides import NOW, booked, event, nested
@@ -244,6 +245,27 @@ def test_another_producers_event_is_read_under_this_contracts_name() -> None:
     assert read.type == "CarRideCreated"
     assert read.idempotencyid == parse(cloud_event).idempotencyid
     assert UUID(read.idempotencyid).version == 5
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_another_producers_type_says_the_status(alias: str) -> None:
+    """An event without a status has the one that its type gives the ride, in either envelope."""
+    older = of_another_producer(RANDOM)
+    data = changed(older["data"], "status")
+    attributes = older["attributes"] | {"type": alias}
+    cloud_event = {
+        **{name: DETAIL[name] for name in ("specversion", "id", "source")},
+        "type": alias,
+        "time": "2026-11-21T08:30:00",
+        "idempotencyId": RANDOM,
+    }
+    fact_type = ALIASES[alias]
+    for detail in ({"attributes": attributes}, cloud_event):
+        read = parse(detail | {"data": data})
+        assert (read.type, read.data.status) == (fact_type, STATUS_AFTER[fact_type])
+        assert read.time.utcoffset() == timedelta(0)
+        said = parse(detail | {"data": data | {"status": "started"}})
+        assert said.data.status == "started", "what the event says counts"
 
 
 @given(st.text(min_size=1, max_size=256), st.text(min_size=1, max_size=256))

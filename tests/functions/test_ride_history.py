@@ -46,6 +46,27 @@ def test_events_of_another_producer_take_effect_once() -> None:
     assert [entry.data["status"] for entry in timeline_of(item)] == ["requested", "completed"]
 
 
+def test_the_events_of_the_articles_take_effect_once() -> None:
+    """Ids of any form, times without a zone and events without a status are read as meant.
+
+    An update that does not say what has changed is given up at once.
+    """
+    world = World()
+    names = ("cancelled", "created", "updated")
+    paths = [EVENTS / f"ride_history_article_{name}.json" for name in names]
+    events = [json.loads(path.read_text()) for path in paths]
+    outcomes = [world.deliver("ride-history", event) for event in (*events, *events[:2])]
+    assert outcomes == ["New", "New", "DeadLettered", "Duplicate", "Duplicate"]
+    item = world.item("rides", "order_06")
+    entries = timeline_of(item)
+    assert [entry.data["status"] for entry in entries] == ["requested", "cancelled"]
+    assert [entry.time for entry in entries] == [
+        "2040-01-02T08:30:00.123456+00:00",
+        "2040-01-02T08:40:00.123456+00:00",
+    ]
+    assert [letter.reason for letter in world.given_up()] == ["CONTRACT"]
+
+
 def test_a_later_version_counts_though_an_earlier_one_was_nearer_to_the_end() -> None:
     """A producer that counts its events says in which order they happened."""
     accepted_again = replace(RIDE.accepted, version=9)

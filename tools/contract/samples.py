@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from carride.events import ContractError, parse_event
+from carride.facts import ALIASES
 from tools.contract.layout import compact
 from tools.transformed import source
 
@@ -16,7 +17,8 @@ from tools.transformed import source
 def current(sample: Any) -> Any:
     """Return a sample, or a part of one, with its CloudEvents rewritten, also inside messages.
 
-    Events in the older envelope, and those that break the contract, stay as they are.
+    Events in the older envelope, those of other producers, and those that break the contract stay
+    as they are.
     """
     match sample:
         case {"detail": {"specversion": str()}}:
@@ -37,10 +39,12 @@ def current(sample: Any) -> Any:
 
 
 def _rewritten(event: Mapping[str, Any]) -> dict[str, Any]:
+    detail: dict[str, Any] = event["detail"]
+    if detail["type"] in ALIASES:
+        return detail
     try:
         return parse_event(event).to_detail()
     except ContractError:
-        detail: dict[str, Any] = event["detail"]
         return detail
 
 

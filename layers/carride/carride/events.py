@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from carride.decoding import FieldError, shaped
-from carride.facts import ALIASES, FACTS, Fact
+from carride.facts import ALIASES, FACTS, STATUS_AFTER, CarRideCancelled, Fact
 
 DETAIL_TYPE: Final = "CarRideEvent"
 SOURCE: Final = "acr.com.car-ride"
@@ -369,18 +369,45 @@ def _adopted(detail: dict[str, Any]) -> dict[str, Any]:
     fact's id is derived from the producer's, so that it meets no id of this project.
     """
     given = detail.get("idempotencyid")
-    data = _payload_of(detail)
     if not isinstance(given, str) or not given:
         raise ContractError("idempotencyid", "missing")
+    fact_type = ALIASES[detail["type"]]
+    adopted = {name: value for name, value in detail.items() if name != "data_base64"}
+    adopted["time"] = _in_utc(detail.get("time"))
+    adopted["type"] = fact_type
+    data = _payload_of(detail)
+    adopted["data"] = data
+    adopted["idempotencyid"] = given
     if isinstance(data, dict):
         count = detail.get("sequence")
         known = int(count) if isinstance(count, str) and _is_sequence(count) else 1
-        data = {"version": known} | data
+        data = {"version": known} | _implied_by(fact_type) | data
         version = data["version"]
-        detail = {"sequence": sequence(version) if isinstance(version, int) else count} | detail
-        given = str(uuid5(NAMESPACE, f"{data.get('orderID')}/{detail['type']}/{given}"))
-    adopted = {"type": ALIASES[detail["type"]], "idempotencyid": given, "data": data}
-    return {name: value for name, value in detail.items() if name != "data_base64"} | adopted
+        own_sequence = sequence(version) if isinstance(version, int) else count
+        adopted.setdefault("sequence", own_sequence)
+        adopted["data"] = data
+        named = f"{data.get('orderID')}/{detail['type']}/{given}"
+        adopted["idempotencyid"] = str(uuid5(NAMESPACE, named))
+    return adopted
+
+
+def _implied_by(fact_type: str) -> dict[str, object]:
+    """Return the data that other producers leave out, because the type says it."""
+    implied: dict[str, object] = {"status": STATUS_AFTER[fact_type].value}
+    if fact_type == CarRideCancelled.__name__:
+        implied["reason"] = "not given"
+    return implied
+
+
+def _in_utc(time: object) -> object:
+    """Return a time that another producer wrote without a zone as one in UTC; anything else as it is."""
+    if not isinstance(time, str):
+        return time
+    try:
+        read = datetime.fromisoformat(time)
+    except ValueError:
+        return time
+    return time if read.tzinfo is not None else read.replace(tzinfo=UTC).isoformat()
 
 
 def _payload_of(detail: dict[str, Any]) -> object:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
-from carride.ride import CarID, Cents, Ride, Sector
+from carride.ride import CarID, Cents, Ride, Sector, Status
 
 type Reason = Annotated[str, Meta(min_length=1, max_length=200, description="Why, for people.")]
 type PaymentID = Annotated[
@@ -137,3 +137,12 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 """The types of other producers, and what they are called here. The patterns of the consumers' rules
 list them too."""
+
+STATUS_AFTER: Final[Mapping[str, Status]] = {
+    "CarRideCreated": Status.REQUESTED,
+    "CarRideAccepted": Status.ACCEPTED,
+    "CarRideStarted": Status.STARTED,
+    "CarRideCompleted": Status.COMPLETED,
+    "CarRideCancelled": Status.CANCELLED,
+}
+"""The status that a fact about the ride itself gives it, by the fact's type."""

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from carride.events import RideEvent
+from carride.facts import STATUS_AFTER
 from carride.ride import Status
 from carride_idempotency import Policy
 
@@ -89,14 +90,6 @@ def timeline_of(item: Mapping[str, Any]) -> tuple[TimelineEntry, ...]:
     )
 
 
-_STATUSES: Final[Mapping[str, Status]] = {
-    "CarRideCreated": Status.REQUESTED,
-    "CarRideAccepted": Status.ACCEPTED,
-    "CarRideStarted": Status.STARTED,
-    "CarRideCompleted": Status.COMPLETED,
-    "CarRideCancelled": Status.CANCELLED,
-}
-"""The status that a fact about the ride itself gives it."""
 _PROGRESS: Final[Mapping[Status, int]] = {
     Status.REQUESTED: 0,
     Status.ACCEPTED: 1,
@@ -121,4 +114,4 @@ def latest_in(timeline: Sequence[TimelineEntry]) -> dict[str, Any]:
 
 def _status_after(entry: TimelineEntry) -> Status:
     """Return the status of the ride by one entry."""
-    return _STATUSES.get(entry.type) or Status(entry.data["status"])
+    return STATUS_AFTER.get(entry.type) or Status(entry.data["status"])
