@@ -59,6 +59,15 @@ def test_a_letter_that_its_queue_refuses_is_compressed() -> None:
     (sent,) = map(json.loads, queue.bodies)
     assert (sent["reason"], sent["event"]) == (CONTRACT, None)
     assert json.loads(gzip.decompress(base64.b64decode(sent["eventGzip"]))) == event
+    assert DeadLetter.from_body(queue.bodies[0]) == LETTER._replace(event=event)
+
+
+def test_a_letter_that_fits_is_not_compressed() -> None:
+    """A person can read it in the console."""
+    queue = Queue()
+    SqsDeadLetters("https://queue", client=queue).send(LETTER)
+    assert json.loads(queue.bodies[0])["event"] == LETTER.event
+    assert DeadLetter.from_body(queue.bodies[0]) == LETTER
 
 
 def test_a_letter_that_is_refused_for_good_is_not_sent_again() -> None:

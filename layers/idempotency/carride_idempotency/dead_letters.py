@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from threading import Thread
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.errors import RetryableError, StoreRefusedError, StoreUnavailableError
@@ -67,6 +67,15 @@ class DeadLetter(NamedTuple):
         if len(text.encode()) <= MAX_MESSAGE_BYTES - _ATTRIBUTES_BYTES:
             return text
         return self.compressed_body()
+
+    @classmethod
+    def from_body(cls, body: str) -> Self:
+        """Return the dead letter that a message holds, with its event decompressed."""
+        fields = json.loads(body)
+        packed = fields.pop("eventGzip", None)
+        if packed is not None:
+            fields["event"] = json.loads(gzip.decompress(base64.b64decode(packed)))
+        return cls(**fields)
 
     def compressed_body(self) -> str:
         """Return the dead letter as JSON, with its event compressed as ``eventGzip``."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from carride_idempotency.stores.dynamodb_items import ATTRIBUTES
+from carride_idempotency.stores.dynamodb_items import ATTRIBUTE_NAMES
 from carride_idempotency.testing.dynamodb import RECORD_KEY
 from carride_idempotency.testing.expressions import Item, Request
 
@@ -15,12 +15,10 @@ type Place = tuple[str, str]
 type Contents = Mapping[Place, Item]
 """The items of all tables. Of a record only what a handler keeps in it."""
 
-_OF_A_RECORD: Final = frozenset(name for name, _, _ in ATTRIBUTES)
-
 
 def kept_in(record: Item) -> Item:
     """Return what a handler keeps in its record's item."""
-    return {name: value for name, value in record.items() if name not in _OF_A_RECORD}
+    return {name: value for name, value in record.items() if name not in ATTRIBUTE_NAMES}
 
 
 def as_content(item: Item) -> Item:

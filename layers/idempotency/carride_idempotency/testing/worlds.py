@@ -4,7 +4,6 @@ One clock, one store, one dead-letter box, one count of effects.
 """
 
 import inspect
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -620,7 +619,7 @@ class _Letters(DeadLetterBox):
 
     def send_message(self, *, MessageBody: str, **_: object) -> None:  # noqa: N803 - botocore's name
         """Keep what `SqsDeadLetters` sends."""
-        self.send(DeadLetter(**json.loads(MessageBody)))
+        self.send(DeadLetter.from_body(MessageBody))
 
 
 def _name_of(effect: Effect) -> str:
