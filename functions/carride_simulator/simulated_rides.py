@@ -87,7 +87,11 @@ class SimulatedEntry(NamedTuple):
         """
         if self.kind in MALFORMED:
             return "malformed"
-        return Kind.COPY if self.kind is Kind.COPY else _LATE if self.late else self.fault
+        if self.kind is Kind.COPY:
+            return Kind.COPY
+        if self.late:
+            return _LATE
+        return self.fault
 
 
 class _Slot(NamedTuple):
@@ -185,20 +189,29 @@ class Simulation:
         end = len(self._lives) + LONGEST_LIFE * _BETWEEN_EVENTS
         time = self._time - (end - slot.happened) * _STEP
         if slot.kind in MALFORMED:
-            event = to_event(life(self._spec.seed, f"bad_{slot.number:05d}")[:1], time)
-            return SimulatedEntry(broken(event, slot.kind), slot.kind, None)
+            return self._malformed(slot, time)
         ride, step = self._facts[slot.number]
         facts = self._lives[ride][: step + 1]
         mark = self._marks.get(slot.number)
-        if mark == _LATE:
+        is_late = mark == _LATE
+        if is_late:
             event = to_event(facts, time - _LATE_BY, expirytime=self._time - _LATE_SINCE)
         else:
-            event = to_event(facts, time, extensions={FAULT_EXTENSION: mark} if mark else {})
+            asked = {FAULT_EXTENSION: mark} if mark else {}
+            event = to_event(facts, time, extensions=asked)
         entry = BusEntry.of(event)
         if older and mark is None:  # the older envelope has no place for a mark
             entry = replace(entry, detail=_json(older_envelope(event)))
-        fault = None if mark in {None, _LATE} else Fault(str(mark))
-        return SimulatedEntry(entry, slot.kind, event.idempotencyid, mark == _LATE, fault)
+        fault = None
+        if mark is not None and not is_late:
+            fault = Fault(str(mark))
+        return SimulatedEntry(entry, slot.kind, event.idempotencyid, is_late, fault)
+
+    def _malformed(self, slot: _Slot, time: datetime) -> SimulatedEntry:
+        """Return the entry of an event that breaks the contract."""
+        facts = life(self._spec.seed, f"bad_{slot.number:05d}")
+        event = to_event(facts[:1], time)
+        return SimulatedEntry(broken(event, slot.kind), slot.kind, None)
 
 
 def _lives(spec: Spec) -> list[list[Fact]]:
@@ -288,8 +301,10 @@ def sector(number: int) -> str:
 
 def fare(pickup: int, destination: int) -> int:
     """Return the price of a ride in cents. Cars drive along the grid."""
-    (row, column), (to_row, to_column) = divmod(pickup, BLOCKS), divmod(destination, BLOCKS)
-    return _BASE_FARE + _FARE_PER_SECTOR * (abs(row - to_row) + abs(column - to_column))
+    row, column = divmod(pickup, BLOCKS)
+    to_row, to_column = divmod(destination, BLOCKS)
+    distance = abs(row - to_row) + abs(column - to_column)
+    return _BASE_FARE + _FARE_PER_SECTOR * distance
 
 
 type _Story = tuple[str | int, ...]

@@ -230,16 +230,20 @@ def _nearest_of_each_shard(start: tuple[int, int]) -> list[tuple[int, int]]:
     for row in range(BLOCKS):
         for first in range(0, BLOCKS, SHARD):
             last = first + SHARD - 1
-            places.append((row, min(max(start[1], first), last)))
+            column = min(max(start[1], first), last)
+            places.append((row, column))
     return sorted(places, key=lambda place: _distance(start, place))
 
 
 def _place(sector: str) -> tuple[int, int] | None:
     """Return a sector's row and column, counted from 0."""
-    prefix, _, number = sector.partition("_")
-    if prefix != "sector" or not number.isdecimal() or not 1 <= int(number) <= BLOCKS * BLOCKS:
+    prefix, _, digits = sector.partition("_")
+    if prefix != "sector" or not digits.isdecimal():
         return None
-    return divmod(int(number) - 1, BLOCKS)
+    number = int(digits)
+    if not 1 <= number <= BLOCKS * BLOCKS:
+        return None
+    return divmod(number - 1, BLOCKS)
 
 
 def _spot(row: int, column: int, name: str) -> Spot:

@@ -1,4 +1,7 @@
-"""Assigns the nearest free car to every ride that is accepted, and frees it when the ride is over or called off."""
+"""Assigns the nearest free car to every ride that is accepted.
+
+The car is free again when the ride is over or called off.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,6 +1,7 @@
 """The callers of the API, and what they may do to which ride. Pure: no I/O.
 
-The table of `routes` says who may do what. docs/security.md shows it; a test compares it with the API.
+The table of `routes` says who may do what. docs/security.md shows it; a test compares it with the
+API.
 """
 
 from collections.abc import Mapping
@@ -53,7 +54,7 @@ def refusal(caller: Caller, who: Who, owner: str | None) -> Kind | None:
 
 
 def require(caller: Caller, action: Action, who: Who) -> None:
-    """Raise HttpProblemError (403) for an action that the caller may not do even to its own rides."""
+    """Refuse (403) an action that the caller may not do even to its own rides."""
     if refusal(caller, who, caller.subject):
         raise refused(Kind.FORBIDDEN, f"{action} is for staff")
 

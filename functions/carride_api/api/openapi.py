@@ -112,9 +112,11 @@ def added_to_ride(schemas: dict[str, Any], name: str) -> dict[str, Any]:
     ride = schemas["Ride"]["properties"]
     schema = schemas[name]
     added = {field: rule for field, rule in schema["properties"].items() if field not in ride}
-    required = [field for field in schema["required"] if field in added]
     reference = {"$ref": _SCHEMAS.format(name="Ride")}
-    return {"allOf": [reference], "properties": added, "required": required} if added else reference
+    if not added:
+        return reference
+    required = [field for field in schema["required"] if field in added]
+    return {"allOf": [reference], "properties": added, "required": required}
 
 
 def _operation(route: Route) -> Operation:

@@ -1,7 +1,7 @@
 """The routes of the API, in one table.
 
-From it follow how a request is read, who may send it, what answers it, and the OpenAPI document. The
-template has the same routes, because API Gateway matches them; a test compares the two.
+From it follow how a request is read, who may send it, what answers it, and the OpenAPI document.
+The template has the same routes, because API Gateway matches them; a test compares the two.
 """
 
 from collections.abc import Callable, Mapping
@@ -173,7 +173,11 @@ class Router(NamedTuple):
     staff_group: str  # see `caller_of`
 
     def read(self, event: Event) -> Request:
-        """Read a request; raise HttpProblemError if it is invalid, or this caller may not send it."""
+        """Read a request.
+
+        Raises:
+            HttpProblemError: the request is invalid, or this caller may not send it.
+        """
         caller = caller_of(event, staff_group=self.staff_group, everyone=self.stage == "local")
         route = ROUTES[event["routeKey"]]
         sole = route.sole_action

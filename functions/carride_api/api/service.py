@@ -69,7 +69,10 @@ class Service:
     now: Callable[[], datetime]
 
     def book(self, request: Request, operation: Operation) -> object:
-        """Book a ride. Its id is derived from the key, so even a forgotten key books no second ride."""
+        """Book a ride.
+
+        Its id is derived from the key, so even a forgotten key books no second ride.
+        """
         now = self.now()
         try:
             ride = commands.book(request.command, operation.downstream_key)

@@ -424,12 +424,13 @@ def _payload_of(detail: dict[str, Any]) -> object:
 
 
 def _parse_data(fact_type: object, payload: object) -> tuple[Fact, dict[str, Any]]:
-    fact = FACTS.get(fact_type) if isinstance(fact_type, str) else None
-    if fact is None:
+    if not isinstance(fact_type, str) or fact_type not in FACTS:
         raise ContractError("type", f"the contract has no type {fact_type!r:.80}")
     if not isinstance(payload, dict):
         raise ContractError("data", "not a JSON object")
-    return _shaped(payload, fact, "data."), _without_defaults(fact, payload)
+    fact = FACTS[fact_type]
+    data = _shaped(payload, fact, "data.")
+    return data, _without_defaults(fact, payload)
 
 
 def _shaped[S: Struct](raw: object, shape: type[S], prefix: str = "") -> S:

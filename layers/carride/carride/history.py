@@ -63,11 +63,16 @@ def of_ride(table: str, order_id: str) -> dict[str, object]:
 
 
 def merged(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return one item for each ride, as other consumers keep it, from records that keep entries, as Python values."""
+    """Return one item for each ride, as other consumers keep it.
+
+    ``records`` keep entries, as Python values.
+    """
     rides: dict[str, dict[str, Any]] = {}
     for record in records:
-        ride = rides.setdefault(record["orderID"], {"orderID": record["orderID"], "effects": 0})
-        ride[EVENT_PREFIX + record["idempotencyKey"].partition("#")[2]] = record["entry"]
+        order_id = record["orderID"]
+        ride = rides.setdefault(order_id, {"orderID": order_id, "effects": 0})
+        _, _, idempotency_id = record["idempotencyKey"].partition("#")
+        ride[EVENT_PREFIX + idempotency_id] = record["entry"]
         ride["effects"] += 1
     return list(rides.values())
 
