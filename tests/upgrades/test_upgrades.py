@@ -8,12 +8,15 @@ from carride.events import parse_event
 from carride.facts import FACTS
 from carride_idempotency import observation
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED
+from carride_idempotency.stores.dynamodb_items import record_of
 from tests.carride.pipe import piped
 from tests.functions.world import CONSUMED, World
 from tests.upgrades import lived
-from tests.upgrades.lived import CRASHED, FOLDER, GIVEN_UP, WAITING, Samples, restored
+from tests.upgrades.lived import CRASHED, FOLDER, GIVEN_UP, WAITING, Item, Samples, restored
 
 RELEASES: Final = sorted(path.name for path in FOLDER.iterdir() if (path / "written.json").exists())
+HISTORY: Final = {"orderID", "entry"}
+"""What a record of the ride history keeps besides the protocol's attributes."""
 assert RELEASES, "write the samples of a release: python -m tests.upgrades.write VERSION"
 
 
@@ -29,6 +32,11 @@ def world(samples: Samples) -> World:
     return restored(samples)
 
 
+def records(samples: Samples) -> list[Item]:
+    """Return the records of all consumers."""
+    return [*samples.tables["idempotency"], *samples.tables["history"]]
+
+
 def ride_of(world: World, customer: str) -> str:
     """Return the ride of a customer."""
     (ride,) = (item for item in world.items("bookings") if item["customerID"] == customer)
@@ -42,6 +50,13 @@ def test_each_kind_of_record_is_among_the_samples(samples: Samples) -> None:
     assert found == {COMPLETED, FAILED, IN_PROGRESS, QUARANTINED}
 
 
+def test_every_attribute_of_a_record_is_read(samples: Samples) -> None:
+    """An attribute that was renamed would be read as absent, such as a fingerprint."""
+    for item in records(samples):
+        kept = record_of(item).kept or {}
+        assert kept.keys() <= HISTORY, f"{kept.keys() - HISTORY} of {item['idempotencyKey']}"
+
+
 def test_the_outbox_and_the_events_are_read(samples: Samples, world: World) -> None:
     """The pipe makes the same event of an item, and a consumer reads it."""
     assert [piped(item) for item in world.items("outbox")] == samples.events
@@ -53,7 +68,7 @@ def test_what_took_effect_does_so_no_more(samples: Samples, world: World) -> Non
     """Each event that a consumer has completed is a duplicate, and no table changes."""
     completed = {
         item["idempotencyKey"]["S"]
-        for item in samples.tables["idempotency"]
+        for item in records(samples)
         if item.get("status") == {"S": COMPLETED}
     }
     before = {table: world.items(table) for table in samples.tables}
