@@ -31,8 +31,8 @@ invoke: $(ENVIRONMENTS) ## Run one function with events, in order: FUNCTION=Ride
 sam-local: $(ENVIRONMENTS) ## The same with `sam local invoke`, in a container of Docker or podman
 	@$(PYTHON) -m local.invoke --containers "$(FUNCTION)" $(or $(EVENT),"")
 
-local-env: .venv-dev/.synced ## Write the --env-vars file of `sam local invoke` from a deployed stack (ARGS="--stack carride")
-	@mkdir -p .aws-sam && ./carride environments --json $(ARGS) > .aws-sam/env.json
+local-env: $(ENVIRONMENTS) ## Write what `sam local invoke` needs for the kept demo, or for a stack on AWS (ARGS="--stack carride")
+	@$(PYTHON) -m local.sam_local $(ARGS)
 
 engine: $(ENVIRONMENTS) ## Run any SAM template on this machine until Ctrl-C: TEMPLATE=examples/minimal/template.yaml
 	@test -n "$(TEMPLATE)" || { echo "set TEMPLATE to a SAM template: make engine TEMPLATE=examples/minimal/template.yaml" >&2; exit 2; }

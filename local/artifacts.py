@@ -23,8 +23,10 @@ PARAMETERS: Final = {
 }
 """Template parameters of this machine."""
 
-_FOLDER: Final = ROOT / ".aws-sam"
-_CODE: Final = {
+FOLDER: Final = ROOT / ".aws-sam" / "local"
+"""Where the code for this machine is built. `make build` builds what is deployed in the folder
+beside it, for another processor."""
+CODE: Final = {
     "AWS::Serverless::Function": "CodeUri",
     "AWS::Serverless::LayerVersion": "ContentUri",
     "AWS::Lambda::Function": "Code",
@@ -32,18 +34,19 @@ _CODE: Final = {
 """The property of a resource that names a folder of code, by type."""
 
 
-def build(engine: Engine, folder: Path = _FOLDER, root: Path = ROOT) -> None:
+def build(engine: Engine, folder: Path = FOLDER, root: Path = ROOT) -> None:
     """Run ``sam build``, unless nothing has changed since this machine's last build."""
-    last_build = folder / "local-build"
+    last_build = folder / "last-build"
     with _locked(folder, fcntl.LOCK_EX):
         if last_build.exists() and last_build.read_text("utf-8") == _state(folder, root):
             return
-        engine.sam("build", "--config-env", "local", parameters=PARAMETERS, folder=root)
-        _compile(root)
+        folders = ("--build-dir", str(folder / "build"), "--cache-dir", str(folder / "cache"))
+        engine.sam("build", "--config-env", "local", *folders, parameters=PARAMETERS, folder=root)
+        _compile(root, folder / "build")
         last_build.write_text(_state(folder, root), encoding="utf-8")
 
 
-def _compile(root: Path) -> None:
+def _compile(root: Path, build: Path) -> None:
     """Compile the built code as `make build` does; a project without the script keeps its source.
 
     Raises:
@@ -52,7 +55,8 @@ def _compile(root: Path) -> None:
     script = root / "tools" / "scripts" / "compile"
     if not script.exists():
         return
-    done = subprocess.run([ROOT / ".venv-sam/bin/python", script], check=False)
+    command = [ROOT / ".venv-sam/bin/python", script, build]
+    done = subprocess.run(command, check=False)
     if done.returncode:
         raise EngineError("the code that was built could not be compiled: the lines above say why")
 
@@ -60,8 +64,8 @@ def _compile(root: Path) -> None:
 @contextmanager
 def built() -> Iterator[Path]:
     """Yield the folder of the last build; no other process builds meanwhile."""
-    with _locked(_FOLDER, fcntl.LOCK_SH):
-        yield _FOLDER / "build"
+    with _locked(FOLDER, fcntl.LOCK_SH):
+        yield FOLDER / "build"
 
 
 @contextmanager
@@ -70,7 +74,7 @@ def _locked(folder: Path, kind: int) -> Iterator[None]:
 
     One may write it, or many may read it.
     """
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, kind)
         yield
@@ -120,7 +124,7 @@ class Uploads:
             if resource["Type"] == "AWS::CloudFormation::Stack":
                 nested = self.package(template.parent / properties["TemplateURL"])
                 properties["TemplateURL"] = self.template(json.dumps(nested).encode())
-            name = _CODE.get(resource["Type"], "")
+            name = CODE.get(resource["Type"], "")
             folder = properties.get(name)
             if isinstance(folder, str):
                 properties[name] = self._upload_code(template.parent / folder, name)

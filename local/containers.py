@@ -18,16 +18,23 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import yaml
 
 from engine.process import environment
-from local.artifacts import PARAMETERS, built
+from local.artifacts import CODE, PARAMETERS, built
 from local.local_aws import ROOT, EngineError
 from ops.stack import Kept, StackRef
 
+type Environments = dict[str, dict[str, str]]
+"""The environment variables of functions, by logical id."""
+
+_API_URI: Final = (
+    "arn:aws:apigateway:us-east-1:lambda:path/2015-03-31/functions/"
+    "arn:aws:lambda:us-east-1:123456789012:function:CarRideApiFunction/invocations"
+)
 _DESKTOP: Final = "host.docker.internal"
 _GATEWAYS: Final = (
     ("docker", "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}"),
@@ -83,64 +90,105 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
         sink.shutdown(socket.SHUT_WR)
 
 
+class Addresses(NamedTuple):
+    """Where containers reach what runs on this machine."""
+
+    endpoint: str
+    gateway: str
+
+
+@contextmanager
+def forwarded(endpoint: str, gateway: str) -> Iterator[Addresses]:
+    """Yield where containers reach an engine and a payment gateway of this machine."""
+    address = host_address()
+    with ExitStack() as running:
+        urls = [running.enter_context(reachable(address, url)) for url in (endpoint, gateway)]
+        yield Addresses(*urls)
+
+
+def variables_for(addresses: Addresses, found: Environments) -> Environments:
+    """Return the functions' variables for containers, which reach the engine and nothing else."""
+    own = {
+        "AWS_ENDPOINT_URL": addresses.endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        # Otherwise the SAM CLI adds the one of whoever calls it.
+        "AWS_SESSION_TOKEN": "test",
+    }
+    changed = {name: variables | own for name, variables in found.items()}
+    for variables in changed.values():
+        if "PAYMENT_GATEWAY_URL" in variables:
+            variables["PAYMENT_GATEWAY_URL"] = addresses.gateway
+    return changed
+
+
+def template_for(build: Path, found: Environments) -> dict[str, Any]:
+    """Return a built template for containers of this machine.
+
+    It declares the functions' variables, because the SAM CLI drops undeclared ones.
+    """
+    template: dict[str, Any] = yaml.safe_load((build / "template.yaml").read_text(encoding="utf-8"))
+    common = template["Globals"]["Function"]
+    common["Architectures"] = [PARAMETERS["Architecture"]]
+    for variables in found.values():
+        for name in variables:
+            common["Environment"]["Variables"].setdefault(name, "")
+    for resource in template["Resources"].values():
+        if isinstance(resource, list):  # a loop of AWS::LanguageExtensions, which has no code
+            continue
+        properties = resource.get("Properties", {})
+        _spell_out_integrations(properties.get("DefinitionBody", {}))
+        for name in (*CODE.values(), "TemplateURL"):
+            if isinstance(properties.get(name), str):
+                properties[name] = str((build / properties[name]).resolve())
+    return template
+
+
+def _spell_out_integrations(definition: dict[str, Any]) -> None:
+    """Write into each operation of an API which function answers it.
+
+    `sam local start-api` follows no references, and leaves out operations that need a signature.
+    """
+    integration = {"type": "aws_proxy", "payloadFormatVersion": "2.0", "uri": _API_URI}
+    for operations in definition.get("paths", {}).values():
+        for operation in operations.values():
+            operation["x-amazon-apigateway-integration"] = integration
+            operation["security"] = []
+
+
 @contextmanager
 def in_containers(local: Kept, stack: StackRef) -> Iterator[Callable[[str, Any], tuple[Any, str]]]:
     """Yield a function that runs the last build's functions, by logical id.
 
     It returns answer and log.
     """
-    address = host_address()
-    found = stack.environments()
-    with ExitStack() as running:
-        urls = [
-            running.enter_context(reachable(address, url))
-            for url in (local.endpoint, local.gateway)
-        ]
-        for variables in found.values():
-            variables["AWS_ENDPOINT_URL"] = urls[0]
-            if "PAYMENT_GATEWAY_URL" in variables:
-                variables["PAYMENT_GATEWAY_URL"] = urls[1]
-        file = Path(running.enter_context(TemporaryDirectory()), "env.json")
-        file.write_text(json.dumps(found), encoding="utf-8")
-        yield partial(_invoke, file, local.endpoint)
+    with forwarded(local.endpoint, local.gateway) as addresses, TemporaryDirectory() as folder:
+        found = variables_for(addresses, stack.environments())
+        variables = Path(folder, "env.json")
+        variables.write_text(json.dumps(found), encoding="utf-8")
+        with built() as build:
+            template = Path(folder, "template.json")
+            template.write_text(json.dumps(template_for(build, found)), encoding="utf-8")
+            yield partial(_invoke, template, variables, local.endpoint)
 
 
-def _invoke(variables: Path, endpoint: str, function: str, event: Any) -> tuple[Any, str]:
-    with built() as build:
-        done = subprocess.run(
-            [
-                *(str(ROOT / ".venv-sam/bin/sam"), "local", "invoke", function, "--event", "-"),
-                *("--template", str(_with_endpoint(build)), "--env-vars", str(variables)),
-                *(
-                    "--config-file",
-                    str(ROOT / "samconfig.toml"),
-                    "--config-env",
-                    "local",
-                    "--skip-pull-image",
-                ),
-                *(
-                    "--parameter-overrides",
-                    *(f"{name}={each}" for name, each in PARAMETERS.items()),
-                ),
-            ],
-            env=os.environ | environment(endpoint) | {"SAM_CLI_TELEMETRY": "0"},
-            input=json.dumps(event),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+def _invoke(
+    template: Path, variables: Path, endpoint: str, function: str, event: Any
+) -> tuple[Any, str]:
+    parameters = [f"{name}={value}" for name, value in PARAMETERS.items()]
+    done = subprocess.run(
+        [
+            *(str(ROOT / ".venv-sam/bin/sam"), "local", "invoke", function, "--event", "-"),
+            *("--template", str(template), "--env-vars", str(variables), "--skip-pull-image"),
+            *("--config-file", str(ROOT / "samconfig.toml"), "--config-env", "local"),
+            *("--parameter-overrides", *parameters),
+        ],
+        env=os.environ | environment(endpoint) | {"SAM_CLI_TELEMETRY": "0"},
+        input=json.dumps(event),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise EngineError(f"sam local invoke failed:\n{done.stderr}")
     return json.loads(done.stdout), done.stderr
-
-
-def _with_endpoint(build: Path) -> Path:
-    """Return the built template with a variable for the engine's address.
-
-    The SAM CLI drops undeclared variables.
-    """
-    template = yaml.safe_load((build / "template.yaml").read_text(encoding="utf-8"))
-    template["Globals"]["Function"]["Environment"]["Variables"]["AWS_ENDPOINT_URL"] = ""
-    path = build / "sam-local.json"  # beside the code that it names
-    path.write_text(json.dumps(template), encoding="utf-8")
-    return path

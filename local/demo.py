@@ -22,6 +22,7 @@ from engine.process import environment
 from local import story
 from local.bookings import book
 from local.command import WRONG, Progress, count, ending_in_order, leave, port, positive, share
+from local.containers import forwarded
 from local.local_aws import FAULTS, HOST, ROOT, EngineError, LocalAws, Stack
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
@@ -266,6 +267,9 @@ def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, desk_port: int) -> 
     """Let other commands find a stack, and serve its page, for the time of the ``with`` block."""
     local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway_url, "", os.getpid())
     with ExitStack() as running:
+        with suppress(EngineError):  # a machine without containers
+            endpoint, gateway = running.enter_context(forwarded(local.endpoint, local.gateway))
+            local = local._replace(container_endpoint=endpoint, container_gateway=gateway)
         site = StackRef(local.name, local.region, local_clients(local), local)
         local = local._replace(desk=running.enter_context(serving(site, desk_port)))
         keep(local)
@@ -317,6 +321,11 @@ The SAM CLI reaches the stack with these variables:
   export {" ".join(f"{name}={value}" for name, value in environment(local.endpoint).items())}
   .venv-sam/bin/sam remote invoke CarRideSimulatorFunction --stack-name {stack.name} \\
     --event '{{"rides": 5, "seed": 2}}'
+
+So does a container (Docker or podman), for one function with one event:
+
+  make local-env && .venv-sam/bin/sam local invoke RideHistoryFunction \\
+    -e events/ride_history_live.json
 
 Ctrl-C ends it."""
 

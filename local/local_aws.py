@@ -148,9 +148,16 @@ class LocalAws(Engine):
         The template's Stage and Architecture are set for this machine.
         """
         try:
-            with artifacts.built():
-                command = ("deploy", "--config-env", "local", "--stack-name", stack_name)
-                self.sam(*command, parameters=artifacts.PARAMETERS | parameters, folder=ROOT)
+            with artifacts.built() as build:
+                template = str(build / "template.yaml")
+                command = ("deploy", "--config-env", "local", "--template-file", template)
+                self.sam(
+                    *command,
+                    "--stack-name",
+                    stack_name,
+                    parameters=artifacts.PARAMETERS | parameters,
+                    folder=ROOT,
+                )
         except EngineError as error:
             raise self._failure("sam deploy", stack_name, error) from error
         return self.stack(stack_name)

@@ -57,6 +57,10 @@ class Kept(NamedTuple):
     """URL of the page."""
     pid: int
     """Process that runs them."""
+    container_endpoint: str = ""
+    """URL of the engine for containers; empty without Docker and podman."""
+    container_gateway: str = ""
+    """The same of the gateway."""
 
 
 class StackRef:

@@ -248,7 +248,7 @@ def environments(stack: StackRef) -> dict[str, dict[str, str]]:
 
     `sam local invoke --env-vars` reads the JSON.
 
-    `make local-env` writes it to .aws-sam/env.json.
+    `make local-env` writes it, with what containers need besides.
     """
     return stack.environments()
 

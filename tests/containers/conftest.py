@@ -3,15 +3,17 @@
 Podman, with its images, containers and network in a temporary folder.
 """
 
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from local.containers import in_containers
+from local.containers import forwarded, in_containers
 from local.local_aws import ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops.stack import Kept
@@ -26,6 +28,10 @@ runtime = "runc"
 """
 _START_SECONDS = 30.0
 
+_LONGEST_COMMAND_S = 300.0
+
+type TypeIn = Callable[[str], subprocess.CompletedProcess[str]]
+"""Runs a line in a shell."""
 type Invoke = Callable[[str, Any], tuple[Any, str]]
 """Takes a function and an event; returns its answer and its log."""
 
@@ -69,4 +75,40 @@ def invoke(podman: None, cloud: LocalAws, name: str) -> Iterator[Invoke]:
         local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway.url, "", os.getpid())
         with in_containers(local, stack) as run:
             yield run
+        cloud.delete_stack(name)
+
+
+@pytest.fixture
+def type_in(podman: None, cloud: LocalAws, name: str, tmp_path: Path) -> Iterator[TypeIn]:
+    """Yield a shell in this checkout, beside a kept stack, of somebody with credentials of AWS."""
+    with GatewayServer(Books()) as gateway:
+        stack = cloud.deploy_fast(name, PaymentGatewayUrl=gateway.url)
+        local = Kept(stack.name, cloud.region, cloud.endpoint_url, gateway.url, "", os.getpid())
+        with forwarded(local.endpoint, local.gateway) as (for_engine, for_gateway):
+            found = local._replace(container_endpoint=for_engine, container_gateway=for_gateway)
+            kept = tmp_path / "stack.json"
+            kept.write_text(json.dumps(found._asdict()))
+            inherited = {
+                name: value for name, value in os.environ.items() if not name.startswith("AWS_")
+            }
+            shell = inherited | {
+                "AWS_ACCESS_KEY_ID": "AKIAOFANACCOUNT",
+                "AWS_SECRET_ACCESS_KEY": "secret of an account",
+                "AWS_SESSION_TOKEN": "token of an account",
+                "AWS_REGION": cloud.region,
+                "AWS_DEFAULT_REGION": cloud.region,
+                "CARRIDE_KEPT": str(kept),
+                "PATH": f"{ROOT / '.venv-sam' / 'bin'}{os.pathsep}{os.environ['PATH']}",
+                "SAM_CLI_TELEMETRY": "0",
+                "SAM_SKIP_PULL_IMAGE": "1",
+            }
+            yield lambda command: subprocess.run(
+                ["/bin/bash", "-c", command],
+                cwd=ROOT,
+                env=shell,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_LONGEST_COMMAND_S,
+            )
         cloud.delete_stack(name)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from local.artifacts import FOLDER, PARAMETERS
 from local.local_aws import ROOT, LocalAws
 from ops.audit.queues import opened, peek
-from tests.containers.conftest import Invoke
+from tests.containers.conftest import Invoke, TypeIn
 
 pytestmark = pytest.mark.peer
 
@@ -81,3 +82,29 @@ def test_rides_are_simulated_and_reconciled(invoke: Invoke) -> None:
     assert "duplicates" in json.dumps(refused)
     answers = [invoke("ReconcilerFunction", sample("reconciler.json"))[0] for _ in range(2)]
     assert answers[0] == answers[1]
+
+
+LIVE = "sam local invoke RideHistoryFunction -e events/ride_history_live.json"
+
+
+def test_sam_local_invoke_of_ride_history_works_as_typed(type_in: TypeIn) -> None:
+    """After `make local-env` it reaches the kept stack, and no account of the shell."""
+    written = type_in("make local-env")
+    assert "sam local now reaches the local stack" in written.stderr, written.stderr
+    for outcome in ("New", "Duplicate"):
+        done = type_in(LIVE)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["outcome"] == outcome
+    written = json.loads((FOLDER / "env.json").read_text())
+    assert {each["AWS_ACCESS_KEY_ID"] for each in written.values()} == {"test"}
+
+
+def test_ride_history_in_a_container_that_knows_no_stack_refuses(type_in: TypeIn) -> None:
+    """The built template declares no endpoint: the function says what to do, and asks nobody."""
+    build = FOLDER / "build" / "template.yaml"
+    machine = f"Architecture={PARAMETERS['Architecture']}"
+    config = f"--config-file {ROOT / 'samconfig.toml'} --config-env local"
+    done = type_in(f"{LIVE} -t {build} {config} --parameter-overrides Stage=local {machine}")
+    said = done.stdout + done.stderr
+    assert "make local-env" in said, said
+    assert "SettingsError" in said

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import pytest
 
+from local import artifacts
 from local.local_aws import ROOT, LocalAws
 
 pytestmark = pytest.mark.integration
 
-PACKAGE: Final = ROOT / ".aws-sam/build/SigV4aLayer/python"
+PACKAGE: Final = artifacts.FOLDER / "build/SigV4aLayer/python"
 PUBLISH: Final = """
 import json, sys
 from datetime import UTC, datetime
