@@ -1,7 +1,9 @@
 """Finds rides that have needed something for too long, and has them settled, once each."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -11,7 +13,7 @@ from carride.bookings import Booking, changed
 from carride.decoding import shaped
 from carride.dynamodb import CONDITION_FAILED, DynamoDB
 from carride.events import SOURCE, RideEvent
-from carride.history import latest_in, merged, of_ride, timeline_of
+from carride.history import EVENT_PREFIX, latest_in, merged, of_ride, timeline_of
 from carride.items import Outbox
 from carride.overdue import INDEX, LIMIT, Stage, shard, shards, text
 from carride.ride import Ride
@@ -28,12 +30,23 @@ from carride_idempotency import (
 )
 from carride_idempotency.stores.default_transport import dynamodb_transport
 from carride_idempotency.stores.transport import ServiceError
-from settlement import POLICY, Cancellation, Dispatched, Seen, Settlement, Unsettled, decide
+from settlement import (
+    POLICY,
+    Cancellation,
+    Dispatched,
+    Seen,
+    Settlement,
+    Unsettled,
+    decide,
+    decide_again,
+)
 
 _NEEDED_MS: Final = 15_000
 """For one more ride, and the end of the run."""
 _PAGE: Final = 25
 """How many rides are read at once to be settled."""
+_LOOKED_AT_AGAIN: Final = 100
+"""How many rides that were set aside a run looks at again."""
 _REPORTED: Final = 10
 """How many failures an error holds."""
 _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, KeyError)
@@ -116,7 +129,10 @@ class Reader:
         )
         if not assignment:
             return None
-        return Dispatched("carID" in assignment, assignment.get("openSince"))
+        heard = [entry["time"] for name, entry in assignment.items() if _is_entry(name)]
+        return Dispatched(
+            "carID" in assignment, assignment.get("openSince"), max(heard, default="")
+        )
 
     def _history(self, order_id: str, since: datetime) -> tuple[Ride | None, datetime | None]:
         """Return the ride as its history has it, and when that heard of it last.
@@ -168,6 +184,10 @@ class Reader:
         )
         item: Mapping[str, Any] = answer.get("Item", {})
         return item
+
+
+def _is_entry(name: str) -> bool:
+    return name.startswith(EVENT_PREFIX)
 
 
 def _is_recent(record: Mapping[str, Any], since: datetime) -> bool:
@@ -226,9 +246,28 @@ class Reconciler:
             except Exception as error:  # noqa: BLE001 - one ride must not keep the others from being settled
                 failed += 1
                 failures = [*failures, error][:_REPORTED]
+        settled += self._look_again(now, left_ms)
         count("reconciler", {"Reconciled": settled})
         if failures:
             raise ExceptionGroup(f"{failed} rides could not be settled, {settled} were", failures)
+        return settled
+
+    def _look_again(self, now: datetime, left_ms: Callable[[], int]) -> int:
+        """Settle driven rides of which dispatch has heard since they were set aside; count them.
+
+        Payment should have heard of the car. If dispatch was late, and payment lost that, nothing
+        else would have the ride paid.
+        """
+        settled = 0
+        aside = self.reader.open_rides(Stage.RECONCILED, now - self.limit, _PAGE)
+        for order_id in islice(aside, _LOOKED_AT_AGAIN):
+            if left_ms() < _NEEDED_MS:
+                break
+            with suppress(*_UNREADABLE, EffectConflictError, BusyError):
+                seen = self.reader.ride(order_id, now, self.limit)
+                decision = decide_again(seen, now, self.limit)
+                if decision is not None:
+                    settled += self._emit(decision, now)
         return settled
 
     def _settle(self, order_id: str, now: datetime) -> bool:
@@ -252,16 +291,20 @@ class Reconciler:
         self._set_aside(order_id, (self._tables.assignments, self._tables.payments))
         return True
 
-    def _emit(self, decision: Cancellation | Settlement, now: datetime) -> None:
-        """Emit the event of a decision, once, together with the change of the booking."""
+    def _emit(self, decision: Cancellation | Settlement, now: datetime) -> bool:
+        """Emit the event of a decision, once, together with the change of the booking.
+
+        Return whether it was emitted now.
+        """
         event = RideEvent.of(decision.fact, source=SOURCE, time=now)
         with self.consumer.operation(event.idempotencyid, name="settle") as once:
             if once.done:
-                return
+                return False
             once.operation.write(self._outbox.put(event, now))
             if isinstance(decision, Cancellation):
                 booking = changed(self._tables.bookings, decision.before, decision.after, now)
                 once.operation.write(booking)
+        return True
 
     def _set_aside(self, order_id: str, tables: Iterable[str]) -> None:
         """Have a ride no longer found as overdue. Items that were closed meanwhile stay closed."""

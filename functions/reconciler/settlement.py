@@ -38,6 +38,7 @@ class Dispatched(NamedTuple):
 
     had_car: bool
     open_since: str | None = None  # since when it waits for an event of the ride, in ISO 8601
+    heard: str = ""  # when it has heard of the ride last, in ISO 8601
 
 
 class Seen(NamedTuple):
@@ -97,6 +98,21 @@ def decide(seen: Seen, now: datetime, limit: timedelta) -> Decision | None:
     if seen.latest_since is not None and now - limit < seen.latest_since:
         return None
     return _ended(seen.latest, seen.dispatched, now, limit)
+
+
+def decide_again(seen: Seen, now: datetime, limit: timedelta) -> Settlement | None:
+    """Decide what becomes of a ride that was set aside, because dispatch had not heard of it.
+
+    A settlement, if dispatch has given it a car since, and payment has not heard of it for
+    ``limit``.
+    """
+    dispatched = seen.dispatched
+    if dispatched is None or not dispatched.heard or not is_overdue(dispatched.heard, now, limit):
+        return None
+    decision = decide(seen, now, limit)
+    if isinstance(decision, Settlement) and decision.fact.outcome == "completed":
+        return decision
+    return None
 
 
 def _ended(

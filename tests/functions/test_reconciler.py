@@ -387,6 +387,32 @@ def test_a_ride_that_was_driven_while_dispatch_stood_still_is_paid(world: World)
     assert "CarRideOverdue" not in world.emitted()
 
 
+def test_a_driven_ride_is_paid_though_payment_never_hears_of_the_late_car(world: World) -> None:
+    """The ride was set aside while dispatch stood still; a later run looks at it again."""
+    order_id = world.booked("accept", "start", "complete")
+    late = list[Any]()
+    deliver = world.deliver
+
+    def held(consumer: str, event: Any, **options: Any) -> str:
+        if consumer != "dispatch":
+            return deliver(consumer, event, **options)
+        late.append(event)
+        return ""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "deliver", held)
+        world.flow()
+        assert world.reconcile() == {"reconciled": 1, "overdue": 0}
+    for event in late:
+        world.deliver("dispatch", event)
+    world.flow(lambda consumer, fact: (consumer, fact) == ("payment", "CarAssigned"))
+    world.clock.advance(300)
+    assert world.tick() == {"reconciled": 0, "overdue": 1}
+    assert world.reconcile() == {"reconciled": 1, "overdue": 1}
+    assert (world.state("payments", order_id), world.open()) == ("captured", set())
+    assert world.reconcile() == {"reconciled": 0, "overdue": 0}
+
+
 def test_a_completed_ride_whose_acceptance_never_reaches_dispatch_ends(world: World) -> None:
     """Dispatch has waited for the acceptance as long as a ride may: the ride had no car."""
     order_id = world.booked("accept", "start", "complete")
