@@ -148,5 +148,7 @@ def _changes(session: Session, steps: list[two_regions.Step], pair: two_regions.
     def carry_out() -> dict[str, Any]:
         return {"steps": two_regions.carry_out(steps, pair, deployer, session.say)}
 
-    preview = Steps(tuple(map(str, steps)))
-    return Plan(preview, carry_out, (primary.stack, secondary.stack))
+    sentences = [str(step) for step in steps]
+    preview = Steps(tuple(sentences))
+    stacks = (primary.stack, secondary.stack)
+    return Plan(preview, carry_out, stacks)
