@@ -411,6 +411,9 @@ def test_an_event_that_took_effect_asks_for_nothing_more(world: Town) -> None:
     before = world.item("payments")
     client = DynamoDB(world.dynamodb)
     seen = read(client, "payments", RIDE.order_id)
+    asks: dict[str, Any] = {"action": Action.UNDO, "now": world.now()}
+    assert record_request(client, "payments", cancelled, seen, **asks) == seen
     with pytest.raises(PaymentChangedError):
-        record_request(client, "payments", cancelled, seen, action=Action.UNDO, now=world.now())
+        unaware = seen._replace(heard=frozenset())
+        record_request(client, "payments", cancelled, unaware, **asks)
     assert world.item("payments") == before
