@@ -413,7 +413,7 @@ def test_an_event_that_took_effect_asks_for_nothing_more(world: Town) -> None:
     seen = read(client, "payments", RIDE.order_id)
     asks: dict[str, Any] = {"action": Action.UNDO, "now": world.now()}
     assert record_request(client, "payments", cancelled, seen, **asks) == seen
+    unaware = seen._replace(heard=frozenset())
     with pytest.raises(PaymentChangedError):
-        unaware = seen._replace(heard=frozenset())
         record_request(client, "payments", cancelled, unaware, **asks)
     assert world.item("payments") == before
