@@ -15,7 +15,7 @@ from ops.stack import StackRef
 pytestmark = pytest.mark.integration
 
 MACHINE = "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64"
-TABLES = 6
+TABLES = 8
 HERE = ("--set", "Stage=local", "--set", f"Architecture={MACHINE}")
 
 

@@ -20,7 +20,7 @@ _OTHERS: Final = (
     # Other services than the bus whose logs can be delivered.
     "workmail:AllowVendedLogDeliveryForResource",
     # Options of these types that the template does not use: networks, file systems, streams, other
-    # targets of logs, resource policies of tables, roles' boundaries, code signing, provisioned
+    # targets of logs, resource policies of tables, boundaries of users, code signing, provisioned
     # concurrency of others.
     *("autoloop:*", "codewhisperer:*", "ec2:*", "elasticfilesystem:*", "firehose:*", "kinesis:*"),
     "route53-recovery*:*",
@@ -35,7 +35,8 @@ _OTHERS: Final = (
     *(
         "iam:*UserPolicy",
         "iam:*GroupPolicy",
-        "iam:*Boundary",
+        "iam:*UserPermissionsBoundary",
+        "iam:DeleteRolePermissionsBoundary",  # a role of the stack always has one
         "lambda:AssociateRuntimeAlias",
         "lambda:PassCapacity*",
     ),
@@ -242,11 +243,9 @@ def test_only_the_managed_policy_of_codedeploy_can_be_attached() -> None:
     [statement] = attaching
     arn = statement["Condition"]["ArnEquals"]["iam:PolicyARN"]["Fn::Sub"]
     assert arn.endswith(":policy/service-role/AWSCodeDeployRoleForLambda")
-    attached = stack(DeploymentStrategy="Canary10Percent5Minutes").resources[
-        "CodeDeployServiceRole"
-    ]
+    attached = stack(DeploymentStrategy="Canary10Percent5Minutes").resources["CodeDeployRole"]
     managed = attached["Properties"]["ManagedPolicyArns"]
-    assert [each.rpartition("/")[2] for each in managed] == [arn.rpartition("/")[2]]
+    assert [each["Fn::Sub"].rpartition("/")[2] for each in managed] == [arn.rpartition("/")[2]]
 
 
 def test_nothing_is_allowed_that_no_type_needs() -> None:
