@@ -103,16 +103,13 @@ def decide(seen: Seen, now: datetime, limit: timedelta) -> Decision | None:
 def decide_again(seen: Seen, now: datetime, limit: timedelta) -> Settlement | None:
     """Decide what becomes of a ride that was set aside, because dispatch had not heard of it.
 
-    A settlement, if dispatch has given it a car since, and payment has not heard of it for
-    ``limit``.
+    A settlement, if dispatch has decided since, and payment has not heard of it for ``limit``.
     """
     dispatched = seen.dispatched
     if dispatched is None or not dispatched.heard or not is_overdue(dispatched.heard, now, limit):
         return None
     decision = decide(seen, now, limit)
-    if isinstance(decision, Settlement) and decision.fact.outcome == "completed":
-        return decision
-    return None
+    return decision if isinstance(decision, Settlement) else None
 
 
 def _ended(
