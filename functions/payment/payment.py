@@ -21,7 +21,7 @@ from gateway_access import Access, Bearer, signed
 from gateway_client import HttpGateway
 from payment_table import PaymentChangedError, Seen, effects, read, record_request
 from payments import Action, Decision, UnexpectedPaymentError
-from persistent_gateway import PersistentGateway, Reservation
+from persistent_gateway import HELD, PersistentGateway, Reservation
 
 _DECISIONS: Final = 5
 """How often a run decides again because another one has changed the payment."""
@@ -110,7 +110,7 @@ def carry_out(
             known = Known(ride.order_id, seen.payment_id, seen.currency)
             return gateway.refund(call, known)
         case Action.UNDO:
-            return _give_back(gateway, call, ride, {Status.AUTHORIZED, Status.CAPTURED})
+            return _give_back(gateway, call, ride, HELD)
         case Action.RELEASE:
             return _give_back(gateway, call, ride, {Status.AUTHORIZED})
         case _:
@@ -128,11 +128,14 @@ def _authorize(
 def _give_back(
     gateway: PersistentGateway, call: Call, ride: Ride, held: Collection[Status]
 ) -> Charge | None:
-    """Give back what the gateway has for a ride, if it is one of ``held``."""
+    """Give back what the gateway has for a ride, if its status is among ``held``.
+
+    It may change between the two requests: another event of the ride captures it.
+    """
     found = gateway.find(call, ride.order_id, ride.customer_id)
     if found is None or found.payment_id is None or found.status not in held:
         return found
-    return gateway.refund(call, Known(ride.order_id, found.payment_id, found.currency))
+    return gateway.refund(call, Known(ride.order_id, found.payment_id, found.currency), held)
 
 
 def _capture(

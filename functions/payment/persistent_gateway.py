@@ -8,7 +8,7 @@ request first looks for the payment.
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -32,6 +32,9 @@ _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 4.0
 _RESERVE_MS: Final = 2_000
 """Kept free before the deadline, for the commit."""
+
+HELD: Final = frozenset({Status.AUTHORIZED, Status.CAPTURED})
+"""The statuses of a payment that holds a customer's money."""
 
 
 class Reservation(NamedTuple):
@@ -162,13 +165,16 @@ class PersistentGateway(ABC):
 
         return self._persist(call, attempt)
 
-    def refund(self, call: Call, known: Known) -> Charge:
-        """Give back what was captured, or release what is only reserved."""
+    def refund(self, call: Call, known: Known, held: Collection[Status] = HELD) -> Charge:
+        """Give back what was captured, or release what is only reserved.
+
+        A payment whose status is not among ``held`` is returned as it is.
+        """
         key = call.key(Step.GIVE_BACK, f"{known.payment_id}-refund")
 
         def attempt() -> Charge:
             charge = self._look(known)
-            if charge.status not in {Status.AUTHORIZED, Status.CAPTURED}:
+            if charge.status not in held:
                 return charge
             return self._change(known, charge, Change.REFUND, key, charge.amount)
 

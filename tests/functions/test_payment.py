@@ -12,11 +12,21 @@ from msgspec.structs import replace
 
 import payments
 from carride.facts import Fact, PaymentDeclined
-from gateway import GatewayAnswerError, GatewayUnavailableError, NoGatewayError
+from gateway import (
+    Call,
+    Charge,
+    GatewayAnswerError,
+    GatewayUnavailableError,
+    Known,
+    NoGatewayError,
+    Status,
+)
 from gateway_client import HttpGateway
 from gateway_connection import Response
 from local import faults
 from local.simulated_gateway import Books, Reply, Troubles
+from payment import carry_out
+from persistent_gateway import Reservation
 from tests.carride.rides import Life
 from tests.functions.gateways import FakeGateway
 from tests.functions.world import World
@@ -255,6 +265,27 @@ def test_events_whose_records_were_forgotten_take_no_effect_at_the_gateway(
     assert {world.send(fact, "replayed") for fact in facts} == {"New"}
     assert world.state("payments") == known
     assert world.gateway.ledger() == charged
+
+
+def test_what_is_captured_while_a_reservation_is_looked_for_is_not_given_back() -> None:
+    """Another event of the ride may capture the payment between the look and the release."""
+
+    class CapturedMeanwhile(FakeGateway):
+        def find(self, call: Call, order_id: str, customer_id: str) -> Charge | None:
+            found = super().find(call, order_id, customer_id)
+            assert found is not None
+            assert found.payment_id is not None
+            self.capture(call, Known(order_id, found.payment_id, found.currency), 1250)
+            return found
+
+    gateway = CapturedMeanwhile()
+    call = Call(None, lambda: False)
+    gateway.authorize(call, Reservation("order_01", "customer_a", 1250, "EUR"))
+    unknown = payments.Payment(payments.State.UNKNOWN)
+    charge = carry_out(gateway, call, payments.Action.RELEASE, unknown, RIDE.overdue)
+    assert charge is not None
+    assert charge.status is Status.CAPTURED
+    assert [each["status"] for each in gateway.ledger()] == ["captured"]
 
 
 def test_a_failure_keeps_its_event(world: Payment) -> None:
