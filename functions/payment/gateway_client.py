@@ -74,7 +74,9 @@ class HttpGateway(PersistentGateway):
     def _change(
         self, known: Known, before: Charge, change: Change, key: str, amount: int
     ) -> Charge:
-        body = {} if change is Change.REFUND else {"amount": amount}
+        body: dict[str, object] = {"amount": amount}
+        if change is Change.REFUND:
+            body = {"status": before.status}
         payment = self._post(f"{_path_of(known)}/{change}", key, body)
         _expect_known(payment, known)
         expect("currency", payment.currency, before.currency)

@@ -168,17 +168,28 @@ class PersistentGateway(ABC):
     def refund(self, call: Call, known: Known, held: Collection[Status] = HELD) -> Charge:
         """Give back what was captured, or release what is only reserved.
 
-        A payment whose status is not among ``held`` is returned as it is.
+        A payment whose status is not among ``held`` is returned as it is. The gateway refuses if
+        the status has changed since it was looked at, and it is looked at again.
         """
-        key = call.key(Step.GIVE_BACK, f"{known.payment_id}-refund")
 
         def attempt() -> Charge:
             charge = self._look(known)
             if charge.status not in held:
                 return charge
-            return self._change(known, charge, Change.REFUND, key, charge.amount)
+            name = "refund-captured" if charge.status is Status.CAPTURED else "refund"
+            key = call.key(Step.GIVE_BACK, f"{known.payment_id}-{name}")
+            try:
+                return self._change(known, charge, Change.REFUND, key, charge.amount)
+            except GatewayRefusedError:
+                self._expect_unchanged(known, charge)
+                raise
 
         return self._persist(call, attempt)
+
+    def _expect_unchanged(self, known: Known, before: Charge) -> None:
+        """Raise GatewayUnavailableError, so that the request is repeated, if a payment changed."""
+        if self._look(known).status is not before.status:
+            raise GatewayUnavailableError(f"{known.payment_id} was changed meanwhile")
 
     def find(self, call: Call, order_id: str, customer_id: str) -> Charge | None:
         """Return a ride's payment, if the gateway has one."""

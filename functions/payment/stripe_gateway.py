@@ -241,9 +241,9 @@ class StripeGateway(PersistentGateway):
         return _known_charge(self._request("POST", path, key, {"amount": amount}), known)
 
     def _refund(self, known: Known, before: Charge, key: str) -> Charge:
-        """Give back what was captured. Its key differs from that of the payment's release."""
+        """Give back what was captured."""
         form = {"payment_intent": known.payment_id, f"metadata[{RIDE}]": known.order_id}
-        refund = read(self._request("POST", "/v1/refunds", f"{key}-captured", form), _Refund)
+        refund = read(self._request("POST", "/v1/refunds", key, form), _Refund)
         expect("id", refund.payment_intent, known.payment_id)
         if refund.status not in {"succeeded", "pending"}:
             raise GatewayUnavailableError(f"the refund of {known.payment_id} is {refund.status}")

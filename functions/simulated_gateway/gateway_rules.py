@@ -31,6 +31,10 @@ class _Amount(Struct):
     amount: Cents
 
 
+class _Refund(Struct):
+    status: str | None = None  # as the client knows it
+
+
 class _Reservation(_Amount, kw_only=True):
     reference: Text  # the client's name for it
     customer: Text
@@ -62,7 +66,13 @@ def change(found: Payment, action: str, body: object) -> None:
     Raises:
         RefusedError: The payment, or the body of the request, does not allow it.
     """
-    amount = found.amount if action == "refund" else _read(body, _Amount).amount
+    if action == "refund":
+        known = _read(body, _Refund).status
+        if known not in {None, found.status}:
+            raise RefusedError(422, f"{found.id} is {found.status}, not {known}", "changed")
+        amount = found.amount
+    else:
+        amount = _read(body, _Amount).amount
     match action, found.status:
         case "adjust", "authorized":
             found.amount = amount

@@ -205,10 +205,12 @@ class FakeStripe(Told, StripeGateway):
                 body = {"amount": int(form["amount_to_capture"])}
                 return self._stripes(self._change_books(f"/payments/{name}/capture", key, body))
             case ["payment_intents", name, "cancel"]:
-                return self._stripes(self._change_books(f"/payments/{name}/refund", key, {}))
+                held = {"status": "authorized"}
+                return self._stripes(self._change_books(f"/payments/{name}/refund", key, held))
             case ["refunds"]:
                 name = form["payment_intent"]
-                reply = self._change_books(f"/payments/{name}/refund", key, {})
+                taken = {"status": "captured"}
+                reply = self._change_books(f"/payments/{name}/refund", key, taken)
                 if reply.status != 200:
                     return self._stripes(reply)
                 refund = {"payment_intent": name, "amount": reply.body["amount"]}

@@ -24,7 +24,7 @@ from gateway import (
 from gateway_client import HttpGateway
 from gateway_connection import Response
 from local import faults
-from local.simulated_gateway import Books, Reply, Troubles
+from local.simulated_gateway import Books, Reply, Request, Troubles
 from payment import carry_out
 from persistent_gateway import Reservation
 from tests.carride.rides import Life
@@ -267,16 +267,33 @@ def test_events_whose_records_were_forgotten_take_no_effect_at_the_gateway(
     assert world.gateway.ledger() == charged
 
 
-def test_what_is_captured_while_a_reservation_is_looked_for_is_not_given_back() -> None:
-    """Another event of the ride may capture the payment between the look and the release."""
+@pytest.mark.parametrize("looks", [1, 2], ids=["after the first look", "after the last look"])
+def test_what_is_captured_before_its_release_is_not_given_back(looks: int) -> None:
+    """Another event of the ride may capture the payment between any look and the release."""
 
     class CapturedMeanwhile(FakeGateway):
-        def find(self, call: Call, order_id: str, customer_id: str) -> Charge | None:
-            found = super().find(call, order_id, customer_id)
-            assert found is not None
-            assert found.payment_id is not None
-            self.capture(call, Known(order_id, found.payment_id, found.currency), 1250)
-            return found
+        looked = 0
+
+        def send_now(self) -> None:
+            """Capture what is reserved, as another run does."""
+            (payment,) = self.books.look_up("/ledger", {}).body["payments"]
+            taken = Request(f"/payments/{payment['id']}/capture", "other run", {"amount": 1250})
+            self.books.begin(taken) or self.books.finish(taken)
+
+        def _find(self, *arguments: Any) -> Charge | None:
+            return self._looked(super()._find(*arguments))
+
+        def _look(self, known: Known) -> Charge:
+            charge = self._looked(super()._look(known))
+            assert charge is not None
+            return charge
+
+        def _looked(self, charge: Charge | None) -> Charge | None:
+            if charge is not None:
+                self.looked += 1
+                if self.looked == looks:
+                    self.send_now()
+            return charge
 
     gateway = CapturedMeanwhile()
     call = Call(None, lambda: False)
