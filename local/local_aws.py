@@ -150,9 +150,15 @@ class LocalAws(Engine):
         try:
             with artifacts.built() as build:
                 template = str(build / "template.yaml")
-                command = ("deploy", "--config-env", "local", "--template-file", template)
+                settings = str(ROOT / "samconfig.toml")  # SAM looks for it beside the template
                 self.sam(
-                    *command,
+                    "deploy",
+                    "--config-file",
+                    settings,
+                    "--config-env",
+                    "local",
+                    "--template-file",
+                    template,
                     "--stack-name",
                     stack_name,
                     parameters=artifacts.PARAMETERS | parameters,

@@ -19,6 +19,7 @@ SWITCHES: Final[dict[str, tuple[str, ...]]] = {
     "WarmUnits": ("0", "40000"),
     "StaffGroup": ("carride-staff", "drivers"),
     "StaffPrincipal": ("", "arn:aws:iam::123456789012:role/operator"),
+    "PermissionsBoundaryArn": ("", "arn:aws:iam::123456789012:policy/carride-boundary"),
 }
 """Parameters without allowed values that matter by having a value or not."""
 COMPANIONS: Final = {
@@ -29,7 +30,7 @@ COMPANIONS: Final = {
 }
 """Parameters that others require; they change nothing by themselves."""
 CHOICES: Final = 20
-SEED: Final = 3
+SEED: Final = 1
 
 
 @cache
