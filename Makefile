@@ -7,6 +7,8 @@ PYTHON := .venv-dev/bin/python
 # The SAM CLI, and a Python 3.13 with pip for its builds, come first.
 export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
 export SAM_CLI_TELEMETRY := 0
+# Tests, demo and engine start hundreds of processes. Each would compile every module anew without the byte code of the last.
+unexport PYTHONDONTWRITEBYTECODE
 
 ENVIRONMENTS := .venv-dev/.synced .venv-engine/.synced .venv-sam/.synced
 # Ctrl-C ends such a command in order, with status 130, which is no error.
