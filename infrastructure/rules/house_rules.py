@@ -14,9 +14,13 @@ A rule sees a template with its loops expanded, before conditions are decided: e
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, Final
 
+from cfnlint.data import AdditionalSpecs
+from cfnlint.helpers import load_resource
 from cfnlint.rules import CloudFormationLintRule, RuleMatch
 
 type Value = Any
@@ -107,6 +111,10 @@ class House:
 
     def __init__(self, resources: Mapping[str, Any]) -> None:
         self.resources = resources
+
+    def type_of(self, name: str) -> str:
+        """Return the type of a resource; empty if there is none of that name."""
+        return str(self.resources.get(name, {}).get("Type", ""))
 
     def of_type(self, *types: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield logical id and properties of every resource of these types."""
@@ -417,3 +425,212 @@ def _wildcards(holder: str, statements: Value) -> Iterator[Finding]:
                 [holder, "Properties"],
                 f"{holder} allows {sorted(actions)} on resources by a wildcard",
             )
+
+
+# ── Policies: every action exists and reaches a resource ──────────────────────────────────────────
+
+SERVICES: Final[Mapping[str, Any]] = load_resource(AdditionalSpecs, "Policies.json")
+"""AWS's service authorization reference: services, actions, resources.
+
+Each release of cfn-lint brings a current one. That of parliament, which has more rules, is as old
+as its last release, of April 2025.
+"""
+
+UNLISTED: Final = {
+    # AWS's handlers of AWS::ApiGatewayV2::Stage name both; the reference lacks them.
+    "apigateway:TagResource": ["arn:*:apigateway:*::/apis/*"],
+    "apigateway:UntagResource": ["arn:*:apigateway:*::/apis/*"],
+    # docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/using-iam-template.html
+    "cloudformation:CreateChangeSet": ["arn:*:cloudformation:*:aws:transform/*"],
+    # docs.aws.amazon.com/eventbridge/latest/userguide/eb-pipes-permissions.html
+    "dynamodb:ListStreams": ["arn:*:dynamodb:*:*:table/*"],
+}
+"""ARNs of resources that an action applies to, and that the reference lacks."""
+
+CONDITION_KEYS: Final = frozenset(
+    {
+        # docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html
+        *("aws:SecureTransport", "aws:SourceAccount", "aws:SourceArn"),
+        # docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_iam-condition-keys.html
+        *("iam:PassedToService", "iam:PermissionsBoundary", "iam:PolicyARN"),
+        # docs.aws.amazon.com/kms/latest/developerguide/conditions-kms.html
+        *("kms:CallerAccount", "kms:GrantIsForAWSResource", "kms:ViaService"),
+        # docs.aws.amazon.com/lambda/latest/dg/permissions-source-function-arn.html
+        *("lambda:SourceFunctionArn", "lambda:FunctionUrlAuthType", "lambda:InvokedViaFunctionUrl"),
+        # docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_iam-condition-keys.html
+        *("token.actions.githubusercontent.com:aud", "token.actions.githubusercontent.com:sub"),
+    }
+)
+"""Every condition key that a policy may have; IAM takes a misspelt one for a key without value."""
+ENCRYPTION_CONTEXT: Final = "kms:EncryptionContext:"
+"""A condition key that begins so ends with a name that the encrypting service chooses."""
+
+ARNS: Final = {
+    "AWS::DynamoDB::GlobalTable": "arn:x:dynamodb:x:x:table/x",
+    "AWS::DynamoDB::Table": "arn:x:dynamodb:x:x:table/x",
+    "AWS::Events::EventBus": "arn:x:events:x:x:event-bus/x",
+    "AWS::IAM::ManagedPolicy": "arn:x:iam::x:policy/x",
+    "AWS::IAM::Role": "arn:x:iam::x:role/x",
+    "AWS::Lambda::Function": "arn:x:lambda:x:x:function:x",
+    "AWS::Logs::LogGroup": "arn:x:logs:x:x:log-group:x",
+    "AWS::Serverless::Function": "arn:x:lambda:x:x:function:x",
+    "AWS::SNS::Topic": "arn:x:sns:x:x:x",
+    "AWS::SQS::Queue": "arn:x:sqs:x:x:x",
+}
+"""The form of the ARNs of the types that policies name."""
+PARAMETERS: Final = {
+    "KmsKeyArn": "arn:x:kms:x:x:key/x",
+    "OutboxStreamArn": "arn:x:dynamodb:x:x:table/x/stream/x",
+    "PaymentGatewaySecretArn": "arn:x:secretsmanager:x:x:secret:x",
+}
+"""The form of the ARNs that parameters of the templates hold."""
+
+
+def policies(resource: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
+    """Yield each policy of a resource, with the property that holds it."""
+    properties = resource.get("Properties") or {}
+    for name in ("AssumeRolePolicyDocument", "PolicyDocument", "KeyPolicy"):
+        for document in branches(properties.get(name)):
+            match document:
+                case {"Fn::Sub": str(text)}:  # JSON, with variables inside of its texts
+                    yield name, json.loads(text)
+                case Mapping():
+                    yield name, document
+    for inline in at(properties, "Policies", "PolicyDocument"):
+        if inline is not None:
+            yield "Policies", inline
+
+
+def arn_of(house: House, value: Value) -> str | None:
+    """Return the form of the ARN that a value stands for, with `x` for what a deployment fills in.
+
+    None if it is unknown.
+    """
+    match value:
+        case str(text) | {"Fn::Sub": str(text)} | {"Fn::Sub": [str(text), _]}:
+            return re.sub(r"\$\{([^}]+)\}", lambda found: _filled(house, found[1]), text)
+        case {"Ref": str(name)} if name in PARAMETERS:
+            return PARAMETERS[name]
+        case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), "Arn"]}:
+            return ARNS.get(house.type_of(name.removesuffix(".Alias")))
+        case {"Fn::GetAtt": [str(name), "StreamArn"]}:
+            return f"{ARNS[house.type_of(name)]}/stream/x"
+        case _:
+            return None
+
+
+def _filled(house: House, variable: str) -> str:
+    """Return what stands for a variable of a text: the form of an ARN, or a name."""
+    name, _, attribute = variable.partition(".")
+    return ARNS[house.type_of(name)] if attribute == "Arn" else "x"
+
+
+def matching(action: str) -> list[str]:
+    """Return the ARNs that the actions of a pattern apply to; ``*`` if one has no resources.
+
+    Empty if there is no such action.
+    """
+    found = list(UNLISTED.get(action, []))
+    service, _, name = action.partition(":")
+    reference = SERVICES.get(service, {"Actions": {}, "Resources": {}})
+    for known, each in reference["Actions"].items():
+        if fnmatchcase(known, name.lower()):
+            found += _forms(reference, each.get("Resources", [])) or ["*"]
+    return found
+
+
+def _forms(reference: Mapping[str, Any], kinds: Iterable[str]) -> list[str]:
+    """Return the ARNs of kinds of resources, with ``*`` for what differs."""
+    formats = [
+        one for kind in kinds for one in reference["Resources"][kind.lower()].get("ARNFormats", [])
+    ]
+    return [re.sub(r"\$\{\w+\}|\.\*", "*", each) for each in formats]
+
+
+@cache
+def overlap(one: str, other: str) -> bool:
+    """Whether some text matches both patterns, whose only wildcard is ``*``."""
+    if not one or not other:
+        return not (one + other).strip("*")
+    if one[0] == "*":
+        return overlap(one[1:], other) or overlap(one, other[1:])
+    if other[0] == "*":
+        return overlap(other, one)
+    return one[0] == other[0] and overlap(one[1:], other[1:])
+
+
+def reaches(form: str, arn: str) -> bool:
+    """Whether an action on resources of a form applies to a resource of a policy."""
+    if arn == "*":
+        return True
+    parts = zip(form.split(":", 5), arn.split(":", 5), strict=False)
+    return form != "*" and all(
+        overlap(of_form, of_arn) for of_form, of_arn in parts if of_arn != "x"
+    )
+
+
+@_rule("E9504")
+def policies_are_real(house: House) -> Iterator[Finding]:
+    """Every action and condition key of a policy exists; Effect is Allow or Deny.
+
+    cfn-lint's own W3037 skips templates with SAM's transform, and stops at the first wrong action.
+    """
+    for name, resource in house.resources.items():
+        for place, policy in policies(resource):
+            for statement in listed(policy["Statement"]):
+                for finding in _unreal(statement):
+                    yield [name, "Properties", place], f"{name} {finding}"
+
+
+def _unreal(statement: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a statement says that IAM does not know."""
+    if statement.get("Effect") not in {"Allow", "Deny"}:
+        yield "needs Effect: Allow or Deny"
+    for action in (*listed(statement.get("Action")), *listed(statement.get("NotAction"))):
+        if action != "*" and not matching(action):
+            yield f"has the unknown action {action}"
+    for condition in listed(statement.get("Condition")):
+        for key in sorted(_keys(condition) - CONDITION_KEYS):
+            if not key.startswith(ENCRYPTION_CONTEXT):
+                yield f"has the unknown condition key {key}"
+
+
+def _keys(condition: Mapping[str, Any]) -> set[str]:
+    """Return the keys of a statement's condition."""
+    return {key for operator in condition.values() for each in listed(operator) for key in each}
+
+
+@_rule("E9505")
+def policies_reach(house: House) -> Iterator[Finding]:
+    """Every action applies to a resource of its statement, and every resource to an action.
+
+    An action on a resource of another kind, such as `sqs:SendMessage` on a table, allows nothing.
+    """
+    for name, resource in house.resources.items():
+        for place, policy in policies(resource):
+            for statement in listed(policy["Statement"]):
+                for finding in _unreachable(house, statement):
+                    yield [name, "Properties", place], f"{name} {finding}"
+
+
+def _unreachable(house: House, statement: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a statement allows in vain."""
+    resources = listed(statement.get("Resource"))
+    actions = [each for each in listed(statement.get("Action")) if each != "*"]
+    if not resources or not actions:
+        return  # a trust policy, or a statement on all actions
+    arns = list[str]()
+    for each in resources:
+        arn = arn_of(house, each)
+        if arn is None:
+            yield f"has a resource that the house rules cannot read; add it to them: {each}"
+        else:
+            arns.append(arn)
+    forms = {action: matching(action) for action in actions}
+    for action, of_action in forms.items():
+        if of_action and not any(reaches(form, arn) for form in of_action for arn in arns):
+            yield f"allows {action} on none of its resources: {sorted(arns)}"
+    every = [form for of_action in forms.values() for form in of_action]
+    for arn in arns:
+        if not any(reaches(form, arn) for form in every):
+            yield f"allows nothing on {arn}"

@@ -51,6 +51,7 @@ _OTHERS: Final = (
         "codedeploy:RegisterOnPremisesInstance",
         "cloudwatch:PutMetricData",
         "logs:DeleteDeliveryDestinationPolicy",
+        "events:PutPermission",  # the bus has no policy
     ),
     # What fills a replica, allowed with two regions.
     *(

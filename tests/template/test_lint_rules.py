@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import pytest
 from cfnlint.rules import CloudFormationLintRule
+from samtranslator.yaml_helper import yaml_parse
 
 from infrastructure.rules import house_rules
 from infrastructure.rules.house_rules import TABLE, House, named
 from tests.template.test_observability import unwatched
-from tools.transformed import source
+from tools.transformed import ROOT, source
 
 pytestmark = pytest.mark.integration
 
@@ -27,6 +28,12 @@ _DLQ: Final = "PaymentDlqPolicy.Properties.PolicyDocument.Statement"
 _RULE_DLQ: Final = "PaymentRuleDlqPolicy.Properties.PolicyDocument.Statement"
 _ROLE: Final = "PaymentRole.Properties.Policies.0.PolicyDocument.Statement.0"
 _POLICY: Final = "PaymentPolicy.Properties.PolicyDocument.Statement.0"
+_TRUST: Final = "PaymentRole.Properties.AssumeRolePolicyDocument.Statement.0"
+_LOGS: Final = "CarRideLogsPolicy.Properties.PolicyDocument"
+_WRONG_LOGS: Final = (
+    '{"Statement": [{"Effect": "Allow", "Action": "logs:WriteEvents", "Resource": "*"}]}'
+)
+_TABLE: Final = {"Fn::Sub": "arn:${AWS::Partition}:dynamodb:::table/carride-PaymentTable"}
 _TARGET: Final = "PaymentRule.Properties.Targets.0"
 WRONG: Final[list[tuple[str, str, object]]] = [
     # rule, path from the logical id on, and the wrong value there; None removes it
@@ -67,6 +74,16 @@ WRONG: Final[list[tuple[str, str, object]]] = [
     ("E9503", f"{_ROLE}.Resource", "*"),
     ("E9503", f"{_POLICY}.Action", ["dynamodb:*"]),
     ("E9503", f"{_POLICY}.Resource", {"Fn::Sub": "${PaymentDlq.Arn}*"}),
+    ("E9504", f"{_POLICY}.Action", ["dynamodb:ReadItem"]),
+    ("E9504", f"{_POLICY}.Action", ["dynamodb:Reads*"]),
+    ("E9504", f"{_POLICY}.Effect", "Permit"),
+    ("E9504", f"{_TRUST}.Action", "sts:BecomeRole"),
+    ("E9504", f"{_RULE_DLQ}.0.Condition", {"ArnEquals": {"aws:SourceArm": "arn:aws:events:::"}}),
+    ("E9504", f"{_LOGS}.Fn::Sub", _WRONG_LOGS),
+    ("E9505", f"{_POLICY}.Action", ["dynamodb:GetItem", "dynamodb:GetRecords", "sqs:SendMessage"]),
+    ("E9505", f"{_POLICY}.Resource", {"Fn::GetAtt": ["PaymentDlq", "Arn"]}),
+    ("E9505", f"{_POLICY}.Resource", [_TABLE, {"Fn::GetAtt": ["PaymentDlq", "Arn"]}]),
+    ("E9505", f"{_POLICY}.Resource", {"Fn::ImportValue": "elsewhere"}),
 ]
 
 
@@ -105,6 +122,31 @@ def test_the_template_keeps_every_rule() -> None:
 def test_what_is_wrong_is_found(rule: str, path: str, value: object) -> None:
     """The rule finds a missing or wrong value."""
     assert rule in found(changed(source()["Resources"], path, value))
+
+
+@pytest.mark.parametrize("template", ["deploy-role.yaml", "key.yaml"])
+def test_policies_outside_of_the_stack_are_real_and_reach(template: str) -> None:
+    """The roles that deploy, their boundary and the key's policy keep the rules on policies."""
+    assert policies_of(resources_of(template)) == []
+
+
+def test_what_is_wrong_outside_of_the_stack_is_found() -> None:
+    """An unknown action is found in a role whose own exception silences cfn-lint."""
+    statement = "ExecutionRole.Properties.Policies.0.PolicyDocument.Statement.0"
+    wrong = changed(resources_of("deploy-role.yaml"), f"{statement}.Action.0", "logs:Writ*")
+    assert any("logs:Writ*" in message for message in policies_of(wrong))
+
+
+def resources_of(template: str) -> dict[str, Any]:
+    """Return the resources of a template that no other one nests."""
+    text = (ROOT / "infrastructure" / template).read_text(encoding="utf-8")
+    return dict(yaml_parse(text)["Resources"])
+
+
+def policies_of(resources: Mapping[str, Any]) -> list[str]:
+    """Return what the rules on policies find."""
+    findings = found(resources)
+    return [message for rule in ("E9504", "E9505") for message in findings.get(rule, [])]
 
 
 def test_every_rule_is_tried() -> None:
