@@ -36,7 +36,7 @@ def test_everything_is_kept_as_long_as_the_chosen_preset_says(deployed: Stack) -
     assert sorted(source()["Parameters"]["Retention"]["AllowedValues"]) == sorted(PRESETS)
     standard = PRESETS[source()["Parameters"]["Retention"]["Default"]]
     assert (int(standard["WindowDays"]) * DAY, int(standard["OutboxDays"])) == (
-        Policy().window,
+        Policy().window_s,
         KEPT.days,
     )
     chosen = PRESETS[deployed.parameters["Retention"]]

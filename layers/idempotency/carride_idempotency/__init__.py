@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from carride_idempotency.clock import Clock
     from carride_idempotency.concurrency import Concurrency
     from carride_idempotency.consumer import (
         BatchHandler,
@@ -12,8 +13,14 @@ if TYPE_CHECKING:
         EventHandler,
         EventResponse,
     )
-    from carride_idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
-    from carride_idempotency.effects import Check, Delete, Keep, Put, Update
+    from carride_idempotency.dead_letters import (
+        DeadLetter,
+        DeadLetterError,
+        DeadLetters,
+        SqsDeadLetters,
+    )
+    from carride_idempotency.direct import Block
+    from carride_idempotency.effects import Check, Delete, Effect, Keep, Put, Update
     from carride_idempotency.errors import (
         BatchFailedError,
         BeyondWindowError,
@@ -42,11 +49,18 @@ if TYPE_CHECKING:
         UnfinishedWorkError,
         UnknownOutcomeError,
     )
-    from carride_idempotency.externals import CANNOT_TELL, NOT_DONE, Done
-    from carride_idempotency.http import ANY_CALLER, HttpHandler, HttpProblemError, idempotency_key
+    from carride_idempotency.externals import CANNOT_TELL, NOT_DONE, Answer, Done, Probe
+    from carride_idempotency.http import (
+        ANY_CALLER,
+        AnyCaller,
+        HttpHandler,
+        HttpProblemError,
+        HttpWork,
+        idempotency_key,
+    )
     from carride_idempotency.invocation import LambdaContext, lambda_deadline
-    from carride_idempotency.keys import TRANSPORT_ID
-    from carride_idempotency.observation import Observation
+    from carride_idempotency.keys import TRANSPORT_ID, TransportId
+    from carride_idempotency.observation import Observation, Observer
     from carride_idempotency.operation import Operation
     from carride_idempotency.policy import Policy
     from carride_idempotency.record import Record
@@ -59,13 +73,17 @@ if TYPE_CHECKING:
         SNS,
         SNS_IN_SQS,
         SQS,
+        Raw,
         Source,
     )
+    from carride_idempotency.stores import Store
     from carride_idempotency.stores.dynamodb import DynamoDBStore
     from carride_idempotency.stores.factory import open_store
     from carride_idempotency.stores.memory import MemoryStore
+    from carride_idempotency.stores.transport import Transport
     from carride_idempotency.stores.valkey import ValkeyStore
 
+__version__ = "0.1.0"
 __all__ = [
     "ANY_CALLER",
     "CANNOT_TELL",
@@ -78,12 +96,16 @@ __all__ = [
     "SNS_IN_SQS",
     "SQS",
     "TRANSPORT_ID",
+    "Answer",
+    "AnyCaller",
     "BatchFailedError",
     "BatchHandler",
     "BatchResponse",
     "BeyondWindowError",
+    "Block",
     "BusyError",
     "Check",
+    "Clock",
     "Concurrency",
     "ConfigurationError",
     "Consumer",
@@ -91,15 +113,18 @@ __all__ = [
     "CorruptRecordError",
     "DeadLetter",
     "DeadLetterError",
+    "DeadLetters",
     "Delete",
     "Done",
     "DynamoDBStore",
+    "Effect",
     "EffectConflictError",
     "EffectsRejectedError",
     "EventHandler",
     "EventResponse",
     "HttpHandler",
     "HttpProblemError",
+    "HttpWork",
     "IdempotencyError",
     "Keep",
     "KeyExpressionError",
@@ -109,22 +134,28 @@ __all__ = [
     "MissingKeyError",
     "NotDoneError",
     "Observation",
+    "Observer",
     "Operation",
     "OutOfTimeError",
     "PayloadMismatchError",
     "PermanentError",
     "Policy",
+    "Probe",
     "Put",
     "QuarantinedError",
+    "Raw",
     "Record",
     "ResultOmittedError",
     "RetryLaterError",
     "RetryableError",
     "Source",
     "SqsDeadLetters",
+    "Store",
     "StoreError",
     "StoreRefusedError",
     "StoreUnavailableError",
+    "Transport",
+    "TransportId",
     "UndecodableResultError",
     "UnfinishedWorkError",
     "UnknownOutcomeError",
@@ -138,26 +169,31 @@ __all__ = [
 ]
 
 _MODULES = {
+    "clock": "Clock",
     "concurrency": "Concurrency",
     "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse",
-    "dead_letters": "DeadLetter DeadLetterError SqsDeadLetters",
-    "effects": "Check Delete Keep Put Update",
-    "externals": "CANNOT_TELL NOT_DONE Done",
-    "http": "ANY_CALLER HttpHandler HttpProblemError idempotency_key",
+    "dead_letters": "DeadLetter DeadLetterError DeadLetters SqsDeadLetters",
+    "direct": "Block",
+    "effects": "Check Delete Effect Keep Put Update",
+    "externals": "CANNOT_TELL NOT_DONE Answer Done Probe",
+    "http": "ANY_CALLER AnyCaller HttpHandler HttpProblemError HttpWork idempotency_key",
     "invocation": "LambdaContext lambda_deadline",
-    "keys": "TRANSPORT_ID",
-    "observation": "Observation",
+    "keys": "TRANSPORT_ID TransportId",
+    "observation": "Observation Observer",
     "operation": "Operation",
     "policy": "Policy",
     "record": "Record",
     "recovery": "release settle",
-    "sources": "DYNAMODB_STREAM EVENTBRIDGE KAFKA KINESIS SNS SNS_IN_SQS SQS Source",
+    "sources": "DYNAMODB_STREAM EVENTBRIDGE KAFKA KINESIS SNS SNS_IN_SQS SQS Raw Source",
+    "stores": "Store",
     "stores.dynamodb": "DynamoDBStore",
     "stores.memory": "MemoryStore",
     "stores.factory": "open_store",
+    "stores.transport": "Transport",
     "stores.valkey": "ValkeyStore",
 }
 """The modules of the names that are not errors."""
+_MODULE_NAMES = ("__all__", "__doc__", "__file__", "__name__", "__path__", "__version__")
 
 
 def __getattr__(name: str) -> Any:
@@ -172,3 +208,8 @@ def __getattr__(name: str) -> Any:
         value = globals()[name] = getattr(import_module(f"carride_idempotency.{module}"), name)
         return value
     raise AttributeError(f"module 'carride_idempotency' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not imported yet."""
+    return sorted({*__all__, *_MODULE_NAMES})

@@ -5,14 +5,14 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, TypedDict, overload
 
 from carride_idempotency import observation
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.concurrency import Concurrency
 from carride_idempotency.dead_letters import DeadLetters
 from carride_idempotency.errors import BatchFailedError, ConfigurationError
-from carride_idempotency.handlers import plain
+from carride_idempotency.handlers import plain, require_two_arguments
 from carride_idempotency.invocation import LambdaContext, LambdaInvocation
 from carride_idempotency.keys import TransportId, check_name, record_key
 from carride_idempotency.messages import MessageHandler, Reader, RejectedMessageError
@@ -115,8 +115,10 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         jitter: Callable[[], float] = random.random,
         concurrency: Concurrency | None = None,
     ) -> None:
-        policy = policy or Policy()
+        policy = Policy() if policy is None else policy
         check_name(name, "a consumer's name")
+        _check_kinds(name, store, dead_letters)
+        _check_choices(name, policy, source, observe)
         if parse is not None and payload is None:
             raise ConfigurationError(
                 f"{name}: with parse=, say which part of the event is its payload="
@@ -199,11 +201,10 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 
         @functools.wraps(work)
         def handler(event: dict[str, Any], context: LambdaContext) -> BatchResponse:
+            invocation = LambdaInvocation.of(context, self.clock)
             messages.check(event, context.aws_request_id)
-            records = source.records(event)
-            failures = Batch(
-                messages, self._runner, pace, records, LambdaInvocation.of(context, self.clock)
-            ).run()
+            records = messages.records(event, context.aws_request_id)
+            failures = Batch(messages, self._runner, pace, records, invocation).run()
             if failures and (source.failure_id is None or len(failures) == len(records)):
                 again = f"{len(failures)} of {len(records)} records have to be delivered again"
                 raise BatchFailedError(again) from next(filter(None, failures.values()), None)
@@ -259,11 +260,23 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             raise ConfigurationError(
                 f"{self.name}: @{decorator} needs key=, which names the operation"
             )
-        return plain(work, decorator)
+        work = plain(work, decorator)
+        require_two_arguments(work, decorator)
+        return work
 
+    @overload
     def function[**P, R](
         self, *, key: str, name: str | None = None, payload: str | Sequence[str] | None = None
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    @overload
+    def function(self, work: Never, /) -> Never: ...
+    def function(  # noqa: D417 - what is undecorated is refused
+        self,
+        *undecorated: Any,
+        key: str | None = None,
+        name: str | None = None,
+        payload: str | Sequence[str] | None = None,
+    ) -> Any:
         """Decorate any function: a call whose key is completed returns the stored result.
 
         Args:
@@ -281,7 +294,12 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         """
         from carride_idempotency.direct import decorated, registered
 
-        def decorate(work: Callable[P, R]) -> Callable[P, R]:
+        if undecorated or key is None:
+            from carride_idempotency.misuse import bare_function
+
+            raise bare_function(undecorated)
+
+        def decorate[**P, R](work: Callable[P, R]) -> Callable[P, R]:
             compared = (payload,) if isinstance(payload, str) else payload
             work = plain(work, "function(key=...)")
             operation = self._operation_name(work, name)
@@ -328,9 +346,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             )
         if name is not None:
             check_name(name, "an operation's name")
-        from carride_idempotency.direct import opened
+        from carride_idempotency.direct import BlockContext
 
-        return opened(self._runner, self._reader.call(key, payload, name))
+        return BlockContext(self._runner, self._reader.call(key, payload, name))
 
     def record(self, key: object, operation: str | None = None) -> Record | None:
         """Return the record of an idempotency key.
@@ -344,4 +362,37 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         from carride_idempotency.recovery import release
 
         name = record_key(self.name, key, operation)
-        return release(self._store, name, window=self._policy.window, clock=self.clock)
+        return release(self._store, name, window=self._policy.window_s, clock=self.clock)
+
+
+def _check_kinds(name: str, store: object, dead_letters: object) -> None:
+    """Check what holds records and takes dead letters; otherwise raise a ConfigurationError."""
+    if not _has(store, "update_if_owner"):
+        from carride_idempotency.misuse import not_a_store
+
+        raise not_a_store(name, store)
+    if dead_letters is not None and not _has(dead_letters, "send"):
+        from carride_idempotency.misuse import not_dead_letters
+
+        raise not_dead_letters(name, dead_letters)
+
+
+def _check_choices(name: str, policy: object, source: object, observe: object) -> None:
+    """Check the types of a consumer's other settings; otherwise raise a ConfigurationError."""
+    if not isinstance(policy, Policy):
+        from carride_idempotency.misuse import not_a_policy
+
+        raise not_a_policy(name, policy)
+    if source is not None and not isinstance(source, Source):
+        from carride_idempotency.misuse import not_a_source
+
+        raise not_a_source(name, source)
+    if not callable(observe):
+        from carride_idempotency.misuse import not_an_observer
+
+        raise not_an_observer(name, observe)
+
+
+def _has(value: object, method: str) -> bool:
+    """Return whether a value, which is not a class, has a method."""
+    return hasattr(value, method) and not isinstance(value, type)

@@ -12,7 +12,12 @@ from threading import Thread
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 from carride_idempotency.clock import Clock, epoch_ms
-from carride_idempotency.errors import RetryableError, StoreRefusedError, StoreUnavailableError
+from carride_idempotency.errors import (
+    ConfigurationError,
+    RetryableError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from carride_idempotency.invocation import current
 from carride_idempotency.stores.retries import Retries, Verdict
 
@@ -109,6 +114,11 @@ class SqsDeadLetters:
     """
 
     def __init__(self, queue_url: str, *, client: Any = None, clock: Clock = epoch_ms) -> None:
+        if not isinstance(queue_url, str) or "://" not in queue_url:
+            raise ConfigurationError(
+                f"SqsDeadLetters takes the URL of a queue, not {queue_url!r}: pass what SQS or the "
+                "template gives, such as https://sqs.<region>.amazonaws.com/<account>/<name>"
+            )
         self._queue_url = queue_url
         self._client = client
         self._clock = clock

@@ -3,9 +3,10 @@
 import functools
 import gc
 import inspect
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any, Final, NamedTuple, NoReturn
 from weakref import ReferenceType, ref
 
 from carride_idempotency.delivery import Answer, Delivery
@@ -59,24 +60,62 @@ class Block:
         self._result = finished(result)
 
 
-@contextmanager
-def opened(runner: Runner, delivery: Delivery) -> Generator[Block]:
-    """Claim the delivery's key for a block.
+class BlockContext(AbstractContextManager[Block]):
+    """Claims a delivery's key for a block; completes it, or records its failure, at the end."""
 
-    Complete it, or record its failure, at the block's end.
-    """
-    begun = _begun(runner, delivery)
-    if isinstance(begun, Answer):
-        yield Block(None, begun)
-        return
-    block = Block(begun, None)
-    try:
-        with runner.heartbeat(begun):
-            yield block
-    except Exception as error:  # anything else stops the process: for the record that is a crash
-        runner.reports.report(delivery, runner.fail(begun, error)._replace(error=None))
-        raise
-    block._answer = _finished(runner, begun, block._result)
+    def __init__(self, runner: Runner, delivery: Delivery) -> None:
+        self._runner = runner
+        self._delivery = delivery
+        self._block: Block | None = None
+        self._heartbeat: AbstractContextManager[object] = nullcontext()
+
+    def __enter__(self) -> Block:
+        if self._block is not None:
+            raise RuntimeError("a block is entered once: call consumer.operation(...) again")
+        begun = _begun(self._runner, self._delivery)
+        if isinstance(begun, Answer):
+            self._block = Block(None, begun)
+            return self._block
+        self._block = Block(begun, None)
+        try:
+            self._heartbeat = self._runner.heartbeat(begun)
+            self._heartbeat.__enter__()
+        except Exception as error:
+            self._fail(begun, error)
+            raise
+        return self._block
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        block = self._block
+        if block is None or block._started is None:
+            return
+        self._heartbeat.__exit__(kind, error, trace)
+        if error is None:
+            block._answer = _finished(self._runner, block._started, block._result)
+        elif isinstance(error, Exception):
+            # Anything else stops the process: for the record that is a crash.
+            self._fail(block._started, error)
+
+    def __call__(self, *_: object) -> NoReturn:
+        """Refuse to be a decorator: a duplicate call would run again."""
+        from carride_idempotency.misuse import not_a_decorator
+
+        raise not_a_decorator()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Explain the attributes of a block that was not entered."""
+        from carride_idempotency.misuse import not_entered
+
+        raise not_entered(name)
+
+    def _fail(self, started: Started, error: Exception) -> None:
+        answer = self._runner.fail(started, error)
+        self._runner.reports.report(self._delivery, answer._replace(error=None))
 
 
 def _begun(runner: Runner, delivery: Delivery) -> Started | Answer:
@@ -109,6 +148,10 @@ def decorated[**P, R](
     """Return the decorated function: `Consumer.function` explains the arguments."""
     signature = inspect.signature(work)
     takes_operation = "operation" in signature.parameters
+    if takes_operation and signature.parameters["operation"].default is inspect.Parameter.empty:
+        from carride_idempotency.misuse import operation_without_default
+
+        raise operation_without_default(reader.consumer, name)
     left_out = {"operation", _receiver_of(work, signature)}
     defaults = {
         each.name: each.default
@@ -117,8 +160,10 @@ def decorated[**P, R](
     }
     for argument in (key, *(payload or ())):
         if argument not in defaults:
-            has = f"{name} has no argument {argument!r}, but {list(defaults)}"
-            raise ConfigurationError(f"{reader.consumer}: {has}")
+            raise ConfigurationError(
+                f"{reader.consumer}: key= and payload= name arguments, "
+                f"but {name} has no argument {argument!r}: it has {list(defaults)}"
+            )
 
     @functools.wraps(work)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

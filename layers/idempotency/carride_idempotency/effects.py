@@ -71,7 +71,7 @@ class Keep(NamedTuple):
 type Action = Put | Update | Delete | Check
 """An effect on an item of its own."""
 
-type Effect = Action | Keep
+type Effect = Put | Update | Delete | Check | Keep
 
 _EFFECTS: Final = (Put, Update, Delete, Check, Keep)
 

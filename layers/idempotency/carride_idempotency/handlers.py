@@ -10,6 +10,7 @@ from carride_idempotency.errors import ConfigurationError, UnfinishedWorkError
 
 _LAZY: Final = (CoroutineType, GeneratorType, AsyncGeneratorType, map, filter)
 _COLLECTIONS: Final = (list, tuple, set, frozenset, dict)
+_HANDLER_ARGUMENTS: Final = 2
 _HELP: Final = "call asyncio.run(...) inside a plain function, and decorate that"
 
 
@@ -30,6 +31,27 @@ def plain[W](work: W | None, decorator: str) -> W:
             f"@{decorator} cannot run {name}, a generator: return instead of yielding"
         )
     return work
+
+
+def require_two_arguments(work: Any, decorator: str) -> None:
+    """Check that a handler can be called with an event and an operation.
+
+    Only plain functions are looked at: no signature has to be computed when a process starts.
+
+    Raises:
+        ConfigurationError: it takes fewer arguments, or needs more.
+    """
+    if not isinstance(work, FunctionType):
+        return
+    code = work.__code__
+    needed = code.co_argcount - len(work.__defaults__ or ())
+    takes_any_number = bool(code.co_flags & inspect.CO_VARARGS)
+    takes_two = takes_any_number or code.co_argcount >= _HANDLER_ARGUMENTS
+    if takes_two and needed <= _HANDLER_ARGUMENTS:
+        return
+    from carride_idempotency.misuse import not_two_arguments
+
+    raise not_two_arguments(work.__name__, decorator)
 
 
 def finished(value: Any) -> Any:

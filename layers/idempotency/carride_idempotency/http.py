@@ -26,10 +26,9 @@ from carride_idempotency.errors import (
     RetryLaterError,
 )
 from carride_idempotency.fingerprint import fingerprint
-from carride_idempotency.handlers import finished, plain
+from carride_idempotency.handlers import finished, plain, require_two_arguments
 from carride_idempotency.http_formats import (
     PHRASES,
-    Event,
     Request,
     Response,
     normal,
@@ -163,6 +162,7 @@ def make_handler[E](
             f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key"
         )
     work = plain(work, "http_handler")
+    require_two_arguments(work, "http_handler")
     if reader.key is None and caller is None:
         raise ConfigurationError(
             f"{reader.consumer}: with the {KEY_HEADER} header alone as the key, one caller can get "
@@ -368,7 +368,7 @@ def _replayed(stored: object) -> Response:
     return response
 
 
-def idempotency_key(event: Event) -> str:
+def idempotency_key(event: Mapping[str, Any]) -> str:
     """Return the content of a request's Idempotency-Key header.
 
     It is for a ``key=`` that adds the caller.

@@ -35,12 +35,21 @@ class LambdaInvocation(NamedTuple):
             ConfigurationError: ``context`` is not a Lambda context.
         """
         try:
-            return cls(clock() + int(context.get_remaining_time_in_millis()), context)
+            left_ms = context.get_remaining_time_in_millis()
+            request_id = context.aws_request_id
         except AttributeError as error:
-            raise ConfigurationError(
-                f"a handler needs Lambda's context, not {context!r}; "
-                "a test passes carride_idempotency.testing.Invocation"
-            ) from error
+            raise _not_a_context(context, error.name) from error
+        if not isinstance(left_ms, int | float):  # a mock's number is 1
+            raise _not_a_context(context, "get_remaining_time_in_millis")
+        if not isinstance(request_id, str):
+            raise _not_a_context(context, "aws_request_id")
+        return cls(clock() + int(left_ms), context)
+
+
+def _not_a_context(context: object, attribute: str | None) -> ConfigurationError:
+    from carride_idempotency.misuse import not_a_context
+
+    return not_a_context(context, attribute or "get_remaining_time_in_millis")
 
 
 _OUTSIDE_LAMBDA: Final = LambdaInvocation()

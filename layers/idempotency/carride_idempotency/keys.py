@@ -44,6 +44,10 @@ def extractor(what: str | Extract, name: str) -> Extract:
     """
     if callable(what):
         return what
+    if not isinstance(what, str):
+        raise ConfigurationError(
+            f"{name}= is a JMESPath expression or a function of the event, not {what!r}"
+        )
     if _DOTTED.fullmatch(what):
         return _descend(what.split("."))
     import jmespath
@@ -104,6 +108,8 @@ def check_name(name: str, what: str) -> None:
         ConfigurationError: the name is empty, longer than 255 bytes, no UTF-8, or contains ``#`` or
             ``/``.
     """
+    if not isinstance(name, str):
+        raise ConfigurationError(f"{what} is a string, not {name!r}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:

@@ -121,7 +121,7 @@ class Reader[E]:
         """Return the record's key, and whether the message has an idempotency key."""
         try:
             if isinstance(self.key, TransportId):
-                return self.record_key(source.message_id(raw))
+                return self.record_key(_transport_id(source, raw))
             return self.record_key(self.find_key(message, event))
         except MissingKeyError as error:
             missing = MissingKeyError(f"{error}; {self._searched(message)}")
@@ -219,6 +219,15 @@ class Reader[E]:
                 if text is not None:
                     return text
             raise RejectedMessageError(dead_letters.CONTRACT, error) from error
+        except (KeyError, IndexError, TypeError) as error:
+            raise _not_an_event(source, raw, error) from error
+
+
+def _not_an_event(source: Source, event: Any, error: Exception) -> ConfigurationError:
+    """Return the error of an event that is not one of the source's."""
+    from carride_idempotency import misuse
+
+    return misuse.not_an_event(source, event, error)
 
 
 class MessageHandler[E]:
@@ -243,6 +252,19 @@ class MessageHandler[E]:
         except ConfigurationError as error:
             self._runner.reports.unread(delivery_id, describe(error))
             raise
+
+    def records(self, event: Raw, delivery_id: str) -> list[Raw]:
+        """Return the records of a batch.
+
+        Raises:
+            ConfigurationError: the event is not a batch of the source.
+        """
+        try:
+            return self.source.records(event)
+        except (KeyError, TypeError, AttributeError) as error:
+            wrong = _not_an_event(self.source, event, error)
+            self._runner.reports.unread(delivery_id, describe(wrong))
+            raise wrong from error
 
     def read(
         self, raw: Raw, invocation: LambdaInvocation, delivery_id: str, *, postpones: bool = False
@@ -296,6 +318,18 @@ class MessageHandler[E]:
             return self._runner.run(delivery, work)
         finally:
             leave(token)
+
+
+def _transport_id(source: Source, raw: Raw) -> str:
+    """Return the transport's id of a message.
+
+    Raises:
+        ConfigurationError: the message is not one of the source's.
+    """
+    try:
+        return source.message_id(raw)
+    except (KeyError, TypeError) as error:
+        raise _not_an_event(source, raw, error) from error
 
 
 def _ms[E](find: Callable[[E], datetime | None] | None, event: E) -> int | None:

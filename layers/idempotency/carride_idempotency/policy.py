@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final, Literal
 
 from carride_idempotency.errors import ConfigurationError
@@ -14,6 +15,22 @@ comes three minutes after a crash. It could not take over a key whose lease was 
 
 HEARTBEATS_PER_LEASE: Final = 3
 """A lease survives two heartbeats that fail in a row."""
+
+
+_NUMBERS: Final = (
+    "max_attempts",
+    "lease",
+    "margin",
+    "clock_skew",
+    "reserve",
+    "wait_limit",
+    "conflict_reruns",
+    "concurrency",
+    "max_result_bytes",
+    "warm_cache",
+    "warm_seconds",
+)
+"""The settings that are numbers."""
 
 
 def no_backoff(attempt: int) -> float:  # noqa: ARG001 - every back-off gets the attempt
@@ -29,8 +46,8 @@ class Policy:
         ConfigurationError: a value is out of its range, or two contradict each other.
     """
 
-    window: int = 30 * DAY
-    """How long a record is remembered. Must outlast every path by which an event can come back:
+    window: int | timedelta = 30 * DAY
+    """How long a record is remembered, in seconds or as a `timedelta`. Must outlast every path by which an event can come back:
     EventBridge's 24 hours, Lambda's 6, a dead-letter queue's 14 days and the archive's
     retention."""
     max_attempts: int = 3
@@ -88,12 +105,16 @@ class Policy:
     warm_seconds: float = 300.0
     """For how long it remembers them."""
 
+    @property
+    def window_s(self) -> int:
+        """The window in seconds."""
+        window = self.window
+        return int(window.total_seconds()) if isinstance(window, timedelta) else window
+
     def __post_init__(self) -> None:
+        self._check_kinds()
         for holds, rule in (
-            (
-                isinstance(self.window, int) and self.window >= 1,
-                "window must be a whole number of seconds, at least 1",
-            ),
+            (self.window_s >= 1, "window must be at least 1 second"),
             (self.max_attempts >= 1, "max_attempts must be at least 1"),
             (self.on_crash in ("retry", "quarantine"), "on_crash must be 'retry' or 'quarantine'"),
             (self.missing_key in ("reject", "run"), "missing_key must be 'reject' or 'run'"),
@@ -102,7 +123,7 @@ class Policy:
                 min(self.margin, self.clock_skew, self.reserve) >= 0,
                 "margin, clock_skew and reserve cannot be negative",
             ),
-            (self.clock_skew < self.window, "clock_skew must be shorter than the window"),
+            (self.clock_skew < self.window_s, "clock_skew must be shorter than the window"),
             (self.busy in ("raise", "wait"), "busy must be 'raise' or 'wait'"),
             (
                 0 < self.wait_limit <= 900.0,
@@ -127,3 +148,22 @@ class Policy:
         ):
             if not holds:
                 raise ConfigurationError(rule)
+
+    def _check_kinds(self) -> None:
+        """Check the types of the values; otherwise raise a ConfigurationError."""
+        if isinstance(self.window, timedelta):
+            if self.window.microseconds:
+                raise ConfigurationError("window must be a whole number of seconds")
+        elif not isinstance(self.window, int):
+            raise ConfigurationError(
+                f"window must be a whole number of seconds or a timedelta, not {self.window!r}"
+            )
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if not isinstance(value, int | float):
+                raise ConfigurationError(f"{name} must be a number, not {value!r}")
+        if not isinstance(self.outages, tuple):
+            raise ConfigurationError(
+                f"outages must be a tuple of exceptions, such as (ConnectionError,), "
+                f"not {self.outages!r}"
+            )

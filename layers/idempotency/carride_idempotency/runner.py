@@ -114,7 +114,7 @@ class Runner:
         self._cache = WarmCache(policy.warm_cache, int(policy.warm_seconds * 1000))
         self._reserve_ms = int(policy.reserve * 1000)
         self._limits = Limits(
-            window_s=policy.window,
+            window_s=policy.window_s,
             max_attempts=policy.max_attempts,
             lease_ms=int(policy.lease * 1000),
             margin_ms=int(policy.margin * 1000),

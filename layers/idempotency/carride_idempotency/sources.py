@@ -120,6 +120,12 @@ def trigger_of(event: Any) -> str | None:
     return None
 
 
+def remedy_for(event: Any) -> str | None:
+    """Return what to do about a handler that does not take this event; None if nothing says."""
+    trigger = trigger_of(event)
+    return None if trigger is None else _DECORATORS.get(trigger)
+
+
 def require_trigger(source: "Source", event: Any) -> None:
     """Check that an event has the shape of its source's.
 
@@ -127,7 +133,7 @@ def require_trigger(source: "Source", event: Any) -> None:
         ConfigurationError: the function has another trigger, for which its handler was not made.
     """
     trigger = trigger_of(event)
-    remedy = None if trigger is None else _DECORATORS.get(trigger)
+    remedy = remedy_for(event)
     if not source.triggers or trigger in source.triggers or remedy is None:
         return
     own = " or ".join(sorted(source.triggers))

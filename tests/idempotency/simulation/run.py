@@ -253,4 +253,4 @@ class Judge:
     def _is_late(self, dead_letter: DeadLetter) -> bool:
         """Whether a dead letter says that the window is over, and it can be."""
         passed_ms = self._network.simulation.now_ms - START_MS
-        return dead_letter.reason == BEYOND_WINDOW and passed_ms > 900 * self._plan.policy.window
+        return dead_letter.reason == BEYOND_WINDOW and passed_ms > 900 * self._plan.policy.window_s

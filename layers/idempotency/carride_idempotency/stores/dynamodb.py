@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from carride_idempotency import marshalling
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.errors import (
+    ConfigurationError,
     EffectConflictError,
     EffectsRejectedError,
     StoreRefusedError,
@@ -71,6 +72,11 @@ class DynamoDBStore:
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
+        if not isinstance(table, str) or not table:
+            raise ConfigurationError(
+                f"the table of a DynamoDBStore is a name or an ARN, not {table!r}: "
+                "set the environment variable that holds it"
+            )
         self._transport = transport or dynamodb_transport()
         self._table = table
         self._retries = Retries(clock, sleep, jitter)

@@ -39,6 +39,11 @@ def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
     Raises:
         ConfigurationError: it is none of these, or valkey-py is not installed.
     """
+    if not isinstance(address, str):
+        raise ConfigurationError(
+            f"the address of a store is a string, not {address!r}: "
+            "set the environment variable that holds it"
+        )
     if table := _TABLE.fullmatch(address):
         from carride_idempotency.stores.dynamodb import DynamoDBStore
 

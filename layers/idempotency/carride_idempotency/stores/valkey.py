@@ -27,9 +27,6 @@ from carride_idempotency.errors import ConfigurationError, StoreRefusedError
 from carride_idempotency.record import IN_PROGRESS, Record
 from carride_idempotency.stores.retries import Retries, Verdict
 
-type Client = Any
-"""A client of valkey-py or redis-py, or of one of their cluster clients."""
-
 # ReadOnlyError: the server has become a replica, and the next connection may reach the new primary.
 _PASSING: Final = frozenset(
     {"BusyLoadingError", "ClusterDownError", "ReadOnlyError", "TryAgainError"}
@@ -153,7 +150,7 @@ class ValkeyStore:
 
     def __init__(
         self,
-        client: Client,
+        client: Any,
         *,
         prefix: str = "idempotency:",
         checks_eviction: bool = False,
@@ -318,7 +315,7 @@ def _judge(error: Exception) -> Verdict | None:
     return Verdict.UNANSWERED if names else None
 
 
-def _longest_try_s(client: Client) -> float:
+def _longest_try_s(client: Any) -> float:
     settings = client.get_connection_kwargs()
     timeout_s = settings.get("socket_timeout")
     if timeout_s is None:

@@ -1,0 +1,123 @@
+"""What to say about settings and events of the wrong kind. It is imported when one is found."""
+
+from typing import TYPE_CHECKING, Any
+
+from carride_idempotency.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from carride_idempotency.sources import Source
+
+_TEXT_AS_STORE = 'open one: store=open_store("dynamodb:<table>"), or DynamoDBStore("<table>")'
+_TEXT_AS_DEAD_LETTERS = 'write dead_letters=SqsDeadLetters("<URL of the queue>")'
+
+
+def _kind(value: object) -> str:
+    """Say what a value is."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"a {type(value).__name__}"
+
+
+def not_a_store(consumer: str, value: object) -> ConfigurationError:
+    """Return the error of a consumer whose ``store`` is not one."""
+    return ConfigurationError(f"{consumer}: store= is {_kind(value)}: {_TEXT_AS_STORE}")
+
+
+def not_dead_letters(consumer: str, value: object) -> ConfigurationError:
+    """Return the error of a consumer whose ``dead_letters`` cannot send any."""
+    return ConfigurationError(
+        f"{consumer}: dead_letters= is {_kind(value)}: {_TEXT_AS_DEAD_LETTERS}"
+    )
+
+
+def not_a_policy(consumer: str, value: object) -> ConfigurationError:
+    """Return the error of a consumer whose ``policy`` is not one."""
+    return ConfigurationError(
+        f"{consumer}: policy= is {_kind(value)}: write policy=Policy(window=..., max_attempts=...)"
+    )
+
+
+def not_a_source(consumer: str, value: object) -> ConfigurationError:
+    """Return the error of a consumer whose ``source`` is not one."""
+    return ConfigurationError(
+        f"{consumer}: source= is {_kind(value)}: import SQS, SNS_IN_SQS, KINESIS, DYNAMODB_STREAM, "
+        "KAFKA, SNS or EVENTBRIDGE from carride_idempotency, or build a Source"
+    )
+
+
+def not_an_observer(consumer: str, value: object) -> ConfigurationError:
+    """Return the error of a consumer whose ``observe`` cannot be called."""
+    return ConfigurationError(
+        f"{consumer}: observe= is {_kind(value)}: pass a function of an Observation"
+    )
+
+
+def not_two_arguments(name: str, decorator: str) -> ConfigurationError:
+    """Return the error of a handler that cannot be called with an event and an operation."""
+    return ConfigurationError(
+        f"@{decorator} calls {name} with two arguments: write def {name}(event, operation). "
+        "Lambda's context is operation.context"
+    )
+
+
+def bare_function(undecorated: tuple[object, ...]) -> ConfigurationError:
+    """Return the error of ``@consumer.function`` without parentheses, or without a key."""
+    name = getattr(undecorated[0], "__name__", "work") if undecorated else "the function"
+    return ConfigurationError(
+        f"@function needs the name of the argument that is the key of {name}: "
+        'write @consumer.function(key="<argument>")'
+    )
+
+
+def operation_without_default(consumer: str, name: str) -> ConfigurationError:
+    """Return the error of a function that its callers would have to give an operation."""
+    return ConfigurationError(
+        f"{consumer}: give the argument operation of {name} a default: callers do not pass it. "
+        f"Write def {name}(..., operation: Operation | None = None)"
+    )
+
+
+def not_a_decorator() -> ConfigurationError:
+    """Return the error of a ``with`` block that is used as a decorator."""
+    return ConfigurationError(
+        "consumer.operation(...) opens a with block, and decorates nothing: write "
+        "`with consumer.operation(...) as block:`, or decorate with @consumer.function(key=...)"
+    )
+
+
+def not_entered(name: str) -> AttributeError:
+    """Return the error of a ``with`` block that is used before it is entered."""
+    return AttributeError(
+        f"the block has {name} once it is entered: write `with consumer.operation(...) as block:`"
+    )
+
+
+def not_a_context(context: object, attribute: str) -> ConfigurationError:
+    """Return the error of a handler that was not given Lambda's context."""
+    wrong = getattr(context, attribute, None)
+    if callable(wrong) and attribute == "get_remaining_time_in_millis":
+        wrong = wrong()
+    what = f"its {attribute} is {_kind(wrong)}"
+    if isinstance(context, dict) or context is None or not hasattr(context, attribute):
+        what = f"it has no {attribute}"
+    return ConfigurationError(
+        f"a handler needs Lambda's context, not {context!r:.100}: {what}. "
+        "A test passes carride_idempotency.testing.lambda_context(), an Invocation"
+    )
+
+
+def not_an_event(source: "Source", event: Any, error: Exception) -> ConfigurationError:
+    """Return the error of an event, or a record, that lacks what those of its source have."""
+    from carride_idempotency.sources import remedy_for
+
+    own = " or ".join(sorted(source.triggers)) or "its source"
+    fields = f"the fields {sorted(map(str, event))}" if isinstance(event, dict) else _kind(event)
+    help_text = remedy_for(event) or (
+        "send one of those. carride_idempotency.testing builds them for tests"
+    )
+    return ConfigurationError(
+        f"the handler takes events of {own}, and this one has {fields:.200}, "
+        f"but {type(error).__name__}: {error}. Do this: {help_text}"
+    )

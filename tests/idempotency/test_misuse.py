@@ -1,0 +1,234 @@
+"""Mistakes that are easy to make: each is refused where it is made, with what to do."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, Final
+from unittest.mock import MagicMock, Mock
+
+import pytest
+
+from carride_idempotency import (
+    EVENTBRIDGE,
+    KAFKA,
+    SNS,
+    SQS,
+    TRANSPORT_ID,
+    ConfigurationError,
+    Consumer,
+    DynamoDBStore,
+    Policy,
+    SqsDeadLetters,
+    open_store,
+)
+from carride_idempotency.testing import eventbridge_event, lambda_context, sqs_event
+from tests.idempotency.samples import World, event
+
+KINESIS_BATCH: Final = {
+    "Records": [{"eventSource": "aws:kinesis", "eventID": "1", "kinesis": {"data": "e30="}}]
+}
+CONSOLE_TEST_EVENT: Final = {"key1": "value1"}
+
+
+def settings(**given: Any) -> Callable[[World], object]:
+    """Build a consumer with these settings."""
+    return lambda world: world.consumer(**given)
+
+
+def stored_in(store: Any) -> Callable[[World], object]:
+    """Build a consumer over something that is not a store."""
+    return lambda _: Consumer("history", store)
+
+
+def single(message: Any, context: Any = None, **given: Any) -> Callable[[World], object]:
+    """Deliver a single event to a consumer with these settings."""
+
+    def deliver(world: World) -> object:
+        handler = world.consumer(**given).event_handler(world.work)
+        return handler(message, lambda_context() if context is None else context)
+
+    return deliver
+
+
+def batch(message: Any, context: Any = None, **given: Any) -> Callable[[World], object]:
+    """Deliver a batch to a consumer with these settings."""
+
+    def deliver(world: World) -> object:
+        handler = world.consumer(**given).batch_handler(world.work)
+        return handler(message, lambda_context() if context is None else context)
+
+    return deliver
+
+
+def bare_function(world: World) -> object:
+    def charge(order_id: str) -> None: ...
+
+    decorate: Any = world.consumer().function
+    return decorate(charge)
+
+
+def function_without_a_key(world: World) -> object:
+    decorate: Any = world.consumer().function
+    return decorate()
+
+
+def operation_without_a_default(world: World) -> object:
+    @world.consumer().function(key="order_id")
+    def charge(order_id: str, operation: Any) -> None: ...
+
+    return charge
+
+
+def function_without_the_argument(world: World) -> object:
+    @world.consumer().function(key="order")
+    def charge(order_id: str) -> None: ...
+
+    return charge
+
+
+def handler_of_one_argument(world: World) -> object:
+    work: Any = lambda message: None  # noqa: E731
+    return world.consumer().event_handler(work)
+
+
+def request_handler_of_one_argument(world: World) -> object:
+    work: Any = lambda message: None  # noqa: E731
+    return world.consumer(key=None).http_handler(caller="headers.from")(work)
+
+
+def block_as_decorator(world: World) -> object:
+    decorate: Any = world.consumer().operation("k1")
+    return decorate(lambda: None)
+
+
+def mocked_remaining_time() -> MagicMock:
+    context = MagicMock()
+    context.get_remaining_time_in_millis.return_value = 30_000
+    return context
+
+
+MISTAKES: Final[dict[str, tuple[Callable[[World], object], str]]] = {
+    "store is a text": (stored_in("Records"), r"store= is a str: open one: .*open_store"),
+    "store is None": (stored_in(None), r"store= is None: open one"),
+    "store is a class": (stored_in(DynamoDBStore), r"store= is the class DynamoDBStore"),
+    "dead letters are a text": (
+        settings(dead_letters="https://queue"),
+        r"dead_letters= is a str: write dead_letters=SqsDeadLetters",
+    ),
+    "dead letters are a function": (settings(dead_letters=print), r"SqsDeadLetters"),
+    "policy is a dictionary": (
+        lambda world: Consumer("history", world.store, policy={"window": 1}),  # type: ignore[arg-type]
+        r"policy= is a dict: write policy=Policy",
+    ),
+    "source is a text": (settings(source="sqs"), r"source= is a str: import SQS"),
+    "observer is a text": (settings(observe="logger"), r"observe= is a str: pass a function"),
+    "name is None": (settings(name=None), r"name is a string, not None"),
+    "key is a number": (settings(key=5), r"key= is a JMESPath expression or a function"),
+    "queue's address is unset": (lambda _: SqsDeadLetters(None), r"URL of a queue, not None"),  # type: ignore[arg-type]
+    "queue's name": (lambda _: SqsDeadLetters("letters"), r"URL of a queue, not 'letters'"),
+    "table is unset": (lambda _: DynamoDBStore(None), r"not None: set the environment variable"),  # type: ignore[arg-type]
+    "store's address is unset": (lambda _: open_store(None), r"not None: set the environment"),  # type: ignore[arg-type]
+    "window is a text": (lambda _: Policy(window="7 days"), r"or a timedelta, not '7 days'"),  # type: ignore[arg-type]
+    "window of no whole second": (
+        lambda _: Policy(window=timedelta(seconds=1.5)),
+        r"window must be a whole number of seconds",
+    ),
+    "limit is a text": (lambda _: Policy(max_attempts="3"), r"must be a number, not '3'"),  # type: ignore[arg-type]
+    "outage is a class": (
+        lambda _: Policy(outages=ConnectionError),  # type: ignore[arg-type]
+        r"tuple of exceptions, such as \(ConnectionError,\)",
+    ),
+    "function without parentheses": (
+        bare_function,
+        r'key of charge: write @consumer\.function\(key="<argument>"\)',
+    ),
+    "function without a key": (function_without_a_key, r"write @consumer\.function\(key="),
+    "function without the argument": (
+        function_without_the_argument,
+        r"name arguments, but charge has no argument 'order': it has \['order_id'\]",
+    ),
+    "operation without a default": (
+        operation_without_a_default,
+        r"operation of charge a default: .*operation: Operation \| None = None",
+    ),
+    "handler of one argument": (handler_of_one_argument, r"\(event, operation\)"),
+    "request handler of one argument": (
+        request_handler_of_one_argument,
+        r"@http_handler calls .* with two arguments",
+    ),
+    "block as a decorator": (block_as_decorator, r"decorate with @consumer\.function"),
+    "Kinesis without its source": (
+        batch(KINESIS_BATCH),
+        r"event of aws:kinesis.*@consumer\.batch_handler of a consumer with source=KINESIS",
+    ),
+    "Kinesis for a handler of single events": (single(KINESIS_BATCH), r"source=KINESIS"),
+    "batch without records": (
+        batch(CONSOLE_TEST_EVENT),
+        r"takes events of aws:sqs, and this one has the fields \['key1'\].*testing builds",
+    ),
+    "batch is a list": (batch([1]), r"takes events of aws:sqs, and this one has a list"),
+    "batch of Kafka without records": (batch(CONSOLE_TEST_EVENT, source=KAFKA), r"'records'"),
+    "topic without records": (single(CONSOLE_TEST_EVENT, source=SNS), r"events of aws:sns"),
+    "event without an id": (single(CONSOLE_TEST_EVENT, key=TRANSPORT_ID), r"KeyError: 'id'"),
+    "single event for a batch handler": (
+        batch(event(), source=EVENTBRIDGE),
+        r"Do this: decorate it with @consumer\.event_handler",
+    ),
+    "batch for a handler of single events": (
+        single(sqs_event({"id": "1"}), source=SQS),
+        r"Do this: decorate it with @consumer\.batch_handler",
+    ),
+    "context is a MagicMock": (
+        single(event(), MagicMock()),
+        r"its get_remaining_time_in_millis is a MagicMock. A test passes .*lambda_context\(\)",
+    ),
+    "context is a Mock": (single(event(), Mock()), r"get_remaining_time_in_millis is a Mock"),
+    "context with a mocked request id": (
+        single(event(), mocked_remaining_time()),
+        r"its aws_request_id is a MagicMock",
+    ),
+    "context of a batch is a MagicMock": (
+        batch(sqs_event({"id": "1"}), MagicMock()),
+        r"get_remaining_time_in_millis is a MagicMock",
+    ),
+    "context is a dictionary": (single(event(), {}), r"it has no get_remaining_time_in_millis"),
+    "context without a request id": (
+        single(event(), SimpleNamespace(get_remaining_time_in_millis=lambda: 30_000)),
+        r"it has no aws_request_id",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "says"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_refused_with_what_to_do(
+    world: World, make: Callable[[World], object], says: str
+) -> None:
+    """The error is a ConfigurationError, and nothing has run."""
+    with pytest.raises(ConfigurationError, match=says):
+        make(world)
+    assert not world.work.runs
+    assert not world.box.letters
+
+
+def test_a_block_that_was_not_entered_says_so(world: World) -> None:
+    """The attributes of a block are those of `with`."""
+    block: Any = world.consumer().operation("k1")
+    with pytest.raises(
+        AttributeError, match=r"write `with consumer\.operation\(\.\.\.\) as block:`"
+    ):
+        block.complete(1)
+    with block:
+        pass
+    with pytest.raises(RuntimeError, match="is entered once"), block:
+        pass
+
+
+def test_a_window_may_be_a_timedelta(world: World) -> None:
+    """It is the same window as that number of seconds."""
+    days = Policy(window=timedelta(days=7))
+    assert days.window_s == Policy(window=7 * 86_400).window_s == 604_800
+    handler = world.consumer(policy={"window": timedelta(days=7)}).event_handler(world.work)
+    handler(eventbridge_event({"idempotencyid": "k1"}), lambda_context())
+    record = world.store.read("history#k1")
+    assert record is not None
+    assert record.expiry == world.clock() // 1000 + 604_800
