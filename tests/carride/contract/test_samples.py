@@ -111,7 +111,7 @@ def test_the_consumers_dead_letter_is_one() -> None:
     outcomes(world, "ride-history", sample("ride_history_malformed"))
     (letter,) = world.given_up()
     SqsDeadLetters(
-        "dlq", client=SimpleNamespace(send_message=lambda **message: sent.update(message))
+        "https://dlq", client=SimpleNamespace(send_message=lambda **message: sent.update(message))
     ).send(letter)
     attributes = {name: value["StringValue"] for name, value in sent["MessageAttributes"].items()}
     assert (json.loads(sent["MessageBody"]), attributes) == dead_letter("ride_history_dlq_given_up")
