@@ -35,6 +35,7 @@ class Predictor:
         policy = POLICIES[consumer.name]
         self._invocation = partial(Invocation, epoch_ms, timeout_s=function["Timeout"])
         self._name = consumer.name
+        self._region = stack.region
         self._policy = replace(policy, window=window, busy="raise", warm_cache=0)
         self.start()
 
@@ -47,7 +48,12 @@ class Predictor:
             self.store.put_if_absent(record)
         self._observed: list[Observation] = []
         consumer = wired(
-            self._name, self.store, self._policy, DeadLetterBox(), self._observed.append
+            self._name,
+            self.store,
+            self._policy,
+            DeadLetterBox(),
+            self._observed.append,
+            region=self._region,
         )
         self._handle = consumer.event_handler(_work)
 

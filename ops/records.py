@@ -18,6 +18,7 @@ from carride.events import idempotency_id
 from carride.facts import FACTS
 from carride_idempotency import NOT_DONE, Done, Policy, marshalling
 from carride_idempotency.clock import epoch_ms, to_ms
+from carride_idempotency.keys import LETTER
 from carride_idempotency.policy import DAY
 from carride_idempotency.record import (
     COMPLETED,
@@ -349,6 +350,8 @@ def _says(record: Record, now_ms: int) -> str:
         )
     if record.status == IN_PROGRESS:
         return _says_crashed(record, now_ms)
+    if LETTER in record.key:
+        return _says_lettered(record)
     if record.expiry is not None and record.expiry * 1000 < now_ms:
         ended = f"{record.status} at {_text(record.updated_ms)}, and its window has ended"
         return f"{ended}: the next delivery runs as attempt 1"
@@ -376,6 +379,13 @@ def _says_crashed(record: Record, now_ms: int) -> str:
         return f"{attempt} has a lease that is longer than any can be, so it does not count; {then}"
     ended = _text(record.lease_ms)
     return f"{attempt} crashed: its lease ended at {ended} without an answer; {then}"
+
+
+def _says_lettered(record: Record) -> str:
+    """Return the meaning of the mark of a dead letter."""
+    sent = f"an event that breaks the contract was dead-lettered at {_text(record.updated_ms)}"
+    end = _text(None if record.expiry is None else record.expiry * 1000)
+    return f"{sent}; until {end} a replay of it sends no second letter"
 
 
 def _says_completed(record: Record) -> str:

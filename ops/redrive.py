@@ -170,7 +170,16 @@ def verdict_on(
         return Verdict(False, "the event is not in it")
     if predictor is None:
         return _verdict_of_bus(event)
-    return _verdict_of_consumer(event, record, predictor, release=release)
+    return _verdict_of_consumer(_redriven(event), record, predictor, release=release)
+
+
+def _redriven(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event as a redrive sends it.
+
+    The name of a replay that delivered it is left out: a consumer acknowledges a replay of an event
+    whose letter is in the queue, but a redrive takes the letter out.
+    """
+    return {name: value for name, value in event.items() if name != "replay-name"}
 
 
 def _verdict_of_bus(event: Mapping[str, Any]) -> Verdict:
@@ -443,7 +452,7 @@ class Redrive:
         """Send a letter, unless it would return by now."""
         problem, record = self._release(found)
         if problem is None:
-            problem = send_to(self.stack, self.plan.target, found.letter.event)
+            problem = send_to(self.stack, self.plan.target, _redriven(found.letter.event))
         del self.left[found.letter.id]
         if problem is None:
             self._forget(found)

@@ -13,7 +13,7 @@ import jmespath
 from botocore.exceptions import ClientError
 
 from carride_idempotency import dead_letters, observation
-from carride_idempotency.keys import record_key
+from carride_idempotency.keys import letter_key, record_key
 from carride_idempotency.stores.dynamodb_items import record_of
 from ops.audit.evidence import CONSUMERS, AuditedConsumer
 from ops.audit.queues import fact_of, waiting
@@ -58,6 +58,8 @@ class Fate(StrEnum):
     """The key is quarantined, and its event is in the dead-letter queue already."""
     TOO_OLD = "too old"
     """The event has expired, or is older than the consumer's records."""
+    LETTER_IS_THERE = "dead-lettered before"
+    """It breaks the contract, and its letter is in the dead-letter queue already."""
     DEAD_LETTERED = "dead-lettered"
     """It goes to the consumer's dead-letter queue."""
     NOT_FOR_IT = "not for this consumer"
@@ -74,10 +76,17 @@ _FATES: Final = {
     observation.DEAD_LETTERED: Fate.DEAD_LETTERED,
 }
 
+_WITHOUT_A_KEY: Final = (dead_letters.CONTRACT, dead_letters.MISSING_KEY)
+"""Why an event has no record, but may have the mark of a letter."""
+
 
 def fate_of(outcome: str, reason: object) -> Fate:
     """Return the fate that an observed outcome means."""
-    return Fate.TOO_OLD if reason == dead_letters.BEYOND_WINDOW else _FATES[outcome]
+    if reason == dead_letters.BEYOND_WINDOW:
+        return Fate.TOO_OLD
+    if outcome == observation.DUPLICATE and reason in _WITHOUT_A_KEY:
+        return Fate.LETTER_IS_THERE
+    return _FATES[outcome]
 
 
 class Prediction:
@@ -96,17 +105,23 @@ class Prediction:
     def add(self, events: Collection[Mapping[str, Any]]) -> None:
         """Count what the consumer would do with more events."""
         delivered = [{**event, "replay-name": self._replay} for event in events]
-        keys = set[str]()
-        for event in delivered:
-            fact = fact_of(event)
-            if fact is not None and self._takes(event):
-                keys.add(record_key(self._name, fact))
+        keys = {self._key(event) for event in delivered if self._takes(event)}
         for item in items_at(self._stack, keys):
             self._predictor.store.put_if_absent(record_of(item))
         for event in delivered:
             fate = self._fate(event)
             event_type = type_of(event) or "unreadable"
             self.fates[event_type][fate] += 1
+
+    def _key(self, event: Mapping[str, Any]) -> str:
+        """Return the key of an event's record.
+
+        If it breaks the contract, return that of its letter's mark.
+        """
+        fact = fact_of(event)
+        if fact is None:
+            return letter_key(self._name, self._stack.region, event["id"])
+        return record_key(self._name, fact)
 
     def _fate(self, event: Mapping[str, Any]) -> Fate:
         if not self._takes(event):

@@ -254,6 +254,14 @@ QUIET: Final[dict[str, tuple[str, Changes]]] = {
         "balanced",
         UNPAID | {"forgotten": [f"{PAYMENT}#{fact(ASSIGNED)}"]},
     ),
+    "a replayed broken event whose letter is there": (
+        ONE_WAITS,
+        {
+            "published": [*BROKEN["published"], Published("event-9", None, None, replayed=True)],
+            "dead_letters": [KEPT],
+            "deliveries": [Delivered(HISTORY, observation.DUPLICATE, None, reason="CONTRACT")],
+        },
+    ),
     "a broken event whose letter was erased": (
         "balanced",
         BROKEN | {"forgotten": [f"{HISTORY}#event-9"]},

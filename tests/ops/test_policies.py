@@ -19,8 +19,8 @@ from tests.carride.rides import booked
 from tests.functions.world import CONSUMED, DEV, STAFF, World, request
 from tests.ops.world import AWAY, empty_stack, put_record
 
-SETTINGS: Final = {"lease", "window"}
-"""What the environment of a function sets."""
+SETTINGS: Final = {"lease", "window", "letter_retention"}
+"""What the environment of a function sets, or the wiring that all consumers share."""
 ADDED: Final = {each.name for each in CONSUMERS} - CONSUMED.keys()
 """Consumers of `make new-consumer`, which the tests' world does not run."""
 

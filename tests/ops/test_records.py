@@ -23,6 +23,7 @@ from carride_idempotency.decision import (
     Write,
     decide,
 )
+from carride_idempotency.keys import letter_key
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.stores.dynamodb_items import item_of, record_of
 from ops import records
@@ -227,6 +228,16 @@ def test_a_record_that_keeps_an_entry_of_the_history_does_not_expire() -> None:
     says = records.explain(kept, datetime.fromtimestamp(NOW_MS / 1000, UTC)).says
     assert "answered as duplicates, and the record does not expire" in says
     assert "unknown" not in says
+
+
+def test_the_mark_of_a_letter_says_what_a_replay_does() -> None:
+    """It is no record of an event, although it is in the same table."""
+    mark = DONE._replace(key=letter_key("dispatch", AWAY, "e1"), expiry=NOW_MS // 1000)
+    for later_ms in (0, 1_000):  # DynamoDB deletes it late
+        says = records.explain(mark, datetime.fromtimestamp((NOW_MS + later_ms) / 1000, UTC)).says
+        assert "breaks the contract was dead-lettered" in says
+        assert "a replay of it sends no second letter" in says
+        assert "duplicates" not in says
 
 
 @pytest.mark.parametrize(

@@ -39,13 +39,17 @@ class History:
     def __init__(self, dynamodb: Any) -> None:
         self.dynamodb = dynamodb
         self.events: list[str] = []
+        self.replayed = 0
+        """How many of the events seem to come from a replay."""
         self.runs: Callable[[str], object] = partial(self.record, COMPLETED)
 
     def invoke(self, **request: Any) -> None:
         """Refuse large events, as Lambda does, and run the others."""
         if len(request["Payload"].encode()) > 1_000:
             raise client_error("RequestEntityTooLargeException", 413)
-        self.events.append(json.loads(request["Payload"])["detail"]["idempotencyid"])
+        event = json.loads(request["Payload"])
+        self.replayed += "replay-name" in event
+        self.events.append(event["detail"]["idempotencyid"])
         self.runs(self.events[-1])
 
     def get_function_configuration(self, **request: Any) -> Any:
@@ -171,6 +175,14 @@ def test_messages_that_the_bus_does_not_accept_stay(ref: StackRef) -> None:
     assert {message["Body"]: message["MessageId"] for message in shown} == {
         body: ids[body] for body in reasons
     }
+
+
+def test_a_redrive_is_no_replay(ref: StackRef) -> None:
+    """A consumer would acknowledge a replay whose letter is there, and the redrive takes it out."""
+    put(ref, DLQ, envelope(entry("order_01"), **{"replay-name": "us-east-1.1"}))
+    assert redriven(ref).sent == 1
+    function = ref.client("lambda")
+    assert (len(function.events), function.replayed, left(ref)) == (1, 0, 0)
 
 
 def test_letters_are_sent_at_the_rate_that_was_asked_for(ref: StackRef) -> None:

@@ -2,13 +2,23 @@
 
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from moto import mock_aws
 
+from carride.consumer import wired
+from carride_idempotency import DynamoDBStore
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.observation import ignore
+from carride_idempotency.stores.transport import BotocoreTransport
+from carride_idempotency.testing import DeadLetterBox, Invocation, eventbridge_event
 from ops import replay
+from ops.audit.evidence import CONSUMERS, HISTORY
+from ops.policies import POLICIES
+from ops.replay.planning import Fate, Prediction
 from ops.stack import Kept, OperatorError, StackRef
-from tests.ops.world import AWAY, HOME, NOW, World, stack
+from tests.ops.world import AWAY, HOME, NOW, World, empty_stack, stack
 
 
 def replays(name: str, state: str) -> dict[str, Any]:
@@ -96,3 +106,50 @@ def test_a_replay_has_ended_when_nothing_is_in_flight(
 ) -> None:
     """EventBridge has handed over everything, and consumers have emptied their queues."""
     assert replay.ReplayState("one", state, NOW, NOW, NOW, None, waiting, "").ended == ended
+
+
+BROKEN: Final = eventbridge_event({"type": "CarRideCreated"}, event_id="e1", clock=epoch_ms)
+UNMARKED: Final = BROKEN | {"id": "e2"}
+
+
+def test_a_plan_knows_which_letters_are_there() -> None:
+    """An event that breaks the contract has no record, but its letter may have a mark."""
+    functions = SimpleNamespace(
+        get_function_configuration=lambda **_: {
+            "Timeout": 30,
+            "Environment": {"Variables": {"IDEMPOTENCY_WINDOW_DAYS": "30"}},
+        }
+    )
+    rules = SimpleNamespace(
+        describe_rule=lambda **_: {"State": "ENABLED", "EventPattern": "{}"},
+        test_event_pattern=lambda **_: {"Result": True},
+    )
+    (consumer,) = (each for each in CONSUMERS if each.table == HISTORY)
+    with mock_aws():
+        tables = empty_stack()
+        services = {"dynamodb": tables.client("dynamodb"), "lambda": functions, "events": rules}
+        outputs = {"RideHistoryFunctionName": "history", "CarRideBusName": "bus"}
+        ref = stack(
+            lambda service, _: services[service],
+            resources={"AWS::Events::Rule": {"RideHistoryRule": "rule"}},
+            **tables.outputs | outputs,
+        )
+        store = DynamoDBStore(
+            ref.outputs["RideHistoryTableName"],
+            transport=BotocoreTransport(services["dynamodb"], 1.0),
+        )
+        at_work = wired(
+            consumer.name, store, POLICIES[consumer.name], DeadLetterBox(), ignore, region=AWAY
+        )
+        deliver = at_work.event_handler(lambda *_: None)
+        deliver(BROKEN, Invocation(epoch_ms))
+        prediction = Prediction(ref, consumer, "us-east-1.1")
+        prediction.add([BROKEN, UNMARKED])
+        assert prediction.fates == {
+            "CarRideCreated": {Fate.LETTER_IS_THERE: 1, Fate.DEAD_LETTERED: 1}
+        }
+        replayed = {"replay-name": "us-east-1.1"}
+        outcomes = [
+            deliver(each | replayed, Invocation(epoch_ms))["outcome"] for each in (BROKEN, UNMARKED)
+        ]
+        assert outcomes == ["Duplicate", "DeadLettered"]

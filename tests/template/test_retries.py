@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from carride.consumer import LETTER_RETENTION
 from carride.publisher import Publisher
 from carride_idempotency import Policy
 from ops.policies import POLICIES
@@ -50,6 +51,12 @@ def test_a_key_has_as_many_attempts_as_its_transport_delivers(consumer: str) -> 
         assert attempts == times, (
             f"max_attempts of {consumer}'s Policy does not match {consumer}InvokeConfig"
         )
+
+
+def test_marks_of_letters_last_as_long_as_their_queues_keep_them() -> None:
+    """A mark that outlasted its letter would lose a replayed event."""
+    queues = [RESOURCES[f"{consumer}Dlq"]["Properties"] for consumer in CONSUMERS]
+    assert {queue["MessageRetentionPeriod"] for queue in queues} == {LETTER_RETENTION}
 
 
 def test_the_table_of_retries_is_that_of_template_and_handlers() -> None:

@@ -26,6 +26,10 @@ Lambda's retry need not wait until the lease of a killed attempt has ended.
 """
 
 
+LETTER_RETENTION: Final = 14 * DAY
+"""How long the stack's dead-letter queues keep a message, in seconds."""
+
+
 class ConsumerSettings(Struct, frozen=True, kw_only=True):
     """The environment of every consumer."""
 
@@ -64,11 +68,17 @@ def ride_consumer(
 
 
 def wired(
-    name: str, store: "Store", policy: Policy, dead_letters: "DeadLetters", observer: "Observer"
+    name: str,
+    store: "Store",
+    policy: Policy,
+    dead_letters: "DeadLetters",
+    observer: "Observer",
+    *,
+    region: str | None = None,
 ) -> Consumer[RideEvent]:
     """Return a consumer of ride events over any store.
 
-    The prediction of a replay is wired like the deployed ones.
+    The prediction of a replay is wired like the deployed ones, in the region of their stack.
     """
     return Consumer(
         name,
@@ -77,8 +87,9 @@ def wired(
         key=lambda event: event.idempotencyid,
         payload=lambda event: event.payload,
         expires=lambda event: event.expirytime,
-        policy=policy,
+        policy=replace(policy, letter_retention=LETTER_RETENTION),
         dead_letters=dead_letters,
         observe=observer,
         labels=labels,
+        region=region,
     )

@@ -173,8 +173,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             try:
                 message = messages.read(event, invocation, delivery_id)
             except RejectedMessageError as rejected:
-                messages.reject(rejected, invocation, event, delivery_id)
-                return {"outcome": observation.DEAD_LETTERED, "key": None, "attempt": 0}
+                outcome = messages.reject(rejected, invocation, event, delivery_id)
+                return {"outcome": outcome, "key": None, "attempt": 0}
             answer = messages.run(message)
             return {
                 "outcome": answer.outcome,

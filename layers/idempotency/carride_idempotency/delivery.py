@@ -8,9 +8,11 @@ from carride_idempotency.clock import Clock
 from carride_idempotency.dead_letters import DeadLetter, DeadLetters
 from carride_idempotency.errors import ResultOmittedError, describe
 from carride_idempotency.keys import downstream_key
+from carride_idempotency.letter_marks import LetterMarks
 from carride_idempotency.observation import Observation, Observer
 from carride_idempotency.outcomes import NO_RESULT
 from carride_idempotency.record import COMPLETED, FAILED, Record, unknown_calls
+from carride_idempotency.sources import Envelope
 from carride_idempotency.stores import Store
 
 _COMPLAINTS_APART_MS: Final = 60_000
@@ -55,6 +57,19 @@ class Delivery(NamedTuple):
     """The raw message or request, as the transport delivered it; None for calls."""
     labels: Mapping[str, str] = observation.NO_LABELS
     """For the observer; the protocol ignores them."""
+
+
+class Rejection(NamedTuple):
+    """A message that is at fault itself."""
+
+    delivery_id: str
+    reason: str
+    """A code of `dead_letters`."""
+    error: Exception
+    event: object
+    """What the dead letter holds."""
+    envelope: Envelope | None
+    """EventBridge's, if the message has one."""
 
 
 class Answer(NamedTuple):
@@ -113,6 +128,7 @@ class Reports:
         store: Store,
         observe: Observer,
         dead_letters: DeadLetters | None,
+        marks: LetterMarks,
         *,
         clock: Clock,
     ) -> None:
@@ -120,6 +136,7 @@ class Reports:
         self._store = store
         self._observer = observe
         self._dead_letters = dead_letters
+        self._marks = marks
         self._clock = clock
         self._complained_ms: int | None = None
         """When an observer's error was logged."""
@@ -182,16 +199,32 @@ class Reports:
         """Observe a message that could not be read: it has no key."""
         self._observe(Observation(self._consumer, outcome, None, 0, delivery_id, reason))
 
-    def reject(self, delivery_id: str, reason: str, error: Exception, event: object) -> None:
-        """Send a message that is at fault itself to the dead-letter queue.
+    def reject(self, rejection: Rejection, *, until_ms: int | None) -> str:
+        """Send a message that is at fault itself to the dead-letter queue; return the outcome.
 
-        Without one, raise ``error``.
+        A replay of it is a duplicate while the letter is there. Without a queue, raise its error.
         """
         if self._dead_letters is None:
-            self.unread(delivery_id, reason)
-            raise error
-        self._dead_letters.send(DeadLetter(reason, describe(error), self._consumer, None, 0, event))
-        self.unread(delivery_id, reason, observation.DEAD_LETTERED)
+            self.unread(rejection.delivery_id, rejection.reason)
+            raise rejection.error
+        try:
+            outcome = self._send_once(rejection, self._dead_letters, until_ms)
+        except Exception as error:
+            self.unread(rejection.delivery_id, describe(error))
+            raise
+        self.unread(rejection.delivery_id, rejection.reason, outcome)
+        return outcome
+
+    def _send_once(self, rejection: Rejection, queue: DeadLetters, until_ms: int | None) -> str:
+        """Send the letter of a rejected message, unless a replay finds it there."""
+        envelope = rejection.envelope
+        if self._marks.recognise(envelope, until_ms):
+            return observation.DUPLICATE
+        sent_ms = self._clock()
+        text = describe(rejection.error)
+        queue.send(DeadLetter(rejection.reason, text, self._consumer, None, 0, rejection.event))
+        self._marks.write(envelope, sent_ms, until_ms)
+        return observation.DEAD_LETTERED
 
     def give_up(
         self, delivery: Delivery, reason: str, error: Exception, record: Record | None

@@ -18,6 +18,8 @@ type Extract = Callable[[Any], object]
 LONGEST_KEY: Final = 2_048
 """Bytes of a DynamoDB partition key. A longer key is replaced by its hash."""
 _LONGEST_NAME: Final = 255
+LETTER: Final = "#%letter:"
+"""Follows the consumer's name in the key of a dead letter's mark: see `letter_marks`."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _DOTTED: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 """JMESPath expressions that are plain paths: they need no interpreter, and no import of one."""
@@ -150,6 +152,14 @@ def record_key(consumer: str, value: object, operation: str | None = None) -> st
     if len(key) * 4 > LONGEST_KEY and len(key.encode()) > LONGEST_KEY:
         return f"{prefix}#%sha256:{hashlib.sha256(text.encode()).hexdigest()}"
     return key
+
+
+def letter_key(consumer: str, region: str | None, message_id: str) -> str:
+    """Return the key of the record that says that a region's queue has a message's letter.
+
+    No idempotency key looks like it: there ``%`` is written ``%25``.
+    """
+    return f"{consumer}{LETTER}{region or ''}#{_scalar(consumer, message_id)}"
 
 
 def downstream_key(key: str, step: str | None = None) -> str:

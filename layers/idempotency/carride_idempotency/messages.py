@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from carride_idempotency import dead_letters, observation
 from carride_idempotency.clock import to_ms
-from carride_idempotency.delivery import Answer, Delivery
+from carride_idempotency.delivery import Answer, Delivery, Rejection
 from carride_idempotency.errors import ConfigurationError, MissingKeyError, describe
 from carride_idempotency.fingerprint import exact_fingerprint, fingerprint
 from carride_idempotency.handlers import finished
@@ -20,7 +20,14 @@ from carride_idempotency.keys import TransportId, extractor, record_key
 from carride_idempotency.operation import Operation
 from carride_idempotency.policy import Policy
 from carride_idempotency.runner import Runner
-from carride_idempotency.sources import Raw, Source, event_ms, require_trigger
+from carride_idempotency.sources import (
+    Envelope,
+    Raw,
+    Source,
+    envelope_of,
+    event_ms,
+    require_trigger,
+)
 
 _LETTERS_WITHOUT_A_KEY: Final = 3
 """How many messages without a key a process dead-letters before it has found any key."""
@@ -289,8 +296,8 @@ class MessageHandler[E]:
         invocation: LambdaInvocation,
         raw: Raw,
         delivery_id: str,
-    ) -> None:
-        """Send a message that is at fault itself to the dead-letter queue.
+    ) -> str:
+        """Send a message that is at fault itself to the dead-letter queue; return the outcome.
 
         Raises:
             ConfigurationError: ``key=`` is at fault instead, as far as this process can tell.
@@ -302,9 +309,17 @@ class MessageHandler[E]:
             raise error from cause
         token = enter(invocation)
         try:
-            self._runner.reports.reject(delivery_id, reason, cause, raw)
+            until_ms = self._runner.reserve_begins_ms(invocation.deadline_ms)
+            rejection = Rejection(delivery_id, reason, cause, raw, self._envelope(raw))
+            return self._runner.reports.reject(rejection, until_ms=until_ms)
         finally:
             leave(token)
+
+    def _envelope(self, raw: Raw) -> Envelope | None:
+        try:
+            return envelope_of(self.source.message(raw))
+        except (ValueError, RecursionError):  # why it was rejected
+            return None
 
     def run(self, message: Message[E]) -> Answer:
         """Run the work for one message. What the work returns is not stored: nobody reads it."""

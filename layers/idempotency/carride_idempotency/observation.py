@@ -36,12 +36,13 @@ class Observation(NamedTuple):
     """One delivery and its outcome. Every delivery that does not crash makes exactly one.
 
     ``New``, ``Retried`` (after a failure) and ``Takeover`` (after a crash) are the outcomes of a
-    committed run; ``Duplicate`` was answered from the record; ``Busy`` was acknowledged because
-    another delivery holds the key; ``Failed`` raised and comes again; ``LostLease`` ran, and
-    another attempt had taken over; ``Expired`` was dropped by age; ``Quarantined`` met a key that
-    is quarantined: it was acknowledged, because its event is in the dead-letter queue already, or
-    raised, because there is no queue to take it; ``DeadLettered`` was handed to the dead-letter
-    queue now; ``Unprotected`` was run without an idempotency key.
+    committed run; ``Duplicate`` was answered from the record, or replayed a message whose letter is
+    in the dead-letter queue; ``Busy`` was acknowledged because another delivery holds the key;
+    ``Failed`` raised and comes again; ``LostLease`` ran, and another attempt had taken over;
+    ``Expired`` was dropped by age; ``Quarantined`` met a key that is quarantined: it was
+    acknowledged, because its event is in the dead-letter queue already, or raised, because there is
+    no queue to take it; ``DeadLettered`` was handed to the dead-letter queue now; ``Unprotected``
+    was run without an idempotency key.
     """
 
     consumer: str

@@ -94,6 +94,10 @@ class Policy:
     if all effects are in the commit or made with ``operation.external``."""
     concurrency: int = 10
     """How many records of a batch run at once."""
+    letter_retention: int = 0
+    """How long the dead-letter queue keeps a message, in seconds: its MessageRetentionPeriod. Within
+    it, a replay of a message that is at fault itself sends no second letter: see `letter_marks`. 0:
+    every delivery of such a message sends one."""
     keep_event: bool = False
     """Keep the raw event with a failed or quarantined record, for recovery by hand."""
     max_result_bytes: int = 200_000
@@ -116,6 +120,10 @@ class Policy:
         for holds, rule in (
             (self.window_s >= 1, "window must be at least 1 second"),
             (self.max_attempts >= 1, "max_attempts must be at least 1"),
+            (
+                isinstance(self.letter_retention, int) and self.letter_retention >= 0,
+                "letter_retention must be a whole number of seconds, or 0",
+            ),
             (self.on_crash in ("retry", "quarantine"), "on_crash must be 'retry' or 'quarantine'"),
             (self.missing_key in ("reject", "run"), "missing_key must be 'reject' or 'run'"),
             (3.0 <= self.lease <= 900.0, "lease must be 3 to 900 seconds"),

@@ -54,6 +54,7 @@ from carride_idempotency.delivery import (
 from carride_idempotency.errors import describe
 from carride_idempotency.fingerprint import differ
 from carride_idempotency.handlers import finished
+from carride_idempotency.letter_marks import LetterMarks
 from carride_idempotency.observation import Observer
 from carride_idempotency.operation import Operation
 from carride_idempotency.outcomes import completed, failed
@@ -106,8 +107,16 @@ class Runner:
         self.clock = clock
         self.concurrency = concurrency or Threads()
         self._store = store
-        self.reports = Reports(consumer, store, observe, dead_letters, clock=clock)
         self._region = region or os.environ.get("AWS_REGION")
+        marks = LetterMarks(
+            consumer,
+            self._region,
+            store,
+            retention_s=policy.letter_retention,
+            skew_ms=int(policy.clock_skew * 1000),
+            clock=clock,
+        )
+        self.reports = Reports(consumer, store, observe, dead_letters, marks, clock=clock)
         self._sleep = sleep
         self._jitter = jitter
         self._new_owner = new_owner
@@ -208,7 +217,7 @@ class Runner:
         if known is not None:
             return known
         request = self._claim_request(delivery)
-        until_ms = None if delivery.deadline_ms is None else delivery.deadline_ms - self._reserve_ms
+        until_ms = self.reserve_begins_ms(delivery.deadline_ms)
         step, seen = self._write(delivery, request, until_ms)
         if isinstance(step, Busy) and self._waits(step, delivery):
             step, seen = self._wait(step, delivery, request, until_ms)
@@ -367,6 +376,10 @@ class Runner:
         if delivery.expires_ms is None or delivery.expires_ms + self._limits.skew_ms >= now_ms:
             return False
         return self._store.read(delivery.key, until_ms=delivery.deadline_ms) is None
+
+    def reserve_begins_ms(self, deadline_ms: int | None) -> int | None:
+        """Return when the reserve before a deadline begins; None without a deadline."""
+        return None if deadline_ms is None else deadline_ms - self._reserve_ms
 
     def left_ms(self, deadline_ms: int | None, now_ms: int | None = None) -> int:
         """Return how much time is left for work, by default from now on.

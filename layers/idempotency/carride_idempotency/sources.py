@@ -34,6 +34,8 @@ _CLUSTER: Final = "cluster"
 """The field that a Kafka record is given here: the name of its cluster, which its batch has."""
 _CLOUD_EVENT: Final = frozenset({"specversion", "id", "source", "type"})
 """The attributes that CloudEvents 1.0 requires."""
+_LONGEST_ID: Final = 255
+"""EventBridge's own ids are UUIDs; a caller by hand may send anything."""
 
 
 def _nothing(raw: Raw) -> None:
@@ -58,6 +60,24 @@ def payload_of(message: Any) -> object:
 def is_eventbridge(message: Any) -> bool:
     """Return whether a message has all the fields of EventBridge's envelope."""
     return isinstance(message, dict) and message.keys() >= _ENVELOPE
+
+
+class Envelope(NamedTuple):
+    """EventBridge's envelope of a message."""
+
+    id: str
+    replayed: bool
+    """Whether a replay of an archive delivers it."""
+
+
+def envelope_of(message: Any) -> Envelope | None:
+    """Return the envelope of a message; None if it has none, or one with an odd id."""
+    if not is_eventbridge(message):
+        return None
+    event_id = message["id"]
+    if not isinstance(event_id, str) or not 0 < len(event_id) <= _LONGEST_ID:
+        return None
+    return Envelope(event_id, "replay-name" in message)
 
 
 def event_ms(message: Any) -> int | None:
