@@ -132,7 +132,7 @@ def test_a_plan_knows_which_letters_are_there() -> None:
         ref = stack(
             lambda service, _: services[service],
             resources={"AWS::Events::Rule": {"RideHistoryRule": "rule"}},
-            **tables.outputs | outputs,
+            **{**tables.outputs, **outputs},
         )
         store = DynamoDBStore(
             ref.outputs["RideHistoryTableName"],
