@@ -86,6 +86,18 @@ class _Found(NamedTuple):
     outbox: list[tables.Wire]
     letters: list[DeadLetter]
 
+    def exact(self) -> Mapping[str, Any]:
+        """Return what names everything that is erased."""
+        return {
+            "customer": self.customer,
+            "rides": sorted(self.rides),
+            "bookings": _named("orderID", self.bookings),
+            "history": _named("idempotencyKey", self.history),
+            "records": _named("idempotencyKey", self.records),
+            "outbox": _named("id", self.outbox),
+            "letters": [{"id": name} for name in sorted(letter.id for letter in self.letters)],
+        }
+
     def erasure(self) -> Erasure:
         return Erasure(
             customer=self.customer,
@@ -96,6 +108,11 @@ class _Found(NamedTuple):
             outbox=len(self.outbox),
             letters=Counter(letter.queue for letter in self.letters),
         )
+
+
+def _named(key: str, items: Iterable[tables.Wire]) -> list[dict[str, str]]:
+    """Return the names of items with this key, in an order that stays."""
+    return [{"id": name} for name in sorted(item[key]["S"] for item in items)]
 
 
 @acts("erase", "customer_a --yes")
@@ -122,7 +139,7 @@ def erase(stack: StackRef, customer: str, /, *, quiet: Span = QUIET) -> Plan:
         _erase(stack, found)
         return found.erasure()
 
-    return Plan(found.erasure(), do, (stack,))
+    return Plan(found.erasure(), do, (stack,), exact=found.exact())
 
 
 # ── Finding ───────────────────────────────────────────────────────────────────────────────────────

@@ -564,7 +564,9 @@ def _plan(stack: StackRef, seen: tables.Wire, change: Change, left: Record | Non
             ) from None
         return {"done": change.action, "key": key}
 
-    return Plan(change, write, (stack,))
+    revision = {name: seen[name] for name in _REVISION if name in seen}
+    exact = {"action": change.action, "key": key, "record": revision}
+    return Plan(change, write, (stack,), exact=exact)
 
 
 def unchanged(seen: tables.Wire) -> dict[str, Any]:

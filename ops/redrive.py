@@ -90,6 +90,8 @@ class Planned(NamedTuple):
 
     letter: DeadLetter
     verdict: Verdict
+    revision: str = "none"
+    """Status, attempt and owner of the record that the letter's key has."""
 
 
 class RedrivePlan(NamedTuple):
@@ -104,6 +106,14 @@ class RedrivePlan(NamedTuple):
     hidden: int
     """Messages that another reader hides."""
     release: bool
+
+    def exact(self) -> Mapping[str, Any]:
+        """Return the letters that go, in what state they are, and where to."""
+        letters = [
+            {"id": each.letter.id, "verdict": each.verdict, "record": each.revision}
+            for each in self.letters
+        ]
+        return {"target": self.target, "letters": letters}
 
 
 class Trial(StrEnum):
@@ -267,7 +277,7 @@ def redrive(
     the_redrive = Redrive(
         stack, planned, canary=not no_canary, rate=rate, wait=wait, report=session.say
     )
-    return Plan(planned, the_redrive.carry_out, (stack,))
+    return Plan(planned, the_redrive.carry_out, (stack,), exact=planned.exact())
 
 
 def plan_redrive(
@@ -291,7 +301,7 @@ def plan_redrive(
     for letter, record, _ in received_from(stack, queue):
         if _is_chosen(letter, chosen):
             verdict = verdict_on(letter, record, predictor, release=release)
-            selected.append(Planned(replace(letter, event=None), verdict))
+            selected.append(Planned(replace(letter, event=None), verdict, _revision_of(record)))
         else:
             others.append(letter)
     if others and not selected:
@@ -301,6 +311,12 @@ def plan_redrive(
     taken = tuple(selected[:limit])
     left_out = len(others) + len(selected) - len(taken)
     return RedrivePlan(queue, target, taken, left_out, hidden, release)
+
+
+def _revision_of(record: Record | None) -> str:
+    if record is None:
+        return "none"
+    return f"{record.status}, attempt {record.attempt}, owner {record.owner}"
 
 
 def _is_chosen(letter: DeadLetter, chosen: Mapping[str, str | None]) -> bool:

@@ -7,13 +7,13 @@ function that does it.
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import Annotated, Any, Final, NamedTuple
 
 from cyclopts import Parameter
 
-from ops import regions
+from ops import plans, regions
 from ops.finding import find, kept
 from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
 
@@ -28,6 +28,8 @@ class Plan(NamedTuple):
     do: Callable[[], Any]
     """Does it, and returns what has been done."""
     stacks: tuple[StackRef, ...]
+    exact: Any = None
+    """What has to be the same when a plan that was shown is carried out; the preview by default."""
 
 
 class Steps(NamedTuple):
@@ -148,7 +150,7 @@ def span(text: str) -> timedelta:
 def moment(text: str) -> datetime:
     """Read a time: a span before now, or ISO 8601 with a time zone; or raise a ValueError."""
     if re.fullmatch(r"\d+[smhd]", text):
-        return datetime.now(UTC) - span(text)
+        return plans.now() - span(text)
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -160,7 +162,7 @@ def moment(text: str) -> datetime:
 
 def before(since: datetime, until: datetime | None) -> datetime:
     """Return the end of a window, by default now; refuse one that does not come after ``since``."""
-    until = until or datetime.now(UTC)
+    until = until or plans.now()
     if not since < until:
         raise OperatorError(
             f"--since has to be before --until, which is {until:%Y-%m-%d %H:%M:%S %Z}"

@@ -33,6 +33,7 @@ os.environ |= {
     "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_REGION": "us-east-1",
     "CARRIDE_CHANGES": os.devnull,
+    "CARRIDE_PLANS": os.devnull,
 }
 # What a function finds in its environment when it is imported; tests that call it give it settings
 # of their own.

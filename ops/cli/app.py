@@ -18,6 +18,7 @@ import ops.cli.stack
 import ops.doctor
 import ops.erasure
 import ops.promotion  # noqa: F401 - these and the modules that they show register their verbs
+from ops import plans
 from ops.cli.line import INTERRUPTED, command_line
 from ops.cli.show import console
 from ops.stack import FAILURES, ClientFactory, reason
@@ -29,8 +30,10 @@ _FAILED: Final = 2
 
 def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None = None) -> None:
     """Run a command, by default that of this process, and end the process with its status."""
+    typed = sys.argv[1:] if arguments is None else arguments
     try:
-        status = command_line(clients)(arguments, exit_on_error=False, print_error=False)
+        with plans.typed(typed):
+            status = command_line(clients)(typed, exit_on_error=False, print_error=False)
     except (*FAILURES, CycloptsError) as error:
         status = _FAILED
         console(sys.stderr).print(f"error: {reason(error)}")

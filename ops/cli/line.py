@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import Annotated, Any, Final, NamedTuple
 from botocore.exceptions import BotoCoreError, ClientError
 from cyclopts import App, Group, Parameter
 
+from ops import plans
 from ops.cli.show import console, plain, show
 from ops.regions import ROOT
-from ops.stack import ClientFactory, OperatorError
+from ops.stack import ClientFactory, OperatorError, StackRef
 from ops.verbs import VERBS, Plan, Session, Verb
 
 DESCRIPTION: Final = """\
@@ -41,6 +42,10 @@ CHANGES: Final = Path(os.environ.get("CARRIDE_CHANGES", ROOT / ".carride" / "cha
 """A line of JSON for each change."""
 INTERRUPTED: Final = 130
 """The exit status after Ctrl-C."""
+_ABOUT_PLAN: Final = (
+    "Id of the plan that is shown, or carried out with --yes; by default --yes carries out the "
+    "newest that the same command has shown within an hour, and without one what is planned now."
+)
 _COMMON: Final = Group("Common options", sort_key=1)
 
 
@@ -107,6 +112,7 @@ def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
 
 def _common_values(options: dict[str, Any]) -> _Common:
     """Take the common options out of those that a command was given."""
+    options.pop("plan", None)  # `ops.plans` has read it
     return _Common(
         stack=options.pop("stack", None),
         region=options.pop("region", None),
@@ -118,7 +124,7 @@ def _common_values(options: dict[str, Any]) -> _Common:
 def _finished(verb: Verb, call: Callable[[], Any], session: Session, common: _Common) -> int:
     """Call a verb, show what it returns or carry it out, and return the exit status."""
     try:
-        result = call()
+        result = _recorded((session.stack,), call) if verb.temporary else call()
     except KeyboardInterrupt:
         if verb.tool:
             raise
@@ -126,7 +132,7 @@ def _finished(verb: Verb, call: Callable[[], Any], session: Session, common: _Co
     if isinstance(result, Iterator):
         return _shown_as_it_comes(verb, result, as_json=common.as_json)
     if isinstance(result, Plan):
-        return _carried_out(verb, result, session, common)
+        return _shown_or_done(verb, result, session, common)
     if result is not None:
         _print(result, as_json=common.as_json)
     return verb.status(result)
@@ -147,21 +153,29 @@ def _shown_as_it_comes(verb: Verb, results: Iterator[Any], *, as_json: bool) -> 
     return status
 
 
-def _carried_out(verb: Verb, plan: Plan, session: Session, common: _Common) -> int:
-    """Show a plan, and carry it out if that was asked for."""
+def _shown_or_done(verb: Verb, plan: Plan, session: Session, common: _Common) -> int:
+    """Show a plan and keep it, or carry it out: the one that was shown before, if there is one."""
     session.say(f"{plan.stacks[0].name} in {' and '.join(each.region for each in plan.stacks)}")
+    exact = plain(plan.preview if plan.exact is None else plan.exact)
     if not common.yes:
         _print(plan.preview, as_json=common.as_json)
-        session.say("nothing was done; add --yes to do it")
+        session.say(_what_yes_does(plans.save(exact, plan.stacks)))
         return 0
+    name = plans.take(exact, plan.stacks)
     session.say(plan.preview)
-    result = _recorded(plan)
+    result = _recorded(plan.stacks, plan.do, plan=name, exact=exact)
     _print(result, as_json=common.as_json)
     return verb.status(result)
 
 
-def _recorded(plan: Plan) -> Any:
-    """Carry out a plan, and write down who did what when to which stack, with result or error."""
+def _what_yes_does(saved: str | None) -> str:
+    if saved is None:
+        return "nothing was done; add --yes to do it"
+    return f"nothing was done; add --yes to do it: exactly this plan, {saved}, or nothing"
+
+
+def _recorded(stacks: Sequence[StackRef], do: Callable[[], Any], **facts: Any) -> Any:
+    """Do something, and write down who did what when to which stack, with result or error."""
     try:
         CHANGES.parent.mkdir(exist_ok=True)
         file = CHANGES.open("a", encoding="utf-8")
@@ -170,19 +184,20 @@ def _recorded(plan: Plan) -> Any:
             f"nothing was done: {CHANGES} cannot be written ({error.strerror}); "
             "make it writable, or set CARRIDE_CHANGES to another file"
         ) from error
-    first = plan.stacks[0]
+    first = stacks[0]
     line: dict[str, Any] = {
         "time": datetime.now(UTC),
         "who": None,
         "stack": first.name,
-        "region": ", ".join(each.region for each in plan.stacks),
-        "command": shlex.join(["carride", *sys.argv[1:]]),
+        "region": ", ".join(each.region for each in stacks),
+        "command": shlex.join(["carride", *plans.without_secrets(sys.argv[1:])]),
+        **facts,
     }
     with suppress(BotoCoreError, ClientError):
         line["who"] = first.client("sts").get_caller_identity()["Arn"]
     with file:
         try:
-            result = plan.do()
+            result = do()
             line["result"] = plain(result)
         except BaseException as error:
             line["error"] = str(error) or type(error).__name__
@@ -206,6 +221,7 @@ def _common_options(verb: Verb) -> Iterator[inspect.Parameter]:
         yield _option("region", str | None, None, "Its region.")
     if verb.acts:
         yield _option("yes", bool, False, "Do it; without this, only show what would be done.")
+        yield _option("plan", str | None, None, _ABOUT_PLAN)
     yield _option("json", bool, False, "Print the result as JSON, and the rest to standard error.")
 
 

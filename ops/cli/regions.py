@@ -1,11 +1,10 @@
 """The verbs of a stack in two regions."""
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from ops import fence
+from ops import fence, plans
 from ops import regions as two_regions
 from ops.audit import audit
 from ops.failover import LOST_WINDOW, PATIENCE, Failover, Patience, RegionState, states
@@ -40,7 +39,7 @@ def failover_run(
         accept_duplicates: Continue if the primary cannot be fenced.
     """
     failover = Failover(*session.pair, session.say)
-    since = since or datetime.now(UTC) - LOST_WINDOW
+    since = since or plans.now() - LOST_WINDOW
     return Plan(
         Steps(tuple(failover.plan(since, until))),
         lambda: failover.run(since, until, patience, accept_duplicates=accept_duplicates),

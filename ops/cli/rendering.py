@@ -123,7 +123,7 @@ def _redrive_plan(plan: RedrivePlan) -> RenderableType:
 
 def _verdicts(plan: RedrivePlan) -> RenderableType:
     rows = table("group", "reason", "key", "ride", "age", "redriven", "what happens")
-    for letter, verdict in plan.letters[:_SHOWN]:
+    for letter, verdict, _ in plan.letters[:_SHOWN]:
         what = "goes" if verdict.goes else "stays"
         rows.add_row(
             letter.group,
@@ -140,9 +140,9 @@ def _verdicts(plan: RedrivePlan) -> RenderableType:
 def _counts(plan: RedrivePlan) -> Counter[tuple[str, str]]:
     """Return how many letters go or stay, by what happens and why."""
     counts = Counter[tuple[str, str]]()
-    for _, verdict in plan.letters:
-        what = "go" if verdict.goes else "stay"
-        counts[what, verdict.why] += 1
+    for each in plan.letters:
+        what = "go" if each.verdict.goes else "stay"
+        counts[what, each.verdict.why] += 1
     return counts
 
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ops import outbox, replay
+from ops import outbox, plans, replay
 from ops.audit import Report, audit
 from ops.cli.show import show, table
 from ops.replay import ReplayState
@@ -79,7 +79,7 @@ def replay_run(
     end = before(since, until)
     replay.check(stack, accept_duplicates=accept_duplicates)
     rules = replay.receivers(stack, only=only, partners=partners)
-    name = replay.name_for(stack.region, datetime.now(UTC))
+    name = replay.name_for(stack.region, plans.now())
     window = f"from {_spelt(since)} to {_spelt(end)}"
     steps = (
         f"replay events with a time {window}, for {_chosen(only, partners=partners)}, as {name}",
@@ -152,7 +152,8 @@ def replay_cancel(session: Session, name: str | None = None, /) -> Plan:
         stack.client("events").cancel_replay(ReplayName=chosen)
         return replay.describe(stack, chosen)
 
-    return Plan(Steps((step,)), cancel, (stack,))
+    # The time up to which a replay has come moves on.
+    return Plan(Steps((step,)), cancel, (stack,), exact={"cancel": chosen})
 
 
 def _only_running(stack: StackRef) -> str:

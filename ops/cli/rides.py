@@ -1,11 +1,11 @@
 """The verbs that book a ride and drive it over the API, as customers and staff do."""
 
-import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Final
 
 from carride_idempotency import marshalling
+from ops import plans
 from ops.api import Answer, Api, Authorize, NoAnswerError
 from ops.stack import OperatorError, StackRef
 from ops.verbs import POSITIVE, Plan, Session, Steps, acts
@@ -43,7 +43,7 @@ def book(
         token: Token of your issuer, for a stack with ApiAuthorization=jwt.
     """
     stack = session.stack
-    chosen = key or f"book-{uuid.uuid4()}"
+    chosen = key or f"book-{plans.new_id()}"
     order = {
         "customerID": customer,
         "pickup": pickup,

@@ -1,5 +1,6 @@
 """The verbs that look at a whole stack, give it something to do, or serve."""
 
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +17,14 @@ from carride.decoding import FieldError, json_name, shaped
 from carride.overdue import LIMIT
 from carride.simulation_spec import Spec
 from ops import fleet as garage
-from ops import simulation
+from ops import plans, simulation
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
 from ops.audit.evidence import GatewayPayment
 from ops.cli.line import command_line
 from ops.cli.show import show
 from ops.desk import PORT, open_browser, serving
 from ops.finding import is_quiet
+from ops.plans import SavedPlan
 from ops.simulation import AT_ONCE, Published
 from ops.stack import OperatorError, StackRef
 from ops.text import counted
@@ -240,6 +242,33 @@ def _at_once(rate: float | None) -> int:
     if rate is None:
         return AT_ONCE
     return min(AT_ONCE, max(1, round(rate * _CALL_SECONDS)))
+
+
+class Shown(NamedTuple):
+    """A plan that was shown, in a line."""
+
+    id: str
+    made: datetime
+    command: str
+    stacks: str
+
+
+@reads("plans", "", "4f2a81c0 --json")
+def shown_plans(_session: Session, plan: str | None = None, /) -> list[Shown] | SavedPlan:
+    """Show the plans that --yes can still carry out, the newest first, or one in full.
+
+    A preview keeps its plan for an hour. --yes carries out exactly this plan, or nothing if its
+    letters, records or numbers have changed since.
+
+    Args:
+        plan: Id of a plan.
+    """
+    if plan is not None:
+        return plans.named(plan)
+    return [
+        Shown(each.id, each.made, shlex.join(["./carride", *each.words]), ", ".join(each.stacks))
+        for each in plans.saved()
+    ]
 
 
 @reads("environments", "--json")

@@ -1,5 +1,6 @@
 """The desk's pages are rendered here; the browser asks again for the parts that change."""
 
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -52,6 +53,8 @@ class Desk(views.Seen):
     def __init__(self, feed: Feed, host: str) -> None:
         super().__init__(feed)
         self._said: tuple[float, str | None] = (0.0, None)
+        self.token = secrets.token_hex(16)
+        """What every form of a page sends: only who has read a page can change anything."""
         self._hosts = {host, host.replace("127.0.0.1", "localhost")}
         loader = FileSystemLoader(_HERE / "templates")
         self._templates = Environment(
@@ -124,6 +127,8 @@ class Desk(views.Seen):
     def _act(self, act: views.Act) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             form = dict(parse_qsl((await request.body()).decode(), keep_blank_values=True))
+            if not secrets.compare_digest(form.pop("token", "").encode(), self.token.encode()):
+                return PlainTextResponse("This page is an old one: load it again.", 403)
             try:
                 where, said = await run_in_threadpool(act, self, form)
             except (*FAILURES, OSError, ValueError) as error:

@@ -33,16 +33,24 @@ class Job:
     A verb, and the words of its command line, which begin with the verb.
     """
 
-    def __init__(self, verb: str, words: list[str], stack: StackRef, *, confirmed: bool) -> None:
+    def __init__(
+        self, verb: str, words: list[str], stack: StackRef, *, plan: str, confirmed: bool
+    ) -> None:
         self.verb = verb
         self.words = words
+        self.plan = plan
+        """Id of the plan that it shows or carries out."""
         self.asks = verb in _ACTS and not confirmed
         """Whether it changes nothing until it is confirmed."""
         self.lines: deque[str] = deque(maxlen=_MOST_LINES)
         """What it has printed."""
         self.status: int | None = None
         """Its exit status; None while it runs."""
-        typed = [*words, *(["--yes"] if confirmed else [])]
+        typed = [*words]
+        if verb in _ACTS:
+            typed.append(f"--plan={plan}")
+        if confirmed:
+            typed.append("--yes")
         self.command = shlex.join(["./carride", *typed])
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         if stack.local is not None:
@@ -93,16 +101,18 @@ class Jobs:
         Raises:
             OperatorError: the desk does not offer the verb or an option.
         """
+        if verb not in _OFFERED:
+            raise OperatorError(f"the desk does not run {verb}")
         words = verb.split()
         for name, value in arguments.items():
-            if verb not in _OFFERED or name not in _OPTIONS or (not name and value.startswith("-")):
+            if name not in _OPTIONS or (not name and value.startswith("-")):
                 raise OperatorError(f"the desk does not run {verb} with {name} {value}")
             if value:
                 words.append(_argument(name, value))
-        return self._add(Job(verb, words, self._stack, confirmed=False))
+        return self._add(verb, words, plan=secrets.token_hex(4), confirmed=False)
 
     def confirm(self, name: str) -> str:
-        """Do what a dry run has shown, and return the new job's id.
+        """Do exactly what a dry run has shown, or nothing, and return the new job's id.
 
         Raises:
             OperatorError: there is no such dry run, or it has not ended well.
@@ -110,7 +120,7 @@ class Jobs:
         job = self.get(name)
         if job is None or not job.asks or job.status != 0:
             raise OperatorError("there is no such preview: start it again")
-        return self._add(Job(job.verb, job.words, self._stack, confirmed=True))
+        return self._add(job.verb, job.words, plan=job.plan, confirmed=True)
 
     def stop(self) -> None:
         """Interrupt all jobs, and wait for the ends of what they clean up."""
@@ -119,9 +129,9 @@ class Jobs:
         for job in self._jobs.values():
             job.reader.join(_ENDS_SECONDS)
 
-    def _add(self, job: Job) -> str:
+    def _add(self, verb: str, words: list[str], *, plan: str, confirmed: bool) -> str:
         name = secrets.token_hex(4)
-        self._jobs[name] = job
+        self._jobs[name] = Job(verb, words, self._stack, plan=plan, confirmed=confirmed)
         if len(self._jobs) > _MOST_JOBS:
             del self._jobs[next(iter(self._jobs))]
         return name

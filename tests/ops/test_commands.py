@@ -240,9 +240,10 @@ def test_each_change_leaves_a_line(
     assert [change("it's", "--yes"), change("that", "--yes")] == [status, status]
     lines = [json.loads(line) for line in changes.read_text().splitlines()]
     assert all(line.pop("time") and line.pop("who").startswith("arn:aws:") for line in lines)
-    rest = {"stack": "carride", "region": HOME, **written}
+    rest = {"stack": "carride", "region": HOME, "plan": None, **written}
     assert lines == [
-        {**rest, "command": f"carride change {what} --yes"} for what in ("'it'\"'\"'s'", "that")
+        {**rest, "command": f"carride change {word} --yes", "exact": {"what": what}}
+        for word, what in (("'it'\"'\"'s'", "it's"), ("that", "that"))
     ]
 
 

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from tempfile import TemporaryDirectory
 from typing import Final, Literal, NamedTuple
 
 import pytest
@@ -44,6 +45,8 @@ class Site(NamedTuple):
 def site() -> Iterator[Site]:
     """A stack on an engine of its own, which the last test of this module ends."""
     with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory())
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("CARRIDE_PLANS", folder)
         gateway = stack.enter_context(GatewayServer(Books()))
         cloud = stack.enter_context(
             LocalAws("--retry-delays=0.5,1.0", "--plug-in=tests.engine.outages", *FAULTS)
@@ -236,7 +239,7 @@ def test_a_replay_is_predicted_run_interrupted_and_cancelled(site: Site, page: P
     page.get_by_role("button", name="Interrupt").click()
     ended(page, "status 130")
     page.goto("/replays")
-    page.get_by_role("button", name="run it").click()
+    page.get_by_role("button", name="running it").click()
     page.locator("#confirm").click()
     expect(page.locator("#output")).to_contain_text("messages in queues", timeout=PATIENCE_MS)
     page.get_by_role("button", name="Interrupt").click()
@@ -281,19 +284,27 @@ def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, wi
 def test_other_sites_are_refused(site: Site) -> None:
     """Another host name is refused, which DNS rebinding would use.
 
-    So is a change that another origin asks for.
+    So is a change that another origin asks for, and one without the token of a page.
     """
-    for method, path, headers, status in (
-        ("GET", "", {}, 200),
-        ("GET", "", {"Host": "desk.example:8765"}, 421),
-        ("POST", "audit", {}, 403),
-        ("POST", "audit", {"Origin": "http://desk.example"}, 403),
-        ("POST", "audit", {"Origin": site.url.rstrip("/")}, 303),
+    token = re.search(
+        r'name="token" value="(\w+)"', urllib3.request("GET", site.url + "replays").data.decode()
+    )
+    assert token is not None
+    form = f"token={token[1]}"
+    here = {"Origin": site.url.rstrip("/")}
+    for method, path, headers, body, status in (
+        ("GET", "", {}, None, 200),
+        ("GET", "", {"Host": "desk.example:8765"}, None, 421),
+        ("POST", "audit", {}, form, 403),
+        ("POST", "audit", {"Origin": "http://desk.example"}, form, 403),
+        ("POST", "audit", here, None, 403),
+        ("POST", "audit", here, "token=0", 403),
+        ("POST", "audit", here, form, 303),
     ):
-        assert (
-            urllib3.request(method, site.url + path, headers=headers, redirect=False).status
-            == status
+        answer = urllib3.request(
+            method, site.url + path, headers=headers, body=body, redirect=False
         )
+        assert answer.status == status
 
 
 def test_a_port_in_use_or_a_missing_stack_is_a_sentence(site: Site) -> None:

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
-from ops import fleet
+from ops import fleet, plans
 from ops.cli.app import main
 from tests.ops.world import HOME, World
 from tests.pipeline.pipeline import Pipeline
@@ -22,9 +23,10 @@ TWO_REGIONS: Final = frozenset({"failover", "unfence", "deploy-regions", "delete
 class Operator:
     """An operator's shell."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, folder: Path) -> None:
         self.pipeline = pipeline
-        self.environment = os.environ | pipeline.cloud.environment() | {"STACK": NAME}
+        variables = {"STACK": NAME, "CARRIDE_PLANS": str(folder)}
+        self.environment = os.environ | pipeline.cloud.environment() | variables
 
     def run(self, *command: str) -> None:
         """Run a command in this process.
@@ -40,12 +42,14 @@ class Operator:
 
 
 @pytest.fixture(scope="module")
-def operator(cloud: LocalAws) -> Iterator[Operator]:
-    """The operator of a stack whose work has come to rest."""
-    with GatewayServer(Books()) as gateway:
+def operator(cloud: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """The operator of a stack whose work has come to rest, whose plans are kept."""
+    folder = tmp_path_factory.mktemp("plans")
+    with GatewayServer(Books()) as gateway, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans, "PLANS", folder)
         stack = cloud.deploy_fast(NAME, PaymentGatewayUrl=gateway.url)
         fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], 8)
         pipeline = Pipeline(cloud, stack)
         pipeline.simulate(rides=6, seed=2, duplicates=0.3, malformed=6, poison=1, fails=1)
-        yield Operator(pipeline)
+        yield Operator(pipeline, folder)
     cloud.reset()

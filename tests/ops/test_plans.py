@@ -1,0 +1,228 @@
+"""What is done is what was shown, or nothing."""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from carride_idempotency.record import COMPLETED, FAILED
+from ops import plans
+from ops.cli.app import main
+from ops.cli.show import plain
+from ops.dead_letters import received_from
+from ops.desk.jobs import Jobs
+from ops.plans import SavedPlan, differences
+from ops.redrive import plan_redrive
+from ops.stack import OperatorError, StackRef
+from ops.verbs import VERBS, Moment, Plan, Session, Verb
+from tests.ops.test_redrive import DLQ, History, given_up, put, ref
+from tests.ops.world import HOME, World, stack
+
+__all__ = ["ref"]
+
+AT_HOME: Final = ("--region", HOME, "--stack", "carride")
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 3) | st.sampled_from(["", "a", "b"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["id", "x", "y"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that keeps plans."""
+    monkeypatch.setattr(plans, "PLANS", tmp_path / "plans")
+    return tmp_path / "plans"
+
+
+class Changing:
+    """A verb that shows what it would do to a state, and notes what it has done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.state: Any = None
+        self.done: list[Any] = []
+
+        def change(session: Session, *words: str, token: str = "") -> Plan:
+            planned = self.state
+            return Plan({"state": planned}, lambda: self.done.append(planned), (session.stack,))
+
+        monkeypatch.setitem(VERBS, "change", Verb("change", change, acts=True))
+
+    def run(self, *arguments: str) -> int:
+        """Run a command, and return its status."""
+        try:
+            main(arguments, World().client)
+        except SystemExit as ended:
+            return int(ended.code or 0)
+        return 0
+
+
+@pytest.fixture
+def changing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Changing:
+    return Changing(monkeypatch)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(documents, documents)
+def test_what_is_done_was_shown_or_nothing_is(changing: Changing, before: Any, after: Any) -> None:
+    """Whatever has changed since the preview, nothing else is done, and the error says what."""
+    changing.done.clear()
+    changing.state = before
+    assert changing.run("change", *AT_HOME) == 0
+    changing.state = after
+    status = changing.run("change", *AT_HOME, "--yes")
+    if status == 0:
+        assert json.dumps(changing.done) == json.dumps([before])
+    else:
+        assert (status, changing.done) == (2, [])
+        assert json.dumps(before) != json.dumps(after)
+
+
+@given(documents, documents)
+def test_every_difference_is_told(before: Any, after: Any) -> None:
+    """Documents that differ have a difference in words; equal ones have none."""
+    assert bool(list(differences(before, after))) == (json.dumps(before) != json.dumps(after))
+
+
+def test_a_difference_names_what_has_changed() -> None:
+    """Entries of a list are known by their ids, wherever they stand."""
+    before = {"letters": [{"id": "a", "goes": True}, {"id": "b", "goes": True}], "to": "x"}
+    after = {"letters": [{"id": "c", "goes": True}, {"id": "a", "goes": False}], "to": "x"}
+    assert list(differences(before, after)) == [
+        "letters a goes: true is now false",
+        "letters b is gone",
+        "letters c is new",
+    ]
+
+
+def test_a_plan_is_carried_out_once(changing: Changing) -> None:
+    """Two commands that carry out one plan do it once. The same words plan anew afterwards."""
+    assert changing.run("change", "--plan", "0123abcd", *AT_HOME) == 0
+    assert changing.run("change", "--plan", "0123abcd", *AT_HOME, "--yes") == 0
+    assert changing.run("change", "--plan", "0123abcd", *AT_HOME, "--yes") == 2
+    assert len(changing.done) == 1
+    assert changing.run("change", *AT_HOME, "--yes") == 0
+    assert len(changing.done) == 2
+
+
+def test_a_plan_belongs_to_its_words_and_its_stack(changing: Changing, folder: Path) -> None:
+    """Another command cannot carry it out, and it never reaches another stack."""
+    assert changing.run("change", "a", "--plan=0123abcd", *AT_HOME) == 0
+    assert changing.run("change", "b", "--plan=0123abcd", *AT_HOME, "--yes") == 2
+    (file,) = folder.iterdir()
+    plan = msgspec.json.decode(file.read_bytes(), type=SavedPlan)
+    elsewhere = msgspec.structs.replace(plan, stacks=("carride in another region",))
+    file.write_bytes(msgspec.json.encode(elsewhere))
+    assert changing.run("change", "a", *AT_HOME, "--yes") == 2
+    assert changing.done == []
+
+
+def test_a_plan_expires(changing: Changing, folder: Path) -> None:
+    """After an hour its file is gone."""
+    folder.mkdir()
+    old = SavedPlan("0123abcd", datetime.now(UTC) - timedelta(minutes=61), ("change", *AT_HOME))
+    (folder / "0123abcd.json").write_bytes(msgspec.json.encode(old))
+    assert changing.run("change", *AT_HOME, "--plan=0123abcd", "--yes") == 2
+    assert (changing.done, list(folder.iterdir())) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["", "../../etc", "0123ABCD", "0123abcde"])
+def test_the_id_of_a_plan_is_no_path(changing: Changing, name: str) -> None:
+    """Anything but eight digits is refused."""
+    assert changing.run("change", *AT_HOME, f"--plan={name}") == 2
+
+
+def test_no_token_is_written_down(changing: Changing, folder: Path) -> None:
+    """A plan has a token's fingerprint: another token is another command."""
+    for token in (["--token=secret"], ["--token", "secret"]):
+        assert changing.run("change", *AT_HOME, *token) == 0
+    assert list(folder.iterdir())
+    assert all(b"secret" not in file.read_bytes() for file in folder.iterdir())
+
+
+def test_times_are_those_of_the_preview(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, changing: Changing
+) -> None:
+    """A span before now means the now of the preview, however late the plan is carried out."""
+    seen = list[datetime]()
+
+    def window(session: Session, *, since: Moment) -> Plan:
+        seen.append(since)
+        return Plan({"since": since}, lambda: None, (session.stack,))
+
+    monkeypatch.setitem(VERBS, "window", Verb("window", window, acts=True))
+    assert changing.run("window", "--since=2h", *AT_HOME) == 0
+    assert changing.run("window", "--since=2h", *AT_HOME, "--yes") == 0
+    assert changing.run("window", "--since=2h", *AT_HOME, "--yes") == 0
+    assert seen[0] == seen[1] < seen[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda ref: None, []),
+        (lambda ref: put(ref, DLQ, given_up("order_03")), ["letters ID is new"]),
+        (
+            lambda ref: ref.client("sqs").purge_queue(QueueUrl=ref.outputs[f"{DLQ}Url"]),
+            ["letters ID is gone"],
+        ),
+        (lambda ref: history(ref).record(FAILED, fact_of_letter(ref)), ["letters ID record: …"]),
+        (
+            lambda ref: history(ref).record(COMPLETED, fact_of_letter(ref)),
+            ["letters ID verdict why: …", "letters ID record: …"],
+        ),
+    ],
+    ids=["nothing", "a letter more", "no letter", "it failed once more", "it took effect"],
+)
+def test_a_redrive_is_bound_to_its_letters_and_records(
+    ref: StackRef, change: Callable[[StackRef], object], told: list[str]
+) -> None:
+    """A letter that came or went, or whose record has changed, is a difference."""
+    put(ref, DLQ, given_up("order_01"))
+    before = plain(plan_redrive(ref, DLQ).exact())
+    change(ref)
+    found = list(differences(before, plain(plan_redrive(ref, DLQ).exact())))
+    assert [
+        re.sub(r"letters \S+", "letters ID", re.sub(":.*", ": …", each)) for each in found
+    ] == told
+
+
+def history(ref: StackRef) -> History:
+    function = ref.client("lambda")
+    assert isinstance(function, History)
+    return function
+
+
+def fact_of_letter(ref: StackRef) -> str:
+    """Return the idempotency id of the only letter."""
+    (found,) = received_from(ref, DLQ)
+    assert found.letter.fact is not None
+    return found.letter.fact
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("redrive --release --yes", {}),
+        ("failover run --yes", {}),
+        ("audit --payments=/etc/passwd", {}),
+        ("redrive", {"wait": "1s"}),
+        ("redrive", {"": "--yes"}),
+    ],
+)
+def test_the_desk_starts_what_it_offers_only(verb: str, arguments: dict[str, str]) -> None:
+    """Neither another verb, nor an option inside of one, nor an option that it does not pass on."""
+    jobs = Jobs(stack(World().client, HOME))
+    with pytest.raises(OperatorError, match="the desk does not run"):
+        jobs.start(verb, arguments)
