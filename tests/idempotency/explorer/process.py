@@ -4,6 +4,9 @@ A process is the list of replies that it got. For each further reply the deliver
 its start: the store, the dead-letter queue, the clock and the handler answer from the list and stop
 the runner at the first request without a reply. The runner is deterministic, so every `Process` is
 computed once.
+
+A process runs in a sandbox, as Lambda's: it begins with what earlier deliveries to the sandbox have
+left in the runner's cache, and leaves it to later ones. A crash ends the sandbox.
 """
 
 from collections.abc import Sequence
@@ -26,6 +29,7 @@ from carride_idempotency.operation import Operation
 from carride_idempotency.policy import Policy
 from carride_idempotency.record import IN_PROGRESS, Record
 from carride_idempotency.runner import Runner, Started
+from carride_idempotency.warm_cache import WarmCache
 
 type Kind = Literal[
     "put if absent",
@@ -54,6 +58,12 @@ type Word = Literal[
 type Reply = Record | Word | None
 """An answer: the record that is now under the key, if any, or one of the words; ``nothing`` is none
 yet."""
+
+type Origin = Literal["bus", "replay", "redrive"]
+"""What delivers a message: its transport, a replay of an archive, or an operator who took its
+letter out of the dead-letter queue."""
+type Cache = tuple[tuple[str, int, Record], ...]
+"""What a runner remembers: ids of deliveries, when they were completed, and the records."""
 
 WRITES: Final = frozenset({"put if absent", "compare and swap", "update if owner"})
 
@@ -85,6 +95,14 @@ class Machine:
 class Message(NamedTuple):
     id: str
     fingerprint: str = "1:a"
+    origin: Origin = "bus"
+
+
+class Sandbox(NamedTuple):
+    """A sandbox in which nothing runs."""
+
+    machine: str
+    cache: Cache
 
 
 class Request(NamedTuple):
@@ -112,6 +130,8 @@ class Process:
     began_ms: int
     replies: tuple[tuple[int, Reply], ...]
     """Each reply, and what the machine's clock showed when it came."""
+    found: Cache
+    """What its sandbox remembered when it began."""
     request: Request
     runs: int
     """How often the handler was begun."""
@@ -119,6 +139,8 @@ class Process:
     """The claim under which the handler runs; None in atomic mode."""
     answer: Answer | None
     """None while it runs, and where it raised."""
+    cache: Cache
+    """What its sandbox remembers now."""
 
     def __post_init__(self) -> None:
         timeout_ms = self.machine.timeout_ms
@@ -143,7 +165,8 @@ class Process:
             self.claim,
             marked,
         )
-        self.future = self.message, (self.answer is None if kind == "end" else rest)
+        ahead = self.answer is None if kind == "end" else rest
+        self.future = self.message, self.cache, ahead
         """What its further steps depend on; processes with equal futures are interchangeable."""
 
 
@@ -161,10 +184,28 @@ class _Stopped(BaseException):
     """Leaves the runner at its argument, a request that has no answer yet."""
 
 
+class _WarmCache(WarmCache):
+    """The cache of one sandbox, as a value."""
+
+    def load(self, cache: Cache) -> None:
+        for delivery_id, since_ms, record in cache:
+            self.keep(record, delivery_id, since_ms)
+
+    def value(self) -> Cache:
+        known = self._records.items()
+        return tuple(sorted((name, since_ms, record) for (_, name), (since_ms, record) in known))
+
+
 class _Runner(Runner):
     """A runner whose heartbeats are steps of the handler."""
 
+    _cache: _WarmCache
     claim: Record | None = None
+
+    def begin_in(self, sandbox: _WarmCache) -> None:
+        """Run the next delivery in another sandbox."""
+        self._cache = sandbox
+        self.claim = None
 
     def heartbeat(self, started: Started) -> AbstractContextManager[object]:
         self.claim = started.record
@@ -186,23 +227,29 @@ class Processes:
         self._owner = self._calls = ""
         self._may_fail_early = False
 
-    def start(self, machine: Machine, message: Message, owner: str, now_ms: int) -> Process:
+    def start(
+        self, machine: Machine, message: Message, owner: str, now_ms: int, cache: Cache = ()
+    ) -> Process:
         """Return a new delivery at its first request.
 
-        ``now_ms`` is what its machine's clock shows.
+        ``now_ms`` is what its machine's clock shows, and ``cache`` what its sandbox remembers.
         """
-        key = machine.name, message, owner, now_ms
+        key = machine.name, message, owner, now_ms, cache
         if key not in self._known:
-            self._known[key] = self._play(machine, message, owner, now_ms, ())
+            self._known[key] = self._play(machine, message, owner, now_ms, (), cache)
         return self._known[key]
 
     def proceed(self, process: Process, now_ms: int, reply: Reply) -> Process:
         """Return a process after the answer to its request."""
         key = process, now_ms, reply
         if key not in self._known:
-            replies = (*process.replies, (now_ms, reply))
             self._known[key] = self._play(
-                process.machine, process.message, process.owner, process.began_ms, replies
+                process.machine,
+                process.message,
+                process.owner,
+                process.began_ms,
+                (*process.replies, (now_ms, reply)),
+                process.found,
             )
         return self._known[key]
 
@@ -213,6 +260,7 @@ class Processes:
         owner: str,
         began_ms: int,
         replies: tuple[tuple[int, Reply], ...],
+        cache: Cache,
     ) -> Process:
         self._replies = replies
         self._position = 0
@@ -222,7 +270,10 @@ class Processes:
         self._calls = machine.calls
         self._may_fail_early = machine.may_fail_early
         runner = self._runners.setdefault(machine.name, self._runner(machine.policy))
-        runner.claim = None
+        policy = machine.policy
+        sandbox = _WarmCache(policy.warm_cache, int(policy.warm_seconds * 1000))
+        sandbox.load(cache)
+        runner.begin_in(sandbox)
         deadline_ms = None if machine.timeout_ms is None else began_ms + machine.timeout_ms
         delivery = Delivery(
             "history#k1",
@@ -231,6 +282,8 @@ class Processes:
             deadline_ms,
             acknowledges=True,
             comes_again=True,
+            remembered=True,
+            replayed=message.origin == "replay",
             sent_ms=began_ms,  # so its claim expires, as most do
         )
         answer = None
@@ -243,7 +296,17 @@ class Processes:
             pass
         assert self._position == len(replies), "the process ended before its last reply"
         return Process(
-            machine, message, owner, began_ms, replies, request, self._runs, runner.claim, answer
+            machine,
+            message,
+            owner,
+            began_ms,
+            replies,
+            cache,
+            request,
+            self._runs,
+            runner.claim,
+            answer,
+            sandbox.value(),
         )
 
     def _runner(self, policy: Policy) -> _Runner:

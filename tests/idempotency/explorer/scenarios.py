@@ -15,16 +15,19 @@ from tests.idempotency.explorer.world import Scenario
 def machine(
     name: str = "a machine", *, clock_ms: int = 0, timeout_ms: int | None = None, **policy: object
 ) -> Machine:
-    """Return a machine whose leases last 6 s, with two attempts for a key and no cache.
+    """Return a machine whose leases last 6 s, with two attempts for a key; ``policy`` may differ.
 
-    ``policy`` says otherwise.
+    Its sandboxes have the default policy's cache.
     """
-    settings = {"window": 30 * DAY, "lease": 6, "max_attempts": 2, "warm_cache": 0} | policy
+    settings = {"window": 30 * DAY, "lease": 6, "max_attempts": 2} | policy
     return Machine(name, Policy(**settings), clock_ms=clock_ms, timeout_ms=timeout_ms)  # type: ignore[arg-type] # mixed
 
 
 _ALONE: Final = (machine(),)
 _THREE: Final = (Message("D1"), Message("D2"), Message("D3"))
+_ASKED_AGAIN: Final = (Message("D1"), Message("D2", origin="replay"))
+"""An event, and its replay. Both come again, to sandboxes that may remember them."""
+_REDRIVEN: Final = (Message("D1"), Message("D2", origin="redrive"))
 _TWO_PAYLOADS: Final = (Message("D1"), Message("D2", fingerprint="1:b"))
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
@@ -119,6 +122,38 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         times_ms=(0, 7_500),
         tries=1,
         at_once=1,
+    ),
+    "removed": Scenario(
+        about="an operator removes the record; sandboxes remember it; deliveries and a replay come",
+        machines=_ALONE,
+        messages=_ASKED_AGAIN,
+        times_ms=(0, 7_500),
+        removals=1,
+        handler=("returns",),
+    ),
+    "removed-atomic": Scenario(
+        about="the same of a consumer that makes no claims",
+        machines=(machine(atomic=True),),
+        messages=_ASKED_AGAIN,
+        times_ms=(0, 7_500),
+        removals=1,
+        handler=("returns",),
+    ),
+    "redriven": Scenario(
+        about="a key is given up; an operator removes its record and redrives its letter",
+        machines=(machine(max_attempts=1),),
+        messages=_REDRIVEN,
+        times_ms=(0, 7_500),
+        removals=2,
+    ),
+    "remembered": Scenario(
+        about="sandboxes remember an event whose window ends; it comes again, and is replayed",
+        machines=(machine(window=100),),
+        messages=_ASKED_AGAIN,
+        times_ms=(0, 105_000),
+        leap=1,
+        removals=1,
+        handler=("returns",),
     ),
     "window": Scenario(
         about="the window ends; the record is deleted at once, late or never; its key returns",

@@ -3,6 +3,9 @@
 A process waits until its request takes place, or gives it up. A request that was given up stays
 under way: it takes place later or never. This also covers lost answers, and crashes before or after
 a request.
+
+A delivery comes to a new sandbox or to one that remembers something. An operator may remove the
+record: what is asked for after that, by a replay or a redrive, must take effect again.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -11,7 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from carride_idempotency import stores
-from carride_idempotency.record import IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from tests.idempotency.explorer.process import (
     WRITES,
     Machine,
@@ -20,6 +23,7 @@ from tests.idempotency.explorer.process import (
     Processes,
     Reply,
     Request,
+    Sandbox,
     Word,
     token,
 )
@@ -66,6 +70,8 @@ class Scenario:
     once."""
     beats: int = 0
     """How many heartbeats are sent."""
+    removals: int = 0
+    """How often an operator removes the record."""
     handler: tuple[Word, ...] = ("returns", "raises")
 
     @property
@@ -107,6 +113,13 @@ class State(NamedTuple):
     workers: tuple[Worker, ...] = ()
     charged: bool = False
     """Whether the external call was made. The other system does not recognise keys."""
+    sandboxes: tuple[Sandbox, ...] = ()
+    """Those in which nothing runs and that remember something; others are like new ones."""
+    removals: int = 0
+    """How often an operator may still remove the record."""
+    answered: frozenset[int] = frozenset()
+    """The deliveries that may count on an effect that took place before the record was removed:
+    they were asked for before that."""
 
     def having(self, place: int, *workers: Worker) -> "State":
         """Return a state with another worker in a place, or with none."""
@@ -122,6 +135,12 @@ class State(NamedTuple):
 
     def giving_up(self, write: Request) -> "State":
         return self._replace(under_way=(*self.under_way, write))
+
+    def leaving(self, sandbox: Sandbox) -> "State":
+        """Return a state in which nothing runs in a sandbox any more."""
+        if not sandbox.cache:
+            return self
+        return self._replace(sandboxes=tuple(sorted({*self.sandboxes, sandbox})))
 
     def charging(self) -> "State":
         require(not self.charged, _ONE_CALL)
@@ -153,7 +172,8 @@ class World:
 
     def initial(self) -> State:
         scenario = self.scenario
-        return State(0, scenario.faults, scenario.beats, (UNSENT,) * len(scenario.messages))
+        unsent = (UNSENT,) * len(scenario.messages)
+        return State(0, scenario.faults, scenario.beats, unsent, removals=scenario.removals)
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -184,22 +204,51 @@ class World:
         for write in dict.fromkeys(state.under_way):
             if _lands(state.record, write):  # a refused write makes no difference
                 yield "takes place late", write, partial(self._late, state, write)
-        expiry = state.record.expiry if state.record else None
+        yield from self._removals(state)
         next_time = state.time + 1
-        if expiry is not None and expiry * 1000 < self._now_ms(state):
-            yield "DynamoDB deletes the record", None, partial(self._deleted, state)
         if next_time < len(self.scenario.times_ms) and not (
             state.workers and next_time == self.scenario.leap
         ):
             yield "time passes", None, partial(self._time_passed, state)
 
+    def _removals(self, state: State) -> Iterator[Step]:
+        """Yield the ends of the record: an operator removes it unless it is a claim, or its TTL."""
+        record = state.record
+        if record is None:
+            return
+        # An operator is slower than a request that was given up.
+        if state.removals and record.status != IN_PROGRESS and not state.under_way:
+            yield "an operator removes the record", None, partial(self._removed, state)
+        if record.expiry is not None and record.expiry * 1000 < self._now_ms(state):
+            yield "DynamoDB deletes the record", None, partial(self._deleted, state)
+
     def _deliveries(self, state: State) -> Iterator[Step]:
         running = {worker.delivery for worker in state.workers if not worker.abandoned}
         for delivery, tried in enumerate(state.deliveries):
-            if tried == UNSENT or (0 <= tried < self.scenario.tries and delivery not in running):
-                for machine in self.scenario.machines:
-                    what = f"{self.scenario.messages[delivery].id} on {machine.name} is delivered"
-                    yield what, None, partial(self._delivered, state, delivery, machine)
+            comes_again = 0 <= tried < self.scenario.tries and delivery not in running
+            if not comes_again and not (tried == UNSENT and self._may_be_sent(state, delivery)):
+                continue
+            for machine in self.scenario.machines:
+                what = f"{self.scenario.messages[delivery].id} on {machine.name} is delivered"
+                yield what, None, partial(self._delivered, state, delivery, machine)
+                for sandbox in state.sandboxes:
+                    if sandbox.machine == machine.name:
+                        yield (
+                            f"{what} to a warm sandbox",
+                            None,
+                            partial(self._delivered, state, delivery, machine, sandbox),
+                        )
+
+    def _may_be_sent(self, state: State, delivery: int) -> bool:
+        """Return whether a message may be sent that was not sent yet.
+
+        An operator redrives a letter once its key is free.
+        """
+        message = self.scenario.messages[delivery]
+        if message.origin != "redrive":
+            return True
+        is_free = state.record is None or state.record.status in (COMPLETED, FAILED)
+        return is_free and message.fingerprint in state.dead_lettered
 
     def _worker_steps(self, state: State, place: int) -> Iterator[Step]:
         worker = state.workers[place]
@@ -226,6 +275,8 @@ class World:
                 yield "is answered late", place, partial(self._proceed, state, place, worker.late)
             elif kind == "end":
                 yield "is acknowledged", place, partial(self._acknowledged, state, place)
+                if state.faults and worker.process.cache:
+                    yield "is not heard", place, partial(self._left, faulty, place)
             else:
                 yield from self._request_steps(state, faulty, place, worker.process)
 
@@ -294,21 +345,30 @@ class World:
 
     # ── What processes do ─────────────────────────────────────────────────────────────────────────
 
-    def _delivered(self, state: State, delivery: int, machine: Machine) -> State:
+    def _delivered(
+        self, state: State, delivery: int, machine: Machine, sandbox: Sandbox | None = None
+    ) -> State:
         message = self.scenario.messages[delivery]
         now_ms = self._now_ms(state) + machine.clock_ms
-        process = self.processes.start(machine, message, _fresh_owner(state), now_ms)
-        worker = Worker(process, delivery, begins=self._reduced)
+        cache = () if sandbox is None else sandbox.cache
+        process = self.processes.start(machine, message, _fresh_owner(state), now_ms, cache)
+        # A letter is redriven while its key is free; at its first request the key may be so no more.
+        begins = self._reduced and message.origin != "redrive"
+        worker = Worker(process, delivery, begins=begins)
         tried = state.tried(delivery, max(state.deliveries[delivery], 0) + 1)
-        return tried._replace(workers=(*state.workers, worker))
+        if message.origin == "redrive" and state.deliveries[delivery] == UNSENT:
+            tried = tried._replace(dead_lettered=state.dead_lettered - {message.fingerprint})
+        idle = tuple(each for each in state.sandboxes if each != sandbox)
+        return tried._replace(workers=(*state.workers, worker), sandboxes=idle)
 
     def _proceed(self, state: State, place: int, reply: Reply) -> State:
         worker = state.workers[place]
         now_ms = self._now_ms(state) + worker.process.machine.clock_ms
         process = self._judged(self.processes.proceed(worker.process, now_ms, reply))
+        after = state.having(place, worker._replace(process=process, late="nothing"))
         if process.request.kind == "end" and (process.answer is None or worker.abandoned):
-            return self._gone(state, place)
-        return state.having(place, worker._replace(process=process, late="nothing"))
+            return self._left(after, place)
+        return after
 
     def _judged(self, process: Process) -> Process:
         """Return ``process``, or another one that has the same future."""
@@ -338,12 +398,14 @@ class World:
         worker = state.workers[place]
         event = worker.process.message.fingerprint
         after = state.tried(worker.delivery, ACKNOWLEDGED).having(place)
+        after = after.leaving(_sandbox_of(worker))
         messages = self.scenario.messages
         due = any(
             tried >= 0 and messages[n].fingerprint == event
             for n, tried in enumerate(after.deliveries)
         )
-        kept = due or event in after.committed | after.dead_lettered
+        is_answered = worker.delivery in after.answered
+        kept = due or is_answered or event in after.committed | after.dead_lettered
         require(kept, "no event is acknowledged that is neither done, nor dead-lettered, nor due")
         return after
 
@@ -352,6 +414,10 @@ class World:
         if worker.process.request.kind in WRITES and worker.late == "nothing":
             state = state.giving_up(worker.process.request)
         return self._gone(state, place)
+
+    def _left(self, state: State, place: int) -> State:
+        """Remove a process that has raised or was not heard; its sandbox stays."""
+        return self._gone(state.leaving(_sandbox_of(state.workers[place])), place)
 
     def _gone(self, state: State, place: int) -> State:
         """Remove a process; its transport delivers again, unless it has long done so."""
@@ -416,6 +482,21 @@ class World:
             self._require_dead(token(found), state, None)
         return state._replace(record=None)
 
+    def _removed(self, state: State) -> State:
+        """Remove the record. What took effect before answers the deliveries of before only."""
+        answered = {
+            delivery
+            for delivery, message in enumerate(self.scenario.messages)
+            if message.fingerprint in state.committed and state.deliveries[delivery] != UNSENT
+        }
+        return state._replace(
+            record=None,
+            committed=frozenset(),
+            window_ms=-1,
+            removals=state.removals - 1,
+            answered=state.answered | answered,
+        )
+
     def _time_passed(self, state: State) -> State:
         now_ms = self.scenario.times_ms[state.time + 1]
         window_ms = state.window_ms if state.window_ms >= now_ms else -1
@@ -456,12 +537,19 @@ def _lands(found: Record | None, write: Request) -> bool:
     return stores.may_update_if_owner(found, record)
 
 
+def _sandbox_of(worker: Worker) -> Sandbox:
+    return Sandbox(worker.process.machine.name, worker.process.cache)
+
+
 def _fresh_owner(state: State) -> str:
     """Return the lowest token that this state does not contain; it stands for a random one."""
     records = [state.record, *(worker.late for worker in state.workers)]
     records += [record for write in state.under_way for record in (write.record, write.seen)]
     used = {token(record) for record in records if isinstance(record, Record)}
     used = used.union(*(worker.process.owners for worker in state.workers))
+    caches = [each.cache for each in state.sandboxes]
+    caches += [worker.process.cache for worker in state.workers]
+    used = used.union(token(record) for cache in caches for _, _, record in cache)
     return next(owner for number in range(1, 99) if (owner := f"#{number}") not in used)
 
 
