@@ -4,8 +4,8 @@ A state is one record, the requests under way to it, and what up to three delive
 done so far. From each state every step is taken: a request takes place, is lost, or comes late; a
 process goes on, crashes, or is taken for dead; a handler returns or raises; DynamoDB deletes; an
 operator removes the record, and it is replayed or redriven; time passes. Sandboxes remember what
-they have completed until they crash. The deliveries are the layer's own runner, stopped at each request. The store is the layer's
-own conditions.
+they have completed until they crash. The deliveries are the layer's own runner, stopped at each
+request. The store is the layer's own conditions.
 
 A broken promise is printed as a timeline. The exit status is 0 only if no promise was broken.
 

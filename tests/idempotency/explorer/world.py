@@ -352,7 +352,7 @@ class World:
         now_ms = self._now_ms(state) + machine.clock_ms
         cache = () if sandbox is None else sandbox.cache
         process = self.processes.start(machine, message, _fresh_owner(state), now_ms, cache)
-        # A letter is redriven while its key is free; at its first request the key may be so no more.
+        # A letter is redriven while its key is free; at its first request it may be held.
         begins = self._reduced and message.origin != "redrive"
         worker = Worker(process, delivery, begins=begins)
         tried = state.tried(delivery, max(state.deliveries[delivery], 0) + 1)
