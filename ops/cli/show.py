@@ -12,7 +12,8 @@ from functools import singledispatch
 from typing import Any, TextIO
 
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -21,12 +22,36 @@ from ops.verbs import Steps
 
 _WIDE = 10_000
 """Columns of a file or pipe: lines are never wrapped there."""
+_BYTES = (*range(0x20), *range(0x7F, 0xA0))
+_DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_SURROGATES = range(0xD800, 0xE000)
+_ESCAPES = {
+    **{code: f"\\x{code:02x}" for code in _BYTES if chr(code) not in "\n\t"},
+    **{code: f"\\u{code:04x}" for code in (*_DIRECTIONS, *_SURROGATES)},
+}
+"""How characters are printed that steer a terminal, turn the direction of text, or cannot be
+encoded."""
+
+
+class _SafeConsole(Console):
+    """A console for text of strangers: no character of an event or an error steers the terminal."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+def visible(text: str) -> str:
+    """Return text as it can be printed, with escapes in the place of control characters."""
+    return text.translate(_ESCAPES)
 
 
 def console(stream: TextIO) -> Console:
     """Return a console: colours on a terminal, elsewhere plain lines that are not wrapped."""
     width = None if stream.isatty() else _WIDE
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    return _SafeConsole(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 def table(*columns: str, title: str | None = None) -> Table:
