@@ -70,6 +70,9 @@ types: .venv-dev/.synced ## Check types, strictly; the idempotency layer's also 
 
 template: .venv-dev/.synced .venv-sam/.synced ## Check the templates: AWS's rules and the house's, the transform, and rules on SAM's own types
 	@.venv-dev/bin/cfn-lint
+	@$(PYTHON) -m tools.expanded --template template.yaml --into .aws-sam/expanded
+	@ln -sfn ../../infrastructure .aws-sam/expanded/infrastructure
+	@.venv-dev/bin/cfn-lint --template .aws-sam/expanded/expanded.yaml .aws-sam/expanded/expanded-prod.yaml
 	@cd examples/minimal && ../../.venv-dev/bin/cfn-lint template.yaml
 	@sam validate --region us-east-1
 	@sam validate --lint --region us-east-1
@@ -106,6 +109,7 @@ capacity: .venv-dev/.synced ## Show how many rides a second fit, and what stops 
 build: .venv-sam/.synced ## Build the functions and layers for `sam deploy`, with byte code for short cold starts
 	@sam build $(ARGS)
 	@.venv-sam/bin/python tools/scripts/compile
+	@.venv-sam/bin/python -m tools.expanded
 
 dist: .venv-dev/.synced ## Build the idempotency layer's wheel, sdist and layer zip into dist/
 	@$(PYTHON) tools/scripts/dist dist

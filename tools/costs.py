@@ -66,7 +66,9 @@ PRICES: Final[Mapping[str, Price]] = {
         0.20,
         "million",
         "dynamodb",
-        "whether a pipe's reads are billed; Lambda's are not. The shards",
+        "the shards, and that a pipe's reads are billed, which are not Lambda's: only Lambda's are"
+        " free, says docs.aws.amazon.com/amazondynamodb/latest/developerguide/"
+        "CostOptimization_StreamsUsage.html",
     ),
     "table storage": Price(0.25, "GB-month", "dynamodb"),
     "recovery": Price(0.20, "GB-month", "dynamodb"),
@@ -77,6 +79,20 @@ PRICES: Final[Mapping[str, Price]] = {
     "secret": Price(0.40, "secret", "secrets-manager", "the price"),
     "transfer": Price(0.02, "GB", "ec2"),
 }
+FREE_TIER: Final[Mapping[str, float]] = {
+    "alarm": 10,
+    "dashboard": 3,
+    "custom metric": 10,
+    "log ingestion": 5,
+    "invocation": 1,
+    "arm64": 400_000,
+    "x86_64": 400_000,
+    "queue request": 1,
+    "publish": 1,
+    "stream read": 2.5,
+    "table storage": 25,
+}
+"""What an account has free in each month, in the units of `PRICES`, from the same pages."""
 _SCALES: Final = {"million": 1e6, "GB": 1e9, "GB-month": 1e9}
 
 # A ride that is booked, accepted, started and completed over the API, and paid, as
@@ -107,6 +123,8 @@ TABLES: Final = {
 }
 """By table: write units, with those of its indexes; bytes of items that stay, and of those that
 expire."""
+EXPIRING_ITEMS: Final = {"IdempotencyTable": 8, "OutboxTable": 8}
+"""Items of a ride that expire, each below 1 KB."""
 # After these Retentions.
 EXPIRES: Final = {"IdempotencyTable": "WindowDays", "OutboxTable": "OutboxDays"}
 # Of a ride's payment at the simulated gateway: invocations, write units.
@@ -162,6 +180,19 @@ def bill(rides: float, *, regions: int = 1, **chosen: str) -> tuple[list[Use], l
         for role in (["standalone"], ["primary", "secondary"])[regions - 1]
     ]
     return summed(*map(idle, stacks)), summed(*(load(each, rides) for each in stacks))
+
+
+def beyond_free_tier(uses: Iterable[Use]) -> list[Use]:
+    """Return what an account pays for if nothing else is in it."""
+    left = dict(FREE_TIER)
+    paid = list[Use]()
+    for use in uses:
+        free = min(left.get(use.price, 0), use.units)
+        if free:
+            left[use.price] -= free
+        scale = _SCALES.get(PRICES[use.price].unit, 1)
+        paid.append(use._replace(quantity=use.quantity - free * scale))
+    return [use for use in paid if use.quantity > 0]
 
 
 def check(chosen: Mapping[str, str]) -> None:
@@ -233,7 +264,6 @@ def idle(deployed: Stack) -> Iterator[Use]:
         yield Use("Scheduler: runs", "scheduled run", runs)
         if target in deployed.of_type("AWS::Lambda::Function"):
             yield from _invoked(deployed, target, runs)
-            yield Use("custom metrics of the reconciler", "custom metric", 2 if runs else 0)
         else:
             yield Use("EventBridge: heartbeats", "event", runs)
             yield from _logged(deployed, runs * EVENT_BYTES)
@@ -274,6 +304,12 @@ def load(deployed: Stack, rides: float) -> Iterator[Use]:
         yield Use(
             "transfer to the other region", "transfer", units / replicas * 1024 * (replicas - 1)
         )
+        # The region that deletes an expired item pays nothing, a replica a write unit:
+        # docs.aws.amazon.com/amazondynamodb/latest/developerguide/
+        # bp-global-table-design.prescriptive-guidance.throughput.html
+        deletes = EXPIRING_ITEMS.get(name, 0) * rides * (replicas - 1)
+        for use in _units(deployed, "write", deletes):
+            yield use._replace(what="DynamoDB: deletes of expired items, in the replica")
         if name in EXPIRES:
             expiring *= (
                 int(
@@ -392,7 +428,9 @@ COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
         "KmsKeyArn": "arn:aws:kms:us-east-1:123456789012:key/0a1b"
     },
     "`LogLevel=WARN`": {"LogLevel": "WARN"},
+    "`Monitoring=full`": {"Monitoring": "full"},
     "`Retention=long`": {"Retention": "long"},
+    "`RouteMetrics=yes`": {"RouteMetrics": "yes"},
     "`TableBilling=provisioned`": {"TableBilling": "provisioned"},
     "`Tracing=Active`": {"Tracing": "Active"},
     "two regions": {"regions": 2},
@@ -484,8 +522,15 @@ def main() -> None:
     parser.add_argument(
         "--regions", type=int, choices=[1, 2], default=1, help="2 for a primary and a secondary"
     )
+    parser.add_argument(
+        "--free-tier", action="store_true", help="without what an account has free in each month"
+    )
     options, chosen = parsed(parser)
     resting, rides = bill(options.rides, regions=options.regions, **chosen)
+    if options.free_tier:
+        paid = beyond_free_tier(resting)
+        rides = beyond_free_tier([*resting, *rides])[len(paid) :]
+        resting = paid
     print(f"While nothing happens:\n\n{_lines(resting)}")
     print(f"{options.rides:,.0f} rides:\n\n{_lines(rides)}")
     print(f"Prices of us-east-1, {LOOKED_UP}. No second source confirmed those marked *:")

@@ -80,9 +80,14 @@ def source(path: Path = TEMPLATE) -> dict[str, Any]:
 
 @cache
 def _parsed(path: Path) -> dict[str, Any]:
-    written = yaml_parse(path.read_text(encoding="utf-8"))
+    return _merged(expanded(yaml_parse(path.read_text(encoding="utf-8"))), path.parent)
+
+
+def expanded(written: dict[str, Any]) -> dict[str, Any]:
+    """Return a template without its loops, and without what its anchors share."""
     _leave_out_anchors(written)
-    return _merged(_expanded(written, {}, written["Mappings"]), path.parent)
+    found: dict[str, Any] = _expanded(written, {}, written["Mappings"])
+    return found
 
 
 def _leave_out_anchors(template: dict[str, Any]) -> None:
@@ -263,14 +268,24 @@ def holds(
         case {"Fn::Or": list(parts)}:
             return any(holds(part, parameters, declared) for part in parts)
         case {"Fn::Equals": sides}:
-            left, right = (
-                parameters[each["Ref"]] if isinstance(each, dict) else str(each) for each in sides
-            )
+            left, right = (_text(each, parameters, declared) for each in sides)
             return left == right
         case {"Fn::Not": [negated]}:
             return not holds(negated, parameters, declared)
         case _:
             raise NotImplementedError(f"teach this function the condition {condition}")
+
+
+def _text(value: Any, parameters: dict[str, str], declared: dict[str, dict[str, Any]]) -> str:
+    """Return the text that one side of a comparison stands for."""
+    match value:
+        case {"Ref": str(name)}:
+            return parameters[name]
+        case {"Fn::If": [str(condition), chosen, otherwise]}:
+            met = holds(declared[condition], parameters, declared)
+            return _text(chosen if met else otherwise, parameters, declared)
+        case _:
+            return str(value)
 
 
 def named(value: Any) -> str:

@@ -247,7 +247,8 @@ class Reconciler:
                 failed += 1
                 failures = [*failures, error][:_REPORTED]
         settled += self._look_again(now, left_ms)
-        count("reconciler", {"Reconciled": settled})
+        if settled:
+            count("reconciler", {"Reconciled": settled})
         if failures:
             raise ExceptionGroup(f"{failed} rides could not be settled, {settled} were", failures)
         return settled
@@ -347,7 +348,8 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], LambdaContext]
                 # Counted first: whatever fails below, somebody hears of the rides that stay
                 # overdue.
                 overdue = reconciler.unsettled(now)
-                count("reconciler", {"Overdue": overdue})
+                if overdue:
+                    count("reconciler", {"Overdue": overdue})
                 reconciled = reconciler.reconcile(now, context.get_remaining_time_in_millis)
                 counts = {"reconciled": reconciled, "overdue": overdue}
                 logger.info("reconciled", extra=counts)

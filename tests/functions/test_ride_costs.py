@@ -128,6 +128,9 @@ def test_a_ride_uses_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
             for expires in (False, True)
         ]
         assert stored == [*map(nearly, costs.TABLES[name][1:])], name
+        expiring = [item for item in items if "expiryTimestamp" in item]
+        assert len(expiring) == costs.EXPIRING_ITEMS.get(name, 0), name
+        assert all(size(item) <= 1024 for item in expiring)
     events = [json.dumps(world.envelope(each)) for each in world.outbox()]
     assert len("".join(events)) / len(events) == nearly(costs.EVENT_BYTES)
 

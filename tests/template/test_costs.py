@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from tests.template.stack import every_choice
-from tools.costs import bill, idle, load, summed
+from tools.costs import Use, beyond_free_tier, bill, idle, load, summed
 from tools.transformed import ROLES, Stack, stack
 
 pytestmark = pytest.mark.integration
@@ -109,7 +109,12 @@ def test_rides_cost_in_proportion() -> None:
         ),
         ({"PaymentGatewayUrl": ""}, "Lambda|Logs|write units"),  # the simulated one
         ({"PaymentGatewaySecretArn": "arn"}, "secret"),
-        ({"Stage": "local"}, "Scheduler|Lambda|Logs|reconciler"),
+        (
+            {"Stage": "local", "Monitoring": "essential", "StaffGroup": ""},
+            "Scheduler|Lambda|Logs",
+        ),
+        ({"Monitoring": "full"}, "alarms|dashboard"),
+        ({"RouteMetrics": "yes"}, "metrics of routes"),
         ({"ReservedConcurrency": "100", "AlarmEmail": "you@example.com", "StaffGroup": ""}, ""),
     ],
 )
@@ -129,17 +134,40 @@ def test_a_parameter_changes_its_lines(chosen: dict[str, Any], changed: str) -> 
     assert [word for word in words if not any(word in what for what in different)] == []
 
 
+def test_the_targets_are_kept() -> None:
+    """A million rides cost no more than $105; an account with nothing but an idle stack, $12."""
+    resting, rides = bill(RIDES)
+    assert sum(use.dollars for use in rides) <= 105
+    assert sum(use.dollars for use in beyond_free_tier(resting)) <= 12
+    streams = sum(use.dollars for use in resting if use.price == "stream read")
+    assert sum(use.dollars for use in resting) - streams <= 6
+
+
+def test_the_free_tier_is_given_once() -> None:
+    """Lines of one price share what is free; what is left is billed."""
+    uses = [
+        Use("some", "alarm", 6),
+        Use("more", "alarm", 6),
+        Use("polls", "queue request", 1.5e6),
+        Use("a composite alarm", "composite alarm", 1),
+    ]
+    paid = {use.what: use.quantity for use in beyond_free_tier(uses)}
+    assert paid == {"more": 2, "polls": 0.5e6, "a composite alarm": 1}
+
+
 def test_two_regions_copy_events_and_items() -> None:
     """Both stacks rest; each event and item is stored twice, but processed once."""
     one, two = (
         {use.what: use.quantity for part in bill(RIDES, regions=each) for use in part}
         for each in (1, 2)
     )
-    for what in ("composite alarms", "dashboard", "EventBridge: archived events"):
+    for what in ("composite alarms", "EventBridge: archived events"):
         assert two[what] == 2 * one[what]
     assert two["EventBridge: copied events"] == one["EventBridge: events"]
     assert one["Lambda: requests"] == two["Lambda: requests"]
     assert two["transfer to the other region"] > 0
+    assert two["DynamoDB: deletes of expired items, in the replica"] == 16 * RIDES
+    assert not any("deletes of expired" in what for what in one)
     primary, single = (
         stack(PaymentGateway="none", **ROLES[role]) for role in ("primary", "standalone")
     )

@@ -11,7 +11,7 @@ import pytest
 from samtranslator.yaml_helper import yaml_parse
 
 from tests.template.stack import every_choice
-from tools.transformed import ROOT, stack
+from tools.transformed import ROOT, Stack, stack
 
 pytestmark = pytest.mark.integration
 
@@ -94,21 +94,35 @@ _DEPLOY: Final = f"arn:aws:codedeploy:{_HERE}"
 _LOGS: Final = f"arn:aws:logs:{_HERE}"
 _NAMED: Final = {
     "AWS::ApiGatewayV2::Stage": "arn:aws:apigateway:us-east-1::/apis/a1b2c3/stages/$default",
+    "AWS::CloudWatch::Alarm": f"arn:aws:cloudwatch:{_HERE}:alarm:carride-OverdueAlarm",
+    "AWS::CloudWatch::CompositeAlarm": f"arn:aws:cloudwatch:{_HERE}:alarm:carride-LostAlarm",
+    "AWS::CloudWatch::Dashboard": "arn:aws:cloudwatch::123456789012:dashboard/carride-us-east-1",
     "AWS::CodeDeploy::Application": f"{_DEPLOY}:application:"
     "carride-ServerlessDeploymentApplication-1A",
     "AWS::Events::EventBus": f"{_EVENTS}:event-bus/carride-bus",
     "AWS::Events::Rule": f"{_EVENTS}:rule/carride-bus/carride-PaymentRule-1A",
-    "AWS::Events::Archive": f"{_EVENTS}:archive/carride-CarRideArchive-1A",
+    "AWS::Events::Archive": f"{_EVENTS}:archive/carride-archive",
     "AWS::Logs::Delivery": f"{_LOGS}:delivery:a1B2c3",
     "AWS::Logs::DeliverySource": f"{_LOGS}:delivery-source:carride-bus-errors",
     "AWS::Logs::DeliveryDestination": f"{_LOGS}:delivery-destination:carride-bus-errors",
     "AWS::Pipes::Pipe": f"arn:aws:pipes:{_HERE}:pipe/carride-outbox",
-    "AWS::Scheduler::Schedule": f"arn:aws:scheduler:{_HERE}:schedule/default/"
-    "carride-ReconcilerSchedule-1A",
+    "AWS::Scheduler::Schedule": f"arn:aws:scheduler:{_HERE}:schedule/default/carride-reconciler",
     "AWS::SNS::Topic": f"arn:aws:sns:{_HERE}:carride-PartnersTopic-1A",
     "AWS::SQS::Queue": f"arn:aws:sqs:{_HERE}:carride-PaymentDlq-1A",
 }
 """A resource of each type whose ARN has a name, as CloudFormation or the template names it."""
+
+
+NAMES: Final = {
+    "AWS::CloudWatch::Alarm": "AlarmName",
+    "AWS::CloudWatch::CompositeAlarm": "AlarmName",
+    "AWS::CloudWatch::Dashboard": "DashboardName",
+    "AWS::Events::Archive": "ArchiveName",
+    "AWS::Events::EventBus": "Name",
+    "AWS::Pipes::Pipe": "Name",
+    "AWS::Scheduler::Schedule": "Name",
+}
+"""By type, the property that names a resource: permissions name resources of these types."""
 
 
 def allowed() -> list[tuple[str, object]]:
@@ -213,6 +227,17 @@ def test_every_action_reaches_the_resource_that_it_handles(kind: str, arn: str) 
 def test_actions_on_resources_of_others_reach_them(action: str, arn: str) -> None:
     """A log delivery needs its bus, a gradual deployment the strategy that AWS owns."""
     assert reaches(action, arn)
+
+
+def test_the_template_names_what_permissions_name(deployed: Stack) -> None:
+    """Each name begins with the stack's and occurs once; CloudFormation generates none."""
+    found = [
+        resource["Properties"].get(NAMES[resource["Type"]], {}).get("Fn::Sub", name)
+        for name, resource in deployed.resources.items()
+        if resource["Type"] in NAMES
+    ]
+    assert [each for each in found if not each.startswith("${AWS::StackName}-")] == []
+    assert len(set(found)) == len(found)
 
 
 def test_own_roles_are_out_of_reach() -> None:

@@ -156,6 +156,27 @@ def test_composite_alarms_have_every_alarm_of_their_kind(deployed: Stack) -> Non
     check_members(deployed, "ApiAlarm", of_the_api)
 
 
+NOTIFYING: Final = ("LostAlarm", "StuckAlarm", "ApiAlarm")
+
+
+def has_full_monitoring(deployed: Stack) -> bool:
+    """Whether the parameters ask for alarms that only inform, and for the dashboard."""
+    chosen = deployed.parameters["Monitoring"]
+    return chosen == "full" or (chosen == "by-stage" and deployed.parameters["Stage"] != "dev")
+
+
+def test_what_notifies_is_in_every_stack(deployed: Stack) -> None:
+    """Every member of a composite alarm exists; others do with full monitoring, or to roll back."""
+    alarms = set(deployed.of_type("AWS::CloudWatch::Alarm"))
+    members = set[str]().union(*(watched_by(deployed, each) for each in NOTIFYING))
+    informing = alarms - members - {"TableCapacityAlarm"}
+    assert members <= alarms
+    rolls_back = {name for name in informing if name.endswith("ErrorsAlarm")}
+    assert bool(informing - rolls_back) == has_full_monitoring(deployed)
+    gradual = deployed.parameters["DeploymentStrategy"] != "AllAtOnce"
+    assert bool(rolls_back) == (has_full_monitoring(deployed) or gradual)
+
+
 def check_members(deployed: Stack, composite: str, wanted: set[str]) -> None:
     """Fail, and say what to do, unless a composite alarm watches just these alarms."""
     members = watched_by(deployed, composite)
@@ -181,7 +202,11 @@ def test_an_address_can_be_notified() -> None:
 
 def test_the_dashboard_shows_every_resource_and_outcome(deployed: Stack) -> None:
     """It is JSON, finds every queue, function and rule by name, and names every outcome."""
-    (dashboard,) = deployed.of_type("AWS::CloudWatch::Dashboard").values()
+    dashboards = [*deployed.of_type("AWS::CloudWatch::Dashboard").values()]
+    assert len(dashboards) == has_full_monitoring(deployed)
+    if not dashboards:
+        return
+    [dashboard] = dashboards
     text: str = dashboard["DashboardBody"]["Fn::Sub"]
     assert all(widget["x"] + widget["width"] <= 24 for widget in json.loads(text)["widgets"])
     for kind, word in (("AWS::SQS::Queue", "Dlq|Queue"), ("AWS::Lambda::Function", "Function")):
