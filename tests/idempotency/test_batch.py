@@ -3,7 +3,7 @@
 import base64
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from carride_idempotency import TRANSPORT_ID, BatchFailedError, Operation
 from carride_idempotency.dead_letters import CONTRACT, MISSING_KEY, DeadLetter
 from carride_idempotency.sources import KAFKA
-from carride_idempotency.testing import Crash, DeadLetterBox, sqs_event
+from carride_idempotency.testing import Crash, DeadLetterBox, Inline, sqs_event
 from tests.idempotency.samples import World, crash, event
 
 DEADLINE_S = 10
@@ -180,6 +180,31 @@ def test_suspects_run_in_groups_if_time_is_short(sqs: Batches) -> None:
 
     assert sqs.deliver(messages("last", "k0", "k1", "k2", "k3"), work, timeout_s=70) == []
     assert neighbours == {"k0": 0, "k1": 2, "k2": 2, "k3": 2, "last": 0}
+
+
+class Groups(Inline):
+    """Runs tasks one by one, and counts those that may run at once."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
+        self.sizes.append(len(tasks))
+        super().run_all(tasks, limit)
+
+
+def test_a_suspect_on_its_last_attempt_is_in_no_group(world: World) -> None:
+    """However short the time is, no other record's crash may use up its attempts."""
+    groups = Groups()
+    sqs = Batches(world, concurrency=groups)
+    kill(sqs, "k0", "k1", "k2", "last", "last")
+    groups.sizes.clear()
+    took_s = {"k0": 25}
+    batch = messages("last", "k0", "k1", "k2")
+    sqs.deliver(
+        batch, lambda message: world.clock.advance(took_s.get(message["id"], 0)), timeout_s=60
+    )
+    assert groups.sizes == [0, 4, 1, 2, 1]  # none may be last, all are postponed, then they run
 
 
 @pytest.mark.parametrize(("reserve", "takes_s", "timeout_s"), [(1, 25, 60), (2, 5, 12)])
