@@ -55,7 +55,7 @@ def make_handler(
     policy = payments.payment_policy(settings.lease_seconds)
     consumer = ride_consumer("payment", settings, policy, transport)
 
-    def decided(event: RideEvent, operation: Operation) -> tuple[Seen, Decision]:
+    def decided(event: RideEvent, operation: Operation) -> tuple[Seen, Action, Decision]:
         """Ask the gateway for what an event needs, and decide what follows."""
         seen = read(client, table, event.subject)
         action = payments.plan(seen.payment, event.data)
@@ -72,17 +72,18 @@ def make_handler(
             if read(client, table, event.subject).stored != seen.stored:
                 raise PaymentChangedError(f"{event.subject}: {error}") from error
             raise
-        return seen, decision
+        return seen, action, decision
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
         for _ in range(_DECISIONS):
             with suppress(PaymentChangedError):
-                seen, decision = decided(event, operation)
+                seen, action, decision = decided(event, operation)
                 break
         else:
             raise RetryableError(f"{event.subject} was changed {_DECISIONS} times meanwhile")
-        operation.write(*effects(table, event, seen, decision, outbox=outbox, now=now()))
+        writes = effects(table, event, seen, action, decision, outbox=outbox, now=now())
+        operation.write(*writes)
 
     return handler
 

@@ -13,7 +13,7 @@ from carride.items import Outbox, Stored, step, still_open
 from carride_idempotency import Put, Update, marshalling
 from carride_idempotency.stores.transport import ServiceError
 from gateway import Step
-from payments import Action, Asked, Decision, Payment, State, asked_for, may_owe
+from payments import Action, Asked, Decision, Payment, State, asked_for, may_owe, still_asked
 
 
 class PaymentChangedError(Exception):
@@ -107,14 +107,22 @@ def record_request(
 
 
 def effects(
-    table: str, event: RideEvent, seen: Seen, decision: Decision, *, outbox: Outbox, now: datetime
+    table: str,
+    event: RideEvent,
+    seen: Seen,
+    action: Action,
+    decision: Decision,
+    *,
+    outbox: Outbox,
+    now: datetime,
 ) -> list[Put | Update]:
     """Return the writes of a decision: the payment, and the emitted events.
 
-    They are refused if the payment has changed since it was ``seen``.
+    They are refused if the payment has changed since it was ``seen``. ``action`` is what the
+    gateway was asked for.
     """
     after = decision.after
-    asked = {} if decision.is_answered else seen.asked
+    asked = still_asked(seen.asked, action, now) if decision.is_answered else seen.asked
     attributes: dict[str, object] = {
         "asked": _plain(asked),
         "paymentID": after.payment_id,

@@ -18,7 +18,8 @@ brackets::
 `CarRideOverdue` says how an overdue ride ended. If it was completed, the ride is paid: [reserve,
 capture] or [capture], as above. If it was cancelled, a reservation is released, but money that was
 captured stays captured: payment asks for a capture only after the ride was completed. In the states
-"undo due" and "cancelled", everything is given back.
+"undo due" and "cancelled", everything is given back. The reconciler may not have heard of an end
+that payment knows. A completed ride then stays as it is, and the reconciler looks at it again.
 
 Events come in any order. A ride that was cancelled before payment heard of a car is never charged.
 But the cancellation may have overtaken a run that had already asked for the money. So payment looks
@@ -57,6 +58,7 @@ from carride.facts import (
     PaymentRefunded,
 )
 from carride.overdue import text
+from carride.ride import OPEN as UNDER_WAY
 from carride.ride import Ride
 from carride_idempotency import Policy
 from gateway import Charge, Status, Step
@@ -171,6 +173,20 @@ def asked_for(asked: Mapping[Step, Asked], action: Action, now: datetime) -> Map
     return after
 
 
+def still_asked(asked: Mapping[Step, Asked], action: Action, now: datetime) -> Mapping[Step, Asked]:
+    """Return what the gateway may still finish, once it has answered to an action.
+
+    It may have been asked for further steps by another event of the ride, whose run was killed. If
+    they were forgotten, the next attempt would use their first key again, and the gateway might do
+    the same twice.
+    """
+    return {
+        step: earlier
+        for step, earlier in asked.items()
+        if step not in STEPS[action] and is_unfinished(earlier, now)
+    }
+
+
 def is_unfinished(asked: Asked | None, now: datetime) -> bool:
     """Return whether the gateway may still finish a step that it was asked for."""
     return asked is not None and asked.until > text(now)
@@ -187,7 +203,7 @@ class Decision(NamedTuple):
 
     after: Payment
     facts: tuple[Fact, ...] = ()  # what to emit, in this order
-    is_answered: bool = True  # whether the gateway has finished everything that it was asked for
+    is_answered: bool = True  # whether the gateway has finished what it was asked for just now
 
 
 class UnexpectedPaymentError(Exception):
@@ -212,6 +228,8 @@ def plan(seen: Payment, fact: Fact) -> Action:
             return Action.AUTHORIZE_AND_CAPTURE
         case CarRideCompleted() | CarRideOverdue(outcome="completed"), State.AUTHORIZED:
             return Action.CAPTURE
+        case CarRideOverdue(status=status), State.COMPLETED if status in UNDER_WAY:
+            return Action.NOTHING
         case CarRideOverdue(), State.UNKNOWN | State.COMPLETED | State.AUTHORIZED:
             return Action.RELEASE
         case ((CarAssigned() | CarRideOverdue()), State.CANCELLED) | (

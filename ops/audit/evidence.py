@@ -93,6 +93,8 @@ class Published(NamedTuple):
     """Of its payload, as consumers compute it."""
     price: int | None = None
     """The price of the ride that it states, in cents."""
+    outcome: str | None = None
+    """How the ride ended, by a `CarRideOverdue`."""
 
 
 class Delivered(NamedTuple):

@@ -24,7 +24,7 @@ from carride.events import (
     idempotency_id,
     parse_event,
 )
-from carride.facts import ALIASES
+from carride.facts import ALIASES, CarRideOverdue
 from carride.history import EVENT_PREFIX, merged
 from carride_idempotency import marshalling, observation
 from carride_idempotency.fingerprint import fingerprint
@@ -311,6 +311,7 @@ def _with_contract(found: Published, event: RideEvent) -> Published:
         adopted=event.idempotencyid != idempotency_id(*named),
         fingerprint=fingerprint(event.payload),
         price=event.data.price,
+        outcome=event.data.outcome if isinstance(event.data, CarRideOverdue) else None,
     )
 
 

@@ -59,6 +59,8 @@ permanently after the reservation, and money can be returned before an event abo
 emitted."""
 _MOST_CARS: Final = 10
 """The most names of cars in the table."""
+_MOST_RIDES: Final = 10
+"""The most names of unpaid rides in the table."""
 _PAYMENT_DONE: Final = frozenset({"captured", "declined", "refunded", "undo due"})
 """The states in which a driven ride owes nothing, or payment knows what to undo."""
 _CHARGED: Final = frozenset({"authorized", "captured", "refunded"})
@@ -100,6 +102,8 @@ class Saga:
     refunded: int
     reconciled: int
     """Rides that were overdue and were settled."""
+    unpaid: Sequence[str]
+    """Rides that were driven, and were called off as overdue before payment could know that."""
     problems: Mapping[str, Sequence[str]]
     """What is wrong with each broken ride."""
     overdue: Mapping[str, str]
@@ -147,6 +151,9 @@ class Saga:
         if self.gateway_asked:
             rows += self._money()
         rows.append(row("reconciled", self.reconciled, note="rides that were overdue"))
+        if self.unpaid:
+            names = ", ".join(self.unpaid[:_MOST_RIDES])
+            rows.append(row("  driven, not paid", len(self.unpaid), note=names))
         for ride, problems in self.problems.items():
             rows.append(row(f"broken: {ride}", len(problems), note="; ".join(problems)))
         for ride, since in self.overdue.items():
@@ -218,6 +225,11 @@ def saga_of(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
         captured_amount=sum(each.amount for each in captured if each.status == "captured"),
         refunded=len({payment.order_id for payment in payments if payment.refunds}),
         reconciled=sum(bool(ride.count(_OVERDUE)) for ride in rides.values()),
+        unpaid=sorted(
+            order_id
+            for order_id, ride in rides.items()
+            if _was_driven(ride) and _is_called_off(ride)
+        ),
         problems=broken,
         overdue=dict(_overdue(evidence, overdue_after)),
     )
@@ -483,6 +495,16 @@ def _left_undone(ride: _Ride) -> Iterator[str]:
     state = ride.state(PAYMENT)
     if state == "authorized":
         yield f"{ended}, and its money is still reserved"
-    was_driven = _COMPLETED in ends and ride.state(DISPATCH) == "released"
-    if was_driven and state not in _PAYMENT_DONE:
+    if _was_driven(ride) and state not in _PAYMENT_DONE and not _is_called_off(ride):
         yield f"it was driven, and its payment is {state}"
+
+
+def _was_driven(ride: _Ride) -> bool:
+    """Return whether the ride was completed and had a car."""
+    return _COMPLETED in ride.events and ride.state(DISPATCH) == "released"
+
+
+def _is_called_off(ride: _Ride) -> bool:
+    """Return whether the reconciler has settled the ride as one that costs nothing."""
+    outcomes = {event.outcome for event in ride.events.get(_OVERDUE, ())}
+    return outcomes == {"cancelled"} and ride.state(PAYMENT) == "cancelled"

@@ -60,6 +60,7 @@ class Life:
             accepted, amount=price, reason="insufficient funds"
         )
         self.overdue = facts.CarRideOverdue.of(started, outcome="cancelled")
+        self.overdue_unserved = facts.CarRideOverdue.of(self.completed, outcome="cancelled")
         self.overdue_driven = facts.CarRideOverdue.of(self.completed, outcome="completed")
 
 

@@ -148,7 +148,10 @@ def test_a_refusal_becomes_an_event_whatever_the_gateway_says_with_it(
 def test_what_the_gateway_has_captured_stays_though_nobody_else_knows_of_the_end(
     world: Payment, *, reserved: bool
 ) -> None:
-    """The completion was given up after the money was taken: the ride counts as never ended."""
+    """The last event was given up after the money was taken: the ride counts as never ended.
+
+    A ride that payment knows as completed waits until the reconciler has heard of its end too.
+    """
     poison = {"simulatedfault": "poison"}
     first, last = (RIDE.assigned, RIDE.completed) if reserved else (RIDE.completed, RIDE.assigned)
     world.send(first)
@@ -157,6 +160,9 @@ def test_what_the_gateway_has_captured_stays_though_nobody_else_knows_of_the_end
             world.send(last, extensions=poison)
     assert world.send(last, extensions=poison) == "DeadLettered"
     assert world.send(RIDE.overdue) == "New"
+    if not reserved:
+        assert world.state("payments") == "completed"
+        assert world.send(RIDE.overdue_driven) == "New"
     assert world.settled() == ("captured", "captured", ["PaymentAuthorized", "PaymentCaptured"])
     assert world.open() == set()
 

@@ -28,7 +28,8 @@ PLANS: Final[dict[str, dict[str, str]]] = {
     "completed": {"authorized": "capture"},
     "cancelled": UNDONE,
     "no_car": UNDONE,
-    "overdue": dict.fromkeys(["unknown", "completed", "authorized"], "release")
+    "overdue": dict.fromkeys(["unknown", "authorized"], "release") | {"cancelled": "undo"},
+    "overdue_unserved": dict.fromkeys(["unknown", "completed", "authorized"], "release")
     | {"cancelled": "undo"},
     "overdue_driven": DRIVEN | {"authorized": "capture", "cancelled": "undo"},
 }

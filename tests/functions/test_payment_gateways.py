@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import payments
 from carride.dynamodb import DynamoDB
 from carride.events import parse_event
 from carride.facts import Fact
+from carride.overdue import text
 from carride_idempotency.testing.worlds import OVERTAKEN, Fault
-from gateway import GatewayAnswerError, GatewayError, GatewayUnavailableError
+from gateway import GatewayAnswerError, GatewayError, GatewayUnavailableError, Step
 from gateway_connection import Response
 from local.simulated_gateway import Books, Reply, Request, Troubles
 from payment_table import PaymentChangedError, read, record_request
-from payments import Action, UnexpectedPaymentError
-from tests.carride.rides import Life
+from payments import Action, Asked, UnexpectedPaymentError
+from tests.carride.rides import NOW, Life
 from tests.functions.gateways import FakeGateway, FakeStripe
 from tests.functions.world import World
 
@@ -375,6 +377,39 @@ def test_a_request_that_was_answered_is_forgotten(world: Town) -> None:
     """Nothing waits for it, and the next one of its step has the first key."""
     world.send(RIDE.assigned)
     assert world.item("payments")["asked"] == {}
+
+
+@pytest.mark.parametrize("gateway", [FakeGateway, FakeStripe])
+def test_a_capture_that_is_finished_late_is_made_once(
+    gateway: type[FakeGateway | FakeStripe],
+) -> None:
+    """Another event's run was killed inside the capture, which had its second key by then.
+
+    The answer about the reservation must not let the next attempt fall back to the first key.
+    """
+    ride = Life(customer="cus_a")
+    world = Town(gateway(Keeps("capture")))
+    world.send_in_vain(ride.overdue_driven)
+    world.clock.advance(3 * HOUR)
+    late = Late(world)
+    world.send_in_vain(ride.overdue_driven)
+    world.gateway.sent = world.gateway.answer
+    assert world.send(ride.assigned) == "New"
+    assert world.item("payments")["asked"].keys() == {"capture", "give back"}
+    late.finish()
+    assert world.send(ride.overdue_driven) == "New"
+    assert world.payment() == ("captured", ["captured"])
+    (charge,) = world.gateway.ledger()
+    assert len(charge["captures"]) == 1
+
+
+@pytest.mark.parametrize("action", Action)
+def test_an_answer_about_some_steps_leaves_the_others(action: Action) -> None:
+    """Whatever the gateway was asked for before, and may still finish."""
+    asked = {step: Asked(2, text(NOW + timedelta(minutes=1))) for step in Step}
+    others = {step: asked[step] for step in Step if step not in payments.STEPS[action]}
+    assert payments.still_asked(asked, action, NOW) == others
+    assert payments.still_asked(asked, action, NOW + timedelta(minutes=2)) == {}
 
 
 def test_a_ride_that_the_gateway_was_asked_about_stays_open(world: Town) -> None:

@@ -1,6 +1,7 @@
 """Overdue rides are settled, once each: no car stays held, no money stays reserved."""
 
 from datetime import timedelta
+from itertools import permutations
 from typing import Any, Final
 from uuid import uuid4
 
@@ -411,6 +412,44 @@ def test_a_driven_ride_is_paid_though_payment_never_hears_of_the_late_car(world:
     assert world.reconcile() == {"reconciled": 1, "overdue": 1}
     assert (world.state("payments", order_id), world.open()) == ("captured", set())
     assert world.reconcile() == {"reconciled": 0, "overdue": 0}
+
+
+HEARD: Final = ("CarAssigned", "CarRideCompleted", "CarRideOverdue")
+
+
+@pytest.mark.parametrize("order", [*permutations(HEARD), *permutations(HEARD[1:])], ids="-".join)
+def test_a_ride_that_completes_after_it_was_called_off_is_paid_if_payment_heard_of_that_first(
+    world: World, order: tuple[str, ...]
+) -> None:
+    """Its producer completes it late.
+
+    Whatever payment hears in whichever order, nothing stays reserved and nothing waits for ever.
+    """
+    ride = Life()
+    held = dict[str, Any]()
+    deliver = world.deliver
+
+    def hold(consumer: str, event: Any, **options: Any) -> str:
+        if consumer != "payment":
+            return deliver(consumer, event, **options)
+        held[event["detail"]["type"]] = event
+        return ""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "deliver", hold)
+        world.publish(ride.created, ride.accepted, ride.started)
+        assert world.reconcile() == {"reconciled": 1, "overdue": 0}
+        world.publish(ride.completed)
+    for name in order:
+        world.deliver("payment", held[name])
+    world.flow()
+    for _ in range(2):
+        world.reconcile()
+    heard_in_time = order.index("CarRideCompleted") < order.index("CarRideOverdue")
+    assert (world.state("payments") == "captured") == heard_in_time
+    statuses = {charge["status"] for charge in world.gateway.ledger()}
+    assert statuses <= ({"captured"} if heard_in_time else {"refunded"})
+    assert (world.cars(), world.open()) == ({"car_01": None}, set())
 
 
 def test_a_completed_ride_whose_acceptance_never_reaches_dispatch_ends(world: World) -> None:

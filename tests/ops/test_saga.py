@@ -87,6 +87,17 @@ OVERDUE: Final = ride(
     f"{UNDER_WAY} CarRideOverdue CarReleased PaymentRefunded", "released", "refunded", REFUNDED
 )
 UNREAD: Final = item(PAYMENT, list(OVERDUE.published[1:]), "refunded")
+SETTLED_LAST: Final = ride(
+    "CarRideAccepted CarAssigned CarRideCompleted CarReleased CarRideOverdue",
+    "released",
+    "cancelled",
+)
+CALLED_OFF: Final = SETTLED_LAST._replace(
+    published=[event._replace(outcome="cancelled") for event in SETTLED_LAST.published]
+)
+SETTLED_AS_DRIVEN: Final = SETTLED_LAST._replace(
+    published=[event._replace(outcome="completed") for event in SETTLED_LAST.published]
+)
 IN_QUEUE: Final = DeadLettered("PaymentDlq", "QUARANTINED", PAYMENT, None, "CarRideAccepted")
 STATES: Final[dict[str, tuple[Ending, Evidence]]] = {
     "paid": (Ending.PAID, PAID),
@@ -113,6 +124,7 @@ STATES: Final[dict[str, tuple[Ending, Evidence]]] = {
         Ending.CANCELLED,
         ride("CarRideCancelled", "cancelled", "cancelled", DECLINE),
     ),
+    "called off as overdue, though it was driven": (Ending.CANCELLED, CALLED_OFF),
 }
 
 
@@ -122,6 +134,13 @@ def test_each_way_in_which_a_ride_can_end_is_recognised(ending: Ending, given: E
     for evidence in (given, given._replace(payments=None)):
         saga = saga_of(evidence)
         assert (saga.problems, saga.endings, saga.sound) == ({}, {ending.value: 1}, True)
+
+
+def test_a_driven_ride_that_was_called_off_is_named_as_unpaid() -> None:
+    """It is settled, and somebody may want to ask the customer for the money."""
+    saga = saga_of(CALLED_OFF)
+    assert (saga.unpaid, saga_of(OVERDUE).unpaid) == ([RIDE], [])
+    assert f"driven, not paid                     1  {RIDE}" in saga.to_text()
 
 
 def problems(given: Evidence) -> str:
@@ -202,6 +221,10 @@ BROKEN: Final[dict[str, tuple[str, Evidence]]] = {
         ride(UNDONE, "released", "authorized", RESERVED),
     ),
     "a ride that was driven and never paid": ("its payment is completed", DRIVEN),
+    "a ride that was settled as driven and never paid": (
+        "its payment is cancelled",
+        SETTLED_AS_DRIVEN,
+    ),
     "a capture above the price": ("125000 was captured, and its last price is 1250", at(125_000)),
     "a capture of one cent": ("only 1 was captured, and its last price is 1250", at(1)),
     "a capture of what was reserved, without a refused raise": (

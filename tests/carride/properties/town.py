@@ -46,12 +46,12 @@ _ATTEMPTS: Final = 3
 _MOST_FAULTS: Final = 2
 _ANNOUNCED: Final = (RetryableError, EffectConflictError, GatewayUnavailableError, NoAnswerError)
 """What a handler may raise: the delivery then comes again."""
-_OF_A_BAD_GATEWAY: Final = (GatewayError, UnexpectedPaymentError, UnfinishedRequestError)
+_OF_A_BAD_GATEWAY: Final = (GatewayError, UnexpectedPaymentError)
 """What payment may raise at a gateway that misbehaves, or has done so lately."""
 _MISBEHAVES: Final = 0.6
 """The share of payment's deliveries during which a bad gateway misbehaves."""
 _OLD_REDRIVE_S: Final = 7_200.0
-"""After which an operator redrives what a bad gateway let fail: longer than its bound."""
+"""After which an operator redrives what the gateway had not finished: longer than its bound."""
 _LATE: Final = 0.03
 """The share of steps after which deliveries are late by hours."""
 _LATEST_S: Final = 6 * 3600.0
@@ -133,6 +133,7 @@ class Town(World):
         self.steps = 0
         self.waiting: list[Delivery] = []
         self.faults: Counter[tuple[str, str]] = Counter()
+        self.unfinished: set[tuple[str, str]] = set()
         self._numbers = iter(range(1_000_000))
 
     # ── The bus ───────────────────────────────────────────────────────────────────────────────────
@@ -188,7 +189,11 @@ class Town(World):
             excused = self._met() or pending or isinstance(reason, BusyError)
             is_announced = isinstance(reason, _ANNOUNCED)
             at_a_bad_gateway = self._hard and isinstance(reason, _OF_A_BAD_GATEWAY)
-            if not at_a_bad_gateway and not (excused and is_announced):
+            # Another run may be asking for the money, whatever the gateway is like.
+            is_unfinished = isinstance(reason, UnfinishedRequestError)
+            if is_unfinished:
+                self.unfinished.add(delivery.operation)
+            if not is_unfinished and not at_a_bad_gateway and not (excused and is_announced):
                 raise
             self._retry(delivery)
         if self._met() and fault.kind != OVERTAKEN:
@@ -227,14 +232,19 @@ class Town(World):
         event = json.loads(letter.event["body"]) if "body" in letter.event else letter.event
         delivery = Delivery(letter.consumer, event)
         assert letter.reason == "QUARANTINED", letter
-        excuses = (self.faults[delivery.operation], self.books.met["pending"], self._hard)
+        excuses = (
+            self.faults[delivery.operation],
+            self.books.met["pending"],
+            delivery.operation in self.unfinished,
+            self._hard,
+        )
         assert any(excuses), f"{letter.key} needed no attempt"
         table = "history" if letter.consumer == "ride-history" else "idempotency"
         self.dynamodb.delete({"TableName": table, "Key": {"idempotencyKey": {"S": letter.key}}})
         self._again(delivery)
 
     def _again(self, delivery: Delivery) -> None:
-        if self._hard:
+        if self._hard or delivery.operation in self.unfinished:
             self.clock.advance(_OLD_REDRIVE_S)
         event = dict(delivery.event) | {"id": f"delivery-{next(self._numbers)}"}
         self.waiting.append(Delivery(delivery.consumer, event))

@@ -190,7 +190,7 @@ class World:
             "concurrency": self.concurrency,
         }
         with ExitStack() as stack:
-            for kind in (Consumer, DynamoDBStore, MemoryStore, *self.timed):
+            for kind in (Consumer, DynamoDBStore, MemoryStore, SqsDeadLetters, *self.timed):
                 # A fault may lie over it.
                 defaults = inspect.unwrap(kind.__dict__["__init__"]).__kwdefaults__
                 stack.enter_context(
