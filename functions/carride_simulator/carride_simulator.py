@@ -74,7 +74,7 @@ def make_handler(
     )
 
     def handler(raw: dict[str, Any], context: "LambdaContext") -> dict[str, Any]:
-        """Publish the simulation of a `Request`, or as much of it as there is time for, but at least one chunk.
+        """Publish the simulation of a `Request`, or at least one chunk of it if there is less time.
 
         With a rate, no entry is published before it is due, counted from the start of the call.
 

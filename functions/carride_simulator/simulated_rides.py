@@ -104,7 +104,9 @@ class _Slot(NamedTuple):
 
 
 class Simulation:
-    """The entries of a simulation, which follow from its spec and the present, when the last event has just happened.
+    """The entries of a simulation. They follow from its spec and the present.
+
+    The present is the time at which the last event has just happened.
 
     Raises:
         FieldError: the spec has two ends or none, or asks for more late and faulty facts than there
@@ -159,7 +161,7 @@ class Simulation:
         return marks
 
     def _arrange(self) -> list[_Slot]:
-        """Return the order of publication, in which rides overlap, some events overtake others, and copies follow."""
+        """Return the order of publication: rides overlap, events overtake others, copies follow."""
         spec = self._spec
         rides = len(self._lives)
         chance = _chance(spec.seed, "order")

@@ -61,7 +61,7 @@ class Reader:
         return Seen(Assignment(state, car), Stored(item["state"], item["effects"]), holds)
 
     def free_car(self, start: Spot, forward: bool, skipped: list[str]) -> Car | None:
-        """Find a free car as `assignments.FindCar` asks, and add the rows that hold no car to ``skipped``.
+        """Find a free car as `assignments.FindCar` asks; add rows without a car to ``skipped``.
 
         The index may be behind its table, so each car is read there too.
         """

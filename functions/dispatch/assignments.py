@@ -2,10 +2,11 @@
 
 What dispatch knows of a ride, and what an event makes of it::
 
-                     CarRideAccepted          CarRideCompleted   CarRideCancelled, PaymentDeclined   CarRideOverdue
-    unknown          assigned, or unserved    completed          cancelled                           cancelled
-    assigned         ·                        released           released                            released
-    completed        released, or unserved    ·                  ·                                   cancelled
+                 CarRideAccepted        CarRideCompleted  CarRideCancelled,  CarRideOverdue
+                                                          PaymentDeclined
+    unknown      assigned, or unserved  completed         cancelled          cancelled
+    assigned     ·                      released          released           released
+    completed    released, or unserved  ·                 ·                  cancelled
     unserved, released, cancelled: final, every event leaves them as they are
 
 Events come in any order. A ride that was called off before dispatch heard of its acceptance never

@@ -78,7 +78,7 @@ def search_car(reader: Reader, event: RideEvent) -> CarSearch:
 
 
 def report_findings(order_id: str, seen: Seen, decision: Decision, search: CarSearch) -> None:
-    """Report that a ride gets no car, that a row holds no car, and that a car was not the ride's."""
+    """Report a ride without a car, a row without a car, and a car that was not the ride's."""
     if NoCarAvailable in decision.facts:
         no_fleet = search.why_none == assignments.NO_FLEET
         report("EmptyFleet" if no_fleet else "NoCarAvailable", 1, ride=order_id)

@@ -57,7 +57,8 @@ class Bearer:
         if not _is_sendable(secret):
             self.forget()  # it may have been stored again when the event comes again
             raise GatewayUnavailableError(
-                "the secret of PaymentGatewaySecretArn is not one line of printable ASCII: store it again"
+                "the secret of PaymentGatewaySecretArn is not one line of printable ASCII: "
+                "store it again"
             )
         self._must_read = False
         return {**headers, "Authorization": f"Bearer {secret}"}

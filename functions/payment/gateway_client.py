@@ -1,4 +1,4 @@
-"""The gateways that speak the protocol of docs/payment-gateway.md: the simulated one, and one of your own."""
+"""A gateway that speaks the protocol of docs/payment-gateway.md: the simulated one, or your own."""
 
 import json
 from http import HTTPStatus

@@ -1,4 +1,4 @@
-"""Reserves the money for each ride that has a car, takes it when the ride is over, or gives it back.
+"""Reserves the money for each ride with a car, takes it when the ride is over, or gives it back.
 
 `payments` decides, a `PersistentGateway` asks the gateway, and `payment_table` writes what follows.
 """

@@ -3,13 +3,16 @@
 The rows are what payment knows of a ride, the columns are events. What the gateway does is in
 brackets::
 
-                   CarAssigned                                CarRideCompleted         CarRideCancelled, NoCarAvailable
-    unknown        [reserve] authorized, or declined          completed                [undo] cancelled, or refunded
-    completed      [reserve, capture] captured, or declined   ·                        [undo] cancelled, or refunded
-    authorized     ·                                          [capture] captured *     [refund] refunded
-    captured       ·                                          ·                        [refund] refunded
-    cancelled      [undo] ·, or refunded                      ·                        ·
-    undo due       [undo] cancelled, or refunded              as CarAssigned           as CarAssigned
+                CarAssigned             CarRideCompleted      CarRideCancelled, NoCarAvailable
+    unknown     [reserve] authorized,   completed             [undo] cancelled, or refunded
+                or declined
+    completed   [reserve, capture]      ·                     [undo] cancelled, or refunded
+                captured, or declined
+    authorized  ·                       [capture] captured *  [refund] refunded
+    captured    ·                       ·                     [refund] refunded
+    cancelled   [undo] ·, or refunded   ·                     ·
+    undo due    [undo] cancelled,       as CarAssigned        as CarAssigned
+                or refunded
     declined, refunded: final, every event leaves them as they are
 
     * declined where the gateway refuses the capture for good; refunded where it has given the money
@@ -290,7 +293,8 @@ def conclude(
             return Decision(Payment(State.CANCELLED))
         case _:
             raise UnexpectedPaymentError(
-                f"{charge.payment_id} is {charge.status}, after the gateway was asked to {action} it"
+                f"{charge.payment_id} is {charge.status}, "
+                f"after the gateway was asked to {action} it"
             )
 
 

@@ -1,4 +1,4 @@
-"""What payment asks of any gateway: each request is repeated until it is answered, and takes effect once.
+"""What payment asks of any gateway: each request is repeated until answered, and takes effect once.
 
 A request without an answer may have taken effect, in this run or in one that was killed. A repeated
 request carries the same ``Idempotency-Key``. A gateway forgets keys, but not payments, so each
@@ -226,7 +226,7 @@ class PersistentGateway(ABC):
     # ── Asking until there is an answer ───────────────────────────────────────────────────────────
 
     def _persist[T](self, call: Call, attempt: Callable[[], T]) -> T:
-        """Repeat an attempt until it is answered, and while there is time and the call is not lost."""
+        """Repeat an attempt until it is answered, while there is time and the call is not lost."""
         unanswered: GatewayUnavailableError | None = None
         for number in range(_TRIES):
             wait_s = self._pause_s(number)

@@ -1,15 +1,15 @@
 """What becomes of a ride that has needed something for too long. Pure: no I/O, no clock, no AWS.
 
-    its booking                what else is known                    what becomes of it
-    whatever                   the gateway may finish a request      nothing yet
-    open, changed lately       whatever                              nothing yet
-    open, overdue              whatever                              its booking is cancelled: CarRideCancelled
-    completed                  dispatch has not heard of the ride    nothing; it stays visible as overdue
-    completed                  dispatch has heard of its end lately  nothing yet
-    ended                      anything else                         CarRideOverdue, as the booking ended
-    none                       it happened lately                    nothing yet
-    none                       it ended, or not                      as with a booking, as far as it is known
-    none                       nothing                               nothing; it stays visible as overdue
+    its booking           what else is known                    what becomes of it
+    whatever              the gateway may finish a request      nothing yet
+    open, changed lately  whatever                              nothing yet
+    open, overdue         whatever                              booking cancelled: CarRideCancelled
+    completed             dispatch has not heard of the ride    nothing; it stays visible as overdue
+    completed             dispatch has heard of its end lately  nothing yet
+    ended                 anything else                         CarRideOverdue, as the booking ended
+    none                  it happened lately                    nothing yet
+    none                  it ended, or not                      as with a booking, as far as known
+    none                  nothing                               nothing; it stays visible as overdue
 
 A ride that is completed and had a car was driven, and is to be paid. Any other is to be undone.
 Dispatch may stand still for longer than a ride may be overdue, while rides are driven. So its

@@ -1,4 +1,4 @@
-"""A payment gateway that takes no money, for stacks of stage `dev`: `gateway_rules` decides, this stores.
+"""Stores the payments of a gateway that takes no money, for stage `dev`; `gateway_rules` decides.
 
 Requests with the same key take effect once, because the idempotency layer commits the payment
 together with the answer. The payments of one reference are one item, whose key their ids contain.

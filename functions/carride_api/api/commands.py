@@ -37,7 +37,8 @@ class TooManyChangesError(RideError):
 
     def __init__(self, ride: Ride) -> None:
         super().__init__(
-            f"{ride.order_id} is at version {ride.version} of {MOST_VERSIONS}: it can only be completed or cancelled"
+            f"{ride.order_id} is at version {ride.version} of {MOST_VERSIONS}: "
+            "it can only be completed or cancelled"
         )
 
 

@@ -86,9 +86,10 @@ def document() -> dict[str, Any]:
             "title": "CarRide",
             "version": "1.0.0",
             "description": (
-                "Books, changes, lists and shows rides. Every POST and PUT request has an `Idempotency-Key`. For 24 "
-                "hours, further requests with the same key have no effect and get the stored answer, even if it is a "
-                "refusal. Use a new key for a new try. The caller who books a ride owns it; only its owner and staff "
+                "Books, changes, lists and shows rides. Every POST and PUT request has an "
+                "`Idempotency-Key`. For 24 hours, further requests with the same key have no "
+                "effect and get the stored answer, even if it is a refusal. Use a new key for a "
+                "new try. The caller who books a ride owns it; only its owner and staff "
                 "can see it. Errors are problem details of RFC 9457, whose `type` begins with "
                 "`urn:acr:car-ride:problem:`."
             ),

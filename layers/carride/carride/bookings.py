@@ -48,7 +48,10 @@ def changed(table: str, seen: Ride, booking: Booking, now: datetime) -> Put:
 
 
 def _item(booking: Booking, now: datetime) -> dict[str, object]:
-    """Return the item. A ride that has not ended is open since it was booked, and has the time of its latest change."""
+    """Return the item.
+
+    A ride that has not ended is open since it was booked, and has the time of its latest change.
+    """
     fields: dict[str, object] = msgspec.to_builtins(booking)
     if booking.status not in OPEN:
         return fields

@@ -5,7 +5,7 @@ from msgspec import Struct
 
 
 def json_name(name: str) -> str:
-    """Return a field's name in JSON: ``orderID`` for ``order_id``, ``previousPrice`` for ``previous_price``."""
+    """Return a field's name in JSON, such as ``orderID`` for ``order_id``."""
     first, *rest = name.split("_")
     return first + "".join("ID" if word == "id" else word.capitalize() for word in rest)
 

@@ -1,4 +1,7 @@
-"""Requests to DynamoDB over the transport of the idempotency records, so that a function has one way to its tables."""
+"""Sends requests to DynamoDB over the transport of the idempotency records.
+
+So a function has one way to its tables.
+"""
 
 import random
 import time

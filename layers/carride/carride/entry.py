@@ -36,7 +36,7 @@ class BusEntry(Struct, frozen=True, kw_only=True):
     traceparent: str | None = None  # the event's trace, in the format of W3C Trace Context
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a time without a zone, which botocore would read in the machine's zone."""
+        """Raise ValueError for a time without a zone: botocore would take the machine's zone."""
         if self.time.utcoffset() is None:
             raise ValueError(f"{self.time} has no time zone")
 
@@ -83,7 +83,7 @@ def xray_header(traceparent: str | None) -> str | None:
 def pack[T](
     items: Iterable[T], size: Callable[[T], int], *, most: int, below: int
 ) -> list[list[T]]:
-    """Distribute items in order over batches of at most ``most`` items, whose sizes together stay below ``below``.
+    """Distribute items in order over batches of at most ``most`` items and a size below ``below``.
 
     An item that is not smaller by itself gets a batch of its own.
     """

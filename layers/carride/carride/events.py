@@ -41,7 +41,7 @@ _is_extension_name: Final = re.compile(r"[a-z0-9]{1,20}").fullmatch
 
 
 def idempotency_id(order_id: str, fact_type: str, version: int) -> str:
-    """Return the id of a fact at a ride's version, derived so that every copy of the fact has the same id.
+    """Return the id of a fact at a ride's version. Every copy of the fact has the same id.
 
     ``order_id`` cannot contain the ``/`` that separates the parts.
     """
@@ -400,7 +400,7 @@ def _implied_by(fact_type: str) -> dict[str, object]:
 
 
 def _in_utc(time: object) -> object:
-    """Return a time that another producer wrote without a zone as one in UTC; anything else as it is."""
+    """Return another producer's time without a zone as one in UTC; anything else as it is."""
     if not isinstance(time, str):
         return time
     try:

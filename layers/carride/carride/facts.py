@@ -120,7 +120,8 @@ class CarRideOverdue(Fact, frozen=True, kw_only=True):
     outcome: Annotated[
         Literal["completed", "cancelled"],
         Meta(
-            description="completed: a car drove the ride, so it is paid. cancelled: car and money are released."
+            description="completed: a car drove the ride, so it is paid. "
+            "cancelled: car and money are released."
         ),
     ]
 

@@ -55,11 +55,12 @@ def kept(event: RideEvent) -> dict[str, object]:
 
 def of_ride(table: str, order_id: str) -> dict[str, object]:
     """Return the query for the records of a ride that keep an entry."""
-    values = {":ride": {"S": order_id}}
-    condition = "orderID = :ride"
     return {
-        "TableName": table, "IndexName": INDEX, "KeyConditionExpression": condition, "ExpressionAttributeValues": values
-    }  # fmt: skip
+        "TableName": table,
+        "IndexName": INDEX,
+        "KeyConditionExpression": "orderID = :ride",
+        "ExpressionAttributeValues": {":ride": {"S": order_id}},
+    }
 
 
 def merged(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ class Stage(StrEnum):
 
 
 def is_overdue(open_since: str, now: datetime, limit: timedelta = LIMIT) -> bool:
-    """Say whether a ride has needed something for too long, since a time in ISO 8601 with a time zone."""
+    """Say whether a ride has needed something for too long, since an ISO 8601 time with a zone."""
     return datetime.fromisoformat(open_since) <= now - limit
 
 

@@ -131,8 +131,8 @@ class PublishError(Exception):
         bus_errors = ", ".join(sorted({str(receipt.code) for receipt in unsent}))
         queue_errors = ", ".join(sorted({receipt.queue_error for receipt in unsent}))
         super().__init__(
-            f"{len(unsent)} of {len(receipts)} entries reached neither the bus ({bus_errors}) nor the dead-letter "
-            f"queue ({queue_errors})"
+            f"{len(unsent)} of {len(receipts)} entries reached neither the bus ({bus_errors}) "
+            f"nor the dead-letter queue ({queue_errors})"
         )
         self.receipts = receipts
         self.entries = [receipt.entry for receipt in unsent]
@@ -171,9 +171,10 @@ class Publisher:
         # botocore would fail at each call, and every event would go to the dead-letter queue.
         if endpoint_id and _SIGV4A not in AUTH_TYPE_MAPS:
             raise SettingsError(
-                f"the global endpoint {endpoint_id} needs requests that are signed with SigV4A, for which botocore "
-                "needs awscrt. In Lambda, give the function the SigV4aLayer of template.yaml; elsewhere, install "
-                "botocore[crt]. BOTO_DISABLE_CRT must not be true."
+                f"the global endpoint {endpoint_id} needs requests that are signed with SigV4A, "
+                "for which botocore needs awscrt. In Lambda, give the function the SigV4aLayer of "
+                "template.yaml; elsewhere, install botocore[crt]. "
+                "BOTO_DISABLE_CRT must not be true."
             )
         self._put_events = (
             partial(events.put_events, EndpointId=endpoint_id) if endpoint_id else events.put_events
@@ -232,7 +233,7 @@ class Publisher:
     def _deliver[T: (Receipt, _Message)](
         self, items: list[T], send: "_Send[T]", remaining_ms: Remaining, needed_ms: int
     ) -> None:
-        """Send items, and again those that were not taken for a passing reason, until no attempt or time is left."""
+        """Send items; repeat those refused for a passing reason while attempts and time last."""
         for attempt in range(self._max_attempts):
             if not items or (attempt and not self._pause(attempt, remaining_ms, needed_ms)):
                 break

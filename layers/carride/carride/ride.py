@@ -121,7 +121,11 @@ class StaleVersionError(RideError):
 def request(
     *, order_id: str, customer_id: str, pickup: str, destination: str, passengers: int, price: int
 ) -> Ride:
-    """Return a new ride; FieldError if it would end where it begins, or the price, in cents, is out of range."""
+    """Return a new ride. Its price is in cents.
+
+    Raises:
+        FieldError: the ride would end where it begins, or its price is out of range.
+    """
     _check(pickup, destination, price)
     return Ride(
         order_id=order_id,

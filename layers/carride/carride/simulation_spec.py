@@ -49,7 +49,7 @@ class Spec(Struct, frozen=True, kw_only=True, rename=json_name, forbid_unknown_f
     slow: Amount = 0
 
     def check_end(self) -> None:
-        """Raise FieldError if there are ``rides`` and a ``duration``, or a ``duration`` without a ``rate``."""
+        """Raise FieldError for a ``duration`` that comes with ``rides``, or without a ``rate``."""
         if self.duration is not None and self.rides is not None:
             raise FieldError("duration", "give either rides or a duration")
         if self.duration is not None and self.rate is None:

@@ -1,4 +1,4 @@
-"""Logs and metrics: one structured line for every delivery to a consumer, which CloudWatch also counts."""
+"""Logs and metrics: one structured line for each delivery, which CloudWatch also counts."""
 
 import json
 import logging

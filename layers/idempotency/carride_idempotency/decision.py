@@ -3,10 +3,10 @@
 All functions are pure: no I/O, no clock, no randomness. Their caller performs the returned step,
 and asks again with the record that it found. The life of a claim, and the words of the conditions::
 
-      claim               now              lease_ms      + skew            expiry       + skew
-    ────┼──────────────────┼──────────────────┼─────────────┼──── … ─────────┼─────────────┼──────▶ time
-        │◀──────────────── live: nobody else runs ────────▶ │ may be taken over
-        │◀─────────────────────────── remembered ───────────────────────────────────────▶ │ over: forgotten
+    claim             now            lease_ms     + skew         expiry      + skew
+    ──┼────────────────┼────────────────┼────────────┼─── … ───────┼────────────┼─────────▶ time
+      │◀────────────── live: nobody else runs ─────▶ │ may be taken over
+      │◀───────────────────────── remembered ─────────────────────────────────▶ │ over: forgotten
 
 A record is judged in this order: our own token → window over → fingerprint → status.
 """

@@ -10,7 +10,7 @@ from carride_idempotency.errors import ConfigurationError
 
 
 class LambdaContext(Protocol):
-    """The part of Lambda's context object that the layer uses; Powertools' type of that name has it."""
+    """The part of Lambda's context object that the layer uses; Powertools' type has it too."""
 
     @property
     def aws_request_id(self) -> str:

@@ -80,7 +80,7 @@ class LetterMarks:
             )
 
     def _put(self, mark: Record, until_ms: int | None) -> None:
-        """Write a mark, unless there is one that lasts as long. That of an earlier letter does not."""
+        """Write a mark, unless one lasts as long. The mark of an earlier letter does not."""
         found = self._store.put_if_absent(mark, until_ms=until_ms)
         if (found.expiry or 0) < (mark.expiry or 0):
             self._store.compare_and_swap(found, mark, until_ms=until_ms)

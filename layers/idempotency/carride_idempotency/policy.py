@@ -47,9 +47,9 @@ class Policy:
     """
 
     window: int | timedelta = 30 * DAY
-    """How long a record is remembered, in seconds or as a `timedelta`. Must outlast every path by which an event can come back:
-    EventBridge's 24 hours, Lambda's 6, a dead-letter queue's 14 days and the archive's
-    retention."""
+    """How long a record is remembered, in seconds or as a `timedelta`. Must outlast every path by
+    which an event can come back: EventBridge's 24 hours, Lambda's 6, a dead-letter queue's 14 days
+    and the archive's retention."""
     max_attempts: int = 3
     """How often one key is run before it is quarantined: one try and Lambda's two retries. The
     maxReceiveCount of an SQS queue must be at least two more."""
@@ -95,9 +95,9 @@ class Policy:
     concurrency: int = 10
     """How many records of a batch run at once."""
     letter_retention: int = 0
-    """How long the dead-letter queue keeps a message, in seconds: its MessageRetentionPeriod. Within
-    it, a replay of a message that is at fault itself sends no second letter: see `letter_marks`. 0:
-    every delivery of such a message sends one."""
+    """How long the dead-letter queue keeps a message, in seconds: its MessageRetentionPeriod.
+    Within it, a replay of a message that is at fault itself sends no second letter: see
+    `letter_marks`. 0: every delivery of such a message sends one."""
     keep_event: bool = False
     """Keep the raw event with a failed or quarantined record, for recovery by hand."""
     max_result_bytes: int = 200_000
@@ -151,7 +151,10 @@ class Policy:
             ),
             (
                 self.on_crash == "retry" or not (self.atomic or self.same_delivery_takes_over),
-                "on_crash='quarantine' needs a claim: set neither atomic nor same_delivery_takes_over",
+                (
+                    "on_crash='quarantine' needs a claim: "
+                    "set neither atomic nor same_delivery_takes_over"
+                ),
             ),
         ):
             if not holds:

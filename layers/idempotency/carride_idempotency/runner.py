@@ -271,7 +271,7 @@ class Runner:
         return self._finished(started, conclude(found, started.request))
 
     def _completed(self, operation: Operation, value: object) -> Outcome:
-        """Return the outcome of a run. A result that does not fit beside what is kept is left out."""
+        """Return the outcome of a run, without a result that does not fit beside what is kept."""
         most_bytes = self.policy.max_result_bytes
         effects = operation._effects
         if value is None or not effects:

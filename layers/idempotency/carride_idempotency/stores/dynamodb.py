@@ -88,7 +88,8 @@ class DynamoDBStore:
         found = self._write(record, "attribute_not_exists(idempotencyKey)", {}, effects, until_ms)
         if found is None:  # deleted after the refusal: DynamoDB returns no item
             raise StoreUnavailableError(
-                f"{record.key} was refused by a record that is deleted now; the next delivery decides"
+                f"{record.key} was refused by a record that is deleted now; "
+                "the next delivery decides"
             )
         return found
 

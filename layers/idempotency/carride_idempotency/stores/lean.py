@@ -302,8 +302,8 @@ def _received(connection: socket.socket) -> _Received:
 def _with_its_head(connection: socket.socket) -> bytes:
     """Receive an answer's status line and headers, and what comes with them.
 
-    What is not HTTP is returned as it comes. HTTP that ends before its head does was cut on its way,
-    and says nothing about who was there.
+    What is not HTTP is returned as it comes. HTTP that ends before its head does was cut on its
+    way, and says nothing about who was there.
     """
     begin = connection.recv(_RECEIVED)
     while _is_part_of_a_head(begin):

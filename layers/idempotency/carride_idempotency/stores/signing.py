@@ -63,8 +63,8 @@ class Signer:
             self._key(credentials.secret_key, time[:8]), text.encode(), "sha256"
         ).hex()
         return (
-            f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, SignedHeaders={signed}, "
-            f"Signature={signature}"
+            f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
+            f"SignedHeaders={signed}, Signature={signature}"
         )
 
     def _key(self, secret: str, day: str) -> bytes:

@@ -69,7 +69,9 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 _READ: Final = _Script("return {now, redis.call('HGETALL', KEYS[1])}")
 _WRITE: Final = """
 local sent, expires = ARGV[1], ARGV[2]
-local expected = {status = ARGV[3], owner = ARGV[4], attempt = ARGV[5], lease_ms = ARGV[6], shift = ARGV[7]}
+local expected = {
+  status = ARGV[3], owner = ARGV[4], attempt = ARGV[5], lease_ms = ARGV[6], shift = ARGV[7]
+}
 local latest_lease, externals = ARGV[8], ARGV[9]
 local FIRST_FIELD = 10
 
@@ -237,8 +239,8 @@ class ValkeyStore:
             policy = node.get("maxmemory_policy", "noeviction")
             if policy != "noeviction":
                 raise ConfigurationError(
-                    f"maxmemory-policy is {policy}: short of memory, the server would forget records, "
-                    "and operations would run twice; set it to noeviction"
+                    f"maxmemory-policy is {policy}: short of memory, the server would forget "
+                    "records, and operations would run twice; set it to noeviction"
                 )
 
     def _write(

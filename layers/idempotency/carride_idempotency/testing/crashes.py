@@ -21,10 +21,13 @@ _ANOTHER_TIME_S: Final = 61.001
 _COMES_AGAIN: Final = frozenset({409, *range(500, 600)})
 """Statuses after which a client sends its request again."""
 _ADVICE: Final[Mapping[str, str]] = {
-    "direct": "It is written outside of the commit: register it with operation.write(...), or give the call "
-    "operation.downstream_key, as a FIFO queue's deduplication id or an object's key.",
-    "external": "It was called under different keys: give it operation.downstream_key, the same in every attempt.",
-    "registered": "The deliveries had different idempotency keys: derive key= from the event alone.",
+    "direct": "It is written outside of the commit: register it with operation.write(...), "
+    "or give the call operation.downstream_key, "
+    "as a FIFO queue's deduplication id or an object's key.",
+    "external": "It was called under different keys: give it operation.downstream_key, "
+    "the same in every attempt.",
+    "registered": "The deliveries had different idempotency keys: "
+    "derive key= from the event alone.",
 }
 
 type Handler = Callable[[Any, Any], Any]

@@ -86,7 +86,7 @@ class DeadLetterBox:
 
 
 class _Fault(NamedTuple):
-    """What happens before a request, whether it arrives, and what is raised instead of an answer."""
+    """What happens before a request, whether it arrives, and what is raised if it has no answer."""
 
     happen: Callable[[], object] = lambda: None
     arrives: bool = True

@@ -322,7 +322,8 @@ class FakeDynamoDB:
         names = self.key_names(table)
         if not item.keys() >= set(names):
             raise ConfigurationError(
-                f"there is no table {table} with the key {names}: give World or FakeDynamoDB its keys"
+                f"there is no table {table} with the key {names}: "
+                "give World or FakeDynamoDB its keys"
             )
         values = []
         for name in names:

@@ -117,7 +117,7 @@ class Run:
 
 
 class World:
-    """One clock, one store, one dead-letter box and one count of effects, for the handlers of a test.
+    """One clock, store, dead-letter box and count of effects, for the handlers of a test.
 
     Args:
         tables: the key attributes of each table that the handlers use, which are strings. The table
@@ -525,7 +525,7 @@ class World:
         return answered(lambda: self.request(operation, wire, pass_on))
 
     def _plain_client(self, client: Any) -> Any:
-        """Return a client of the same endpoint which takes the wire format, as a resource's does not."""
+        """Return a client of the same endpoint that takes the wire format, unlike a resource's."""
         url = client.meta.endpoint_url
         if url not in self._clients:
             session = get_session()
