@@ -211,9 +211,10 @@ def _whole(names: Iterable[str]) -> Callable[[str], object]:
 
 def _is_about(item: tables.Wire, names: Callable[[str], object], facts: set[str]) -> bool:
     """Return whether a record is of an event of the customer's rides, or ``names`` one of them."""
-    if item["idempotencyKey"]["S"].partition("#")[2] in facts:
+    _, _, fact = item["idempotencyKey"]["S"].partition("#")
+    if fact in facts:
         return True
-    texts = [item[name]["S"] for name in _TEXTS if name in item]
+    texts = [item[attribute]["S"] for attribute in _TEXTS if attribute in item]
     return any(map(names, texts))
 
 

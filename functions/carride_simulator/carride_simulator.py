@@ -15,11 +15,11 @@ from msgspec import Meta, Struct
 
 from carride.clients import events_client, sqs_client
 from carride.decoding import FieldError, shaped
-from carride.publisher import NEEDED_MS, Outcome, Publisher
+from carride.publisher import NEEDED_MS, Outcome, Publisher, Receipt
 from carride.settings import from_environment
 from carride.simulation_spec import Spec
 from carride.telemetry import count, logger
-from simulated_rides import Kind, Simulation
+from simulated_rides import Kind, SimulatedEntry, Simulation
 
 if TYPE_CHECKING:
     from carride_idempotency.invocation import LambdaContext
@@ -41,7 +41,7 @@ class Settings(Struct, frozen=True):
     event_producer: str = ""
 
 
-class Request(Spec, frozen=True, kw_only=True):
+class SimulationRequest(Spec, frozen=True, kw_only=True):
     """What to simulate, and the part of it to publish."""
 
     offset: Annotated[int, Meta(ge=0)] = 0  # the index of the first entry
@@ -49,6 +49,34 @@ class Request(Spec, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     # The present of the simulation; by default the clock's.
     time: Annotated[datetime, Meta(tz=True)] | None = None
+
+
+class _Tally:
+    """Counts what became of a call's entries."""
+
+    def __init__(self) -> None:
+        self.counts = Counter(requested=0, published=0, distinct=0, deadLettered=0, rejected=0)
+        self.reasons = Counter[str]()
+        self.injected = Counter[str]()
+
+    @property
+    def requested(self) -> int:
+        """The number of entries so far."""
+        return self.counts["requested"]
+
+    def add(self, simulated: SimulatedEntry, receipt: Receipt) -> None:
+        """Count an entry."""
+        self.counts["requested"] += 1
+        if receipt.outcome is Outcome.PUBLISHED:
+            self.counts["published"] += 1
+            self.counts["distinct"] += simulated.kind is Kind.FACT
+        else:
+            self.counts["deadLettered"] += 1
+            self.counts["rejected"] += not receipt.retryable
+        if receipt.code is not None:
+            self.reasons[receipt.code] += 1
+        if simulated.injected is not None:
+            self.injected[simulated.injected] += 1
 
 
 def make_handler(
@@ -74,7 +102,7 @@ def make_handler(
     )
 
     def handler(raw: dict[str, Any], context: "LambdaContext") -> dict[str, Any]:
-        """Publish the simulation of a `Request`, or at least one chunk of it if there is less time.
+        """Publish what a `SimulationRequest` asks for, or at least a chunk of it if time runs out.
 
         With a rate, no entry is published before it is due, counted from the start of the call.
 
@@ -92,61 +120,69 @@ def make_handler(
             PublishError: entries reached neither the bus nor the queue. Repeat the request.
         """
         try:
-            request = shaped(raw, Request)
+            request = shaped(raw, SimulationRequest)
             present = request.time or now()
             simulation = Simulation(request, present)
         except FieldError as error:
             logger.warning("bad request", extra={"field": error.field, "problem": str(error)})
             return {"error": str(error), "field": error.field}
 
-        counts = Counter(requested=0, published=0, distinct=0, deadLettered=0, rejected=0)
-        reasons = Counter[str]()
-        injected = Counter[str]()
         began = monotonic()
+        tally = _Tally()
         entries = islice(simulation.entries(request.offset), request.limit)
-        chunk_size = CHUNK if request.rate is None else max(1, min(CHUNK, int(request.rate / 10)))
-        for chunk in batched(entries, chunk_size, strict=False):
+        for chunk in batched(entries, _chunk_size(request.rate), strict=False):
             wait_s = 0.0
             if request.rate is not None:
-                wait_s = max(0.0, began + counts["requested"] / request.rate - monotonic())
+                due = began + tally.requested / request.rate
+                wait_s = max(0.0, due - monotonic())
             left_ms = context.get_remaining_time_in_millis() - wait_s * 1000
-            if counts["requested"] and left_ms < NEEDED_FOR_A_CHUNK_MS:
+            if tally.requested and left_ms < NEEDED_FOR_A_CHUNK_MS:
                 break
             sleep(wait_s)
             receipts = publisher.publish(
                 [one.entry for one in chunk], context.get_remaining_time_in_millis
             )
             for simulated, receipt in zip(chunk, receipts, strict=True):
-                published = receipt.outcome is Outcome.PUBLISHED
-                counts["requested"] += 1
-                counts["published"] += published
-                counts["distinct"] += published and simulated.kind is Kind.FACT
-                counts["deadLettered"] += not published
-                counts["rejected"] += not published and not receipt.retryable
-                if receipt.code is not None:
-                    reasons[receipt.code] += 1
-                if simulated.injected is not None:
-                    injected[simulated.injected] += 1
-
-        reached = request.offset + counts["requested"]
-        total = len(simulation)
-        complete = reached >= total
-        end = {"total": total, "resume": None if complete else reached, "complete": complete}
-        summary = {
-            **counts,
-            "reasons": dict(reasons),
-            "injected": dict(injected),
-            **end,
-            "time": present.isoformat(),
-        }
-        # Nobody reads the answer to an asynchronous call, so the log warns if time ran out.
-        out_of_time = not complete and counts["requested"] != request.limit
-        metrics = {"Published": counts["published"], "Rejected": counts["deadLettered"]}
-        summarised = {"summary": summary}
-        count("carride-simulator", metrics, "simulated", warns=out_of_time, fields=summarised)
-        return summary
+                tally.add(simulated, receipt)
+        return _summarised(tally, request, present, len(simulation))
 
     return handler
+
+
+def _chunk_size(rate: float | None) -> int:
+    """Return how many entries to publish before the time is checked."""
+    if rate is None:
+        return CHUNK
+    tenth_of_a_second = int(rate / 10)
+    return max(1, min(CHUNK, tenth_of_a_second))
+
+
+def _summarised(
+    tally: _Tally, request: SimulationRequest, present: datetime, total: int
+) -> dict[str, Any]:
+    """Return a call's answer, and log it.
+
+    Nobody reads the answer to an asynchronous call, so the log warns if time ran out.
+    """
+    reached = request.offset + tally.requested
+    complete = reached >= total
+    summary = {
+        **tally.counts,
+        "reasons": dict(tally.reasons),
+        "injected": dict(tally.injected),
+        "total": total,
+        "resume": None if complete else reached,
+        "complete": complete,
+        "time": present.isoformat(),
+    }
+    count(
+        "carride-simulator",
+        {"Published": tally.counts["published"], "Rejected": tally.counts["deadLettered"]},
+        "simulated",
+        warns=not complete and tally.requested != request.limit,
+        fields={"summary": summary},
+    )
+    return summary
 
 
 handler = make_handler(from_environment(Settings))

@@ -48,10 +48,13 @@ class HttpGateway(PersistentGateway):
 
     def _find(self, call: Call, order_id: str, customer_id: str) -> Charge | None:  # noqa: ARG002 - the reference suffices
         path = f"/payments?reference={quote(order_id, safe='')}"
-        payments = read(self._request("GET", path), _Found).payments
-        for each in payments:
-            expect("reference", each.reference, order_id)
-        return _charge(payments[0]) if payments else None
+        answer = self._request("GET", path)
+        payments = read(answer, _Found).payments
+        for payment in payments:
+            expect("reference", payment.reference, order_id)
+        if not payments:
+            return None
+        return _charge(payments[0])
 
     def _look(self, known: Known) -> Charge:
         payment = read(self._request("GET", _path_of(known)), _Payment)
@@ -77,14 +80,16 @@ class HttpGateway(PersistentGateway):
         body: dict[str, object] = {"amount": amount}
         if change is Change.REFUND:
             body = {"status": before.status}
-        payment = self._post(f"{_path_of(known)}/{change}", key, body)
+        path = f"{_path_of(known)}/{change}"
+        payment = self._post(path, key, body)
         _expect_known(payment, known)
         expect("currency", payment.currency, before.currency)
         expect("amount", payment.amount, amount)
         return _charge(payment)
 
     def _post(self, path: str, key: str, body: dict[str, Any]) -> _Payment:
-        return read(self._request("POST", path, key, body), _Payment)
+        answer = self._request("POST", path, key, body)
+        return read(answer, _Payment)
 
     def _request(
         self, method: str, path: str, key: str | None = None, body: object = None

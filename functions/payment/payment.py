@@ -134,9 +134,12 @@ def _give_back(
     It may change between the two requests: another event of the ride captures it.
     """
     found = gateway.find(call, ride.order_id, ride.customer_id)
-    if found is None or found.payment_id is None or found.status not in held:
+    if found is None or found.payment_id is None:
         return found
-    return gateway.refund(call, Known(ride.order_id, found.payment_id, found.currency), held)
+    if found.status not in held:
+        return found
+    known = Known(ride.order_id, found.payment_id, found.currency)
+    return gateway.refund(call, known, held)
 
 
 def _capture(

@@ -43,17 +43,29 @@ class Seen(NamedTuple):
 
 def read(client: DynamoDB, table: str, order_id: str) -> Seen:
     """Read what payment knows of a ride, consistently."""
-    answer = client.get_item(TableName=table, Key={"orderID": {"S": order_id}}, ConsistentRead=True)
+    key = {"orderID": {"S": order_id}}
+    answer = client.get_item(TableName=table, Key=key, ConsistentRead=True)
     if "Item" not in answer:
         return Seen(Payment(State.UNKNOWN), Stored())
-    item: dict[str, Any] = marshalling.values(answer["Item"])
+    return _seen(marshalling.values(answer["Item"]))
+
+
+def _seen(item: dict[str, Any]) -> Seen:
+    """Return what an item says of its payment."""
+    state = item["state"]
     payment = Payment(
-        State(item["state"]), item.get("paymentID"), item.get("amount"), item.get("currency")
+        State(state),
+        payment_id=item.get("paymentID"),
+        amount=item.get("amount"),
+        currency=item.get("currency"),
     )
-    asked = msgspec.convert(item.get("asked", {}), dict[Step, Asked])
-    entries = filter(lambda name: name.startswith(EVENT_PREFIX), item)
-    heard = frozenset(name.removeprefix(EVENT_PREFIX) for name in entries)
-    return Seen(payment, Stored(item["state"], item["effects"]), asked, heard)
+    heard = {name.removeprefix(EVENT_PREFIX) for name in item if name.startswith(EVENT_PREFIX)}
+    return Seen(
+        payment,
+        Stored(state, item["effects"]),
+        asked=msgspec.convert(item.get("asked", {}), dict[Step, Asked]),
+        heard=frozenset(heard),
+    )
 
 
 def record_request(

@@ -99,8 +99,11 @@ class PersistentGateway(ABC):
         self._connection = GatewayConnection(
             self._url, connect_timeout_s, read_timeout_s, self.longest_answer
         )
-        requests = self.requests_of_a_try + (access is not None)
-        self._longest_try_ms = int(requests * 1_000 * (connect_timeout_s + read_timeout_s))
+        requests = self.requests_of_a_try
+        if access is not None:
+            requests += 1
+        longest_request_s = connect_timeout_s + read_timeout_s
+        self._longest_try_ms = int(requests * longest_request_s * 1_000)
         self._clock = clock
         self._sleep = sleep
         self._jitter = jitter

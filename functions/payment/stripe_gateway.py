@@ -242,8 +242,12 @@ class StripeGateway(PersistentGateway):
 
     def _refund(self, known: Known, before: Charge, key: str) -> Charge:
         """Give back what was captured."""
-        form = {"payment_intent": known.payment_id, f"metadata[{RIDE}]": known.order_id}
-        refund = read(self._request("POST", "/v1/refunds", key, form), _Refund)
+        form = {
+            "payment_intent": known.payment_id,
+            f"metadata[{RIDE}]": known.order_id,
+        }
+        answer = self._request("POST", "/v1/refunds", key, form)
+        refund = read(answer, _Refund)
         expect("id", refund.payment_intent, known.payment_id)
         if refund.status not in {"succeeded", "pending"}:
             raise GatewayUnavailableError(f"the refund of {known.payment_id} is {refund.status}")
@@ -294,19 +298,28 @@ class StripeGateway(PersistentGateway):
         form: Mapping[str, object] | None = None,
     ) -> object:
         """Send one request, and return the JSON of its answer."""
-        asked = f"{method} {path.partition('?')[0]}"
-        content = None if form is None else urlencode(form).encode()
+        content = None
+        if form is not None:
+            content = urlencode(form).encode()
         response = self._send(method, path, key, content)
         answer = json_of(response.content)
         if response.status == HTTPStatus.OK and answer is not None:
             return answer
         error = _error_of(answer)
-        code = code_of(error.code) or code_of(error.type)
-        known = f"{response.status}" if code is None else f"{response.status} {code}"
+        known = _status_and_code(response.status, error)
+        endpoint, _, _ = path.partition("?")  # the query names the customer
         if method == "POST" and _is_final(path, response.status, error):
             reason = reason_of(error.message) or f"Stripe refused with {known}"
-            raise GatewayRefusedError(f"{asked} was refused with {known}", reason)
-        raise GatewayUnavailableError(f"{asked} was answered with {known}")
+            raise GatewayRefusedError(f"{method} {endpoint} was refused with {known}", reason)
+        raise GatewayUnavailableError(f"{method} {endpoint} was answered with {known}")
+
+
+def _status_and_code(status: int, error: _Error) -> str:
+    """Return an answer's status, and the error's code if it has one that errors may hold."""
+    code = code_of(error.code) or code_of(error.type)
+    if code is None:
+        return str(status)
+    return f"{status} {code}"
 
 
 def _is_final(path: str, status: int, error: _Error) -> bool:

@@ -258,7 +258,7 @@ def test_a_simulation_is_started_once(world: World) -> None:
     assert [copy.problem for copy in copies] == ["request-in-progress"]
     assert simulate(world, rides=3, duplicates=0.5) == answer.replayed()
     assert world.simulations == [answer.body]
-    shaped(answer.body, carride_simulator.Request)
+    shaped(answer.body, carride_simulator.SimulationRequest)
 
 
 def test_the_defaults_of_a_simulation_are_filled_in(world: World) -> None:

@@ -105,7 +105,7 @@ def test_each_call_makes_progress() -> None:
         ({"ride": 3}, "ride"),
         ({"rides": 1, "late": 9}, "late"),
         ({"duration": 60}, "rate"),
-        ([], "Request"),
+        ([], "SimulationRequest"),
     ],
 )
 def test_a_bad_request_names_its_field(request_: Any, field: str) -> None:

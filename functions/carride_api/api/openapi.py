@@ -110,9 +110,11 @@ def document() -> dict[str, Any]:
 
 def added_to_ride(schemas: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the schema of a ride's subclass as the ride's schema and what the subclass adds."""
-    ride = schemas["Ride"]["properties"]
+    of_a_ride = schemas["Ride"]["properties"].keys()
     schema = schemas[name]
-    added = {field: rule for field, rule in schema["properties"].items() if field not in ride}
+    added = dict(schema["properties"])
+    for field in of_a_ride:
+        added.pop(field, None)
     reference = {"$ref": _SCHEMAS.format(name="Ride")}
     if not added:
         return reference

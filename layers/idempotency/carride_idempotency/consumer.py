@@ -3,7 +3,7 @@
 import functools
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Never, TypedDict, overload
 
@@ -202,17 +202,19 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         @functools.wraps(work)
         def handler(event: dict[str, Any], context: LambdaContext) -> BatchResponse:
             invocation = LambdaInvocation.of(context, self.clock)
-            messages.check(event, context.aws_request_id)
-            records = messages.records(event, context.aws_request_id)
-            failures = Batch(messages, self._runner, pace, records, invocation).run()
+            request_id = context.aws_request_id
+            messages.check(event, request_id)
+            records = messages.records(event, request_id)
+            batch = Batch(messages, self._runner, pace, records, invocation)
+            failures = batch.run()
             if failures and (source.failure_id is None or len(failures) == len(records)):
-                again = f"{len(failures)} of {len(records)} records have to be delivered again"
-                raise BatchFailedError(again) from next(filter(None, failures.values()), None)
-            report = source.failure_id or source.message_id
-            failed = [
-                {"itemIdentifier": report(records[position])} for position in sorted(failures)
-            ]
-            return {"batchItemFailures": failed}
+                known_errors = filter(None, failures.values())
+                first_error = next(known_errors, None)
+                raise BatchFailedError(
+                    f"{len(failures)} of {len(records)} records have to be delivered again"
+                ) from first_error
+            failed = [records[position] for position in sorted(failures)]
+            return _naming(failed, source)
 
         return handler
 
@@ -363,6 +365,12 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 
         name = record_key(self.name, key, operation)
         return release(self._store, name, window=self._policy.window_s, clock=self.clock)
+
+
+def _naming(failed: Iterable[Any], source: Source) -> BatchResponse:
+    """Return the response that names the records to deliver again."""
+    identify = source.failure_id or source.message_id
+    return {"batchItemFailures": [{"itemIdentifier": identify(record)} for record in failed]}
 
 
 def _check_kinds(name: str, store: object, dead_letters: object) -> None:

@@ -12,7 +12,7 @@ from carride.decoding import FieldError, shaped
 from carride.entry import BusEntry
 from carride_idempotency.dead_letters import SqsDeadLetters
 from carride_idempotency.testing import Invocation
-from carride_simulator import Request
+from carride_simulator import SimulationRequest
 from simulated_rides import Simulation
 from tests.carride.fakes import FakeQueue, publish
 from tests.carride.rides import NOW
@@ -130,6 +130,6 @@ def test_the_other_dead_letters_hold_their_events() -> None:
 def test_requests_are_what_they_say() -> None:
     """The simulator takes the two requests and refuses the other."""
     for name in ("request", "predefined"):
-        Simulation(shaped(sample(f"carride_simulator_{name}"), Request), NOW)
+        Simulation(shaped(sample(f"carride_simulator_{name}"), SimulationRequest), NOW)
     with pytest.raises(FieldError, match="duplicates"):
-        shaped(sample("carride_simulator_bad_request"), Request)
+        shaped(sample("carride_simulator_bad_request"), SimulationRequest)
