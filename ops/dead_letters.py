@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from carride_idempotency.record import Record
-from carride_idempotency.stores.dynamodb_items import record_of
+from carride_idempotency.record_items import record_of
 from ops import records, tables
 from ops.audit.evidence import CONSUMERS, MARKS
 from ops.audit.queues import HIDDEN_SECONDS, fact_of, json_object, opened, peek, waiting

@@ -26,7 +26,7 @@ from carride_idempotency.clock import epoch_ms
 from carride_idempotency.fingerprint import fingerprint
 from carride_idempotency.policy import DAY
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from carride_idempotency.stores.dynamodb_items import item_of, record_of
+from carride_idempotency.record_items import item_of, record_of
 from ops import records, tables
 from ops.audit.evidence import HISTORY, LOG_RULE_DLQ, MARKS, RECORD_TABLES
 from ops.dead_letters import DeadLetter, Received, queues_of, received_from, url_of

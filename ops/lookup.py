@@ -29,7 +29,7 @@ from carride.ride import OrderID
 from carride_idempotency import marshalling, observation
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.record import COMPLETED
-from carride_idempotency.stores.dynamodb_items import record_of
+from carride_idempotency.record_items import record_of
 from ops.audit import reading
 from ops.audit.evidence import (
     ALWAYS,

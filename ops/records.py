@@ -29,6 +29,7 @@ from carride_idempotency.record import (
     Record,
     unknown_calls,
 )
+from carride_idempotency.record_items import item_of, record_of
 from carride_idempotency.recovery import (
     LONGEST_LEASE_MS,
     has_crashed,
@@ -36,7 +37,6 @@ from carride_idempotency.recovery import (
     released,
     settled,
 )
-from carride_idempotency.stores.dynamodb_items import item_of, record_of
 from ops import tables
 from ops.audit import reading
 from ops.audit.evidence import CONSUMERS, HISTORY, MARKS, RECORD_TABLES, Named, RideItem

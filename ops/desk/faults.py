@@ -20,7 +20,7 @@ from carride.events import SOURCE, RideEvent, idempotency_id, parse_event, read_
 from carride.simulated_faults import FAULT_EXTENSION, STALLED_LEASE_S, Fault
 from carride_idempotency import Policy
 from carride_idempotency.clock import epoch_ms
-from carride_idempotency.stores.dynamodb_items import record_of
+from carride_idempotency.record_items import record_of
 from ops import redrive
 from ops.audit.evidence import AuditedConsumer
 from ops.policies import POLICIES

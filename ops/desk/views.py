@@ -15,7 +15,7 @@ from carride.history import EVENT_PREFIX, timeline_of
 from carride.simulated_faults import Fault
 from carride_idempotency import observation
 from carride_idempotency.record import STATUSES, Record
-from carride_idempotency.stores.dynamodb_items import record_of
+from carride_idempotency.record_items import record_of
 from ops import dead_letters, records, replay
 from ops.audit.evidence import OTHER_DLQS, AuditedConsumer
 from ops.audit.ledger import ROWS

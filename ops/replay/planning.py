@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from carride_idempotency import dead_letters, observation
 from carride_idempotency.keys import letter_key, record_key
-from carride_idempotency.stores.dynamodb_items import record_of
+from carride_idempotency.record_items import record_of
 from ops.audit.evidence import CONSUMERS, AuditedConsumer
 from ops.audit.queues import fact_of, waiting
 from ops.audit.reading import deliveries, type_of

@@ -13,7 +13,7 @@ from carride_idempotency.errors import (
     StoreUnavailableError,
 )
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from carride_idempotency.stores.dynamodb_items import item_of, record_of
+from carride_idempotency.record_items import item_of, record_of
 from tests.idempotency.samples import EFFECT, TABLE, World, event, fail_with
 
 CLAIM = Record(

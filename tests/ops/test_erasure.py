@@ -20,7 +20,7 @@ from carride_idempotency.clock import epoch_ms
 from carride_idempotency.decision import ClaimRequest, Done, Limits, decide
 from carride_idempotency.fingerprint import fingerprint
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from carride_idempotency.stores.dynamodb_items import item_of, record_of
+from carride_idempotency.record_items import item_of, record_of
 from ops import records
 from ops.audit.evidence import HISTORY, MARKS, RECORD_TABLES
 from ops.audit.reading import FORGOTTEN

@@ -10,7 +10,7 @@ from moto import mock_aws
 from carride.facts import CarRideAccepted, CarRideCreated
 from carride_idempotency import Consumer, Policy
 from carride_idempotency.record import FAILED, QUARANTINED, Record
-from carride_idempotency.stores.dynamodb_items import record_of
+from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.policies import POLICIES, consumer_of

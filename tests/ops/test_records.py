@@ -25,7 +25,7 @@ from carride_idempotency.decision import (
 )
 from carride_idempotency.keys import letter_key
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from carride_idempotency.stores.dynamodb_items import item_of, record_of
+from carride_idempotency.record_items import item_of, record_of
 from ops import records
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Plan

@@ -16,7 +16,7 @@ import ops.cli.rendering  # noqa: F401 - how letters look
 from carride.entry import BusEntry
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from carride_idempotency.stores.dynamodb_items import item_of, record_of
+from carride_idempotency.record_items import item_of, record_of
 from ops import dead_letters, records, redrive
 from ops.audit.queues import peek
 from ops.cli.show import console, show

@@ -12,7 +12,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from carride import history
 from carride_idempotency.record import Record
-from carride_idempotency.stores.dynamodb_items import UNSETTLED_SINCE, item_of
+from carride_idempotency.record_items import UNSETTLED_SINCE, item_of
 from ops.audit.evidence import CONSUMERS, HISTORY, MARKS, RECORD_TABLES
 from ops.fence import Fence
 from ops.policies import records_of

@@ -15,7 +15,7 @@ from carride.entry import BusEntry
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.keys import LETTER
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from carride_idempotency.stores.dynamodb_items import item_of, record_of
+from carride_idempotency.record_items import item_of, record_of
 from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops import fleet, replay, tables

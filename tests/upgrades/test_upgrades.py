@@ -8,7 +8,7 @@ from carride.events import parse_event
 from carride.facts import FACTS
 from carride_idempotency import observation
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED
-from carride_idempotency.stores.dynamodb_items import record_of
+from carride_idempotency.record_items import record_of
 from tests.carride.pipe import piped
 from tests.functions.world import CONSUMED, World
 from tests.upgrades import lived

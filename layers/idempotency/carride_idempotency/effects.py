@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from carride_idempotency import marshalling
 from carride_idempotency.errors import EffectsRejectedError
 from carride_idempotency.record import Record
-from carride_idempotency.stores.dynamodb_items import ATTRIBUTE_NAMES, item_of
+from carride_idempotency.record_items import ATTRIBUTE_NAMES, item_of
 
 _MOST_KEY_ATTRIBUTES: Final = 2
 _RESULTS_OWN: Final = 200

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from carride_idempotency.dead_letters import DeadLetter, DeadLetterError
 from carride_idempotency.record import Record
-from carride_idempotency.stores.dynamodb_items import record_of
+from carride_idempotency.record_items import record_of
 from carride_idempotency.stores.transport import ServiceError
 from carride_idempotency.testing import START_MS, FakeDynamoDB, World
 from tests.idempotency.simulation.engine import OUTSIDE, Killed, Machine, Simulation, here

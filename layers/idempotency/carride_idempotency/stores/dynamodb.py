@@ -21,8 +21,8 @@ from carride_idempotency.errors import (
     StoreUnavailableError,
 )
 from carride_idempotency.record import IN_PROGRESS, Record
+from carride_idempotency.record_items import item_of, record_of
 from carride_idempotency.stores.default_transport import dynamodb_transport
-from carride_idempotency.stores.dynamodb_items import item_of, record_of
 from carride_idempotency.stores.retries import Retries, Verdict
 from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from carride_idempotency.stores.dynamodb_items import ATTRIBUTE_NAMES
+from carride_idempotency.record_items import ATTRIBUTE_NAMES
 from carride_idempotency.testing.dynamodb import RECORD_KEY
 from carride_idempotency.testing.expressions import Item, Request
 

@@ -21,9 +21,9 @@ from carride_idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDea
 from carride_idempotency.effects import Effect, Keep
 from carride_idempotency.errors import StoreUnavailableError
 from carride_idempotency.record import IN_PROGRESS, Record
+from carride_idempotency.record_items import record_of
 from carride_idempotency.stores import Store, default_transport
 from carride_idempotency.stores.dynamodb import DynamoDBStore
-from carride_idempotency.stores.dynamodb_items import record_of
 from carride_idempotency.stores.memory import MemoryStore
 from carride_idempotency.stores.transport import NoAnswerError
 from carride_idempotency.testing.contents import (
