@@ -64,7 +64,7 @@ class Troubles(NamedTuple):
         return cls(each, each, each, each, each, declined, forgotten=share)
 
 
-class Request(NamedTuple):
+class GatewayRequest(NamedTuple):
     """A request that changes something, under the key of its header ``Idempotency-Key``."""
 
     path: str
@@ -83,7 +83,7 @@ class Reply(NamedTuple):
 class _Known:
     """A request under its key; its reply is None until it has taken effect."""
 
-    request: Request
+    request: GatewayRequest
     payment: Payment
     since: float
     reply: Reply | None = None
@@ -130,7 +130,7 @@ class Books:
                     return trouble
         return None
 
-    def begin(self, request: Request) -> Reply | None:
+    def begin(self, request: GatewayRequest) -> Reply | None:
         """Accept a request; return None if it has to be finished, else the answer."""
         with self._lock:
             if self._meets("kept", request.key):
@@ -149,7 +149,7 @@ class Books:
                 409, "a request with this Idempotency-Key is being worked on"
             )
 
-    def finish(self, request: Request) -> Reply:
+    def finish(self, request: GatewayRequest) -> Reply:
         """Let an accepted request take effect, and return the answer."""
         with self._lock:
             known = self._known[request.key]
@@ -179,7 +179,7 @@ class Books:
                 return _problem(404, "there is no such payment")
             return Reply(200, msgspec.to_builtins(payment))
 
-    def _payment_of(self, request: Request) -> Payment:
+    def _payment_of(self, request: GatewayRequest) -> Payment:
         """Return the payment that a request is about: a new one, or the one that its path names."""
         match request.path.split("/")[1:]:
             case ["payments"]:
@@ -189,7 +189,7 @@ class Books:
                 return self._payments[name]
         raise RefusedError(404, f"{request.path} is not an operation")
 
-    def _settle(self, payment: Payment, request: Request) -> Reply:
+    def _settle(self, payment: Payment, request: GatewayRequest) -> Reply:
         action = request.path.rpartition("/")[2]
         if action == "payments":
             return self._reserve(payment)
@@ -289,7 +289,7 @@ class GatewayServer(ThreadingHTTPServer):
             return _problem(
                 400, "a request that changes something needs an Idempotency-Key and a JSON object"
             )
-        request = Request(url.path, key, body)
+        request = GatewayRequest(url.path, key, body)
         trouble = self.books.trouble(key)
         if trouble is Trouble.HANGING:
             self._stopping.wait(self._hanging_s)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from carride.entry import BusEntry
+from carride.bus_entry import BusEntry
 from carride.publisher import Outcome, Publisher, PublishError
 from ops import tables
 from ops.stack import OperatorError, StackRef

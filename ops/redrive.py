@@ -20,8 +20,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from msgspec import Struct
 from msgspec.structs import replace
 
+from carride.bus_entry import TOO_LARGE, BusEntry
 from carride.decoding import FieldError, shaped
-from carride.entry import TOO_LARGE, BusEntry
 from carride.publisher import Outcome, Publisher
 from carride_idempotency import DynamoDBStore, StoreError, observation
 from carride_idempotency import release as release_record

@@ -61,7 +61,7 @@ def make_handler(
         consumer = Consumer(
             name,
             store,
-            parse=router.read,
+            parse=router.read_request,
             key=record_key,
             payload=fingerprinted,
             policy=policies.CONSUMERS[name],

@@ -16,8 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from carride import ride as rides
+from carride.bus_entry import TOO_LARGE, BusEntry
 from carride.decoding import FieldError
-from carride.entry import TOO_LARGE, BusEntry
 from carride.events import SIMULATOR_SOURCE, RideEvent, idempotency_id
 from carride.facts import (
     CarRideAccepted,

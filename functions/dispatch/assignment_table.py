@@ -14,7 +14,7 @@ from assignments import OPEN, ZONES, Assignment, Car, Decision, Spot, State, par
 from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.facts import CarAssigned, CarReleased
-from carride.items import Outbox, Stored, step
+from carride.saga_step import Outbox, Stored, step
 from carride_idempotency import Check, Put, Update, marshalling
 
 type Effect = Check | Put | Update

@@ -35,7 +35,7 @@ def json_of(content: bytes) -> object:
     return answer
 
 
-def read[S: Struct](answer: object, shape: type[S]) -> S:
+def read_answer[S: Struct](answer: object, shape: type[S]) -> S:
     """Return an answer in its shape; GatewayAnswerError names a field that does not fit."""
     try:
         return shaped(answer, shape)

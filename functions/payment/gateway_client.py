@@ -16,7 +16,7 @@ from gateway import (
     Known,
     Status,
 )
-from gateway_answers import PAYMENT_ID, code_of, expect, json_of, read, reason_of
+from gateway_answers import PAYMENT_ID, code_of, expect, json_of, read_answer, reason_of
 from persistent_gateway import Change, PersistentGateway, Reservation
 
 _RETRYABLE: Final = frozenset({401, 403, 408, 409, 425, 429})
@@ -49,7 +49,7 @@ class HttpGateway(PersistentGateway):
     def _find(self, call: Call, order_id: str, customer_id: str) -> Charge | None:  # noqa: ARG002 - the reference suffices
         path = f"/payments?reference={quote(order_id, safe='')}"
         answer = self._request("GET", path)
-        payments = read(answer, _Found).payments
+        payments = read_answer(answer, _Found).payments
         for payment in payments:
             expect("reference", payment.reference, order_id)
         if not payments:
@@ -57,7 +57,7 @@ class HttpGateway(PersistentGateway):
         return _charge(payments[0])
 
     def _look(self, known: Known) -> Charge:
-        payment = read(self._request("GET", _path_of(known)), _Payment)
+        payment = read_answer(self._request("GET", _path_of(known)), _Payment)
         _expect_known(payment, known)
         return _charge(payment)
 
@@ -89,7 +89,7 @@ class HttpGateway(PersistentGateway):
 
     def _post(self, path: str, key: str, body: dict[str, Any]) -> _Payment:
         answer = self._request("POST", path, key, body)
-        return read(answer, _Payment)
+        return read_answer(answer, _Payment)
 
     def _request(
         self, method: str, path: str, key: str | None = None, body: object = None

@@ -19,7 +19,7 @@ LONGEST_ANSWER: Final = 65_536
 """In bytes. A payment has a few hundred; a gateway with longer answers says so."""
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """A request to the gateway."""
 
     method: str
@@ -28,7 +28,7 @@ class Request(NamedTuple):
     content: bytes | None = None
 
 
-class Response(NamedTuple):
+class HttpResponse(NamedTuple):
     """What the gateway answered."""
 
     status: int
@@ -62,7 +62,7 @@ class GatewayConnection:
         self._read_timeout_s = read_timeout_s
         self._longest_answer = longest_answer
 
-    def exchange(self, request: Request) -> Response:
+    def exchange(self, request: HttpRequest) -> HttpResponse:
         """Send a request once, and return the answer.
 
         Raises:
@@ -84,7 +84,7 @@ class GatewayConnection:
         """Close the connection."""
         self._connection.close()
 
-    def _exchange(self, request: Request) -> Response:
+    def _exchange(self, request: HttpRequest) -> HttpResponse:
         if self._has_ended():
             self.close()
         if self._connection.sock is None:
@@ -98,7 +98,7 @@ class GatewayConnection:
         content = answer.read(self._longest_answer + 1)
         if not answer.isclosed():
             raise ValueError(f"the answer is cut off, or larger than {self._longest_answer} bytes")
-        return Response(answer.status, content)
+        return HttpResponse(answer.status, content)
 
     def _has_ended(self) -> bool:
         """Return whether the gateway has ended the kept connection.

@@ -19,7 +19,7 @@ from carride_idempotency.stores.default_transport import dynamodb_transport
 from gateway import Call, Charge, GatewayError, Known, Status, Step
 from gateway_access import Access, Bearer, signed
 from gateway_client import HttpGateway
-from payment_table import PaymentChangedError, Seen, effects, read, record_request
+from payment_table import PaymentChangedError, Seen, effects, read_payment, record_request
 from payments import Action, Decision, UnexpectedPaymentError
 from persistent_gateway import HELD, PersistentGateway, Reservation
 
@@ -57,7 +57,7 @@ def make_handler(
 
     def decided(event: RideEvent, operation: Operation) -> tuple[Seen, Action, Decision]:
         """Ask the gateway for what an event needs, and decide what follows."""
-        seen = read(client, table, event.subject)
+        seen = read_payment(client, table, event.subject)
         action = payments.plan(seen.payment, event.data)
         before = seen.payment
         if action is not Action.NOTHING:
@@ -69,7 +69,7 @@ def make_handler(
             unfinished = payments.is_unfinished(seen.asked.get(Step.RESERVE), now())
             decision = payments.conclude(before, event.data, action, charge, unfinished=unfinished)
         except (GatewayError, UnexpectedPaymentError) as error:
-            if read(client, table, event.subject).stored != seen.stored:
+            if read_payment(client, table, event.subject).stored != seen.stored:
                 raise PaymentChangedError(f"{event.subject}: {error}") from error
             raise
         return seen, action, decision

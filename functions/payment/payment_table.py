@@ -9,7 +9,7 @@ import msgspec
 from carride.dynamodb import CONDITION_FAILED, DynamoDB
 from carride.events import RideEvent
 from carride.history import EVENT_PREFIX
-from carride.items import Outbox, Stored, step, still_open
+from carride.saga_step import Outbox, Stored, step, still_open
 from carride_idempotency import Put, Update, marshalling
 from carride_idempotency.stores.transport import ServiceError
 from gateway import Step
@@ -41,7 +41,7 @@ class Seen(NamedTuple):
         return f"{condition} AND {asked}", values | {":wasAsked": _plain(self.asked)}
 
 
-def read(client: DynamoDB, table: str, order_id: str) -> Seen:
+def read_payment(client: DynamoDB, table: str, order_id: str) -> Seen:
     """Read what payment knows of a ride, consistently."""
     key = {"orderID": {"S": order_id}}
     answer = client.get_item(TableName=table, Key=key, ConsistentRead=True)

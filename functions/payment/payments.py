@@ -60,7 +60,7 @@ from carride.facts import (
     PaymentDeclined,
     PaymentRefunded,
 )
-from carride.overdue import text
+from carride.overdue import sortable_time
 from carride.ride import OPEN as UNDER_WAY
 from carride.ride import Ride
 from carride_idempotency import Policy
@@ -169,10 +169,10 @@ def asked_for(asked: Mapping[Step, Asked], action: Action, now: datetime) -> Map
         earlier = asked.get(step)
         number = 1
         if earlier is not None:
-            if earlier.until >= text(latest):
+            if earlier.until >= sortable_time(latest):
                 continue
             number = earlier.key_number if is_unfinished(earlier, now) else earlier.key_number + 1
-        after[step] = Asked(number, text(latest + _RECORDED_AGAIN_AFTER))
+        after[step] = Asked(number, sortable_time(latest + _RECORDED_AGAIN_AFTER))
     return after
 
 
@@ -192,7 +192,7 @@ def still_asked(asked: Mapping[Step, Asked], action: Action, now: datetime) -> M
 
 def is_unfinished(asked: Asked | None, now: datetime) -> bool:
     """Return whether the gateway may still finish a step that it was asked for."""
-    return asked is not None and asked.until > text(now)
+    return asked is not None and asked.until > sortable_time(now)
 
 
 def may_owe(payment: Payment, asked: Mapping[Step, Asked]) -> bool:

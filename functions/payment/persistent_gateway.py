@@ -25,7 +25,7 @@ from gateway import (
 )
 from gateway_access import Access, Bearer
 from gateway_answers import expect
-from gateway_connection import LONGEST_ANSWER, GatewayConnection, Request, Response
+from gateway_connection import LONGEST_ANSWER, GatewayConnection, HttpRequest, HttpResponse
 
 _TRIES: Final = 8
 _FIRST_PAUSE_S: Final = 0.1
@@ -262,7 +262,7 @@ class PersistentGateway(ABC):
 
     # ── One request ───────────────────────────────────────────────────────────────────────────────
 
-    def _send(self, method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def _send(self, method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         """Send one request with what authorises it."""
         if not self._url:
             raise NoGatewayError(
@@ -271,7 +271,7 @@ class PersistentGateway(ABC):
         headers = self._headers(key)
         if self._access is not None:
             headers = self._access(method, self._url + path, headers, content)
-        response = self._connection.exchange(Request(method, path, headers, content))
+        response = self._connection.exchange(HttpRequest(method, path, headers, content))
         if response.status == HTTPStatus.UNAUTHORIZED and isinstance(self._access, Bearer):
             self._access.forget()
         return response

@@ -46,7 +46,7 @@ from gateway import (
     Status,
 )
 from gateway_access import Access
-from gateway_answers import PAYMENT_ID, code_of, expect, json_of, read, reason_of
+from gateway_answers import PAYMENT_ID, code_of, expect, json_of, read_answer, reason_of
 from persistent_gateway import Change, PersistentGateway, Reservation
 
 URL: Final = "https://api.stripe.com"
@@ -205,7 +205,7 @@ class StripeGateway(PersistentGateway):
         }
         if self._increments:
             form["payment_method_options[card][request_incremental_authorization]"] = "if_available"
-        intent = read(self._request("POST", _INTENTS, key, form), _Intent)
+        intent = read_answer(self._request("POST", _INTENTS, key, form), _Intent)
         expect("ride", intent.metadata.get(RIDE), reservation.order_id)
         charge = _charge(intent)
         expect("currency", charge.currency, reservation.currency)
@@ -247,7 +247,7 @@ class StripeGateway(PersistentGateway):
             f"metadata[{RIDE}]": known.order_id,
         }
         answer = self._request("POST", "/v1/refunds", key, form)
-        refund = read(answer, _Refund)
+        refund = read_answer(answer, _Refund)
         expect("id", refund.payment_intent, known.payment_id)
         if refund.status not in {"succeeded", "pending"}:
             raise GatewayUnavailableError(f"the refund of {known.payment_id} is {refund.status}")
@@ -259,7 +259,7 @@ class StripeGateway(PersistentGateway):
             reason = "the ride's customer is not a customer of Stripe"
             raise GatewayRefusedError(reason, reason)
         path = f"/v1/customers/{quote(customer_id, safe='')}"
-        customer = read(self._request("GET", path), _Customer)
+        customer = read_answer(self._request("GET", path), _Customer)
         expect("customer", customer.id, customer_id)
         card = customer.invoice_settings.default_payment_method
         if card is None:
@@ -274,7 +274,7 @@ class StripeGateway(PersistentGateway):
         since_s = max(0, self._clock() // 1000 - int(_LOOKBACK.total_seconds()))
         query = {"customer": customer_id, "created[gte]": since_s, "limit": _PAGE}
         for _ in range(_PAGES):
-            page = read(self._request("GET", f"{_INTENTS}?{urlencode(query)}"), _Page)
+            page = read_answer(self._request("GET", f"{_INTENTS}?{urlencode(query)}"), _Page)
             yield from page.data
             if not page.has_more or not page.data:
                 return
@@ -353,7 +353,7 @@ def _error_of(answer: object) -> _Error:
 
 def _known_charge(answer: object, known: Known) -> Charge:
     """Return the payment in an answer, which must be the known one."""
-    intent = read(answer, _Intent)
+    intent = read_answer(answer, _Intent)
     expect("id", intent.id, known.payment_id)
     expect("ride", intent.metadata.get(RIDE), known.order_id)
     charge = _charge(intent)

@@ -14,9 +14,9 @@ from carride.decoding import shaped
 from carride.dynamodb import CONDITION_FAILED, DynamoDB
 from carride.events import SOURCE, RideEvent
 from carride.history import EVENT_PREFIX, latest_in, merged, of_ride, timeline_of
-from carride.items import Outbox
-from carride.overdue import INDEX, LIMIT, Stage, shard, shards, text
+from carride.overdue import INDEX, LIMIT, Stage, shard, shards, sortable_time
 from carride.ride import Ride
+from carride.saga_step import Outbox
 from carride.settings import from_environment
 from carride.telemetry import count, logger
 from carride_idempotency import (
@@ -115,7 +115,7 @@ class Reader:
         latest, latest_since = self._history(order_id, now - limit)
         payment = marshalling.values(self._item(self._tables.payments, order_id))
         return Seen(
-            booking=Booking.read(booking) if booking else None,
+            booking=Booking.from_item(booking) if booking else None,
             booked_since=str(changed_at),
             latest=latest,
             latest_since=latest_since,
@@ -171,7 +171,10 @@ class Reader:
                 TableName=table,
                 IndexName=INDEX,
                 KeyConditionExpression="openShard = :shard AND openSince <= :before",
-                ExpressionAttributeValues={":shard": {"S": each}, ":before": {"S": text(before)}},
+                ExpressionAttributeValues={
+                    ":shard": {"S": each},
+                    ":before": {"S": sortable_time(before)},
+                },
                 **limit,
             )
             for answer in pages:

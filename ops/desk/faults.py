@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from carride.entry import BusEntry
+from carride.bus_entry import BusEntry
 from carride.events import SOURCE, RideEvent, idempotency_id, parse_event, read_json, sequence
 from carride.simulated_faults import FAULT_EXTENSION, STALLED_LEASE_S, Fault
 from carride_idempotency import Policy

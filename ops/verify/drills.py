@@ -3,7 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 
-from carride.entry import BusEntry
+from carride.bus_entry import BusEntry
 from carride.events import SOURCE
 from ops import dead_letters, redrive, replay
 from ops.stack import StackRef

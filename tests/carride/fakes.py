@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
-from carride.entry import BusEntry
+from carride.bus_entry import BusEntry
 from carride.publisher import Publisher, Receipt
 
 type Answer = str | None  # the error code for an entry; None accepts it

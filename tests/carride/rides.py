@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from carride import facts
 from carride import ride as rides
-from carride.entry import BusEntry
+from carride.bus_entry import BusEntry
 from carride.events import SOURCE, RideEvent
 from carride.facts import Fact
 from carride.ride import Ride

@@ -14,7 +14,8 @@ LAYERS: Final = ROOT / "layers"
 SIMULATOR: Final = ROOT / "functions" / "carride_simulator"
 AWS: Final = {"boto3", "botocore", "s3transfer", "aws_lambda_powertools", "urllib3"}
 PURE: Final = (
-    "carride.ride, carride.facts, carride.events, carride.entry, simulated_rides, carride.overdue"
+    "carride.ride, carride.facts, carride.events, carride.bus_entry, carride.overdue, "
+    "simulated_rides"
 )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from carride.entry import BusEntry
+from carride.bus_entry import BusEntry
 from carride.events import ContractError, RideEvent, idempotency_id, parse_event
 from carride.facts import ALIASES, STATUS_AFTER, CarRideAccepted, CarRideCreated
 from carride.ride import accept

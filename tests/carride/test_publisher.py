@@ -15,7 +15,7 @@ from botocore.exceptions import (
 )
 
 from carride import clients
-from carride.entry import TOO_LARGE, BusEntry
+from carride.bus_entry import TOO_LARGE, BusEntry
 from carride.events import parse_event
 from carride.publisher import ENTRY_TOO_LARGE, MESSAGE_TOO_LARGE, RETRYABLE, Outcome, PublishError
 from ops.audit.queues import opened

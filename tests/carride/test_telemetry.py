@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from carride import telemetry
-from carride.entry import BusEntry
+from carride.bus_entry import BusEntry
 from carride.events import parse_event
 from carride_idempotency.observation import Observation
 from tests.carride.rides import NOW, event

@@ -12,8 +12,8 @@ from carride_idempotency.clock import epoch_ms
 from carride_idempotency.testing import FakeDynamoDB, FaultyTransport, Invocation
 from gateway import GatewayUnavailableError
 from gateway_client import HttpGateway
-from gateway_connection import Response
-from local.simulated_gateway import Books, Reply, Request, Troubles
+from gateway_connection import HttpResponse
+from local.simulated_gateway import Books, GatewayRequest, Reply, Troubles
 from persistent_gateway import PersistentGateway
 from stripe_gateway import RIDE, StripeGateway
 
@@ -33,11 +33,11 @@ class FunctionBooks(Books):
         self.transport = FaultyTransport(self.dynamodb)
         self._handler = simulated_gateway.make_handler(settings, self.transport)
 
-    def begin(self, request: Request) -> Reply | None:
+    def begin(self, request: GatewayRequest) -> Reply | None:
         """Leave the request to `finish`."""
         return None
 
-    def finish(self, request: Request) -> Reply:
+    def finish(self, request: GatewayRequest) -> Reply:
         """Send a request that changes something."""
         return self.send(
             "POST", request.path, json.dumps(request.body), {"idempotency-key": request.key}
@@ -110,17 +110,19 @@ class Told(PersistentGateway):
         payments: list[dict[str, Any]] = self.books.look_up("/ledger", {}).body["payments"]
         return payments
 
-    def _send(self, method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def _send(self, method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         return self.sent(method, path, key, content)
 
-    def answer(self, method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def answer(
+        self, method: str, path: str, key: str | None, content: bytes | None
+    ) -> HttpResponse:
         """Have what was told to happen take place, and answer a request."""
         if self.away:
             raise GatewayUnavailableError("nobody is there")
         reply = self._reply(method, path, key, content)
         if method == "POST" and self._after:
             self._after.popleft()()
-        return Response(reply.status, json.dumps(reply.body).encode())
+        return HttpResponse(reply.status, json.dumps(reply.body).encode())
 
     def _reply(self, method: str, path: str, key: str | None, content: bytes | None) -> Reply:
         raise NotImplementedError
@@ -128,7 +130,7 @@ class Told(PersistentGateway):
     def _change_books(self, path: str, key: str, body: Mapping[str, Any]) -> Reply:
         """Send the books a request, and note what it asked for."""
         self.asked.append(path.rpartition("/")[2])
-        request = Request(path, key, body)
+        request = GatewayRequest(path, key, body)
         return self.books.begin(request) or self.books.finish(request)
 
 

@@ -15,7 +15,7 @@ import assignment_table
 import assignments
 from carride.dynamodb import DynamoDB
 from carride.facts import CarAssigned, Fact
-from carride.items import Outbox
+from carride.saga_step import Outbox
 from carride_idempotency import Check, Update
 from carride_idempotency.effects import action_of
 from carride_idempotency.testing import Invocation

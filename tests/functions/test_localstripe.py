@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from carride_idempotency.testing import crash_everywhere
 from gateway import Call, GatewayUnavailableError, Status
 from gateway_access import Bearer
-from gateway_connection import Response
+from gateway_connection import HttpResponse
 from persistent_gateway import Reservation
 from stripe_gateway import StripeGateway
 from tests.carride.rides import Life
@@ -68,10 +68,10 @@ class Stripe(StripeGateway):
         access = Key(SECRET)
         super().__init__(front.url, access, clock=lambda: 0, sleep=lambda _: None, **options)
         self.front = front
-        self.ask: Callable[..., Response] = super()._send
+        self.ask: Callable[..., HttpResponse] = super()._send
         self.sent = self.ask
 
-    def _send(self, method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def _send(self, method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         return self.sent(method, path, key, content)
 
 
@@ -144,7 +144,7 @@ def test_a_ride_is_charged_once_whatever_happens_at_any_request(
         for fact in before:
             town.deliver("payment", town.envelope(fact))
 
-        def send(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+        def send(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
             if keys == "forgotten":
                 front.forget_keys()
             return town.stripe.ask(method, path, key, content)

@@ -22,9 +22,9 @@ from gateway import (
     Status,
 )
 from gateway_client import HttpGateway
-from gateway_connection import Response
+from gateway_connection import HttpResponse
 from local import faults
-from local.simulated_gateway import Books, Reply, Request, Troubles
+from local.simulated_gateway import Books, GatewayRequest, Reply, Troubles
 from payment import carry_out
 from persistent_gateway import Reservation
 from tests.carride.rides import Life
@@ -88,7 +88,7 @@ def test_two_events_that_ask_the_gateway_at_once_charge_once(fact: Fact, price: 
     world.send(*([RIDE.assigned] if fact is RIDE.completed else [RIDE.accepted]))
     overdue = replace(RIDE.overdue_driven, price=price)
 
-    def overtaken(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def overtaken(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         if method == "POST":
             world.gateway.sent = world.gateway.answer
             world.send(overdue)
@@ -283,7 +283,9 @@ def test_what_is_captured_before_its_release_is_not_given_back(looks: int) -> No
         def send_now(self) -> None:
             """Capture what is reserved, as another run does."""
             (payment,) = self.books.look_up("/ledger", {}).body["payments"]
-            taken = Request(f"/payments/{payment['id']}/capture", "other run", {"amount": 1250})
+            taken = GatewayRequest(
+                f"/payments/{payment['id']}/capture", "other run", {"amount": 1250}
+            )
             self.books.begin(taken) or self.books.finish(taken)
 
         def _find(self, *arguments: Any) -> Charge | None:

@@ -15,12 +15,12 @@ import payments
 from carride.dynamodb import DynamoDB
 from carride.events import parse_event
 from carride.facts import Fact
-from carride.overdue import text
+from carride.overdue import sortable_time
 from carride_idempotency.testing.worlds import OVERTAKEN, Fault
 from gateway import GatewayAnswerError, GatewayError, GatewayUnavailableError, Step
-from gateway_connection import Response
-from local.simulated_gateway import Books, Reply, Request, Troubles
-from payment_table import PaymentChangedError, read, record_request
+from gateway_connection import HttpResponse
+from local.simulated_gateway import Books, GatewayRequest, Reply, Troubles
+from payment_table import PaymentChangedError, read_payment, record_request
 from payments import Action, Asked, UnexpectedPaymentError
 from tests.carride.rides import NOW, Life
 from tests.functions.gateways import FakeGateway, FakeStripe
@@ -28,7 +28,7 @@ from tests.functions.world import World
 
 RIDE = Life()
 HOUR = 3600.0
-type Send = Callable[[str, str, str | None, bytes | None], Response]
+type Send = Callable[[str, str, str | None, bytes | None], HttpResponse]
 
 
 class Town(World):
@@ -65,9 +65,9 @@ def world() -> Town:
 def test_a_refused_lookup_declines_nothing(world: Town, status: int) -> None:
     """It says nothing about the ride: the attempt fails, and a later one reserves the money."""
 
-    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         assert method == "GET", "nothing is asked for before the lookup is answered"
-        return Response(status, b'{"code": "gone"}')
+        return HttpResponse(status, b'{"code": "gone"}')
 
     world.gateway.sent = refuse
     world.send_in_vain(RIDE.assigned)
@@ -122,11 +122,13 @@ def test_an_answer_about_something_else_is_no_fact(
     """Reference, id, amount and currency are compared in every answer to a request."""
     asked = {"authorize": "payments"}.get(step, step)
 
-    def wrongly(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def wrongly(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         response = world.gateway.answer(method, path, key, content)
         if method == "GET" or not path.endswith(asked):
             return response
-        return Response(response.status, json.dumps(json.loads(response.content) | wrong).encode())
+        return HttpResponse(
+            response.status, json.dumps(json.loads(response.content) | wrong).encode()
+        )
 
     if step != "authorize":
         world.send(RIDE.assigned)
@@ -158,12 +160,12 @@ def test_a_gateway_that_takes_another_amount_and_says_so_is_not_believed(
     """
     world.send(RIDE.assigned)
 
-    def wrongly(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def wrongly(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         response = world.gateway.answer(method, path, key, content)
         said = json.loads(response.content)
         if said.get("status") == "captured":
             said["amount"] = amount
-        return Response(response.status, json.dumps(said).encode())
+        return HttpResponse(response.status, json.dumps(said).encode())
 
     world.gateway.sent = wrongly
     for _ in range(2):
@@ -212,7 +214,7 @@ class Keeps(Books):
         self.kind = kind
         self.keys: list[str] = []
 
-    def begin(self, request: Request) -> Reply | None:
+    def begin(self, request: GatewayRequest) -> Reply | None:
         """Accept a request, and note its key."""
         self.keys.append(request.key)
         return super().begin(request)
@@ -268,7 +270,7 @@ class Late:
         self.requests: list[Any] = []
         world.gateway.sent = self.take
 
-    def take(self, method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def take(self, method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         """Answer lookups only."""
         if method == "GET":
             return self.world.gateway.answer(method, path, key, content)
@@ -406,7 +408,7 @@ def test_a_capture_that_is_finished_late_is_made_once(
 @pytest.mark.parametrize("action", Action)
 def test_an_answer_about_some_steps_leaves_the_others(action: Action) -> None:
     """Whatever the gateway was asked for before, and may still finish."""
-    asked = {step: Asked(2, text(NOW + timedelta(minutes=1))) for step in Step}
+    asked = {step: Asked(2, sortable_time(NOW + timedelta(minutes=1))) for step in Step}
     others = {step: asked[step] for step in Step if step not in payments.STEPS[action]}
     assert payments.still_asked(asked, action, NOW) == others
     assert payments.still_asked(asked, action, NOW + timedelta(minutes=2)) == {}
@@ -445,7 +447,7 @@ def test_an_event_that_took_effect_asks_for_nothing_more(world: Town) -> None:
     world.clock.advance(3 * HOUR)
     before = world.item("payments")
     client = DynamoDB(world.dynamodb)
-    seen = read(client, "payments", RIDE.order_id)
+    seen = read_payment(client, "payments", RIDE.order_id)
     asks: dict[str, Any] = {"action": Action.UNDO, "now": world.now()}
     assert record_request(client, "payments", cancelled, seen, **asks) == seen
     unaware = seen._replace(heard=frozenset())

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from carride.bookings import Booking
-from carride.overdue import LIMIT, text
+from carride.overdue import LIMIT, sortable_time
 from carride.ride import Ride, Status
 from settlement import (
     NOT_DISPATCHED,
@@ -29,8 +29,8 @@ DROVE: Final = Dispatched(had_car=True)
 
 def booking(status: Status, changed: datetime = JUST_OVERDUE) -> Seen:
     """Return a ride of which its booking is known, and nothing else."""
-    ride = Booking.of(replace(booked(), status=status), booked_at=text(JUST_OVERDUE))
-    return Seen(booking=ride, booked_since=text(changed))
+    ride = Booking.of(replace(booked(), status=status), booked_at=sortable_time(JUST_OVERDUE))
+    return Seen(booking=ride, booked_since=sortable_time(changed))
 
 
 def history(status: Status, heard: datetime | None = None) -> Seen:
@@ -40,7 +40,7 @@ def history(status: Status, heard: datetime | None = None) -> Seen:
 
 def waiting(since: datetime) -> Dispatched:
     """Return what dispatch knows of a ride without a car, whose end it has heard of."""
-    return Dispatched(had_car=False, open_since=text(since))
+    return Dispatched(had_car=False, open_since=sortable_time(since))
 
 
 def outcome(decision: Decision | None) -> object:

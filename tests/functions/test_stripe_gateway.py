@@ -23,9 +23,8 @@ from gateway import (
     GatewayUnavailableError,
     Known,
 )
-from gateway_connection import Request as Sent
-from gateway_connection import Response
-from local.simulated_gateway import Books, Reply, Request, Troubles
+from gateway_connection import HttpRequest, HttpResponse
+from local.simulated_gateway import Books, GatewayRequest, Reply, Troubles
 from payments import UnexpectedPaymentError
 from persistent_gateway import Reservation
 from stripe_gateway import RIDE as IN_METADATA
@@ -76,11 +75,11 @@ class Town(World):
     ) -> None:
         """Have what Stripe answers to requests whose path ends so be changed."""
 
-        def send(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+        def send(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
             response = self.stripe.answer(method, path, key, content)
             if not path.partition("?")[0].endswith(ending):
                 return response
-            return Response(200, json.dumps(answer(json.loads(response.content))).encode())
+            return HttpResponse(200, json.dumps(answer(json.loads(response.content))).encode())
 
         self.stripe.sent = send
 
@@ -137,7 +136,7 @@ def test_a_reservation_is_raised_where_account_and_card_allow_it(
     town = Town(Books(Troubles(capped=capped)), increments=increments)
     sent = []
 
-    def note(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def note(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         sent.append((content or b"").decode())
         return town.stripe.answer(method, path, key, content)
 
@@ -211,9 +210,9 @@ def test_an_error_is_final_or_may_pass(
     A wrong setting would decline every ride, so it fails the attempt.
     """
     error = {"type": kind, "code": code, "message": "Your card\n was declined."}
-    refusal = Response(status, json.dumps({"error": error}).encode())
+    refusal = HttpResponse(status, json.dumps({"error": error}).encode())
 
-    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         return refusal if method == "POST" else town.stripe.answer(method, path, key, content)
 
     town.stripe.sent = refuse
@@ -235,9 +234,9 @@ def test_a_refused_lookup_declines_nothing(town: Town, path: str, status: int) -
     """It says nothing about the ride, whatever its code."""
     error = json.dumps({"error": {"type": "card_error", "code": "amount_too_small"}}).encode()
 
-    def refuse(method: str, target: str, key: str | None, content: bytes | None) -> Response:
+    def refuse(method: str, target: str, key: str | None, content: bytes | None) -> HttpResponse:
         if method == "GET" and target.partition("?")[0] == path:
-            return Response(status, error)
+            return HttpResponse(status, error)
         return town.stripe.answer(method, target, key, content)
 
     town.stripe.sent = cast("Any", refuse)
@@ -256,9 +255,9 @@ def test_a_raise_is_refused_for_good_by_any_error_about_the_request(status: int,
     stripe.authorize(CALL, Reservation("order_01", "cus_a", 1250, "EUR"))
     error = json.dumps({"error": {"type": kind}}).encode()
 
-    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         if path.endswith("increment_authorization"):
-            return Response(status, error)
+            return HttpResponse(status, error)
         return stripe.answer(method, path, key, content)
 
     stripe.sent = refuse
@@ -274,7 +273,7 @@ def test_a_raise_is_refused_for_good_by_any_error_about_the_request(status: int,
 )
 def test_an_error_that_is_not_stripes_may_pass(town: Town, content: bytes) -> None:
     """Something in between has answered."""
-    town.stripe.sent = lambda *_: Response(400, content)
+    town.stripe.sent = lambda *_: HttpResponse(400, content)
     town.send_in_vain(RIDE.assigned)
     assert town.paid() == (None, []) or town.state("payments") == "unknown"
 
@@ -354,8 +353,8 @@ def test_a_refund_that_did_not_happen_is_no_fact(town: Town, wrong: dict[str, An
 def test_money_that_somebody_gave_back_at_stripe_is_refunded(town: Town) -> None:
     """The intent still says succeeded: its charge tells."""
     town.send(RIDE.assigned, RIDE.completed)
-    town.stripe.books.begin(Request("/payments/pay_000001/refund", "by hand", {}))
-    town.stripe.books.finish(Request("/payments/pay_000001/refund", "by hand", {}))
+    town.stripe.books.begin(GatewayRequest("/payments/pay_000001/refund", "by hand", {}))
+    town.stripe.books.finish(GatewayRequest("/payments/pay_000001/refund", "by hand", {}))
     town.send(RIDE.cancelled)
     assert town.paid() == ("refunded", [("refunded", [1250], [1250])])
 
@@ -374,7 +373,7 @@ def test_a_payment_whose_answer_was_lost_is_found_by_its_customer(hours: int) ->
     town.stripe.books = Books(keys_s=DAY, clock=lambda: town.clock() / 1000)
     paths: list[str] = []
 
-    def killed(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def killed(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         paths.append(path)
         if not town.stripe.ledger():
             response = town.stripe.answer(method, path, key, content)
@@ -398,12 +397,12 @@ def test_all_pages_of_a_customer_are_looked_through() -> None:
     found = stripe.authorize(CALL, Reservation("order_01", "cus_a", 1250, "EUR"))
     for number in range(250):
         body = {"reference": f"other_{number}", "customer": "cus_a", "amount": 1, "currency": "EUR"}
-        request = Request("/payments", f"{number}", body)
+        request = GatewayRequest("/payments", f"{number}", body)
         stripe.books.begin(request)
         stripe.books.finish(request)
     lists: list[dict[str, list[str]]] = []
 
-    def note(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def note(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         if path.startswith(f"{INTENTS}?"):
             lists.append(parse_qs(path.partition("?")[2]))
         return stripe.answer(method, path, key, content)
@@ -419,7 +418,7 @@ def test_a_customer_with_more_payments_than_anybody_looks_through_is_an_error() 
     """What was not looked through is not known to be missing."""
     stripe = FakeStripe()
     page = {"data": [{"id": "pi_1", "metadata": {}}], "has_more": True}
-    stripe.sent = lambda *_: Response(200, json.dumps(page).encode())
+    stripe.sent = lambda *_: HttpResponse(200, json.dumps(page).encode())
     with pytest.raises(GatewayUnavailableError, match="more than 2000 payments"):
         stripe.find(CALL, "order_01", "cus_a")
 
@@ -428,7 +427,7 @@ def test_two_payments_of_one_ride_are_settled_by_hand(town: Town) -> None:
     """Nobody chooses one of them."""
     town.send(RIDE.assigned)
     body = {"reference": "order_01", "customer": "cus_a", "amount": 1250, "currency": "EUR"}
-    request = Request("/payments", "another", body)
+    request = GatewayRequest("/payments", "another", body)
     town.stripe.books.begin(request)
     town.stripe.books.finish(request)
     with pytest.raises(GatewayAnswerError, match="2 payments of order_01"):
@@ -440,7 +439,7 @@ def test_the_list_that_has_no_time_left_is_not_read_on() -> None:
     now = iter([0, *[0] * 3, *[60_000] * 20])
     stripe = FakeStripe(clock=lambda: next(now))
     page = {"data": [{"id": "pi_1", "metadata": {}}], "has_more": True}
-    stripe.sent = lambda *_: Response(200, json.dumps(page).encode())
+    stripe.sent = lambda *_: HttpResponse(200, json.dumps(page).encode())
     with pytest.raises(GatewayUnavailableError, match="no time was left"):
         stripe.find(Call(60_000, lambda: False), "order_01", "cus_a")
 
@@ -450,15 +449,15 @@ def test_the_list_that_has_no_time_left_is_not_read_on() -> None:
 
 def test_the_protocol_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a URL, Stripe is asked at its own address, in a fixed version of its API."""
-    asked: list[tuple[str, Sent]] = []
+    asked: list[tuple[str, HttpRequest]] = []
 
     class Connection:
         def __init__(self, url: str, *limits: object) -> None:
             self.url = url
 
-        def exchange(self, request: Sent) -> Response:
+        def exchange(self, request: HttpRequest) -> HttpResponse:
             asked.append((self.url, request))
-            return Response(200, b'{"data": [], "has_more": false, "payments": []}')
+            return HttpResponse(200, b'{"data": [], "has_more": false, "payments": []}')
 
     monkeypatch.setattr(persistent_gateway, "GatewayConnection", Connection)
     settings = replace(from_environment(payment.Settings), payment_gateway_url="")
@@ -478,9 +477,9 @@ def test_a_refused_refund_is_said(town: Town) -> None:
     town.send(RIDE.assigned, RIDE.completed)
     error = json.dumps({"error": {"type": "card_error", "code": "expired_or_canceled_card"}})
 
-    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         if path == "/v1/refunds":
-            return Response(402, error.encode())
+            return HttpResponse(402, error.encode())
         return town.stripe.answer(method, path, key, content)
 
     town.stripe.sent = refuse

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from local.simulated_gateway import Books, Reply, Request, Troubles
+from local.simulated_gateway import Books, GatewayRequest, Reply, Troubles
 from tests.functions.gateways import FunctionBooks
 
 NONE: Final = Troubles()
@@ -19,7 +19,7 @@ type Steps = list[tuple[str, int | None, int]]
 
 
 def send(books: Books, path: str, key: str, body: dict[str, Any]) -> Reply:
-    request = Request(path, key, body)
+    request = GatewayRequest(path, key, body)
     return books.begin(request) or books.finish(request)
 
 
@@ -103,7 +103,7 @@ def test_a_request_that_is_being_worked_on_shows_as_pending() -> None:
     Its payment can be found by the client's name for it.
     """
     books = Books()
-    request = Request("/payments", "key-1", ORDER)
+    request = GatewayRequest("/payments", "key-1", ORDER)
     first = books.begin(request)
     second = books.begin(request)
     assert (first, second and second.status) == (None, 409)

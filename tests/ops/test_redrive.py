@@ -13,7 +13,7 @@ from botocore.exceptions import EndpointConnectionError
 from moto import mock_aws
 
 import ops.cli.rendering  # noqa: F401 - how letters look
-from carride.entry import BusEntry
+from carride.bus_entry import BusEntry
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import item_of, record_of

@@ -22,7 +22,7 @@ from io import BytesIO
 from botocore.awsrequest import AWSResponse
 
 from carride.clients import events_client, sqs_client
-from carride.entry import BusEntry
+from carride.bus_entry import BusEntry
 from carride.publisher import PublishError, Publisher
 
 endpoint_id, queue_url, network = sys.argv[1:]

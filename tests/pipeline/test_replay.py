@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from carride.entry import BusEntry
+from carride.bus_entry import BusEntry
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.keys import LETTER
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record

@@ -11,7 +11,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import EndpointConnectionError
 from botocore.httpsession import URLLib3Session
 
-from carride.entry import BusEntry
+from carride.bus_entry import BusEntry
 from local.bookings import book
 from local.local_aws import LocalAws
 from local.simulated_gateway import GatewayServer

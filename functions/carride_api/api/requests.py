@@ -47,7 +47,7 @@ class ReadRide(Struct, frozen=True):
     id: OrderID
 
 
-class Request(NamedTuple):
+class ApiRequest(NamedTuple):
     """A request that could be read."""
 
     event: Event
@@ -65,12 +65,12 @@ class Request(NamedTuple):
         return traceparent if _is_trace(traceparent) else current_trace()
 
 
-def record_key(request: Request) -> tuple[str, str]:
+def record_key(request: ApiRequest) -> tuple[str, str]:
     """Return the caller and its idempotency key. Two callers never share a record."""
     return request.caller.subject, idempotency_key(request.event)
 
 
-def fingerprinted(request: Request) -> object:
+def fingerprinted(request: ApiRequest) -> object:
     """Return what must be the same under one key, besides the route.
 
     The trace of a retry may differ.

@@ -12,10 +12,10 @@ from api.callers import Action, Who, caller_of, require
 from api.commands import AnyChange, Book, Simulate
 from api.problems import Kind, refused
 from api.requests import (
+    ApiRequest,
     Event,
     ListRides,
     ReadRide,
-    Request,
     in_body,
     in_body_by_action,
     in_path,
@@ -51,7 +51,7 @@ class Route(NamedTuple):
     read: Callable[[Event, Any], Any]
     """Reads what it asks for, given the type."""
     handler: Callable[..., object]
-    """Answers a `Request`: a method of `Service`. That of a write gets its `Operation` as well."""
+    """Answers an `ApiRequest`: a method of `Service`, which gets a write's `Operation` as well."""
     consumer: str
     """Whose policy protects the request: one of `policies.CONSUMERS`."""
     success: Success
@@ -172,7 +172,7 @@ class Router(NamedTuple):
     stage: Literal["local", "dev", "prod"]
     staff_group: str  # see `caller_of`
 
-    def read(self, event: Event) -> Request:
+    def read_request(self, event: Event) -> ApiRequest:
         """Read a request.
 
         Raises:
@@ -189,9 +189,9 @@ class Router(NamedTuple):
         action = sole or command.action
         who = route.may[action]
         require(caller, action, who)
-        return Request(event, caller, who, command)
+        return ApiRequest(event, caller, who, command)
 
-    def answer(self, request: Request, operation: Operation | None) -> object:
+    def answer(self, request: ApiRequest, operation: Operation | None) -> object:
         """Answer a request by its route, and register its writes with the operation.
 
         A GET has no operation.

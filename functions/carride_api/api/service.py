@@ -15,15 +15,15 @@ from api import commands
 from api.callers import refusal
 from api.commands import AnyChange, TooManyChangesError
 from api.problems import Kind, refused
-from api.requests import ListRides, ReadRide, Request, unknown_ride
+from api.requests import ApiRequest, ListRides, ReadRide, unknown_ride
 from api.tables import Tables
 from carride import ride as rides
 from carride.bookings import Booking, booked, changed
 from carride.decoding import FieldError
 from carride.events import SOURCE, RideEvent
 from carride.facts import CarRideCreated, Fact
-from carride.items import Outbox
-from carride.overdue import text
+from carride.overdue import sortable_time
+from carride.saga_step import Outbox
 from carride_idempotency import Operation, Put
 from carride_idempotency.http import HttpProblemError
 from carride_idempotency.stores import Store
@@ -68,7 +68,7 @@ class Service:
     start_simulator: StartSimulator | None
     now: Callable[[], datetime]
 
-    def book(self, request: Request, operation: Operation) -> object:
+    def book(self, request: ApiRequest, operation: Operation) -> object:
         """Book a ride.
 
         Its id is derived from the key, so even a forgotten key books no second ride.
@@ -78,13 +78,13 @@ class Service:
             ride = commands.book(request.command, operation.downstream_key)
         except FieldError as error:
             raise _refused(error) from error
-        booking = Booking.of(ride, booked_at=text(now), owner=request.caller.subject)
+        booking = Booking.of(ride, booked_at=sortable_time(now), owner=request.caller.subject)
         write = booked(self.settings.booking_table, booking, now)
         operation.write(write, self._publish(CarRideCreated.of(ride), request, now))
         location = {"Location": f"/carrides/{booking.order_id}"}
         return {"statusCode": 201, "headers": location, "body": msgspec.to_builtins(booking)}
 
-    def change(self, request: Request, operation: Operation) -> object:
+    def change(self, request: ApiRequest, operation: Operation) -> object:
         """Change a ride, if it is at the version that the client has read."""
         command: AnyChange = request.command
         order_id: str = request.event["pathParameters"]["id"]
@@ -100,7 +100,7 @@ class Service:
         operation.write(write, self._publish(fact, request, now))
         return msgspec.to_builtins(booking)
 
-    def list_rides(self, request: Request) -> object:
+    def list_rides(self, request: ApiRequest) -> object:
         """List the rides of a customer.
 
         All of them for staff, otherwise those that the caller owns.
@@ -111,7 +111,7 @@ class Service:
             self.tables.list_bookings(query.customer, owner, query.limit, query.next)
         )
 
-    def read_ride(self, request: Request) -> object:
+    def read_ride(self, request: ApiRequest) -> object:
         """Show a ride and what happened to it.
 
         Staff may see every ride, other callers their own.
@@ -122,7 +122,7 @@ class Service:
             raise unknown_ride(path.id)
         return msgspec.to_builtins(ride)
 
-    def _hides(self, order_id: str, request: Request) -> bool:
+    def _hides(self, order_id: str, request: ApiRequest) -> bool:
         """Return whether the caller may not see a ride. Staff may see each, so none is read."""
         if request.caller.staff:
             return False
@@ -130,7 +130,7 @@ class Service:
         owner = booking.owner if booking else None
         return refusal(request.caller, request.who, owner) is not None
 
-    def simulate(self, request: Request, operation: Operation) -> object:
+    def simulate(self, request: ApiRequest, operation: Operation) -> object:
         """Start a simulation."""
         from api import simulations  # noqa: PLC0415 - most processes start no simulation
 
@@ -145,7 +145,7 @@ class Service:
             start_simulator=lambda settled: start(function, settled),
         )
 
-    def _publish(self, fact: Fact, request: Request, now: datetime) -> Put:
+    def _publish(self, fact: Fact, request: ApiRequest, now: datetime) -> Put:
         """Return the effect that writes the event of a fact to the outbox."""
         event = RideEvent.of(fact, source=SOURCE, time=now, traceparent=request.traceparent)
         kept = timedelta(days=self.settings.outbox_days)

@@ -11,7 +11,7 @@ from api.problems import Kind, refused
 from carride.bookings import Booking
 from carride.dynamodb import DynamoDB
 from carride.history import TimelineEntry, latest_in, merged, of_ride, timeline_of
-from carride.overdue import text
+from carride.overdue import sortable_time
 from carride.ride import OrderID, Ride
 from carride_idempotency import marshalling
 
@@ -49,7 +49,7 @@ class Tables(NamedTuple):
         answer = self.client.get_item(
             TableName=self.bookings, Key={"orderID": {"S": order_id}}, ConsistentRead=True
         )
-        return Booking.read(answer["Item"]) if "Item" in answer else None
+        return Booking.from_item(answer["Item"]) if "Item" in answer else None
 
     def list_bookings(
         self, customer_id: str, owner: str | None, limit: int, token: str | None
@@ -78,7 +78,7 @@ class Tables(NamedTuple):
             request["ExclusiveStartKey"] = marshalling.item(start)
         rides: list[Booking] = []
         for answer in self.client.query(**request):
-            rides += map(Booking.read, answer["Items"])
+            rides += map(Booking.from_item, answer["Items"])
             if len(rides) > limit:
                 break
         page = tuple(rides[:limit])
@@ -105,7 +105,7 @@ def _position(token: str) -> tuple[str, str]:
     try:
         content = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         booked_at, order_id = msgspec.json.decode(content, type=_Position)
-        return text(booked_at), order_id
+        return sortable_time(booked_at), order_id
     except (
         ValueError,
         OverflowError,

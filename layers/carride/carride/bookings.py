@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 import msgspec
 from msgspec import Meta
 
-from carride.overdue import opened, text
+from carride.overdue import opened, sortable_time
 from carride.ride import OPEN, Ride
 from carride_idempotency import Put, marshalling
 
@@ -23,7 +23,7 @@ class Booking(Ride, frozen=True, kw_only=True):
     )
 
     @classmethod
-    def read(cls, item: Mapping[str, Any]) -> Self:
+    def from_item(cls, item: Mapping[str, Any]) -> Self:
         """Return the ride in an item of the table."""
         return msgspec.convert(marshalling.values(item), cls)
 
@@ -57,4 +57,4 @@ def _item(booking: Booking, now: datetime) -> dict[str, object]:
         return fields
     # The same after each change, which the index then does not see.
     since = datetime.fromisoformat(booking.booked_at)
-    return fields | opened(booking.order_id, since) | {"changedAt": text(now)}
+    return fields | opened(booking.order_id, since) | {"changedAt": sortable_time(now)}

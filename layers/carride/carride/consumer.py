@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from carride.events import RideEvent, parse_event
-from carride.items import Outbox
+from carride.saga_step import Outbox
 from carride.telemetry import labels, observe
 from carride_idempotency import Consumer, Policy, SqsDeadLetters, open_store
 from carride_idempotency.policy import DAY

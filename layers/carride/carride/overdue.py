@@ -29,7 +29,7 @@ def is_overdue(open_since: str, now: datetime, limit: timedelta = LIMIT) -> bool
 
 def opened(order_id: str, now: datetime) -> dict[str, str]:
     """Return the attributes of an item whose ride needs something from now on."""
-    return {"openSince": text(now), "openShard": shard(order_id)}
+    return {"openSince": sortable_time(now), "openShard": shard(order_id)}
 
 
 def shard(order_id: str, stage: Stage = Stage.OPEN) -> str:
@@ -42,6 +42,6 @@ def shards(stage: Stage) -> list[str]:
     return [f"{stage}-{number}" for number in range(SHARDS)]
 
 
-def text(time: datetime) -> str:
+def sortable_time(time: datetime) -> str:
     """Return a time in UTC, as text that sorts."""
     return time.astimezone(UTC).isoformat(timespec="microseconds")

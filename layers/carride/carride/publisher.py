@@ -32,8 +32,8 @@ from botocore.parsers import ResponseParserError
 from msgspec import Struct
 from msgspec.structs import replace
 
+from carride.bus_entry import MOST_ENTRIES, TOO_LARGE, BusEntry, pack
 from carride.clients import LONGEST_CALL_MS
-from carride.entry import MOST_ENTRIES, TOO_LARGE, BusEntry, pack
 from carride.events import ContractError, read_json
 from carride.settings import SettingsError
 

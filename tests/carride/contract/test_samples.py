@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
+from carride.bus_entry import BusEntry
 from carride.decoding import FieldError, shaped
-from carride.entry import BusEntry
 from carride_idempotency.dead_letters import SqsDeadLetters
 from carride_idempotency.testing import Invocation
 from carride_simulator import SimulationRequest

@@ -7,8 +7,8 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from gateway import GatewayUnavailableError
-from gateway_connection import Response
-from local.simulated_gateway import Request
+from gateway_connection import HttpResponse
+from local.simulated_gateway import GatewayRequest
 from tests.functions.gateways import FakeGateway
 
 
@@ -22,7 +22,7 @@ class Way(StrEnum):
     FINISHES_LATE = "takes a request in, and finishes it within the hour"
 
 
-type Exchange = Callable[[str, str, str | None, bytes | None], Response]
+type Exchange = Callable[[str, str, str | None, bytes | None], HttpResponse]
 
 _REFUSALS: Final = (400, 404, 405, 410, 451)
 _LATEST_S: Final = 3_500.0
@@ -33,7 +33,7 @@ class _Late(NamedTuple):
     """A request that is finished at a time, in seconds."""
 
     at: float
-    request: Request
+    request: GatewayRequest
 
 
 class BadGateway:
@@ -58,14 +58,16 @@ class BadGateway:
         self.way = way
         self.met = 0
 
-    def answer(self, method: str, path: str, key: str | None, content: bytes | None) -> Response:
+    def answer(
+        self, method: str, path: str, key: str | None, content: bytes | None
+    ) -> HttpResponse:
         """Answer a request, or do as bad gateways do."""
         self.finish_late()
         asked = (method, path, key, content)
         match self.way, method:
             case Way.REFUSES_LOOKUPS, "GET":
                 self.met += 1
-                return Response(self._chance.choice(_REFUSALS), b'{"code": "gone"}')
+                return HttpResponse(self._chance.choice(_REFUSALS), b'{"code": "gone"}')
             case Way.LISTS_OTHERS, "GET":
                 return self._all_payments(asked)
             case Way.ANSWERS_WRONGLY, "POST":
@@ -86,15 +88,15 @@ class BadGateway:
         for each in due:
             self._gateway.books.finish(each.request)
 
-    def _all_payments(self, asked: Any) -> Response:
+    def _all_payments(self, asked: Any) -> HttpResponse:
         """Ignore the reference of a lookup."""
         if "?reference=" not in asked[1]:
             return self._answer(*asked)
         found = {"payments": self._gateway.ledger()}
         self.met += 1
-        return Response(200, json.dumps(found).encode())
+        return HttpResponse(200, json.dumps(found).encode())
 
-    def _wrong(self, asked: Any) -> Response:
+    def _wrong(self, asked: Any) -> HttpResponse:
         """Take effect, and answer about something else."""
         response = self._answer(*asked)
         said = json.loads(response.content)
@@ -108,12 +110,12 @@ class BadGateway:
                 {"currency": "USD"},
             ]
         )
-        return Response(response.status, json.dumps(said | wrong).encode())
+        return HttpResponse(response.status, json.dumps(said | wrong).encode())
 
-    def _taken_in(self, asked: Any) -> Response:
+    def _taken_in(self, asked: Any) -> HttpResponse:
         """Begin a request, answer nothing, and finish it within the hour."""
         _, path, key, content = asked
-        request = Request(path, key, json.loads(content))
+        request = GatewayRequest(path, key, json.loads(content))
         self.met += 1
         reply = self._gateway.books.begin(request)
         if reply is None:

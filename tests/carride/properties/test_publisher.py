@@ -4,7 +4,7 @@ from botocore.exceptions import ReadTimeoutError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carride.entry import TOO_LARGE, BusEntry, pack
+from carride.bus_entry import TOO_LARGE, BusEntry, pack
 from carride.publisher import NEEDED_MS, Outcome, PublishError
 from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publish
 from tests.carride.rides import entry

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from carride.items import Outbox
+from carride.saga_step import Outbox
 
 
 class ConsumerSettings(Struct, frozen=True, kw_only=True):

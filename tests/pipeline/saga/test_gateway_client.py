@@ -28,7 +28,7 @@ from gateway import (
 )
 from gateway_access import Bearer
 from gateway_client import HttpGateway
-from local.simulated_gateway import Books, GatewayServer, Reply, Request, Trouble, Troubles
+from local.simulated_gateway import Books, GatewayRequest, GatewayServer, Reply, Trouble, Troubles
 from persistent_gateway import Reservation
 
 pytestmark = pytest.mark.integration
@@ -194,7 +194,7 @@ def answering(status: int, body: Any) -> Iterator[tuple[HttpGateway, list[str]]]
     """Run a gateway that answers all alike, and yield its client and the requests' keys."""
 
     class Answering(Scripted):
-        def begin(self, request: Request) -> Reply:
+        def begin(self, request: GatewayRequest) -> Reply:
             return Reply(status, body)
 
         def look_up(self, path: str, query: Any) -> Reply:

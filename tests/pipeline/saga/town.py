@@ -8,7 +8,7 @@ from typing import Any, Final
 from carride.facts import Fact
 from local.demo import reconcile
 from local.local_aws import LocalAws, Stack
-from local.simulated_gateway import Books, GatewayServer, Request, Troubles
+from local.simulated_gateway import Books, GatewayRequest, GatewayServer, Troubles
 from ops.audit import collect_evidence, gateway_payments
 from ops.audit.saga import Saga, saga_of
 from tests.carride.rides import Life
@@ -77,7 +77,7 @@ def names() -> Iterator[str]:
 def is_broke(order_id: str) -> bool:
     """Whether the gateway of these tests declines a ride."""
     books = Books(Troubles(declined=DECLINED), seed=SEED)
-    request = Request(
+    request = GatewayRequest(
         "/payments", "key", {"reference": order_id, "customer": "customer_a", "amount": 1}
     )
     return (books.begin(request) or books.finish(request)).status == 402

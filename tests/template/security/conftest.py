@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from carride.overdue import shard, text
+from carride.overdue import shard, sortable_time
 from local.local_aws import FAULTS, ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
@@ -119,7 +119,7 @@ def _reconcile(town: Town) -> None:
 def _break_a_booking(town: Town) -> None:
     """Write an overdue booking that holds no ride."""
     order_id = "unreadable"
-    item = {"orderID": order_id, "openShard": shard(order_id), "openSince": text(NOW)}
+    item = {"orderID": order_id, "openShard": shard(order_id), "openSince": sortable_time(NOW)}
     town.cloud.client("dynamodb").put_item(
         TableName=town.stack.outputs["BookingTableName"],
         Item={name: {"S": value} for name, value in item.items()},
