@@ -31,7 +31,7 @@ class NoAnswerError(OperatorError):
     """The API did not answer. Nobody knows whether the request had an effect."""
 
 
-class Answer(NamedTuple):
+class ApiAnswer(NamedTuple):
     """What the API answered: the status, and the content of JSON, or the text of a refusal."""
 
     status: int
@@ -66,7 +66,7 @@ class Api:
         *,
         key: str = "",
         authorize: Authorize,
-    ) -> Answer:
+    ) -> ApiAnswer:
         """Send a request, with ``key`` as its Idempotency-Key.
 
         Raises:
@@ -91,8 +91,8 @@ class Api:
         except urllib3.exceptions.HTTPError as error:
             raise NoAnswerError(f"{url} does not answer: {error}") from error
         if answer.status < _REFUSED:
-            return Answer(answer.status, answer.json())
-        return Answer(answer.status, answer.data.decode(errors="replace"))
+            return ApiAnswer(answer.status, answer.json())
+        return ApiAnswer(answer.status, answer.data.decode(errors="replace"))
 
     def customer(self, token: str | None = None) -> Authorize:
         """Return what authorizes a customer.

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from carride_idempotency import marshalling
 from ops import plans
-from ops.api import Answer, Api, Authorize, NoAnswerError
+from ops.api import Api, ApiAnswer, Authorize, NoAnswerError
 from ops.stack import OperatorError, StackRef
 from ops.verbs import POSITIVE, Plan, Session, Steps, acts
 
@@ -151,7 +151,7 @@ def _booking(stack: StackRef, ride: str) -> dict[str, Any]:
     return marshalling.values(found["Item"])
 
 
-def _sent(call: Callable[[], Answer], expected: int, again: str) -> Any:
+def _sent(call: Callable[[], ApiAnswer], expected: int, again: str) -> Any:
     """Send a request, and return the ride of its answer; ``again`` says how to repeat it safely."""
     try:
         answer = call()

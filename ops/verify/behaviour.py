@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from carride_idempotency.stores.transport import BOTOCORE_USED
-from ops.api import Answer, nobody
+from ops.api import ApiAnswer, nobody
 from ops.audit import CONSUMERS, Report, audit
 from ops.audit.reading import lines
 from ops.text import counted
@@ -71,7 +71,7 @@ def _drive(it: Deployment, name: str, price: int) -> None:
         ride = _twice(partial(as_staff, "PUT", path, change, key=f"{name}-{action}"))
 
 
-def _twice(send: Callable[[], Answer]) -> Any:
+def _twice(send: Callable[[], ApiAnswer]) -> Any:
     """Send a request twice, and return the content of both answers, which have to be the same."""
     first = send()
     second = send()

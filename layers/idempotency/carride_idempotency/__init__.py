@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from carride_idempotency.calls_and_blocks import Block
     from carride_idempotency.clock import Clock
     from carride_idempotency.concurrency import Concurrency
     from carride_idempotency.consumer import (
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         DeadLetters,
         SqsDeadLetters,
     )
-    from carride_idempotency.direct import Block
     from carride_idempotency.effects import Check, Delete, Effect, Keep, Put, Update
     from carride_idempotency.errors import (
         BatchFailedError,
@@ -169,11 +169,11 @@ __all__ = [
 ]
 
 _MODULES = {
+    "calls_and_blocks": "Block",
     "clock": "Clock",
     "concurrency": "Concurrency",
     "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse",
     "dead_letters": "DeadLetter DeadLetterError DeadLetters SqsDeadLetters",
-    "direct": "Block",
     "effects": "Check Delete Effect Keep Put Update",
     "externals": "CANNOT_TELL NOT_DONE Answer Done Probe",
     "http": "ANY_CALLER AnyCaller HttpHandler HttpProblemError HttpWork idempotency_key",

@@ -108,7 +108,7 @@ class Batch[E]:
         self._suspects: list[Suspect] = []
         self._failures: dict[int, Exception | None] = {}
 
-    def run(self) -> dict[int, Exception | None]:
+    def run_records(self) -> dict[int, Exception | None]:
         """Run what the time allows; return positions and errors of the records to deliver again.
 
         The error of a record that was not started is None.
@@ -132,7 +132,7 @@ class Batch[E]:
         try:
             group = source.group(raw)
             lane = None if group is None else f"group {group}"
-            message = self._handler.read(
+            message = self._handler.read_message(
                 raw, self._invocation, source.message_id(raw), postpones=True
             )
         except Exception as error:  # noqa: BLE001 - the record's own job raises it
@@ -180,7 +180,7 @@ class Batch[E]:
             raise message
         if not postpones:
             message = message._replace(delivery=message.delivery._replace(postpones=False))
-        answer = self._handler.run(message)
+        answer = self._handler.run_message(message)
         return answer.record if answer.outcome == POSTPONED else None
 
     def _fail(self, lane: list[int], error: Exception | None) -> None:

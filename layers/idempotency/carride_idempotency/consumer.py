@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar  # type checkers have it; Python 3.12's own has no default
 
-    from carride_idempotency.direct import Block
+    from carride_idempotency.calls_and_blocks import Block
     from carride_idempotency.http import AnyCaller, HttpHandler, HttpWork
 
     E = TypeVar("E", default=dict[str, Any])
@@ -171,11 +171,11 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             delivery_id = context.aws_request_id
             messages.check(event, delivery_id)
             try:
-                message = messages.read(event, invocation, delivery_id)
+                message = messages.read_message(event, invocation, delivery_id)
             except RejectedMessageError as rejected:
                 outcome = messages.reject(rejected, invocation, event, delivery_id)
                 return {"outcome": outcome, "key": None, "attempt": 0}
-            answer = messages.run(message)
+            answer = messages.run_message(message)
             return {
                 "outcome": answer.outcome,
                 "key": message.delivery.key,
@@ -206,7 +206,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             messages.check(event, request_id)
             records = messages.records(event, request_id)
             batch = Batch(messages, self._runner, pace, records, invocation)
-            failures = batch.run()
+            failures = batch.run_records()
             if failures and (source.failure_id is None or len(failures) == len(records)):
                 known_errors = filter(None, failures.values())
                 first_error = next(known_errors, None)
@@ -294,7 +294,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         Raises:
             ConfigurationError: the function cannot be decorated, or has no such argument.
         """
-        from carride_idempotency.direct import decorated, registered
+        from carride_idempotency.calls_and_blocks import decorated, registered
 
         if undecorated or key is None:
             from carride_idempotency.misuse import bare_function
@@ -348,7 +348,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             )
         if name is not None:
             check_name(name, "an operation's name")
-        from carride_idempotency.direct import BlockContext
+        from carride_idempotency.calls_and_blocks import BlockContext
 
         return BlockContext(self._runner, self._reader.call(key, payload, name))
 

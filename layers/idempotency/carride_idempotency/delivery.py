@@ -72,7 +72,7 @@ class Rejection(NamedTuple):
     """EventBridge's, if the message has one."""
 
 
-class Answer(NamedTuple):
+class DeliveryAnswer(NamedTuple):
     """How a delivery ended."""
 
     outcome: str
@@ -104,10 +104,10 @@ class Answer(NamedTuple):
         return codec.decode(self.record.result)
 
 
-def unrecorded(error: Exception, why: Exception, record: Record | None) -> Answer:
+def unrecorded(error: Exception, why: Exception, record: Record | None) -> DeliveryAnswer:
     """Answer with the handler's own error: its failure could not be recorded or dead-lettered."""
     error.add_note(f"This failure could not be recorded: {describe(why)}")
-    return Answer(observation.FAILED, record, describe(error), error)
+    return DeliveryAnswer(observation.FAILED, record, describe(error), error)
 
 
 def kind_of_run(replaced: Record | None) -> str:
@@ -141,7 +141,7 @@ class Reports:
         self._complained_ms: int | None = None
         """When an observer's error was logged."""
 
-    def report(self, delivery: Delivery, answer: Answer) -> Answer:
+    def report(self, delivery: Delivery, answer: DeliveryAnswer) -> DeliveryAnswer:
         """Observe how a delivery ended; return the answer, or raise its error.
 
         A postponed delivery has not ended.
@@ -173,7 +173,7 @@ class Reports:
             exc_info=error,
         )
 
-    def _observe_end(self, delivery: Delivery, answer: Answer) -> None:
+    def _observe_end(self, delivery: Delivery, answer: DeliveryAnswer) -> None:
         if self._observer is observation.ignore:
             return
         outcome = answer.outcome
@@ -193,7 +193,7 @@ class Reports:
 
     def raised(self, delivery: Delivery, error: Exception) -> None:
         """Observe a delivery that ended with ``error`` instead of an answer."""
-        self._observe_end(delivery, Answer(observation.FAILED, None, describe(error)))
+        self._observe_end(delivery, DeliveryAnswer(observation.FAILED, None, describe(error)))
 
     def unread(self, delivery_id: str, reason: str, outcome: str = observation.FAILED) -> None:
         """Observe a message that could not be read: it has no key."""
@@ -228,13 +228,13 @@ class Reports:
 
     def give_up(
         self, delivery: Delivery, reason: str, error: Exception, record: Record | None
-    ) -> Answer:
+    ) -> DeliveryAnswer:
         """Send the event to the dead-letter queue, then mark its record, then acknowledge."""
         # The mark belongs to the record's own quarantine, not to another event of the same key.
         is_own = reason in (dead_letters.QUARANTINED, dead_letters.UNKNOWN)
         if self._dead_letters is None or not delivery.dead_letters:
             outcome = observation.QUARANTINED if is_own else observation.FAILED
-            return Answer(outcome, record, describe(error), error)
+            return DeliveryAnswer(outcome, record, describe(error), error)
         quarantine = record if is_own else None
         if quarantine is None or not quarantine.dead_lettered:
             dead_letter = DeadLetter(
@@ -250,7 +250,7 @@ class Reports:
             marked = quarantine._replace(dead_lettered=True)
             self._store.compare_and_swap(quarantine, marked, until_ms=delivery.deadline_ms)
         unacknowledged = None if delivery.acknowledges else error
-        return Answer(observation.DEAD_LETTERED, record, reason, unacknowledged)
+        return DeliveryAnswer(observation.DEAD_LETTERED, record, reason, unacknowledged)
 
 
 def _message(error: Exception, quarantine: Record | None) -> str:

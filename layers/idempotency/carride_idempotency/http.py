@@ -224,7 +224,7 @@ class _Service[E](NamedTuple):
             return normal(self.work(event, None))
         ended: list[Response | Exception] = []
         try:
-            answer = self.runner.run(
+            answer = self.runner.run_delivery(
                 self._delivery(request, event, body, context), partial(self._run, event, ended)
             )
             if answer.outcome not in observation.COMMITTED:

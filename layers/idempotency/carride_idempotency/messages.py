@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from carride_idempotency import dead_letters, observation
 from carride_idempotency.clock import to_ms
-from carride_idempotency.delivery import Answer, Delivery, Rejection
+from carride_idempotency.delivery import Delivery, DeliveryAnswer, Rejection
 from carride_idempotency.errors import ConfigurationError, MissingKeyError, describe
 from carride_idempotency.fingerprint import exact_fingerprint, fingerprint
 from carride_idempotency.handlers import finished
@@ -79,7 +79,7 @@ class Reader[E]:
         self._without_a_key += 1
         return not self._has_found_a_key and self._without_a_key > _LETTERS_WITHOUT_A_KEY
 
-    def read(
+    def read_message(
         self,
         source: Source,
         raw: Raw,
@@ -273,7 +273,7 @@ class MessageHandler[E]:
             self._runner.reports.unread(delivery_id, describe(wrong))
             raise wrong from error
 
-    def read(
+    def read_message(
         self, raw: Raw, invocation: LambdaInvocation, delivery_id: str, *, postpones: bool = False
     ) -> Message[E]:
         """Read one message.
@@ -283,7 +283,9 @@ class MessageHandler[E]:
             Exception: the consumer's own code failed: the message is delivered again.
         """
         try:
-            return self._reader.read(self.source, raw, invocation, delivery_id, postpones=postpones)
+            return self._reader.read_message(
+                self.source, raw, invocation, delivery_id, postpones=postpones
+            )
         except RejectedMessageError:
             raise
         except Exception as error:
@@ -321,7 +323,7 @@ class MessageHandler[E]:
         except (ValueError, RecursionError):  # why it was rejected
             return None
 
-    def run(self, message: Message[E]) -> Answer:
+    def run_message(self, message: Message[E]) -> DeliveryAnswer:
         """Run the work for one message. What the work returns is not stored: nobody reads it."""
         event, delivery = message
 
@@ -330,7 +332,7 @@ class MessageHandler[E]:
 
         token = enter(LambdaInvocation(delivery.deadline_ms, delivery.context))
         try:
-            return self._runner.run(delivery, work)
+            return self._runner.run_delivery(delivery, work)
         finally:
             leave(token)
 

@@ -45,8 +45,8 @@ from carride_idempotency.decision import (
 )
 from carride_idempotency.delivery import (
     POSTPONED,
-    Answer,
     Delivery,
+    DeliveryAnswer,
     Reports,
     kind_of_run,
     unrecorded,
@@ -135,7 +135,9 @@ class Runner:
 
     # ── Whole deliveries ──────────────────────────────────────────────────────────────────────────
 
-    def run(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
+    def run_delivery(
+        self, delivery: Delivery, work: Callable[[Operation], object]
+    ) -> DeliveryAnswer:
         """Run ``work`` once for the delivery's key; report how the delivery ended.
 
         Answer or raise.
@@ -150,9 +152,11 @@ class Runner:
             raise
         return self.reports.report(delivery, answer)
 
-    def _run_claimed(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
+    def _run_claimed(
+        self, delivery: Delivery, work: Callable[[Operation], object]
+    ) -> DeliveryAnswer:
         started = self.begin(delivery)
-        if isinstance(started, Answer):
+        if isinstance(started, DeliveryAnswer):
             return started
         reruns_left = self.policy.conflict_reruns
         while True:
@@ -167,7 +171,9 @@ class Runner:
                 reruns_left -= 1
             started = self._again(started)
 
-    def _run_atomic(self, delivery: Delivery, work: Callable[[Operation], object]) -> Answer:
+    def _run_atomic(
+        self, delivery: Delivery, work: Callable[[Operation], object]
+    ) -> DeliveryAnswer:
         known = self._answer_without_claim(delivery)
         if known is not None:
             return known
@@ -197,7 +203,7 @@ class Runner:
 
     def _fail_atomic(
         self, delivery: Delivery, request: ClaimRequest, error: Exception, *, counted: bool = True
-    ) -> Answer:
+    ) -> DeliveryAnswer:
         """Record the failure of an atomic run.
 
         If that fails too, answer with the run's own error.
@@ -211,7 +217,7 @@ class Runner:
 
     # ── The phases of a claimed run ───────────────────────────────────────────────────────────────
 
-    def begin(self, delivery: Delivery) -> Started | Answer:
+    def begin(self, delivery: Delivery) -> Started | DeliveryAnswer:
         """Claim the delivery's key, or answer if there is nothing to run."""
         known = self._answer_without_claim(delivery)
         if known is not None:
@@ -222,7 +228,7 @@ class Runner:
         if isinstance(step, Busy) and self._waits(step, delivery):
             step, seen = self._wait(step, delivery, request, until_ms)
         if isinstance(step, Write):
-            return Answer(POSTPONED, step.seen)
+            return DeliveryAnswer(POSTPONED, step.seen)
         if not isinstance(step, Run):
             return self._answer(step, seen, delivery, request, None)
         kind = kind_of_run(seen)
@@ -244,7 +250,7 @@ class Runner:
         interval_s = self.policy.lease / HEARTBEATS_PER_LEASE
         return self.concurrency.repeat(started.operation.heartbeat, interval_s)
 
-    def finish(self, started: Started, value: object, *, reruns: bool = False) -> Answer:
+    def finish(self, started: Started, value: object, *, reruns: bool = False) -> DeliveryAnswer:
         """Complete the claim together with the registered effects; record a refusal as a failure.
 
         With ``reruns``, raise a conflict while time is left.
@@ -280,16 +286,16 @@ class Runner:
 
         return completed(value, room_for_result(operation._held.record, effects, most_bytes))
 
-    def _finished(self, started: Started, ending: Ending) -> Answer:
+    def _finished(self, started: Started, ending: Ending) -> DeliveryAnswer:
         """Answer a run whose commit was answered with ``ending``."""
         if not isinstance(ending, Done):
             lost = errors.LostLeaseError(started.delivery.key)
-            return Answer(observation.LOST_LEASE, started.record, "taken over", lost)
+            return DeliveryAnswer(observation.LOST_LEASE, started.record, "taken over", lost)
         if ending.record.owner == started.request.owner:
             return self._committed(started.delivery, ending.record, started.outcome)
-        return Answer(observation.LOST_LEASE, ending.record, "completed elsewhere")
+        return DeliveryAnswer(observation.LOST_LEASE, ending.record, "completed elsewhere")
 
-    def fail(self, started: Started, error: Exception, *, counted: bool = True) -> Answer:
+    def fail(self, started: Started, error: Exception, *, counted: bool = True) -> DeliveryAnswer:
         """Record the failure of a claim.
 
         The answer has the error, unless the event needs no further delivery.
@@ -302,12 +308,12 @@ class Runner:
             found = self._store.update_if_owner(record, until_ms=delivery.deadline_ms)
             ending = conclude(found, request)
             if isinstance(ending, Done):  # the attempt that took over has completed it
-                return Answer(observation.LOST_LEASE, ending.record, describe(error))
+                return DeliveryAnswer(observation.LOST_LEASE, ending.record, describe(error))
             if isinstance(ending, Quarantined):
                 return self.reports.give_up(delivery, _reason(ending.record), error, ending.record)
         except Exception as why:  # noqa: BLE001 - the work's own error must reach the caller
             return unrecorded(error, why, claim)
-        return Answer(observation.FAILED, record, describe(error), error)
+        return DeliveryAnswer(observation.FAILED, record, describe(error), error)
 
     def _again(self, started: Started) -> Started:
         """Return the claim for another run of the handler, with what it knows of external calls."""
@@ -319,7 +325,7 @@ class Runner:
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _answer_without_claim(self, delivery: Delivery) -> Answer | None:
+    def _answer_without_claim(self, delivery: Delivery) -> DeliveryAnswer | None:
         """Answer what is too old, expired, or completed a moment ago; None asks for a claim."""
         now_ms = self.clock()
         if self._is_too_old(delivery, now_ms):
@@ -328,12 +334,12 @@ class Runner:
             return self.reports.give_up(delivery, dead_letters.BEYOND_WINDOW, error, None)
         warm = self._completed_here(delivery, now_ms)
         if warm is not None:
-            return Answer(observation.DUPLICATE, warm, "warm")
+            return DeliveryAnswer(observation.DUPLICATE, warm, "warm")
         if self.left_ms(delivery.deadline_ms, now_ms) <= 0:
             reserve = f"less than {self.policy.reserve} s are left for {delivery.key}"
             raise errors.OutOfTimeError(reserve)
         if self._has_expired(delivery, now_ms):
-            return Answer(observation.EXPIRED, None)
+            return DeliveryAnswer(observation.EXPIRED, None)
         return None
 
     def _is_too_old(self, delivery: Delivery, now_ms: int) -> bool:
@@ -365,11 +371,11 @@ class Runner:
             return None
         return record
 
-    def _committed(self, delivery: Delivery, record: Record, outcome: str) -> Answer:
+    def _committed(self, delivery: Delivery, record: Record, outcome: str) -> DeliveryAnswer:
         """Answer a delivery that was committed, and remember it."""
         if delivery.id is not None and delivery.remembered:
             self._cache.keep(record, delivery.id, self.clock())
-        return Answer(outcome, record)
+        return DeliveryAnswer(outcome, record)
 
     def _has_expired(self, delivery: Delivery, now_ms: int) -> bool:
         """Return whether the event is past its expiry time, and no attempt at it has begun."""
@@ -467,7 +473,7 @@ class Runner:
         delivery: Delivery,
         request: ClaimRequest,
         error: Exception | None,
-    ) -> Answer:
+    ) -> DeliveryAnswer:
         """Answer a step that needs no run; ``error`` is what an atomic run raised."""
         key = delivery.key
         why: Exception
@@ -475,12 +481,12 @@ class Runner:
             case Done(record):
                 if record.owner == request.owner:
                     return self._committed(delivery, record, kind_of_run(seen))
-                return Answer(observation.DUPLICATE, record)
+                return DeliveryAnswer(observation.DUPLICATE, record)
             case Busy():
                 return self._answer_busy(step, delivery)
             case Quarantined(record):
                 if record.dead_lettered and delivery.acknowledges:
-                    return Answer(observation.QUARANTINED, record)
+                    return DeliveryAnswer(observation.QUARANTINED, record)
                 why = error or errors.QuarantinedError(key, record.attempt, record.error)
                 return self.reports.give_up(delivery, _reason(record), why, record)
             case Mismatch(record):
@@ -492,17 +498,17 @@ class Runner:
                 return self.reports.give_up(delivery, dead_letters.CORRUPT_RECORD, why, record)
             case BackingOff(record, wait_ms):
                 why = errors.RetryLaterError(key, wait_ms)
-                return Answer(observation.FAILED, record, describe(why), why)
+                return DeliveryAnswer(observation.FAILED, record, describe(why), why)
         if isinstance(step, Failed) and error is not None:
-            return Answer(observation.FAILED, step.record, describe(error), error)
+            return DeliveryAnswer(observation.FAILED, step.record, describe(error), error)
         met = f"{key} met {type(step).__name__}, which cannot happen here"
         raise errors.ContentionError(met)
 
-    def _answer_busy(self, busy: Busy, delivery: Delivery) -> Answer:
+    def _answer_busy(self, busy: Busy, delivery: Delivery) -> DeliveryAnswer:
         if self._may_acknowledge(busy.record, delivery):
-            return Answer(observation.BUSY, busy.record)
+            return DeliveryAnswer(observation.BUSY, busy.record)
         error = errors.BusyError(delivery.key, busy.lease_left_ms)
-        return Answer(observation.BUSY, busy.record, describe(error), error)
+        return DeliveryAnswer(observation.BUSY, busy.record, describe(error), error)
 
     def _may_acknowledge(self, holder: Record, delivery: Delivery) -> bool:
         """Return whether a busy delivery can be dropped, because the holder's delivery comes again.

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from carride_idempotency import Put
 from carride_idempotency.dead_letters import DeadLetter, DeadLetterError
-from carride_idempotency.delivery import Answer, Delivery
+from carride_idempotency.delivery import Delivery, DeliveryAnswer
 from carride_idempotency.effects import Effect
 from carride_idempotency.errors import (
     IdempotencyError,
@@ -137,7 +137,7 @@ class Process:
     """How often the handler was begun."""
     claim: Record | None
     """The claim under which the handler runs; None in atomic mode."""
-    answer: Answer | None
+    answer: DeliveryAnswer | None
     """None while it runs, and where it raised."""
     cache: Cache
     """What its sandbox remembers now."""
@@ -289,7 +289,7 @@ class Processes:
         answer = None
         request = Request("end")
         try:
-            answer = runner.run(delivery, self._work)
+            answer = runner.run_delivery(delivery, self._work)
         except _Stopped as stopped:
             (request,) = stopped.args
         except (IdempotencyError, HandlerError):

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, NoReturn
 from weakref import ReferenceType, ref
 
-from carride_idempotency.delivery import Answer, Delivery
+from carride_idempotency.delivery import Delivery, DeliveryAnswer
 from carride_idempotency.errors import ConfigurationError
 from carride_idempotency.handlers import finished
 from carride_idempotency.messages import Reader
@@ -27,7 +27,7 @@ class Block:
     failure and propagates.
     """
 
-    def __init__(self, started: Started | None, answer: Answer | None) -> None:
+    def __init__(self, started: Started | None, answer: DeliveryAnswer | None) -> None:
         self._started = started
         self._answer = answer
         self._result: object = None
@@ -73,7 +73,7 @@ class BlockContext(AbstractContextManager[Block]):
         if self._block is not None:
             raise RuntimeError("a block is entered once: call consumer.operation(...) again")
         begun = _begun(self._runner, self._delivery)
-        if isinstance(begun, Answer):
+        if isinstance(begun, DeliveryAnswer):
             self._block = Block(None, begun)
             return self._block
         self._block = Block(begun, None)
@@ -118,16 +118,16 @@ class BlockContext(AbstractContextManager[Block]):
         self._runner.reports.report(self._delivery, answer._replace(error=None))
 
 
-def _begun(runner: Runner, delivery: Delivery) -> Started | Answer:
+def _begun(runner: Runner, delivery: Delivery) -> Started | DeliveryAnswer:
     try:
         begun = runner.begin(delivery)
     except Exception as error:
         runner.reports.raised(delivery, error)
         raise
-    return runner.reports.report(delivery, begun) if isinstance(begun, Answer) else begun
+    return runner.reports.report(delivery, begun) if isinstance(begun, DeliveryAnswer) else begun
 
 
-def _finished(runner: Runner, started: Started, result: object) -> Answer:
+def _finished(runner: Runner, started: Started, result: object) -> DeliveryAnswer:
     try:
         answer = runner.finish(started, result)
     except Exception as error:
@@ -186,7 +186,7 @@ def decorated[**P, R](
             returned[:] = [finished(work(*bound.args, **bound.kwargs))]
             return returned[0]
 
-        answer = runner.run(delivery, run)
+        answer = runner.run_delivery(delivery, run)
         if answer.outcome in COMMITTED:
             return returned[0]  # the object itself, which may have no stored form
         stored: R = answer.value()
