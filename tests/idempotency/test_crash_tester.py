@@ -35,10 +35,10 @@ from carride_idempotency.testing import (
     BrokenPromiseError,
     World,
     crash_everywhere,
+    dynamodb_stream_event,
     eventbridge_event,
     http_event,
     sqs_event,
-    stream_event,
 )
 
 DETAIL: Final = {"id": "k1", "order": "order-1", "total": 20}
@@ -583,7 +583,7 @@ RIGHT: Final[Mapping[str, Case]] = {
     ),
     "a stream": Case(
         register,
-        event=stream_event({"id": "k1"}, {"id": "k2"}),
+        event=dynamodb_stream_event({"id": "k1"}, {"id": "k2"}),
         key="NewImage.id.S",
         decorate="batch_handler",
         settings={"source": DYNAMODB_STREAM},

@@ -10,7 +10,7 @@ import pytest
 from carride_idempotency import ANY_CALLER, ConfigurationError, UnfinishedWorkError
 from carride_idempotency.errors import PayloadMismatchError
 from carride_idempotency.sources import DYNAMODB_STREAM
-from carride_idempotency.testing import http_event, stream_event
+from carride_idempotency.testing import dynamodb_stream_event, http_event
 from tests.idempotency.samples import World, event
 
 
@@ -160,7 +160,7 @@ def test_an_operation_has_the_message_as_it_was_delivered(world: World, kind: st
         given: Any = event()
         world.consumer().event_handler(work)(given, world.invocation())
     elif kind == "batch":
-        given = stream_event({"id": "k1"})
+        given = dynamodb_stream_event({"id": "k1"})
         consumer = world.consumer(key="Keys.id.S", source=DYNAMODB_STREAM)
         consumer.batch_handler(work)(given, world.invocation())
         given = given["Records"][0]

@@ -28,7 +28,7 @@ from carride_idempotency.dead_letters import (
     DeadLetter,
 )
 from carride_idempotency.errors import LostLeaseError, StoreUnavailableError
-from carride_idempotency.testing import DeadLetterBox, sqs_event, stream_event
+from carride_idempotency.testing import DeadLetterBox, dynamodb_stream_event, sqs_event
 from tests.idempotency.samples import TABLE, World, event, fail_with
 
 KEY = "history#k1"
@@ -417,7 +417,7 @@ class TestWarm:
         """A stream that an operator reads again has the same ids."""
         log = world.consumer(key="NewImage.id.S", source=DYNAMODB_STREAM)
         read = log.batch_handler(world.work)
-        batch = stream_event({"id": "k1"}, key="id", clock=world.clock)
+        batch = dynamodb_stream_event({"id": "k1"}, key="id", clock=world.clock)
         for _ in range(2):
             read(batch, world.invocation())
             world.dynamodb.delete_item(**STORED_KEY)

@@ -11,7 +11,7 @@ import pytest
 from carride_idempotency import TRANSPORT_ID, ConfigurationError, Consumer, sources
 from carride_idempotency.clock import to_ms
 from carride_idempotency.sources import Source, event_ms, is_eventbridge, payload_of
-from carride_idempotency.testing import http_event, sqs_event, stream_event
+from carride_idempotency.testing import dynamodb_stream_event, http_event, sqs_event
 from tests.idempotency.samples import World, event
 
 DETAIL: Final = {"idempotencyid": "id-1", "data": {"orderID": "order_01"}}
@@ -186,12 +186,12 @@ OF_SNS: Final = {
 OF_KAFKA: Final = {"eventSource": "SelfManagedKafka", "records": {"rides-0": []}}
 FOREIGN: Final[list[tuple[Source, dict[str, Any], str]]] = [
     (sources.EVENTBRIDGE, sqs_event({"id": 1}), "batch_handler"),
-    (sources.EVENTBRIDGE, stream_event({"id": 1}), "DYNAMODB_STREAM"),
+    (sources.EVENTBRIDGE, dynamodb_stream_event({"id": 1}), "DYNAMODB_STREAM"),
     (sources.EVENTBRIDGE, OF_SNS, "source=SNS"),
     (sources.EVENTBRIDGE, OF_KAFKA, "source=KAFKA"),
     (sources.EVENTBRIDGE, http_event("POST", "/rides"), "http_handler"),
     (sources.SQS, event(), "event_handler"),
-    (sources.SQS, stream_event({"id": 1}), "DYNAMODB_STREAM"),
+    (sources.SQS, dynamodb_stream_event({"id": 1}), "DYNAMODB_STREAM"),
     (sources.KINESIS, sqs_event({"id": 1}), "batch_handler"),
 ]
 

@@ -16,10 +16,10 @@ from carride_idempotency.sources import DYNAMODB_STREAM
 from carride_idempotency.testing import (
     BrokenPromiseError,
     World,
+    dynamodb_stream_event,
     eventbridge_event,
     http_event,
     sqs_event,
-    stream_event,
 )
 from carride_idempotency.testing.worlds import CRASH_BEFORE, Fault
 from tests.idempotency.samples import create_tables
@@ -34,7 +34,7 @@ SOURCES: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
         {"decorate": "batch_handler", "key": "idempotencyid"},
     ),
     "stream": (
-        stream_event({"id": "k1"}, {"id": "k2"}),
+        dynamodb_stream_event({"id": "k1"}, {"id": "k2"}),
         {"decorate": "batch_handler", "key": "NewImage.id.S", "source": DYNAMODB_STREAM},
     ),
     "requests": (

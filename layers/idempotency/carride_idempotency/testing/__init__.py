@@ -3,25 +3,32 @@
 A world that stands still, events, faults, and `crash_everywhere`.
 """
 
-from carride_idempotency.testing.crashes import BrokenPromiseError, crash_everywhere
-from carride_idempotency.testing.doubles import (
-    START_MS,
-    Crash,
-    DeadLetterBox,
-    FaultyTransport,
-    Inline,
-    Invocation,
-    ManualClock,
-)
-from carride_idempotency.testing.dynamodb import FakeDynamoDB
-from carride_idempotency.testing.events import (
-    eventbridge_event,
-    http_event,
-    lambda_context,
-    sqs_event,
-    stream_event,
-)
-from carride_idempotency.testing.worlds import NO_KEY, World
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from carride_idempotency.testing.crashes import BrokenPromiseError, crash_everywhere
+    from carride_idempotency.testing.doubles import (
+        START_MS,
+        Crash,
+        DeadLetterBox,
+        FaultyTransport,
+        Inline,
+        Invocation,
+        ManualClock,
+    )
+    from carride_idempotency.testing.dynamodb import FakeDynamoDB
+    from carride_idempotency.testing.events import (
+        dynamodb_stream_event,
+        eventbridge_event,
+        http_event,
+        kafka_event,
+        kinesis_event,
+        lambda_context,
+        sns_event,
+        sqs_event,
+    )
+    from carride_idempotency.testing.worlds import NO_KEY, World
 
 __all__ = [
     "NO_KEY",
@@ -36,9 +43,37 @@ __all__ = [
     "ManualClock",
     "World",
     "crash_everywhere",
+    "dynamodb_stream_event",
     "eventbridge_event",
     "http_event",
+    "kafka_event",
+    "kinesis_event",
     "lambda_context",
+    "sns_event",
     "sqs_event",
-    "stream_event",
 ]
+
+_MODULES = {
+    "crashes": "BrokenPromiseError crash_everywhere",
+    "doubles": "START_MS Crash DeadLetterBox FaultyTransport Inline Invocation ManualClock",
+    "dynamodb": "FakeDynamoDB",
+    "worlds": "NO_KEY World",
+}
+"""The modules of the names that are neither builders of events nor of their contexts."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: the pytest plugin is loaded with every run of pytest."""
+    if name in __all__:
+        module = next(
+            (module for module, exports in _MODULES.items() if name in exports.split()), "events"
+        )
+        path = f"carride_idempotency.testing.{module}"
+        value = globals()[name] = getattr(import_module(path), name)
+        return value
+    raise AttributeError(f"module 'carride_idempotency.testing' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not imported yet."""
+    return sorted({*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__"})

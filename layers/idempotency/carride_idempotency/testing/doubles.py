@@ -1,5 +1,6 @@
 """A clock, a Lambda context, a dead-letter box, and a transport that fails on demand."""
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,8 @@ from typing import Any, Final, NamedTuple
 from carride_idempotency.dead_letters import DeadLetter
 from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport
 
+REGION: Final = "eu-west-1"
+ACCOUNT: Final = "123456789012"
 START_MS: Final = 1_800_000_000_000
 """When a `ManualClock` starts: 2027-01-15T08:00:00Z."""
 
@@ -56,19 +59,48 @@ class ManualClock:
     sleep = advance
 
 
+class CognitoIdentity:
+    """The identity in a Lambda context: no Cognito identity called."""
+
+    cognito_identity_id: str | None = None
+    cognito_identity_pool_id: str | None = None
+
+
 class Invocation:
-    """A Lambda context: a request id, and a deadline that approaches as ``clock`` moves."""
+    """A Lambda context with all its attributes. Its deadline approaches as ``clock`` moves."""
 
     def __init__(
-        self, clock: Callable[[], int], *, request_id: str = "request-1", timeout_s: float = 30.0
+        self,
+        clock: Callable[[], int],
+        *,
+        request_id: str = "request-1",
+        timeout_s: float = 30.0,
+        function_name: str = "test",
     ) -> None:
         self.aws_request_id = request_id
+        self.function_name = function_name
+        self.function_version = "$LATEST"
+        self.invoked_function_arn = f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{function_name}"
+        self.memory_limit_in_mb = "128"  # Lambda's is a string, too
+        self.log_group_name = f"/aws/lambda/{function_name}"
+        self.log_stream_name = "2027/01/15/[$LATEST]00000000000000000000000000000001"
+        self.identity = CognitoIdentity()
+        self.client_context: Any = None
+        self.tenant_id: str | None = None
         self._clock = clock
         self._deadline_ms = clock() + int(timeout_s * 1000)
 
     def get_remaining_time_in_millis(self) -> int:
         """Return how much time is left."""
         return max(0, self._deadline_ms - self._clock())
+
+    def w3c(self) -> dict[str, str]:
+        """Return the trace context of the invocation: none."""
+        return {}
+
+    def log(self, message: object) -> None:
+        """Write a message to standard output, as Lambda does to the function's log."""
+        sys.stdout.write(str(message))
 
 
 class DeadLetterBox:
