@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.parser import models
-from awslambdaric.lambda_context import LambdaContext  # type: ignore[import-untyped]
 
 from carride_idempotency import (
     DYNAMODB_STREAM,
@@ -109,7 +108,8 @@ def test_a_changed_item_has_the_images_of_its_change() -> None:
 
 def test_a_context_has_every_attribute_of_lambdas() -> None:
     """Also the method that writes to the function's log."""
-    lambdas = LambdaContext("request-1", None, None, 0)
+    runtime = pytest.importorskip("awslambdaric.lambda_context", reason="Lambda's, on Linux only")
+    lambdas = runtime.LambdaContext("request-1", None, None, 0)
     expected = {name for name in dir(lambdas) if not name.startswith("_")}
     assert expected <= set(dir(lambda_context()))
 
