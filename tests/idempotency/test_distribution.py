@@ -20,7 +20,7 @@ UV: Final = shutil.which("uv") or str(ROOT / ".venv-uv" / "bin" / "uv")
 FILE: Final = re.compile(r'^```python title="(\w+\.py)"\n(.*?)^```', re.DOTALL | re.MULTILINE)
 USE: Final = """
 import sys
-import billing, carride_idempotency, carride_idempotency.durable, carride_idempotency.telemetry
+import billing, carride_idempotency, carride_idempotency.telemetry
 from carride_idempotency.stores.transport import botocore_transport
 from carride_idempotency.testing import DeadLetterBox, Invocation
 for name in carride_idempotency.__all__:

@@ -1,4 +1,4 @@
-"""AWS's durable functions, as documented and with `carride_idempotency.durable`."""
+"""AWS's durable functions, as documented and with this layer in their steps."""
 
 import dataclasses
 import json
@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from aws_durable_execution_sdk_python import DurableContext, __version__, durable_execution
+from aws_durable_execution_sdk_python.config import Duration, StepConfig
 from aws_durable_execution_sdk_python.lambda_service import OperationAction
+from aws_durable_execution_sdk_python.retries import RetryDecision, RetryPresets
 from aws_durable_execution_sdk_python_testing import (
     DurableFunctionTestResult,
     DurableFunctionTestRunner,
@@ -22,8 +24,7 @@ from botocore.awsrequest import AWSResponse
 from botocore.compat import HTTPHeaders
 from moto.core.botocore_stubber import MockRawResponse
 
-from carride_idempotency import Consumer, DynamoDBStore, Operation, Policy, Update
-from carride_idempotency.durable import effect_once, start_once
+from carride_idempotency import BusyError, Consumer, DynamoDBStore, Operation, Policy, Update
 from carride_idempotency.effects import action_of
 from carride_idempotency.stores.transport import botocore_transport
 from carride_idempotency.testing import Crash
@@ -31,9 +32,6 @@ from tests.idempotency.differential.adversities import raising
 from tests.idempotency.differential.world import ACCOUNT, LOST, POINTS, TABLE, World, inside
 from tests.idempotency.samples import event
 from tools.costs import PRICES, Price
-
-if TYPE_CHECKING:
-    from aws_durable_execution_sdk_python.config import StepConfig
 
 DOCUMENTED: Final = f"DURABLE FUNCTIONS {__version__}"
 WITH: Final = "WITH THIS LAYER"
@@ -43,6 +41,16 @@ EFFECT: Final = Update(POINTS, {"id": "customer_a"}, "ADD points :one", values={
 _UPDATE: Final[Any] = action_of(EFFECT)["Update"]
 OPERATION: Final = Price(8.00, "million", "lambda")
 """Of durable operations: starts of executions, completed steps, waits. Looked up on 2026-11-22."""
+
+
+def wait_for_lease(error: Exception, attempts: int) -> RetryDecision:
+    """Wait until a dead attempt's lease has ended; then repeat the step as the SDK does."""
+    if isinstance(error, BusyError):
+        return RetryDecision.retry(Duration(seconds=error.lease_left_ms // 1000 + 1))
+    return RetryPresets.default()(error, attempts)
+
+
+WAIT_FOR_LEASE: Final = StepConfig(retry_strategy=wait_for_lease)
 
 
 class Lambda:
@@ -121,7 +129,6 @@ class Case:
         self.runs = 0
         self.meet: Callable[[], object] = lambda: None
         """What happens in the step just before its effect."""
-        self.config: StepConfig | None = None
         self.lambda_ = Lambda(place, durable_execution(self._handler))
         self._dynamodb: Any = place.wire.session.create_client("dynamodb")
         transport = botocore_transport(session=place.wire.session)
@@ -147,7 +154,12 @@ class Case:
         if self.side is ALONE:
             operation.write(EFFECT)
         else:
-            start_once(operation, self.lambda_.client, FUNCTION, given["detail"])
+            self.lambda_.client.invoke(
+                FunctionName=FUNCTION,
+                InvocationType="Event",
+                DurableExecutionName=operation.downstream_key,
+                Payload=json.dumps(given["detail"]),
+            )
 
     @property
     def seen(self) -> str:
@@ -159,18 +171,23 @@ class Case:
         )
 
     def _handler(self, _: object, context: DurableContext) -> None:
-        def work(operation: Any) -> None:
+        if self.side is DOCUMENTED:
+            context.step(self._documented_step, name="point")
+            return
+
+        @self.consumer.function(key="execution", name="point")
+        def add_point(execution: str, operation: Any = None) -> None:
             self.runs += 1
             self.meet()
-            if self.side is DOCUMENTED:
-                self._dynamodb.update_item(**_UPDATE)
-            else:
-                operation.write(EFFECT)
+            operation.write(EFFECT)
 
-        if self.side is DOCUMENTED:
-            context.step(work, name="point")
-        else:
-            effect_once(context, self.consumer, "point", work, config=self.config)
+        execution = context.execution_context.durable_execution_arn
+        context.step(lambda _: add_point(execution), name="point", config=WAIT_FOR_LEASE)
+
+    def _documented_step(self, _: object) -> None:
+        self.runs += 1
+        self.meet()
+        self._dynamodb.update_item(**_UPDATE)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """This layer beside Powertools or durable functions, in every adversity of the comparison."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -78,3 +79,8 @@ def test_the_page_shows_the_same() -> None:
     } <= {*page.splitlines()}
     for side in (durable.DOCUMENTED, durable.WITH, durable.ALONE):
         assert f"${durable.dollars(side):.2f}" in page
+
+
+def test_the_page_has_the_strategy_that_the_comparison_runs() -> None:
+    """The retry strategy in docs/durable-functions.md is the comparison's own."""
+    assert inspect.getsource(durable.wait_for_lease) in PAGE.read_text(encoding="utf-8")
