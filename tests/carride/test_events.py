@@ -163,6 +163,34 @@ def test_attributes_that_repeat_others_may_be_missing(name: str, value: object) 
     assert parse(changed(DETAIL, name, value)) == parse(DETAIL)
 
 
+NULL_IN_ALIAS: Final = (
+    ("idempotencyid", {"idempotencyId": "id-of-the-producer"}),
+    ("idempotencyId", {"idempotencyid": "id-of-the-producer"}),
+    ("sequence", {"idempotencyId": "id-of-the-producer"}),
+    ("traceparent", {"idempotencyId": "id-of-the-producer"}),
+    ("data_base64", {"idempotencyId": "id-of-the-producer"}),
+)
+
+
+@pytest.mark.parametrize(("name", "beside"), NULL_IN_ALIAS)
+def test_an_attribute_that_is_null_is_absent(name: str, beside: dict[str, Any]) -> None:
+    """CloudEvents says so: it hides nothing that stands beside it, whoever made the event."""
+    without = {"idempotencyid", "sequence", "traceparent"}
+    kept = {key: value for key, value in DETAIL.items() if key not in without}
+    foreign = kept | {"type": "acme.acr.CarRiderCreatedEvent"} | beside
+    assert parse(foreign | {name: None}) == parse(foreign)
+
+
+def test_a_null_id_hides_no_other_spelling_of_it() -> None:
+    """Either spelling may be null; if both are, the event has no id."""
+    given = DETAIL["idempotencyid"]
+    assert parse(DETAIL | {"idempotencyid": None, "idempotencyId": given}) == parse(DETAIL)
+    assert parse(DETAIL | {"idempotencyId": None}) == parse(DETAIL)
+    neither = DETAIL | {"idempotencyid": None, "idempotencyId": None}
+    assert field_at_fault(neither) == "idempotencyid"
+    assert parse(OLDER | {"specversion": None}) == parse(OLDER)
+
+
 def test_unknown_fields_are_accepted() -> None:
     """A reader accepts unknown fields.
 

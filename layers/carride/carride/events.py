@@ -295,6 +295,8 @@ def parse_event(event: Mapping[str, Any]) -> RideEvent:
     if not isinstance(detail, dict):
         raise ContractError("detail", "not a JSON object")
     _require_plain(detail, "detail")
+    # In CloudEvents, an attribute that is null is absent.
+    detail = {name: value for name, value in detail.items() if value is not None}
     if "specversion" not in detail:
         detail = _upgraded(detail)
     if "idempotencyId" in detail:  # what the extension is called in other producers' code
@@ -303,9 +305,7 @@ def parse_event(event: Mapping[str, Any]) -> RideEvent:
     if is_adopted:
         detail = _adopted(detail)
     data, payload = _parse_data(detail.get("type"), _payload_of(detail))
-    # In CloudEvents, an attribute that is null is absent.
-    given = {name: value for name, value in detail.items() if value is not None}
-    attributes = _shaped(_repeated(data) | given, Attributes)
+    attributes = _shaped(_repeated(data) | detail, Attributes)
     _require_equal("subject", attributes.subject, data.order_id)
     _require_equal("sequence", attributes.sequence, sequence(data.version))
     if not is_adopted:
