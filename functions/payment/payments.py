@@ -312,12 +312,13 @@ def _without_payment(seen: Payment, fact: Fact, action: Action, *, unfinished: b
     after = seen
     if isinstance(fact, CarRideCompleted) and seen.state is State.UNKNOWN:
         after = Payment(State.COMPLETED, amount=fact.price)
+    elif seen.state is State.CAPTURED:
+        after = _with_refused_raise(seen, fact.price, seen, fact)
     return Decision(after, is_answered=False)
 
 
 def _captured(seen: Payment, fact: Fact, action: Action, charge: Charge) -> Decision:
     """Decide where the gateway has taken money, which is never more than the ride's price."""
-    raise_refused = False
     if action in {Action.CAPTURE, Action.AUTHORIZE_AND_CAPTURE}:
         price = due(seen, fact)
         least = price
@@ -329,12 +330,26 @@ def _captured(seen: Payment, fact: Fact, action: Action, charge: Charge) -> Deci
             raise UnexpectedPaymentError(
                 f"{charge.payment_id} has {charge.amount} cents captured, and {price} are due"
             )
-        raise_refused = charge.amount < price
     captured = _emitted(PaymentCaptured, fact, charge)
-    after = _as(State.CAPTURED, charge)._replace(raise_refused=raise_refused)
+    after = _with_refused_raise(_as(State.CAPTURED, charge), due(seen, fact), seen, fact)
     if seen.state is State.AUTHORIZED:
         return Decision(after, (captured,))
     return Decision(after, (_emitted(PaymentAuthorized, fact, charge), captured))
+
+
+def _with_refused_raise(after: Payment, price: int, seen: Payment, fact: Fact) -> Payment:
+    """Return a captured payment which says so if less than the price of the ride was captured.
+
+    Only a refused raise leads to that. The run that met it may have been killed. So whichever event
+    finds the capture, or comes after it, compares it with the price, if that cannot change any
+    more.
+    """
+    is_final = seen.state is State.COMPLETED or isinstance(fact, CarRideCompleted)
+    if isinstance(fact, CarRideOverdue):
+        is_final |= "completed" in {fact.outcome, fact.status}
+    if is_final and after.amount is not None and after.amount < price:
+        return after._replace(raise_refused=True)
+    return after
 
 
 type _Paid = type[PaymentAuthorized | PaymentCaptured | PaymentRefunded]

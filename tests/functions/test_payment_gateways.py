@@ -16,7 +16,8 @@ from carride.dynamodb import DynamoDB
 from carride.events import parse_event
 from carride.facts import Fact
 from carride.overdue import sortable_time
-from carride_idempotency.testing.worlds import OVERTAKEN, Fault
+from carride_idempotency.testing import Crash
+from carride_idempotency.testing.worlds import CRASH_BEFORE, OVERTAKEN, Fault
 from gateway import GatewayAnswerError, GatewayError, GatewayUnavailableError, Step
 from gateway_connection import HttpResponse
 from local.simulated_gateway import Books, GatewayRequest, Reply, Troubles
@@ -45,11 +46,21 @@ class Town(World):
                 self.send(fact)
         self.dynamodb.clear("idempotency")
 
+    def send_and_die(self, fact: Fact) -> None:
+        """Deliver a fact to payment, whose run is killed when the gateway has answered."""
+        with pytest.raises(Crash):
+            self.deliver("payment", self.envelope(fact), fault=Fault(CRASH_BEFORE, _at_the_commit))
+        self.clock.advance(60)
+
     def payment(self, order_id: str = RIDE.order_id) -> tuple[object, list[object]]:
         """Return the state of a ride's payment in the table, and at the gateway."""
         ledger = self.gateway.ledger()
         found = [each["status"] for each in ledger if each["reference"] == order_id]
         return self.state("payments", order_id), found
+
+
+def _at_the_commit(_number: int, what: str) -> bool:
+    return what.startswith("TransactWriteItems")
 
 
 @pytest.fixture
@@ -184,6 +195,57 @@ def test_a_refused_raise_is_recorded(world: Town) -> None:
         1250,
         True,
     )
+
+
+DEAR = replace(RIDE.completed, price=2000)
+DEAR_AND_OVERDUE = replace(RIDE.overdue_driven, price=2000)
+UNSERVED = replace(RIDE.overdue_unserved, price=2000)
+
+
+@pytest.mark.parametrize(
+    ("heard", "killed", "then"),
+    [
+        ([RIDE.assigned], [DEAR], [UNSERVED]),
+        ([RIDE.assigned], [DEAR], [RIDE.overdue, DEAR]),
+        ([RIDE.assigned], [DEAR], [DEAR]),
+        ([], [RIDE.assigned, DEAR_AND_OVERDUE], [RIDE.assigned, DEAR_AND_OVERDUE]),
+    ],
+)
+def test_a_refused_raise_is_recorded_although_the_run_that_met_it_was_killed(
+    heard: list[Fact], killed: list[Fact], then: list[Fact]
+) -> None:
+    """The event that finds the capture may not know the last price: then the one that does."""
+    world = Town(FakeGateway(Books(Troubles(capped=1.0))))
+    for fact in heard:
+        world.send(fact)
+    for fact in killed:
+        world.send_and_die(fact)
+    for fact in then:
+        world.send(fact)
+    assert world.payment() == ("captured", ["captured"])
+    payment = world.item("payments")
+    assert (payment["amount"], payment.get("raiseRefused")) == (1250, True)
+
+
+def test_a_refused_raise_is_recorded_if_the_reservation_was_made_before(world: Town) -> None:
+    """Payment knew the price before it heard of a car, and the overdue ride finds the capture."""
+    world.gateway.books = Books(Troubles(capped=1.0))
+    world.send_and_die(RIDE.assigned)
+    world.send(DEAR)
+    world.send_and_die(RIDE.assigned)
+    world.send(RIDE.overdue_unserved)
+    assert world.payment() == ("captured", ["captured"])
+    assert world.item("payments")["raiseRefused"]
+
+
+def test_a_price_that_has_fallen_is_not_called_a_refused_raise(world: Town) -> None:
+    """The run that captured it was killed, and what finds the capture knows the earlier price."""
+    world.send(RIDE.assigned)
+    world.send_and_die(replace(RIDE.completed, price=500))
+    for fact in (RIDE.overdue, replace(RIDE.completed, price=500)):
+        world.send(fact)
+        assert world.payment() == ("captured", ["captured"])
+        assert "raiseRefused" not in world.item("payments")
 
 
 def test_a_captured_price_is_not_called_a_refused_raise(world: Town) -> None:
