@@ -10,6 +10,7 @@ What payment makes of Stripe's answers (https://docs.stripe.com/api/errors)::
     succeeded; succeeded and the charge is refunded              captured; refunded
     canceled, by payment, by hand or because the hold has ended  refunded
     requires_payment_method after an error                       declined
+    requires_action, which nobody is there for                   canceled as abandoned: declined
     in any other status                                          the attempt fails
 
     402: the card or its issuer says no                          refused for good
@@ -44,6 +45,7 @@ from gateway import (
     GatewayUnavailableError,
     Known,
     Status,
+    Step,
 )
 from gateway_access import Access
 from gateway_answers import PAYMENT_ID, code_of, expect, json_of, read_answer, reason_of
@@ -67,6 +69,9 @@ _STATUSES: Final[Mapping[str, Status]] = {
     "succeeded": Status.CAPTURED,
     "canceled": Status.REFUNDED,
 }
+_NEEDS_CUSTOMER: Final = "requires_action"
+_ABANDONED: Final = "abandoned"
+"""Why payment cancels a PaymentIntent that needs the customer."""
 _FINAL_CODES: Final = frozenset(
     {
         "amount_too_large",
@@ -114,6 +119,7 @@ class _Intent(Struct, frozen=True):
     amount_received: Cents = 0
     last_payment_error: _Error | None = None
     latest_charge: str | _Charged | None = None  # its id, if nobody asked for more
+    cancellation_reason: str | None = None
 
 
 class _Listed(Struct, frozen=True):
@@ -182,11 +188,29 @@ class StripeGateway(PersistentGateway):
             raise GatewayAnswerError(
                 f"Stripe has {len(found)} payments of {order_id}: settle it by hand"
             )
-        return self._look(Known(order_id, found[0])) if found else None
+        if not found:
+            return None
+        known = Known(order_id, found[0])
+        intent = _known_intent(self._read(known), known)
+        if intent.status == _NEEDS_CUSTOMER:
+            intent = _known_intent(self._abandon(call, known), known)
+        return _charge(intent)
+
+    def _abandon(self, call: Call, known: Known) -> object:
+        """Cancel a PaymentIntent that waits for the customer, who is not there.
+
+        Otherwise the ride would wait for ever, or be charged after it has ended.
+        """
+        name = call.key(Step.RESERVE, f"{known.payment_id}-abandon")
+        key = call.key(Step.GIVE_BACK, name)
+        form = {"cancellation_reason": _ABANDONED}
+        return self._request("POST", f"{_path_of(known)}/cancel", key, form)
 
     def _look(self, known: Known) -> Charge:
-        answer = self._request("GET", f"{_path_of(known)}?expand[]=latest_charge")
-        return _known_charge(answer, known)
+        return _known_charge(self._read(known), known)
+
+    def _read(self, known: Known) -> object:
+        return self._request("GET", f"{_path_of(known)}?expand[]=latest_charge")
 
     def _reserve(self, reservation: Reservation, key: str) -> Charge:
         if reservation.currency in _WITHOUT_CENTS:
@@ -353,13 +377,17 @@ def _error_of(answer: object) -> _Error:
 
 def _known_charge(answer: object, known: Known) -> Charge:
     """Return the payment in an answer, which must be the known one."""
-    intent = read_answer(answer, _Intent)
-    expect("id", intent.id, known.payment_id)
-    expect("ride", intent.metadata.get(RIDE), known.order_id)
-    charge = _charge(intent)
+    charge = _charge(_known_intent(answer, known))
     if known.currency is not None:
         expect("currency", charge.currency, known.currency)
     return charge
+
+
+def _known_intent(answer: object, known: Known) -> _Intent:
+    intent = read_answer(answer, _Intent)
+    expect("id", intent.id, known.payment_id)
+    expect("ride", intent.metadata.get(RIDE), known.order_id)
+    return intent
 
 
 def _charge(intent: _Intent) -> Charge:
@@ -370,7 +398,9 @@ def _charge(intent: _Intent) -> Charge:
             f"{intent.id} is {code_of(intent.status)}: if it stays so, cancel it at Stripe"
         )
     reason = None
-    if status is Status.DECLINED and intent.last_payment_error is not None:
+    if _is_abandoned(intent):
+        reason = "the customer would have to confirm the payment"
+    elif status is Status.DECLINED and intent.last_payment_error is not None:
         reason = reason_of(intent.last_payment_error.message)
     # A hold that was released has received nothing: its amount is what was reserved.
     is_paid = intent.status == "succeeded"
@@ -378,8 +408,19 @@ def _charge(intent: _Intent) -> Charge:
     return Charge(intent.id, status, amount, reason, intent.currency.upper())
 
 
+def _is_abandoned(intent: _Intent) -> bool:
+    """Return whether payment has canceled an intent that needed the customer.
+
+    One that has reserved money has a charge.
+    """
+    is_canceled = intent.status == "canceled" and intent.cancellation_reason == _ABANDONED
+    return is_canceled and intent.latest_charge is None
+
+
 def _status_of(intent: _Intent) -> Status:
     if intent.status == "requires_payment_method" and intent.last_payment_error is not None:
+        return Status.DECLINED
+    if _is_abandoned(intent):
         return Status.DECLINED
     status = _STATUSES.get(intent.status, Status.PENDING)
     charged = intent.latest_charge

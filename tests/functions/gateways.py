@@ -3,7 +3,7 @@
 import json
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qs, urlencode
 
 import simulated_gateway
@@ -147,15 +147,25 @@ class FakeGateway(Told, HttpGateway):
         return self._change_books(path, key, json.loads(content))
 
 
+UNEXPECTED: Final = "payment_intent_unexpected_state"
+"""The code of Stripe's error about a change that a PaymentIntent's status does not allow."""
+
+
 class FakeStripe(Told, StripeGateway):
     """The adapter of Stripe, on books that answer as Stripe's API does.
 
     A customer has a card if the id begins with ``cus_``.
+
+    Attributes:
+        needs_customer: whether a payment that is pending waits for the customer.
+        abandoned: the payments that were canceled because they waited.
     """
 
     def __init__(self, books: Books | None = None, **options: Any) -> None:
         super().__init__(books, access=None, **options)
         self.keys: list[str] = []
+        self.needs_customer = False
+        self.abandoned: list[str] = []
         self._reserved: dict[str, int] = {}
 
     def _reply(self, method: str, path: str, key: str | None, content: bytes | None) -> Reply:
@@ -206,6 +216,13 @@ class FakeStripe(Told, StripeGateway):
             case ["payment_intents", name, "capture"]:
                 body = {"amount": int(form["amount_to_capture"])}
                 return self._stripes(self._change_books(f"/payments/{name}/capture", key, body))
+            case ["payment_intents", name, "cancel"] if "cancellation_reason" in form:
+                if name in self.abandoned:
+                    error = {"type": "invalid_request_error", "code": UNEXPECTED}
+                    return Reply(400, {"error": error})
+                assert form["cancellation_reason"] == "abandoned"
+                self.abandoned.append(name)
+                return self._stripes(self.books.look_up(f"/payments/{name}", {}))
             case ["payment_intents", name, "cancel"]:
                 held = {"status": "authorized"}
                 return self._stripes(self._change_books(f"/payments/{name}/refund", key, held))
@@ -236,7 +253,13 @@ class FakeStripe(Told, StripeGateway):
         if payment["status"] == "authorized":
             self._reserved[payment["id"]] = payment["amount"]
         reserved = self._reserved.get(payment["id"], payment["amount"])
-        return _intent(payment) | {"amount": reserved}
+        intent = _intent(payment) | {"amount": reserved}
+        if payment["id"] in self.abandoned:
+            said = {"status": "canceled", "cancellation_reason": "abandoned"}
+            return intent | said | {"latest_charge": None}
+        if self.needs_customer and payment["status"] == "pending":
+            return intent | {"status": "requires_action", "latest_charge": None}
+        return intent
 
 
 def _intent(payment: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ localstripe keeps PaymentIntents, charges and refunds, and changes them as Strip
   forgotten when they are told to be.
 - the lists of PaymentIntents by customer and time, and their order: the newest first
 - ``amount_received``, and ``latest_charge`` as an id where nobody asked for more
+- ``cancellation_reason`` of a PaymentIntent
 - ``increment_authorization``, for which its 404 stands as it is: the card allows no raise
 """
 
@@ -46,6 +47,7 @@ class StripeFront(HTTPServer):
         self._localstripe = localstripe
         self._http = urllib3.PoolManager(headers={"Authorization": f"Bearer {SECRET}"})
         self._received: dict[str, int] = {}
+        self._reasons: dict[str, str] = {}
         self._answers: dict[str, tuple[tuple[str, str], Answer]] = {}
 
     def __enter__(self) -> Self:
@@ -79,6 +81,12 @@ class StripeFront(HTTPServer):
         form = f"payment_method={card}&invoice_settings[default_payment_method]={card}"
         name: str = self._forward("POST", "/v1/customers", form).body["id"]
         return name
+
+    def customer_to_ask(self) -> str:
+        """Make a customer whose card wants each payment confirmed, and return the id."""
+        form = "type=card&card[number]=4000008260003178&card[exp_month]=12&card[exp_year]=2030"
+        card = self._forward("POST", "/v1/payment_methods", f"{form}&card[cvc]=123").body["id"]
+        return self.customer(card)
 
     def intents(self) -> list[Any]:
         """Return every PaymentIntent, the newest first."""
@@ -115,15 +123,21 @@ class StripeFront(HTTPServer):
     def _forward(self, method: str, target: str, content: str = "") -> Answer:
         """Have localstripe answer a request, and add what it leaves out."""
         form = {"Content-Type": "application/x-www-form-urlencoded", **self._http.headers}
+        path = urlsplit(target).path
+        is_cancel = path.endswith("/cancel")
+        reason = parse_qs(content).get("cancellation_reason", [""])[0]
+        content = "" if is_cancel else content  # localstripe knows no reason
         url = f"{self._localstripe}{target}"
         answer = self._http.request(method, url, body=content.encode(), headers=form)
         body = answer.json() if answer.data.startswith(b"{") else {}
-        path = urlsplit(target).path
+        if is_cancel and reason and answer.status == 200:
+            self._reasons[body["id"]] = reason
         if path.endswith("/capture") and answer.status == 200:
             self._received[body["id"]] = int(parse_qs(content)["amount_to_capture"][0])
         for each in body.get("data", [body]):
             if each.get("object") == "payment_intent":
                 each["amount_received"] = self._received.get(each["id"], 0)
+                each["cancellation_reason"] = self._reasons.get(each["id"])
         return Answer(answer.status, body)
 
 

@@ -122,6 +122,7 @@ FATES: Final[dict[str, tuple[list[str], object]]] = {
             [("succeeded", 1250, 1250, 1)],
         ),
     ),
+    "to confirm": (["assigned"], ("declined", ["PaymentDeclined"], [("canceled", 1250, 0, 0)])),
 }
 """What happens to a ride; and how payment and Stripe end: status, amount, what was received, and
 how often it was given back."""
@@ -134,7 +135,8 @@ def test_a_ride_is_charged_once_whatever_happens_at_any_request(
 ) -> None:
     """Each call of the last event's delivery meets each fault, also where Stripe keeps no key."""
     happened, expected = FATES[fate]
-    life = Life(customer=front.customer())
+    customer = front.customer_to_ask() if fate == "to confirm" else front.customer()
+    life = Life(customer=customer)
     *before, last = (getattr(life, name) for name in happened)
     ends: list[object] = []
 

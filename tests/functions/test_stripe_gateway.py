@@ -4,6 +4,7 @@ Each ride is charged once, and what it costs.
 """
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any, Final, cast
 from urllib.parse import parse_qs
@@ -15,6 +16,8 @@ import payment
 import persistent_gateway
 from carride.facts import Fact
 from carride.settings import from_environment
+from carride_idempotency.testing import Crash
+from carride_idempotency.testing.worlds import CRASH_BEFORE, Fault
 from gateway import (
     Call,
     GatewayAnswerError,
@@ -50,7 +53,8 @@ class Town(World):
     def send(self, *facts: Fact) -> None:
         """Deliver facts to payment."""
         for fact in facts:
-            assert self.deliver("payment", self.envelope(fact)) in {"New", "Retried"}
+            outcome = self.deliver("payment", self.envelope(fact))
+            assert outcome in {"New", "Retried", "Takeover"}
 
     def send_in_vain(self, fact: Fact) -> None:
         """Deliver a fact which the gateway lets fail, and forget the attempts, like a release."""
@@ -282,7 +286,7 @@ def test_an_error_that_is_not_stripes_may_pass(town: Town, content: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    "status", ["processing", "requires_action", "requires_confirmation", "requires_payment_method"]
+    "status", ["processing", "requires_confirmation", "requires_payment_method"]
 )
 def test_a_payment_that_is_not_finished_is_no_fact(town: Town, status: str) -> None:
     """Neither reserved nor declined: the attempt fails, and a later one looks again."""
@@ -294,6 +298,86 @@ def test_a_payment_that_is_not_finished_is_no_fact(town: Town, status: str) -> N
     town.stripe.sent = town.stripe.answer
     town.send(RIDE.assigned)
     assert town.paid() == ("authorized", [("authorized", [], [])])
+
+
+@pytest.fixture
+def absent() -> Town:
+    """Payment with a customer who would have to confirm each payment."""
+    town = Town(Books(Troubles(pending=1.0), pending_s=math.inf))
+    town.stripe.needs_customer = True
+    return town
+
+
+def test_a_payment_that_needs_the_customer_is_canceled_and_declined(absent: Town) -> None:
+    """Nobody is there to confirm it, and it must not be charged when the ride is over."""
+    absent.send(RIDE.assigned, RIDE.completed)
+    assert absent.stripe.abandoned == ["pay_000001"]
+    assert absent.stripe.keys == ["order_01-authorize", "pay_000001-abandon"]
+    assert absent.state("payments") == "declined"
+    assert absent.emitted() == ["PaymentDeclined"]
+    assert absent.reasons() == ["the customer would have to confirm the payment"]
+
+
+def test_a_payment_that_was_canceled_by_a_killed_run_is_declined(absent: Town) -> None:
+    """It is found as canceled, and not as money that somebody has given back."""
+    at_the_commit = Fault(CRASH_BEFORE, lambda _, what: what.startswith("TransactWriteItems"))
+    with pytest.raises(Crash):
+        absent.deliver("payment", absent.envelope(RIDE.assigned), fault=at_the_commit)
+    absent.clock.advance(60)
+    absent.send(RIDE.assigned)
+    assert absent.stripe.abandoned == ["pay_000001"]
+    assert (absent.state("payments"), absent.emitted()) == ("declined", ["PaymentDeclined"])
+
+
+@pytest.mark.parametrize("end", [RIDE.cancelled, RIDE.overdue])
+def test_a_payment_that_needs_the_customer_does_not_outlive_its_ride(
+    absent: Town, end: Fact
+) -> None:
+    """The run that made it was killed before it heard that the customer is needed."""
+    absent.stripe.then(_killed)
+    with pytest.raises(Crash):
+        absent.deliver("payment", absent.envelope(RIDE.assigned))
+    absent.clock.advance(60)
+    absent.send(end)
+    assert absent.stripe.abandoned == ["pay_000001"]
+    assert (absent.state("payments"), absent.emitted()) == ("cancelled", [])
+
+
+def test_a_kept_error_of_the_cancellation_is_asked_past(absent: Town) -> None:
+    """Its key has the numbers of the steps which may ask for it."""
+
+    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
+        if (key or "").endswith("-abandon"):
+            return HttpResponse(500, b"")
+        return absent.stripe.answer(method, path, key, content)
+
+    absent.stripe.sent = refuse
+    absent.send_in_vain(RIDE.assigned)
+    assert absent.stripe.abandoned == []
+    absent.clock.advance(2 * 3600)
+    absent.send(RIDE.assigned)
+    assert absent.stripe.keys[-1] == "pay_000001-abandon-2"
+    assert absent.emitted() == ["PaymentDeclined"]
+
+
+@pytest.mark.parametrize("reason", [None, "requested_by_customer", "abandoned"])
+def test_a_released_reservation_is_not_taken_for_an_abandoned_payment(
+    town: Town, reason: str | None
+) -> None:
+    """Somebody has canceled it at Stripe, for whatever reason: the money was given back."""
+    town.send(RIDE.assigned)
+    town.stripe.refund(CALL, INTENT)
+    town.meddle("/pay_000001", lambda said: said | {"cancellation_reason": reason})
+    town.send(RIDE.completed)
+    assert town.emitted() == ["PaymentAuthorized", "PaymentRefunded"]
+
+
+def test_only_the_rides_own_payment_is_canceled(absent: Town) -> None:
+    """The list says that it is, and the payment itself says something else."""
+    wrong = {"metadata": {IN_METADATA: "order_02"}}
+    absent.meddle("/pay_000001", lambda said: said | wrong)
+    absent.send_in_vain(RIDE.assigned)
+    assert absent.stripe.abandoned == []
 
 
 def test_a_declined_payment_is_found_as_declined() -> None:
@@ -364,6 +448,10 @@ def test_money_that_somebody_gave_back_at_stripe_is_refunded(town: Town) -> None
 
 def _lost() -> None:
     raise GatewayUnavailableError("the answer is lost")
+
+
+def _killed() -> None:
+    raise Crash
 
 
 @pytest.mark.parametrize("hours", [1, 25])
