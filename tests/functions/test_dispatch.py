@@ -19,6 +19,7 @@ from carride.saga_step import Outbox
 from carride_idempotency import Check, Update
 from carride_idempotency.effects import action_of
 from carride_idempotency.testing import Invocation
+from carride_idempotency.testing.worlds import OVERTAKEN, Fault
 from tests.carride.rides import NOW, Life
 from tests.carride.rides import event as event_of
 from tests.functions.world import World
@@ -233,3 +234,29 @@ def test_each_car_has_one_ride_however_many_reach_for_it(monkeypatch: pytest.Mon
     assert sorted(world.emitted()) == ["CarAssigned"] * 12 + ["NoCarAvailable"] * 18
     assert batch(*(ride.completed for ride in rides)) == {"batchItemFailures": []}
     assert set(world.cars().values()) == {None}
+
+
+CHANGED_MEANWHILE: Final[dict[str, tuple[list[Fact], list[str]]]] = {
+    "its car was taken": ([Life("order_03").accepted], ["CarAssigned"]),
+    "it was completed": ([Life().completed], ["CarAssigned", "CarReleased"]),
+}
+"""What is heard while a ride is decided upon, so that its commit is refused; and what is emitted
+for it then."""
+
+
+@pytest.mark.parametrize("changed", CHANGED_MEANWHILE)
+def test_a_refused_decision_looks_for_a_car_again(world: World, changed: str) -> None:
+    """Another ride has freed one meanwhile, which it then gets."""
+    heard, emitted = CHANGED_MEANWHILE[changed]
+    busy = Life("order_02")
+    deliver(world, busy.accepted)
+    if changed == "its car was taken":
+        world.park("car_02")
+
+    def overtake() -> None:
+        deliver(world, *heard, busy.completed)
+
+    fault = Fault(OVERTAKEN, lambda _, what: what.startswith("TransactWriteItems"), overtake)
+    world.deliver("dispatch", world.envelope(Life().accepted), fault=fault)
+    assert [event.type for event in world.outbox() if event.subject == "order_01"] == emitted
+    assert world.item("assignments")["carID"] == "car_01"
