@@ -49,10 +49,10 @@ chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS
 test: test-unit test-proofs test-integration ## Run every test that needs nothing but this checkout
 
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
-	@$(PYTHON) -m pytest -q -n 2 -m "not integration and not proof and not peer" tests $(ARGS)
+	@$(PYTHON) -m pytest -q -n auto --maxprocesses 8 -m "not integration and not proof and not peer" tests $(ARGS)
 
 test-proofs: $(ENVIRONMENTS) ## Run the explorer, the simulation, the conformance suite and the comparison with Powertools
-	@$(PYTHON) -m pytest -q -n 2 -m proof tests $(ARGS)
+	@$(PYTHON) -m pytest -q -n auto --maxprocesses 8 -m proof tests $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
 	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m "integration and not peer" tests $(ARGS)

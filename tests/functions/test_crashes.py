@@ -17,6 +17,8 @@ from tests.carride.rides import Life
 from tests.functions.gateways import FakeGateway, FakeStripe
 from tests.functions.world import BOOKING, World, request
 
+pytestmark = pytest.mark.proof
+
 RIDE: Final = Life()
 STRIPES: Final = Life(customer="cus_a")
 

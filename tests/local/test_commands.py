@@ -117,6 +117,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("command", "number"),
     [

@@ -77,6 +77,7 @@ def changing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Changing:
     return Changing(monkeypatch)
 
 
+@pytest.mark.proof
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(documents, documents)
 def test_what_is_done_was_shown_or_nothing_is(changing: Changing, before: Any, after: Any) -> None:

@@ -272,6 +272,7 @@ def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> No
         assert (found.status, found.attempt) == ((FAILED, 0) if release else (IN_PROGRESS, 3))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("at", range(16))
 def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) -> None:
     """Whichever call is interrupted, each letter was delivered or is in the queue."""

@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from ops.audit.queues import dead_letter
 from simulated_rides import older_envelope
 from tests.carride.contract.test_events import assert_conforms
 from tests.carride.rides import event, every_fact, nested
+
+pytestmark = pytest.mark.proof
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,20}", fullmatch=True)
 TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - a bound

@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+import pytest
 from botocore.exceptions import ReadTimeoutError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +9,8 @@ from carride.bus_entry import TOO_LARGE, BusEntry, pack
 from carride.publisher import NEEDED_MS, Outcome, PublishError
 from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publish
 from tests.carride.rides import entry
+
+pytestmark = pytest.mark.proof
 
 CODES = st.sampled_from(
     [None, None, None, "InternalFailure", "ThrottlingException", "MalformedDetail"]
