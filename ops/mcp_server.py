@@ -8,7 +8,7 @@ cleans up.
 import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
 
@@ -19,15 +19,29 @@ from cyclopts.argument import Argument
 from mcp import stdio_server
 from mcp.server.lowlevel import Server
 
+from carride_idempotency import __version__
+from ops.bounds import clipped, page
 from ops.verbs import VERBS, Verb
 
 _INSTRUCTIONS: Final = """\
 Look at a CarRide stack with the tools that read. A tool that changes something only shows what it
 would do, until it is called again with yes: true; show that preview to the operator first. The
 status of a result is 0 if all is fine, 1 if something is wrong, and 3 if the evidence is
-incomplete."""
+incomplete. An answer with a cursor is a part: call again with that cursor for the rest. Long
+strings end with how many characters they have."""
 _ANSWERED: Final = frozenset({0, 1, 3})
 """Exit statuses of a command that has printed its result."""
+_MOST: Final = 16_000
+"""Bytes of a result, so that an answer stays below 20 KB."""
+_MOST_SAID: Final = 2_000
+"""Bytes of what a command says on the way, and characters of an error."""
+_HIDDEN: Final = frozenset({"json", "watch"})
+"""Options of a command that its tool does not have."""
+_CURSOR: Final = {
+    "type": "integer",
+    "minimum": 0,
+    "description": "Go on with the rest: the cursor of the last answer.",
+}
 _TYPES: Final[Mapping[Any, str]] = {bool: "boolean", int: "integer", float: "number"}
 
 
@@ -45,13 +59,14 @@ def tools(
         if verb.tool and (allow_changes or not changes):
             name = verb.name.replace(" ", "_").replace("-", "_")
             arguments = {
-                key: each
-                for key, each in _arguments(line, verb)
-                if key not in {"json", "watch", *fixed}
+                key: each for key, each in _arguments(line, verb) if key not in {*_HIDDEN, *fixed}
             }
+            properties = {key: _schema(each) for key, each in arguments.items()}
+            if not changes:
+                properties["cursor"] = _CURSOR
             schema = {
                 "type": "object",
-                "properties": {key: _schema(each) for key, each in arguments.items()},
+                "properties": properties,
                 "required": [key for key, each in arguments.items() if each.required],
                 "additionalProperties": False,
             }
@@ -81,13 +96,22 @@ def serve(line: App, *, allow_changes: bool, options: Mapping[str, str | None]) 
                 {"error": f"there is no tool {params.name}: it may need --allow-changes"},
                 failed=True,
             )
-        verb, _ = offered[params.name]
+        verb, tool = offered[params.name]
+        arguments = dict(params.arguments or {})
+        unknown = arguments.keys() - tool.input_schema["properties"].keys()
+        if unknown:
+            return _answer({"error": _unknown(params.name, unknown, tool)}, failed=True)
+        start = arguments.pop("cursor", 0)
         fixed = given if verb.chooses else {}
-        return await _run(words(line, verb, {**(params.arguments or {}), **fixed}))
+        return await _run(words(line, verb, {**arguments, **fixed}), start)
 
     async def run() -> None:
         server = Server(
-            "carride", instructions=_INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool
+            "carride",
+            version=__version__,
+            instructions=_INSTRUCTIONS,
+            on_list_tools=list_tools,
+            on_call_tool=call_tool,
         )
         async with stdio_server() as (requests, answers):
             await server.run(requests, answers, server.create_initialization_options())
@@ -146,8 +170,13 @@ def _type_of(hint: Any) -> str:
     return "string"
 
 
-async def _run(command: Sequence[str]) -> types.CallToolResult:
-    """Run a command, and return its result, its exit status and what it said on the way."""
+def _unknown(tool: str, names: Collection[str], described: types.Tool) -> str:
+    known = ", ".join(described.input_schema["properties"])
+    return f"{tool} does not take {', '.join(sorted(names))}; it takes {known}"
+
+
+async def _run(command: Sequence[str], start: int) -> types.CallToolResult:
+    """Run a command, and return its result from an entry on, its status and what it has said."""
     process = Popen(
         [sys.executable, "-m", "ops", *command], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True
     )
@@ -157,10 +186,13 @@ async def _run(command: Sequence[str]) -> types.CallToolResult:
         if process.poll() is None:  # the call was cancelled
             process.send_signal(signal.SIGINT)
     if process.returncode not in _ANSWERED:
-        return _answer({"error": notes.strip()}, failed=True)
-    return _answer(
-        {"status": process.returncode, "result": _decoded(out), "notes": notes.splitlines()}
-    )
+        return _answer({"error": clipped(notes.strip(), _MOST_SAID)}, failed=True)
+    result = page(_decoded(out), _MOST, start=start)
+    said = page(notes.splitlines(), _MOST_SAID).document
+    answer = {"status": process.returncode, "result": result.document, "notes": said}
+    if result.cursor is not None:
+        answer["cursor"] = result.cursor
+    return _answer(answer)
 
 
 def _decoded(text: str) -> Any:
@@ -173,4 +205,4 @@ def _decoded(text: str) -> Any:
 
 def _answer(content: Mapping[str, Any], *, failed: bool = False) -> types.CallToolResult:
     text = types.TextContent(type="text", text=json.dumps(content))
-    return types.CallToolResult(content=[text], structured_content=dict(content), is_error=failed)
+    return types.CallToolResult(content=[text], is_error=failed)

@@ -15,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from cyclopts import App, Group, Parameter
 
 from ops import plans
+from ops.bounds import shortened
 from ops.cli.show import console, plain, show
 from ops.regions import ROOT
 from ops.stack import ClientFactory, OperatorError, StackRef
@@ -211,7 +212,7 @@ def _print(data: object, *, as_json: bool, indent: int | None = 2) -> None:
     if as_json:
         print(json.dumps(plain(data), indent=indent), flush=True)
     else:
-        console(sys.stdout).print(show(data))
+        console(sys.stdout).print(show(shortened(data)))
 
 
 def _common_options(verb: Verb) -> Iterator[inspect.Parameter]:
@@ -222,7 +223,7 @@ def _common_options(verb: Verb) -> Iterator[inspect.Parameter]:
     if verb.acts:
         yield _option("yes", bool, False, "Do it; without this, only show what would be done.")
         yield _option("plan", str | None, None, _ABOUT_PLAN)
-    yield _option("json", bool, False, "Print the result as JSON, and the rest to standard error.")
+    yield _option("json", bool, False, "Print the result as JSON with whole strings, and the rest to standard error.")
 
 
 def _option(name: str, kind: Any, default: object, text: str) -> inspect.Parameter:

@@ -5,10 +5,12 @@ import re
 from io import StringIO
 from typing import Any, Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import ops.cli.rendering  # noqa: F401 - how letters and events look
+from ops.bounds import shortened
 from ops.cli.show import console, plain, show
 from ops.dead_letters import DeadLetter, DeadLetters, Failure
 from ops.verbs import Steps
@@ -24,7 +26,7 @@ STEERING: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u
 
 def printed(data: object) -> str:
     stream = StringIO()
-    console(stream).print(show(data))
+    console(stream).print(show(shortened(data)))
     return stream.getvalue()
 
 
@@ -64,6 +66,16 @@ def letters(text: str) -> DeadLetters:
 def test_no_text_of_an_event_steers_the_terminal(text: str, form: Any) -> None:
     """Control characters, and those that turn the direction of text, are printed as escapes."""
     assert not STEERING.search(printed(form(text)))
+
+
+@pytest.mark.parametrize(
+    "form", [str, lambda text: {text: text}, lambda text: [{"a": text}], letters]
+)
+def test_no_text_of_an_event_fills_the_terminal(form: Any) -> None:
+    """Its beginning is printed, and how long it is."""
+    shown = printed(form("x" * 1_000_000))
+    assert "1,000,000 characters" in shown
+    assert len(shown) < 30_000
 
 
 @given(HOSTILE)

@@ -1,5 +1,6 @@
 """The commands as tools of the Model Context Protocol, called by the SDK's client."""
 
+import json
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -29,6 +30,14 @@ def asked(operator: Operator, *options: str, ask: Callable[[Client], Awaitable[A
     return anyio.run(run)
 
 
+def answered(result: Any) -> Any:
+    """Return what a call was answered, once, in a block of text below 20 KB."""
+    (block,) = result.content
+    assert result.structured_content is None
+    assert len(block.text) < 20_000
+    return json.loads(block.text)
+
+
 def test_without_permission_there_are_only_tools_that_read(operator: Operator) -> None:
     """They answer what the command with --json does.
 
@@ -47,12 +56,34 @@ def test_without_permission_there_are_only_tools_that_read(operator: Operator) -
     changing = {"replay_plan", *(name for name, (verb, _) in every.items() if verb.acts)}
     assert {tool.name for tool in tools} == set(every) - changing
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
-    assert audit.structured_content["status"] == 0
-    assert audit.structured_content["result"]["lost"] == 0
+    assert answered(audit)["status"] == 0
+    assert answered(audit)["result"]["lost"] == 0
     assert redrive.is_error
-    assert "--allow-changes" in redrive.structured_content["error"]
+    assert "--allow-changes" in answered(redrive)["error"]
     assert mistake.is_error
-    assert "'soon' is not a span of time" in mistake.structured_content["error"]
+    assert "'soon' is not a span of time" in answered(mistake)["error"]
+
+
+def test_a_long_answer_comes_in_parts(operator: Operator) -> None:
+    """With the cursor of one answer, the next goes on; options that never end cannot be given."""
+
+    async def ask(client: Client) -> Any:
+        lines = list[Any]()
+        cursor = 0
+        while cursor is not None:
+            answer = answered(await client.call_tool("tail", {"since": "1d", "cursor": cursor}))
+            lines += answer["result"]
+            cursor = answer.get("cursor")
+        watched = await client.call_tool("audit", {"watch": True})
+        return lines, watched, client.server_info
+
+    lines, watched, server = asked(operator, ask=ask)
+    assert len(json.dumps(lines)) > 20_000
+    ids = [json.dumps(line) for line in lines]
+    assert len(set(ids)) == len(ids)
+    assert watched.is_error
+    assert answered(watched)["error"].startswith("audit does not take watch; it takes ")
+    assert server.version
 
 
 def test_a_change_is_shown_first(operator: Operator) -> None:
@@ -70,6 +101,6 @@ def test_a_change_is_shown_first(operator: Operator) -> None:
     assert tool.input_schema["required"] == ["queue"]
     assert tool.input_schema["properties"]["yes"]["type"] == "boolean"
     assert "stack" not in tool.input_schema["properties"], "the server was started for one stack"
-    assert shown.structured_content["notes"][-1].startswith("nothing was done; add --yes")
+    assert answered(shown)["notes"][-1].startswith("nothing was done; add --yes")
     assert after == before != []
-    assert parked.structured_content["result"] == {"added": 1}
+    assert answered(parked)["result"] == {"added": 1}
