@@ -223,7 +223,12 @@ def _common_options(verb: Verb) -> Iterator[inspect.Parameter]:
     if verb.acts:
         yield _option("yes", bool, False, "Do it; without this, only show what would be done.")
         yield _option("plan", str | None, None, _ABOUT_PLAN)
-    yield _option("json", bool, False, "Print the result as JSON with whole strings, and the rest to standard error.")
+    yield _option(
+        "json",
+        bool,
+        False,
+        "Print the result as JSON with whole strings, and the rest to standard error.",
+    )
 
 
 def _option(name: str, kind: Any, default: object, text: str) -> inspect.Parameter:
