@@ -65,6 +65,10 @@ NEVER: Final = datetime.max.replace(tzinfo=UTC)
 ALWAYS: Final = datetime.min.replace(tzinfo=UTC)
 
 
+COPY: Final = "_copy_"
+"""In a ride's id: the ride is the copy of one event of another ride."""
+
+
 class Named(NamedTuple):
     """What a fact states, whatever its id: a ride, a type and the ride's version."""
 
@@ -199,6 +203,9 @@ class Evidence(NamedTuple):
     """The ride of each car, by the car's id."""
     unlisted_cars: Collection[str] = ()
     """Free cars that are not in the index of free cars: dispatch never finds them."""
+    copies: Collection[str] = ()
+    """Rides of a local stack that consist of the copy of one event, made to meet a fault. Nothing
+    else of their rides happened, so they are not judged."""
     fingerprints: Mapping[str, str] = {}
     """Of the payloads that took effect, by the keys of the records."""
     forgotten: Collection[str] = ()

@@ -34,6 +34,7 @@ from ops.audit import evidence
 from ops.audit.evidence import (
     ALWAYS,
     CONSUMERS,
+    COPY,
     AuditedConsumer,
     BookedRide,
     DeadLettered,
@@ -102,6 +103,7 @@ def regional_evidence(
         bookings=tables_read.bookings,
         cars=tables_read.cars,
         unlisted_cars=tables_read.unlisted_cars,
+        copies=copies_in(logged) if stack.local is not None else (),
         fingerprints=records.fingerprints,
         forgotten=records.forgotten,
         payments=payments,
@@ -113,6 +115,12 @@ def regional_evidence(
         grace=grace,
         since=since,
     )
+
+
+def copies_in(events: Iterable[Published]) -> set[str]:
+    """Return the rides that consist of the copy of one event."""
+    rides = {event.named.order_id for event in events if event.named is not None}
+    return {ride for ride in rides if COPY in ride}
 
 
 class _Tables(NamedTuple):

@@ -266,6 +266,8 @@ def _overdue(evidence: Evidence, limit: timedelta) -> Iterator[tuple[str, str]]:
     """Yield each ride that has needed something for longer than a limit, since when, and where."""
     by_ride = grouped(_needs(evidence))
     for order_id, needs in sorted(by_ride.items()):
+        if order_id in evidence.copies:
+            continue
         needs.sort()
         first = needs[0].since
         if evidence.at - first <= limit:
@@ -347,7 +349,8 @@ def _unprocessed(evidence: Evidence, consumer: AuditedConsumer) -> set[str | Non
 
 
 def _unjudged(evidence: Evidence) -> Iterator[str]:
-    """Yield the rides of which the log need not have every event."""
+    """Yield the rides of which the log need not have every event, or that are only copies."""
+    yield from evidence.copies
     logged = {event.fact for event in evidence.published}
     for item in evidence.items:
         is_saga = item.consumer in _EMITTED

@@ -22,7 +22,7 @@ from carride_idempotency import Policy
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.record_items import record_of
 from ops import redrive
-from ops.audit.evidence import AuditedConsumer
+from ops.audit.evidence import COPY, AuditedConsumer
 from ops.policies import POLICIES
 from ops.records import items_at
 from ops.stack import OperatorError, StackRef
@@ -35,7 +35,6 @@ FAULTS: Final = {
 """The faults that the desk offers, with the words on their buttons."""
 _REPEATED: Final = frozenset({"subject", "partitionkey", "correlationid"})
 """Attributes that repeat the data; without them they follow from it."""
-_COPY: Final = "_copy_"
 _AGAIN_S: Final = STALLED_LEASE_S + Policy().clock_skew
 """After this time another delivery may take over from a stalled attempt."""
 _LOOKS: Final = 5
@@ -72,7 +71,7 @@ def send_with_fault(
     """
     event = parse_event(json.loads(body))
     data = msgspec.structs.replace(
-        event.data, order_id=f"{event.subject.partition(_COPY)[0]}{_COPY}{secrets.token_hex(2)}"
+        event.data, order_id=f"{event.subject.partition(COPY)[0]}{COPY}{secrets.token_hex(2)}"
     )
     extensions = {**event.extensions, FAULT_EXTENSION: f"{fault}@{consumer.name}"}
     copy = RideEvent.of(data, source=event.source, time=datetime.now(UTC), extensions=extensions)

@@ -331,6 +331,21 @@ def test_a_ride_whose_events_the_log_need_not_have_is_not_called_broken(unjudged
     )
 
 
+def test_the_copy_of_one_event_is_not_judged() -> None:
+    """The rest of its ride never happened; what must never happen is broken all the same."""
+    since = NOW - timedelta(hours=5)
+    only_paid = ASSIGNED._replace(
+        published=events("CarAssigned", "PaymentAuthorized"),
+        items=[item(PAYMENT, events("CarAssigned"), "authorized", since)],
+        cars={},
+    )
+    assert problems(only_paid)
+    assert saga_of(only_paid._replace(copies={RIDE})).sound
+    assert "charged 2 times" in problems(
+        only_paid._replace(copies={RIDE}, payments=[CAPTURED, RESERVED])
+    )
+
+
 @pytest.mark.parametrize(
     "given",
     [
