@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import pytest
@@ -14,6 +14,8 @@ from ops.mcp_server import tools as offered
 from tests.pipeline.operator.conftest import NAME, Operator
 
 pytestmark = pytest.mark.integration
+
+COMPLETED: Final = {"status": "COMPLETED", "limit": 1_000}
 
 
 def asked(operator: Operator, *options: str, ask: Callable[[Client], Awaitable[Any]]) -> Any:
@@ -68,19 +70,19 @@ def test_a_long_answer_comes_in_parts(operator: Operator) -> None:
     """With the cursor of one answer, the next goes on; options that never end cannot be given."""
 
     async def ask(client: Client) -> Any:
-        lines = list[Any]()
-        cursor = 0
+        records = list[Any]()
+        cursor: int | None = 0
         while cursor is not None:
-            answer = answered(await client.call_tool("tail", {"since": "1d", "cursor": cursor}))
-            lines += answer["result"]
+            answer = answered(await client.call_tool("records", COMPLETED | {"cursor": cursor}))
+            records += answer["result"]["records"]
             cursor = answer.get("cursor")
         watched = await client.call_tool("audit", {"watch": True})
-        return lines, watched, client.server_info
+        return records, watched, client.server_info
 
-    lines, watched, server = asked(operator, ask=ask)
-    assert len(json.dumps(lines)) > 20_000
-    ids = [json.dumps(line) for line in lines]
-    assert len(set(ids)) == len(ids)
+    records, watched, server = asked(operator, ask=ask)
+    assert len(json.dumps(records)) > 20_000
+    keys = [record["key"] for record in records]
+    assert len(set(keys)) == len(keys)
     assert watched.is_error
     assert answered(watched)["error"].startswith("audit does not take watch; it takes ")
     assert server.version
