@@ -32,6 +32,7 @@ from tests.functions.gateways import FakeGateway
 from tests.functions.world import World
 
 RIDE = Life()
+ATTEMPTS = payments.payment_policy(3.0).max_attempts
 
 
 class Payment(World):
@@ -52,7 +53,7 @@ class Payment(World):
 
     def quarantine(self, fact: Fact) -> None:
         """Deliver a fact as often as it is attempted, while the gateway gives no answer."""
-        for _ in range(2):
+        for _ in range(ATTEMPTS - 1):
             with pytest.raises(GatewayUnavailableError):
                 self.send(fact)
         assert self.send(fact) == "DeadLettered"
@@ -114,7 +115,7 @@ def test_without_a_gateway_only_what_needs_one_fails() -> None:
     """
     world = Payment(cast("FakeGateway", HttpGateway("", clock=lambda: 0)))
     assert world.send(RIDE.accepted) == "New"
-    for _ in range(2):
+    for _ in range(ATTEMPTS - 1):
         with pytest.raises(NoGatewayError):
             world.send(RIDE.assigned)
     assert world.send(RIDE.assigned) == "DeadLettered"
@@ -155,7 +156,7 @@ def test_what_the_gateway_has_captured_stays_though_nobody_else_knows_of_the_end
     poison = {"simulatedfault": "poison"}
     first, last = (RIDE.assigned, RIDE.completed) if reserved else (RIDE.completed, RIDE.assigned)
     world.send(first)
-    for _ in range(2):
+    for _ in range(ATTEMPTS - 1):
         with pytest.raises(faults.SimulatedFaultError):
             world.send(last, extensions=poison)
     assert world.send(last, extensions=poison) == "DeadLettered"

@@ -85,12 +85,13 @@ def test_every_key_of_a_working_stack_can_be_released_and_forgotten(ref: StackRe
 
 def test_a_keys_attempts_are_counted_by_its_consumers_policy(ref: StackRef) -> None:
     """A failed request of the API runs again long after a consumer's key would be quarantined."""
+    last = POLICIES["dispatch"].max_attempts
     for key, says in (
-        ("dispatch#1", "all 3 attempts are used up"),
-        ("carride-api#1", "the next delivery runs as attempt 4"),
-        ("carride-api-simulate#1", "the next delivery runs as attempt 4"),
+        ("dispatch#1", f"all {last} attempts are used up"),
+        ("carride-api#1", f"the next delivery runs as attempt {last + 1}"),
+        ("carride-api-simulate#1", f"the next delivery runs as attempt {last + 1}"),
     ):
-        failed = Record(key, FAILED, "o", 3, None, None, "1:f", "d", AWAY, 1, 1, error="x")
+        failed = Record(key, FAILED, "o", last, None, None, "1:f", "d", AWAY, 1, 1, error="x")
         put_record(ref, failed)
         (found,) = records.records(ref, key=key).records
         assert says in found.says

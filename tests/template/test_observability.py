@@ -183,7 +183,9 @@ def check_members(deployed: Stack, composite: str, wanted: set[str]) -> None:
     missing = sorted(wanted - members)
     assert not missing, f"add {missing} to the AlarmRule of {composite} in template.yaml"
     unknown = sorted(members - wanted)
-    assert not unknown, f"{composite} watches {unknown}: name them as this test expects, or remove"
+    assert not unknown, (
+        f"{composite} watches {unknown}: add them to the sets in the test above, or remove them"
+    )
 
 
 def test_an_address_can_be_notified() -> None:
