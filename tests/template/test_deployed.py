@@ -55,6 +55,22 @@ def test_what_production_must_not_lose_is_kept(deployed: Stack) -> None:
         assert (resource["DeletionPolicy"], resource["UpdateReplacePolicy"]) == policies, name
 
 
+def test_a_stack_that_is_not_production_leaves_nothing_behind(deployed: Stack) -> None:
+    """No resource outlives it, and no function logs to a group that Lambda would make itself."""
+    if deployed.conditions["IsProd"]:
+        pytest.skip("queues, archive and logs of production outlive their stack")
+    kept = [
+        name
+        for name, resource in deployed.resources.items()
+        if resource.get("DeletionPolicy", "Delete") != "Delete"
+        and resource["Type"] != "AWS::Lambda::Version"  # it ends with its function
+    ]
+    assert kept == []
+    groups = deployed.of_type("AWS::Logs::LogGroup")
+    for name, function in deployed.functions().items():
+        assert function["LoggingConfig"]["LogGroup"]["Ref"] in groups, name
+
+
 def test_an_api_with_a_mistake_is_refused() -> None:
     """Otherwise API Gateway deploys it with a warning that nobody sees."""
     assert stack().resources["CarRideApi"]["Properties"]["FailOnWarnings"] is True

@@ -104,6 +104,8 @@ def _value(shape: Any, values: list[str]) -> Any:
             return True
         case "list" if not values[0].startswith("["):
             return values
+        case "map" if not values[0].startswith("{"):  # the short form: A=1,B=2
+            return dict(each.split("=", 1) for each in values[0].split(","))
         case "list" | "structure" | "map":
             return json.loads(values[0])
         case "integer" | "long":
