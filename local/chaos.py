@@ -5,7 +5,7 @@ import json
 import sys
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -14,10 +14,10 @@ import msgspec
 
 from carride.simulated_faults import Fault
 from carride.simulation_spec import Spec
-from carride_idempotency import MemoryStore
+from carride_idempotency import MemoryStore, marshalling
 from carride_idempotency.stores import Store
 from carride_idempotency.stores.valkey import ValkeyStore
-from local import valkey_server
+from local import faults, valkey_server
 from local.command import WRONG, Progress, count, ending_in_order, leave, positive
 from local.demo import DECLINED, reconcile, write
 from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
@@ -27,6 +27,8 @@ from ops import audit, fleet, replay, tables
 from ops.audit import Report, reading
 from ops.audit.evidence import Evidence
 from ops.audit.queues import waiting
+from ops.dead_letters import DeadLetter, received_from
+from ops.redrive import Redrive, plan_redrive
 from ops.simulation import simulate
 from simulated_rides import Simulation
 
@@ -34,13 +36,16 @@ DESCRIPTION: Final = """\
 Put the whole pipeline through the worst mix on this machine: half of the events come twice,
 a third of the rides in disorder; events kill their consumers, poison fails at every attempt;
 the payment gateway hangs, fails after charging, drops answers, forgets keys, refuses rides
-and captures above the reservation, and takes its time to reserve. For each
-seed a new stack of the real template is put through it, and the whole archive is replayed
-after it, which has to change nothing.
+and captures above the reservation, takes its time to reserve, and keeps errors under their
+keys. For each seed a new stack of the real template is put through it, and the whole archive
+is replayed after it, which has to change nothing.
 
-Rides that stand still are reconciled before the replay. It ends with status 0 if nothing was
-lost, doubled, broken, left open, given up without need or changed by the replay, 1 if
-something was, and 2 if it could not be run. The figures are also written to .demo/chaos.json."""
+A kept error needs a new key, which payment uses once the gateway cannot finish the first
+request any more: here that is seconds, on AWS more than an hour. Rides that stand still are
+reconciled then, and the letters of kept errors redriven, before the replay. It ends with
+status 0 if nothing was lost, doubled, broken, left open, given up without need or changed by
+the replay, 1 if something was, and 2 if it could not be run. The figures are also written to
+.demo/chaos.json."""
 
 REPORT: Final = ROOT / ".demo" / "chaos.json"
 
@@ -48,11 +53,16 @@ _STUMBLES: Final = 20
 """The partner's first attempt fails at one of so many events."""
 _TROUBLES: Final = 0.05
 """Share of the requests to the gateway that go wrong."""
+_FINISHES_WITHIN_S: Final = 5.0
+"""In which the gateway finishes a request: a late one takes effect after four seconds."""
+_MOST_REDRIVES: Final = 9
+"""A further key may keep an error, too."""
 _TABLES: Final = {
     **dict.fromkeys(("AssignmentTable", "CarTable", "PaymentTable", "OutboxTable"), ""),
     "RideHistoryTable": "attribute_exists(orderID)",  # the timelines
 }
 """Tables that a replay must not change, and the condition of the items that it must not."""
+_PAYMENT_DLQ: Final = "PaymentDlq"
 _SOCKET_SECONDS: Final = 30.0
 """Long, because the partner does not know whether a request took effect once it gives up waiting
 for the answer."""
@@ -71,6 +81,10 @@ class Result(NamedTuple):
     report: Report
     gateway: Mapping[str, int]
     """Requests to the gateway that went wrong, by trouble."""
+    kept: int
+    """Rides of which the gateway kept an error under a key."""
+    done_anew: int
+    """Rides of which a step then took effect under a further key."""
     poison: int
     """Dead letters that the poison must lead to: one for each event and consumer."""
     wrong: Sequence[str]
@@ -131,7 +145,11 @@ def cloud_without(unprotected: Collection[str] = ()) -> LocalAws:
     # As on AWS, a retry comes after the lease of a killed run of payment has ended: a sooner one
     # would wait for that.
     options = ("--retry-delays=4.5,4.5", "--workers=3", *FAULTS)
-    return LocalAws(*options, variables={"UNPROTECTED": ",".join(unprotected)})
+    variables = {
+        "UNPROTECTED": ",".join(unprotected),
+        faults.BOUND: f"{_FINISHES_WITHIN_S:g}",
+    }
+    return LocalAws(*options, variables=variables)
 
 
 class Mix(NamedTuple):
@@ -141,6 +159,8 @@ class Mix(NamedTuple):
     """The simulator's request."""
     troubles: float
     """Share of the requests to the gateway that go wrong."""
+    kept: float = 0.0
+    """Share of the keys under which the gateway keeps an error. It needs `cloud_without`."""
     cars: int = 14
     """Size of the fleet, fewer than the rides need."""
     at_once: int = 100
@@ -170,7 +190,7 @@ def rehearse(cloud: LocalAws, mix: Mix, *, store: Store, progress: Progress) -> 
             fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
         rehearsal = _Rehearsal(cloud, stack, gateway, Partner(store, _stumble), progress, mix.spec)
         rehearsal.publish(mix.at_once)
-        overdue = rehearsal.reconcile()
+        overdue = rehearsal.recover() if mix.kept else rehearsal.reconcile()
         evidence = audit.collect_evidence(
             stack, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger())
         )
@@ -186,14 +206,25 @@ def rehearse(cloud: LocalAws, mix: Mix, *, store: Store, progress: Progress) -> 
             *_unexpected(evidence, expected),
             *_changed(before, rehearsal.snapshot()),
         ]
-        met = dict(gateway.books.met)
-        return Result(seed, time.monotonic() - began, report, met, len(expected), wrong)
+        books = gateway.books
+        return Result(
+            seed,
+            time.monotonic() - began,
+            report,
+            gateway=dict(books.met),
+            kept=len(books.kept),
+            done_anew=len(books.done_anew),
+            poison=len(expected),
+            wrong=wrong,
+        )
 
 
 def _books(mix: Mix) -> Books:
     """Return the gateway's books, which meet the mix's troubles."""
     troubles = Troubles.mixed(mix.troubles, declined=DECLINED)
-    worst = troubles._replace(refused=mix.troubles / 2, pending=mix.troubles, capped=0.5)
+    worst = troubles._replace(
+        refused=mix.troubles / 2, pending=mix.troubles, capped=0.5, kept=mix.kept
+    )
     return Books(worst, seed=mix.spec.seed, keys_s=5)
 
 
@@ -238,6 +269,44 @@ class _Rehearsal:
         _drain(self._partner, self._sqs, self._queue)
         return overdue
 
+    def recover(self) -> int:
+        """Settle all rides although the gateway keeps errors, and count rides still overdue.
+
+        The reconciler has payment ask again, once it may use new keys. Then the letters are
+        redriven that the kept errors led to, as an operator does. A new key may keep an error,
+        too.
+        """
+        for _ in range(_MOST_REDRIVES):
+            self._wait_for_new_keys()
+            overdue = self.reconcile()
+            self._wait_for_new_keys()
+            if not self._redrive():
+                return overdue
+            self._settle("redriving what met a kept error")
+        return self.reconcile()
+
+    def _wait_for_new_keys(self) -> None:
+        """Wait until the gateway cannot finish any request that it has not answered."""
+        with self._progress.step(f"seed {self._spec.seed}: waiting until new keys may be used"):
+            rows = tables.scan(
+                self._stack.client("dynamodb"), self._stack.outputs["PaymentTableName"]
+            )
+            ends = [end for row in rows for end in asked_until(row)]
+            while ends and datetime.now(UTC) < max(ends):
+                time.sleep(_POLL_SECONDS)
+
+    def _redrive(self) -> bool:
+        """Redrive payment's letters of kept errors; return whether there were any."""
+        poison = {each.fact for each in _poison(self._spec)}
+        received = received_from(self._stack, _PAYMENT_DLQ)
+        kept = letters_of_kept_errors(
+            [each.letter for each in received], self._gateway.books.kept, poison
+        )
+        for key in kept:
+            plan = plan_redrive(self._stack, _PAYMENT_DLQ, key=key, release=True)
+            Redrive(self._stack, plan, canary=False, report=self._progress.note).carry_out()
+        return bool(kept)
+
     def replay(self) -> None:
         """Replay the whole archive.
 
@@ -273,6 +342,30 @@ class _Rehearsal:
     def _settle(self, step: str) -> None:
         with self._progress.step(f"seed {self._spec.seed}: {step}"):
             self._cloud.wait_until_quiet(_PATIENCE_SECONDS, self._progress.note)
+
+
+def asked_until(payment: tables.Wire) -> list[datetime]:
+    """Return until when the gateway may finish each step that payment has asked it for."""
+    values: dict[str, Any] = marshalling.values(payment)
+    return [datetime.fromisoformat(each["until"]) for each in values.get("asked", {}).values()]
+
+
+def letters_of_kept_errors(
+    letters: Iterable[DeadLetter], kept: Collection[str], poison: Collection[str | None]
+) -> list[str]:
+    """Return the keys of the letters that are there because the gateway kept an error.
+
+    Args:
+        letters: payment's dead letters.
+        kept: the rides of which the gateway kept an error.
+        poison: the facts whose letters stay.
+    """
+    keys = {
+        letter.key
+        for letter in letters
+        if letter.key is not None and letter.ride in kept and letter.fact not in poison
+    }
+    return sorted(keys)
 
 
 def _replayed(stack: Stack) -> int:
@@ -400,6 +493,10 @@ def _tell(result: Result) -> None:
     print(
         f"{troubles:,} requests to the gateway went wrong; {result.poison:,} dead letters expected."
     )
+    print(
+        f"{result.kept:,} rides met an error that was kept under its key; "
+        f"{result.done_anew:,} of them were charged, captured or refunded under a new one."
+    )
 
 
 def rehearse_seeds(options: argparse.Namespace, progress: Progress) -> list[Result]:
@@ -413,7 +510,7 @@ def rehearse_seeds(options: argparse.Namespace, progress: Progress) -> list[Resu
         with progress.step("building the functions and layers (sam build)"):
             cloud.build()
         for seed in range(options.first_seed, options.first_seed + options.seeds):
-            mix = Mix(worst_mix(options.rides, seed), _TROUBLES)
+            mix = Mix(worst_mix(options.rides, seed), _TROUBLES, kept=_TROUBLES)
             store = _partner_store(port, seed)
             results.append(rehearse(cloud, mix, store=store, progress=progress))
     return results

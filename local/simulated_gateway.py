@@ -94,7 +94,12 @@ class Books:
 
     The same seed gives the same requests and rides the same troubles. A key is known for ``keys_s``
     seconds, and a pending reservation is made after ``pending_s``, by a clock that only grows.
-    ``met`` counts each trouble.
+
+    Attributes:
+        met: how often each trouble was met.
+        kept: the rides of which an error is kept under a key.
+        kept_keys: those keys.
+        done_anew: the rides of which a step took effect under a further key, after such an error.
     """
 
     def __init__(
@@ -107,6 +112,9 @@ class Books:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.met: Counter[str] = Counter()
+        self.kept: set[str] = set()
+        self.kept_keys: set[str] = set()
+        self.done_anew: set[str] = set()
         self._troubles = troubles or Troubles()
         self._seed = seed
         self._keys_s = keys_s
@@ -134,6 +142,8 @@ class Books:
         """Accept a request; return None if it has to be finished, else the answer."""
         with self._lock:
             if self._meets("kept", request.key):
+                self.kept_keys.add(request.key)
+                self.kept.add(self._ride_of(request))
                 return _problem(500, "something went wrong, and this key will say so again")
             now = self._clock()
             known = self._known.get(request.key)
@@ -157,6 +167,9 @@ class Books:
                 known.reply = self._settle(known.payment, request)
             except RefusedError as refused:
                 known.reply = _refusal(refused)
+            first_key, _, _ = request.key.rpartition("-")
+            if first_key in self.kept_keys:
+                self.done_anew.add(known.payment.reference)
             if self._meets("forgotten", request.key):
                 del self._known[request.key]
             return known.reply
@@ -178,6 +191,14 @@ class Books:
             if payment is None:
                 return _problem(404, "there is no such payment")
             return Reply(200, msgspec.to_builtins(payment))
+
+    def _ride_of(self, request: GatewayRequest) -> str:
+        """Return the ride that a request is about; empty if it names none."""
+        match request.path.split("/")[1:]:
+            case ["payments", name, _] if name in self._payments:
+                return self._payments[name].reference
+            case _:
+                return str(request.body.get("reference", ""))
 
     def _payment_of(self, request: GatewayRequest) -> Payment:
         """Return the payment that a request is about: a new one, or the one that its path names."""
