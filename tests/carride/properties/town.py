@@ -567,3 +567,6 @@ class Town(World):
                 # back.
                 called_off = {"cancelled"} if status == "declined" else set()
                 assert item["state"] in {status, "declined", *called_off}, (item, charge)
+                if item["state"] == "captured" and "CarRideCompleted" in facts:
+                    is_less = charge["amount"] < facts["CarRideCompleted"].price
+                    assert item.get("raiseRefused", False) == is_less, (item, charge)
