@@ -173,6 +173,14 @@ def test_a_customer_without_a_card_is_declined(town: Town, settings: dict[str, A
     assert town.reasons() == ["the customer has no default payment method"]
 
 
+def test_the_card_of_another_customer_is_not_charged(town: Town) -> None:
+    """Stripe answers about somebody else: the attempt fails, and nothing is asked for."""
+    town.meddle("/customers/cus_a", lambda customer: customer | {"id": "cus_b"})
+    town.send_in_vain(RIDE.assigned)
+    assert town.stripe.ledger() == []
+    assert town.emitted() == []
+
+
 @pytest.mark.parametrize("currency", ["JPY", "KWD"])
 def test_a_currency_without_cents_is_declined(town: Town, currency: str) -> None:
     """Stripe counts in the smallest unit: 1250 is not 12.50 of them."""
