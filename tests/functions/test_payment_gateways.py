@@ -92,6 +92,18 @@ def test_a_refused_lookup_declines_nothing(world: Town, status: int) -> None:
     assert world.payment() == ("captured", ["captured"])
 
 
+def test_a_refused_lookup_is_repeated_in_the_same_run(world: Town) -> None:
+    """A gateway may refuse it for a moment only, so it is asked like one without an answer."""
+    refusals = [HttpResponse(404, b"{}")]
+
+    def refuse_once(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
+        return refusals.pop() if refusals else world.gateway.answer(method, path, key, content)
+
+    world.gateway.sent = refuse_once
+    assert world.send(RIDE.assigned) == "New"
+    assert world.payment() == ("authorized", ["authorized"])
+
+
 def test_the_payment_of_another_ride_is_never_adopted(
     world: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
