@@ -9,10 +9,9 @@ What dispatch knows of a ride, and what an event makes of it::
     completed    released, or unserved  ·                 ·                  cancelled
     unserved, released, cancelled: final, every event leaves them as they are
 
-Events come in any order. A ride that was called off before dispatch heard of its acceptance never
-gets a car; one that was completed before that gets it and gives it back in one step, so that
-payment learns of a car whatever the order. If its acceptance never comes, the ride is overdue, and
-gets no car any more.
+Events come in any order. If a ride was called off before dispatch heard of its acceptance, it never
+gets a car. If it was completed before that, it gets a car and gives it back in one step: payment
+waits for `CarAssigned`. If its acceptance never comes, the ride is overdue and gets no car.
 """
 
 import hashlib

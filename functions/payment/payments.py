@@ -167,13 +167,20 @@ def asked_for(asked: Mapping[Step, Asked], action: Action, now: datetime) -> Map
     after = dict(asked)
     for step in STEPS[action]:
         earlier = asked.get(step)
-        number = 1
-        if earlier is not None:
-            if earlier.until >= sortable_time(latest):
-                continue
-            number = earlier.key_number if is_unfinished(earlier, now) else earlier.key_number + 1
+        if earlier is not None and earlier.until >= sortable_time(latest):
+            continue  # what is recorded covers this request too
+        number = _key_number(earlier, now)
         after[step] = Asked(number, sortable_time(latest + _RECORDED_AGAIN_AFTER))
     return after
+
+
+def _key_number(earlier: Asked | None, now: datetime) -> int:
+    """Return the number of the key for a step that may have been asked for before."""
+    if earlier is None:
+        return 1
+    if is_unfinished(earlier, now):
+        return earlier.key_number
+    return earlier.key_number + 1
 
 
 def still_asked(asked: Mapping[Step, Asked], action: Action, now: datetime) -> Mapping[Step, Asked]:
@@ -224,24 +231,35 @@ def plan(seen: Payment, fact: Fact) -> Action:
             return Action.UNDO
         case CarAssigned(), State.UNKNOWN:
             return Action.AUTHORIZE
-        case (CarAssigned(), State.COMPLETED) | (
-            CarRideOverdue(outcome="completed"),
-            (State.UNKNOWN | State.COMPLETED),
-        ):
+        case CarAssigned(), State.COMPLETED:
             return Action.AUTHORIZE_AND_CAPTURE
-        case CarRideCompleted() | CarRideOverdue(outcome="completed"), State.AUTHORIZED:
+        case CarAssigned(), State.CANCELLED:
+            return Action.UNDO
+        case CarRideCompleted(), State.AUTHORIZED:
+            return Action.CAPTURE
+        case CarRideCancelled() | NoCarAvailable(), State.UNKNOWN | State.COMPLETED:
+            return Action.UNDO
+        case CarRideCancelled() | NoCarAvailable(), State.AUTHORIZED | State.CAPTURED:
+            return Action.REFUND
+        case CarRideOverdue(), _:
+            return _plan_overdue(seen, fact)
+        case _:
+            return Action.NOTHING
+
+
+def _plan_overdue(seen: Payment, fact: CarRideOverdue) -> Action:
+    """Return what to ask the gateway for, by how the overdue ride ended."""
+    match fact, seen.state:
+        case CarRideOverdue(outcome="completed"), State.UNKNOWN | State.COMPLETED:
+            return Action.AUTHORIZE_AND_CAPTURE
+        case CarRideOverdue(outcome="completed"), State.AUTHORIZED:
             return Action.CAPTURE
         case CarRideOverdue(status=status), State.COMPLETED if status in UNDER_WAY:
             return Action.NOTHING
         case CarRideOverdue(), State.UNKNOWN | State.COMPLETED | State.AUTHORIZED:
             return Action.RELEASE
-        case ((CarAssigned() | CarRideOverdue()), State.CANCELLED) | (
-            (CarRideCancelled() | NoCarAvailable()),
-            (State.UNKNOWN | State.COMPLETED),
-        ):
+        case CarRideOverdue(), State.CANCELLED:
             return Action.UNDO
-        case CarRideCancelled() | NoCarAvailable(), State.AUTHORIZED | State.CAPTURED:
-            return Action.REFUND
         case _:
             return Action.NOTHING
 
@@ -321,11 +339,7 @@ def _captured(seen: Payment, fact: Fact, action: Action, charge: Charge) -> Deci
     """Decide where the gateway has taken money, which is never more than the ride's price."""
     if action in {Action.CAPTURE, Action.AUTHORIZE_AND_CAPTURE}:
         price = due(seen, fact)
-        least = price
-        if action is Action.CAPTURE and seen.amount is not None:
-            least = min(price, seen.amount)
-        elif action is Action.AUTHORIZE_AND_CAPTURE:
-            least = 1  # of a reservation that was made with another price
+        least = _least_captured(seen, action, price)
         if not least <= charge.amount <= price:
             raise UnexpectedPaymentError(
                 f"{charge.payment_id} has {charge.amount} cents captured, and {price} are due"
@@ -335,6 +349,15 @@ def _captured(seen: Payment, fact: Fact, action: Action, charge: Charge) -> Deci
     if seen.state is State.AUTHORIZED:
         return Decision(after, (captured,))
     return Decision(after, (_emitted(PaymentAuthorized, fact, charge), captured))
+
+
+def _least_captured(seen: Payment, action: Action, price: int) -> int:
+    """Return the fewest cents that a capture can have taken."""
+    if action is Action.AUTHORIZE_AND_CAPTURE:
+        return 1  # the gateway may have had a reservation of another price
+    if seen.amount is None:
+        return price
+    return min(price, seen.amount)
 
 
 def _with_refused_raise(after: Payment, price: int, seen: Payment, fact: Fact) -> Payment:

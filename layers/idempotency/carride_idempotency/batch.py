@@ -80,14 +80,14 @@ class Batch[E]:
     """The records of one batch.
 
     A failure stops its lane: of equal keys the first does the work, and the others share its
-    outcome. A record is a suspect if its last attempt crashed. Suspects run when no other record is
-    running:
+    outcome. A suspect is a record whose last attempt crashed. The order is:
 
-    - last, in the smallest groups that the time left allows, while another attempt is left to them;
-    - alone on their last attempt, so that no other record's crash quarantines them, and with at
-      least the time that their crashed attempt had. So a slow record is not quarantined because
-      others ran before it: if it was received often enough to be on its last attempt, it runs
-      first.
+    1. Suspects on their last attempt, one by one, as far as receive counts show them. No other
+       record's crash can quarantine them, nor can the time that others take: each has at least the
+       time that its crashed attempt had.
+    2. All other records, concurrently. Those that turn out to be suspects are postponed.
+    3. The postponed suspects: on their last attempt alone, the others in the smallest groups that
+       the time left allows.
     """
 
     def __init__(

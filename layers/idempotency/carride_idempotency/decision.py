@@ -163,24 +163,38 @@ def lease_until(request: ClaimRequest, now_ms: int) -> int:
 
 def attempt(request: ClaimRequest, now_ms: int, seen: Record | None = None) -> Record:
     """Return the record that the next attempt writes: a claim, or in atomic mode the outcome."""
-    outcome = request.outcome
-    lease_ms = None if outcome is not None else lease_until(request, now_ms)
+    number = 1
+    created_ms = now_ms
+    externals = None
+    kept = None
+    if seen is not None:
+        number = seen.attempt + 1
+        created_ms = seen.created_ms
+        externals = seen.externals
+        kept = seen.kept
+    lease_ms = None
+    claim_expiry = None
+    if request.outcome is None:
+        lease_ms = lease_until(request, now_ms)
+        claim_expiry = _claim_expiry(seen, request, lease_ms, now_ms)
     claim = Record(
         request.key,
         IN_PROGRESS,
         request.owner,
-        1 if seen is None else seen.attempt + 1,
+        number,
         lease_ms,
-        None if lease_ms is None else _claim_expiry(seen, request, lease_ms, now_ms),
+        claim_expiry,
         request.fingerprint,
         request.delivery,
         request.region,
-        now_ms if seen is None else seen.created_ms,
+        created_ms,
         now_ms,
-        externals=None if seen is None else seen.externals,
-        kept=None if seen is None else seen.kept,
+        externals=externals,
+        kept=kept,
     )
-    return claim if outcome is None else settled(claim, outcome, request, now_ms)
+    if request.outcome is None:
+        return claim
+    return settled(claim, request.outcome, request, now_ms)
 
 
 def settled(claim: Record, outcome: Outcome, request: ClaimRequest, now_ms: int) -> Record:
@@ -232,17 +246,20 @@ def _failed(claim: Record, outcome: Outcome, request: ClaimRequest, now_ms: int)
 def quarantined(seen: Record, request: ClaimRequest, now_ms: int, error: str | None) -> Record:
     """Return ``seen`` quarantined, with its attempt.
 
-    No ``error`` means an unknown outcome. It has no expiry, unless no operator would release it and
-    nothing about it is unknown. A record of another claim gets a token that no claim has.
-    So a late ``dead_lettered`` update, after an operator's release, cannot change what this
-    delivery has written under its own token.
+    No ``error`` means an unknown outcome. The record does not expire, because an operator has to
+    release it. It does expire where no operator is told (``quarantine_ends``) and the outcome is
+    known.
+
+    The quarantine of another attempt's claim gets a token that no claim has. Otherwise a late mark
+    ``dead_lettered`` could change what this delivery writes after an operator's release.
     """
+    is_own = seen.owner == request.owner
     expiry = None
     if request.quarantine_ends and error is not None:
         expiry = _expiry(seen, now_ms, request.limits.window_s)
     return seen._replace(
         status=QUARANTINED,
-        owner=request.owner if seen.owner == request.owner else f"{request.owner}/{now_ms}",
+        owner=request.owner if is_own else f"{request.owner}/{now_ms}",
         lease_ms=None,
         expiry=expiry,
         updated_ms=now_ms,
@@ -296,10 +313,10 @@ def _expiry(record: Record, now_ms: int, window_s: int) -> int | None:
 def _claim_expiry(
     known: Record | None, request: ClaimRequest, lease_ms: int, now_ms: int
 ) -> int | None:
-    """Return when a claim ends that nobody takes over. ``known`` is what the record knew before.
+    """Return when a claim is forgotten. ``known`` is the record that it replaces.
 
-    A crash leaves it, and perhaps external calls of which it knows nothing. So it is remembered for
-    as long as its delivery may come again.
+    A claim that a crash leaves behind must be remembered while its delivery may come again: the
+    attempt may have called other systems.
     """
     if request.is_undated or (known is not None and known.must_outlast_its_window):
         return None
@@ -336,8 +353,8 @@ def _decide_own(found: Record, request: ClaimRequest, now_ms: int) -> Step:
         return Corrupt(found)
     if found.lease_ms is None or found.status != IN_PROGRESS:
         return _END[found.status](found)
-    # The answer came late, so less than half of the lease is left. Under a deadline the lease is
-    # always whole, because it ends with the invocation whenever it was written.
+    # Less than half of the lease is left, because the answer to the claim came late: renew it. A
+    # lease that follows the deadline never gets here, because a renewed one would end no later.
     if found.lease_ms + request.limits.lease_ms // 2 < lease_until(request, now_ms):
         return Write(found, renewed(found, request, now_ms))
     return Run(found)

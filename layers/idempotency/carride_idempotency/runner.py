@@ -193,13 +193,13 @@ class Runner:
             except errors.EffectConflictError as conflict:
                 if not reruns_left or self.left_ms(delivery.deadline_ms) <= 0:
                     return self._fail_atomic(delivery, request, conflict)
+                reruns_left -= 1
+                continue
             except (errors.StoreUnavailableError, errors.ContentionError):
                 raise  # the commit may have taken place: the record decides at the next delivery
             except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, then raised
                 return self._fail_atomic(delivery, request, refused)
-            else:
-                return self._answer(step, seen, delivery, ready, None)
-            reruns_left -= 1
+            return self._answer(step, seen, delivery, ready, None)
 
     def _fail_atomic(
         self, delivery: Delivery, request: ClaimRequest, error: Exception, *, counted: bool = True
@@ -499,8 +499,8 @@ class Runner:
             case BackingOff(record, wait_ms):
                 why = errors.RetryLaterError(key, wait_ms)
                 return DeliveryAnswer(observation.FAILED, record, describe(why), why)
-        if isinstance(step, Failed) and error is not None:
-            return DeliveryAnswer(observation.FAILED, step.record, describe(error), error)
+            case Failed(record) if error is not None:
+                return DeliveryAnswer(observation.FAILED, record, describe(error), error)
         met = f"{key} met {type(step).__name__}, which cannot happen here"
         raise errors.ContentionError(met)
 

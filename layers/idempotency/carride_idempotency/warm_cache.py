@@ -2,9 +2,11 @@
 
 A transport may deliver a message again that this process has just completed: the answer came too
 late, or never arrived. Such a redelivery has the same delivery id, and is answered without a round
-trip. All other deliveries ask the store, because an operator may have removed the record meanwhile,
-so that the next replay, redrive or call runs again. Those have ids of their own, or none. A log's
-ids are positions, under which it can be read again, so its messages are not remembered.
+trip.
+
+All other deliveries ask the store: an operator may have removed the record, so that the next
+replay, redrive or call runs again. Those have other ids, or none. Messages of a log (a stream, a
+Kafka topic) are not remembered: their ids are positions, and a log can be read again.
 """
 
 import threading

@@ -24,9 +24,12 @@ class Store(Protocol):
 
     ``until_ms`` is the epoch millisecond by which every further try must end; ``None`` leaves it to
     the store. ``effects`` take place in the same transaction as the record, or not at all. A write
-    raises StoreUnavailableError if its outcome is unknown, StoreRefusedError if nothing was
-    written, EffectConflictError if the condition of an effect does not hold, and
-    EffectsRejectedError if the effects can never be written. A read raises the first two.
+    raises:
+
+    - StoreUnavailableError if its outcome is unknown; so does a read;
+    - StoreRefusedError if nothing was written; so does a read;
+    - EffectConflictError if the condition of an effect does not hold;
+    - EffectsRejectedError if the effects can never be written.
     """
 
     transactional: bool

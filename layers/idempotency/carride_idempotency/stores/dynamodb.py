@@ -102,25 +102,8 @@ class DynamoDBStore:
         until_ms: int | None = None,
     ) -> Record | None:
         """Write ``record`` if the record under its key is still as ``seen``."""
-        values: dict[str, object] = {}
-        conditions = []
-        lease = None if seen.lease_ms is None else str(seen.lease_ms)
-        for name, value, kind in (
-            ("#s", seen.status or None, "S"),
-            ("#o", seen.owner, "S"),
-            ("attempt", str(seen.attempt), "N"),
-            ("leaseExpiry", lease, "N"),
-        ):
-            if value is not None:
-                placeholder = f":{name.strip('#')}"
-                conditions.append(f"{name} = {placeholder}")
-                values[placeholder] = {kind: value}
-            else:
-                # A value of another type is read as None, so a damaged record can be replaced as
-                # well.
-                conditions.append(f"NOT attribute_type({name}, :type{kind})")
-                values[f":type{kind}"] = {"S": kind}
-        return self._write(record, " AND ".join(conditions), values, effects, until_ms)
+        condition, values = _still_as(seen)
+        return self._write(record, condition, values, effects, until_ms)
 
     def update_if_owner(
         self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
@@ -197,8 +180,7 @@ class DynamoDBStore:
             if reasons[0].get("Code") == _CONDITION:
                 item = reasons[0].get("Item")
                 return record_of(item) if item else None
-            index = [reason.get("Code") for reason in reasons[1:]].index(_CONDITION)
-            raise EffectConflictError([*effects][index], reasons[index + 1].get("Item")) from error
+            raise _conflict(reasons[1:], effects) from error
         except StoreRefusedError as refused:
             cause = refused.__cause__
             if isinstance(cause, ServiceError) and _is_of_the_effects(cause, len(actions)):
@@ -221,6 +203,42 @@ class DynamoDBStore:
             until_ms=until_ms,
             remedy="; check the table, what was sent and the function's role",
         )
+
+
+def _still_as(seen: Record) -> tuple[str, dict[str, object]]:
+    """Return the condition that a record is still as it was seen, and its values.
+
+    What was not seen must still be absent, or of another type: a damaged value is read as None.
+    """
+    lease = None if seen.lease_ms is None else str(seen.lease_ms)
+    conditions = []
+    values: dict[str, object] = {}
+    for name, placeholder, value, kind in (
+        ("#s", ":s", seen.status or None, "S"),
+        ("#o", ":o", seen.owner, "S"),
+        ("attempt", ":attempt", str(seen.attempt), "N"),
+        ("leaseExpiry", ":leaseExpiry", lease, "N"),
+    ):
+        if value is None:
+            conditions.append(f"NOT attribute_type({name}, :type{kind})")
+            values[f":type{kind}"] = {"S": kind}
+        else:
+            conditions.append(f"{name} = {placeholder}")
+            values[placeholder] = {kind: value}
+    return " AND ".join(conditions), values
+
+
+def _conflict(
+    reasons: Sequence[Mapping[str, Any]], effects: Mapping[int, "Action"]
+) -> EffectConflictError:
+    """Return the error of the first effect whose condition does not hold.
+
+    ``reasons`` are those of the ``effects``, in their order. Effects have their position as key.
+    """
+    for position, reason in zip(effects, reasons, strict=True):
+        if reason.get("Code") == _CONDITION:
+            return EffectConflictError(position, reason.get("Item"))
+    raise LookupError("no condition was refused")
 
 
 def _judge(error: Exception, actions: int) -> Verdict | None:
@@ -251,15 +269,22 @@ def _is_of_the_effects(refusal: ServiceError, actions: int) -> bool:
 
 
 def _judge_cancelled(error: ServiceError, actions: int) -> Verdict:
-    codes = {reason.get("Code") for reason in _reasons(error, actions)}
+    reasons = _reasons(error, actions)
+    codes = {reason.get("Code") for reason in reasons} if reasons else _codes_in(str(error))
     if _CONDITION in codes:
-        return Verdict.ANSWERED
-    named = codes or str(error)  # an answer without reasons has their codes in its message
-    if any(code in named for code in (_CONDITION, *_INVALID)):
+        # Without reasons, nothing says which condition does not hold.
+        return Verdict.ANSWERED if reasons else Verdict.REFUSED
+    if codes & _INVALID:
         return Verdict.REFUSED
-    if any(code in named for code in _CONFLICT_OR_THROTTLING):
+    if codes & _CONFLICT_OR_THROTTLING:
         return Verdict.PASSING
     return Verdict.REFUSED
+
+
+def _codes_in(message: str) -> set[str]:
+    """Return the codes that an error's message names: an answer without reasons has them there."""
+    known = {_CONDITION} | _INVALID | _CONFLICT_OR_THROTTLING
+    return {code for code in known if code in message}
 
 
 def _reasons(error: ServiceError, actions: int) -> Sequence[Mapping[str, Any]]:

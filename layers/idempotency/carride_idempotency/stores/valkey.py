@@ -52,8 +52,8 @@ class _Expected(NamedTuple):
 class _Script:
     """A Lua script, and the hash that names it on a server.
 
-    ``ARGV`` holds the caller's time, when the key expires by the caller's clock (or ``''``), the
-    fields of an `_Expected`, and then the names and values of the fields to write. The answer is
+    ``ARGV`` begins with two times by the caller's clock: now, and when the key expires (``''``:
+    never). The fields of an `_Expected` follow, then names and values to write. The answer is
     the server's time and, if the write was refused, the stored fields.
     """
 

@@ -69,8 +69,8 @@ def crash_everywhere(
 
     Return the number of these runs.
 
-    A run meets one fault: the process crashes before a call or after it, the request or its answer
-    is lost, or another delivery of the event overtakes this one, at once or when its lease has
+    A run meets one fault. The process crashes before a call or after it. The request or its answer
+    is lost. Or another delivery of the event overtakes this one, at once or when its lease has
     ended. Then the event is delivered until it is acknowledged, and once more, a day later. In the
     end effects, tables and state must be as after a run without a fault, and its key must be free.
     What differs between two runs without a fault, such as a random id, is not compared.
