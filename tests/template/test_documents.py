@@ -60,7 +60,9 @@ AWS: Final = re.compile(r"(?<![\w-])aws ([a-z0-9-]+) ([a-z-]+)([^|;`\n]*)")
 OPTION: Final = re.compile(r"(?<=\s)--([a-z0-9-]+)")
 OF_THE_CLI: Final = frozenset({"query", "output", "region", "max-items", "notification-endpoint"})
 """Options of the CLI itself; the last one is its name for SNS's `endpoint`."""
-MADE_BY_THE_CLI: Final = frozenset({("logs", "tail"), ("cloudformation", "deploy")})
+MADE_BY_THE_CLI: Final = frozenset(
+    {("logs", "tail"), ("cloudformation", "deploy"), ("dynamodb", "wait")}
+)
 """Commands that are not an operation of a service."""
 CALLED_BY_THE_CLI: Final = {"deploy": "codedeploy"}
 """Services that have another name in the CLI."""

@@ -66,6 +66,11 @@ def run(client: Callable[[str], Any], here: Path, words: list[str]) -> str:
     if (service, operation) == ("logs", "tail"):
         lines = client("logs").filter_log_events(logGroupName=rest[0])["events"]
         return "".join(f"{line['message'].rstrip()}\n" for line in lines)
+    if operation == "wait":
+        waiter, option, name = rest
+        argument = option.removeprefix("--").title().replace("-", "")
+        client(service).get_waiter(waiter.replace("-", "_")).wait(**{argument: name})
+        return ""
     options: dict[str, list[str]] = {}
     for word in rest:
         if word.startswith("--"):
