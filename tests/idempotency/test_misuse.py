@@ -122,6 +122,7 @@ MISTAKES: Final[dict[str, tuple[Callable[[World], object], str]]] = {
     ),
     "source is a text": (settings(source="sqs"), r"source= is a str: import SQS"),
     "observer is a text": (settings(observe="logger"), r"observe= is a str: pass a function"),
+    "one of several observers is None": (settings(observe=[print, None]), r"observe= is .*None"),
     "name is None": (settings(name=None), r"name is a string, not None"),
     "key is a number": (settings(key=5), r"key= is a JMESPath expression or a function"),
     "queue's address is unset": (lambda _: SqsDeadLetters(None), r"URL of a queue, not None"),  # type: ignore[arg-type]

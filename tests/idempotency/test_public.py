@@ -48,7 +48,7 @@ def imported(file: Path) -> Iterator[str]:
             yield module
             continue
         for name in node.names:
-            if name.name not in carride_idempotency.__all__:
+            if name.name not in {*carride_idempotency.__all__, "__version__"}:
                 yield name.name
 
 

@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     )
     from carride_idempotency.invocation import LambdaContext, lambda_deadline
     from carride_idempotency.keys import TRANSPORT_ID, TransportId
-    from carride_idempotency.observation import Observation, Observer
+    from carride_idempotency.observation import Observation, Observer, Observers
+    from carride_idempotency.observers import OutcomeLog, emf, logged
     from carride_idempotency.operation import Operation
     from carride_idempotency.policy import Policy
     from carride_idempotency.record import Record
@@ -135,8 +136,10 @@ __all__ = [
     "NotDoneError",
     "Observation",
     "Observer",
+    "Observers",
     "Operation",
     "OutOfTimeError",
+    "OutcomeLog",
     "PayloadMismatchError",
     "PermanentError",
     "Policy",
@@ -161,8 +164,10 @@ __all__ = [
     "UnknownOutcomeError",
     "Update",
     "ValkeyStore",
+    "emf",
     "idempotency_key",
     "lambda_deadline",
+    "logged",
     "open_store",
     "release",
     "settle",
@@ -179,7 +184,8 @@ _MODULES = {
     "http": "ANY_CALLER AnyCaller HttpHandler HttpProblemError HttpWork idempotency_key",
     "invocation": "LambdaContext lambda_deadline",
     "keys": "TRANSPORT_ID TransportId",
-    "observation": "Observation Observer",
+    "observation": "Observation Observer Observers",
+    "observers": "OutcomeLog emf logged",
     "operation": "Operation",
     "policy": "Policy",
     "record": "Record",

@@ -16,7 +16,7 @@ from carride_idempotency.handlers import plain, require_two_arguments
 from carride_idempotency.invocation import LambdaContext, LambdaInvocation
 from carride_idempotency.keys import TransportId, check_name, record_key
 from carride_idempotency.messages import MessageHandler, Reader, RejectedMessageError
-from carride_idempotency.observation import Observer
+from carride_idempotency.observation import Observers
 from carride_idempotency.operation import Operation
 from carride_idempotency.policy import Policy
 from carride_idempotency.record import Record
@@ -82,7 +82,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             batch handler.
         policy: limits, times and choices.
         dead_letters: takes events that must not run again. Without it their errors are raised.
-        observe: is called with the outcome of every delivery.
+        observe: is called with the outcome of every delivery: `emf`, `logged`, a function of your
+            own, or a list of several.
         labels: more about the event for ``observe``, such as a correlation id: a function of the
             (parsed) event.
         region: where this process runs. Default: ``AWS_REGION``.
@@ -107,7 +108,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         source: Source | None = None,
         policy: Policy | None = None,
         dead_letters: DeadLetters | None = None,
-        observe: Observer = observation.ignore,
+        observe: Observers = observation.ignore,
         labels: Callable[[E], Mapping[str, str]] | None = None,
         region: str | None = None,
         clock: Clock = epoch_ms,
@@ -395,10 +396,12 @@ def _check_choices(name: str, policy: object, source: object, observe: object) -
         from carride_idempotency.misuse import not_a_source
 
         raise not_a_source(name, source)
-    if not callable(observe):
-        from carride_idempotency.misuse import not_an_observer
+    observers = observe if isinstance(observe, (list, tuple)) else (observe,)
+    for observer in observers:
+        if not callable(observer):
+            from carride_idempotency.misuse import not_an_observer
 
-        raise not_an_observer(name, observe)
+            raise not_an_observer(name, observer)
 
 
 def _has(value: object, method: str) -> bool:

@@ -9,7 +9,7 @@ from carride_idempotency.dead_letters import DeadLetter, DeadLetters
 from carride_idempotency.errors import ResultOmittedError, describe
 from carride_idempotency.keys import downstream_key
 from carride_idempotency.letter_marks import LetterMarks
-from carride_idempotency.observation import Observation, Observer
+from carride_idempotency.observation import Observation, Observers, observers_in
 from carride_idempotency.outcomes import NO_RESULT
 from carride_idempotency.record import COMPLETED, FAILED, Record, unknown_calls
 from carride_idempotency.sources import Envelope
@@ -126,7 +126,7 @@ class Reports:
         self,
         consumer: str,
         store: Store,
-        observe: Observer,
+        observe: Observers,
         dead_letters: DeadLetters | None,
         marks: LetterMarks,
         *,
@@ -134,7 +134,7 @@ class Reports:
     ) -> None:
         self._consumer = consumer
         self._store = store
-        self._observer = observe
+        self._observers = observers_in(observe)
         self._dead_letters = dead_letters
         self._marks = marks
         self._clock = clock
@@ -154,11 +154,12 @@ class Reports:
         return answer
 
     def _observe(self, seen: Observation) -> None:
-        """Tell the observer. What it raises is logged: it must not cost the delivery."""
-        try:
-            self._observer(seen)
-        except Exception as error:  # noqa: BLE001 - raised by the observer's own code
-            self._complain(error)
+        """Tell each observer. What one raises is logged: the delivery and the others go on."""
+        for observer in self._observers:
+            try:
+                observer(seen)
+            except Exception as error:  # noqa: BLE001 - raised by the observer's own code
+                self._complain(error)
 
     def _complain(self, error: Exception) -> None:
         now_ms = self._clock()
@@ -174,7 +175,7 @@ class Reports:
         )
 
     def _observe_end(self, delivery: Delivery, answer: DeliveryAnswer) -> None:
-        if self._observer is observation.ignore:
+        if not self._observers:
             return
         outcome = answer.outcome
         if not delivery.protected and outcome in observation.COMMITTED:

@@ -50,7 +50,8 @@ def not_a_source(consumer: str, value: object) -> ConfigurationError:
 def not_an_observer(consumer: str, value: object) -> ConfigurationError:
     """Return the error of a consumer whose ``observe`` cannot be called."""
     return ConfigurationError(
-        f"{consumer}: observe= is {_kind(value)}: pass a function of an Observation"
+        f"{consumer}: observe= is {_kind(value)}: pass a function of an Observation, "
+        "emf(namespace), logged(logger), or a list of such functions"
     )
 
 

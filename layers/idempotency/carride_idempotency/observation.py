@@ -1,6 +1,6 @@
 """Observations: the outcome of each delivery, for logs and metrics."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -58,7 +58,16 @@ class Observation(NamedTuple):
 
 
 type Observer = Callable[[Observation], None]
+type Observers = Observer | Sequence[Observer]
+"""One observer, or several that all hear of each delivery."""
 
 
 def ignore(observation: Observation) -> None:
     """Observe nothing."""
+
+
+def observers_in(observe: Observers) -> tuple[Observer, ...]:
+    """Return the observers of a consumer's setting, which may be one or several."""
+    if callable(observe):
+        return () if observe is ignore else (observe,)
+    return tuple(observe)

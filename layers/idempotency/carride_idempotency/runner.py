@@ -55,7 +55,7 @@ from carride_idempotency.errors import describe
 from carride_idempotency.fingerprint import differ
 from carride_idempotency.handlers import finished
 from carride_idempotency.letter_marks import LetterMarks
-from carride_idempotency.observation import Observer
+from carride_idempotency.observation import Observers
 from carride_idempotency.operation import Operation
 from carride_idempotency.outcomes import completed, failed
 from carride_idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
@@ -94,7 +94,7 @@ class Runner:
         policy: Policy,
         *,
         dead_letters: DeadLetters | None = None,
-        observe: Observer = observation.ignore,
+        observe: Observers = observation.ignore,
         region: str | None = None,
         clock: Clock = epoch_ms,
         sleep: Callable[[float], None] = time.sleep,
