@@ -99,3 +99,15 @@ def test_a_span_has_the_attributes_of_the_guide() -> None:
 def test_every_recipe_keeps_events_whose_last_attempt_crashes(page: str, says: str) -> None:
     """Nothing of the library runs any more then: only Lambda can keep the event."""
     assert says in (GUIDE.parents[2] / page).read_text()
+
+
+def test_the_recipe_for_agents_holds() -> None:
+    """The tests of the page pass: a repeated tool call takes effect once."""
+    page = (GUIDE.parents[2] / "docs/library/agents.md").read_text()
+    (code,) = re.findall(r'```python title="test_agents.py"\n(.*?)```', page, re.DOTALL)
+    namespace: dict[str, Any] = {}
+    exec(compile(code, "agents", "exec"), namespace)  # noqa: S102 - the page's own code
+    tests = [value for name, value in namespace.items() if name.startswith("test_")]
+    assert len(tests) == 3
+    for test in tests:
+        test()

@@ -11,12 +11,26 @@ from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FIRST: Final = ROOT / "layers" / "idempotency" / "README.md"
-LINK: Final = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:)([^)#\s]+)(#[^)\s]+)?\)")
+GENERATED: Final = {"index.md": FIRST, "application.md": ROOT / "README.md"}
+"""Pages of the site, and the files that they show."""
+RUNBOOKS: Final = ROOT / "docs" / "runbooks"
+LINK: Final = re.compile(r"(!?)\[([^\]]+)\]\((?!https?:)([^)#\s]+)(#[^)\s]+)?\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add every runbook to the navigation."""
+    for section in config.nav or []:
+        if "Runbooks" in section:
+            pages = sorted(page.name for page in RUNBOOKS.glob("*.md"))
+            pages.remove("README.md")
+            section["Runbooks"] += [f"runbooks/{page}" for page in pages]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the layer's README as the first page."""
-    files.append(File.generated(config, "index.md", abs_src_path=str(FIRST)))
+    """Add the pages that are files outside of docs."""
+    for page, source in GENERATED.items():
+        files.append(File.generated(config, page, abs_src_path=str(source)))
     return files
 
 
@@ -29,17 +43,17 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     here = ROOT / "docs" / page.file.src_uri
 
     def lead(link: re.Match[str]) -> str:
-        text = link[1]
-        anchor = link[3] or ""
-        target = (source.parent / link[2]).resolve()
-        if target == FIRST:
-            target = ROOT / "docs" / "index.md"
-        elif target.is_dir():
+        is_image, text, path, anchor = link.groups(default="")
+        target = (source.parent / path).resolve()
+        if target.is_dir():
             target /= "README.md"
+        for name, shown in GENERATED.items():
+            if target == shown:
+                target = ROOT / "docs" / name
         is_page = target.is_relative_to(ROOT / "docs") and target.suffix != ".json"
         if not is_page:
             return text
         there = os.path.relpath(target, here.parent)
-        return f"[{text}]({there}{anchor})"
+        return f"{is_image}[{text}]({there}{anchor})"
 
     return LINK.sub(lead, markdown)
