@@ -71,7 +71,11 @@ class Desk(views.Seen):
         routes += [Route(path, self._page(template, view)) for path, template, view in views.PAGES]
         static = Mount("/static", StaticFiles(directory=_HERE / "static"))
         guard = Middleware(BaseHTTPMiddleware, dispatch=self._guard)
-        self.app = Starlette(routes=[*routes, static], middleware=[guard])
+        self.app = Starlette(
+            routes=[*routes, static],
+            middleware=[guard],
+            exception_handlers={404: self._no_page},
+        )
 
     @property
     def said(self) -> str | None:
@@ -95,6 +99,21 @@ class Desk(views.Seen):
         response.headers.update(_HEADERS)
         return response
 
+    def _no_page(self, request: Request, _error: Exception) -> Response:
+        """Return the page for an address that leads nowhere."""
+        context = {
+            "path": request.url.path,
+            "title": "No such page",
+            "sentence": f"There is no page {request.url.path}. The views are above.",
+        }
+        parts = {
+            "status": self._render("status.html", {}),
+            "live": self._render("sentence.html", context),
+        }
+        if request.headers.get("accept") == "application/json":
+            return JSONResponse(parts)
+        return HTMLResponse(self._render("page.html", context | parts), 404)
+
     def _page(self, template: str, view: views.View) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
             tag = f'"{self.feed.index.version}-{time.monotonic() // _FADE_S}"'
@@ -109,7 +128,7 @@ class Desk(views.Seen):
             context = {"path": request.url.path}
             try:
                 context |= view(self, request)
-            except views.NotThereError as error:
+            except views.NotThereError as error:  # an event may become known while one looks
                 body = "sentence.html"
                 context = context | {"title": "Not known", "sentence": str(error)}
             except FAILURES as error:

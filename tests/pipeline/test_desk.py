@@ -144,6 +144,36 @@ def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
     page.wait_for_url(re.compile("/event/"))
 
 
+def test_single_keys_find_move_and_explain(site: Site, page: Page) -> None:
+    """Slash leads to the search from any page, j and k to a row, and ? shows the keys."""
+    page.goto("/")
+    page.keyboard.press("/")
+    page.wait_for_url(re.compile("/facts"))
+    field = page.get_by_label("ride or event")
+    expect(field).to_be_focused()
+    page.keyboard.type("j/?")
+    expect(field).to_have_value("j/?")
+    page.goto("/facts")
+    links = page.locator(".facts tbody tr td a[href^='/event/']")
+    shown(links.first)
+    for key, row in (("j", 0), ("j", 1), ("k", 0), ("k", 0)):
+        page.keyboard.press(key)
+        expect(links.nth(row)).to_be_focused()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
+
+
+def test_an_address_that_leads_nowhere_is_a_page(site: Site) -> None:
+    """It says so, with the navigation around it, and the status 404."""
+    answer = urllib3.request("GET", f"{site.url}nope")
+    text = answer.data.decode()
+    assert answer.status == 404
+    assert "There is no page /nope." in text
+    assert 'aria-label="Views"' in text
+
+
 @pytest.mark.parametrize(
     ("consumer", "button", "outcomes"),
     [
@@ -266,9 +296,12 @@ def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, wi
         base_url=site.url, color_scheme=scheme, viewport={"width": width, "height": 900}
     )
     event = event_of(page, f"at={CONSUMER}&outcome=LostLease")
-    for path in (*(where for where, _ in VIEWS), event, f"{event}/edit"):
+    for path in (*(where for where, _ in VIEWS), event, f"{event}/edit", "/nope", "/facts#keys"):
         page.goto(path)
         shown(page.locator("main h1"))
+        if path == "/facts#keys":
+            page.keyboard.press("?")
+            shown(page.get_by_role("dialog"))
         found = (
             Axe()
             .run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]})

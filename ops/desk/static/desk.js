@@ -32,6 +32,33 @@ function replace(part, html) {
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
+function search() {
+  const field = document.querySelector("[role=search] input");
+  if (field) field.select();
+  else location.href = "/facts#search";
+}
+
+function step(by) {
+  const rows = [...document.querySelectorAll("#live tbody tr")];
+  const links = rows.map((row) => row.querySelector("a")).filter(Boolean);
+  const at = links.indexOf(document.activeElement);
+  links[at === -1 ? 0 : Math.min(Math.max(at + by, 0), links.length - 1)]?.focus();
+}
+
+const keys = {
+  "/": search,
+  "j": () => step(1),
+  "k": () => step(-1),
+  "?": () => document.getElementById("shortcuts").showModal(),
+};
+addEventListener("keydown", (event) => {
+  const isText = event.target.closest?.(fields);
+  if (isText || event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
+  event.preventDefault(); // the key would be typed into the field that it leads to
+  keys[event.key]();
+});
+if (location.hash === "#search") search();
+
 const shown = {}, wanted = {};
 let tag = "";
 
