@@ -95,7 +95,7 @@ class _Found(NamedTuple):
             "history": _named("idempotencyKey", self.history),
             "records": _named("idempotencyKey", self.records),
             "outbox": _named("id", self.outbox),
-            "letters": [{"id": name} for name in sorted(letter.id for letter in self.letters)],
+            "letters": _ids(letter.id for letter in self.letters),
         }
 
     def erasure(self) -> Erasure:
@@ -112,7 +112,12 @@ class _Found(NamedTuple):
 
 def _named(key: str, items: Iterable[tables.Wire]) -> list[dict[str, str]]:
     """Return the names of items with this key, in an order that stays."""
-    return [{"id": name} for name in sorted(item[key]["S"] for item in items)]
+    return _ids(item[key]["S"] for item in items)
+
+
+def _ids(names: Iterable[str]) -> list[dict[str, str]]:
+    """Return names as entries of a plan, in an order that stays."""
+    return [{"id": name} for name in sorted(names)]
 
 
 @acts("erase", "customer_a --yes")

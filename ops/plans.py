@@ -261,11 +261,18 @@ def _differences_in_lists(before: list[Any], after: list[Any], name: str) -> Ite
     then = _by_id(before)
     today = _by_id(after)
     if then is None or today is None:
-        then = {str(place): each for place, each in enumerate(before, 1)}
-        today = {str(place): each for place, each in enumerate(after, 1)}
+        then = _by_place(before)
+        today = _by_place(after)
     yield from _differences_by_name(then, today, name)
-    if [each for each in then if each in today] != [each for each in today if each in then]:
+    stayed_then = [entry_id for entry_id in then if entry_id in today]
+    stayed_today = [entry_id for entry_id in today if entry_id in then]
+    if stayed_then != stayed_today:
         yield f"the order of {name} has changed"
+
+
+def _by_place(entries: Sequence[Any]) -> dict[str, Any]:
+    """Return entries by their places, which count from 1."""
+    return {str(place): entry for place, entry in enumerate(entries, 1)}
 
 
 def _by_id(entries: Sequence[Any]) -> dict[str, Any] | None:

@@ -155,11 +155,7 @@ def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
         "name": consumer.name,
         "deliveries": total.total(),
         "parts": [
-            (
-                name,
-                look(sign).sign,
-                *(sum(counts[each] for each in GROUPS[name]) for counts in (total, minute)),
-            )
+            (name, look(sign).sign, _in_group(name, total), _in_group(name, minute))
             for name, sign in _SIGNS.items()
         ],
         "chart": stacked(buckets, _CHARTED),
@@ -167,6 +163,11 @@ def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
         "queue": feed.queues.get(f"{consumer.resources}Queue"),
         "dlqs": (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq"),
     }
+
+
+def _in_group(group: str, counts: Mapping[str, int]) -> int:
+    """Return how many deliveries ended in one of a group's ways."""
+    return sum(counts[outcome] for outcome in GROUPS[group])
 
 
 @_page("/facts", "facts.html", "Facts")
@@ -205,23 +206,10 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
     }
     items = records.tables_of(feed.stack, fact.ride) if fact.ride else {}
     with feed.lock:
-        stops: list[dict[str, Any]] = [
-            {
-                "name": each.name,
-                "takes": each.takes(fact.type),
-                # An invocation of a batch may have begun before the event was published.
-                "runs": [
-                    (run, max(run.began_ms, min(fact.time_ms, run.ended_ms)))
-                    for run in fact.attempts(each.name)
-                ],
-                "letter": fact.letters.get(each.name),
-                "history": (seen := history.get(each.name, ())),
-                "says": records.explain(seen[-1], datetime.now(UTC)).says if seen else None,
-                "leases": _leases(seen),
-                "effect": _effect(desk, each, fact, items.get(each.table or "", {})),
-            }
-            for each in feed.consumers
-        ]
+        stops = list[dict[str, Any]]()
+        for each in feed.consumers:
+            effect = _effect(desk, each, fact, items.get(each.table or "", {}))
+            stops.append(_stop(each, fact, history.get(each.name, ()), effect))
         bars = [(begin_ms, seen.lease_ms) for stop in stops for begin_ms, seen in stop["leases"]]
         bars += [(began_ms, run.ended_ms) for stop in stops for run, began_ms in stop["runs"]]
         times = [time_ms for bar in bars for time_ms in bar]
@@ -236,6 +224,33 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
             "faults": faults.FAULTS if feed.stack.local and fact.ride else {},
             "content": _indented(json_object(fact.body) or fact.body),
         }
+
+
+def _stop(
+    consumer: AuditedConsumer,
+    fact: Fact,
+    history: Sequence[Record],
+    effect: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return what became of an event at a consumer; ``history`` has the versions of its record."""
+    says = None
+    if history:
+        says = records.explain(history[-1], datetime.now(UTC)).says
+    # An invocation of a batch may have begun before the event was published.
+    runs = [
+        (run, max(run.began_ms, min(fact.time_ms, run.ended_ms)))
+        for run in fact.attempts(consumer.name)
+    ]
+    return {
+        "name": consumer.name,
+        "takes": consumer.takes(fact.type),
+        "runs": runs,
+        "letter": fact.letters.get(consumer.name),
+        "history": history,
+        "says": says,
+        "leases": _leases(history),
+        "effect": effect,
+    }
 
 
 def _fact(desk: Seen, name: str) -> Fact:

@@ -187,27 +187,27 @@ def dynamodb_stream_event(
         clock: says when.
     """
     names = (key,) if isinstance(key, str) else key
-    return {
-        "Records": [
-            {
-                "eventID": f"change-{number}",
-                "eventVersion": "1.1",
-                "eventName": change,
-                "eventSource": "aws:dynamodb",
-                "eventSourceARN": f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/table/stream/1",
-                "awsRegion": REGION,
-                "dynamodb": {
-                    "ApproximateCreationDateTime": clock() / 1000,
-                    "Keys": marshalling.item({name: item[name] for name in names}),
-                    **_images(item, change, before),
-                    "SequenceNumber": str(number),
-                    "SizeBytes": len(str(item)),
-                    "StreamViewType": "NEW_AND_OLD_IMAGES",
-                },
-            }
-            for number, item in enumerate(items, 1)
-        ]
-    }
+    records = []
+    for number, item in enumerate(items, 1):
+        keys = {name: item[name] for name in names}
+        record = {
+            "eventID": f"change-{number}",
+            "eventVersion": "1.1",
+            "eventName": change,
+            "eventSource": "aws:dynamodb",
+            "eventSourceARN": f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/table/stream/1",
+            "awsRegion": REGION,
+            "dynamodb": {
+                "ApproximateCreationDateTime": clock() / 1000,
+                "Keys": marshalling.item(keys),
+                **_images(item, change, before),
+                "SequenceNumber": str(number),
+                "SizeBytes": len(str(item)),
+                "StreamViewType": "NEW_AND_OLD_IMAGES",
+            },
+        }
+        records.append(record)
+    return {"Records": records}
 
 
 def _images(
