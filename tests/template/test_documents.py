@@ -30,6 +30,7 @@ FOLDERS: Final = ("docs", "events", "functions", "layers", "local", "ops", "test
 CODE: Final = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 A_FILE: Final = re.compile(r"^```python title=.*?^```", re.DOTALL | re.MULTILINE)
 """A file that the reader makes; tests/idempotency/test_distribution.py runs it."""
+PYTHON: Final = re.compile(r"^```python.*?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK: Final = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 PATH: Final = re.compile(
     r"(?<![\w./:@…$-])"  # not in a word, URL or placeholder, nor behind a variable
@@ -153,6 +154,19 @@ def test_every_name_in_a_document_exists(path: Path) -> None:
             assert re.search(rf"^ *(def|class) {name}\b", names_in(ROOT / file), re.MULTILINE), (
                 file + names
             )
+
+
+@documents
+def test_a_reader_can_copy_python_from_a_document_into_the_project(path: Path) -> None:
+    """The linter accepts the length of each line."""
+    longest: int = settings()["tool"]["ruff"]["line-length"]
+    for block in PYTHON.findall(path.read_text(encoding="utf-8")):
+        assert [line for line in block.splitlines() if len(line) > longest] == []
+
+
+def settings() -> dict[str, Any]:
+    """Return the settings of the project's tools."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 @cache
