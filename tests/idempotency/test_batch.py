@@ -119,6 +119,26 @@ def test_suspects_of_a_crash_run_alone_and_last(sqs: Batches) -> None:
     assert order[2:] == ["k0", "k1"]
 
 
+def test_a_record_whose_attempt_failed_is_no_suspect(world: World) -> None:
+    """A failure names its record: the retry keeps its place, and costs no neighbour its attempt."""
+    sqs = Batches(world, concurrency=Inline())
+    with pytest.raises(BatchFailedError):
+        sqs.deliver(messages("failed"), fails_at("failed"))
+    order: list[str] = []
+    sqs.deliver(messages("failed", "new"), lambda message: order.append(message["id"]))
+    assert order == ["failed", "new"]
+
+
+def test_a_redelivered_record_of_an_atomic_batch_is_claimed(world: World) -> None:
+    """A first delivery is not claimed. A later one is, so that its crash is seen and counted."""
+    sqs = Batches(world, policy={"atomic": True})
+    for received in (1, 2):
+        with pytest.raises(Crash):
+            sqs.deliver(messages("k0", received=received), crash)
+        expected = [None] if received == 1 else ["IN_PROGRESS"]
+        assert sqs.statuses("k0") == expected
+
+
 def test_a_suspect_on_its_last_attempt_runs_first(sqs: Batches) -> None:
     """It has the whole invocation, so that no slow neighbour costs it its last attempt."""
     kill(sqs, "twice", "once", "twice")

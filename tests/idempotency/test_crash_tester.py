@@ -95,6 +95,7 @@ class Systems(World):
     def __init__(self) -> None:
         super().__init__(TABLES)
         self.charges: dict[str, str] = {}
+        self.seems_down = False
         self.charge: Any = self.external("charge", self._charge, key=lambda key: key)
         self.mail: Any = self.external("mail", lambda text: None, key=lambda text: NO_KEY)
 
@@ -255,6 +256,16 @@ def swallowed_beside_poison(world: Any, operation: Operation, detail: Any) -> No
         world.charge(operation.downstream_key)
 
 
+def skips_after_a_failure(world: Any, operation: Operation, _: Any) -> None:
+    if world.seems_down:
+        return
+    try:
+        world.charge(operation.downstream_key)
+    except TimeoutError:
+        world.seems_down = True
+        raise
+
+
 def swallowed_read(world: Any, operation: Operation, _: Any) -> None:
     try:
         points = world.points()
@@ -373,6 +384,9 @@ MISTAKES: Final[Mapping[str, Case]] = {
         decorate="batch_handler",
         policy={"max_attempts": 1},
     ),
+    "neighbours of a failure that are skipped": Case(
+        skips_after_a_failure, policy={"max_attempts": 1, "concurrency": 1}, **BATCH
+    ),
     "a swallowed read": Case(swallowed_read),
     "a key made of the minute": Case(register, key=minute),
     "a key made of the day": Case(register, key=day),
@@ -426,6 +440,7 @@ FINDINGS: Final[Mapping[str, str]] = {
     "a swallowed timeout": "external charge is lost for points#k1",
     "a swallowed error": "external charge is lost for points#k1",
     "a swallowed timeout beside a dead-lettered neighbour": "external charge is lost for points#k1",
+    "neighbours of a failure that are skipped": "external charge is lost for points#k2",
     "a swallowed read": "a table has Points .*unlike after a run without a fault",
     "a key made of the minute": "registered Update Points took effect 2 times",
     "a key made of the day": "registered Update Points took effect 2 times",
