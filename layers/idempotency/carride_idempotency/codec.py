@@ -18,7 +18,7 @@ import json
 import math
 import sys
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -163,6 +163,10 @@ def _unpack(stored: Any) -> Any:
     return _unpack_instance(tag, *content)
 
 
+def _unpack_values(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _unpack(inner) for name, inner in stored.items()}
+
+
 def _list(content: Any) -> list[Any]:
     if type(content) is not list:
         raise UndecodableResultError(
@@ -175,8 +179,24 @@ def _unpack_all(content: Any) -> Iterable[Any]:
     return map(_unpack, _list(content))
 
 
-def _bytes(content: str) -> bytes:
+def _pack_bytes(value: bytes | bytearray) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _unpack_bytes(content: str) -> bytes:
     return base64.b64decode(content, validate=True)
+
+
+def _pack_duration(value: timedelta) -> list[int]:
+    return [value.days, value.seconds, value.microseconds]
+
+
+def _unpack_pairs(content: Any) -> dict[Any, Any]:
+    unpacked = {}
+    for pair in _list(content):
+        key, inner = _list(pair)
+        unpacked[_unpack(key)] = _unpack(inner)
+    return unpacked
 
 
 _FORMS: Final[tuple[tuple[type, Callable[[Any], Any], Callable[[Any], Any]], ...]] = (
@@ -185,18 +205,10 @@ _FORMS: Final[tuple[tuple[type, Callable[[Any], Any], Callable[[Any], Any]], ...
     (datetime, datetime.isoformat, datetime.fromisoformat),
     (date, date.isoformat, date.fromisoformat),
     (time, time.isoformat, time.fromisoformat),
-    (
-        timedelta,
-        lambda value: [value.days, value.seconds, value.microseconds],
-        lambda content: timedelta(*content),
-    ),
+    (timedelta, _pack_duration, lambda content: timedelta(*content)),
     (uuid.UUID, str, uuid.UUID),
-    (bytes, lambda value: base64.b64encode(value).decode(), _bytes),
-    (
-        bytearray,
-        lambda value: base64.b64encode(value).decode(),
-        lambda content: bytearray(_bytes(content)),
-    ),
+    (bytes, _pack_bytes, _unpack_bytes),
+    (bytearray, _pack_bytes, lambda content: bytearray(_unpack_bytes(content))),
     (tuple, _pack_all, lambda content: tuple(_unpack_all(content))),
     (set, _pack_sorted, lambda content: set(_unpack_all(content))),
     (frozenset, _pack_sorted, lambda content: frozenset(_unpack_all(content))),
@@ -205,11 +217,7 @@ _FORMS: Final[tuple[tuple[type, Callable[[Any], Any], Callable[[Any], Any]], ...
 _PACKERS: Final = {kind: (kind.__name__.lower(), pack) for kind, pack, _ in _FORMS}
 _UNPACKERS: Final[dict[str, Callable[[Any], Any]]] = {
     kind.__name__.lower(): unpack for kind, _, unpack in _FORMS
-} | {
-    "dict": lambda content: {
-        _unpack(key): _unpack(inner) for key, inner in map(_list, _list(content))
-    }
-}
+} | {"dict": _unpack_pairs}
 
 
 def _unpack_instance(tag: str, name: str, content: Any) -> Any:
@@ -221,22 +229,22 @@ def _unpack_instance(tag: str, name: str, content: Any) -> Any:
     if tag == "enum" and issubclass(kind, Enum):
         return kind(_unpack(content))
     if tag == "namedtuple" and _is_named_tuple(kind):
-        stored = {field: _unpack(inner) for field, inner in content.items()}
-        _refuse_unknown(name, stored.keys() - set(kind._fields))
-        return kind._make(
-            [
-                stored[field] if field in stored else kind._field_defaults[field]
-                for field in kind._fields
-            ]
-        )
+        return _rebuild_named_tuple(name, kind, _unpack_values(content))
     if tag == "pydantic" and _is_model(kind):
         return _rebuild_model(name, kind, _unpack(content))
     if tag == "fields" and fields_of(kind) is not None and not _is_model(kind):
-        return _rebuild(name, kind, {field: _unpack(inner) for field, inner in content.items()})
+        return _rebuild(name, kind, _unpack_values(content))
     raise UndecodableResultError(f"{name} has changed since the result was stored as {tag}")
 
 
+def _rebuild_named_tuple(name: str, kind: Any, stored: dict[str, Any]) -> Any:
+    _refuse_unknown(name, stored.keys() - set(kind._fields))
+    content = kind._field_defaults | stored
+    return kind._make([content[field] for field in kind._fields])
+
+
 def _rebuild(name: str, kind: Any, stored: dict[str, Any]) -> Any:
+    """Make a dataclass's instance or a Struct without running its own code."""
     if hasattr(kind, "__struct_fields__"):
         value = _without_hook(kind)(**stored)
         if type(value) is not kind:
@@ -249,33 +257,39 @@ def _rebuild(name: str, kind: Any, stored: dict[str, Any]) -> Any:
 
 
 def _rebuild_model(name: str, kind: Any, state: dict[str, Any]) -> Any:
-    from pydantic_core import PydanticUndefined
-
-    fields = kind.__pydantic_fields__
-    attributes = kind.__private_attributes__
+    """Make a pydantic model, from what its ``__getstate__`` returned."""
     extra = state["__pydantic_extra__"] or {}
-    private = state["__pydantic_private__"] or {}
-    stored = state["__dict__"] | {field: extra.pop(field) for field in fields if field in extra}
-    takes_more = kind.model_config.get("extra") == "allow"
-    _refuse_unknown(name, private.keys() - attributes.keys())
-    _refuse_unknown(name, () if takes_more else extra)
-    defaults = {
-        attribute: attributes[attribute].get_default()
-        for attribute in attributes.keys() - private.keys()
-    }
-    private |= {
-        attribute: value for attribute, value in defaults.items() if value is not PydanticUndefined
-    }
+    # What was an extra when it was stored may be a field by now.
+    fields = [field for field in kind.__pydantic_fields__ if field in extra]
+    stored = state["__dict__"] | {field: extra.pop(field) for field in fields}
+    takes_extra = kind.model_config.get("extra") == "allow"
+    if not takes_extra:
+        _refuse_unknown(name, extra)
+    private = _private_attributes(name, kind, state["__pydantic_private__"] or {})
     model: Any = kind.__new__(kind)
     model.__setstate__(
         state
         | {
             "__dict__": _filled(name, kind, stored),
-            "__pydantic_extra__": extra if takes_more else None,
-            "__pydantic_private__": private if attributes else None,
+            "__pydantic_extra__": extra if takes_extra else None,
+            "__pydantic_private__": private if kind.__private_attributes__ else None,
         }
     )
     return model
+
+
+def _private_attributes(name: str, kind: Any, stored: dict[str, Any]) -> dict[str, Any]:
+    """Return a model's private attributes; those that the class has gained get their defaults."""
+    from pydantic_core import PydanticUndefined
+
+    declared = kind.__private_attributes__
+    _refuse_unknown(name, stored.keys() - declared.keys())
+    content = dict(stored)
+    for attribute in declared.keys() - stored.keys():
+        default = declared[attribute].get_default()
+        if default is not PydanticUndefined:
+            content[attribute] = default
+    return content
 
 
 def _filled(name: str, kind: Any, stored: dict[str, Any]) -> dict[str, Any]:
@@ -302,7 +316,7 @@ def _refuse_unknown(name: str, unknown: Iterable[str]) -> None:
 def _without_hook(kind: Any) -> Any:
     """Return a Struct whose constructor does not call ``__post_init__``.
 
-    Msgspec offers no other way.
+    The library msgspec has no other way to make a Struct without calling it.
     """
     if not hasattr(kind, "__post_init__"):
         return kind

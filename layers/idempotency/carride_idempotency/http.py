@@ -1,16 +1,14 @@
 """Answers HTTP requests.
 
-One that is repeated with its idempotency key takes effect once, and gets its first answer.
-
-`http_formats` reads the payload formats. A request is answered in its own format, whichever format
-the first one had.
+A request that is repeated with its idempotency key takes effect once, and gets the first answer
+again. Each request is answered in its own payload format: see `http_formats`.
 """
 
 import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from carride_idempotency import observation
@@ -139,7 +137,7 @@ class HttpProblemError(ValueError):
 class _UnstoredAnswerError(RetryableError):
     """Raised inside the protocol for an answer that is not stored.
 
-    It is a recorded failure that uses up no attempt.
+    The record then says that the attempt failed. Such a failure uses up no attempt.
     """
 
     def __init__(self, response: Response) -> None:
@@ -193,9 +191,10 @@ def make_handler[E](
 
 
 class _Caller(NamedTuple):
-    """How the caller of a request is found; None: it is not a part of the key."""
+    """How the caller of a request is found."""
 
     find: Extract | None
+    """None if the caller is not a part of the key."""
     searches_request: bool
     """Search the raw request, as an expression does. A function is given the parsed one."""
 
@@ -222,50 +221,20 @@ class _Service[E](NamedTuple):
         event, body = self._read(request)
         if request.method not in self.methods:
             return normal(self.work(event, None))
-        ended: list[Response | Exception] = []
+        run = _Run(self.work, event, self.problem_types)
         try:
-            answer = self.runner.run_delivery(
-                self._delivery(request, event, body, context), partial(self._run, event, ended)
-            )
+            delivery = self._delivery(request, event, body, context)
+            answer = self.runner.run_delivery(delivery, run)
             if answer.outcome not in observation.COMMITTED:
                 return _replayed(answer.value())
-        except _UnstoredAnswerError as failure:
-            return failure.response
+        except _UnstoredAnswerError as unstored:
+            return unstored.response
         except (RetryableError, *_SHOWN) as error:
-            if error in ended[-1:] and not isinstance(error, RetryableError):
-                raise  # the work's own error, of another operation inside it
+            # The work may raise such an error too, of another operation inside it.
+            if error is run.error and not isinstance(error, RetryableError):
+                raise
             raise _problem_of(error) from error
-        if isinstance(ended[-1], Exception):
-            raise ended[-1]
-        return ended[-1]
-
-    def _run(self, event: E, ended: list[Response | Exception], operation: "Operation") -> object:
-        """Return the response to store, or raise an _UnstoredAnswerError.
-
-        Add the response to ``ended``, or what the work raised, or why the response cannot be sent.
-        """
-        try:
-            given = finished(self.work(event, operation))
-        except HttpProblemError as problem:
-            operation._effects.clear()
-            given = problem.response(self.problem_types) | {"stored": problem.stored}
-        except Exception as error:
-            ended.append(error)
-            raise
-        try:
-            response = normal(given)
-        except (TypeError, ValueError, RecursionError) as unsendable:
-            ended.append(unsendable)
-            has_called = operation._held.record.externals is not None
-            if operation._store.transactional and not has_called:
-                raise  # nothing is committed, so a copy runs again
-            return given  # the request took effect, and is completed without an answer
-        ended.append(response)
-        if not _is_stored(response["statusCode"], given):
-            raise _UnstoredAnswerError(response)
-        if response["cookies"]:  # they may be a session, and belong to whoever asked first
-            return response | {"cookies": []}
-        return response
+        return run.sendable_response()
 
     def _read(self, request: Request) -> tuple[E, bytes]:
         parse = self.reader.parse
@@ -312,8 +281,8 @@ class _Service[E](NamedTuple):
         try:
             found = self._found_key(request, event)
         except HttpProblemError as problem:
-            is_missing = problem.members.get("field") == KEY_HEADER
-            if not is_missing or values_of(request.event, KEY_HEADER):
+            is_about_the_header = problem.members.get("field") == KEY_HEADER
+            if not is_about_the_header or values_of(request.event, KEY_HEADER):
                 raise
             if reader.policy.missing_key != "run":
                 raise
@@ -334,7 +303,9 @@ class _Service[E](NamedTuple):
         caller = find(request.event if searches_request else event)
         if caller is None or caller == "":
             raise HttpProblemError(401, "The caller is not known", type="unknown-caller")
-        return (caller, *key) if isinstance(key, list | tuple) else (caller, key)
+        if isinstance(key, list | tuple):
+            return (caller, *key)
+        return caller, key
 
     def _fingerprint(
         self, asked: dict[str, object], request: Request, event: E, body: bytes
@@ -349,6 +320,63 @@ class _Service[E](NamedTuple):
             return fingerprint({**asked, "body": body})
 
 
+class _Run[E]:
+    """Runs the work of one request, and remembers how its last run ended."""
+
+    def __init__(
+        self, work: Callable[[E, "Operation"], object], event: E, problem_types: str
+    ) -> None:
+        self._work = work
+        self._event = event
+        self._problem_types = problem_types
+        self._response: Response | None = None
+        self.error: Exception | None = None
+        """What the work raised, or why its response cannot be sent."""
+
+    def __call__(self, operation: "Operation") -> object:
+        """Run the work; return the response to store.
+
+        Raises:
+            _UnstoredAnswerError: the response is sent, but not stored.
+        """
+        self._response = None
+        self.error = None
+        try:
+            given = self._given(operation)
+        except Exception as error:
+            self.error = error
+            raise
+        try:
+            response = normal(given)
+        except (TypeError, ValueError, RecursionError) as unsendable:
+            self.error = unsendable
+            has_called = operation._held.record.externals is not None
+            if operation._store.transactional and not has_called:
+                raise  # nothing is committed, so a copy runs again
+            return given  # the request took effect, and is completed without an answer
+        self._response = response
+        if not _is_stored(response["statusCode"], given):
+            raise _UnstoredAnswerError(response)
+        if response["cookies"]:  # they may be a session, and belong to whoever asked first
+            return response | {"cookies": []}
+        return response
+
+    def _given(self, operation: "Operation") -> object:
+        """Return what the work returns, or the problem that it raises."""
+        try:
+            return finished(self._work(self._event, operation))
+        except HttpProblemError as problem:
+            operation._effects.clear()
+            return problem.response(self._problem_types) | {"stored": problem.stored}
+
+    def sendable_response(self) -> Response:
+        """Return the response of a run that is committed, or raise why it cannot be sent."""
+        if self.error is not None:
+            raise self.error
+        assert self._response is not None  # noqa: S101 - a run ends with one of both
+        return self._response
+
+
 def _is_stored(status: int, given: object) -> bool:
     """Return whether an answer is stored; the handler may decide on a refusal."""
     if status >= _SERVER_ERROR:
@@ -356,7 +384,9 @@ def _is_stored(status: int, given: object) -> bool:
     if status < _CLIENT_ERROR:
         return True
     said = given.get("stored") if isinstance(given, Mapping) else None
-    return status not in _MAY_CHANGE if said is None else bool(said)
+    if said is not None:
+        return bool(said)
+    return status not in _MAY_CHANGE
 
 
 def _replayed(stored: object) -> Response:
@@ -371,9 +401,8 @@ def _replayed(stored: object) -> Response:
 def idempotency_key(event: Mapping[str, Any]) -> str:
     """Return the content of a request's Idempotency-Key header.
 
-    It is for a ``key=`` that adds the caller.
-
-    ``"abc"`` in quotes, as in the IETF's draft, and ``abc`` are the same key.
+    A ``key=`` that adds the caller calls it. ``"abc"`` in quotes, as in the IETF's draft, and
+    ``abc`` are the same key.
 
     Raises:
         HttpProblemError: 400: the header is missing, sent twice, or malformed.
@@ -398,24 +427,36 @@ def _key_problem(what: str) -> HttpProblemError:
 _SHOWN: Final = (PayloadMismatchError, QuarantinedError, ResultOmittedError)
 """The errors that the client gets, besides RetryableError. Lambda logs and counts all others."""
 
+
+class _Wording(NamedTuple):
+    """How a problem tells the client about an error of the layer."""
+
+    status: int
+    type: str
+    title: str
+    detail: str | None = None
+
+
 _PERHAPS: Final = "It may have taken effect."
-_WORDED: Final[Mapping[type[Exception], tuple[int, str, str, str | None]]] = {
-    BusyError: (409, "request-in-progress", "The same request is being processed", None),
-    PayloadMismatchError: (
+_WORDINGS: Final[Mapping[type[Exception], _Wording]] = {
+    BusyError: _Wording(409, "request-in-progress", "The same request is being processed"),
+    PayloadMismatchError: _Wording(
         422,
         "idempotency-key-reused",
         "This key was sent with another request",
         "Choose a new key.",
     ),
-    QuarantinedError: (500, "request-given-up", "The request has failed too often", _PERHAPS),
-    ResultOmittedError: (
-        500,
-        "answer-not-stored",
-        "The request took effect, but its answer was not stored",
-        None,
+    QuarantinedError: _Wording(
+        500, "request-given-up", "The request has failed too often", _PERHAPS
     ),
-    RetryableError: (503, "unavailable", "Send the request again, with the same key", _PERHAPS),
+    ResultOmittedError: _Wording(
+        500, "answer-not-stored", "The request took effect, but its answer was not stored"
+    ),
+    RetryableError: _Wording(
+        503, "unavailable", "Send the request again, with the same key", _PERHAPS
+    ),
 }
+"""The first class of an error that stands here counts: a BusyError is also a RetryableError."""
 
 
 def _wait_s(error: RetryableError) -> int:
@@ -428,11 +469,23 @@ def _wait_s(error: RetryableError) -> int:
 
 
 def _problem_of(error: Exception) -> HttpProblemError:
-    status, kind, title, detail = next(
-        words for of, words in _WORDED.items() if isinstance(error, of)
-    )
+    wording = _wording_of(error)
     headers = None
     if isinstance(error, RetryableError):
         headers = {"Retry-After": str(_wait_s(error))}
     field = KEY_HEADER if isinstance(error, PayloadMismatchError) else None
-    return HttpProblemError(status, title, detail, type=kind, headers=headers, field=field)
+    return HttpProblemError(
+        wording.status,
+        wording.title,
+        wording.detail,
+        type=wording.type,
+        headers=headers,
+        field=field,
+    )
+
+
+def _wording_of(error: Exception) -> _Wording:
+    for kind, wording in _WORDINGS.items():
+        if isinstance(error, kind):
+            return wording
+    raise error

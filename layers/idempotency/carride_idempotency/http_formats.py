@@ -1,9 +1,7 @@
 """Reads HTTP requests and renders responses in the payload formats of AWS.
 
-These are API Gateway's, and those of function URLs and load balancers.
-
-HTTP APIs and function URLs send format 2.0, REST APIs 1.0. A format is recognised by fields that
-AWS always sends.
+HTTP APIs and function URLs send format 2.0, REST APIs 1.0, and load balancers a format of their
+own. A format is recognised by fields that AWS always sends.
 """
 
 import base64
@@ -97,13 +95,12 @@ class Request(NamedTuple):
                 "rawQueryString": str(query),
                 "requestContext": {"http": {"method": str(method)}},
             }:
-                return cls(
-                    event, "2.0", method, path, _by_name(parse_qsl(query, keep_blank_values=True))
-                )
+                pairs = parse_qsl(query, keep_blank_values=True)
+                return cls(event, "2.0", method, path, _by_name(pairs))
             case {"httpMethod": str(method), "path": str(path), "requestContext": {"elb": _}}:
-                decoded = (
+                decoded = [
                     (unquote_plus(name), unquote_plus(value)) for name, value in _parameters(event)
-                )
+                ]
                 return cls(event, "alb", method, path, _by_name(decoded))
             case {
                 "httpMethod": str(method),
@@ -123,7 +120,9 @@ class Request(NamedTuple):
             ValueError: it claims to be base64, and is not.
         """
         text: str = self.event.get("body") or ""
-        return base64.b64decode(text) if self.event.get("isBase64Encoded") else text.encode()
+        if self.event.get("isBase64Encoded"):
+            return base64.b64decode(text)
+        return text.encode()
 
     def render(self, response: Response) -> dict[str, Any]:
         """Return a response in the format of this request.
@@ -141,14 +140,17 @@ class Request(NamedTuple):
             rendered["body"] = response["body"]
         if self.format == "alb":
             rendered["statusDescription"] = f"{status} {PHRASES.get(status, 'Unknown')}"
-        joined = {name: ", ".join(values) for name, values in headers.items()}
-        if self.format == "2.0":
-            return rendered | {"headers": joined} | ({"cookies": cookies} if cookies else {})
-        if self.event.get("multiValueHeaders") is not None:
-            return rendered | {
-                "multiValueHeaders": headers | ({"Set-Cookie": cookies} if cookies else {})
-            }
-        return rendered | {"headers": joined | ({"Set-Cookie": cookies[-1]} if cookies else {})}
+        if self.format != "2.0" and self.event.get("multiValueHeaders") is not None:
+            rendered["multiValueHeaders"] = dict(headers)
+            if cookies:
+                rendered["multiValueHeaders"]["Set-Cookie"] = cookies
+            return rendered
+        rendered["headers"] = {name: ", ".join(values) for name, values in headers.items()}
+        if cookies and self.format == "2.0":
+            rendered["cookies"] = cookies
+        elif cookies:
+            rendered["headers"]["Set-Cookie"] = cookies[-1]
+        return rendered
 
 
 def _parameters(event: Event) -> Iterable[tuple[str, str]]:
@@ -189,11 +191,12 @@ def _header_lines(event: Event) -> Iterable[tuple[str, str]]:
 
 
 def normal(response: object) -> Response:
-    """Return what a handler returned in the form that is stored; that form itself stays as it is.
+    """Return what a handler returned in the form that is stored.
 
-    A value without ``statusCode`` is the JSON body of a 200. A body of bytes is sent as base64, any
-    other body that is not text as JSON. JSON takes a Decimal as a number; a date, time, UUID or
-    enum member as its text or value; a dataclass, Struct or pydantic model as an object.
+    A response in that form stays as it is. A value without ``statusCode`` is the JSON body of a
+    200. A body of bytes is sent as base64, any other body that is not text as JSON. JSON takes a
+    Decimal as a number; a date, time, UUID or enum member as its text or value; a dataclass, Struct
+    or pydantic model as an object.
 
     Raises:
         TypeError, ValueError, RecursionError: it has no form in JSON or UTF-8, or its status is not
@@ -207,34 +210,35 @@ def normal(response: object) -> Response:
     if status not in STATUSES:
         raise ValueError(f"{status} is not an HTTP status")
     headers, cookies = _headers_of(given)
-    body = given.get("body")
-    encoded = bool(given.get("isBase64Encoded"))
-    if isinstance(body, bytes | bytearray):
-        body = (bytes(body) if encoded else base64.b64encode(body)).decode()
-        encoded = True
-    elif body is not None and not isinstance(body, str):
-        body = to_json(body)
-        if not any(name.lower() == "content-type" for name in headers):
-            headers["Content-Type"] = [_JSON]
+    is_base64 = bool(given.get("isBase64Encoded"))
+    match given.get("body"):
+        case bytes() | bytearray() as content:
+            body = (content if is_base64 else base64.b64encode(content)).decode()
+            is_base64 = True
+        case None | str() as body:
+            pass
+        case value:
+            body = to_json(value)
+            if not any(name.lower() == "content-type" for name in headers):
+                headers["Content-Type"] = [_JSON]
     if body is not None:
-        body.encode()
+        body.encode()  # what UTF-8 cannot encode is refused now, not when the answer is sent
     return {
         "statusCode": status,
         "headers": headers,
         "cookies": cookies,
         "body": body,
-        "isBase64Encoded": encoded,
+        "isBase64Encoded": is_base64,
     }
 
 
 def _headers_of(response: Mapping[str, Any]) -> tuple[dict[str, list[str]], list[str]]:
     """Return headers and cookies.
 
-    A value that both fields of headers hold counts once, as in format 1.0.
+    A value that stands in both fields of headers counts once, as in format 1.0.
     """
     headers: dict[str, list[str]] = {}
-    names = {"set-cookie": "Set-Cookie"}
-    """Each name as it was spelt first."""
+    names = {"set-cookie": "Set-Cookie"}  # each name as it was spelt first
     for field in ("multiValueHeaders", "headers"):
         given: Mapping[str, object] = response.get(field) or {}
         for name, value in given.items():
@@ -248,6 +252,6 @@ def _headers_of(response: Mapping[str, Any]) -> tuple[dict[str, list[str]], list
 
 
 def _texts(given: object) -> list[str]:
-    """Return a header's value, or its several values; None is none."""
+    """Return a header's values: one, several, or for None no value."""
     several = given if isinstance(given, list | tuple) else [given]
     return [str(value) for value in several if value is not None]

@@ -18,7 +18,7 @@ The network delay of each direction makes a lease seem longer. Nothing makes it 
 import hashlib
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency.clock import Clock, epoch_ms
@@ -34,26 +34,37 @@ _PASSING: Final = frozenset(
 _REFUSING: Final = frozenset({"AuthenticationError", "AuthorizationError", "ResponseError"})
 
 
-class _Expected(NamedTuple):
-    """What a step expects of the stored record. Each field is ``''`` where anything will do."""
+_ANYTHING: Final = ""
+_NEVER: Final = ""
 
-    status: str = ""
-    """This and the next four are ``=value``, or ``=`` where the stored field must be absent."""
-    owner: str = ""
-    attempt: str = ""
-    lease: str = ""
-    shift: str = ""
-    latest_lease: str = ""
+
+def _exactly(value: object) -> str:
+    """Return what a script compares a stored field with; for None it must be absent."""
+    return "=" if value is None else f"={value}"
+
+
+class _Expected(NamedTuple):
+    """What a step expects of the stored record, in a script's words.
+
+    All fields but ``latest_lease_ms`` are made by `_exactly`, unless anything will do.
+    """
+
+    status: str = _ANYTHING
+    owner: str = _ANYTHING
+    attempt: str = _ANYTHING
+    lease_ms: str = _ANYTHING
+    shift_ms: str = _ANYTHING
+    latest_lease_ms: str = _ANYTHING
     """The latest end of the stored lease, by the owner's clock."""
-    externals: str = ""
-    """The external calls of a record whose lease may end later than that, as ``=value``."""
+    externals: str = _ANYTHING
+    """The external calls of a record whose lease may end later than that."""
 
 
 class _Script:
     """A Lua script, and the hash that names it on a server.
 
-    ``ARGV`` begins with two times by the caller's clock: now, and when the key expires (``''``:
-    never). The fields of an `_Expected` follow, then names and values to write. The answer is
+    ``ARGV`` begins with two times by the caller's clock: now, and when the key expires, or
+    `_NEVER`. The fields of an `_Expected` follow, then names and values to write. The answer is
     the server's time and, if the write was refused, the stored fields.
     """
 
@@ -68,11 +79,19 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 _READ: Final = _Script("return {now, redis.call('HGETALL', KEYS[1])}")
 _WRITE: Final = """
-local sent, expires = ARGV[1], ARGV[2]
+local ANYTHING = ''
+local NEVER = ''
+local sent = ARGV[1]
+local expires = ARGV[2]
 local expected = {
-  status = ARGV[3], owner = ARGV[4], attempt = ARGV[5], lease_ms = ARGV[6], shift = ARGV[7]
+  status = ARGV[3],
+  owner = ARGV[4],
+  attempt = ARGV[5],
+  lease_ms = ARGV[6],
+  shift = ARGV[7],
 }
-local latest_lease, externals = ARGV[8], ARGV[9]
+local latest_lease = ARGV[8]
+local externals = ARGV[9]
 local FIRST_FIELD = 10
 
 local function stored(field)
@@ -84,14 +103,14 @@ local function is(field, wanted)
 end
 local function is_as_expected()
   for field, wanted in pairs(expected) do
-    if wanted ~= '' and not is(field, wanted) then
+    if wanted ~= ANYTHING and not is(field, wanted) then
       return false
     end
   end
   return true
 end
 local function ends_in_time()
-  if latest_lease == '' then
+  if latest_lease == ANYTHING then
     return true
   end
   local held = stored('lease_ms')
@@ -116,7 +135,7 @@ if redis.call('EXISTS', KEYS[1]) == 1 then
   redis.call('DEL', KEYS[1])
 end
 redis.call('HSET', KEYS[1], 'shift', string.format('%%.0f', shift), unpack(ARGV, FIRST_FIELD))
-if expires ~= '' then
+if expires ~= NEVER then
   redis.call('PEXPIREAT', KEYS[1], string.format('%%.0f', expires + shift))
 end
 return {now}
@@ -188,13 +207,13 @@ class ValkeyStore:
         until_ms: int | None = None,
     ) -> Record | None:
         """Write ``record`` if the record under its key is still as ``seen``."""
-        lease, shift = _lease_as_stored(seen)
+        stored = _stored_lease(seen)
         expected = _Expected(
             status=_exactly(seen.status),
             owner=_exactly(seen.owner),
             attempt=_exactly(seen.attempt),
-            lease=_exactly(lease),
-            shift="" if shift is None else _exactly(shift),
+            lease_ms=_exactly(stored.lease_ms),
+            shift_ms=_ANYTHING if stored.shift_ms is None else _exactly(stored.shift_ms),
         )
         return self._write(_REPLACE, record, effects, expected, until_ms)
 
@@ -205,7 +224,7 @@ class ValkeyStore:
         expected = _Expected(
             status=_exactly(IN_PROGRESS),
             owner=_exactly(record.owner),
-            latest_lease="" if record.lease_ms is None else str(record.lease_ms),
+            latest_lease_ms=_ANYTHING if record.lease_ms is None else str(record.lease_ms),
             externals=_exactly(record.externals),
         )
         return self._write(_REPLACE, record, effects, expected, until_ms)
@@ -218,9 +237,8 @@ class ValkeyStore:
     def check_eviction(self, *, until_ms: int | None = None) -> None:
         """Check that the server does not evict keys, which would forget claims.
 
-        A server that reports no policy passes.
-
-        It sends ``INFO``, because managed services forbid ``CONFIG``.
+        A server that reports no policy passes. The store sends ``INFO``, because managed services
+        forbid ``CONFIG``.
 
         Raises:
             ConfigurationError: its ``maxmemory-policy`` is another than ``noeviction``.
@@ -232,11 +250,10 @@ class ValkeyStore:
             if "ResponseError" in _names(type(refused.__cause__)):
                 return
             raise
-        nodes = [report]
-        if all(isinstance(part, dict) for part in report.values()):  # of a cluster
-            nodes = list(report.values())
-        for node in nodes:
-            policy = node.get("maxmemory_policy", "noeviction")
+        is_of_a_cluster = all(isinstance(part, dict) for part in report.values())
+        reports = report.values() if is_of_a_cluster else [report]
+        for each in reports:
+            policy = each.get("maxmemory_policy", "noeviction")
             if policy != "noeviction":
                 raise ConfigurationError(
                     f"maxmemory-policy is {policy}: short of memory, the server would forget "
@@ -256,7 +273,7 @@ class ValkeyStore:
             raise ConfigurationError(
                 "ValkeyStore has no transactions and takes no effects: use DynamoDBStore"
             )
-        expires = "" if record.expiry is None else str(record.expiry * 1000)
+        expires = _NEVER if record.expiry is None else str(record.expiry * 1000)
         arguments = (expires, *expected, *_fields_of(record))
         server_ms, *refused = self._run(script, record.key, arguments, until_ms)
         if not refused:
@@ -266,9 +283,9 @@ class ValkeyStore:
     def _run(
         self, script: _Script, key: str, arguments: tuple[str, ...], until_ms: int | None
     ) -> Any:
-        """Return the answer. A step can be sent again after a lost answer.
+        """Run a script, and return its answer.
 
-        Its owner recognises its own record.
+        A step may be sent again when its answer was lost: its owner recognises its own record.
         """
         if self._checks_eviction:
             self.check_eviction(until_ms=until_ms)
@@ -293,74 +310,90 @@ class ValkeyStore:
 
 
 def _names(kind: type) -> set[str]:
-    """Return the names of those of its classes that valkey-py or redis-py defines.
+    """Return the names of a class and its bases, as far as valkey-py or redis-py defines them.
 
-    Neither package is a dependency.
+    Neither package is a dependency, so classes are told by their names.
     """
-    return {
-        each.__name__
-        for each in kind.__mro__
-        if each.__module__.partition(".")[0] in ("valkey", "redis")
-    }
+    names = set()
+    for each in kind.__mro__:
+        package, _, _ = each.__module__.partition(".")
+        if package in {"valkey", "redis"}:
+            names.add(each.__name__)
+    return names
 
 
 def _judge(error: Exception) -> Verdict | None:
-    """Return what an error says about a step.
+    """Return what an error says about a step; None if it is not an error of the client.
 
-    An error that the server answered is definite, any other is not.
+    An error that the server answered is definite. After any other, the step may have taken place.
     """
     names = _names(type(error))
     if names & _PASSING:
         return Verdict.PASSING
     if names & _REFUSING:
         return Verdict.REFUSED
-    return Verdict.UNANSWERED if names else None
+    if names:
+        return Verdict.UNANSWERED
+    return None
 
 
 def _longest_try_s(client: Any) -> float:
+    """Return how long one try of a step can take; refuse a client without a limit of its own."""
     settings = client.get_connection_kwargs()
     timeout_s = settings.get("socket_timeout")
     if timeout_s is None:
         raise ConfigurationError(
             "give the client a socket_timeout=: without one, a hanging server blocks its caller"
         )
-    retries = map(_retries, (settings.get("retry"), getattr(client, "retry", None)))
-    if getattr(client, "cluster_error_retry_attempts", 0) or any(retries):
+    if _retries_by_itself(client, settings):
         raise ConfigurationError(
             "give the client retry=Retry(NoBackoff(), 0), and a cluster's "
             "cluster_error_retry_attempts=0: the store retries, because it knows the time left"
         )
-    one_s = float((settings.get("socket_connect_timeout") or timeout_s) + timeout_s)
-    # A call of a cluster's client may also ask for its nodes and its commands, each in its own
-    # request.
-    return 3 * one_s if hasattr(client, "get_nodes") else one_s
+    connect_timeout_s = settings.get("socket_connect_timeout") or timeout_s
+    request_s = float(connect_timeout_s + timeout_s)
+    if hasattr(client, "get_nodes"):
+        # A cluster's client may also ask for its nodes and its commands, each in its own request.
+        return 3 * request_s
+    return request_s
+
+
+def _retries_by_itself(client: Any, settings: Mapping[str, Any]) -> bool:
+    if getattr(client, "cluster_error_retry_attempts", 0):
+        return True
+    return bool(_retries(settings.get("retry")) or _retries(getattr(client, "retry", None)))
 
 
 def _retries(retry: Any) -> int:
     """Return how often a retry object of valkey-py or redis-py tries again.
 
-    Only the latter has a method for it.
+    The object of redis-py has a method for it, that of valkey-py only an attribute.
     """
     if hasattr(retry, "get_retries"):
         return int(retry.get_retries())
     return int(getattr(retry, "_retries", 0))
 
 
-def _exactly(value: object) -> str:
-    return "=" if value is None else f"={value}"
+class _StoredLease(NamedTuple):
+    """A lease as it is stored."""
+
+    lease_ms: int | None
+    """Its end, by its writer's clock."""
+    shift_ms: int | None
+    """By how much the server's clock was ahead of the writer's; None if that is not known here."""
 
 
-def _lease_as_stored(seen: Record) -> tuple[int | None, int | None]:
-    """Return the lease of ``seen`` by its writer's clock, and the shift to the server's clock.
+def _stored_lease(seen: Record) -> _StoredLease:
+    """Return the lease of a record as it is stored.
 
-    A record that was read has both in its revision. One that was written here has none, or as a
-    copy with another lease its original's; only its owner can have changed its lease since.
+    A record that was read has it in its revision. One that was written here has no revision. A copy
+    with another lease has its original's: only the owner can have changed the lease since.
     """
     if seen.revision is not None:
-        shown, lease, shift = map(int, seen.revision.split())
-        if shown == seen.lease_ms:
-            return lease, shift
-    return seen.lease_ms, None
+        shown_ms, lease_ms, shift_ms = map(int, seen.revision.split())
+        if shown_ms == seen.lease_ms:
+            return _StoredLease(lease_ms, shift_ms)
+    return _StoredLease(seen.lease_ms, shift_ms=None)
 
 
 _TEXTS: Final = (
@@ -394,7 +427,7 @@ def _fields_of(record: Record) -> list[str]:
 def _record_of(
     key: str, flat: Sequence[bytes | str], server_ms: int, reader_ms: int
 ) -> Record | None:
-    """Return the stored names and values as a record in the reader's clock.
+    """Return the stored names and values as a record in the reader's clock; None if there are none.
 
     The decision handles invalid values.
     """
@@ -406,15 +439,21 @@ def _record_of(
     for name in _NUMBERS:
         text = fields.get(name, "")
         values[name] = int(text) if text.isdecimal() else _ABSENT.get(name)
-    lease_ms = values["lease_ms"]
+    stored_lease_ms = values["lease_ms"]
     shift_ms = int(fields.get("shift", "0"))
     later_ms = shift_ms - server_ms + reader_ms
     for name in ("lease_ms", "retry_ms"):
         if values[name] is not None:
             values[name] += later_ms
     if values["expiry"] is not None:
-        values["expiry"] = -(-(values["expiry"] * 1000 + later_ms) // 1000)
-    revision = None if lease_ms is None else f"{lease_ms + later_ms} {lease_ms} {shift_ms}"
+        values["expiry"] = _seconds_rounded_up(values["expiry"] * 1000 + later_ms)
+    revision = None
+    if stored_lease_ms is not None:
+        revision = f"{values['lease_ms']} {stored_lease_ms} {shift_ms}"
     return Record(
         key, dead_lettered=fields.get("dead_lettered") == "1", revision=revision, **values
     )
+
+
+def _seconds_rounded_up(time_ms: int) -> int:
+    return -(-time_ms // 1000)
