@@ -1,5 +1,6 @@
 """Every mutant still applies, so that `make mutants` does not find out at its end."""
 
+import ast
 import re
 
 import pytest
@@ -21,8 +22,11 @@ RULES = ROOT / LAYER.parent / "PROTOCOL.md"
 )
 def test_code_of_a_mutant_stands_once_in_its_file(mutant: Mutant) -> None:
     """A mutant replaces one passage; otherwise it would change nothing, or too much."""
-    assert (ROOT / mutant.file).read_text().count(mutant.code) == 1
+    text = (ROOT / mutant.file).read_text()
+    assert text.count(mutant.code) == 1
     assert mutant.without != mutant.code
+    if mutant.file.suffix == ".py":
+        ast.parse(text.replace(mutant.code, mutant.without))
 
 
 def test_every_mutant_removes_a_named_rule() -> None:
