@@ -48,12 +48,10 @@ class EventResponse(TypedDict):
 
 
 class BatchResponse(TypedDict):
-    """What an event source mapping with ReportBatchItemFailures reads.
-
-    The ``itemIdentifier`` of each failed record.
-    """
+    """What an event source mapping with ReportBatchItemFailures reads."""
 
     batchItemFailures: list[dict[str, str]]
+    """For each record to deliver again, its ``itemIdentifier``."""
 
 
 type EventHandler = Callable[[dict[str, Any], LambdaContext], EventResponse]
@@ -209,8 +207,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             batch = Batch(messages, self._runner, pace, records, invocation)
             failures = batch.run_records()
             if failures and (source.failure_id is None or len(failures) == len(records)):
-                known_errors = filter(None, failures.values())
-                first_error = next(known_errors, None)
+                # A record that was not started has no error.
+                first_error = next(filter(None, failures.values()), None)
                 raise BatchFailedError(
                     f"{len(failures)} of {len(records)} records have to be delivered again"
                 ) from first_error
@@ -233,20 +231,22 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
     def http_handler(self, work: "HttpWork[E] | None" = None, /, **options: Any) -> Any:
         """Decorate ``work(request, operation)`` as a Lambda handler of HTTP requests.
 
-        It returns a response.
+        ``work`` returns a response. The key is what ``key=`` gives, or the Idempotency-Key header.
 
-        The key is what ``key=`` gives, or the Idempotency-Key header. A first response that is
-        stored is replayed, without cookies and with the header ``Idempotency-Replayed: true``. Any
-        other response, and an exception, is a failure. Stored is what is below 500, except
-        refusals that the same request may not get later: see `HttpProblemError`. A response decides
-        on a refusal with ``"stored": True`` or ``False``.
+        A response below 500 is stored, except refusals that the same request may not get later: see
+        `HttpProblemError`. A refusal decides for itself with ``"stored": True`` or ``False``. The
+        stored response is replayed without cookies, and with the header ``Idempotency-Replayed:
+        true``. Any other response, and an exception, is a failure of the attempt.
 
-        ``caller`` finds who sends the (parsed) request, as a function or an expression: it becomes
-        a part of the key. Without ``key=`` it is required; ``ANY_CALLER`` says that all callers may
-        share keys. ``methods`` are those whose requests take effect once (POST, PUT, PATCH and
-        DELETE): other requests run each time, without a record, and get None as their operation.
-        ``problem_types`` is the prefix of a problem's ``type`` that is not a URI
-        (``urn:problem-type:``).
+        ``caller`` finds who sends the (parsed) request, as a function or an expression. It becomes
+        a part of the key. Without ``key=`` it is required; `ANY_CALLER` says that all callers may
+        share keys.
+
+        ``methods`` are those whose requests take effect once, by default POST, PUT, PATCH and
+        DELETE. Other requests run each time, without a record, and get None as their operation.
+
+        ``problem_types`` is the prefix of a problem's ``type`` that is not a URI, by default
+        ``urn:problem-type:``.
         """
         from carride_idempotency.http import make_handler
 

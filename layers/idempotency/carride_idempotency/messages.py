@@ -1,7 +1,4 @@
-"""Reads messages.
-
-A raw message becomes an event for the handler, and a delivery for the protocol.
-"""
+"""Reads messages: makes an event for the handler of each, and a delivery for the protocol."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -16,7 +13,7 @@ from carride_idempotency.errors import ConfigurationError, MissingKeyError, desc
 from carride_idempotency.fingerprint import exact_fingerprint, fingerprint
 from carride_idempotency.handlers import finished
 from carride_idempotency.invocation import LambdaInvocation, current, enter, leave
-from carride_idempotency.keys import TransportId, extractor, record_key
+from carride_idempotency.keys import Extract, TransportId, extractor, record_key
 from carride_idempotency.operation import Operation
 from carride_idempotency.policy import Policy
 from carride_idempotency.runner import Runner
@@ -41,10 +38,15 @@ class Message[E](NamedTuple):
 
 
 class RejectedMessageError(Exception):
-    """Raised, with a code of `dead_letters` and the cause, for a message at fault itself.
+    """Raised for a message that is at fault itself, so that no retry can help.
 
-    No retry can help.
+    ``reason`` is a code of `dead_letters`, and ``cause`` what was raised while it was read.
     """
+
+    def __init__(self, reason: str, cause: Exception) -> None:
+        super().__init__(reason, cause)
+        self.reason = reason
+        self.cause = cause
 
 
 @dataclass
@@ -61,20 +63,20 @@ class Reader[E]:
     labels: Callable[[E], Mapping[str, str]] | None
 
     def __post_init__(self) -> None:
-        self._key = (
-            None
-            if self.key is None or isinstance(self.key, TransportId)
-            else extractor(self.key, "key")
-        )
-        self._payload = None if self.payload is None else extractor(self.payload, "payload")
+        self._key: Extract | None = None
+        if self.key is not None and not isinstance(self.key, TransportId):
+            self._key = extractor(self.key, "key")
+        self._payload: Extract | None = None
+        if self.payload is not None:
+            self._payload = extractor(self.payload, "payload")
         self._has_found_a_key = False
         self._without_a_key = 0
 
     def suspects_its_key(self) -> bool:
         """Count a message without a key; return whether ``key=`` is at fault, and not the message.
 
-        So it seems if the first messages of this process had none either. A mistake in ``key=``
-        would otherwise move all traffic to the dead-letter queue while the function looks healthy.
+        It probably is if no message of this process has had a key. Otherwise such a mistake would
+        move all traffic to the dead-letter queue, while the function looks healthy.
         """
         self._without_a_key += 1
         return not self._has_found_a_key and self._without_a_key > _LETTERS_WITHOUT_A_KEY
@@ -141,8 +143,10 @@ class Reader[E]:
         return f"{what:.200} was looked for in a message with {fields:.200}"
 
     def _fingerprint(self, source: Source, message: Any, event: E) -> str | None:
-        own = self.payload is not None
-        payload = self.find_payload(message, event) if own else source.payload(message)
+        if self.payload is not None:
+            payload = self.find_payload(message, event)
+        else:
+            payload = source.payload(message)
         try:
             return fingerprint(payload)
         except (ValueError, RecursionError) as error:
@@ -150,16 +154,16 @@ class Reader[E]:
             raise RejectedMessageError(dead_letters.CONTRACT, error) from error
 
     def _sent_ms(self, source: Source, raw: Raw, message: Any, event: E) -> int | None:
-        """Return when the message was first sent, as far as anything says.
+        """Return when the message was first sent: the oldest time that anything states.
 
-        A message in EventBridge's envelope may be older than the transport knows that carried it.
+        A message in EventBridge's envelope may be older than the transport that carried it knows.
         """
         times = [_ms(self.occurred, event)]
         try:
             times.append(source.sent_ms(raw))
             if message is not raw:
                 times.append(event_ms(message))
-        except (ValueError, TypeError, OverflowError) as error:  # a time that is none
+        except (ValueError, TypeError, OverflowError) as error:  # what stands there is not a time
             raise RejectedMessageError(dead_letters.CONTRACT, error) from error
         return min([at_ms for at_ms in times if at_ms is not None], default=None)
 
@@ -181,8 +185,10 @@ class Reader[E]:
     def record_key(self, key: object, operation: str | None = None) -> tuple[str, bool]:
         """Return a record key, and whether there is an idempotency key.
 
-        Without one, raise a MissingKeyError, or return a key that nothing else has if the policy
-        runs such messages.
+        Without one, and if the policy runs such messages, the record key is random.
+
+        Raises:
+            MissingKeyError: there is none, and the policy does not run such messages.
         """
         try:
             return record_key(self.consumer, key, operation), True
@@ -196,36 +202,33 @@ class Reader[E]:
 
         An expression searches the message, a function is given the event.
         """
-        return (
-            None
-            if self._key is None
-            else self._key(message if isinstance(self.key, str) else event)
-        )
+        if self._key is None:
+            return None
+        return self._key(message if isinstance(self.key, str) else event)
 
     def find_payload(self, message: Any, event: E) -> object:
         """Return what ``payload=`` finds, in the same way; None without it."""
-        return (
-            None
-            if self._payload is None
-            else self._payload(message if isinstance(self.payload, str) else event)
-        )
+        if self._payload is None:
+            return None
+        return self._payload(message if isinstance(self.payload, str) else event)
 
     def labels_of(self, event: E) -> Mapping[str, str]:
         """Return the labels of an event for the observer."""
-        return observation.NO_LABELS if self.labels is None else self.labels(event)
+        if self.labels is None:
+            return observation.NO_LABELS
+        return self.labels(event)
 
     def _decode(self, source: Source, raw: Raw) -> Any:
         try:
             return source.message(raw)
-        except (
-            ValueError,
-            RecursionError,
-        ) as error:  # invalid JSON, or JSON that is nested too deeply
+        except (ValueError, RecursionError) as error:
+            # Invalid JSON, or JSON that is nested too deeply. Text will do where nothing reads it.
+            text = None
             if isinstance(self.key, TransportId) and self.parse is None:
                 text = source.text(raw)
-                if text is not None:
-                    return text
-            raise RejectedMessageError(dead_letters.CONTRACT, error) from error
+            if text is None:
+                raise RejectedMessageError(dead_letters.CONTRACT, error) from error
+            return text
         except (KeyError, IndexError, TypeError) as error:
             raise _not_an_event(source, raw, error) from error
 
@@ -304,15 +307,18 @@ class MessageHandler[E]:
         Raises:
             ConfigurationError: ``key=`` is at fault instead, as far as this process can tell.
         """
-        reason, cause = rejected.args
-        if reason == dead_letters.MISSING_KEY and self._reader.suspects_its_key():
-            error = ConfigurationError(f"no message has had a key so far, so check key=: {cause}")
+        if rejected.reason == dead_letters.MISSING_KEY and self._reader.suspects_its_key():
+            error = ConfigurationError(
+                f"no message has had a key so far, so check key=: {rejected.cause}"
+            )
             self._runner.reports.unread(delivery_id, describe(error))
-            raise error from cause
+            raise error from rejected.cause
         token = enter(invocation)
         try:
             until_ms = self._runner.reserve_begins_ms(invocation.deadline_ms)
-            rejection = Rejection(delivery_id, reason, cause, raw, self._envelope(raw))
+            rejection = Rejection(
+                delivery_id, rejected.reason, rejected.cause, raw, self._envelope(raw)
+            )
             return self._runner.reports.reject(rejection, until_ms=until_ms)
         finally:
             leave(token)
@@ -350,5 +356,9 @@ def _transport_id(source: Source, raw: Raw) -> str:
 
 
 def _ms[E](find: Callable[[E], datetime | None] | None, event: E) -> int | None:
-    time = None if find is None else find(event)
-    return None if time is None else to_ms(time)
+    if find is None:
+        return None
+    time = find(event)
+    if time is None:
+        return None
+    return to_ms(time)

@@ -1,9 +1,9 @@
 """A transport to DynamoDB without botocore: signed JSON over connections that are kept.
 
-Botocore loads for a third of a second and takes most of an event's CPU. This transport does what
-the store needs and nothing else. Wherever only botocore knows what was meant, such as proxies,
-profiles or other partitions, `lean_transport` returns None. Where something else than DynamoDB
-answers, `Guarded` changes to botocore for good.
+Botocore loads for a third of a second and takes most of an event's CPU. This transport does only
+what the store needs. Only botocore knows what proxies, profiles and other partitions mean: then
+`lean_transport` returns None. If something else than DynamoDB answers, `Guarded` changes to
+botocore for good.
 """
 
 import binascii
@@ -23,7 +23,7 @@ from collections.abc import Buffer, Callable, Mapping
 from contextlib import suppress
 from threading import Lock
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.stores.signing import Credentials, CredentialsError, Signer, credentials_of
@@ -53,10 +53,23 @@ _is_standard_region: Final = re.compile(
 ).fullmatch
 """Regions of the partition `aws`. Botocore knows the endpoints of the others."""
 _ONLY_BOTOCORE: Final = (
-    *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
-    *("AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"),
-    *("AWS_USE_FIPS_ENDPOINT", "AWS_USE_DUALSTACK_ENDPOINT", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"),
-    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"),
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_ROLE_ARN",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "AWS_USE_FIPS_ENDPOINT",
+    "AWS_USE_DUALSTACK_ENDPOINT",
+    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
 )
 """Variables whose meaning only botocore knows."""
 
@@ -77,8 +90,8 @@ class UnusableError(NoAnswerError):
 class LeanTransport:
     """Sends requests to DynamoDB at a URL without a path. It may be used from several threads.
 
-    ``credentials`` returns what signs the requests, and is called with ``renew=True`` after a
-    refusal for expired ones. ``tls`` makes the TLS context, as `tls_context` does.
+    ``credentials`` returns what signs the requests. It is called with ``renew=True`` after DynamoDB
+    has refused expired ones. ``tls`` makes the TLS context, as `tls_context` does.
     """
 
     def __init__(
@@ -103,7 +116,7 @@ class LeanTransport:
         self._kept: deque[socket.socket] = deque(maxlen=_KEPT)
         self._tls = tls or tls_context
         self._context: ssl.SSLContext | None = None
-        self._complete = False
+        self._trusts_whole_bundle = False
         self._skew_ms = 0
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
@@ -115,21 +128,14 @@ class LeanTransport:
         if operation == "TransactWriteItems":
             request = {"ClientRequestToken": str(uuid.uuid4())} | dict(request)
         body = _json(request).encode()
-        corrected = False
-        while True:
+        received = self._exchange(operation, body)
+        answer = _decoded(received)
+        if received.status != _OK and self._corrects(_code_of(answer), received.headers):
             received = self._exchange(operation, body)
             answer = _decoded(received)
-            if received.status == _OK:
-                return answer
-            code = str(answer.get("__type", "")).rpartition("#")[2]
-            if corrected or not self._corrects(code, received.headers):
-                break
-            corrected = True
-        if code in _SKEWED:
-            raise UnusableError(f"the signature is refused: {answer}")
-        message = answer.get("message", answer.get("Message", ""))
-        status = received.status
-        raise ServiceError(code or str(status), status, str(message), answer)
+        if received.status == _OK:
+            return answer
+        raise _refusal(received.status, answer)
 
     def close(self) -> None:
         """Close the kept connections. A function need not: it is frozen, not ended."""
@@ -137,9 +143,9 @@ class LeanTransport:
             self._kept.pop().close()
 
     def _corrects(self, code: str, headers: Mapping[str, str]) -> bool:
-        """Correct what a refused signature was made from.
+        """Correct what a refused signature was made from, if that is why a request was refused.
 
-        Return whether another signature may be accepted.
+        Return whether the request may be accepted with another signature.
         """
         if code in _EXPIRED:
             with suppress(CredentialsError):
@@ -201,9 +207,9 @@ class LeanTransport:
     # ── Connections ───────────────────────────────────────────────────────────────────────────────
 
     def _live(self) -> socket.socket | None:
-        """Return a kept connection that is still open.
+        """Return a kept connection that is still open; None if there is none.
 
-        One that has something to say was closed or is out of step.
+        A connection on which something has arrived was closed, or is out of step.
         """
         while True:
             try:
@@ -223,22 +229,28 @@ class LeanTransport:
             connection = socket.create_connection((host, port), self._connect_s)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if is_secure:
-                self._context = self._context or self._tls(self._complete)
+                self._context = self._context or self._tls(self._trusts_whole_bundle)
                 connection = self._context.wrap_socket(connection, server_hostname=host)
         except OSError as error:
             if connection is not None:
                 connection.close()
-            # A handshake that was cut says nothing about who is there; any other failure of TLS
-            # does.
-            was_cut = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
-            if was_cut or not isinstance(error, ssl.SSLError):
+            if not _shows_another_peer(error):
                 raise NoAnswerError(f"no connection to {host}: {error}") from error
-            if self._complete or not isinstance(error, ssl.SSLCertVerificationError):
+            if self._trusts_whole_bundle or not isinstance(error, ssl.SSLCertVerificationError):
                 raise UnusableError(f"{host} cannot be trusted: {error}") from error
-            self._complete = True
+            self._trusts_whole_bundle = True
             self._context = None
             return self._connected()
         return connection
+
+
+def _shows_another_peer(error: OSError) -> bool:
+    """Return whether a failed connection shows that something else than DynamoDB is there.
+
+    A failure of TLS does, unless the handshake was only cut.
+    """
+    was_cut = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+    return isinstance(error, ssl.SSLError) and not was_cut
 
 
 def _is_silent(connection: socket.socket) -> bool:
@@ -405,11 +417,26 @@ def _with_binary(value: dict[str, Any]) -> dict[str, Any]:
             return value
 
 
+def _code_of(answer: Mapping[str, Any]) -> str:
+    """Return the code of an error, without the namespace that stands before it."""
+    _, _, code = str(answer.get("__type", "")).rpartition("#")
+    return code
+
+
+def _refusal(status: int, answer: Mapping[str, Any]) -> Exception:
+    """Return the error of an answer that is not 200."""
+    code = _code_of(answer)
+    if code in _SKEWED:
+        return UnusableError(f"the signature is refused: {answer}")
+    message = answer.get("message", answer.get("Message", ""))
+    return ServiceError(code or str(status), status, str(message), answer)
+
+
 def _no_answer(error: BaseException) -> BaseException:
     """Return what the end of a connection means to the caller."""
     from http.client import HTTPException, IncompleteRead
 
-    # Which RemoteDisconnected, time-outs and TLS errors are too.
+    # RemoteDisconnected, time-outs and errors of TLS are kinds of OSError.
     if isinstance(error, OSError | IncompleteRead):
         return NoAnswerError(f"the connection ended: {error!r}")
     if isinstance(error, HTTPException):
@@ -423,13 +450,11 @@ _AMAZONS: Final = ("O=Amazon", "O=Starfield")
 """Whose roots the certificates of AWS's endpoints have: https://www.amazontrust.com/repository/"""
 
 
-def tls_context(complete: bool) -> ssl.SSLContext:
-    """Return a context that trusts the roots of Amazon's certificates.
+def tls_context(whole_bundle: bool) -> ssl.SSLContext:
+    """Return a context that trusts the roots of Amazon's certificates, or the whole bundle.
 
-    A ``complete`` one trusts everything in the bundle.
-
-    To load a handful of roots takes a tenth of the time that all of them take. They are read out of
-    the bundle that botocore ships, which Lambda keeps current.
+    Loading a handful of roots takes a tenth of the time that loading all of them takes. They are
+    read from the bundle that botocore ships, which Lambda keeps current.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -437,7 +462,7 @@ def tls_context(complete: bool) -> ssl.SSLContext:
     roots = [each for each in bundle.split("# Issuer: ") if _is_of_amazon(each)]
     if not bundle:
         context.load_default_certs()
-    elif complete or not roots:
+    elif whole_bundle or not roots:
         context.load_verify_locations(cadata=bundle)
     else:
         context.load_verify_locations(cadata="# ".join(roots))
@@ -470,26 +495,21 @@ def lean_transport(
 ) -> LeanTransport | None:
     """Return the transport for an environment, by default this process's.
 
-    None means that only botocore knows what the environment says.
-
-    With ``AWS_ACCOUNT_ID_ENDPOINT_MODE=required`` that is so too. In the modes ``preferred`` and
-    ``disabled`` the region's endpoint is used, which serves every account.
+    None means that only botocore knows what the environment says, as with
+    ``AWS_ACCOUNT_ID_ENDPOINT_MODE=required``. In the modes ``preferred`` and ``disabled`` the
+    transport uses the region's endpoint, which serves every account.
     """
     given = os.environ if environment is None else environment
     region = given.get("AWS_DEFAULT_REGION", "")
     url = given.get("AWS_ENDPOINT_URL_DYNAMODB") or given.get("AWS_ENDPOINT_URL") or ""
     address = urlsplit(url or f"https://dynamodb.{region}.amazonaws.com")
-    unusual = (
+    needs_botocore = (
         any(given.get(name) for name in _ONLY_BOTOCORE)
         or given.get("AWS_ACCOUNT_ID_ENDPOINT_MODE") == "required"
         or not _is_standard_region(region)
-        or address.scheme not in {"http", "https"}
-        or not address.hostname
-        or address.path not in {"", "/"}
-        or "@" in address.netloc
-        or bool(address.query)
+        or not _is_plain(address)
     )
-    if unusual:
+    if needs_botocore:
         return None
     credentials = credentials_of(given, clock)
     if credentials is None:
@@ -497,12 +517,21 @@ def lean_transport(
     return LeanTransport(address.geturl(), region, credentials, clock=clock)
 
 
+def _is_plain(address: SplitResult) -> bool:
+    """Return whether a URL names a host, perhaps a port, and nothing else."""
+    return (
+        address.scheme in {"http", "https"}
+        and bool(address.hostname)
+        and address.path in {"", "/"}
+        and "@" not in address.netloc
+        and not address.query
+    )
+
+
 class Guarded:
-    """Sends through one transport until an answer shows that it cannot be used.
+    """Sends through one transport until an answer shows that it cannot be used, then by another.
 
-    From then on it sends through another.
-
-    Every request of the store is safe to repeat, so the request that failed is sent again.
+    The request that failed is sent again: every request of the store is safe to repeat.
     """
 
     def __init__(self, lean: Transport, other: Callable[[], Transport]) -> None:
