@@ -45,7 +45,7 @@ chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS
 
 ##@ Check
 
-.PHONY: test test-unit test-proofs test-integration test-peers lint types template check
+.PHONY: test test-unit test-proofs test-integration test-peers test-library lint types template check
 test: test-unit test-proofs test-integration ## Run every test that needs nothing but this checkout
 
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
@@ -59,6 +59,9 @@ test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pi
 
 test-peers: $(ENVIRONMENTS) ## Run the tests in containers, in a browser, and on DynamoDB Local, Redis and localstripe; skip what is missing
 	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m peer tests $(ARGS)
+
+test-library: .venv-dev/.synced ## Run the library's unit tests and its wheel on one of its Pythons: LIBRARY_PYTHON=3.12
+	@tools/scripts/on-python $(or $(LIBRARY_PYTHON),3.13) $(ARGS)
 
 lint: types template ## Check style, format, types and template
 	@$(PYTHON) -m ruff check
@@ -105,7 +108,7 @@ capacity: .venv-dev/.synced ## Show how many rides a second fit, and what stops 
 
 ##@ Housekeeping
 
-.PHONY: build dist docs format contract snapshot new-consumer clean help
+.PHONY: build dist release docs format contract snapshot new-consumer clean help
 build: .venv-sam/.synced ## Build the functions and layers for `sam deploy`, with byte code for short cold starts
 	@sam build $(ARGS)
 	@.venv-sam/bin/python tools/scripts/compile
@@ -113,6 +116,9 @@ build: .venv-sam/.synced ## Build the functions and layers for `sam deploy`, wit
 
 dist: .venv-dev/.synced ## Build the idempotency layer's wheel, sdist and layer zip into dist/
 	@$(PYTHON) tools/scripts/dist dist
+
+release: .venv-dev/.synced ## Check that the library can be released, build it, and make the tag to push (ARGS=--dry-run: no tag)
+	@$(PYTHON) -m tools.release $(ARGS)
 
 docs: .venv-docs/.synced ## Build the documentation site into site/; a warning is an error (ARGS="--site-dir DIR")
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict $(ARGS)

@@ -5,12 +5,15 @@ import re
 import shutil
 import subprocess
 import sys
+from email import message_from_bytes
+from email.message import Message
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Final
 from zipfile import ZipFile
 
 import pytest
+from readme_renderer import markdown
 
 pytestmark = pytest.mark.proof
 
@@ -58,6 +61,7 @@ def interpreter(version: str) -> str:
     found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
     path = found or next(map(str, pyenv.glob(f"versions/{version}.*/bin/python")), None)
+    assert path or version != os.environ.get("REQUIRED_PYTHON"), "it must be there in this run"
     return path or pytest.skip(f"this machine has no Python {version}")
 
 
@@ -115,10 +119,7 @@ def test_files_of_the_documentation_run_with_the_wheel_alone(
 
 
 def test_build_is_reproducible_and_complete(built: Path, tmp_path: Path) -> None:
-    """The same source gives the same bytes; wheel and layer have the package.
-
-    The wheel's page has no dead links.
-    """
+    """The same source gives the same bytes; wheel and layer have the package."""
     run(sys.executable, ROOT / "tools" / "scripts" / "dist", tmp_path)
     layer, wheel, sdist = sorted(built.iterdir())
     assert [
@@ -131,9 +132,48 @@ def test_build_is_reproducible_and_complete(built: Path, tmp_path: Path) -> None
         str(path.relative_to(folder)) for path in (folder / "carride_idempotency").rglob("*.py")
     }
     assert source | {"carride_idempotency/py.typed"} <= set(names)
-    assert not [
-        name for name in names if name.endswith("METADATA") and b"](.." in ZipFile(wheel).read(name)
-    ]
+
+
+def test_the_readme_renders_on_an_index(built: Path) -> None:
+    """An index has the README alone: links are absolute, and lead to files of this version."""
+    metadata = metadata_of(built)
+    payload = metadata.get_payload(decode=True)
+    assert isinstance(payload, bytes)
+    page = markdown.render(payload.decode())
+    assert page is not None
+    assert all(tag in page for tag in ("<h1", "<table>", "<pre"))
+    links = re.findall(r'(?:href|src)="([^#"][^"]*)"', page)
+    readme = (ROOT / "layers" / "idempotency" / "README.md").read_text(encoding="utf-8")
+    assert len(links) == len(re.findall(r"\]\(", readme))
+    assert [link for link in links if not link.startswith("https://")] == []
+    source = urls_of(metadata)["Source"]
+    files = f"{source}/blob/idempotency-v{metadata['Version']}/"
+    ours = [link for link in links if link.startswith(source)]
+    assert [link for link in ours if not link.startswith(files)] == []
+    paths = [link.removeprefix(files).partition("#")[0] for link in ours]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_projects_urls_are_of_one_repository(built: Path) -> None:
+    """An index shows where the source, the documentation and the changelog are."""
+    urls = urls_of(metadata_of(built))
+    assert set(urls) == {"Source", "Documentation", "Changelog", "Issues", "Security"}
+    for url in urls.values():
+        assert url.startswith(urls["Source"])
+        file = re.search(r"/(?:blob|tree)/main/(.+)", url)
+        assert file is None or (ROOT / file[1]).exists()
+
+
+def metadata_of(folder: Path) -> Message:
+    """Read the metadata of the wheel in a folder."""
+    (wheel,) = folder.glob("*.whl")
+    name = wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info/METADATA"
+    return message_from_bytes(ZipFile(wheel).read(name))
+
+
+def urls_of(metadata: Message) -> dict[str, str]:
+    """Return the project's URLs by their names."""
+    return dict(url.split(", ") for url in metadata.get_all("Project-URL", []))
 
 
 def test_it_installs_beside_the_package_that_is_called_idempotency(

@@ -1,17 +1,25 @@
-"""A deployment from GitHub is of reviewed code, checked before and verified after."""
+"""What GitHub deploys and publishes is reviewed code, checked before and verified after."""
 
 from typing import Any, Final
 
 import pytest
 import yaml
 
+from tools import release
 from tools.transformed import ROOT
 
 pytestmark = pytest.mark.integration
 
-JOBS: Final[dict[str, Any]] = yaml.safe_load(
-    (ROOT / ".github" / "workflows" / "deploy.yml").read_text(encoding="utf-8")
-)["jobs"]
+
+def jobs_of(workflow: str) -> dict[str, Any]:
+    """Return the jobs of a workflow."""
+    path = ROOT / ".github" / "workflows" / workflow
+    jobs: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    return jobs
+
+
+JOBS: Final = jobs_of("deploy.yml")
+RELEASE: Final = jobs_of("release.yml")
 
 
 def test_only_checked_code_of_main_or_a_tag_is_deployed() -> None:
@@ -26,3 +34,38 @@ def test_a_deployment_ends_with_a_verification() -> None:
     """The last step checks the stack that the job has deployed."""
     last = JOBS["deploy"]["steps"][-1]
     assert last["run"] == './carride verify --stack "carride-$STAGE" --yes'
+
+
+def test_ci_tests_the_library_on_each_of_its_pythons() -> None:
+    """The matrix has the Pythons of the classifiers; a Python that is missing fails."""
+    job = jobs_of("ci.yml")["library"]
+    assert job["strategy"]["matrix"]["python"] == release.candidate().pythons
+    assert job["steps"][-1] == {
+        "name": "Its unit tests and its wheel on this Python",
+        "run": "make test-library",
+        "env": {"LIBRARY_PYTHON": "${{ matrix.python }}"},
+    }
+
+
+def test_only_a_checked_tag_is_published() -> None:
+    """The index gets what was built after all checks, for the tag's own version."""
+    assert RELEASE["check"]["uses"] == "./.github/workflows/ci.yml"
+    assert RELEASE["build"]["needs"] == "check"
+    assert RELEASE["index"]["needs"] == "build"
+    assert RELEASE["assets"]["needs"] == ["build", "index"]
+    scripts = [step["run"] for step in RELEASE["build"]["steps"] if "run" in step]
+    assert scripts[-1].startswith('.venv-dev/bin/python -m tools.release --tag "$GITHUB_REF_NAME"')
+
+
+def test_a_job_that_may_publish_runs_no_code_of_the_repository() -> None:
+    """Who can change a build cannot publish without it: there is no checkout, and no token."""
+    for name, job in RELEASE.items():
+        writes = "write" in job.get("permissions", {}).values()
+        assert writes == (name in {"index", "assets"})
+        if writes:
+            assert not [step for step in job["steps"] if "checkout" in step.get("uses", "")]
+    assert RELEASE["index"]["environment"] == "pypi"
+    assert RELEASE["index"]["permissions"] == {"id-token": "write"}
+    upload = RELEASE["index"]["steps"][-1]
+    assert upload["uses"].startswith("pypa/gh-action-pypi-publish@")
+    assert upload["with"] == {"attestations": True}

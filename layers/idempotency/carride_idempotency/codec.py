@@ -220,6 +220,10 @@ _UNPACKERS: Final[dict[str, Callable[[Any], Any]]] = {
 } | {"dict": _unpack_pairs}
 
 
+_CLASS: Final[Any] = object.__dict__["__class__"]
+"""The attribute of an object that holds its class."""
+
+
 def _unpack_instance(tag: str, name: str, content: Any) -> Any:
     kind = _find_class(name)
     if kind is None:
@@ -248,7 +252,8 @@ def _rebuild(name: str, kind: Any, stored: dict[str, Any]) -> Any:
     if hasattr(kind, "__struct_fields__"):
         value = _without_hook(kind)(**stored)
         if type(value) is not kind:
-            object.__setattr__(value, "__class__", kind)
+            # Not by `object.__setattr__`, which Python 3.12 refuses for a frozen Struct.
+            _CLASS.__set__(value, kind)
         return value
     value = object.__new__(kind)
     for field, content in _filled(name, kind, stored).items():
