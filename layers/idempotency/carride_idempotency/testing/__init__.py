@@ -1,7 +1,4 @@
-"""Helpers for tests of handlers and stores.
-
-A world that stands still, events, faults, and `crash_everywhere`.
-"""
+"""Helpers for tests of handlers and stores: a world, events, faults, and `crash_everywhere`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -54,24 +51,30 @@ __all__ = [
 ]
 
 _MODULES = {
-    "crashes": "BrokenPromiseError crash_everywhere",
-    "doubles": "START_MS Crash DeadLetterBox FaultyTransport Inline Invocation ManualClock",
-    "dynamodb": "FakeDynamoDB",
-    "worlds": "NO_KEY World",
+    "NO_KEY": "worlds",
+    "START_MS": "doubles",
+    "BrokenPromiseError": "crashes",
+    "Crash": "doubles",
+    "DeadLetterBox": "doubles",
+    "FakeDynamoDB": "dynamodb",
+    "FaultyTransport": "doubles",
+    "Inline": "doubles",
+    "Invocation": "doubles",
+    "ManualClock": "doubles",
+    "World": "worlds",
+    "crash_everywhere": "crashes",
 }
-"""The modules of the names that are neither builders of events nor of their contexts."""
+"""The modules of the public names; all others are in `events`."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: the pytest plugin is loaded with every run of pytest."""
-    if name in __all__:
-        module = next(
-            (module for module, exports in _MODULES.items() if name in exports.split()), "events"
-        )
-        path = f"carride_idempotency.testing.{module}"
-        value = globals()[name] = getattr(import_module(path), name)
-        return value
-    raise AttributeError(f"module 'carride_idempotency.testing' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'carride_idempotency.testing' has no attribute {name!r}")
+    module = import_module(f"carride_idempotency.testing.{_MODULES.get(name, 'events')}")
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,7 @@ from carride_idempotency.testing.expressions import Item, Request
 type Place = tuple[str, str]
 """A table, and the key of an item in it as text."""
 type Contents = Mapping[Place, Item]
-"""The items of all tables. Of a record only what a handler keeps in it."""
+"""The items of all tables. A record's item has only what a handler keeps in it."""
 
 
 def kept_in(record: Item) -> Item:
@@ -22,7 +22,7 @@ def kept_in(record: Item) -> Item:
 
 
 def as_content(item: Item) -> Item:
-    """Return what an item holds for its users: of a record's item what is kept in it."""
+    """Return what an item holds for its users; of a record's item, that is what is kept in it."""
     is_record = RECORD_KEY in item and {"status", "owner"} & item.keys()
     return kept_in(item) if is_record else item
 
@@ -77,11 +77,8 @@ class Expected(NamedTuple):
             if self._varies(table):
                 return f"an item of {table} with {', '.join(sorted(item))}"
             return f"{table} {key}: {text_of(item)}"
-        steady = {
-            name: value
-            for name, value in item.items()
-            if first.get(name) == second.get(name) or name not in first.keys() & second.keys()
-        }
+        varying = {name for name in first.keys() & second.keys() if first[name] != second[name]}
+        steady = {name: value for name, value in item.items() if name not in varying}
         return f"{table} {key}: {text_of(steady)}"
 
     def _varies(self, table: str) -> bool:
@@ -108,31 +105,43 @@ _OPTIONAL: Final = frozenset({"GroupName"})
 
 
 def identities(service: str, operation: str, request: Request) -> list[object]:
-    """Return what is equal for two calls of which the second changes nothing.
+    """Return an identity for each effect of a call.
 
-    One for each effect.
+    Two effects have the same one if the second changes nothing.
     """
-    name = service.replace("sfn", "stepfunctions").replace("states", "stepfunctions")
-    if token := next((request[each] for each in _TOKENS if request.get(each)), None):
+    token = _token_of(request)
+    if token is not None:
         return [(operation, token)]
-    if (name, operation) in _REPLACING:
-        parameters = _REPLACING[name, operation]
-        if all(each in request or each in _OPTIONAL for each in parameters):
-            return [tuple(_digest(request.get(each)) for each in parameters)]
+    name = service.replace("sfn", "stepfunctions").replace("states", "stepfunctions")
+    parameters = _REPLACING.get((name, operation), ())
+    if parameters and all(each in request or each in _OPTIONAL for each in parameters):
+        return [tuple(_digest(request.get(each)) for each in parameters)]
     if name in {"sqs", "sns"}:
-        entries = request.get("Entries") or request.get("PublishBatchRequestEntries") or [request]
+        messages = request.get("Entries") or request.get("PublishBatchRequestEntries") or [request]
         target = request.get("QueueUrl") or request.get("TopicArn") or ""
-        return [_message(target, entry) for entry in entries]
+        return [_message(target, message) for message in messages]
     entries = request.get("Entries") or request.get("Records") or [request]
-    return [object() for _ in entries]
+    return [_unlike_any_other() for _ in entries]
+
+
+def _token_of(request: Request) -> Any:
+    """Return the token by which the service recognises a repeated request; None without one."""
+    for name in _TOKENS:
+        if request.get(name):
+            return request[name]
+    return None
 
 
 def _message(target: str, message: Mapping[str, Any]) -> object:
     """Return the identity of a message. Only FIFO queues and topics recognise a copy."""
     if not target.endswith(".fifo"):
-        return object()
+        return _unlike_any_other()
     body = message.get("MessageBody") or message.get("Message")
     return target, message.get("MessageDeduplicationId") or text_of(body)
+
+
+def _unlike_any_other() -> object:
+    return object()
 
 
 def _digest(value: Any) -> object:

@@ -38,7 +38,7 @@ type Build = Callable[[Any], Handler]
 class BrokenPromiseError(AssertionError):
     """Raised when a handler loses or doubles an effect, or leaves a key behind.
 
-    Its message has the timeline.
+    Its message shows what happened, one line a step.
     """
 
 
@@ -65,9 +65,7 @@ def crash_everywhere(
     without: Collection[str] = (),
     timeout_s: float = 30.0,
 ) -> int:
-    """Deliver an event once for each call that its handler makes and each fault.
-
-    Return the number of these runs.
+    """Run a handler once for each call that it makes and each fault; return the number of runs.
 
     A run meets one fault. The process crashes before a call or after it. The request or its answer
     is lost. Or another delivery of the event overtakes this one, at once or when its lease has
@@ -84,8 +82,8 @@ def crash_everywhere(
             cannot see.
         next_version: the handler's next version. Deliveries then meet the one version and the
             other, in both orders.
-        without: kinds of faults to leave out, such as ``taken over``: a run that continues when its
-            lease has ended repeats a call to a system that honours no keys.
+        without: kinds of faults to leave out. With ``taken over``, a run continues when its lease
+            has ended, and so repeats a call to a system that honours no keys.
         timeout_s: the function's timeout.
 
     Raises:
@@ -100,24 +98,19 @@ def crash_everywhere(
     pairs = dict.fromkeys([(old, old), (old, new), (new, old)])
     trials = [_Trial(world, first, then, event, state, timeout_s) for first, then in pairs]
     allowed = [trial.clean() for trial in trials]
-    runs = [
-        (trial, kind, at)
-        for trial, end in zip(trials, allowed, strict=True)
-        for kind in KINDS
-        if kind not in without
-        for at in range(1, end.calls + 1)
-    ]
-    for trial, kind, at in runs:
-        trial.run(kind, at, allowed)
-    return len(runs)
+    kinds = [kind for kind in KINDS if kind not in without]
+    runs = 0
+    for trial, end in zip(trials, allowed, strict=True):
+        for kind in kinds:
+            for call in range(1, end.calls + 1):
+                trial.run(kind, call, allowed)
+                runs += 1
+    return runs
 
 
 def _builder(handler: Handler | Build) -> Build:
     """Return what starts a process of a handler."""
-    parameters = inspect.signature(handler).parameters.values()
-    if [each.default for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD] == [
-        inspect.Parameter.empty
-    ]:
+    if _takes_one_argument(handler):
         return handler  # type: ignore[return-value] # by its signature
     work = inspect.unwrap(handler)
     module = sys.modules[work.__module__]
@@ -132,6 +125,16 @@ def _builder(handler: Handler | Build) -> Build:
         return built
 
     return load
+
+
+def _takes_one_argument(function: Callable[..., object]) -> bool:
+    """Return whether a function is ``build(world)``; further arguments may have defaults."""
+    arguments = [
+        each
+        for each in inspect.signature(function).parameters.values()
+        if each.kind is each.POSITIONAL_OR_KEYWORD
+    ]
+    return len(arguments) == 1 and arguments[0].default is inspect.Parameter.empty
 
 
 class _Trial(NamedTuple):
@@ -182,14 +185,15 @@ class _Trial(NamedTuple):
     def run(self, kind: str, at: int, allowed: list[_End]) -> None:
         """Deliver the event with a fault, then until it is acknowledged, then once more."""
         world = self.world()
-        rest = list[Any]()
+        left_by_overtaking = list[Any]()
 
         def overtake() -> None:
-            world.clock.advance(self.timeout_s + 60 if kind == TAKEN_OVER else 0)
+            if kind == TAKEN_OVER:
+                world.clock.advance(self.timeout_s + 60)
             other = world.invoke(
                 self.then(world), self.event, delivery="delivery-2", timeout_s=self.timeout_s
             )
-            rest.append(_remaining(self.event, other.answer, other.error))
+            left_by_overtaking.append(_remaining(self.event, other.answer, other.error))
 
         with world.installed():
             handler = self.first(world)
@@ -197,11 +201,10 @@ class _Trial(NamedTuple):
             run = world.invoke(handler, self.event, timeout_s=self.timeout_s, fault=fault)
             if run.dead or self.then is not self.first:
                 handler = self.then(world)
-            self._deliver(
-                world, handler, "delivery-1", _remaining(self.event, run.answer, run.error)
-            )
-            for each in rest:
-                self._deliver(world, handler, "delivery-2", each)
+            rest = _remaining(self.event, run.answer, run.error)
+            self._deliver(world, handler, "delivery-1", rest)
+            for rest in left_by_overtaking:
+                self._deliver(world, handler, "delivery-2", rest)
             self._judge(world, f"{kind} at call {at}", allowed)
             self._deliver_later(world, handler)
             self._judge(world, f"{kind} at call {at}, and a further delivery", allowed)
@@ -209,7 +212,7 @@ class _Trial(NamedTuple):
     def _deliver(self, world: World, handler: Handler, delivery: str, rest: Any) -> None:
         """Deliver what is left of the event until it is acknowledged.
 
-        The leases of earlier attempts have ended.
+        Each delivery comes when the leases of earlier attempts have ended.
         """
         received = 1
         error = None
@@ -328,19 +331,20 @@ def _broken(world: World, what: str) -> BrokenPromiseError:
 
 
 def _remaining(event: Any, answer: Any, error: BaseException | None) -> Any:
-    """Return what is left of an event to deliver again; None, if all of it is acknowledged."""
-    answer = answer if isinstance(answer, dict) else {}
-    if error is not None or answer.get("statusCode") in _COMES_AGAIN:
+    """Return what is left of an event to deliver again; None if all of it is acknowledged."""
+    if error is not None:
+        return event
+    if not isinstance(answer, dict):
+        return None
+    if answer.get("statusCode") in _COMES_AGAIN:
         return event
     failed = {failure["itemIdentifier"] for failure in answer.get("batchItemFailures", ())}
-    return (
-        event | {"Records": [each for each in event["Records"] if _id(each) in failed]}
-        if failed
-        else None
-    )
+    if not failed:
+        return None
+    return event | {"Records": [each for each in event["Records"] if _id_of(each) in failed]}
 
 
-def _id(record: Mapping[str, Any]) -> object:
+def _id_of(record: Mapping[str, Any]) -> object:
     """Return what names a record of a batch in a report of failures."""
     stream = record.get("dynamodb", {})
     kinesis = record.get("kinesis", {})
@@ -348,12 +352,10 @@ def _id(record: Mapping[str, Any]) -> object:
 
 
 def _received(event: Any, times: int) -> Any:
-    """Return an event as it is at a later delivery: a queue counts them."""
-    if not (isinstance(event, dict) and "Records" in event and "attributes" in event["Records"][0]):
+    """Return an event as it is at a later delivery: a queue counts the deliveries of a message."""
+    records = event.get("Records", ()) if isinstance(event, dict) else ()
+    if not records or "attributes" not in records[0]:
         return event
     counted = {"ApproximateReceiveCount": str(times)}
-    return event | {
-        "Records": [
-            each | {"attributes": each["attributes"] | counted} for each in event["Records"]
-        ]
-    }
+    received = [each | {"attributes": each["attributes"] | counted} for each in records]
+    return event | {"Records": received}

@@ -19,15 +19,12 @@ START_MS: Final = 1_800_000_000_000
 class Crash(BaseException):
     """The end of a process, as the code that it was running sees it.
 
-    Handlers cannot handle it as an Exception.
+    It is not an Exception, so that no handler catches it by accident.
     """
 
 
 class Inline:
-    """Runs the records of a batch one after the other, and sends no heartbeats.
-
-    A consumer's ``concurrency``.
-    """
+    """A consumer's ``concurrency`` that runs records in their order, and sends no heartbeats."""
 
     def run_all(self, tasks: Sequence[Callable[[], None]], limit: int) -> None:
         """Run every task."""
@@ -60,7 +57,7 @@ class ManualClock:
 
 
 class CognitoIdentity:
-    """The identity in a Lambda context: no Cognito identity called."""
+    """The identity in the Lambda context of a call that no Cognito identity made."""
 
     cognito_identity_id: str | None = None
     cognito_identity_pool_id: str | None = None
@@ -118,11 +115,14 @@ class DeadLetterBox:
 
 
 class _Fault(NamedTuple):
-    """What happens before a request, whether it arrives, and what is raised if it has no answer."""
+    """What happens to a request."""
 
     happen: Callable[[], object] = lambda: None
+    """Is called before the request is sent."""
     arrives: bool = True
+    """Whether DynamoDB carries it out, although its sender gets an error."""
     error: Exception | None = None
+    """What its sender gets instead of an answer."""
 
 
 class FaultyTransport:

@@ -164,15 +164,17 @@ class FakeDynamoDB:
         def place(item: Item) -> list[str]:
             return [item[name]["S"] for name in names]
 
+        def is_after_start(item: Item) -> bool:
+            if not start:
+                return True
+            return place(item) < place(start) if descends else place(item) > place(start)
+
         descends = not request.get("ScanIndexForward", True)
         start = request.get("ExclusiveStartKey")
         items = []
         for item in self.all(request["TableName"]):
-            if not item.keys() >= set(names):
-                continue
-            if start and not (
-                place(item) < place(start) if descends else place(item) > place(start)
-            ):
+            is_in_the_index = item.keys() >= set(names)
+            if not is_in_the_index or not is_after_start(item):
                 continue
             if holds(request, item, "KeyConditionExpression"):
                 items.append(item)
@@ -267,10 +269,7 @@ class FakeDynamoDB:
         return writes
 
     def _refusal(self, request: Request) -> dict[str, Any] | None:
-        """Return why a condition refuses a write, as a cancelled transaction says it.
-
-        None if none does.
-        """
+        """Return why a condition refuses a write, as a cancelled transaction says it, or None."""
         found = self.find(request)
         if holds(request, found or {}, "ConditionExpression"):
             return None

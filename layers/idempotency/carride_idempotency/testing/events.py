@@ -233,9 +233,7 @@ def http_event(
 ) -> dict[str, Any]:
     """Return a request in payload format 2.0; ``key`` is its Idempotency-Key.
 
-    A header of None is left out.
-
-    A body of bytes is sent as it is, in base64; anything else as JSON.
+    A header that is None is left out. A body of bytes is sent in base64, any other as JSON.
     """
     given = {
         "content-type": None if body is None else "application/json",
@@ -256,10 +254,10 @@ def http_event(
     }
     if query:
         event["queryStringParameters"] = dict(query)
-    if body is not None:
-        event["body"] = (
-            base64.b64encode(body).decode() if isinstance(body, bytes) else json.dumps(body)
-        )
+    if isinstance(body, bytes):
+        event["body"] = base64.b64encode(body).decode()
+    elif body is not None:
+        event["body"] = json.dumps(body)
     return event
 
 

@@ -1,20 +1,19 @@
 """DynamoDB's expressions, judged on one item.
 
-Plain expressions are evaluated here, because simulations evaluate millions of them: comparisons and
-functions of top-level attributes, ``SET`` of values, ``ADD`` of numbers, ``REMOVE``. moto evaluates
-all others. Without moto those are refused by name.
+Simulations evaluate millions of plain expressions, so these are evaluated here: comparisons and
+functions of top-level attributes, ``SET`` of values, ``ADD`` of numbers, ``REMOVE``. The package
+moto evaluates all others. Without moto they are refused, in an error that names them.
 """
 
 import math
 import operator
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from carride_idempotency.errors import ConfigurationError
 from carride_idempotency.stores.transport import ServiceError
@@ -62,9 +61,12 @@ _PLAIN_CLAUSE: Final = re.compile(
     r"(SET|ADD|REMOVE)\s(.*?)(?=\sSET\s|\sADD\s|\sREMOVE\s|$)", re.DOTALL
 )
 _PLAIN_ACTION: Final = {
-    "SET": re.compile(r"([#\w]+)\s*=\s*(?:(:\w+)|if_not_exists\(([#\w]+),\s*(:\w+)\))"),
-    "ADD": re.compile(r"([#\w]+)\s+(:\w+)"),
-    "REMOVE": re.compile(r"([#\w]+)"),
+    "SET": re.compile(
+        r"(?P<target>[#\w]+)\s*=\s*"
+        r"(?:(?P<value>:\w+)|if_not_exists\((?P<unless>[#\w]+),\s*(?P<default>:\w+)\))"
+    ),
+    "ADD": re.compile(r"(?P<target>[#\w]+)\s+(?P<value>:\w+)"),
+    "REMOVE": re.compile(r"(?P<target>[#\w]+)"),
 }
 _BETWEEN_ACTIONS: Final = re.compile(r",\s*(?![^(]*\))")
 
@@ -153,6 +155,9 @@ def _is_plain_condition(text: str) -> bool:
     return bool(_PLAIN_CONDITION.fullmatch(text)) and not _BEYOND_PLAIN.search(text)
 
 
+_ABSENT: Final = "absent"
+
+
 class _Operand:
     """An attribute of an item or a value of a request.
 
@@ -160,8 +165,11 @@ class _Operand:
     """
 
     def __init__(self, attribute: Attribute | None) -> None:
-        ((self.kind, content),) = (attribute or {"": math.nan}).items()
-        self.content = _comparable(self.kind, content)
+        self.kind = _ABSENT
+        self.content: Any = math.nan
+        if attribute:
+            ((self.kind, content),) = attribute.items()
+            self.content = _comparable(self.kind, content)
 
     def _compared(self, other: "_Operand", comparison: Callable[[Any, Any], bool]) -> bool:
         return self.kind == other.kind and comparison(self.content, other.content)
@@ -194,8 +202,8 @@ def _comparable(kind: str, content: Any) -> Any:
 
 
 _PLAIN_FUNCTIONS: Final[dict[str, Any]] = {
-    "attribute_exists": lambda found: bool(found.kind),
-    "attribute_not_exists": lambda found: not found.kind,
+    "attribute_exists": lambda found: found.kind != _ABSENT,
+    "attribute_not_exists": lambda found: found.kind == _ABSENT,
     "attribute_type": lambda found, kind: found.kind == kind.content,
     "__builtins__": {},
 }
@@ -245,24 +253,23 @@ def updated(request: Request, found: Item) -> Item:
             item.pop(target, None)
         elif action.clause == "ADD":
             item[target] = _sum(found.get(target), values[action.value])
-        elif action.unless is not None:
-            item[target] = found.get(names.get(action.unless, action.unless), values[action.value])
         else:
             item[target] = values[action.value]
+            if action.unless is not None:
+                kept = names.get(action.unless, action.unless)
+                item[target] = found.get(kept, item[target])
     return item
 
 
-class _Action:
-    """One action of a plain update.
+class _Action(NamedTuple):
+    """One action of a plain update. All but the clause are placeholders, or the target's name."""
 
-    A clause, its target, and a value unless another attribute exists.
-    """
-
-    def __init__(self, clause: str, target: str, value: str, unless: str | None) -> None:
-        self.clause = clause
-        self.target = target
-        self.value = value
-        self.unless = unless
+    clause: str
+    target: str
+    value: str | None
+    """None for a REMOVE."""
+    unless: str | None
+    """The attribute of ``if_not_exists``, whose value is taken if it exists."""
 
 
 @lru_cache
@@ -278,13 +285,12 @@ def _plain_actions(expression: str) -> tuple[_Action, ...] | None:
             parsed = _PLAIN_ACTION[clause].fullmatch(text.strip())
             if parsed is None:
                 return None
-            target, *rest = parsed.groups()
-            value = next((each for each in rest if each and each.startswith(":")), "")
-            unless = next((each for each in rest if each and not each.startswith(":")), None)
-            actions.append(_Action(clause, target, value, unless))
-    clauses_once = Counter(clause for clause, _ in clauses)
-    targets_once = Counter(action.target for action in actions)
-    if max(clauses_once.values()) > 1 or max(targets_once.values()) > 1:
+            groups = parsed.groupdict()
+            value = groups.get("value") or groups.get("default")
+            actions.append(_Action(clause, groups["target"], value, groups.get("unless")))
+    repeats_a_clause = len({clause for clause, _ in clauses}) < len(clauses)
+    repeats_a_target = len({action.target for action in actions}) < len(actions)
+    if repeats_a_clause or repeats_a_target:
         return None  # moto says what is wrong
     return tuple(actions)
 
@@ -306,9 +312,13 @@ def _adds_numbers(actions: tuple[_Action, ...], request: Request, found: Item) -
 
 
 def _sum(first: Attribute | None, second: Attribute) -> Attribute:
-    total = Decimal(second["N"]) + Decimal(first["N"] if first else 0)
+    total = Decimal(second["N"])
+    if first is not None:
+        total += Decimal(first["N"])
     text = format(total, "f")
-    return {"N": text.rstrip("0").rstrip(".") if "." in text else text}
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return {"N": text}
 
 
 # ── moto ──────────────────────────────────────────────────────────────────────────────────────────

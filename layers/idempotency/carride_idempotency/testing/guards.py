@@ -1,6 +1,6 @@
-"""What a handler under test may not do.
+"""Guards of a handler under test.
 
-Move by the real clock, open a socket, outlive itself in a thread.
+It must not go by the real clock, open an undeclared connection, or leave a thread behind.
 """
 
 import importlib
@@ -26,9 +26,9 @@ class UndeclaredCallError(ConnectionError):
 
 
 class Time:
-    """The time of ``time`` and ``datetime`` during an invocation: that of a world's clock.
+    """Has ``time`` and ``datetime`` show the time of a world's clock during an invocation.
 
-    Without time-machine they show the real time.
+    Without the package time-machine they show the real time.
     """
 
     def __init__(self, clock: Callable[[], int], sleep: Callable[[float], None]) -> None:
@@ -38,7 +38,7 @@ class Time:
 
     @contextmanager
     def frozen(self) -> Generator[None]:
-        """Have all time be the clock's."""
+        """Show the clock's time inside the context, if time-machine is installed."""
         if find_spec("time_machine") is None:
             yield
             return
@@ -75,9 +75,9 @@ def warn_of_real_time() -> None:
 
 @contextmanager
 def refused_sockets(refuses: Callable[[str], bool]) -> Generator[None]:
-    """Have ``refuses`` judge each connection by its peer.
+    """Have ``refuses`` judge each connection by its peer inside the context.
 
-    A refused one raises an UndeclaredCallError.
+    A connection that it refuses raises an UndeclaredCallError.
     """
 
     def guarded(method: Callable[..., Any], place: int) -> Callable[..., Any]:
@@ -108,9 +108,10 @@ class InvocationThreads:
         self._ended = threading.Event()
 
     def outlives(self) -> bool:
-        """Return whether the calling thread makes its call although the invocation has ended.
+        """Return whether the calling thread goes on although the invocation has ended.
 
-        A thread waits a moment, so that the answer does not depend on which of both is faster.
+        The thread waits a moment for that end: otherwise the answer would depend on which of both
+        is faster.
         """
         thread = threading.current_thread()
         if thread is self._main:

@@ -1,12 +1,9 @@
-"""One world for the handlers of a test.
-
-One clock, one store, one dead-letter box, one count of effects.
-"""
+"""One world for the handlers of a test: its clock, store, dead-letter box and count of effects."""
 
 import inspect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any, Final, NamedTuple
@@ -66,6 +63,7 @@ CRASH_BEFORE, CRASH_AFTER, REQUEST_LOST, ANSWER_LOST, OVERTAKEN, TAKEN_OVER = KI
 _READS: Final = ("BatchGet", "ConditionCheck", "Describe", "Get", "Head", "List", "Query", "Scan")
 
 type Send = Callable[[str, Request], Mapping[str, Any]]
+"""Sends a request to DynamoDB, given its operation."""
 
 
 class Sighting(NamedTuple):
@@ -83,10 +81,14 @@ type _Records = dict[str, Callable[[], Record | None]]
 type _KnownTables = dict[str, tuple[Send, tuple[str, ...]]]
 
 
+_NONE: Final = "none"
+
+
 class Fault(NamedTuple):
     """What happens to one call of an invocation."""
 
-    kind: str = ""
+    kind: str = _NONE
+    """One of `KINDS`."""
     meets: Callable[[int, str], bool] = lambda *_: False
     """Whether it happens at a call: its number, from 1, and what it is."""
     meanwhile: Callable[[], object] = lambda: None
@@ -96,6 +98,10 @@ class Fault(NamedTuple):
 NO_FAULT: Final = Fault()
 NO_KEY: Final = object()
 """The key of an external call that the other system recognises by nothing."""
+
+
+def _ignore(_: object) -> None:
+    """Do nothing with an answer."""
 
 
 @dataclass
@@ -114,6 +120,13 @@ class Run:
     unclaimed: list["Sighting"] = field(default_factory=list)
     """Effects without a claim, until the next record is written."""
     threads: InvocationThreads = field(default_factory=InvocationThreads)
+
+    def fault_at(self, what: str) -> str:
+        """Return the kind of the fault that meets the present call. A run meets one fault."""
+        if self.met or not self.fault.meets(self.calls, what):
+            return _NONE
+        self.met = True
+        return self.fault.kind
 
 
 class World:
@@ -183,19 +196,14 @@ class World:
         Inside, the calls of botocore's clients are calls of the running invocation. Those to
         DynamoDB reach ``dynamodb``, if the world has it.
         """
-        timed = {
-            "clock": self.clock,
-            "sleep": self.clock.sleep,
-            "jitter": self.jitter,
-            "concurrency": self.concurrency,
-        }
+        send = BaseClient._make_api_call  # type: ignore[attr-defined]  # noqa: SLF001 - where tests of boto3 patch too
+
+        def make_api_call(client: Any, operation: str, request: Request) -> Any:
+            return self._call_aws(send, client, operation, request)
+
         with ExitStack() as stack:
             for kind in (Consumer, DynamoDBStore, MemoryStore, SqsDeadLetters, *self.timed):
-                # A fault may lie over it.
-                defaults = inspect.unwrap(kind.__dict__["__init__"]).__kwdefaults__
-                stack.enter_context(
-                    patch.dict(defaults, {name: timed[name] for name in timed if name in defaults})
-                )
+                stack.enter_context(self._as_defaults_of(kind))
             stack.enter_context(
                 patch.dict(SqsDeadLetters.__init__.__kwdefaults__, client=self.dead_letters)
             )
@@ -205,13 +213,20 @@ class World:
                     patch.object(default_transport, "botocore_transport", lambda **_: self.dynamodb)
                 )
             stack.enter_context(refused_sockets(self._refuses))
-            send = BaseClient._make_api_call  # type: ignore[attr-defined]  # noqa: SLF001 - where tests of boto3 patch too
-            stack.enter_context(
-                patch.object(
-                    BaseClient, "_make_api_call", lambda *call: self._call_aws(send, *call)
-                )
-            )
+            stack.enter_context(patch.object(BaseClient, "_make_api_call", make_api_call))
             yield
+
+    def _as_defaults_of(self, kind: type) -> AbstractContextManager[object]:
+        """Have a class take this world's clock, and what belongs to it, where it is given none."""
+        given = {
+            "clock": self.clock,
+            "sleep": self.clock.sleep,
+            "jitter": self.jitter,
+            "concurrency": self.concurrency,
+        }
+        constructor = inspect.unwrap(kind.__dict__["__init__"])  # a fault may lie over it
+        defaults = constructor.__kwdefaults__
+        return patch.dict(defaults, {name: given[name] for name in given if name in defaults})
 
     def external(
         self,
@@ -249,8 +264,9 @@ class World:
                 elif found is not None:
                     self._see(f"external {name}", found)
 
-            shown = "" if found is None or found is NO_KEY else found
-            return self.call(f"{name} {shown}", perform, lost, note)
+            has_key = found is not None and found is not NO_KEY
+            what = f"{name} {found}" if has_key else name
+            return self.call(what, perform, lost, note)
 
         return call
 
@@ -294,12 +310,12 @@ class World:
         what: str,
         perform: Callable[[], T],
         lost: Callable[[str], Exception],
-        note: Callable[[T], object] = id,
+        note: Callable[[T], object] = _ignore,
     ) -> T:
         """Make a call of the running invocation. Outside of an invocation it is only performed.
 
-        ``lost`` makes the error of a call without an answer; ``note`` is told the answer of one
-        that took place.
+        ``lost`` makes the error of a call whose answer is lost. ``note`` is called with the answer
+        of a call that took place, also if that is lost.
         """
         run = self._run
         if run is None:
@@ -310,10 +326,8 @@ class World:
         if run.dead:
             raise Crash
         run.calls += 1
-        meets = not run.met and run.fault.meets(run.calls, what)
-        kind = run.fault.kind if meets else ""
-        run.met |= meets
-        mark = f"  <- {kind.upper()}" if kind else ""
+        kind = run.fault_at(what)
+        mark = "" if kind == _NONE else f"  <- {kind.upper()}"
         self.say(f"{run.name} call {run.calls}: {what}{mark}")
         if kind in {OVERTAKEN, TAKEN_OVER}:
             run.fault.meanwhile()
@@ -372,7 +386,7 @@ class World:
     def claim_effects(self, key: str) -> None:
         """Note that a record is about to be written.
 
-        Earlier effects without a claim are its own.
+        Effects that the invocation had before, without a claim, belong to its key.
         """
         run = self._run
         if run is None:
@@ -399,31 +413,33 @@ class World:
     def request(self, operation: str, request: Request, send: Send) -> Mapping[str, Any]:
         """Send a request to DynamoDB as a call."""
         actions = _actions(operation, request)
-        tables = [action.get("TableName", "") for _, action in actions]
-        keys = [key for _, action in actions if (key := _record_key(action)) is not None]
+        for action in actions:
+            if action.writes_record:
+                self.claim_effects(action.record_key)
+        tables = [action.request.get("TableName", "") for action in actions]
+        keys = [action.record_key for action in actions if action.record_key]
+        what = " ".join(dict.fromkeys([operation, *tables, *keys]))
 
         def note(_: object) -> None:
-            writes = [each for each in actions if not each[0].startswith(_READS)]
-            records = [each for each in writes if "Item" in each[1] and _is_record(each[1]["Item"])]
-            for _, record in records:
-                self._note_record(record, send)
-            for place, (kind, action) in enumerate(writes):
-                if any(action is record for _, record in records):
-                    continue
-                if records:
-                    key = records[0][1]["Item"][RECORD_KEY]["S"]
-                    # A transaction that is sent again has the same token.
-                    identity = (request.get("ClientRequestToken"), place)
-                    self._see(f"registered {kind} {action['TableName']}", identity, key)
-                    self.touched[self._place(action, send)].add(key)
-                elif not self._declared:
-                    self._note_direct(kind, action, send)
+            token = request.get("ClientRequestToken")
+            self._note_writes([each for each in actions if each.writes], token, send)
 
-        for _, action in actions:
-            if _is_record(action.get("Item") or {}):
-                self.claim_effects(action["Item"][RECORD_KEY]["S"])
-        what = " ".join(dict.fromkeys([operation, *tables, *keys]))
         return self.call(what, lambda: send(operation, request), NoAnswerError, note)
+
+    def _note_writes(self, writes: Sequence["_Action"], token: object, send: Send) -> None:
+        """Note what a request has written; ``token`` is the same if it is sent again."""
+        records = [write for write in writes if write.writes_record]
+        for record in records:
+            self._note_record(record.request, send)
+        for place, write in enumerate(writes):
+            if write.writes_record:
+                continue
+            if records:
+                key = records[0].record_key
+                self._see(f"registered {write.kind} {write.table}", (token, place), key)
+                self.touched[self._place(write.request, send)].add(key)
+            elif not self._declared:
+                self._note_direct(write.kind, write.request, send)
 
     def _note_record(self, record: Request, send: Send) -> None:
         item = record["Item"]
@@ -476,7 +492,7 @@ class World:
     def contents(self) -> Contents:
         """Return what the tables hold that invocations have written.
 
-        Of records only what is kept.
+        A record's item has only what a handler keeps in it.
         """
         contents: dict[Place, Item] = {}
         for table, (send, names) in self._tables.items():
@@ -549,24 +565,56 @@ class _Environment:
     environ: Final = {"IDEMPOTENCY_TRANSPORT": "botocore"}
 
 
-def _actions(operation: str, request: Request) -> list[tuple[str, Request]]:
-    """Return the kinds and the actions of a request to DynamoDB."""
+class _Action(NamedTuple):
+    """One read or write of an item in a request to DynamoDB."""
+
+    kind: str
+    """Such as ``Put``."""
+    request: Request
+    """As a request with this action alone has it."""
+
+    @property
+    def table(self) -> str:
+        """The name of its table."""
+        name: str = self.request["TableName"]
+        return name
+
+    @property
+    def writes(self) -> bool:
+        """Whether it can change something."""
+        return not self.kind.startswith(_READS)
+
+    @property
+    def writes_record(self) -> bool:
+        """Whether it writes the record of a key."""
+        return self.writes and _is_record(self.request.get("Item") or {})
+
+    @property
+    def record_key(self) -> str:
+        """The key of the record that it is about; empty if it is about something else."""
+        item = self.request.get("Item") or self.request.get("Key") or {}
+        found = item.get(RECORD_KEY)
+        if not isinstance(found, dict):
+            return ""
+        return str(found.get("S", ""))
+
+
+def _actions(operation: str, request: Request) -> list[_Action]:
+    """Return the actions of a request to DynamoDB."""
+    actions = []
     if "TransactItems" in request:
-        return [each for entry in request["TransactItems"] for each in entry.items()]
+        for entry in request["TransactItems"]:
+            for kind, action in entry.items():
+                actions.append(_Action(kind, action))
+        return actions
     if operation == "BatchWriteItem":
-        return [
-            (name.removesuffix("Request"), {"TableName": table, **action})
-            for table, entries in request["RequestItems"].items()
-            for entry in entries
-            for name, action in entry.items()
-        ]
-    return [(operation.removesuffix("Item"), request)]
-
-
-def _record_key(action: Request) -> str | None:
-    item = action.get("Item") or action.get("Key") or {}
-    found = item.get(RECORD_KEY)
-    return found["S"] if isinstance(found, dict) and "S" in found else None
+        for table, entries in request["RequestItems"].items():
+            for entry in entries:
+                for name, action in entry.items():
+                    write = {"TableName": table, **action}
+                    actions.append(_Action(name.removesuffix("Request"), write))
+        return actions
+    return [_Action(operation.removesuffix("Item"), request)]
 
 
 def _is_record(item: Item) -> bool:
@@ -654,7 +702,9 @@ class _Watched:
 
         if record is not None:
             self._world.claim_effects(key)
-        what = f"{step} {key} {record.status if record else ''}"
+        what = f"{step} {key}"
+        if record is not None:
+            what += f" {record.status}"
         return self._world.call(
             what, partial(perform, *args, **options), StoreUnavailableError, note
         )
