@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = Path(carride_idempotency.__file__).parent
 USERS: Final = ("engine", "examples", "functions", "layers/carride", "local", "ops", "tools")
 LIBRARY_PAGES: Final = ROOT / "docs" / "library"
-MADE_BY_THE_LAYER: Final = frozenset({"Block", "Operation"})
+MADE_BY_THE_LAYER: Final = frozenset({"AnyOperation", "AsyncOperation", "Block", "Operation"})
 """Classes whose objects only the layer makes, so that their constructors are private."""
 PATCHES: Final = "local/faults.py"
 """Injects faults into a running function by replacing what is private."""
@@ -78,7 +78,7 @@ def annotations_of(node: ast.AST) -> Iterator[ast.expr]:
             is_constructor = isinstance(member, ast.FunctionDef) and member.name == "__init__"
             if not (is_constructor and node.name in MADE_BY_THE_LAYER):
                 yield from annotations_of(member)
-    elif isinstance(node, ast.FunctionDef):
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         if not node.name.startswith("_") or node.name == "__init__":
             yield from annotations_in(node)
     elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -88,7 +88,7 @@ def annotations_of(node: ast.AST) -> Iterator[ast.expr]:
         yield node.value
 
 
-def annotations_in(function: ast.FunctionDef) -> Iterator[ast.expr]:
+def annotations_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
     """Yield the annotations of a function's arguments and result."""
     arguments = function.args
     named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)

@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -42,14 +42,37 @@ def class_of(name: str) -> str:
 
 @cache
 def classes() -> dict[str, set[str]]:
-    """Return the members of the classes of all rooms; of those with one name, of all of them."""
+    """Return the members of the classes of all rooms; of those with one name, of all of them.
+
+    A class has the members of its bases.
+    """
     members = defaultdict[str, set[str]](set)
+    bases = defaultdict[str, set[str]](set)
     for room in ROOMS:
         for path in (ROOT / room).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef):
                     members[node.name] |= set(names_bound_in(node.body))
-    return members
+                    bases[node.name] |= {
+                        each.id for each in node.bases if isinstance(each, ast.Name)
+                    }
+    return {name: members_with_inherited(name, members, bases) for name in members}
+
+
+def members_with_inherited(
+    name: str, members: Mapping[str, set[str]], bases: Mapping[str, set[str]]
+) -> set[str]:
+    """Return the members of a class and of its bases in the same rooms."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        each = waiting.pop()
+        if each not in seen:
+            seen.add(each)
+            found |= members.get(each, set())
+            waiting += bases.get(each, set())
+    return found
 
 
 def names_bound_in(body: list[ast.stmt]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from carride_idempotency.async_operation import AsyncOperation
     from carride_idempotency.calls_and_blocks import Block
     from carride_idempotency.clock import Clock
     from carride_idempotency.concurrency import Concurrency
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
         Consumer,
         EventHandler,
         EventResponse,
+        MessageWork,
     )
     from carride_idempotency.dead_letters import (
         DeadLetter,
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
     from carride_idempotency.keys import TRANSPORT_ID, TransportId
     from carride_idempotency.observation import Observation, Observer, Observers
     from carride_idempotency.observers import OutcomeLog, emf, logged
-    from carride_idempotency.operation import Operation
+    from carride_idempotency.operation import AnyOperation, Operation
     from carride_idempotency.policy import Policy
     from carride_idempotency.record import Record
     from carride_idempotency.recovery import release, settle
@@ -99,6 +101,8 @@ __all__ = [
     "TRANSPORT_ID",
     "Answer",
     "AnyCaller",
+    "AnyOperation",
+    "AsyncOperation",
     "BatchFailedError",
     "BatchHandler",
     "BatchResponse",
@@ -132,6 +136,7 @@ __all__ = [
     "LambdaContext",
     "LostLeaseError",
     "MemoryStore",
+    "MessageWork",
     "MissingKeyError",
     "NotDoneError",
     "Observation",
@@ -174,10 +179,11 @@ __all__ = [
 ]
 
 _MODULES = {
+    "async_operation": "AsyncOperation",
     "calls_and_blocks": "Block",
     "clock": "Clock",
     "concurrency": "Concurrency",
-    "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse",
+    "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse MessageWork",
     "dead_letters": "DeadLetter DeadLetterError DeadLetters SqsDeadLetters",
     "effects": "Check Delete Effect Keep Put Update",
     "externals": "CANNOT_TELL NOT_DONE Answer Done Probe",
@@ -186,7 +192,7 @@ _MODULES = {
     "keys": "TRANSPORT_ID TransportId",
     "observation": "Observation Observer Observers",
     "observers": "OutcomeLog emf logged",
-    "operation": "Operation",
+    "operation": "AnyOperation Operation",
     "policy": "Policy",
     "record": "Record",
     "recovery": "release settle",

@@ -3,7 +3,7 @@
 import functools
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Never, TypedDict, overload
 
@@ -12,7 +12,7 @@ from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.concurrency import Concurrency
 from carride_idempotency.dead_letters import DeadLetters
 from carride_idempotency.errors import BatchFailedError, ConfigurationError
-from carride_idempotency.handlers import plain, require_two_arguments
+from carride_idempotency.handlers import checked, is_asynchronous, lambda_handler, plain
 from carride_idempotency.invocation import LambdaContext, LambdaInvocation
 from carride_idempotency.keys import TransportId, check_name, record_key
 from carride_idempotency.messages import MessageHandler, Reader, RejectedMessageError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar  # type checkers have it; Python 3.12's own has no default
 
+    from carride_idempotency.async_operation import AsyncOperation
     from carride_idempotency.calls_and_blocks import Block
     from carride_idempotency.http import AnyCaller, HttpHandler, HttpWork
 
@@ -54,6 +55,10 @@ class BatchResponse(TypedDict):
     """For each record to deliver again, its ``itemIdentifier``."""
 
 
+type MessageWork[E] = (
+    Callable[[E, Operation], object] | Callable[[E, "AsyncOperation"], Awaitable[object]]
+)
+"""What is decorated as an event or batch handler."""
 type EventHandler = Callable[[dict[str, Any], LambdaContext], EventResponse]
 type BatchHandler = Callable[[dict[str, Any], LambdaContext], BatchResponse]
 
@@ -155,16 +160,16 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             concurrency=concurrency,
         )
 
-    def event_handler(self, work: Callable[[E, Operation], object] | None = None) -> EventHandler:
+    def event_handler(self, work: "MessageWork[E] | None" = None) -> EventHandler:
         """Decorate ``work(event, operation)`` as a Lambda handler of single messages.
 
         The handler raises if the message is to be delivered again. What ``work`` returns is not
-        stored.
+        stored. An ``async def`` gets an `AsyncOperation`, and runs to its end.
         """
-        work = self._checked(work, "event_handler")
-        messages = MessageHandler(self._reader, self._runner, self._source or EVENTBRIDGE, work)
+        run = self._checked(work, "event_handler")
+        messages = MessageHandler(self._reader, self._runner, self._source or EVENTBRIDGE, run)
 
-        @functools.wraps(work)
+        @functools.wraps(run)
         def handler(event: dict[str, Any], context: LambdaContext) -> EventResponse:
             invocation = LambdaInvocation.of(context, self.clock)
             delivery_id = context.aws_request_id
@@ -181,24 +186,25 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
                 "attempt": answer.attempt,
             }
 
-        return handler
+        return lambda_handler(run, handler)
 
-    def batch_handler(self, work: Callable[[E, Operation], object] | None = None) -> BatchHandler:
+    def batch_handler(self, work: "MessageWork[E] | None" = None) -> BatchHandler:
         """Decorate ``work(event, operation)`` as a Lambda handler of batches.
 
         Records run concurrently, each by itself. The response names those to deliver again, so the
         event source mapping needs ``FunctionResponseTypes: [ReportBatchItemFailures]``. What
         ``work`` returns is not stored. The handler raises BatchFailedError if all records failed,
-        or any record of a source that cannot report single ones.
+        or any record of a source that cannot report single ones. An ``async def`` gets an
+        `AsyncOperation`; records that run at the same time have an event loop each.
         """
         from carride_idempotency.batch import Batch, Pace
 
-        work = self._checked(work, "batch_handler")
+        run = self._checked(work, "batch_handler")
         source = self._source or SQS
         pace = Pace(self.clock)
-        messages = MessageHandler(self._reader, self._runner, source, pace.measure(work))
+        messages = MessageHandler(self._reader, self._runner, source, pace.measure(run))
 
-        @functools.wraps(work)
+        @functools.wraps(run)
         def handler(event: dict[str, Any], context: LambdaContext) -> BatchResponse:
             invocation = LambdaInvocation.of(context, self.clock)
             request_id = context.aws_request_id
@@ -215,7 +221,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             failed = [records[position] for position in sorted(failures)]
             return _naming(failed, source)
 
-        return handler
+        return lambda_handler(run, handler)
 
     @overload
     def http_handler(self, work: "HttpWork[E]", /) -> "HttpHandler": ...
@@ -256,16 +262,14 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         return decorate if work is None else decorate(work)
 
     def _checked(
-        self, work: Callable[[E, Operation], object] | None, decorator: str
+        self, work: "MessageWork[E] | None", decorator: str
     ) -> Callable[[E, Operation], object]:
-        """Return ``work`` if it can be decorated."""
+        """Return ``work`` as a plain function, if it can be decorated."""
         if work is not None and self._reader.key is None:
             raise ConfigurationError(
                 f"{self.name}: @{decorator} needs key=, which names the operation"
             )
-        work = plain(work, decorator)
-        require_two_arguments(work, decorator)
-        return work
+        return checked(work, decorator)
 
     @overload
     def function[**P, R](
@@ -305,6 +309,11 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         def decorate[**P, R](work: Callable[P, R]) -> Callable[P, R]:
             compared = (payload,) if isinstance(payload, str) else payload
             work = plain(work, "function(key=...)")
+            if is_asynchronous(work):
+                raise ConfigurationError(
+                    "@function(key=...) cannot run an asynchronous function: "
+                    "call asyncio.run(...) inside a plain one, and decorate that"
+                )
             operation = self._operation_name(work, name)
             call = decorated(
                 self._reader, self._runner, work, name=operation, key=key, payload=compared

@@ -27,7 +27,7 @@ A run that ends while an intent stands is never completed: its key is quarantine
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -189,28 +189,58 @@ def perform[T](
     claim: "HeldClaim", name: str, call: Callable[[str], T], probe: Probe[T] | None
 ) -> T:
     """Make a call, or return what an earlier attempt got from it: see `Operation.external`."""
+    key = downstream_key(claim.record.key, name)
+
+    def take(step: Record | Step) -> Any:
+        if isinstance(step, Record):
+            return claim.write(step, claim.request.deadline_ms)
+        if probe is not None and step is Step.PROBE:
+            return finished(probe(key))
+        return finished(call(key))
+
+    steps: Steps[T] = steps_of(claim, name, probes=probe is not None)
+    try:
+        step = next(steps)
+        while True:
+            try:
+                answer = take(step)
+            except BaseException as error:  # noqa: BLE001 - raised again by what asked for the step
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+
+
+type Steps[T] = Generator[Record | Step, Any, T]
+"""What one external call needs, in order: an intent to write, PROBE and CALL; then its result.
+
+Who takes a step sends what it returned, or throws what it raised."""
+
+
+def steps_of(claim: "HeldClaim", name: str, *, probes: bool) -> Steps[Any]:
+    """Yield what has to be done for a call by the table above."""
     _begin(claim, name)
     known = known_of(claim.record, name)
-    step = plan(known.state, first=claim.is_first, probes=probe is not None)
+    step = plan(known.state, first=claim.is_first, probes=probes)
     if step is Step.RETURN:
         from carride_idempotency import codec
 
-        earlier: T = codec.decode(str(known.result))
-        return earlier
+        return codec.decode(str(known.result))
     if step is Step.INTEND:
-        _write_intent(claim, name, known)
-        return _call(claim, name, call)
+        yield from _intend(claim, name, known)
+        return (yield from _call(claim, name))
     _require_claim(claim)
     claim.change(lambda record: noted(record, name, INTENDED))
     if step is Step.UNKNOWN:
         raise UnknownOutcomeError(claim.record.key, name)
-    if step is Step.PROBE and probe is not None:
-        answer = _ask(claim, name, probe)
+    if step is Step.PROBE:
+        answer = _understood(claim, name, (yield Step.PROBE))
         if isinstance(answer, Done):
-            done: Done[T] = answer
-            return _keep(claim, name, done.result)
+            return _keep(claim, name, answer.result)
         _require_claim(claim)  # the probe took time
-    return _call(claim, name, call)
+    return (yield from _call(claim, name))
 
 
 def _begin(claim: "HeldClaim", name: str) -> None:
@@ -226,15 +256,18 @@ def _begin(claim: "HeldClaim", name: str) -> None:
     claim.begun_calls.add(name)
 
 
-def _write_intent(claim: "HeldClaim", name: str, before: Known) -> None:
-    """Write the intent. If that fails, or the claim is lost, neither call nor intent follows."""
+def _intend(claim: "HeldClaim", name: str, before: Known) -> Steps[None]:
+    """Have the intent written. If that fails, or the claim is lost, no call and no intent follow.
+
+    Nor if the task is cancelled: the record of its failure has no intent.
+    """
     request = claim.request
     now_ms = claim.clock()
     intent = claim.change(lambda record: intended(noted(record, name, INTENDED), request, now_ms))
     try:
-        claim.write(intent, request.deadline_ms)
+        yield intent
         _require_claim(claim)
-    except Exception:
+    except BaseException:
         claim.change(lambda record: noted(record, name, before))
         raise
 
@@ -244,9 +277,8 @@ def _require_claim(claim: "HeldClaim") -> None:
         raise LostLeaseError(claim.record.key)
 
 
-def _ask[T](claim: "HeldClaim", name: str, probe: Probe[T]) -> Done[T] | Answer:
+def _understood(claim: "HeldClaim", name: str, answer: Any) -> Done[Any] | Answer:
     """Return the probe's answer: ``Done`` or ``NOT_DONE``; raise if it cannot tell."""
-    answer: Any = finished(probe(downstream_key(claim.record.key, name)))
     if answer is CANNOT_TELL:
         raise UnknownOutcomeError(claim.record.key, name)
     if isinstance(answer, Done) or answer is NOT_DONE:
@@ -256,10 +288,10 @@ def _ask[T](claim: "HeldClaim", name: str, probe: Probe[T]) -> Done[T] | Answer:
     )
 
 
-def _call[T](claim: "HeldClaim", name: str, call: Callable[[str], T]) -> T:
-    """Make the call, whose intent stands, and keep its result."""
+def _call(claim: "HeldClaim", name: str) -> Steps[Any]:
+    """Have the call made, whose intent stands, and keep its result."""
     try:
-        result: T = finished(call(downstream_key(claim.record.key, name)))
+        result = yield Step.CALL
     except NotDoneError:
         claim.change(lambda record: noted(record, name, NOTHING))
         raise

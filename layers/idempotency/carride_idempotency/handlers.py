@@ -1,8 +1,9 @@
-"""Checks that handlers are plain functions: the layer runs no coroutines or generators."""
+"""Checks that a handler does its work when it is run: a generator, say, would not."""
 
 import functools
 import inspect
 import sys
+from collections.abc import Callable
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, MethodType
 from typing import Any, Final
 
@@ -11,26 +12,62 @@ from carride_idempotency.errors import ConfigurationError, UnfinishedWorkError
 _LAZY: Final = (CoroutineType, GeneratorType, AsyncGeneratorType, map, filter)
 _COLLECTIONS: Final = (list, tuple, set, frozenset, dict)
 _HANDLER_ARGUMENTS: Final = 2
-_HELP: Final = "call asyncio.run(...) inside a plain function, and decorate that"
+_HELP: Final = "decorate an async def function, or call asyncio.run(...) inside a plain one"
 
 
 def plain[W](work: W | None, decorator: str) -> W:
-    """Return ``work``; raise a ConfigurationError unless it does its work when it is called."""
+    """Return ``work``; raise a ConfigurationError unless it does its work when it is run."""
     if work is None:
         raise ConfigurationError(f"write @{decorator} without parentheses")
     if not callable(work):
         raise ConfigurationError(f"@{decorator} decorates a function, not a {type(work).__name__}")
-    function: Any = inspect.unwrap(work)
-    if not isinstance(function, functools.partial | FunctionType | MethodType):
-        function = type(function).__call__
-    name = getattr(work, "__qualname__", None) or type(work).__qualname__
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigurationError(f"@{decorator} cannot run {name}, which is asynchronous: {_HELP}")
-    if inspect.isgeneratorfunction(function):
+    function = _function_of(work)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        name = getattr(work, "__qualname__", None) or type(work).__qualname__
         raise ConfigurationError(
             f"@{decorator} cannot run {name}, a generator: return instead of yielding"
         )
     return work
+
+
+def checked(work: Any, decorator: str) -> Callable[[Any, Any], object]:
+    """Return ``work(event, operation)`` as a plain function, if it can be decorated.
+
+    Raises:
+        ConfigurationError: it is not a function of two arguments that does its work.
+    """
+    work = plain(work, decorator)
+    require_two_arguments(work, decorator)
+    if not is_asynchronous(work):
+        function: Callable[[Any, Any], object] = work
+        return function
+    from carride_idempotency.loops import run_to_end
+
+    return run_to_end(work)
+
+
+def lambda_handler[**P, R](work: object, handler: Callable[P, R]) -> Callable[P, R]:
+    """Return the Lambda handler of some work; an asynchronous one needs a thread without a loop."""
+    if not is_asynchronous(work):
+        return handler
+    from carride_idempotency.loops import outside_of_loops
+
+    return outside_of_loops(handler)
+
+
+def is_asynchronous(work: object) -> bool:
+    """Return whether a function is an ``async def``, also behind a partial or a wrapper."""
+    return inspect.iscoroutinefunction(_function_of(work))
+
+
+def _function_of(work: Any) -> Any:
+    """Return the function that a callable calls in the end."""
+    function: Any = inspect.unwrap(work)
+    if isinstance(function, functools.partial):
+        return _function_of(function.func)
+    if isinstance(function, FunctionType | MethodType):
+        return function
+    return type(function).__call__
 
 
 def require_two_arguments(work: Any, decorator: str) -> None:

@@ -7,7 +7,7 @@ again. Each request is answered in its own payload format: see `http_formats`.
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,7 +24,7 @@ from carride_idempotency.errors import (
     RetryLaterError,
 )
 from carride_idempotency.fingerprint import fingerprint
-from carride_idempotency.handlers import finished, plain, require_two_arguments
+from carride_idempotency.handlers import checked, finished, lambda_handler
 from carride_idempotency.http_formats import (
     PHRASES,
     Request,
@@ -39,9 +39,13 @@ from carride_idempotency.messages import Reader
 from carride_idempotency.runner import Runner
 
 if TYPE_CHECKING:
+    from carride_idempotency.async_operation import AsyncOperation
     from carride_idempotency.operation import Operation
 
-type HttpWork[E] = Callable[[E, Operation | None], object]
+type HttpWork[E] = (
+    Callable[[E, Operation | None], object]
+    | Callable[[E, AsyncOperation | None], Awaitable[object]]
+)
 """The operation is None for a method that is not protected."""
 
 type HttpHandler = Callable[[dict[str, Any], LambdaContext], dict[str, Any]]
@@ -159,8 +163,7 @@ def make_handler[E](
         raise ConfigurationError(
             f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key"
         )
-    work = plain(work, "http_handler")
-    require_two_arguments(work, "http_handler")
+    run = checked(work, "http_handler")
     if reader.key is None and caller is None:
         raise ConfigurationError(
             f"{reader.consumer}: with the {KEY_HEADER} header alone as the key, one caller can get "
@@ -169,13 +172,13 @@ def make_handler[E](
     service = _Service(
         reader,
         runner,
-        work,
+        run,
         _caller_of(caller),
         frozenset(method.upper() for method in methods),
         problem_types,
     )
 
-    @wraps(work)
+    @wraps(run)
     def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         request = Request.of(event)
         try:
@@ -187,7 +190,7 @@ def make_handler[E](
             response = normal(_problem_of(error).response(problem_types))
         return request.render(response)
 
-    return handler
+    return lambda_handler(run, handler)
 
 
 class _Caller(NamedTuple):

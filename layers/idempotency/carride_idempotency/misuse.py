@@ -95,6 +95,14 @@ def not_entered(name: str) -> AttributeError:
     )
 
 
+def handler_in_a_loop(name: str) -> ConfigurationError:
+    """Return the error of an ``async def`` handler that is called inside a running event loop."""
+    return ConfigurationError(
+        f"{name} runs its coroutine in an event loop of its own, but this thread runs one already: "
+        f"write `await asyncio.to_thread({name}, event, context)`"
+    )
+
+
 def not_a_context(context: object, attribute: str) -> ConfigurationError:
     """Return the error of a handler that was not given Lambda's context."""
     wrong = getattr(context, attribute, None)

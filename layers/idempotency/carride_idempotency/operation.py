@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from carride_idempotency.externals import Probe
 
 
-class Operation:
-    """The attempt that is running. It is immutable, and holds all that belongs to one attempt."""
+class AnyOperation:
+    """What `Operation` and `AsyncOperation` have in common. It is immutable."""
 
     key: str
     """``<consumer>#<key>`` of the record, or ``<consumer>/<operation>#<key>`` of a function's or
@@ -74,6 +74,32 @@ class Operation:
         """
         return self._held.is_lost
 
+    def write(self, *effects: "Effect") -> None:
+        """Register DynamoDB writes that are committed with the completion, or not at all.
+
+        They are converted and checked now, before the handler does anything that cannot be undone.
+
+        Raises:
+            EffectsRejectedError: DynamoDB cannot hold one of them, or the record cannot hold all
+                that it is to keep.
+            ConfigurationError: the store has no transactions.
+        """
+        if not self._store.transactional:
+            raise ConfigurationError(
+                "this store has no transactions, so effects cannot be committed with the record: "
+                "keep this consumer's records in a DynamoDBStore, or write the effects yourself "
+                "under a condition that recognises a second write"
+            )
+        from carride_idempotency.effects import prepared, require_room
+
+        registered = [*self._effects, *[prepared(effect) for effect in effects]]
+        require_room(self._held.record, registered)
+        self._effects[:] = registered
+
+
+class Operation(AnyOperation):
+    """The attempt that is running. It is immutable, and holds all that belongs to one attempt."""
+
     def heartbeat(self) -> bool:
         """Renew the lease now, and return whether the claim still holds.
 
@@ -116,25 +142,3 @@ class Operation:
         from carride_idempotency.externals import perform
 
         return perform(self._held, name, call, probe)
-
-    def write(self, *effects: "Effect") -> None:
-        """Register DynamoDB writes that are committed with the completion, or not at all.
-
-        They are converted and checked now, before the handler does anything that cannot be undone.
-
-        Raises:
-            EffectsRejectedError: DynamoDB cannot hold one of them, or the record cannot hold all
-                that it is to keep.
-            ConfigurationError: the store has no transactions.
-        """
-        if not self._store.transactional:
-            raise ConfigurationError(
-                "this store has no transactions, so effects cannot be committed with the record: "
-                "keep this consumer's records in a DynamoDBStore, or write the effects yourself "
-                "under a condition that recognises a second write"
-            )
-        from carride_idempotency.effects import prepared, require_room
-
-        registered = [*self._effects, *[prepared(effect) for effect in effects]]
-        require_room(self._held.record, registered)
-        self._effects[:] = registered
