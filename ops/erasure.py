@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from carride.bookings import OWNER_CUSTOMER
 from carride.events import ContractError, parse_event
 from carride.ride import OPEN
 from carride_idempotency import marshalling
@@ -45,6 +46,8 @@ PERSONAL: Final[Mapping[str, object]] = {
     "passengers": 1,
 }
 """The fields of a ride and of facts about it that are personal, and what is left of them."""
+_OF_THE_OWNER: Final = ("owner", OWNER_CUSTOMER)
+"""The attributes of a booking that name who booked it."""
 QUIET: Final = timedelta(days=1)
 """How long nothing must have happened to a customer's rides."""
 _TEXTS: Final = ("responseData", "error", "event")
@@ -237,7 +240,7 @@ def _data_of(record: tables.Wire) -> dict[str, Any]:
 
 def _names_somebody(booking: tables.Wire) -> bool:
     values = marshalling.values(booking)
-    return "owner" in values or values != erased(values)
+    return any(name in values for name in _OF_THE_OWNER) or values != erased(values)
 
 
 def _letters(stack: StackRef) -> Iterator[Received]:
@@ -340,7 +343,7 @@ def _erase_record(stack: StackRef, item: tables.Wire) -> None:
 
 
 def _erase_booking(stack: StackRef, item: tables.Wire) -> None:
-    left = {name: value for name, value in item.items() if name != "owner"}
+    left = {name: value for name, value in item.items() if name not in _OF_THE_OWNER}
     left = marshalling.item(erased(marshalling.values(left)))
     _unless_changed(
         stack,

@@ -116,7 +116,7 @@ TABLES: Final = {
     "IdempotencyTable": (20, 0, 3900),
     "RideHistoryTable": (16, 4100, 0),
     "OutboxTable": (16, 0, 5850),
-    "BookingTable": (14, 200, 0),
+    "BookingTable": (12, 245, 0),
     "AssignmentTable": (6, 350, 0),
     "PaymentTable": (8, 370, 0),
     "CarTable": (6, 0, 0),

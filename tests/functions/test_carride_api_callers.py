@@ -177,6 +177,58 @@ def test_pages_show_nothing_of_the_rides_of_others(world: World) -> None:
             )
 
 
+def test_a_list_reads_the_rides_of_its_caller_alone(world: World) -> None:
+    """However many rides others booked for the customer, a stranger's list reads none of them."""
+    world.restart(DEV)
+    for number in range(12):
+        world.book(authorizer=BY_TOKEN["another caller"], key=f"key-{number}")
+    world.book(authorizer=BY_TOKEN["the owner"], key="mine")
+    query = {"customer": "customer_a", "limit": "3"}
+    lengths = []
+    for who in (token(sub="nobody"), BY_TOKEN["the owner"], BY_TOKEN["staff"]):
+        answer = world.ask(request("GET", "/carrides", query=query, authorizer=who))
+        lengths.append(len(answer.body["rides"]))
+    assert lengths == [0, 1, 3]
+    assert world.transport.scanned == [0, 1, 4]
+
+
+def test_a_ride_that_is_erased_meanwhile_is_not_listed(world: World) -> None:
+    """An index may still have its key; the ride itself is read after that."""
+    world.restart(DEV)
+    owner = BY_TOKEN["the owner"]
+    rides = [world.book(authorizer=owner, key=f"key-{n}").body["orderID"] for n in range(3)]
+
+    def erase() -> None:
+        for ride, customer in zip(rides[:2], ("erased", None), strict=True):
+            key = {"orderID": {"S": ride}}
+            if customer is None:
+                world.dynamodb.delete_item(TableName="bookings", Key=key)
+                continue
+            world.dynamodb.update_item(
+                TableName="bookings",
+                Key=key,
+                UpdateExpression="SET customerID = :customer",
+                ExpressionAttributeValues={":customer": {"S": customer}},
+            )
+
+    world.transport.pass_on()
+    world.transport.meanwhile(erase)
+    query = {"customer": "customer_a"}
+    answer = world.ask(request("GET", "/carrides", query=query, authorizer=owner))
+    assert [ride["orderID"] for ride in answer.body["rides"]] == rides[2:]
+
+
+def test_a_caller_of_any_name_books_and_lists(world: World) -> None:
+    """An issuer may give names that are longer than a key of DynamoDB may be."""
+    world.restart(DEV)
+    caller = token(sub="a" * 3000)
+    booked = world.book(authorizer=caller)
+    query = {"customer": "customer_a"}
+    answer = world.ask(request("GET", "/carrides", query=query, authorizer=caller))
+    assert [ride["orderID"] for ride in answer.body["rides"]] == [booked.body["orderID"]]
+    assert max(len(item["ownerCustomer"]) for item in world.items("bookings")) == 32
+
+
 ACCOUNT: Final = "123456789012"
 ROLE: Final = f"arn:aws:sts::{ACCOUNT}:assumed-role"
 

@@ -112,12 +112,23 @@ class Answer(NamedTuple):
 
 
 class Transport(FaultyTransport):
-    """The API's way to its tables, which notes consistent reads as such."""
+    """The API's way to its tables, which notes consistent reads as such.
+
+    Attributes:
+        scanned: how many items each query has read.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        super().__init__(transport)
+        self.scanned: list[int] = []
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send one request."""
         try:
-            return super().__call__(operation, request)
+            answer = super().__call__(operation, request)
+            if operation == "Query":
+                self.scanned.append(answer["ScannedCount"])
+            return answer
         finally:
             if request.get("ConsistentRead"):
                 self.requests[-1] = f"consistent {operation}"
@@ -139,6 +150,7 @@ class World(testing.World):
         indexes = {
             assignment_table.INDEX: ("freeShard", "freePlace"),
             "byCustomer": ("customerID", "bookedAt"),
+            "byOwner": ("ownerCustomer", "bookedAt"),
             history.INDEX: ("orderID",),
         }
         super().__init__(TABLES, clock=ManualClock(int(NOW.timestamp() * 1000)), indexes=indexes)

@@ -1,14 +1,15 @@
 """The API's reads: booked rides and the read model. `carride.bookings` has its writes."""
 
 import base64
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 
 from api.problems import Kind, refused
-from carride.bookings import Booking
+from carride.bookings import OWNER_CUSTOMER, Booking, owner_customer
 from carride.dynamodb import DynamoDB
 from carride.history import TimelineEntry, latest_in, merged, of_ride, timeline_of
 from carride.overdue import sortable_time
@@ -18,6 +19,9 @@ from carride_idempotency import marshalling
 type _Position = tuple[Annotated[datetime, Meta(tz=True)], OrderID]
 """The end of a page: bookedAt and orderID, without the customer, so that a token reveals no other
 customer's rides."""
+
+_INDEXES: Final = {"customerID": "byCustomer", OWNER_CUSTOMER: "byOwner"}
+"""The indexes of BookingTable by their partition key; both sort by bookedAt and hold keys alone."""
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -56,33 +60,55 @@ class Tables(NamedTuple):
     ) -> Page:
         """Return a page of a customer's rides, newest first. The newest rides may still be missing.
 
-        Page and token depend on the rides of ``owner`` alone; None stands for all owners. ``token``
-        is ``next`` of the previous page; HttpProblemError if it is not.
+        Page, token and what is read depend on the rides of ``owner`` alone. None stands for all
+        owners. ``token`` is ``next`` of the previous page; HttpProblemError if it is not.
         """
+        asked = limit + 1  # one more, to know whether there is a next page
+        if owner is None:
+            rides = self._keys_of_rides("customerID", customer_id, asked, token)
+        else:
+            partition = owner_customer(owner, customer_id)
+            rides = self._keys_of_rides(OWNER_CUSTOMER, partition, asked, token)
+        page = rides[:limit]
+        more = len(rides) > limit
+        return Page(
+            rides=tuple(self._bookings(page, customer_id)), next=_token(page[-1]) if more else None
+        )
+
+    def _keys_of_rides(
+        self, attribute: str, partition: str, limit: int, token: str | None
+    ) -> Sequence[Mapping[str, Any]]:
+        """Return bookedAt and orderID of up to ``limit`` rides of an index, newest first."""
         request: dict[str, Any] = {
             "TableName": self.bookings,
-            "IndexName": "byCustomer",  # then bookedAt
-            "KeyConditionExpression": "customerID = :customer",
-            "ExpressionAttributeValues": {":customer": {"S": customer_id}},
+            "IndexName": _INDEXES[attribute],
+            "KeyConditionExpression": f"{attribute} = :partition",
+            "ExpressionAttributeValues": {":partition": {"S": partition}},
             "ScanIndexForward": False,
+            "Limit": limit,
         }
-        if owner is None:
-            request["Limit"] = limit + 1  # one more, to know whether there is a next page
-        else:
-            request["FilterExpression"] = "#owner = :owner"
-            request["ExpressionAttributeNames"] = {"#owner": "owner"}
-            request["ExpressionAttributeValues"][":owner"] = {"S": owner}
         if token is not None:
             booked_at, order_id = _position(token)
-            start = {"customerID": customer_id, "bookedAt": booked_at, "orderID": order_id}
+            start = {attribute: partition, "bookedAt": booked_at, "orderID": order_id}
             request["ExclusiveStartKey"] = marshalling.item(start)
-        rides: list[Booking] = []
-        for answer in self.client.query(**request):
-            rides += map(Booking.from_item, answer["Items"])
-            if len(rides) > limit:
-                break
-        page = tuple(rides[:limit])
-        return Page(rides=page, next=_token(page[-1]) if len(rides) > limit else None)
+        page = next(self.client.query(**request))
+        return [marshalling.values(item) for item in page["Items"]]
+
+    def _bookings(self, rides: Sequence[Mapping[str, Any]], customer_id: str) -> Iterator[Booking]:
+        """Yield the rides under these keys as they are now, but those erased meanwhile."""
+        if not rides:
+            return
+        keys = [{"orderID": {"S": ride["orderID"]}} for ride in rides]
+        wanted = {self.bookings: {"Keys": keys, "ConsistentRead": True}}
+        found: dict[str, Booking] = {}
+        for answer in self.client.batch_get_item(RequestItems=wanted):
+            for item in answer["Responses"][self.bookings]:
+                booking = Booking.from_item(item)
+                found[booking.order_id] = booking
+        for ride in rides:
+            now = found.get(ride["orderID"])
+            if now is not None and now.customer_id == customer_id:
+                yield now
 
     def find_ride(self, order_id: str) -> RideView | None:
         """Return a ride from the read model, after the events that have arrived."""
@@ -96,8 +122,8 @@ class Tables(NamedTuple):
         return msgspec.convert({**latest_in(timeline), "timeline": timeline}, RideView)
 
 
-def _token(last: Booking) -> str:
-    position = msgspec.json.encode((datetime.fromisoformat(last.booked_at), last.order_id))
+def _token(last: Mapping[str, Any]) -> str:
+    position = msgspec.json.encode((datetime.fromisoformat(last["bookedAt"]), last["orderID"]))
     return base64.urlsafe_b64encode(position).decode().rstrip("=")
 
 

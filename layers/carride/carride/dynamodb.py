@@ -57,6 +57,16 @@ class DynamoDB:
                 return
             request = {**request, "ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
+    def batch_get_item(self, **request: Any) -> Iterator[Mapping[str, Any]]:
+        """Yield answers until every item has been read.
+
+        It ends, because DynamoDB refuses a request of which it can read no item.
+        """
+        while request["RequestItems"]:
+            answer = self._send("BatchGetItem", request)
+            yield answer
+            request = {**request, "RequestItems": answer.get("UnprocessedKeys")}
+
     def _send(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         for _ in range(_TRIES - 1):
             try:

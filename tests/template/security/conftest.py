@@ -1,5 +1,6 @@
 """One run of the whole pipeline down every path on which its functions ask AWS for something."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from ops.simulation import simulate
 from tests.carride.rides import NOW
 from tests.carride.rides import event as event_of
 from tests.functions.api.client import BOOKING, Api
+from tests.functions.world import request
 from tests.pipeline.saga.town import CARS, DECLINED, SEED, Town
 from tools.transformed import source
 
@@ -40,6 +42,7 @@ def town() -> Iterator[Town]:
         fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], CARS)
         town = Town(cloud, stack, gateway)
         _ask_the_api(Api(cloud, stack))
+        _list_as_an_owner(town)
         _simulate(town)
         _ride(town)
         _break(town)
@@ -63,6 +66,25 @@ def _ask_the_api(api: Api) -> None:
         == 202
     )
     assert api.send("POST", "/carrides", BOOKING | {"price": -1}, key="refused").status == 422
+
+
+def _list_as_an_owner(town: Town) -> None:
+    """List rides as the API of a stage in which not everyone is staff."""
+    functions = town.cloud.client("lambda")
+    function = town.stack.resources["CarRideApiFunction"]
+    known = functions.get_function_configuration(FunctionName=function)["Environment"]["Variables"]
+    for stage in ("dev", known["STAGE"]):
+        functions.update_function_configuration(
+            FunctionName=function, Environment={"Variables": known | {"STAGE": stage}}
+        )
+        asked = request(
+            "GET",
+            "/carrides",
+            query={"customer": BOOKING["customerID"]},
+            authorizer={"jwt": {"claims": {"sub": "somebody"}}},
+        )
+        answer = functions.invoke(FunctionName=function, Payload=json.dumps(asked))
+        assert json.loads(answer["Payload"].read())["statusCode"] == 200
 
 
 def _simulate(town: Town) -> None:
