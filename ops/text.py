@@ -1,4 +1,21 @@
-"""Numbers in sentences and tables."""
+"""Numbers in sentences and tables, and text of strangers."""
+
+from typing import Final
+
+_BYTES: Final = (*range(0x20), *range(0x7F, 0xA0))
+_DIRECTIONS: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_SURROGATES: Final = range(0xD800, 0xE000)
+_ESCAPES: Final = {
+    **{code: f"\\x{code:02x}" for code in _BYTES if chr(code) not in "\n\t"},
+    **{code: f"\\u{code:04x}" for code in (*_DIRECTIONS, *_SURROGATES)},
+}
+"""How characters are shown that steer a terminal, turn the direction of text, or cannot be
+encoded."""
+
+
+def visible(text: str) -> str:
+    """Return text as it can be shown, with escapes in the place of control characters."""
+    return text.translate(_ESCAPES)
 
 
 def counted(number: int, noun: str) -> str:

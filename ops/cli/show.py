@@ -18,19 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ops.audit import Report
+from ops.text import visible
 from ops.verbs import Steps
 
 _WIDE = 10_000
 """Columns of a file or pipe: lines are never wrapped there."""
-_BYTES = (*range(0x20), *range(0x7F, 0xA0))
-_DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_SURROGATES = range(0xD800, 0xE000)
-_ESCAPES = {
-    **{code: f"\\x{code:02x}" for code in _BYTES if chr(code) not in "\n\t"},
-    **{code: f"\\u{code:04x}" for code in (*_DIRECTIONS, *_SURROGATES)},
-}
-"""How characters are printed that steer a terminal, turn the direction of text, or cannot be
-encoded."""
 
 
 class _SafeConsole(Console):
@@ -41,11 +33,6 @@ class _SafeConsole(Console):
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
-
-
-def visible(text: str) -> str:
-    """Return text as it can be printed, with escapes in the place of control characters."""
-    return text.translate(_ESCAPES)
 
 
 def console(stream: TextIO) -> Console:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -24,17 +24,21 @@ from starlette.responses import (
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ops.desk import views
+from ops.desk import views as _views  # noqa: F401 - registers the pages
 from ops.desk.feed import Feed
 from ops.desk.pictures import LOOKS, look
+from ops.desk.registry import ACTS, PAGES, PLACES, Act, NotThereError, Page, Seen
+from ops.desk.words import ago_text, clip, clock_text, exact, finished, marked, part, short_id, span
 from ops.stack import FAILURES, reason
 
 _HERE: Final = Path(__file__).parent
 _FADE_S: Final = 2
 """After this time the parts are rendered again although nothing has happened: rates fade, records
 change."""
-_SAID_S: Final = 20.0
+_SAID_S: Final = 8.0
 """How long the page says what the last button did."""
+_REFUSED_S: Final = 60.0
+"""How long it says why that did nothing."""
 _POLICY: Final = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "object-src 'none'"
@@ -47,28 +51,34 @@ _HEADERS: Final = {
 }
 
 
-class Desk(views.Seen):
+class Badge(NamedTuple):
+    """A count in the navigation."""
+
+    text: str
+    kind: str
+
+
+class Said(NamedTuple):
+    """What a button has done, or why it has done nothing, in a sentence."""
+
+    sentence: str
+    is_refusal: bool = False
+
+
+class Desk(Seen):
     """The pages over a feed, served under a host's name and port."""
 
     def __init__(self, feed: Feed, host: str) -> None:
         super().__init__(feed)
-        self._said: tuple[float, str | None] = (0.0, None)
+        self._said: tuple[float, Said | None] = (0.0, None)
         self.token = secrets.token_hex(16)
         """What every form of a page sends: only who has read a page can change anything."""
         self._hosts = {host, host.replace("127.0.0.1", "localhost")}
-        loader = FileSystemLoader(_HERE / "templates")
-        self._templates = Environment(
-            loader=loader,
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+        self._templates = _environment()
         self._templates.globals |= {"desk": self, "feed": feed, "stack": feed.stack}
-        self._templates.globals |= {"look": look, "looks": LOOKS, "views": views.VIEWS}
-        self._templates.filters |= {"clock": clock, "span": span, "n": "{:,}".format, "age": age}
-        routes = [Route(path, self._act(act), methods=["POST"]) for path, act in views.ACTS.items()]
-        routes += [Route(path, self._page(template, view)) for path, template, view in views.PAGES]
+        routes = [Route(path, self._act(act), methods=["POST"]) for path, act in ACTS.items()]
+        routes += [Route(page.path, self._page(page)) for page in PAGES]
+        routes.append(Route("/find", self._find))
         static = Mount("/static", StaticFiles(directory=_HERE / "static"))
         guard = Middleware(BaseHTTPMiddleware, dispatch=self._guard)
         self.app = Starlette(
@@ -78,10 +88,13 @@ class Desk(views.Seen):
         )
 
     @property
-    def said(self) -> str | None:
-        """What the last button did, in a sentence, for a while."""
-        at, sentence = self._said
-        return sentence if time.monotonic() - at < _SAID_S else None
+    def said(self) -> Said | None:
+        """What the last button did, for a while."""
+        at, said = self._said
+        if said is None:
+            return None
+        lasts = _REFUSED_S if said.is_refusal else _SAID_S
+        return said if time.monotonic() - at < lasts else None
 
     async def _guard(
         self, request: Request, call: Callable[[Request], Awaitable[Response]]
@@ -102,59 +115,100 @@ class Desk(views.Seen):
     def _no_page(self, request: Request, _error: Exception) -> Response:
         """Return the page for an address that leads nowhere."""
         context = {
-            "path": request.url.path,
             "title": "No such page",
-            "sentence": f"There is no page {request.url.path}. The views are above.",
+            "sentence": f"There is no page {request.url.path}. The views are at the side.",
         }
-        parts = {
-            "status": self._render("status.html", {}),
-            "live": self._render("sentence.html", context),
-        }
-        if request.headers.get("accept") == "application/json":
-            return JSONResponse(parts)
-        return HTMLResponse(self._render("page.html", context | parts), 404)
+        return self._answer(request, "sentence.html", context, 404)
 
-    def _page(self, template: str, view: views.View) -> Callable[[Request], Response]:
+    def _find(self, request: Request) -> Response:
+        """Lead to what somebody looks for: a key, an event, or else the events of a ride."""
+        text = request.query_params.get("q", "").strip()
+        return RedirectResponse(self._path_of(text), 303)
+
+    def _path_of(self, text: str) -> str:
+        """Return the page about something that has this name."""
+        if "#" in text:
+            return f"/keys?key={part(text)}"
+        with self.feed.lock:
+            is_event = text in self.feed.index.facts
+        if is_event:
+            return f"/event/{part(text)}"
+        return f"/facts?ride={part(text)}"
+
+    def _page(self, page: Page) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
             tag = f'"{self.feed.index.version}-{time.monotonic() // _FADE_S}"'
-            wants_parts = request.headers.get("accept") == "application/json"
-            if wants_parts and request.headers.get("if-none-match") == tag:
-                return Response(status_code=304)
-            parts = {"status": self._render("status.html", {})}
-            if wants_parts and template in views.STILL:
-                return JSONResponse(parts, headers={"etag": tag})
-            status = 200
-            body = template
-            context = {"path": request.url.path}
+            headers = {"etag": tag}
+            if _wants_parts(request):
+                if request.headers.get("if-none-match") == tag:
+                    return Response(status_code=304)
+                if page.still:
+                    return JSONResponse(self._frame(request), headers=headers)
             try:
-                context |= view(self, request)
-            except views.NotThereError as error:  # an event may become known while one looks
-                body = "sentence.html"
-                context = context | {"title": "Not known", "sentence": str(error)}
+                return self._answer(request, page.template, page.view(self, request), 200, headers)
+            except NotThereError as error:  # an event may become known while one looks
+                context = {"title": "Not known", "sentence": str(error)}
+                return self._answer(request, "sentence.html", context, 200, headers)
             except FAILURES as error:
                 sentence = f"{self.feed.stack.name} cannot be asked: {reason(error)}"
-                status = 503
-                body = "sentence.html"
-                context = context | {"title": "No answer", "sentence": sentence}
-            parts["live"] = self._render(body, context)
-            if wants_parts:
-                return JSONResponse(parts, headers={"etag": tag})
-            return HTMLResponse(self._render("page.html", context | parts), status)
+                context = {"title": "No answer", "sentence": sentence}
+                return self._answer(request, "sentence.html", context, 503, headers)
 
         return endpoint
 
-    def _act(self, act: views.Act) -> Callable[[Request], Awaitable[Response]]:
+    def _answer(
+        self,
+        request: Request,
+        template: str,
+        context: Mapping[str, Any],
+        status: int,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Return a page, or as JSON its parts, by the ids of their elements."""
+        here = {"here": request.url.path}
+        parts = self._frame(request)
+        parts["live"] = self._render(template, {**context, **here})
+        title = str(finished(context["title"]))
+        if _wants_parts(request):
+            return JSONResponse(parts | {"title": f"{title} · CarRide desk"}, headers=headers)
+        return HTMLResponse(self._render("page.html", {"title": title, **here, **parts}), status)
+
+    def _frame(self, request: Request) -> dict[str, str]:
+        """Return the parts around each page."""
+        context = {"here": request.url.path, "now": self.feed.standing(), "badges": self._badges()}
+        return {
+            name: self._render(f"{name}.html", context)
+            for name in ("status", "nav", "bottom", "said")
+        }
+
+    def _badges(self) -> dict[str, Badge]:
+        """Return the counts in the navigation that are above zero, by the paths of their pages."""
+        letters = self.feed.letters()
+        running = self.jobs.running()
+        found = dict[str, Badge]()
+        if letters:
+            found["/letters"] = Badge(f"{letters:,}", "dead")
+        if self.feed.quarantined:
+            found["/keys"] = Badge(f"{self.feed.quarantined:,}", "fail")
+        if running:
+            found["/jobs"] = Badge(f"{running}", "pub")
+        return found
+
+    def _act(self, act: Act) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             form = dict(parse_qsl((await request.body()).decode(), keep_blank_values=True))
             if not secrets.compare_digest(form.pop("token", "").encode(), self.token.encode()):
                 return PlainTextResponse("This page is an old one: load it again.", 403)
+            said: Said | None = None
             try:
-                where, said = await run_in_threadpool(act, self, form)
-            except (*FAILURES, OSError, ValueError) as error:
-                where = str(form.get("back", "/"))
-                said = f"Nothing was done: {reason(error)}."
+                where, sentence = await run_in_threadpool(act, self, form)
+                if sentence is not None:
+                    said = Said(sentence)
+            except (*FAILURES, OSError, ValueError, LookupError) as error:
+                where = _own_path(form.get("back", "/"))
+                said = Said(f"Nothing was done: {reason(error)}.", is_refusal=True)
             self._said = (time.monotonic(), said)
-            return RedirectResponse(where if where.startswith("/") else "/", 303)
+            return RedirectResponse(where, 303)
 
         return endpoint
 
@@ -163,23 +217,41 @@ class Desk(views.Seen):
             return self._templates.get_template(template).render(context)
 
 
+def _own_path(path: str) -> str:
+    """Return a path of this desk; another site's address begins with two slashes."""
+    return path if path.startswith("/") and not path.startswith("//") else "/"
+
+
+def _wants_parts(request: Request) -> bool:
+    return request.headers.get("accept") == "application/json"
+
+
+def _environment() -> Environment:
+    """Return the templates, whose values are escaped, and shown without control characters."""
+    made = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=finished,
+    )
+    made.globals |= {"look": look, "looks": LOOKS, "places": PLACES}
+    made.filters |= {
+        "ago": lambda time_ms: marked(time_ms, ago_text(time_ms, time.time() * 1000)),
+        "age": age,
+        "clip": clip,
+        "clock": lambda time_ms: marked(time_ms, clock_text(time_ms, time.time() * 1000)),
+        "exact": exact,
+        "moment": lambda time_ms: marked(time_ms, exact(time_ms)[11:23]),
+        "n": "{:,}".format,
+        "part": part,
+        "short": short_id,
+        "span": span,
+    }
+    return made
+
+
 def age(since: datetime) -> str:
     """Return how long ago a time was."""
     return span((datetime.now(UTC) - since).total_seconds() * 1000)
-
-
-def clock(time_ms: float | None) -> str:
-    """Return a time of day to the millisecond, in UTC."""
-    return (
-        "none"
-        if time_ms is None
-        else f"{datetime.fromtimestamp(time_ms / 1000, UTC):%H:%M:%S.%f}"[:-3]
-    )
-
-
-def span(milliseconds: float) -> str:
-    """Return a span of time with its unit."""
-    for unit, size, digits in (("min", 60_000.0, 1), ("s", 1000.0, 2)):
-        if abs(milliseconds) >= size:
-            return f"{milliseconds / size:.{digits}f} {unit}"
-    return f"{milliseconds:.0f} ms"

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from ops import records
 from ops.audit import DEFAULT_GRACE, Report, collect_evidence, judge
 from ops.audit.queues import waiting
 from ops.audit.reading import BUS, Tail, enabled
 from ops.desk.index import Index
+from ops.desk.standing import Known, Standing, standing
 from ops.finding import is_running
 from ops.stack import FAILURES, StackRef, reason
 
@@ -55,6 +57,8 @@ class Feed:
         """Why polling or the audit fails now, in sentences; None if it does not."""
         self.answered_at = time.time()
         """When the stack answered last."""
+        self.quarantined: int | None = None
+        """Keys that wait for an operator; None until they are counted."""
         self.audits_by_itself = stack.local is not None
         """Whether the audit is repeated; on AWS it waits until somebody asks, because it reads
         whole tables."""
@@ -123,10 +127,37 @@ class Feed:
         found = {
             name.removesuffix("Url"): waiting(sqs, url, visible=True) for name, url in urls.items()
         }
+        quarantined = len(records.quarantined(self.stack).records)
         with self.lock:
-            if found != self.queues:
+            if (found, quarantined) != (self.queues, self.quarantined):
                 self.queues = found
+                self.quarantined = quarantined
                 self.index.version += 1
+
+    def standing(self) -> Standing:
+        """Return what the status bar says now."""
+        silent_since_ms = None
+        if self.troubles.get(self._read_logs):
+            silent_since_ms = self.answered_at * 1000
+        audited_ms = None
+        if self.audited_at is not None:
+            audited_ms = self.audited_at * 1000
+        return standing(
+            Known(
+                report=self.report,
+                audited_ms=audited_ms,
+                audits_by_itself=self.audits_by_itself,
+                letters=self.letters(),
+                failing=self.index.outages.now(time.time() * 1000),
+                silent_since_ms=silent_since_ms,
+            )
+        )
+
+    def letters(self) -> int | None:
+        """Return how many messages are in the dead-letter queues; None until they are counted."""
+        if not self.queues:
+            return None
+        return sum(count for name, count in self.queues.items() if name.endswith("Dlq"))
 
     def _audit(self) -> None:
         """Audit the stack if somebody asked for it, or if something has happened since."""

@@ -14,6 +14,7 @@ from carride_idempotency import observation
 from ops.audit.evidence import AuditedConsumer, DeadLettered, Published
 from ops.audit.queues import json_object
 from ops.audit.reading import delivered_in, published_in
+from ops.desk.outages import Outages
 
 PAGE: Final = 100
 """Events on one page."""
@@ -200,6 +201,7 @@ class Index:
         )
         self.waiting: dict[str, set[str]] = {each.name: set() for each in consumers}
         """Ids of the facts without an outcome, by consumer."""
+        self.outages = Outages()
         self.version = 0
         """Grows with every change."""
         self._most = most
@@ -247,6 +249,7 @@ class Index:
             )
             self._open[stream].append(run)
             self._count(run.consumer, run.outcome, run.ended_ms)
+            self.outages.add(run.consumer, run.outcome, found.fact, run.reason, run.ended_ms)
             if found.fact is not None:
                 self._fact(found.fact).runs.append(run)
                 if run.outcome in _SETTLED:

@@ -92,6 +92,14 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self.get = self._jobs.get
 
+    def newest(self) -> list[tuple[str, Job]]:
+        """Return the jobs with their ids, the newest first."""
+        return [*reversed(self._jobs.items())]
+
+    def running(self) -> int:
+        """Return how many jobs run."""
+        return sum(job.status is None for job in self._jobs.values())
+
     def start(self, verb: str, arguments: Mapping[str, str]) -> str:
         """Start the dry run of a verb and return the job's id.
 

@@ -18,34 +18,34 @@ _INSTANT_MS: Final = 20.0
 class Look(NamedTuple):
     """How an outcome is shown.
 
-    Its CSS classes, a sign and a word, so that colour says nothing alone.
+    Its CSS class, an icon and a word, so that colour says nothing alone.
     """
 
     kind: str
-    sign: str
+    icon: str
     word: str
 
 
 LOOKS: Final[Mapping[str, Look]] = {
-    observation.NEW: Look("new", "✓", "new"),
-    observation.RETRIED: Look("new", "↻", "retried"),
-    observation.TAKEOVER: Look("takeover", "⇄", "takeover"),
-    observation.DUPLICATE: Look("duplicate", "=", "duplicate"),
-    observation.BUSY: Look("duplicate", "…", "busy"),
-    observation.FAILED: Look("failed", "✕", "failed"),
-    CRASHED: Look("failed guessed", "✕", "crashed"),
-    observation.LOST_LEASE: Look("fenced", "⊘", "late write fenced off"),
-    observation.EXPIRED: Look("duplicate", "⌀", "expired"),
-    observation.QUARANTINED: Look("dead", "■", "quarantined"),
-    observation.DEAD_LETTERED: Look("dead", "■", "dead"),
-    observation.UNPROTECTED: Look("failed", "!", "unprotected"),
-    WAITING: Look("waiting", "○", "waiting"),
+    observation.NEW: Look("new", "check", "new"),
+    observation.RETRIED: Look("new", "retry", "retried"),
+    observation.TAKEOVER: Look("take", "swap", "takeover"),
+    observation.DUPLICATE: Look("dup", "same", "duplicate"),
+    observation.BUSY: Look("dup", "dots", "busy"),
+    observation.FAILED: Look("fail", "cross", "failed"),
+    CRASHED: Look("fail", "bolt", "crashed"),
+    observation.LOST_LEASE: Look("fence", "shield", "late write fenced off"),
+    observation.EXPIRED: Look("dup", "clock", "expired"),
+    observation.QUARANTINED: Look("dead", "key", "quarantined"),
+    observation.DEAD_LETTERED: Look("dead", "mail", "dead-lettered"),
+    observation.UNPROTECTED: Look("fail", "warn", "unprotected"),
+    WAITING: Look("wait", "clock", "waiting"),
 }
 
 
 def look(outcome: str) -> Look:
     """Return the look of an outcome."""
-    return LOOKS.get(outcome, Look("failed", "!", outcome.lower()))
+    return LOOKS.get(outcome, Look("fail", "warn", outcome.lower()))
 
 
 type Bar = tuple[str, int, int, int]

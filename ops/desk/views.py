@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -34,8 +34,8 @@ from ops.desk.index import (
     Fact,
     Filter,
 )
-from ops.desk.jobs import Jobs
 from ops.desk.pictures import WIDTH, axis, look, stacked
+from ops.desk.registry import NotThereError, Seen, act, page
 
 _BEHIND: Final = {
     "duplicates_absorbed": "duplicate",
@@ -60,70 +60,12 @@ _CHARTED: Final = {name: outcomes for name, outcomes in GROUPS.items() if name !
 _PRODUCER_DLQS: Final = ("ProducerDlq", "OutboxPipeDlq")
 _MINUTE_BUCKETS: Final = 60 // BUCKET_S
 _MOST_RECORDS: Final = 200
-_MOST_WATCHED: Final = 500
-_MOST_VERSIONS: Final = 20
-
-
-class NotThereError(LookupError):
-    """Raised for a page about something that the desk does not know.
-
-    The message is a sentence for the page.
-    """
-
-
-class Watched[T](dict[str, list[T]]):
-    """The versions of records or items, by name, that the desk saw while their pages were open.
-
-    Bounded.
-    """
-
-    def add(self, name: str, value: T) -> list[T]:
-        """Add a state, unless it is the last one, and return all versions, the oldest first."""
-        versions = self.get(name, [])
-        if versions[-1:] != [value]:
-            versions = self[name] = [*versions, value][-_MOST_VERSIONS:]
-        if len(self) > _MOST_WATCHED:
-            del self[next(iter(self))]
-        return versions
-
-
-class Seen:
-    """What the views read: the feed, the jobs, and the records that the desk has watched."""
-
-    def __init__(self, feed: Feed) -> None:
-        self.feed = feed
-        self.jobs = Jobs(feed.stack)
-        self.records = Watched[Record]()
-        self.items = Watched[Mapping[str, Any]]()
 
 
 # ── Pages: each function returns the variables of a template ──────────────────────────────────────
 
-type View = Callable[[Seen, Request], Mapping[str, Any]]
 
-
-PAGES: Final[list[tuple[str, str, View]]] = []
-"""Path, template and view of each page."""
-VIEWS: Final[list[tuple[str, str]]] = []
-"""Path and name of each page in the navigation, in order."""
-STILL: Final[set[str]] = set()
-"""Templates that do not change by themselves: reading takes long or hides messages, or somebody
-edits them."""
-
-
-def _page(
-    path: str, template: str, name: str = "", *, still: bool = False
-) -> Callable[[View], View]:
-    def register(view: View) -> View:
-        PAGES.append((path, template, view))
-        VIEWS.extend([(path, name)] if name else [])
-        STILL.update([template] if still else [])
-        return view
-
-    return register
-
-
-@_page("/", "flow.html", "Flow")
+@page("/", "flow.html")
 def _flow(desk: Seen, _request: Request) -> dict[str, Any]:
     feed = desk.feed
     now = time.time()
@@ -155,7 +97,7 @@ def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
         "name": consumer.name,
         "deliveries": total.total(),
         "parts": [
-            (name, look(sign).sign, _in_group(name, total), _in_group(name, minute))
+            (name, look(sign).icon, _in_group(name, total), _in_group(name, minute))
             for name, sign in _SIGNS.items()
         ],
         "chart": stacked(buckets, _CHARTED),
@@ -170,7 +112,7 @@ def _in_group(group: str, counts: Mapping[str, int]) -> int:
     return sum(counts[outcome] for outcome in GROUPS[group])
 
 
-@_page("/facts", "facts.html", "Facts")
+@page("/facts", "facts.html")
 def _facts(desk: Seen, request: Request) -> dict[str, Any]:
     wanted = Filter(**{name: request.query_params.get(name, "").strip() for name in Filter._fields})
     asked = request.query_params.get("page", "")
@@ -193,7 +135,7 @@ def _facts(desk: Seen, request: Request) -> dict[str, Any]:
         }
 
 
-@_page("/event/{id}", "event.html")
+@page("/event/{id}", "event.html")
 def _event(desk: Seen, request: Request) -> dict[str, Any]:
     fact = _fact(desk, request.path_params["id"])
     feed = desk.feed
@@ -304,7 +246,7 @@ def _effect(
     return {"before": before, "after": plain, "emitted": entry.get("emitted", ())}
 
 
-@_page("/event/{id}/edit", "edit.html", still=True)
+@page("/event/{id}/edit", "edit.html", still=True)
 def _edit(desk: Seen, request: Request) -> dict[str, Any]:
     fact = _fact(desk, request.path_params["id"])
     return {
@@ -314,12 +256,12 @@ def _edit(desk: Seen, request: Request) -> dict[str, Any]:
     }
 
 
-@_page("/letters", "letters.html", "Dead letters", still=True)
+@page("/letters", "letters.html", still=True)
 def _letters(desk: Seen, _request: Request) -> dict[str, Any]:
     return {"title": "Dead letters", "found": dead_letters.failures(desk.feed.stack)}
 
 
-@_page("/keys", "keys.html", "Keys", still=True)
+@page("/keys", "keys.html", still=True)
 def _keys(desk: Seen, request: Request) -> dict[str, Any]:
     wanted = dict[str, str]()
     for name in ("ride", "key", "status"):
@@ -333,12 +275,12 @@ def _keys(desk: Seen, request: Request) -> dict[str, Any]:
     return {"title": "Keys", "wanted": wanted, "found": found, "statuses": statuses}
 
 
-@_page("/replays", "replays.html", "Replay", still=True)
+@page("/replays", "replays.html", still=True)
 def _replays(desk: Seen, _request: Request) -> dict[str, Any]:
     return {"title": "Replay", "found": replay.status(desk.feed.stack)}
 
 
-@_page("/job/{id}", "job.html")
+@page("/job/{id}", "job.html")
 def _job(desk: Seen, request: Request) -> dict[str, Any]:
     name = request.path_params["id"]
     if (found := desk.jobs.get(name)) is None:
@@ -346,7 +288,22 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
     return {"title": found.verb.capitalize(), "job": found, "name": name}
 
 
-@_page("/ledger", "ledger.html", "Ledger")
+@page("/rides", "rides.html")
+def _rides(_desk: Seen, _request: Request) -> dict[str, Any]:
+    return {"title": "Rides"}
+
+
+@page("/more", "more.html")
+def _more(_desk: Seen, _request: Request) -> dict[str, Any]:
+    return {"title": "More"}
+
+
+@page("/jobs", "jobs.html")
+def _jobs(desk: Seen, _request: Request) -> dict[str, Any]:
+    return {"title": "Jobs", "jobs": desk.jobs.newest()}
+
+
+@page("/ledger", "ledger.html")
 def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
     rows = ROWS | {"lost": "lost", "doubled": "doubled"}
     return {"title": "Ledger", "report": desk.feed.report, "rows": rows, "behind": _BEHIND}
@@ -354,18 +311,8 @@ def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
 
 # ── Buttons: each returns the page to show, and what was done in a sentence ───────────────────────
 
-type Act = Callable[[Seen, Mapping[str, str]], tuple[str, str | None]]
 
-ACTS: Final[dict[str, Act]] = {}
-"""By path."""
-
-
-def _act(act: Act) -> Act:
-    ACTS[act.__name__.replace("_", "/")] = act
-    return act
-
-
-@_act
+@act("/start")
 def _start(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     """Start the dry run of a command."""
     arguments = {
@@ -376,13 +323,13 @@ def _start(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     return f"/job/{desk.jobs.start(form['verb'], arguments)}", None
 
 
-@_act
+@act("/confirm")
 def _confirm(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     """Do what a dry run has shown."""
     return f"/job/{desk.jobs.confirm(form['job'])}", None
 
 
-@_act
+@act("/interrupt")
 def _interrupt(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     """Interrupt a command as Ctrl-C does."""
     if found := desk.jobs.get(form["job"]):
@@ -390,13 +337,13 @@ def _interrupt(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     return f"/job/{form['job']}", None
 
 
-@_act
+@act("/audit")
 def _audit(desk: Seen, _form: Mapping[str, str]) -> tuple[str, str | None]:
     desk.feed.audit_wanted.set()
     return "/ledger", "The audit has begun."
 
 
-@_act
+@act("/send")
 def _send(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     """Put an edited event on the bus."""
     derives_id = "derive" in form
@@ -409,7 +356,7 @@ def _send(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     return page, "The event was put on the bus."
 
 
-@_act
+@act("/deliver")
 def _deliver(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     """Deliver an event again, or a copy of it with a fault."""
     fact = _fact(desk, form["id"])

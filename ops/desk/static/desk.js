@@ -3,11 +3,14 @@
 
 const link = document.getElementById("link");
 const fields = "input, select, textarea";
+const dialog = document.getElementById("shortcuts");
 
 const chosen = new Map(); // the details that the reader has opened or closed
 document.addEventListener("click", (event) => {
   const details = event.target.closest("summary")?.parentElement;
   if (details) chosen.set(details.id, !details.open);
+  const copied = event.target.closest("[data-copy]");
+  if (copied) copy(copied);
 });
 
 let isPressed = false; // a click would be lost if its button were replaced between press and release
@@ -19,64 +22,90 @@ for (const end of ["pointerup", "pointercancel"]) {
 function isBusy(part) {
   const selection = getSelection();
   const isSelected = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
-  return isPressed || isSelected || (part.contains(document.activeElement) && document.activeElement.matches(fields));
+  const isRead = part.id === "said" && part.matches(":has(.toast:hover)");
+  const isEdited = part.contains(document.activeElement) && document.activeElement.matches(fields);
+  return isPressed || isSelected || isRead || isEdited;
 }
 
 function replace(part, html) {
-  const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
+  const focused = part.contains(document.activeElement) ? document.activeElement : null;
+  const name = focused?.id ? `#${CSS.escape(focused.id)}` : focused?.getAttribute("href") && `a[href="${CSS.escape(focused.getAttribute("href"))}"]`;
   part.innerHTML = html;
   for (const [id, open] of chosen) {
     const found = document.getElementById(id);
     if (found) found.open = open;
   }
-  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  if (name) part.querySelector(name)?.focus({ preventScroll: true });
 }
 
-function search() {
-  const field = document.querySelector("[role=search] input");
-  if (field) field.select();
-  else location.href = "/facts#search";
+async function copy(element) {
+  await navigator.clipboard?.writeText(element.dataset.copy);
+  element.classList.add("copied");
+  setTimeout(() => element.classList.remove("copied"), 1500);
 }
 
 function step(by) {
-  const rows = [...document.querySelectorAll("#live tbody tr")];
-  const links = rows.map((row) => row.querySelector("a")).filter(Boolean);
-  const at = links.indexOf(document.activeElement);
-  links[at === -1 ? 0 : Math.min(Math.max(at + by, 0), links.length - 1)]?.focus();
+  const rows = [...document.querySelectorAll("#live .row")].filter((row) => row.checkVisibility());
+  const at = rows.indexOf(document.activeElement);
+  rows[at === -1 ? 0 : Math.min(Math.max(at + by, 0), rows.length - 1)]?.focus();
 }
 
+function back() {
+  if (document.activeElement.matches(fields)) document.activeElement.blur();
+  else document.querySelector(".crumb a")?.click();
+}
+
+let isGoing = false; // g was pressed: the next key names a view
 const keys = {
-  "/": search,
+  "/": () => document.querySelector(".find input").focus(),
   "j": () => step(1),
   "k": () => step(-1),
-  "?": () => document.getElementById("shortcuts").showModal(),
+  "c": () => document.querySelector("[data-copy]")?.click(),
+  "g": () => { isGoing = true; setTimeout(() => { isGoing = false; }, 1500); },
+  "?": () => dialog.showModal(),
 };
 addEventListener("keydown", (event) => {
-  const isText = event.target.closest?.(fields);
-  if (isText || event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
+  if (event.key === "Escape") return back();
+  if (event.target.closest?.(fields)) return;
+  const place = isGoing && document.querySelector(`.side [data-key="${CSS.escape(event.key)}"]`);
+  isGoing = false;
+  if (!place && !keys[event.key]) return;
   event.preventDefault(); // the key would be typed into the field that it leads to
-  keys[event.key]();
+  if (place) place.click();
+  else keys[event.key]();
 });
-if (location.hash === "#search") search();
 
 const shown = {}, wanted = {};
 let tag = "";
+
+function say(text, state) {
+  link.className = state;
+  link.innerHTML = "<span></span>";
+  link.firstChild.textContent = text;
+}
 
 async function refresh() {
   try {
     const headers = { accept: "application/json", "if-none-match": tag };
     const answer = await fetch(location.href, { headers, cache: "no-store" });
-    if (answer.status === 200) {
+    if (answer.status !== 304) {
+      if (!answer.headers.get("content-type").includes("json")) throw new Error(answer.status);
       Object.assign(wanted, await answer.json());
-      tag = answer.headers.get("etag");
-    } else if (answer.status !== 304) throw new Error(answer.status);
-    link.textContent = "Live.";
+      tag = answer.headers.get("etag") ?? "";
+    }
+    if (link.className !== "live") say("Live", "live");
   } catch {
-    link.textContent = "The desk does not answer: it may have ended. Trying again.";
+    if (link.className !== "away") say("The desk does not answer", "away");
   }
   for (const [id, html] of Object.entries(wanted)) {
+    if (html === shown[id]) continue;
+    if (id === "title") {
+      document.title = shown[id] = html;
+      continue;
+    }
     const part = document.getElementById(id);
-    if (html === shown[id] || isBusy(part)) continue;
+    if (isBusy(part)) continue;
     shown[id] = html;
     replace(part, html);
   }

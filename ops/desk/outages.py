@@ -1,0 +1,80 @@
+"""When a consumer fails: since when, how often and why, as its log shows it. No I/O."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from carride_idempotency import observation
+
+_FAILURES: Final = 3
+"""An outage has at least so many failures in a row, …"""
+_EVENTS: Final = 2
+"""… of at least so many events: one poisonous event is no outage."""
+_FORGOTTEN_MS: Final = 10 * 60_000
+"""A consumer of which nothing was heard for so long after a failure is not said to fail now."""
+_MOST_KEPT: Final = 50
+
+
+@dataclass(slots=True)
+class Outage:
+    """Failures of one consumer in a row, without an effect between them."""
+
+    consumer: str
+    since_ms: int
+    last_ms: int
+    reason: str | None = None
+    """Why the newest attempt failed."""
+    failures: int = 0
+    events: set[str] = field(default_factory=set)
+    """The events that failed: not more than make an outage."""
+    until_ms: int | None = None
+    """When the next effect was committed; None while there is none."""
+
+    @property
+    def is_real(self) -> bool:
+        """Whether these are more than the failures of one event."""
+        return self.failures >= _FAILURES and len(self.events) >= _EVENTS
+
+    def is_on(self, now_ms: float) -> bool:
+        """Return whether the consumer fails now."""
+        is_recent = now_ms - self.last_ms < _FORGOTTEN_MS
+        return self.is_real and self.until_ms is None and is_recent
+
+
+class Outages:
+    """The newest outages of all consumers."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Outage] = {}
+        self._past = deque[Outage](maxlen=_MOST_KEPT)
+
+    def add(
+        self, consumer: str, outcome: str, event: str | None, reason: str | None, time_ms: int
+    ) -> None:
+        """Add a delivery."""
+        if outcome in observation.COMMITTED:
+            self._end(consumer, time_ms)
+        elif outcome == observation.FAILED:
+            found = self._open.setdefault(consumer, Outage(consumer, time_ms, time_ms))
+            found.failures += 1
+            found.last_ms = time_ms
+            found.reason = reason
+            if event is not None and len(found.events) < _EVENTS:
+                found.events.add(event)
+
+    def _end(self, consumer: str, time_ms: int) -> None:
+        found = self._open.pop(consumer, None)
+        if found is not None and found.is_real:
+            found.until_ms = time_ms
+            self._past.append(found)
+
+    def now(self, now_ms: float) -> list[Outage]:
+        """Return the outages that are on, the oldest first."""
+        found = [each for each in self._open.values() if each.is_on(now_ms)]
+        return sorted(found, key=lambda each: each.since_ms)
+
+    def of(self, consumer: str, since_ms: float, now_ms: float) -> list[Outage]:
+        """Return the outages of a consumer that were on after a time, the newest last."""
+        found = [each for each in self._past if each.consumer == consumer]
+        found += [each for each in self.now(now_ms) if each.consumer == consumer]
+        return [each for each in found if each.until_ms is None or each.until_ms > since_ms]

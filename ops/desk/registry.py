@@ -1,0 +1,111 @@
+"""The pages and the buttons of the desk: modules of views register them here."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+
+from carride_idempotency.record import Record
+from ops.desk.feed import Feed
+from ops.desk.jobs import Jobs
+
+_MOST_WATCHED: Final = 500
+_MOST_VERSIONS: Final = 20
+
+
+class NotThereError(LookupError):
+    """Raised for a page about something that the desk does not know.
+
+    The message is a sentence for the page.
+    """
+
+
+class Watched[T](dict[str, list[T]]):
+    """The versions of records or items, by name, that the desk saw while their pages were open.
+
+    Bounded.
+    """
+
+    def add(self, name: str, value: T) -> list[T]:
+        """Add a state, unless it is the last one, and return all versions, the oldest first."""
+        versions = self.get(name, [])
+        if versions[-1:] != [value]:
+            versions = self[name] = [*versions, value][-_MOST_VERSIONS:]
+        if len(self) > _MOST_WATCHED:
+            del self[next(iter(self))]
+        return versions
+
+
+class Seen:
+    """What the views read: the feed, the jobs, and the records that the desk has watched."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self.jobs = Jobs(feed.stack)
+        self.records = Watched[Record]()
+        self.items = Watched[Mapping[str, Any]]()
+
+
+type View = Callable[[Seen, Request], Mapping[str, Any]]
+"""Returns the variables of a template, ``title`` among them."""
+type Act = Callable[[Seen, Mapping[str, str]], tuple[str, str | None]]
+"""Does what a button says. Returns the page to show, and what was done in a sentence."""
+
+
+class Page(NamedTuple):
+    """A page of the desk."""
+
+    path: str
+    template: str
+    view: View
+    still: bool
+    """It does not change by itself: reading takes long or hides messages, or somebody edits it."""
+
+
+class Place(NamedTuple):
+    """A page in the navigation."""
+
+    path: str
+    name: str
+    icon: str
+    key: str
+    """Leads there after ``g``."""
+    group: int
+    """Looking, mending or working."""
+    phone: str | None
+    """Its name in the bar of a phone; None if it is under More there."""
+
+
+PLACES: Final = (
+    Place("/", "Flow", "flow", "f", 1, "Flow"),
+    Place("/rides", "Rides", "car", "r", 1, "Rides"),
+    Place("/facts", "Facts", "list", "a", 1, None),
+    Place("/letters", "Dead letters", "mail", "d", 2, "Letters"),
+    Place("/keys", "Keys", "key", "k", 2, None),
+    Place("/replays", "Replay", "replay", "p", 3, None),
+    Place("/jobs", "Jobs", "jobs", "j", 3, "Jobs"),
+    Place("/ledger", "Ledger", "ledger", "l", 3, None),
+)
+PAGES: Final[list[Page]] = []
+ACTS: Final[dict[str, Act]] = {}
+"""By path."""
+
+
+def page(path: str, template: str, *, still: bool = False) -> Callable[[View], View]:
+    """Register a view as a page."""
+
+    def register(view: View) -> View:
+        PAGES.append(Page(path, template, view, still))
+        return view
+
+    return register
+
+
+def act(path: str) -> Callable[[Act], Act]:
+    """Register what a button does."""
+
+    def register(function: Act) -> Act:
+        ACTS[path] = function
+        return function
+
+    return register

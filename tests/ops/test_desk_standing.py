@@ -1,0 +1,108 @@
+"""What the status bar says, and when a consumer is said to fail."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from carride_idempotency import observation
+from ops.audit import Report, judge
+from ops.audit.evidence import Evidence
+from ops.desk.outages import Outage, Outages
+from ops.desk.standing import Known, Standing, standing
+
+NOW_MS: Final = 1_800_000_000_000
+SOUND: Final = judge(Evidence(consumers=()))
+BROKEN: Final = SOUND._replace(saga=replace(SOUND.saga, problems={"order_01": ["has 2 cars"]}))
+BLIND: Final = SOUND._replace(ledger=replace(SOUND.ledger, blind=("no log",)))
+FAILING: Final = Outage("payment", NOW_MS, NOW_MS)
+
+
+def bar(report: Report | None = SOUND, **changes: Any) -> Standing:
+    """Return the status bar of a stack that is well, with changes."""
+    known = Known(
+        report=report,
+        audited_ms=NOW_MS,
+        audits_by_itself=True,
+        letters=7,
+        failing=(),
+        silent_since_ms=None,
+    )
+    return standing(known._replace(**changes))
+
+
+@pytest.mark.parametrize(
+    ("report", "changes", "kind", "verdict"),
+    [
+        (SOUND, {}, "new", "Balanced"),
+        (SOUND, {"failing": [FAILING]}, "take", "Balanced, payment fails now"),
+        (BROKEN, {}, "fail", "1 ride broken"),
+        (BROKEN, {"failing": [FAILING]}, "fail", "1 ride broken, payment fails now"),
+        (BLIND, {}, "wait", "Cannot tell"),
+        (None, {}, "wait", "First audit is running"),
+        (None, {"audits_by_itself": False}, "wait", "Not audited yet"),
+        (SOUND, {"silent_since_ms": NOW_MS}, "wait", "Unknown"),
+        (BROKEN, {"silent_since_ms": NOW_MS}, "wait", "Unknown"),
+    ],
+)
+def test_green_stands_beside_nothing_broken(
+    report: Report | None, changes: dict[str, Any], kind: str, verdict: str
+) -> None:
+    """The verdict is the audit's, and what fails now is named beside it."""
+    found = bar(report, **changes)
+    assert (found.kind, found.verdict) == (kind, verdict)
+
+
+def test_old_numbers_are_not_shown_as_new_ones() -> None:
+    """If the stack does not answer, no number is known, and the bar says since when."""
+    found = bar(BROKEN, silent_since_ms=NOW_MS)
+    assert [count.number for count in found.counts] == [None, None, None]
+    assert (found.since, found.since_ms) == ("since", NOW_MS)
+    assert [count.number for count in bar().counts] == [0, 0, 7]
+
+
+def outages(*deliveries: tuple[str, str]) -> Outages:
+    """Return the outages after deliveries, each an outcome and its event, a second apart."""
+    found = Outages()
+    for second, (outcome, event) in enumerate(deliveries):
+        found.add("payment", outcome, event, "no answer", NOW_MS + second * 1000)
+    return found
+
+
+FAILED: Final = observation.FAILED
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "is_on"),
+    [
+        ([(FAILED, "a"), (FAILED, "b"), (FAILED, "a")], True),
+        ([(FAILED, "a"), (FAILED, "a"), (FAILED, "a")], False),
+        ([(FAILED, "a"), (FAILED, "b")], False),
+        ([(FAILED, "a"), (observation.NEW, "c"), (FAILED, "b"), (FAILED, "a")], False),
+        ([(FAILED, "a"), (FAILED, "b"), (observation.DUPLICATE, "c"), (FAILED, "a")], True),
+        ([(FAILED, "a"), (FAILED, "b"), (FAILED, "a"), (observation.RETRIED, "a")], False),
+    ],
+)
+def test_a_consumer_fails_if_nothing_takes_effect_between_failures(
+    deliveries: list[tuple[str, str]], is_on: bool
+) -> None:
+    """Three in a row of two events; one poisonous event is no outage, and a duplicate no effect."""
+    found = outages(*deliveries).now(NOW_MS + 9_000)
+    assert [(each.consumer, each.since_ms, each.reason) for each in found] == [
+        ("payment", NOW_MS, "no answer")
+    ] * is_on
+
+
+def test_an_outage_is_kept_with_its_end() -> None:
+    """Its band stays in the picture until the picture has moved on."""
+    found = outages((FAILED, "a"), (FAILED, "b"), (FAILED, "b"), (observation.NEW, "c"))
+    (past,) = found.of("payment", NOW_MS, NOW_MS + 9_000)
+    assert (past.since_ms, past.until_ms) == (NOW_MS, NOW_MS + 3_000)
+    assert found.of("payment", NOW_MS + 4_000, NOW_MS + 9_000) == []
+    assert found.of("dispatch", NOW_MS, NOW_MS + 9_000) == []
+
+
+def test_an_outage_of_which_nothing_more_is_heard_is_not_on_for_ever() -> None:
+    """A stack without traffic says nothing about its consumers."""
+    found = outages((FAILED, "a"), (FAILED, "b"), (FAILED, "a"))
+    assert found.now(NOW_MS + 11 * 60_000) == []
