@@ -85,12 +85,13 @@ def pack[T](
 ) -> list[list[T]]:
     """Distribute items in order over batches of at most ``most`` items and a size below ``below``.
 
-    An item that is not smaller by itself gets a batch of its own.
+    An item of that size or more gets a batch of its own.
     """
     batches: list[list[T]] = []
     filled = below
     for item in items:
-        filled += (own := size(item))
+        own = size(item)
+        filled += own
         if filled >= below or len(batches[-1]) == most:
             batches.append([])
             filled = own

@@ -1,6 +1,4 @@
-"""The AWS clients of functions, with timeouts shorter than a function's.
-
-Botocore's default is 60 s.
+"""The AWS clients of functions. Their timeouts are shorter than a function's; botocore's are 60 s.
 
 The publisher's clients make one attempt a call: it repeats calls itself, because it knows the
 deadline.

@@ -20,9 +20,12 @@ class FieldError(ValueError):
 
 
 def shaped[S: Struct](raw: object, shape: type[S], *, strict: bool = True) -> S:
-    """Convert ``raw``, a value in JSON's types, to a ``shape``; FieldError if it has another one.
+    """Convert ``raw``, a value in JSON's types, to a ``shape``.
 
     ``strict`` refuses strings for numbers.
+
+    Raises:
+        FieldError: the value has another shape.
     """
     try:
         return msgspec.convert(raw, shape, strict=strict)

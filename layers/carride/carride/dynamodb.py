@@ -1,7 +1,4 @@
-"""Sends requests to DynamoDB over the transport of the idempotency records.
-
-So a function has one way to its tables.
-"""
+"""Sends a function's requests to DynamoDB over the transport of its idempotency records."""
 
 import random
 import time
@@ -21,9 +18,7 @@ _PASSING: Final = frozenset(
 
 
 class DynamoDB:
-    """Requests to DynamoDB in its wire format, each tried up to three times.
-
-    All of them are safe to repeat.
+    """Sends requests in DynamoDB's wire format, each up to three times: all are safe to repeat.
 
     The methods raise the transport's errors: `ServiceError` for a refusal, `NoAnswerError` if no
     try was answered.

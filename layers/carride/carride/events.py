@@ -132,8 +132,10 @@ class RideEvent(Attributes, frozen=True, kw_only=True):
         """Return the event of a fact. Its ids depend on nothing but the fact.
 
         It shares the correlation of its cause and, by default, the trace. The names of extensions
-        are lower-case letters and digits. ValueError for a time without a time zone, which no
-        consumer would accept.
+        are lower-case letters and digits.
+
+        Raises:
+            ValueError: a time has no time zone, so no consumer would accept the event.
         """
         _require_time_zone(time)
         if expirytime is not None:
@@ -234,9 +236,9 @@ class _OlderAttributes(
 def read_json(content: str | bytes, field: str, *, levels: int = MOST_LEVELS) -> Any:
     """Return the value that a JSON text holds.
 
-    ContractError, which names the text ``field``, if it is not JSON.
-
-    Nor may the value be nested too deeply, or be one that cannot be written as JSON in UTF-8.
+    Raises:
+        ContractError: the text, which the error calls ``field``, is not JSON, is nested too deeply,
+            or holds a value that cannot be written as JSON in UTF-8.
     """
     try:
         value = msgspec.json.decode(content)
@@ -249,7 +251,7 @@ def read_json(content: str | bytes, field: str, *, levels: int = MOST_LEVELS) ->
 def _require_plain(value: object, field: str, levels: int = MOST_LEVELS) -> None:
     """Refuse a value that JSON writers, hashes or logs would fail on.
 
-    Do not recurse: the value may be very deep.
+    The function does not recurse, because the value may be very deep.
     """
     level: list[Any] = [value]
     for _ in range(levels):
@@ -289,7 +291,8 @@ def _is_plain(value: object) -> bool:
 def parse_event(event: Mapping[str, Any]) -> RideEvent:
     """Read an EventBridge event, of which only ``detail`` counts.
 
-    ContractError is all that this can raise.
+    Raises:
+        ContractError: the event breaks the contract. No event makes it raise another error.
     """
     detail = event.get("detail") if isinstance(event, Mapping) else None
     if not isinstance(detail, dict):
@@ -316,7 +319,7 @@ def parse_event(event: Mapping[str, Any]) -> RideEvent:
 
 
 def _has_alias(detail: Mapping[str, Any]) -> bool:
-    """Say whether another producer's name is the event's type."""
+    """Return whether another producer's name is the event's type."""
     fact_type = detail.get("type")
     return isinstance(fact_type, str) and fact_type in ALIASES
 

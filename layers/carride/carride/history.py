@@ -1,9 +1,8 @@
-"""The timeline of a ride.
+"""The timeline of a ride: an entry for each event that took effect. Pure: no I/O.
 
-The entries that ride_history's records keep, one for each event that took effect. No I/O.
-
-An entry is in the record that recognises its event's duplicates, so one write makes both. The index
-`INDEX` over RideHistoryTable has the records of a ride that keep an entry, and no others.
+The records of ride_history keep the entries. An entry is in the record that recognises its event's
+duplicates, so one write makes both. The index `INDEX` over RideHistoryTable has the records of a
+ride that keep an entry, and no others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,9 +63,9 @@ def of_ride(table: str, order_id: str) -> dict[str, object]:
 
 
 def merged(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return one item for each ride, as other consumers keep it.
+    """Return one item for each ride, in the form in which other consumers keep it.
 
-    ``records`` keep entries, as Python values.
+    ``records`` are those of ride_history, as Python values.
     """
     rides: dict[str, dict[str, Any]] = {}
     for record in records:
@@ -108,9 +107,9 @@ _PROGRESS: Final[Mapping[Status, int]] = {
 def latest_in(timeline: Sequence[TimelineEntry]) -> dict[str, Any]:
     """Return the data of a ride after the events of its timeline, which is not empty.
 
-    The newest version has them. Some producers count every event as the first version. Then times
-    say little: an acceptance may come after the end, and so do the events that follow from it. So
-    the status that is nearest to the end counts.
+    The event with the newest version has the data. Some producers give every event the first
+    version. Their times do not help: an acceptance may come after the end. Then the event whose
+    status is nearest to the end counts.
     """
     newest = timeline[-1].sequence
     current = [entry for entry in timeline if entry.sequence == newest]

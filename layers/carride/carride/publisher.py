@@ -1,10 +1,9 @@
 """Publishes to EventBridge without silent losses.
 
-Each event is on the bus, in the ProducerDlq, or unsent.
-
-PutEvents answers 200 even if it refused entries. Entries that it refused temporarily are sent
-again; the others go to the dead-letter queue with code and reason. A call without an answer is
-repeated: consumers recognise a second copy.
+Each event ends on the bus or in the ProducerDlq, or the caller learns that it is unsent. PutEvents
+answers 200 even if it refused entries. Entries that it refused temporarily are sent again; the
+others go to the dead-letter queue with code and reason. A call without an answer is repeated:
+consumers recognise a second copy.
 """
 
 import binascii
@@ -121,9 +120,8 @@ class Receipt(Struct, eq=False):
 class PublishError(Exception):
     """Raised when entries are neither on the bus nor in the dead-letter queue.
 
-    Publish ``entries`` again.
-
-    ``receipts`` are those of all entries of the call; ``entries`` are the unsent ones.
+    ``entries`` are the unsent ones: publish them again. ``receipts`` are those of all entries of
+    the call.
     """
 
     def __init__(self, receipts: Sequence[Receipt]) -> None:
@@ -152,7 +150,8 @@ class Publisher:
         sleep, jitter: waits for seconds; a number from 0 to 1, by which each pause is multiplied
         ("full jitter").
 
-    SettingsError is raised if this process cannot sign requests to the global endpoint.
+    Raises:
+        SettingsError: this process cannot sign requests to the global endpoint.
     """
 
     def __init__(
@@ -176,9 +175,9 @@ class Publisher:
                 "template.yaml; elsewhere, install botocore[crt]. "
                 "BOTO_DISABLE_CRT must not be true."
             )
-        self._put_events = (
-            partial(events.put_events, EndpointId=endpoint_id) if endpoint_id else events.put_events
-        )
+        self._put_events = events.put_events
+        if endpoint_id:
+            self._put_events = partial(events.put_events, EndpointId=endpoint_id)
         self._sqs = sqs
         self._bus_name = bus_name
         self._dlq_url = dlq_url
@@ -246,27 +245,25 @@ class Publisher:
         again: list[T] = []
         batches = deque(pack(items, lambda item: item.size, most=MOST_ENTRIES, below=TOO_LARGE))
         failed_calls = 0
-        while batches:
-            if remaining_ms() < needed_ms or (
-                failed_calls and not self._pause(failed_calls, remaining_ms, needed_ms)
-            ):
+        while batches and remaining_ms() >= needed_ms:
+            if failed_calls and not self._pause(failed_calls, remaining_ms, needed_ms):
                 break
             batch = batches.popleft()
-            refusals = send(batch)
-            if not isinstance(refusals, _Refusal):
+            outcome = send(batch)
+            if not isinstance(outcome, _Refusal):
                 failed_calls = 0
-            elif refusals.by_content and len(batch) > 1:
+                again += _noted(batch, outcome)
+            elif outcome.by_content and len(batch) > 1:
                 # Halve the batch until the item at fault is alone.
                 middle = len(batch) // 2
                 batches.extendleft([batch[middle:], batch[:middle]])
-                continue
             else:
-                failed_calls += refusals.retryable
-                refusals = [refusals] * len(batch)
-            for item, refusal in zip(batch, refusals, strict=True):
-                item.note(refusal)
-                again += [item] if refusal and refusal.retryable else []
-        return again + [item for batch in batches for item in batch]
+                if outcome.retryable:
+                    failed_calls += 1
+                again += _noted(batch, [outcome] * len(batch))
+        for unsent in batches:
+            again += unsent
+        return again
 
     def _pause(self, attempt: int, remaining_ms: Remaining, needed_ms: int) -> bool:
         """Wait before another attempt; return False if the time does not suffice for it."""
@@ -321,6 +318,16 @@ class Publisher:
         for success in response.get("Successful") or ():
             refusals[int(success["Id"])] = None
         return refusals
+
+
+def _noted[T: (Receipt, _Message)](batch: list[T], refusals: "list[_Refusal | None]") -> list[T]:
+    """Note how each item of a batch went, and return those to send again."""
+    again = []
+    for item, refusal in zip(batch, refusals, strict=True):
+        item.note(refusal)
+        if refusal is not None and refusal.retryable:
+            again.append(item)
+    return again
 
 
 class _Refusal(NamedTuple):
@@ -392,7 +399,7 @@ def _message(receipt: Receipt) -> _Message:
 def _body(entry: BusEntry, room: int) -> str:
     """Return the event as JSON in UTF-8.
 
-    If that is too large or SQS would refuse it, with a compressed detail.
+    The detail is compressed if the event is too large otherwise, or SQS would refuse it.
     """
     event = {
         "source": entry.source,
@@ -405,7 +412,8 @@ def _body(entry: BusEntry, room: int) -> str:
     except ContractError:
         is_object = False
     # An object stays as it is written; anything else becomes text.
-    body = f'{_json(event)[:-1]},"detail":{entry.detail if is_object else _json(entry.detail)}}}'
+    detail = entry.detail if is_object else _json(entry.detail)
+    body = f'{_json(event)[:-1]},"detail":{detail}}}'
     if _refused_by_sqs(body) is None and len(body.encode()) <= room:
         return body
     packed = zlib.compress(entry.detail.encode(errors="surrogatepass"), wbits=GZIP)

@@ -161,7 +161,8 @@ def complete[R: Ride](ride: R, *, seen: int | None = None) -> R:
 def cancel[R: Ride](ride: R, *, seen: int | None = None, by_staff: bool = True) -> R:
     """Return the ride as cancelled.
 
-    StartedRideError if it has started, unless it is cancelled ``by_staff``.
+    Raises:
+        StartedRideError: it has started, and is not cancelled ``by_staff``.
     """
     cancelled = _changed(ride, "cancel", OPEN, seen, status=Status.CANCELLED)
     if ride.status is Status.STARTED and not by_staff:
@@ -174,7 +175,8 @@ def change_destination[R: Ride](
 ) -> R:
     """Return the ride with another destination and its new price in cents.
 
-    FieldError if the destination is the present one or the pickup, or the price is out of range.
+    Raises:
+        FieldError: the destination is the present one or the pickup, or the price is out of range.
     """
     changed = _changed(ride, "redirect", OPEN, seen, destination=destination, price=price)
     if destination == ride.destination:

@@ -26,7 +26,7 @@ class Stored(NamedTuple):
     def unchanged(self) -> tuple[str, dict[str, object]]:
         """Return the condition that the item has not changed, and its values.
 
-        ``#state`` names the state.
+        In the condition, ``#state`` is the attribute that has the state.
         """
         if self.state is None:
             return "attribute_not_exists(orderID)", {}

@@ -14,10 +14,7 @@ ACCOUNT_IS_MEANT: Final = "SAM_LOCAL_MAY_USE_ACCOUNT"
 
 
 class SettingsError(Exception):
-    """Raised for a missing or invalid environment variable.
-
-    The message names it and says what to do.
-    """
+    """Raised for a missing or invalid environment variable; the message says what to do."""
 
 
 def from_environment[S: Struct](
@@ -25,17 +22,18 @@ def from_environment[S: Struct](
 ) -> S:
     """Return a function's settings, by default from the process's environment.
 
-    SettingsError names a bad variable.
-
     The field ``car_table`` is read from ``CAR_TABLE``; a field with a default is optional.
+
+    Raises:
+        SettingsError: a variable is missing or invalid.
     """
     variables = os.environ if environment is None else environment
     _refuse_an_account_by_accident(variables)
-    given = {
-        field.encode_name: variables[name]
-        for field in msgspec.structs.fields(settings)
-        if (name := field.encode_name.upper()) in variables
-    }
+    given = {}
+    for field in msgspec.structs.fields(settings):
+        name = field.encode_name.upper()
+        if name in variables:
+            given[field.encode_name] = variables[name]
     try:
         return shaped(given, settings, strict=False)
     except FieldError as error:

@@ -57,9 +57,7 @@ _xray_header: Final = re.compile(
 
 
 def current_trace() -> str | None:
-    """Return X-Ray's trace of this invocation in the format of W3C Trace Context.
-
-    None without a trace.
+    """Return X-Ray's trace of this invocation in the format of W3C Trace Context, or None.
 
     Lambda sets the environment variable for each invocation.
     """

@@ -77,12 +77,10 @@ class ClaimRequest(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Write ``record`` on its condition; then decide on what is there.
-
-    The condition: the key is absent (``seen`` is None), or still as ``seen``.
-    """
+    """Write ``record`` on its condition; then decide on what is there."""
 
     seen: Record | None
+    """The key must still have this record; for None, it must have none."""
     record: Record
 
 
@@ -148,10 +146,7 @@ _FORGOTTEN: Final = (COMPLETED, FAILED, QUARANTINED)
 
 
 def lease_until(request: ClaimRequest, now_ms: int) -> int:
-    """Return when a claim or heartbeat made now ends.
-
-    The margin after the deadline at the latest.
-    """
+    """Return when a claim or heartbeat made now ends: at most the margin after the deadline."""
     limits = request.limits
     if request.deadline_ms is None:
         return now_ms + limits.lease_ms

@@ -255,10 +255,7 @@ class Reports:
 
 
 def _message(error: Exception, quarantine: Record | None) -> str:
-    """Return a dead letter's message.
-
-    The error, and the external calls whose outcome is unknown.
-    """
+    """Return a dead letter's message: the error, and the external calls of unknown outcome."""
     text = describe(error)
     calls = [] if quarantine is None else unknown_calls(quarantine)
     if quarantine is None or not calls:

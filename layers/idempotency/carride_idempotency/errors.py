@@ -59,22 +59,19 @@ class StoreError(RetryableError):
 class StoreUnavailableError(StoreError):
     """Raised when a write had no answer.
 
-    It may have taken place, and the record decides that later.
+    It may have taken place. The next delivery finds that out from the record.
     """
 
 
 class StoreRefusedError(StoreError):
     """Raised when nothing was written.
 
-    No access, invalid, or throttled or in conflict at every try.
+    The store denied access, called the request invalid, or throttled every try.
     """
 
 
 class BatchFailedError(RetryableError):
-    """Raised when all records of a batch failed.
-
-    Also when some failed, and their source cannot report single ones.
-    """
+    """Raised when all records of a batch failed, or any of a source that cannot report one."""
 
 
 class ContentionError(RetryableError):

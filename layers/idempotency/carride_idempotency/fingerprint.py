@@ -1,6 +1,6 @@
 """Hashes of payloads, which show that two different operations share a key.
 
-And the fields of classes with data.
+The module also knows the fields of classes with data.
 """
 
 import functools
@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from dataclasses import Field as DataclassField
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -64,8 +65,8 @@ def exact_fingerprint(arguments: object) -> str:
 def differ(stored: str | None, ours: str | None) -> bool:
     """Return whether two fingerprints mean different payloads.
 
-    Different versions cannot be compared, but for an exact one and one of version 2, which has no
-    exact form: their contents are.
+    Fingerprints of different versions cannot be compared. The exact version adds to version 2, so
+    of these two the common part is compared.
     """
     if stored is None or ours is None or stored == ours:
         return False
@@ -192,23 +193,23 @@ class Field(NamedTuple):
         return self.default
 
 
+def _of_dataclass(field: "DataclassField[Any]") -> Field:
+    if field.default_factory is MISSING:
+        return Field(field.default, None)
+    return Field(field.default, field.default_factory)
+
+
 @functools.lru_cache(maxsize=256)
 def fields_of(kind: Any) -> dict[str, Field] | None:
-    """Return the fields of a dataclass, msgspec Struct or pydantic model.
-
-    None for any other class.
-    """
+    """Return the fields of a dataclass, msgspec Struct or pydantic model; None for any other."""
     if hasattr(kind, "__struct_fields__"):
         return _of_struct(kind)
     models: dict[str, Any] = getattr(kind, "__pydantic_fields__", {})
     if hasattr(kind, "__dataclass_fields__"):
+        # A pydantic dataclass is both: its own fields know the defaults.
         return {
-            field.name: _of_model(models[field.name])
-            if field.name in models  # a pydantic dataclass: its own fields know the defaults
-            else Field(
-                field.default, None if field.default_factory is MISSING else field.default_factory
-            )
-            for field in fields(kind)
+            each.name: _of_model(models[each.name]) if each.name in models else _of_dataclass(each)
+            for each in fields(kind)
         }
     if hasattr(kind, "__pydantic_fields__"):
         return {name: _of_model(field) for name, field in models.items()}

@@ -122,9 +122,7 @@ def check_name(name: str, what: str) -> None:
 
 
 def record_key(consumer: str, value: object, operation: str | None = None) -> str:
-    """Return the key of a record.
-
-    The same for equal idempotency keys, and different for all others.
+    """Return the key of a record, which is the same only for equal idempotency keys.
 
     It is ``<consumer>#<key>``, or ``<consumer>/<operation>#<key>``. The idempotency key is one
     scalar (a string, a whole number, a UUID, or an enum member with such a value), or a list or

@@ -43,12 +43,10 @@ def _nothing(raw: Raw) -> None:
 
 
 def payload_of(message: Any) -> object:
-    """Return what is fingerprinted.
+    """Return what is fingerprinted: the ``data`` of an enveloped message, or a message as it is.
 
-    The ``data`` of an EventBridge event or a CloudEvent, the whole of other messages.
-
-    The metadata of an envelope changes between deliveries. A message counts as enveloped only with
-    every field that the envelope requires.
+    The envelopes are EventBridge's and CloudEvents', whose metadata changes between deliveries. A
+    message counts as enveloped only with every field that the envelope requires.
     """
     if is_eventbridge(message):
         return _detail_of(message)

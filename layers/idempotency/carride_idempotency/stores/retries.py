@@ -1,6 +1,6 @@
-"""Tries of one request to a backend.
+"""Tries one request to a backend several times, while that helps and there is time.
 
-How many, how far apart, and what is known when none was accepted.
+When no try was accepted, the error says what is known of the request.
 """
 
 import enum
