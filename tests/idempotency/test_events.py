@@ -116,7 +116,7 @@ def test_a_context_has_every_attribute_of_lambdas() -> None:
 
 def test_powertools_logger_takes_the_context(capsys: pytest.CaptureFixture[str]) -> None:
     """`inject_lambda_context` finds the function's name, memory and request id in it."""
-    logger = Logger(service="test")
+    logger = Logger(service="test-events")  # "test" is the logger of `carride.telemetry`
     decorate: Callable[[Any], Any] = logger.inject_lambda_context
 
     def handler(event: Any, context: Any) -> None:
