@@ -12,6 +12,7 @@ from typing import Any
 
 import boto3
 
+from engine.ignored import ignored
 from engine.process import HOST, REGION, Engine, EngineError, end_in_order
 from engine.settings import Settings
 
@@ -133,10 +134,15 @@ def _run(template: Path, parameters: Mapping[str, str], *, port: int, stack: str
         print("sam deploy …", flush=True)
         target = ("--template-file", str(built / "template.yaml"), "--stack-name", stack)
         engine.sam("deploy", *target, *_OPTIONS, *_CAPABILITIES, parameters=parameters)
-        rows = _addresses(engine, stack)
+        cloudformation = _cloudformation(engine)
+        rows = _addresses(cloudformation, engine.endpoint_url, stack)
         width = max(map(len, rows), default=0)
         print(f"\nThe stack {stack} is deployed:")
         print(*(f"  {name:<{width}}  {value}" for name, value in rows.items()), sep="\n")
+        without_effect = list(ignored(_template(cloudformation, stack)))
+        if without_effect:
+            print("\nWithout effect on this engine:")
+            print(*(f"  {each}" for each in without_effect), sep="\n")
         print("\nIn another terminal, the AWS CLI, the SAM CLI and boto3 reach it with:")
         variables = [f"{name}={value}" for name, value in engine.environment().items()]
         print(f"  export {' '.join(variables)}")
@@ -144,22 +150,30 @@ def _run(template: Path, parameters: Mapping[str, str], *, port: int, stack: str
         signal.pause()
 
 
-def _addresses(engine: Engine, stack: str) -> dict[str, str]:
-    """Return the stack's outputs, and the addresses of its HTTP APIs by logical id."""
+def _cloudformation(engine: Engine) -> Any:
     session: Any = boto3.session.Session(
         aws_access_key_id="test",
         aws_secret_access_key="test",  # noqa: S106 - not a secret
     )
-    cloudformation = session.client(
-        "cloudformation", endpoint_url=engine.endpoint_url, region_name=REGION
-    )
+    return session.client("cloudformation", endpoint_url=engine.endpoint_url, region_name=REGION)
+
+
+def _template(cloudformation: Any, stack: str) -> dict[str, Any]:
+    """Return the stack's template as SAM has transformed it."""
+    answer = cloudformation.get_template(StackName=stack, TemplateStage="Processed")
+    body: dict[str, Any] = answer["TemplateBody"]
+    return body
+
+
+def _addresses(cloudformation: Any, endpoint_url: str, stack: str) -> dict[str, str]:
+    """Return the stack's outputs, and the addresses of its HTTP APIs by logical id."""
     outputs = cloudformation.describe_stacks(StackName=stack)["Stacks"][0].get("Outputs", [])
     rows = {output["OutputKey"]: output["OutputValue"] for output in outputs}
     for page in cloudformation.get_paginator("list_stack_resources").paginate(StackName=stack):
         for resource in page["StackResourceSummaries"]:
             if resource["ResourceType"] == "AWS::ApiGatewayV2::Api":
                 path = f"/_aws/execute-api/{resource['PhysicalResourceId']}/$default"
-                rows[resource["LogicalResourceId"]] = engine.endpoint_url + path
+                rows[resource["LogicalResourceId"]] = endpoint_url + path
     return rows
 
 

@@ -56,6 +56,27 @@ def extend(type_name: str, finish: Callable[[str, Properties], None]) -> None:
     handlers(type_name).update(create=create, update=update)
 
 
+def name_what_is_missing() -> None:
+    """Have a handler that misses a property say so; MiniStack's reason is the bare name."""
+    for type_name, of_type in provisioners._RESOURCE_HANDLERS.items():
+        for step in ("create", "update"):
+            if step in of_type:
+                of_type[step] = _naming(type_name, of_type[step])
+
+
+def _naming(type_name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+    def named(*arguments: Any) -> Any:
+        try:
+            return handler(*arguments)
+        except KeyError as error:
+            raise ValueError(
+                f"the engine needs {error} to make an {type_name}: add it to the resource, or "
+                "leave the resource out by a condition"
+            ) from error
+
+    return named
+
+
 def physical_name(stack: str, logical_id: str, length: int) -> str:
     """Return the name that CloudFormation gives a resource without one in the template."""
     return str(provisioners._physical_name(stack, logical_id, max_len=length))

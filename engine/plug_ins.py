@@ -3,12 +3,12 @@
 import importlib
 from typing import Final
 
-from engine import control
+from engine import cloudformation, control
 from engine.settings import Settings
 
 _PLUG_INS: Final = (
     *("authorization", "worker", "async_invocation", "queue_mappings", "rule_targets", "replays"),
-    *("put_events", "global_endpoints"),
+    *("schedules", "put_events", "global_endpoints"),
     *("generated_names", "nested_updates", "log_filters", "pipes"),
     *("function_resources", "table_resources", "recorded_resources", "http_api"),
 )
@@ -20,3 +20,4 @@ def apply(settings: Settings) -> None:
     if not settings.stock:
         for module in (*(f"engine.{name}" for name in _PLUG_INS), *settings.plug_ins):
             importlib.import_module(module).apply(settings)
+        cloudformation.name_what_is_missing()

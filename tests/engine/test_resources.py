@@ -9,7 +9,7 @@ import yaml
 from botocore.awsrequest import AWSRequest
 from botocore.httpsession import URLLib3Session
 
-from local.local_aws import LocalAws
+from local.local_aws import EngineError, LocalAws
 from tests.engine.conftest import Deploy
 from tests.engine.support import QUEUE, function, needed, template
 
@@ -136,3 +136,9 @@ def test_a_route_of_the_document_reaches_its_function(engine: LocalAws, deploy: 
     )
     assert (put.status_code, put.text) == (201, '["PUT /rides/{ride}", "7"]')
     assert delete.status_code == 404
+
+
+def test_what_a_resource_lacks_is_said_in_words(deploy: Deploy) -> None:
+    """MiniStack's own reason is the bare name of what it did not find."""
+    with pytest.raises(EngineError, match="to make an AWS::Backup::BackupPlan: add it"):
+        deploy(Plan={"Type": "AWS::Backup::BackupPlan"})
