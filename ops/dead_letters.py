@@ -1,11 +1,9 @@
 """Reads the dead letters of a stack, grouped by failure, and leaves every message in its queue."""
 
-import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
-from hashlib import blake2b
 from itertools import batched
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +11,7 @@ import jmespath
 from msgspec import Struct
 from msgspec.structs import replace
 
+from carride_idempotency.operators.choosing import normalised, short_id
 from carride_idempotency.record import Record
 from carride_idempotency.record_items import record_of
 from ops import records, tables
@@ -26,8 +25,6 @@ _AT_ONCE: Final = 50
 """Letters that are looked up at once; each takes two of the 100 keys of a BatchGetItem request."""
 _SHOWN: Final = 3
 """Letters that are kept of each failure."""
-_varying = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")
-"""Finds words with a digit: ids, numbers, times, addresses."""
 _ride = jmespath.compile("detail.subject || detail.data.orderID")
 
 READERS: Final = {
@@ -203,11 +200,10 @@ def letter_of(queue: str, message: Any) -> DeadLetter:
     consumer = READERS[queue].name if queue in READERS else None
     error = _error(message)
     fact = fact_of(event)
-    same = "\n".join((queue, str(consumer), reason, normalised(error)))
     return DeadLetter(
         id=message["MessageId"],
         queue=queue,
-        group=blake2b(same.encode(errors="replace"), digest_size=3).hexdigest(),
+        group=short_id(queue, str(consumer), reason, normalised(error)),
         reason=reason,
         error=error,
         consumer=consumer,
@@ -243,14 +239,6 @@ def count_key(letter: DeadLetter) -> str | None:
         return None
     target = letter.key or f"{letter.queue}#{letter.fact}"
     return f"{COUNTS}{target}"
-
-
-def normalised(error: str) -> str:
-    """Return an error without what differs between events.
-
-    Every word with a digit becomes ``…``.
-    """
-    return _varying.sub("…", " ".join(error.split()))[:300]
 
 
 def _error(message: Any) -> str:

@@ -28,6 +28,7 @@ from carride.history import EVENT_PREFIX, latest_in, timeline_of
 from carride.ride import OrderID
 from carride_idempotency import marshalling, observation
 from carride_idempotency.dead_letters import CONTRACT
+from carride_idempotency.operators.explaining import Explained
 from carride_idempotency.record import COMPLETED
 from carride_idempotency.record_items import record_of
 from ops.audit import reading
@@ -51,7 +52,6 @@ from ops.dead_letters import DeadLetter, letter_of, ride_of
 from ops.policies import consumer_of
 from ops.records import (
     NO_RECORD,
-    Explained,
     candidates,
     explain,
     items_at,

@@ -5,8 +5,8 @@ between, nothing is done.
 """
 
 import json
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import chain, groupby, islice
 from typing import Annotated, Any, Final, NamedTuple
@@ -16,27 +16,21 @@ from cyclopts import Parameter
 from carride import history
 from carride.events import idempotency_id
 from carride.facts import FACTS
-from carride_idempotency import NOT_DONE, Done, Policy, marshalling
-from carride_idempotency.clock import epoch_ms, to_ms
-from carride_idempotency.keys import LETTER
-from carride_idempotency.policy import DAY
-from carride_idempotency.record import (
-    COMPLETED,
-    FAILED,
-    IN_PROGRESS,
-    QUARANTINED,
-    STATUSES,
-    Record,
-    unknown_calls,
+from carride_idempotency import NOT_DONE, Done, DynamoDBStore, Policy, StoreError, marshalling
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.operators.changing import (
+    ChangeRefusedError,
+    Planned,
+    carry_out,
+    plan_forget,
+    plan_release,
+    plan_settle,
 )
-from carride_idempotency.record_items import item_of, record_of
-from carride_idempotency.recovery import (
-    LONGEST_LEASE_MS,
-    has_crashed,
-    is_corrupt,
-    released,
-    settled,
-)
+from carride_idempotency.operators.explaining import Explained, is_held
+from carride_idempotency.operators.explaining import explain as explain_by_limit
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, STATUSES, Record
+from carride_idempotency.record_items import record_of
+from carride_idempotency.stores.transport import BotocoreTransport
 from ops import tables
 from ops.audit import reading
 from ops.audit.evidence import CONSUMERS, HISTORY, MARKS, RECORD_TABLES, Named, RideItem
@@ -45,8 +39,6 @@ from ops.policies import POLICIES, consumer_of, records_of
 from ops.stack import OperatorError, StackRef
 from ops.verbs import POSITIVE, Plan, acts, reads
 
-_LONGEST_LEASE_MS: Final = LONGEST_LEASE_MS + 60_000
-"""With a minute for the difference between the clock of this machine and those of the functions."""
 _FIRST_VERSIONS: Final = 8
 """The versions of a ride whose records are looked up, whatever is known of the ride."""
 _VERSIONS_AHEAD: Final = 4
@@ -60,25 +52,11 @@ NO_RECORD: Final = (
     "when it commits), its window has ended, an operator forgot it, or the event breaks the "
     "contract and has no key"
 )
+_ANSWER_SECONDS: Final = 20.0
 _FORGOTTEN_FOR: Final = timedelta(days=30)
 """How long the mark of a deleted record is kept: longer than the log of events in any preset."""
 _UNSETTLED: Final = "byUnsettledSince"
 """The index of a table of records that has only those that wait for an operator."""
-
-
-class Explained(NamedTuple):
-    """A record, and what it means; fields without a text are those of `Record`."""
-
-    key: str
-    status: str
-    says: str
-    """What happened under the key, and what its next delivery will do."""
-    attempt: int
-    owner: str | None
-    delivery: str | None
-    created: datetime | None
-    held: bool
-    """Whether an attempt may be running."""
 
 
 class RecordList(NamedTuple):
@@ -89,15 +67,6 @@ class RecordList(NamedTuple):
     """False if there may be more than were asked for."""
     says: str | None
     """Why there is none."""
-
-
-class Change(NamedTuple):
-    """What a release, a settlement or a forget does to a record, and its next delivery then."""
-
-    action: str
-    """``release``, ``settle`` or ``forget``."""
-    record: Explained
-    then: str
 
 
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────
@@ -179,7 +148,7 @@ def _unsettled(stack: StackRef) -> Iterator[tables.Wire]:
     for table in RECORD_TABLES:
         name = stack.outputs[f"{table}Name"]
         for item in tables.in_index(stack.client("dynamodb"), name, _UNSETTLED):
-            if not _is_held(record_of(item), now_ms):
+            if not is_held(record_of(item), now_ms):
                 yield item
 
 
@@ -307,126 +276,9 @@ def _listed(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str)
 
 
 def explain(record: Record, now: datetime) -> Explained:
-    """Return a record with its meaning at a time."""
-    held = _is_held(record, to_ms(now))
-    return Explained(
-        key=record.key,
-        status=record.status,
-        says=_says_held(record) if held else _says(record, to_ms(now)),
-        attempt=record.attempt,
-        owner=record.owner,
-        delivery=record.delivery,
-        created=_moment(record.created_ms),
-        held=held,
-    )
-
-
-def _is_held(record: Record, now_ms: int) -> bool:
-    """Return whether an attempt may be running, until a minute after its lease: clocks differ.
-
-    A lease that ends later than any lease can was written by a wrong clock, and does not count.
-    """
-    if record.status != IN_PROGRESS or record.lease_ms is None or has_crashed(record, now_ms):
-        return False
-    return record.lease_ms <= now_ms + _LONGEST_LEASE_MS
-
-
-def _says_held(record: Record) -> str:
-    """Return the meaning of a record whose key an attempt may hold."""
-    since = _text(record.updated_ms)
-    until = _text(record.lease_ms)
-    running = f"attempt {record.attempt} has been running since {since}"
-    return (
-        f"{running} under owner token {record.owner}; no other delivery runs before its lease ends "
-        f"at {until}"
-    )
-
-
-def _says(record: Record, now_ms: int) -> str:
-    """Return the meaning of a record that no attempt holds."""
-    if is_corrupt(record):
-        return (
-            "the record is corrupt: deliveries of this key are dead-lettered until you release it"
-        )
-    if record.status == IN_PROGRESS:
-        return _says_crashed(record, now_ms)
-    if LETTER in record.key:
-        return _says_lettered(record)
-    if record.expiry is not None and record.expiry * 1000 < now_ms:
-        ended = f"{record.status} at {_text(record.updated_ms)}, and its window has ended"
-        return f"{ended}: the next delivery runs as attempt 1"
-    if record.status == QUARANTINED:
-        return _says_quarantined(record)
-    if record.status == COMPLETED:
-        return _says_completed(record)
-    return _says_failed(record)
-
-
-def _says_quarantined(record: Record) -> str:
-    where = "the next delivery puts its event into the dead-letter queue"
-    if record.dead_lettered:
-        where = "its event is in the dead-letter queue"
-    given_up = f"given up at {_text(record.updated_ms)} after attempt {record.attempt}"
-    if record.expiry is not None:
-        where = f"it expires at {_text(record.expiry * 1000)}"
-    return f"{given_up} ({record.error}); no delivery runs until you release it; {where}"
-
-
-def _says_crashed(record: Record, now_ms: int) -> str:
-    attempt = f"attempt {record.attempt}"
-    then = _next_run(record)
-    if record.lease_ms is not None and record.lease_ms > now_ms:
-        return f"{attempt} has a lease that is longer than any can be, so it does not count; {then}"
-    ended = _text(record.lease_ms)
-    return f"{attempt} crashed: its lease ended at {ended} without an answer; {then}"
-
-
-def _says_lettered(record: Record) -> str:
-    """Return the meaning of the mark of a dead letter."""
-    sent = f"an event that breaks the contract was dead-lettered at {_text(record.updated_ms)}"
-    end = _text(None if record.expiry is None else record.expiry * 1000)
-    return f"{sent}; until {end} a replay of it sends no second letter"
-
-
-def _says_completed(record: Record) -> str:
-    when = _text(record.updated_ms)
-    done = f"attempt {record.attempt} committed at {when}"
-    duplicates = "further deliveries are answered as duplicates"
-    if record.expiry is None:
-        return f"{done}; {duplicates}, and the record does not expire"
-    end = _text(record.expiry * 1000)
-    return f"{done}; {duplicates} until {end}"
-
-
-def _says_failed(record: Record) -> str:
-    updated = _text(record.updated_ms)
-    then = _next_run(record)
-    if record.retry_ms is not None:
-        then += f", but not before {_text(record.retry_ms)}"
-    if not record.attempt:
-        return f"released at {updated}; {then}"
-    return f"attempt {record.attempt} failed at {updated} ({record.error}); {then}"
-
-
-def _next_run(record: Record) -> str:
-    """Return what the next delivery of a key that may run again does."""
-    most = POLICIES.get(consumer_of(record.key), Policy()).max_attempts
-    if record.attempt >= most:
-        return f"all {most:,} attempts are used up, so the next delivery quarantines the key"
-    return f"the next delivery runs as attempt {record.attempt + 1}"
-
-
-def _moment(ms: int) -> datetime | None:
-    """Return a time; None if a damaged record has one that is outside the calendar."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return None
-
-
-def _text(ms: int | None) -> str:
-    time = None if ms is None else _moment(ms)
-    return "an unknown time" if time is None else f"{time:%Y-%m-%d %H:%M:%S UTC}"
+    """Return a record with its meaning at a time, by the policy of its consumer."""
+    policy = POLICIES.get(consumer_of(record.key), Policy())
+    return explain_by_limit(record, now, policy.max_attempts)
 
 
 # ── Changing ──────────────────────────────────────────────────────────────────────────────────────
@@ -442,16 +294,10 @@ def release(stack: StackRef, key: str, /) -> Plan:
     Args:
         key: CONSUMER#KEY, from a dead letter or a log line.
     """
-    item, record, found = _free(stack, key)
-    if record.status not in (QUARANTINED, IN_PROGRESS) and not is_corrupt(record):
-        raise OperatorError(
-            f"{key} is neither quarantined nor crashed, so there is nothing to release: "
-            f"{found.says}"
-        )
-    change = Change(
-        "release", found, "the next delivery runs as attempt 1: redrive its dead letter"
-    )
-    return _plan(stack, item, change, record)
+    item, record, found = _found(stack, key)
+    with _told():
+        planned = plan_release(record, found)
+    return _plan(stack, item, planned)
 
 
 @acts("settle", "payment#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --not-done")
@@ -474,13 +320,10 @@ def settle(
         not_done: It did not, and never will.
     """
     answer = _answer(done, not_done=not_done)
-    item, record, found = _free(stack, key)
-    call = next(iter(unknown_calls(record)), None)
-    if call is None:
-        raise OperatorError(f"{key} has no external call whose outcome is unknown: {found.says}")
-    does = "makes" if not_done else "takes the result of"
-    then = f"the next delivery {does} {call}: redrive its dead letter"
-    return _plan(stack, item, Change("settle", found, then), settled(record, call, answer))
+    item, record, found = _found(stack, key)
+    with _told():
+        planned = plan_settle(record, found, answer)
+    return _plan(stack, item, planned)
 
 
 def _answer(done: str | None, *, not_done: bool) -> Any:
@@ -506,19 +349,26 @@ def forget(stack: StackRef, key: str, /) -> Plan:
     Args:
         key: CONSUMER#KEY, from a dead letter or a log line.
     """
-    item, _, found = _free(stack, key)
-    then = (
-        "the next delivery runs as if it were the first: an effect that took place can take place "
-        "again"
-    )
-    return _plan(stack, item, Change("forget", found, then), None)
+    item, record, found = _found(stack, key)
+    with _told():
+        planned = plan_forget(record, found)
+    return _plan(stack, item, planned)
 
 
-def _free(stack: StackRef, key: str) -> tuple[tables.Wire, Record, Explained]:
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell why a record cannot be changed, as verbs do."""
+    try:
+        yield
+    except ChangeRefusedError as error:
+        raise OperatorError(str(error)) from error
+
+
+def _found(stack: StackRef, key: str) -> tuple[tables.Wire, Record, Explained]:
     """Return the record of ``<consumer>#<key>`` as it is stored, as a record and in words.
 
     Raises:
-        OperatorError: an attempt may be running, or there is no record.
+        OperatorError: there is no record.
     """
     _, _, rest = key.partition("#")
     if consumer_of(key) not in POLICIES or not rest:
@@ -528,45 +378,52 @@ def _free(stack: StackRef, key: str) -> tuple[tables.Wire, Record, Explained]:
     if item is None:
         raise OperatorError(f"there is no record of {key}: `records --ride` shows those of a ride")
     record = record_of(item)
-    found = explain(record, datetime.now(UTC))
-    if found.held:
-        raise OperatorError(f"{key} is held: {found.says}; try again a minute after that")
-    return item, record, found
+    return item, record, explain(record, datetime.now(UTC))
 
 
-def _plan(stack: StackRef, seen: tables.Wire, change: Change, left: Record | None) -> Plan:
-    """Return the plan that writes what is ``left`` of a record; None deletes it.
+def _plan(stack: StackRef, item: tables.Wire, planned: Planned) -> Plan:
+    """Return the plan that carries out a change.
 
     Nothing is written if the record is not as it was seen.
     """
-    dynamodb = stack.client("dynamodb")
+    change = planned.change
     key = change.record.key
-    table = stack.outputs[f"{records_of(key)}Name"]
-    marks = stack.outputs[f"{MARKS}Name"]
-    as_seen = {"TableName": table, **unchanged(seen)}
 
     def write() -> dict[str, str]:
-        if left is None:
-            delete = {"Delete": {"Key": {"idempotencyKey": {"S": key}}, **as_seen}}
-            writes = [delete, {"Put": {"TableName": marks, "Item": mark_of(key)}}]
-        else:
-            free = released(left, secrets.token_hex(16), epoch_ms(), 30 * DAY)
-            writes = [{"Put": {"Item": item_of(free), **as_seen}}]
-        try:
-            dynamodb.transact_write_items(TransactItems=writes)
-        except dynamodb.exceptions.TransactionCanceledException as error:
-            codes = {reason.get("Code") for reason in error.response["CancellationReasons"]}
-            if not codes & _CHANGED_MEANWHILE:
-                raise
+        if not _written(stack, item, planned):
             raise OperatorError(
                 f"{key} has changed since it was read, and nothing was done: "
                 f"`records --key {key}` shows it"
-            ) from None
+            )
         return {"done": change.action, "key": key}
 
-    revision = {name: seen[name] for name in _REVISION if name in seen}
+    revision = {name: item[name] for name in _REVISION if name in item}
     exact = {"action": change.action, "key": key, "record": revision}
     return Plan(change, write, (stack,), exact=exact)
+
+
+def _written(stack: StackRef, item: tables.Wire, planned: Planned) -> bool:
+    """Carry out a change; return whether the record was still as it was seen."""
+    dynamodb = stack.client("dynamodb")
+    key = planned.seen.key
+    table = stack.outputs[f"{records_of(key)}Name"]
+    if planned.left is not None:
+        store = DynamoDBStore(table, transport=BotocoreTransport(dynamodb, _ANSWER_SECONDS))
+        try:
+            return carry_out(store, planned)
+        except StoreError as error:
+            raise OperatorError(str(error)) from error
+    # The mark of the deleted record is written with it, for the audit.
+    delete = {"Key": {"idempotencyKey": {"S": key}}, "TableName": table, **unchanged(item)}
+    mark = {"TableName": stack.outputs[f"{MARKS}Name"], "Item": mark_of(key)}
+    try:
+        dynamodb.transact_write_items(TransactItems=[{"Delete": delete}, {"Put": mark}])
+    except dynamodb.exceptions.TransactionCanceledException as error:
+        codes = {reason.get("Code") for reason in error.response["CancellationReasons"]}
+        if not codes & _CHANGED_MEANWHILE:
+            raise
+        return False
+    return True
 
 
 def unchanged(seen: tables.Wire) -> dict[str, Any]:

@@ -10,11 +10,13 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from carride_idempotency.operators.changing import Change
+from carride_idempotency.operators.explaining import Explained
 from ops.audit.evidence import Delivered, Published
 from ops.cli.show import plain, show, table
 from ops.dead_letters import DeadLetter, DeadLetters, Failure
 from ops.lookup import Event, Ride
-from ops.records import Change, Explained, RecordList
+from ops.records import RecordList
 from ops.redrive import Redriven, RedrivePlan
 from ops.text import counted
 from ops.verbs import spelt

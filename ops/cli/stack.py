@@ -16,6 +16,7 @@ from rich.text import Text
 from carride.decoding import FieldError, json_name, shaped
 from carride.overdue import LIMIT
 from carride.simulation_spec import Spec
+from carride_idempotency.operators.plans import SavedPlan
 from ops import fleet as garage
 from ops import plans, simulation
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
@@ -24,7 +25,6 @@ from ops.cli.line import command_line
 from ops.cli.show import show
 from ops.desk import PORT, open_browser, serving
 from ops.finding import is_quiet
-from ops.plans import SavedPlan
 from ops.simulation import AT_ONCE, Published
 from ops.stack import OperatorError, StackRef
 from ops.text import counted
@@ -266,7 +266,7 @@ def shown_plans(_session: Session, plan: str | None = None, /) -> list[Shown] | 
     if plan is not None:
         return plans.named(plan)
     return [
-        Shown(each.id, each.made, shlex.join(["./carride", *each.words]), ", ".join(each.stacks))
+        Shown(each.id, each.made, shlex.join(["./carride", *each.words]), ", ".join(each.places))
         for each in plans.saved()
     ]
 

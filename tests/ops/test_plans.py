@@ -7,18 +7,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from carride_idempotency.operators.plans import PlanFolder, SavedPlan, differences
 from carride_idempotency.record import COMPLETED, FAILED
 from ops import plans
 from ops.cli.app import main
 from ops.cli.show import plain
 from ops.dead_letters import received_from
 from ops.desk.jobs import Jobs
-from ops.plans import SavedPlan, differences
 from ops.redrive import plan_redrive
 from ops.stack import OperatorError, StackRef
 from ops.verbs import VERBS, Moment, Plan, Session, Verb
@@ -126,18 +125,16 @@ def test_a_plan_belongs_to_its_words_and_its_stack(changing: Changing, folder: P
     assert changing.run("change", "a", "--plan=0123abcd", *AT_HOME) == 0
     assert changing.run("change", "b", "--plan=0123abcd", *AT_HOME, "--yes") == 2
     (file,) = folder.iterdir()
-    plan = msgspec.json.decode(file.read_bytes(), type=SavedPlan)
-    elsewhere = msgspec.structs.replace(plan, stacks=("carride in another region",))
-    file.write_bytes(msgspec.json.encode(elsewhere))
+    plan = json.loads(file.read_text())
+    file.write_text(json.dumps(plan | {"places": ["carride in another region"]}))
     assert changing.run("change", "a", *AT_HOME, "--yes") == 2
     assert changing.done == []
 
 
 def test_a_plan_expires(changing: Changing, folder: Path) -> None:
     """After an hour its file is gone."""
-    folder.mkdir()
     old = SavedPlan("0123abcd", datetime.now(UTC) - timedelta(minutes=61), ("change", *AT_HOME))
-    (folder / "0123abcd.json").write_bytes(msgspec.json.encode(old))
+    assert PlanFolder(folder, "./carride").save(old) == "0123abcd"
     assert changing.run("change", *AT_HOME, "--plan=0123abcd", "--yes") == 2
     assert (changing.done, list(folder.iterdir())) == ([], [])
 

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from carride_idempotency.operation import AnyOperation, Operation
     from carride_idempotency.policy import Policy
     from carride_idempotency.record import Record
-    from carride_idempotency.recovery import release, settle
+    from carride_idempotency.recovery import forget, release, settle
     from carride_idempotency.sources import (
         DYNAMODB_STREAM,
         EVENTBRIDGE,
@@ -170,6 +170,7 @@ __all__ = [
     "Update",
     "ValkeyStore",
     "emf",
+    "forget",
     "idempotency_key",
     "lambda_deadline",
     "logged",
@@ -195,7 +196,7 @@ _MODULES = {
     "operation": "AnyOperation Operation",
     "policy": "Policy",
     "record": "Record",
-    "recovery": "release settle",
+    "recovery": "forget release settle",
     "sources": "DYNAMODB_STREAM EVENTBRIDGE KAFKA KINESIS SNS SNS_IN_SQS SQS Raw Source",
     "stores": "Store",
     "stores.dynamodb": "DynamoDBStore",

@@ -1,7 +1,8 @@
-"""What an operator does to a record: releases its key, and settles calls of which nobody knows.
+"""What an operator does to a record: releases or forgets its key, settles calls nobody knows of.
 
-`release` and `settle` read and write the record. A tool that shows its plan first uses the pure
-functions: `released`, `settled`, `has_crashed` and `is_corrupt`.
+`release`, `settle` and `forget` read and write the record. A tool that shows its plan first uses
+the pure functions: `released`, `settled`, `forgotten`, `has_crashed` and `is_corrupt`.
+`python -m carride_idempotency` is such a tool.
 """
 
 import os
@@ -11,11 +12,13 @@ from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, released
 from carride_idempotency.externals import Answer, Done, settled
 from carride_idempotency.policy import DAY
-from carride_idempotency.record import IN_PROGRESS, QUARANTINED, Record, unknown_calls
+from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
 from carride_idempotency.stores import Store
 
 __all__ = [
     "LONGEST_LEASE_MS",
+    "forget",
+    "forgotten",
     "has_crashed",
     "is_corrupt",
     "release",
@@ -36,7 +39,43 @@ def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = ep
     now_ms = clock()
     if seen is None or not _may_be_released(seen, now_ms):
         return False
-    return _write(store, seen, released(seen, _new_owner(), now_ms, window))
+    return _write(store, seen, released(seen, new_owner(), now_ms, window))
+
+
+def forget(store: Store, key: str, *, clock: Clock = epoch_ms) -> bool:
+    """Forget a key, so that its next delivery runs as if it were the first.
+
+    An effect that took place can take place again. ``key`` is the record's, as for `release`.
+    Return whether there was something to forget; a claim whose attempt may be running is left.
+    """
+    seen = store.read(key)
+    now_ms = clock()
+    if seen is None:
+        return False
+    if seen.status == IN_PROGRESS and not is_corrupt(seen) and not has_crashed(seen, now_ms):
+        return False
+    return _write(store, seen, forgotten(seen, new_owner(), now_ms))
+
+
+def forgotten(seen: Record, owner: str, now_ms: int) -> Record:
+    """Return a record whose window ended a day ago, and that keeps nothing of the operation.
+
+    Every store can write it under its conditions. The store deletes it by its time to live.
+    """
+    return Record(
+        key=seen.key,
+        status=FAILED,
+        owner=owner,
+        attempt=0,
+        lease_ms=None,
+        expiry=now_ms // 1000 - DAY,
+        fingerprint=None,
+        delivery=None,
+        region=None,
+        created_ms=now_ms,
+        updated_ms=now_ms,
+        error="forgotten by an operator",
+    )
 
 
 def settle(
@@ -61,14 +100,15 @@ def settle(
     if seen.status == IN_PROGRESS and not has_crashed(seen, now_ms):
         return False
     known = settled(seen, name, answer)
-    return _write(store, seen, released(known, _new_owner(), now_ms, window))
+    return _write(store, seen, released(known, new_owner(), now_ms, window))
 
 
 def _may_be_released(seen: Record, now_ms: int) -> bool:
     return seen.status == QUARANTINED or is_corrupt(seen) or has_crashed(seen, now_ms)
 
 
-def _new_owner() -> str:
+def new_owner() -> str:
+    """Return an owner token for an operator's write."""
     return os.urandom(16).hex()
 
 

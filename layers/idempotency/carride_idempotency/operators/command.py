@@ -1,0 +1,394 @@
+"""The operator's command line: finds records and changes them, over any store.
+
+A command that changes something shows what it would do. The same words with `--yes` do exactly
+that, or nothing if it has changed since.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.errors import ConfigurationError, StoreError
+from carride_idempotency.externals import NOT_DONE, Answer, Done
+from carride_idempotency.operators.arguments import PROGRAM, UsageError, choice_of, parser
+from carride_idempotency.operators.changing import (
+    ChangeRefusedError,
+    Planned,
+    carry_out,
+    plan_forget,
+    plan_release,
+    plan_settle,
+)
+from carride_idempotency.operators.choosing import Choice, cause_of
+from carride_idempotency.operators.explaining import explain, is_forgotten, text_of
+from carride_idempotency.operators.plans import (
+    PlanError,
+    PlanFolder,
+    SavedPlan,
+    is_plan_id,
+    new_plan_id,
+)
+from carride_idempotency.operators.reading import records_in
+from carride_idempotency.record import Record, unknown_calls
+from carride_idempotency.stores import Store
+from carride_idempotency.stores.factory import open_store
+
+_SHOWN: Final = 20
+"""Keys that a preview names; `--json` has all."""
+_NOT_DONE: Final = 1
+_WRONG: Final = 2
+_INTERRUPTED: Final = 130
+_DO_NOT_CHANGE_THE_PLAN: Final = {"--yes", "--json"}
+_PASSWORD: Final = re.compile(r"(?<=://)([^@/\s]*):([^@/\s]*)@")
+
+
+class Finished(NamedTuple):
+    """What a command has found or done."""
+
+    shown: Any
+    """As JSON."""
+    text: str
+    status: int = 0
+
+
+# ── The records that are meant ────────────────────────────────────────────────────────────────────
+
+
+def _chosen(store: Store, choice: Choice, index: str | None, now_ms: int) -> Iterable[Record]:
+    """Yield the records that are meant, without those that are forgotten."""
+    if choice.keys:
+        found: Iterable[Record] = _at(store, sorted(choice.keys))
+    else:
+        found = records_in(store, consumer=choice.consumer, status=choice.status, index=index)
+    for record in found:
+        if choice.has(record, now_ms) and not is_forgotten(record, now_ms):
+            yield record
+
+
+def _at(store: Store, keys: Iterable[str]) -> Iterable[Record]:
+    for key in keys:
+        record = store.read(key)
+        if record is None:
+            raise UsageError(
+                f"there is no record of {key!r}: keys are CONSUMER#KEY, as `list` shows them"
+            )
+        yield record
+
+
+# ── Showing ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _list(store: Store, options: argparse.Namespace, now_ms: int) -> Finished:
+    if options.limit < 1:
+        raise UsageError("--limit has to be 1 or more")
+    found: list[Record] = []
+    complete = True
+    for record in _chosen(store, choice_of(options, now_ms), options.index, now_ms):
+        if len(found) == options.limit:
+            complete = False
+            break
+        found.append(record)
+    found.sort(key=lambda record: (record.updated_ms, record.key))
+    rows = [_row(record, now_ms) for record in found]
+    shown = {"records": rows, "complete": complete}
+    if not rows:
+        return Finished(shown, "there are no such records")
+    lines = _table([list(row.values()) for row in rows], list(rows[0]))
+    if not complete:
+        lines.append(f"There may be more than {options.limit}: --limit shows more of them.")
+    return Finished(shown, "\n".join(lines))
+
+
+def _row(record: Record, now_ms: int) -> dict[str, Any]:
+    cause = cause_of(record, now_ms)
+    return {
+        "key": record.key,
+        "status": record.status,
+        "attempt": record.attempt,
+        "written": text_of(record.updated_ms),
+        "cause": "" if cause is None else cause.id,
+        "says": "" if cause is None else cause.says,
+    }
+
+
+def _table(rows: Sequence[Sequence[object]], titles: Sequence[str]) -> list[str]:
+    """Return lines with columns that are as wide as their widest cell."""
+    cells = [list(map(str, row)) for row in [titles, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for row in cells:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def _show(store: Store, options: argparse.Namespace, now_ms: int) -> Finished:
+    (record,) = _at(store, [options.key])
+    found = explain(record, _moment(now_ms))
+    cause = cause_of(record, now_ms)
+    shown = record._asdict() | {
+        "says": found.says,
+        "cause": None if cause is None else cause.id,
+        "unknown_calls": unknown_calls(record),
+    }
+    shown = {name: value for name, value in shown.items() if value not in (None, False, [])}
+    width = max(map(len, shown))
+    lines = [f"{name:<{width}}  {_in_words(name, value)}" for name, value in shown.items()]
+    return Finished(shown, "\n".join(lines))
+
+
+def _in_words(name: str, value: Any) -> str:
+    if name.endswith("_ms"):
+        return text_of(value)
+    if name == "expiry":
+        return text_of(value * 1000)
+    return str(value)
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+# ── Changing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Preview(NamedTuple):
+    """What a command would do with the records that were chosen."""
+
+    planned: list[Planned]
+    left_alone: Counter[str]
+    """Why other chosen records stay as they are, and how many."""
+
+    def exact(self, action: str) -> dict[str, Any]:
+        """Return what has to be the same when it is carried out."""
+        records = []
+        for each in self.planned:
+            seen = each.seen
+            # Where a server's clock measures a lease, it reads a little different each time.
+            lease = seen.lease_ms if seen.revision is None else seen.revision
+            revision = [seen.status, seen.owner, seen.attempt, lease]
+            records.append({"id": seen.key, "record": revision, "then": each.change.then})
+        return {"action": action, "records": records}
+
+
+def _preview(
+    store: Store, options: argparse.Namespace, plan: Callable[[Record], Planned], now_ms: int
+) -> Preview:
+    choice = choice_of(options, now_ms)
+    if choice.is_everything:
+        raise UsageError(
+            "name the keys, or choose records by --consumer, --status, --older, --younger or "
+            "--cause: everything at once is not offered"
+        )
+    planned = []
+    left_alone = Counter[str]()
+    for record in _chosen(store, choice, options.index, now_ms):
+        try:
+            planned.append(plan(record))
+        except ChangeRefusedError as refused:
+            if choice.keys:
+                raise
+            left_alone[_without_its_key(refused, record)] += 1
+    planned.sort(key=lambda each: each.seen.key)
+    return Preview(planned, left_alone)
+
+
+def _without_its_key(refused: ChangeRefusedError, record: Record) -> str:
+    """Return why a record is left alone, in words that many records share."""
+    text = str(refused).removeprefix(f"{record.key} ")
+    return text.partition(":")[0]
+
+
+def _planner(options: argparse.Namespace, now_ms: int) -> Callable[[Record], Planned]:
+    now = _moment(now_ms)
+    if options.verb == "release":
+        return lambda record: plan_release(record, explain(record, now))
+    if options.verb == "forget":
+        return lambda record: plan_forget(record, explain(record, now))
+    answer = _answer(options)
+    return lambda record: plan_settle(record, explain(record, now), answer, options.call)
+
+
+def _answer(options: argparse.Namespace) -> Done[Any] | Answer:
+    if options.not_done:
+        return NOT_DONE
+    try:
+        return Done(json.loads(options.done))
+    except ValueError:
+        raise UsageError(
+            f"{options.done!r} is not JSON: write a text as '\"text\"', and no result as null"
+        ) from None
+
+
+def _change(
+    store: Store, options: argparse.Namespace, command: "_Command", now_ms: int
+) -> Finished:
+    preview = _preview(store, options, _planner(options, now_ms), now_ms)
+    exact = preview.exact(options.verb)
+    shown: dict[str, Any] = {
+        "action": options.verb,
+        "records": [
+            {"key": each.seen.key, "says": each.change.record.says, "then": each.change.then}
+            for each in preview.planned
+        ],
+        "left_alone": dict(preview.left_alone),
+    }
+    lines = _lines_of(options.verb, preview)
+    if not preview.planned:
+        return Finished(shown, "\n".join(lines), _NOT_DONE)
+    if not options.yes:
+        shown["plan"] = command.save(exact)
+        return Finished(shown, "\n".join([*lines, _what_yes_does(shown["plan"])]))
+    command.take(exact)
+    changed = [each.seen.key for each in preview.planned if not carry_out(store, each)]
+    done = len(preview.planned) - len(changed)
+    result = {"action": options.verb, "done": done, "changed_meanwhile": changed}
+    said = [f"{options.verb}: {done} of {len(preview.planned)} done"]
+    said += [f"{key} has changed since it was read, and was left alone" for key in changed]
+    return Finished(result, "\n".join(said), _NOT_DONE if changed else 0)
+
+
+def _lines_of(action: str, preview: Preview) -> list[str]:
+    lines = []
+    for each in preview.planned[:_SHOWN]:
+        lines += [f"{action} {each.seen.key}", f"  {each.change.record.says}"]
+    if len(preview.planned) > _SHOWN:
+        lines.append(f"… and {len(preview.planned) - _SHOWN} more; --json shows all")
+    for then in dict.fromkeys(each.change.then for each in preview.planned):
+        lines.append(f"Then {then}.")
+    if not preview.planned:
+        lines.append(f"there is nothing to {action}")
+    for why, count in preview.left_alone.most_common():
+        lines.append(f"{count} left alone: {why}")
+    return lines
+
+
+def _what_yes_does(plan: str | None) -> str:
+    if plan is None:
+        return "Nothing was done; add --yes to do it."
+    return f"Nothing was done; add --yes to do it: exactly this plan, {plan}, or nothing."
+
+
+# ── The command ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _plans() -> PlanFolder:
+    """Return the folder of plans: `IDEMPOTENCY_PLANS`, or one in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    named = os.environ.get("IDEMPOTENCY_PLANS")
+    return PlanFolder(Path(named) if named else cache / "carride-idempotency" / "plans", PROGRAM)
+
+
+class _Command:
+    """A command line as it was typed, with the plan that it makes or carries out."""
+
+    def __init__(self, typed: Sequence[str], options: argparse.Namespace) -> None:
+        self._place = without_password(options.store)
+        self._words = tuple(_words(typed))
+        self._folder = _plans()
+        named = getattr(options, "plan", None)
+        if named is not None and not is_plan_id(named):
+            raise UsageError(f"{named} cannot be the id of a plan: write eight digits from 0 to f")
+        yes = getattr(options, "yes", False)
+        self._shown = self._folder.shown(self._words, named) if yes else None
+        self._name = named or new_plan_id()
+
+    @property
+    def now_ms(self) -> int:
+        """The time as of which it is planned: that of the preview, if one is carried out."""
+        return epoch_ms() if self._shown is None else int(self._shown.made.timestamp() * 1000)
+
+    def save(self, exact: Any) -> str | None:
+        """Keep what was shown, and return the plan's id; None if that is not possible."""
+        plan = SavedPlan(self._name, datetime.now(UTC), self._words, (self._place,), _plain(exact))
+        return self._folder.save(plan)
+
+    def take(self, exact: Any) -> None:
+        """Check that what was shown is still so, if it was shown."""
+        if self._shown is not None:
+            self._folder.take(self._shown, _plain(exact), [self._place])
+
+
+def _words(typed: Sequence[str]) -> Iterable[str]:
+    """Yield the words that say what is planned."""
+    left = iter(typed)
+    for word in left:
+        if word == "--plan":
+            next(left, None)
+        elif word not in _DO_NOT_CHANGE_THE_PLAN and not word.startswith("--plan="):
+            yield without_password(word)
+
+
+def without_password(word: str) -> str:
+    """Return an address with a fingerprint in the place of its password."""
+
+    def masked(found: re.Match[str]) -> str:
+        return f"{found[1]}:…{sha256(found[2].encode()).hexdigest()[:8]}@"
+
+    return _PASSWORD.sub(masked, word)
+
+
+def _plain(data: Any) -> Any:
+    return json.loads(json.dumps(data, default=str))
+
+
+def run(typed: Sequence[str], store: Store | None = None) -> Finished:
+    """Carry out a command, and return what it has found or done.
+
+    Raises:
+        UsageError, ChangeRefusedError, PlanError: it cannot be carried out.
+        ConfigurationError, StoreError: the store cannot be opened, or does not answer.
+    """
+    options = parser().parse_args(typed)
+    if options.store is None and store is None:
+        raise UsageError("name the store: --store dynamodb:<table>, or set IDEMPOTENCY_STORE")
+    options.store = options.store or "the given store"
+    command = _Command(typed, options)
+    store = store or _opened(options.store)
+    if options.verb == "list":
+        return _list(store, options, command.now_ms)
+    if options.verb == "show":
+        return _show(store, options, command.now_ms)
+    return _change(store, options, command, command.now_ms)
+
+
+def _opened(address: str) -> Store:
+    """Open a store with the shell's own settings of AWS, profiles included."""
+    if not address.startswith("dynamodb:"):
+        return open_store(address)
+    from botocore.exceptions import BotoCoreError
+
+    from carride_idempotency.stores.transport import botocore_transport
+
+    try:
+        transport = botocore_transport(connect_timeout_s=5, read_timeout_s=20)
+    except BotoCoreError as error:
+        raise UsageError(f"{error}: set AWS_REGION, and AWS_PROFILE or credentials") from error
+    return open_store(address, transport=transport)
+
+
+def main(typed: Sequence[str] | None = None, store: Store | None = None) -> int:
+    """Run a command, by default that of this process; return its status."""
+    typed = sys.argv[1:] if typed is None else typed
+    try:
+        done = run(typed, store)
+    except (UsageError, ChangeRefusedError, PlanError, ConfigurationError, StoreError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _WRONG
+    except KeyboardInterrupt:
+        print("interrupted; run it again to continue", file=sys.stderr)
+        return _INTERRUPTED
+    if "--json" in typed:
+        print(json.dumps(done.shown, indent=2, default=str))
+    else:
+        print(done.text)
+    return done.status

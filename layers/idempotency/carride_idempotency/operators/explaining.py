@@ -1,0 +1,165 @@
+"""Says what a record means, and what the next delivery of its key does."""
+
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from carride_idempotency.clock import to_ms
+from carride_idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt
+from carride_idempotency.keys import LETTER
+from carride_idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record
+
+_LONGEST_LEASE_MS: Final = LONGEST_LEASE_MS + 60_000
+"""With a minute for the difference between the clock of this machine and those of consumers."""
+
+
+class Explained(NamedTuple):
+    """A record, and what it means; fields without a text are those of `Record`."""
+
+    key: str
+    status: str
+    says: str
+    """What happened under the key, and what its next delivery will do."""
+    attempt: int
+    owner: str | None
+    delivery: str | None
+    created: datetime | None
+    held: bool
+    """Whether an attempt may be running."""
+
+
+def explain(record: Record, now: datetime, max_attempts: int | None = None) -> Explained:
+    """Return a record with its meaning at a time.
+
+    ``max_attempts`` is that of the consumer's policy, if it is known.
+    """
+    held = is_held(record, to_ms(now))
+    return Explained(
+        key=record.key,
+        status=record.status,
+        says=_says_held(record) if held else _says(record, to_ms(now), max_attempts),
+        attempt=record.attempt,
+        owner=record.owner,
+        delivery=record.delivery,
+        created=moment(record.created_ms),
+        held=held,
+    )
+
+
+def is_held(record: Record, now_ms: int) -> bool:
+    """Return whether an attempt may be running, until a minute after its lease: clocks differ.
+
+    A lease that ends later than any lease can was written by a wrong clock, and does not count.
+    """
+    if record.status != IN_PROGRESS or record.lease_ms is None or has_crashed(record, now_ms):
+        return False
+    return record.lease_ms <= now_ms + _LONGEST_LEASE_MS
+
+
+def is_forgotten(record: Record, now_ms: int) -> bool:
+    """Return whether the window of a record has ended, so that its key runs as if it were new."""
+    if record.status == IN_PROGRESS or record.expiry is None:
+        return False
+    return record.expiry * 1000 < now_ms
+
+
+def _says_held(record: Record) -> str:
+    """Return the meaning of a record whose key an attempt may hold."""
+    since = text_of(record.updated_ms)
+    until = text_of(record.lease_ms)
+    running = f"attempt {record.attempt} has been running since {since}"
+    return (
+        f"{running} under owner token {record.owner}; no other delivery runs before its lease ends "
+        f"at {until}"
+    )
+
+
+def _says(record: Record, now_ms: int, max_attempts: int | None) -> str:
+    """Return the meaning of a record that no attempt holds."""
+    if is_corrupt(record):
+        return (
+            "the record is corrupt: deliveries of this key are dead-lettered until you release it"
+        )
+    if record.status == IN_PROGRESS:
+        return _says_crashed(record, now_ms, max_attempts)
+    if LETTER in record.key:
+        return _says_lettered(record)
+    if is_forgotten(record, now_ms):
+        ended = f"{record.status} at {text_of(record.updated_ms)}, and its window has ended"
+        return f"{ended}: the next delivery runs as attempt 1"
+    if record.status == QUARANTINED:
+        return _says_quarantined(record)
+    if record.status == COMPLETED:
+        return _says_completed(record)
+    return _says_failed(record, max_attempts)
+
+
+def _says_quarantined(record: Record) -> str:
+    where = "the next delivery puts its event into the dead-letter queue"
+    if record.dead_lettered:
+        where = "its event is in the dead-letter queue"
+    given_up = f"given up at {text_of(record.updated_ms)} after attempt {record.attempt}"
+    if record.expiry is not None:
+        where = f"it expires at {text_of(record.expiry * 1000)}"
+    return f"{given_up} ({record.error}); no delivery runs until you release it; {where}"
+
+
+def _says_crashed(record: Record, now_ms: int, max_attempts: int | None) -> str:
+    attempt = f"attempt {record.attempt}"
+    then = _next_run(record, max_attempts)
+    if record.lease_ms is not None and record.lease_ms > now_ms:
+        return f"{attempt} has a lease that is longer than any can be, so it does not count; {then}"
+    ended = text_of(record.lease_ms)
+    return f"{attempt} crashed: its lease ended at {ended} without an answer; {then}"
+
+
+def _says_lettered(record: Record) -> str:
+    """Return the meaning of the mark of a dead letter."""
+    sent = f"an event that breaks the contract was dead-lettered at {text_of(record.updated_ms)}"
+    end = text_of(None if record.expiry is None else record.expiry * 1000)
+    return f"{sent}; until {end} a replay of it sends no second letter"
+
+
+def _says_completed(record: Record) -> str:
+    when = text_of(record.updated_ms)
+    done = f"attempt {record.attempt} committed at {when}"
+    duplicates = "further deliveries are answered as duplicates"
+    if record.expiry is None:
+        return f"{done}; {duplicates}, and the record does not expire"
+    end = text_of(record.expiry * 1000)
+    return f"{done}; {duplicates} until {end}"
+
+
+def _says_failed(record: Record, max_attempts: int | None) -> str:
+    updated = text_of(record.updated_ms)
+    then = _next_run(record, max_attempts)
+    if record.retry_ms is not None:
+        then += f", but not before {text_of(record.retry_ms)}"
+    if not record.attempt:
+        return f"released at {updated}; {then}"
+    return f"attempt {record.attempt} failed at {updated} ({record.error}); {then}"
+
+
+def _next_run(record: Record, max_attempts: int | None) -> str:
+    """Return what the next delivery of a key that may run again does."""
+    next_one = f"the next delivery runs as attempt {record.attempt + 1}"
+    if max_attempts is None:
+        return next_one if not record.attempt else f"{next_one}, if its policy allows as many"
+    if record.attempt >= max_attempts:
+        return (
+            f"all {max_attempts:,} attempts are used up, so the next delivery quarantines the key"
+        )
+    return next_one
+
+
+def moment(ms: int) -> datetime | None:
+    """Return a time; None if a damaged record has one that is outside the calendar."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def text_of(ms: int | None) -> str:
+    """Return a time in words."""
+    time = None if ms is None else moment(ms)
+    return "an unknown time" if time is None else f"{time:%Y-%m-%d %H:%M:%S UTC}"

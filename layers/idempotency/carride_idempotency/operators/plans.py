@@ -1,0 +1,228 @@
+"""Keeps the plans that acting commands have shown, so that `--yes` does what was shown, or nothing.
+
+A preview is written to a file. The same words with `--yes` find it, make the plan again, and
+compare: only a plan that is still the same is carried out.
+"""
+
+import json
+import re
+import secrets
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+LIVES: Final = timedelta(hours=1)
+"""How long a plan can be carried out."""
+_MOST_DIFFERENCES: Final = 10
+_LONGEST_VALUE: Final = 80
+is_plan_id = re.compile(r"[0-9a-f]{8}").fullmatch
+
+
+class PlanError(Exception):
+    """Raised when a plan cannot be carried out. The message says why, and what to do."""
+
+
+class SavedPlan(NamedTuple):
+    """A plan that was shown."""
+
+    id: str
+    made: datetime
+    words: tuple[str, ...]
+    """The command, without the options that do not change what is planned."""
+    places: tuple[str, ...] = ()
+    """What it changes: stores, queues or stacks."""
+    exact: Any = None
+    """What has to be the same when it is carried out, as JSON."""
+
+
+def new_plan_id() -> str:
+    """Return the id of a new plan."""
+    return secrets.token_hex(4)
+
+
+class PlanFolder:
+    """A folder of plans. Where it cannot be one, as /dev/null, no plan is kept.
+
+    Args:
+        folder: where the files are.
+        program: begins a command line in messages, such as ``./carride``.
+    """
+
+    def __init__(self, folder: Path, program: str) -> None:
+        self.folder = folder
+        self.program = program
+
+    def saved(self) -> list[SavedPlan]:
+        """Return the plans that can be carried out, the newest first; delete older ones."""
+        found = []
+        for file in self._files():
+            plan = _read(file)
+            if plan is None:
+                continue
+            if datetime.now(UTC) - plan.made > LIVES:
+                file.unlink(missing_ok=True)
+            else:
+                found.append(plan)
+        return sorted(found, key=lambda plan: plan.made, reverse=True)
+
+    def named(self, name: str) -> SavedPlan:
+        """Return a plan that can be carried out, by its id.
+
+        Raises:
+            PlanError: there is none.
+        """
+        for plan in self.saved():
+            if plan.id == name:
+                return plan
+        raise PlanError(
+            f"there is no plan {name}: it was carried out, or is more than an hour old; "
+            "run the command without --yes for a new one"
+        )
+
+    def shown(self, words: tuple[str, ...], name: str | None) -> SavedPlan | None:
+        """Return the plan to carry out, or None if none was shown for these words.
+
+        Raises:
+            PlanError: ``name`` is not a plan of these words.
+        """
+        if name is None:
+            return next((plan for plan in self.saved() if plan.words == words), None)
+        plan = self.named(name)
+        if plan.words != words:
+            raise PlanError(
+                f"the plan {name} is one of `{self.program} {shlex.join(plan.words)}`: "
+                "run that with --yes"
+            )
+        return plan
+
+    def save(self, plan: SavedPlan) -> str | None:
+        """Keep a plan, and return its id; None if plans cannot be kept."""
+        fields = plan._asdict() | {"made": plan.made.isoformat()}
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._file_of(plan).write_text(json.dumps(fields), encoding="utf-8")
+        except OSError:
+            return None
+        return plan.id
+
+    def take(self, plan: SavedPlan, exact: Any, places: Iterable[str]) -> str:
+        """Take a plan that was shown out of the folder, and return its id.
+
+        Raises:
+            PlanError: what was shown has changed, and the plan stays; or another command has
+                carried it out.
+        """
+        then = {"places": list(plan.places), "plan": plan.exact}
+        today = {"places": list(places), "plan": exact}
+        changes = list(differences(then, today))
+        if changes:
+            raise PlanError(_refusal(plan, changes))
+        try:
+            self._file_of(plan).unlink()
+        except FileNotFoundError:
+            raise PlanError(
+                f"nothing was done: another command has carried out the plan {plan.id}"
+            ) from None
+        return plan.id
+
+    def _files(self) -> Iterable[Path]:
+        return self.folder.glob("*.json") if self.folder.is_dir() else ()
+
+    def _file_of(self, plan: SavedPlan) -> Path:
+        return self.folder / f"{plan.id}.json"
+
+
+def _read(file: Path) -> SavedPlan | None:
+    """Return the plan in a file; None if another command has removed it, or it is not one."""
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+        return SavedPlan(
+            id=fields["id"],
+            made=datetime.fromisoformat(fields["made"]),
+            words=tuple(fields["words"]),
+            places=tuple(fields["places"]),
+            exact=fields["exact"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _refusal(plan: SavedPlan, changes: Sequence[str]) -> str:
+    told = [f"  {change}" for change in changes[:_MOST_DIFFERENCES]]
+    if len(changes) > _MOST_DIFFERENCES:
+        told.append(f"  and {len(changes) - _MOST_DIFFERENCES} more")
+    return "\n".join(
+        [
+            f"nothing was done, because this has changed since the plan {plan.id} was shown:",
+            *told,
+            "Run the command without --yes to see what it would do now",
+        ]
+    )
+
+
+# ── Differences ───────────────────────────────────────────────────────────────────────────────────
+
+
+def differences(before: Any, after: Any, name: str = "") -> Iterator[str]:
+    """Yield what differs between two JSON documents, in words.
+
+    Entries of a list that have ids are compared by them.
+    """
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        yield from _differences_by_name(before, after, name)
+    elif isinstance(before, list) and isinstance(after, list):
+        yield from _differences_in_lists(before, after, name)
+    elif _json(before) != _json(after):
+        yield f"{name}: {_short(before)} is now {_short(after)}"
+
+
+def _differences_by_name(
+    before: Mapping[str, Any], after: Mapping[str, Any], name: str
+) -> Iterator[str]:
+    for key in [*before, *(after.keys() - before.keys())]:
+        inner = f"{name} {key}".strip()
+        if key not in after:
+            yield f"{inner} is gone"
+        elif key not in before:
+            yield f"{inner} is new"
+        else:
+            yield from differences(before[key], after[key], inner)
+
+
+def _differences_in_lists(before: list[Any], after: list[Any], name: str) -> Iterator[str]:
+    then = _by_id(before)
+    today = _by_id(after)
+    if then is None or today is None:
+        then = _by_place(before)
+        today = _by_place(after)
+    yield from _differences_by_name(then, today, name)
+    stayed_then = [entry_id for entry_id in then if entry_id in today]
+    stayed_today = [entry_id for entry_id in today if entry_id in then]
+    if stayed_then != stayed_today:
+        yield f"the order of {name} has changed"
+
+
+def _by_place(entries: Sequence[Any]) -> dict[str, Any]:
+    """Return entries by their places, which count from 1."""
+    return {str(place): entry for place, entry in enumerate(entries, 1)}
+
+
+def _by_id(entries: Sequence[Any]) -> dict[str, Any] | None:
+    """Return entries by their ids; None unless each has one of its own, which is a text."""
+    found = {}
+    for each in entries:
+        if not isinstance(each, Mapping) or not isinstance(each.get("id"), str):
+            return None
+        found[each["id"]] = each
+    return found if len(found) == len(entries) else None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else _json(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
