@@ -1,9 +1,8 @@
 """The HTTP API: books, changes, lists and shows rides.
 
-Each request takes effect once, however often it is sent.
-
-The table of `api.routes` says how a request is read, who may send it and what answers it. The
-idempotency layer commits the answer together with the ride.
+Each request takes effect once, however often it is sent: the idempotency layer commits the answer
+together with the ride. The table of `api.routes` says how a request is read, who may send it and
+what answers it.
 """
 
 import json
@@ -48,13 +47,9 @@ def make_handler(
     tables = Tables(dynamodb, settings.booking_table, settings.ride_history_table)
     service = Service(settings, tables, store, start_simulator, now)
     router = Router(service, settings.stage, settings.staff_group)
-    # A stack in one region is never fenced, and spends no read on it.
-    has_peer = settings.stack_role != "standalone"
-    fence = (
-        RegionFence(dynamodb, settings.operator_table, settings.aws_region, now)
-        if has_peer
-        else None
-    )
+    fence = None
+    if settings.stack_role != "standalone":  # a stack in one region is never fenced
+        fence = RegionFence(dynamodb, settings.operator_table, settings.aws_region, now)
 
     def protected(name: str) -> HttpHandler:
         """Return the handler of requests that one consumer protects."""
@@ -76,15 +71,14 @@ def make_handler(
         if event["routeKey"] == DESCRIPTION:
             return _description()
         route = ROUTES[event["routeKey"]]
-        if fence and route.writes and (refusal := _refusal(fence)):
-            problem = HttpProblemError(
-                503, detail=refusal, type=Kind.UNAVAILABLE, headers=_RETRY_AFTER
-            )
-            return problem.response(TYPES)
+        if fence is not None and route.writes:
+            refusal = _refusal(fence)
+            if refusal is not None:
+                return _unavailable(refusal).response(TYPES)
         try:
             return handlers[route.consumer](event, context)
         except EffectConflictError:
-            # Only of a booking: a change is decided again, and is stale then.
+            # Only a booking comes here: a change is decided again, and is stale then.
             detail = "a ride was booked with this key, and the answer is no longer stored"
             return refused(Kind.KEY_FORGOTTEN, detail, field="Idempotency-Key").response(TYPES)
 
@@ -105,14 +99,17 @@ def _refusal(fence: RegionFence) -> str | None:
     If the fence cannot be read, the write could not be stored either.
     """
     try:
-        return (
-            "this region accepts no writes at present: the other one does"
-            if fence.is_up()
-            else None
-        )
+        is_up = fence.is_up()
     except (NoAnswerError, ServiceError) as error:
         logger.warning("DynamoDB did not answer", exc_info=error)
         return "an AWS service did not answer"
+    if is_up:
+        return "this region accepts no writes at present: the other one does"
+    return None
+
+
+def _unavailable(detail: str) -> HttpProblemError:
+    return HttpProblemError(503, detail=detail, type=Kind.UNAVAILABLE, headers=_RETRY_AFTER)
 
 
 handler = make_handler(from_environment(Settings))

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from carride_idempotency.invocation import LambdaContext
 
 CHUNK: Final = 100
-"""The number of entries that are published before the time is checked; with a rate, at most a tenth
-of a second's."""
+"""The most entries that are published before the time is checked. With a rate, they are at most
+those of a tenth of a second."""
 NEEDED_FOR_A_CHUNK_MS: Final = NEEDED_MS + 5_000
 
 
@@ -37,7 +37,7 @@ class Settings(Struct, frozen=True):
     producer_dlq_url: str
     # The global endpoint to publish through, e.g. ``abcde.veo``; empty for this region's bus.
     event_endpoint_id: Annotated[str, Meta(pattern=r"^$|^[A-Za-z0-9-]+\.[A-Za-z0-9-]+$")] = ""
-    # The stack's id, which names the producer in `Resources` of its entries.
+    # The stack's id, which `Resources` of its entries name as the producer.
     event_producer: str = ""
 
 
@@ -107,14 +107,18 @@ def make_handler(
         With a rate, no entry is published before it is due, counted from the start of the call.
 
         Returns:
-            Counts of entries: ``requested`` (handled in this call), ``published`` (on the bus),
-            ``distinct`` (published facts without copies), ``deadLettered`` (in the ProducerDlq),
-            ``rejected`` (dead-lettered because of a final refusal), ``reasons`` (dead-lettered, by
-            code), ``injected`` (by what they test consumers with: ``copy``, ``malformed``,
-            ``late``, ``crash``, ``fail``, ``poison``, ``slow``) and ``total`` (of the whole
-            simulation). ``resume`` and ``time`` are ``offset`` and ``time`` of the next call;
-            ``resume`` is None and ``complete`` true at the end. For an invalid request: ``error``
-            and the invalid ``field``.
+            For an invalid request, ``error`` and the invalid ``field``. Otherwise counts of
+            entries, and where the next call continues:
+
+            - ``requested``: handled in this call;
+            - ``published``: on the bus; ``distinct`` of them are facts, not copies;
+            - ``deadLettered``: in the ProducerDlq; ``rejected`` of them because of a final refusal;
+            - ``reasons``: refused, by code;
+            - ``injected``: by what they test consumers with: ``copy``, ``malformed``, ``late``,
+              ``crash``, ``fail``, ``poison`` or ``slow``;
+            - ``total``: of the whole simulation;
+            - ``resume``, ``time``: ``offset`` and ``time`` of the next call; ``resume`` is None at
+              the end, and ``complete`` true.
 
         Raises:
             PublishError: entries reached neither the bus nor the queue. Repeat the request.
@@ -127,14 +131,14 @@ def make_handler(
             logger.warning("bad request", extra={"field": error.field, "problem": str(error)})
             return {"error": str(error), "field": error.field}
 
-        began = monotonic()
+        began_s = monotonic()
         tally = _Tally()
         entries = islice(simulation.entries(request.offset), request.limit)
         for chunk in batched(entries, _chunk_size(request.rate), strict=False):
             wait_s = 0.0
             if request.rate is not None:
-                due = began + tally.requested / request.rate
-                wait_s = max(0.0, due - monotonic())
+                due_s = began_s + tally.requested / request.rate
+                wait_s = max(0.0, due_s - monotonic())
             left_ms = context.get_remaining_time_in_millis() - wait_s * 1000
             if tally.requested and left_ms < NEEDED_FOR_A_CHUNK_MS:
                 break
@@ -166,6 +170,7 @@ def _summarised(
     """
     reached = request.offset + tally.requested
     complete = reached >= total
+    ran_out_of_time = not complete and tally.requested != request.limit
     summary = {
         **tally.counts,
         "reasons": dict(tally.reasons),
@@ -179,7 +184,7 @@ def _summarised(
         "carride-simulator",
         {"Published": tally.counts["published"], "Rejected": tally.counts["deadLettered"]},
         "simulated",
-        warns=not complete and tally.requested != request.limit,
+        warns=ran_out_of_time,
         fields={"summary": summary},
     )
     return summary

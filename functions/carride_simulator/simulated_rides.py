@@ -1,15 +1,15 @@
 """Simulated rides, with everything that can go wrong before their events are consumed. Pure.
 
-A ride depends only on the mode, the seed and its own number. Two simulations of one seed agree on
-the rides that both have, so a repeated or a larger simulation only adds copies of known facts, and
-new rides.
+A ride depends only on the mode, the seed and its own number. So two simulations of one seed agree
+on the rides that both have: a repeated or larger one only adds copies of known facts, and new
+rides.
 """
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from itertools import count, cycle, islice
+from itertools import cycle
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -81,9 +81,9 @@ class SimulatedEntry(NamedTuple):
 
     @property
     def injected(self) -> str | None:
-        """What the entry tests its consumers with, named as in the simulator's answer.
+        """What the entry tests its consumers with, as the simulator's answer names it.
 
-        None for a plain fact.
+        It is None for a plain fact.
         """
         if self.kind in MALFORMED:
             return "malformed"
@@ -104,9 +104,9 @@ class _Slot(NamedTuple):
 
 
 class Simulation:
-    """The entries of a simulation. They follow from its spec and the present.
+    """The entries of a simulation, which follow from its spec and its present.
 
-    The present is the time at which the last event has just happened.
+    Its last event has just happened at the present.
 
     Raises:
         FieldError: the spec has two ends or none, or asks for more late and faulty facts than there
@@ -153,9 +153,8 @@ class Simulation:
         for field, mark, asked in wanted:
             amount = _amount(asked, len(self._facts))
             if amount > len(free):
-                rides = len(self._lives)
-                facts = len(self._facts)
-                raise FieldError(field, f"{amount} are too many: {rides} rides have {facts} facts")
+                having = f"{len(self._lives)} rides have {len(self._facts)} facts"
+                raise FieldError(field, f"{amount} are too many: {having}")
             marks |= dict.fromkeys(free[:amount], mark)
             del free[:amount]
         return marks
@@ -165,22 +164,20 @@ class Simulation:
         spec = self._spec
         rides = len(self._lives)
         chance = _chance(spec.seed, "order")
-        happened = {
-            (ride, step): ride + step * _BETWEEN_EVENTS + chance.random()
-            for ride, step in self._facts
-        }
-        overtaking = {}
+        happened = {}
+        for ride, step in self._facts:
+            happened[ride, step] = ride + step * _BETWEEN_EVENTS + chance.random()
+        published = dict(happened)
         for ride in chance.sample(range(rides), round(spec.out_of_order * rides)):
-            step = chance.randrange(1, len(self._lives[ride]))
-            overtaking[ride, step] = happened[ride, step - 1] - chance.random()
+            overtaker = chance.randrange(1, len(self._lives[ride]))
+            published[ride, overtaker] = happened[ride, overtaker - 1] - chance.random()
         slots = [
-            _Slot(overtaking.get(fact, happened[fact]), happened[fact], Kind.FACT, number)
+            _Slot(published[fact], happened[fact], Kind.FACT, number)
             for number, fact in enumerate(self._facts)
         ]
-        slots += [
-            slot._replace(position=slot.position + chance.uniform(0, _COPY_WITHIN), kind=Kind.COPY)
-            for slot in chance.sample(slots, round(spec.duplicates * len(slots)))
-        ]
+        for slot in chance.sample(slots, round(spec.duplicates * len(slots))):
+            later = slot.position + chance.uniform(0, _COPY_WITHIN)
+            slots.append(slot._replace(position=later, kind=Kind.COPY))
         malformed = _amount(spec.malformed, len(self._facts))
         for number, kind in zip(range(malformed), cycle(MALFORMED), strict=False):
             position = chance.uniform(0, rides)
@@ -219,25 +216,30 @@ class Simulation:
 def _lives(spec: Spec) -> list[list[Fact]]:
     """Return the facts of each ride, for ``rides`` rides or as many as fill the duration."""
     spec.check_end()
-    listed = spec.mode is Mode.PREDEFINED
-    seed = spec.seed
-    begun = (
-        predefined(seed, number) if listed else life(seed, f"{number:05d}") for number in count()
-    )
     if spec.duration is None or spec.rate is None:
-        return list(islice(begun, DEFAULT_RIDES if spec.rides is None else spec.rides))
+        rides = DEFAULT_RIDES if spec.rides is None else spec.rides
+        return [_life(spec, number) for number in range(rides)]
     wanted = spec.duration * spec.rate
     lives: list[list[Fact]] = []
     facts = 0
-    while (
-        facts + round(spec.duplicates * facts) + _amount(spec.malformed, facts) < wanted
-        or not lives
-    ):
+    while not lives or _entries(spec, facts) < wanted:
         if len(lives) == MOST_RIDES:
             raise FieldError("duration", f"takes more than {MOST_RIDES:,} rides at this rate")
-        lives.append(next(begun))
+        lives.append(_life(spec, len(lives)))
         facts += len(lives[-1])
     return lives
+
+
+def _life(spec: Spec, number: int) -> list[Fact]:
+    """Return the facts of the ride of this number, counted from 0."""
+    if spec.mode is Mode.PREDEFINED:
+        return predefined(spec.seed, number)
+    return life(spec.seed, f"{number:05d}")
+
+
+def _entries(spec: Spec, facts: int) -> int:
+    """Return how many entries so many facts make, with their copies and the malformed events."""
+    return facts + round(spec.duplicates * facts) + _amount(spec.malformed, facts)
 
 
 def _amount(asked: float, facts: int) -> int:
@@ -254,13 +256,10 @@ def life(seed: int, name: str) -> list[Fact]:
     if chance.random() < _CANCELLED:
         story = ("accept", chance.choice(_REASONS))
     elif chance.random() < _REDIRECTED:
-        elsewhere = chance.choice(
-            [place for place in range(BLOCKS * BLOCKS) if place not in {pickup, destination}]
-        )
-        story = ("accept", "start", elsewhere, "complete")
-    return _happened(
-        f"order_{seed}_{name}", Script(customer, pickup, destination, passengers, story)
-    )
+        places = [place for place in range(BLOCKS * BLOCKS) if place not in {pickup, destination}]
+        story = ("accept", "start", chance.choice(places), "complete")
+    script = Script(customer, pickup, destination, passengers, story)
+    return _happened(f"order_{seed}_{name}", script)
 
 
 def predefined(seed: int, number: int) -> list[Fact]:
@@ -357,9 +356,8 @@ def to_event(
     if not earlier:
         return event
     cause = earlier[-1]
-    return replace(
-        event, causationid=idempotency_id(cause.order_id, type(cause).__name__, cause.version)
-    )
+    cause_id = idempotency_id(cause.order_id, type(cause).__name__, cause.version)
+    return replace(event, causationid=cause_id)
 
 
 def older_envelope(event: RideEvent) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""Cars and assignments in DynamoDB.
-
-How they are read, and the writes by which a decision takes effect.
+"""Cars and assignments in DynamoDB: reads them, and makes the writes of a decision.
 
 A car is taken on the condition that no ride has it, so two rides cannot have the same.
 """
@@ -119,12 +117,10 @@ def effects(
     outbox: Outbox,
     now: datetime,
 ) -> list[Effect]:
-    """Return the writes by which a decision takes effect.
+    """Return the writes of a decision: of the ride, its car, and the emitted events.
 
-    The ride's, its car's, and the events that are emitted.
-
-    They are refused if the ride has changed since it was ``seen``. ``why`` there is no free car is
-    emitted for a ride that gets none.
+    They are refused if the ride has changed since it was ``seen``. The event of a ride that gets no
+    car states ``why``.
     """
     state, car = decision.after
     added = {"reason": why} if car is None else {"car_id": car.car_id}

@@ -197,13 +197,11 @@ def spot(car: Car) -> Spot:
 
 
 def nearest(pickup: str, order_id: str, find: FindCar) -> Car | None:
-    """Return the free car whose stand is nearest to the pickup, along the streets.
-
-    None where there is none.
+    """Return the free car whose stand is nearest to the pickup, along the streets, or None.
 
     Of a sector's cars each ride prefers another one: rides that begin at one place at the same
-    moment do not all reach for the same car. Outside of the city there is none. ``find`` is asked
-    for the nearest shards first, and no more often than needed.
+    moment do not all reach for the same car. Outside of the city there are no cars. The function
+    asks ``find`` for the nearest shards first, and no more often than needed.
     """
     start = _place(pickup)
     if start is None:

@@ -51,10 +51,7 @@ def code_of(said: object) -> str | None:
 
 
 def reason_of(said: object) -> str | None:
-    """Return what an event can hold of a text.
-
-    One line of printable characters, cut to its length.
-    """
+    """Return what an event can hold of a text: one short line of printable characters, or None."""
     if not isinstance(said, str):
         return None
     printable = "".join(character if character.isprintable() else " " for character in said)

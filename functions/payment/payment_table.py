@@ -32,7 +32,7 @@ class Seen(NamedTuple):
     def unchanged(self) -> tuple[str, dict[str, object]]:
         """Return the condition that the payment has not changed, and its values.
 
-        ``#state`` names the state.
+        In the condition, ``#state`` is the attribute that has the state.
         """
         condition, values = self.stored.unchanged()
         asked = "asked = :wasAsked"

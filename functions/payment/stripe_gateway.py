@@ -1,10 +1,10 @@
 """Stripe: its PaymentIntents, captured by hand, behind the port of `PersistentGateway`.
 
-A ride has one PaymentIntent, which has the ride in its metadata. The ride's customer is the id of
-Stripe's customer (``cus_…``), who pays with the default payment method. Nobody is there to confirm
-a payment, so each is made "off session".
+A ride has one PaymentIntent, whose metadata names the ride. The ride's ``customerID`` is the id of
+a customer of Stripe (``cus_…``), who pays with the default payment method. Nobody is there to
+confirm a payment, so each is made "off session".
 
-What payment makes of Stripe's answers (https://docs.stripe.com/api/errors)::
+What Stripe's answers mean to payment (https://docs.stripe.com/api/errors)::
 
     a PaymentIntent that requires_capture                        authorized
     succeeded; succeeded and the charge is refunded              captured; refunded
@@ -20,12 +20,12 @@ What payment makes of Stripe's answers (https://docs.stripe.com/api/errors)::
     400, 404: our request, our settings or the account is wrong  the attempt fails
     401, 403, 409, 424, 429, 500 and above                       ask again, under the same key
 
-**A payment whose answer was lost** is found by listing the customer's PaymentIntents. Lists include
-what was just made, which the search API need not (https://docs.stripe.com/search#data-freshness).
-A repetition that runs beside the first request gets the first answer, or a 409, because it has the
-same key. Stripe keeps keys for at least a day, and under a key also errors, those of 500 included
-(https://docs.stripe.com/api/idempotent_requests). Payment uses a new key only when the first
-request cannot be finished any more, as for any gateway. Webhooks are not needed.
+**A payment whose answer was lost** is found by listing the customer's PaymentIntents. A list
+includes what was just made; the search API may not (https://docs.stripe.com/search#data-freshness).
+A repetition that runs beside the first request has the same key, so it gets the first answer, or a
+409. Stripe keeps keys for at least a day. Under a key it also keeps errors, those of status 500
+included (https://docs.stripe.com/api/idempotent_requests). Payment uses a new key only when the
+first request cannot be finished any more, as for any gateway. Webhooks are not needed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -201,8 +201,10 @@ class StripeGateway(PersistentGateway):
 
         Otherwise the ride would wait for ever, or be charged after it has ended.
         """
-        name = call.key(Step.RESERVE, f"{known.payment_id}-abandon")
-        key = call.key(Step.GIVE_BACK, name)
+        # Both a reservation and its return may find the payment, so both numbers are in the key.
+        key = f"{known.payment_id}-abandon"
+        key = call.key(Step.RESERVE, key)
+        key = call.key(Step.GIVE_BACK, key)
         form = {"cancellation_reason": _ABANDONED}
         return self._request("POST", f"{_path_of(known)}/cancel", key, form)
 
@@ -244,10 +246,8 @@ class StripeGateway(PersistentGateway):
             case Change.ADJUST:
                 charge = self._raise(known, key, amount)
             case Change.CAPTURE:
-                answer = self._request(
-                    "POST", f"{path}/capture", key, {"amount_to_capture": amount}
-                )
-                charge = _known_charge(answer, known)
+                form = {"amount_to_capture": amount}
+                charge = _known_charge(self._request("POST", f"{path}/capture", key, form), known)
             case Change.REFUND if before.status is Status.AUTHORIZED:
                 charge = _known_charge(self._request("POST", f"{path}/cancel", key, {}), known)
             case Change.REFUND:
@@ -339,7 +339,7 @@ class StripeGateway(PersistentGateway):
 
 
 def _status_and_code(status: int, error: _Error) -> str:
-    """Return an answer's status, and the error's code if it has one that errors may hold."""
+    """Return an answer's status, and the error's code if that may stand in an error message."""
     code = code_of(error.code) or code_of(error.type)
     if code is None:
         return str(status)
@@ -402,16 +402,16 @@ def _charge(intent: _Intent) -> Charge:
         reason = "the customer would have to confirm the payment"
     elif status is Status.DECLINED and intent.last_payment_error is not None:
         reason = reason_of(intent.last_payment_error.message)
-    # A hold that was released has received nothing: its amount is what was reserved.
-    is_paid = intent.status == "succeeded"
-    amount = intent.amount_received if is_paid else intent.amount
+    amount = intent.amount
+    if intent.status == "succeeded":  # a hold that was released has received nothing
+        amount = intent.amount_received
     return Charge(intent.id, status, amount, reason, intent.currency.upper())
 
 
 def _is_abandoned(intent: _Intent) -> bool:
     """Return whether payment has canceled an intent that needed the customer.
 
-    One that has reserved money has a charge.
+    Such an intent has no charge: it has never reserved money.
     """
     is_canceled = intent.status == "canceled" and intent.cancellation_reason == _ABANDONED
     return is_canceled and intent.latest_charge is None

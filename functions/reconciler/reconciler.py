@@ -91,7 +91,7 @@ class Tables(NamedTuple):
 class Reader:
     """Reads what is known of rides.
 
-    Reads are consistent but for those of an index, and so of the timeline.
+    Reads are consistent, except those of an index, from which the timeline comes.
     """
 
     def __init__(self, client: DynamoDB, tables: Tables) -> None:
@@ -135,9 +135,9 @@ class Reader:
         )
 
     def _history(self, order_id: str, since: datetime) -> tuple[Ride | None, datetime | None]:
-        """Return the ride as its history has it, and when that heard of it last.
+        """Return the ride as its history has it, and when the history heard of it last.
 
-        The latter is None if it was before ``since``.
+        The time is None if it is before ``since``.
         """
         pages = self._client.query(**of_ride(self._tables.history, order_id))
         records = [marshalling.values(item) for page in pages for item in page["Items"]]
@@ -149,10 +149,9 @@ class Reader:
         return msgspec.convert(latest_in(timeline), Ride), max(recent, default=None)
 
     def _heard(self, record: Mapping[str, Any]) -> datetime:
-        """Return when the history heard of an event.
+        """Return when the history heard of an event: the time of the event's record.
 
-        That is the time of its record: the event's own time is its producer's, whose clock may be
-        ahead.
+        The event's own time does not count: its producer's clock may be ahead.
         """
         key = {"idempotencyKey": {"S": record["idempotencyKey"]}}
         answer = self._client.get_item(TableName=self._tables.history, Key=key, ConsistentRead=True)
@@ -259,8 +258,7 @@ class Reconciler:
     def _look_again(self, now: datetime, left_ms: Callable[[], int]) -> int:
         """Settle driven rides of which dispatch has heard since they were set aside; count them.
 
-        Payment should have heard of the car. If dispatch was late, and payment lost that, nothing
-        else would have the ride paid.
+        Payment should have heard of such a ride's car. If it has not, only this has the ride paid.
         """
         settled = 0
         aside = self.reader.open_rides(Stage.RECONCILED, now - self.limit, _PAGE)
@@ -298,7 +296,7 @@ class Reconciler:
     def _emit(self, decision: Cancellation | Settlement, now: datetime) -> bool:
         """Emit the event of a decision, once, together with the change of the booking.
 
-        Return whether it was emitted now.
+        Return False if an earlier run has emitted it.
         """
         event = RideEvent.of(decision.fact, source=SOURCE, time=now)
         with self.consumer.operation(event.idempotencyid, name="settle") as once:
@@ -334,9 +332,9 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], LambdaContext]
     reconciler = Reconciler(settings)
 
     def handler(raw: dict[str, Any], context: LambdaContext) -> dict[str, int]:
-        """Settle overdue rides, given a `Tick` as JSON, as many as there is time for.
+        """Settle as many overdue rides as there is time for, given a `Tick` as JSON.
 
-        The next run goes on.
+        The next run settles the others.
 
         The answer counts rides: ``reconciled`` (dealt with in this run) and ``overdue`` (dealt with
         in an earlier run, and not settled yet). A run that comes again returns what it returned

@@ -81,7 +81,7 @@ type Decision = Cancellation | Settlement | Unsettled
 def decide(seen: Seen, now: datetime, limit: timedelta) -> Decision | None:
     """Decide what becomes of a ride to which nothing may happen for longer than ``limit``.
 
-    None: nothing yet.
+    The result is None if nothing is due yet.
     """
     if seen.asked_until is not None and now < seen.asked_until:
         return None
@@ -103,7 +103,7 @@ def decide(seen: Seen, now: datetime, limit: timedelta) -> Decision | None:
 def decide_again(seen: Seen, now: datetime, limit: timedelta) -> Settlement | None:
     """Decide what becomes of a ride that was set aside, because dispatch had not heard of it.
 
-    A settlement, if dispatch has decided since, and payment has not heard of it for ``limit``.
+    It is settled if dispatch has decided since, and payment has not heard of that for ``limit``.
     """
     dispatched = seen.dispatched
     if dispatched is None or not dispatched.heard or not is_overdue(dispatched.heard, now, limit):

@@ -62,9 +62,11 @@ def require(caller: Caller, action: Action, who: Who) -> None:
 def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> Caller:
     """Return the caller of a request in payload format 2.0, as API Gateway's authorizer reports it.
 
-    A caller is staff if ``staff_group``, unless it is empty, is a group or scope of its token, or
-    its IAM role. If ``everyone`` is, callers without a name are too; else they are refused with
-    HttpProblemError (403).
+    A caller is staff if ``staff_group`` is a group or scope of its token, or its IAM role. Nobody
+    is if it is empty. With ``everyone``, every caller is staff, even one without a name.
+
+    Raises:
+        HttpProblemError: 403: the caller has no name.
     """
     context = event["requestContext"]
     match context.get("authorizer"):
@@ -85,34 +87,35 @@ def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> 
                 Kind.FORBIDDEN,
                 "the caller has no name: the token has no sub, or the signature no userId",
             )
-    return Caller(name, staff=everyone or (staff_group != "" and staff_group in groups))
+    is_in_group = staff_group != "" and staff_group in groups
+    return Caller(name, staff=everyone or is_in_group)
 
 
 def _groups(claims: Mapping[str, Any]) -> list[str]:
     """Return the groups and scopes of a token.
 
-    API Gateway writes a list of groups as ``[one two]``.
-
-    Only Cognito's groups are read, because they contain no blanks: "not staff" would become two
-    groups.
+    API Gateway writes a list of groups as ``[one two]``. So only Cognito's groups are read, which
+    contain no blanks: a group "not staff" would become two.
     """
     groups = claims.get("cognito:groups", "")
-    listed = (
-        groups
-        if isinstance(groups, list)
-        else str(groups).removeprefix("[").removesuffix("]").split()
-    )
-    return [*listed, *str(claims.get("scope", "")).split()]
+    if not isinstance(groups, list):
+        groups = str(groups).removeprefix("[").removesuffix("]").split()
+    scopes = str(claims.get("scope", "")).split()
+    return [*groups, *scopes]
 
 
 def _role(iam: Mapping[str, Any], account: object) -> list[str]:
-    """Return the IAM role of a caller from this account.
+    """Return the IAM role of a caller from this account; empty if it has none.
 
-    Arn:aws:sts::ACCOUNT:assumed-role/ROLE/SESSION.
+    A session of a role has the ARN ``arn:aws:sts::ACCOUNT:assumed-role/ROLE/SESSION``.
     """
     match str(iam.get("userArn", "")).split(":"):
         case ["arn", _, "sts", "", str(number), resource] if number == account:
-            kind, role, *_ = [*resource.split("/"), ""]
-            return [role] if kind == "assumed-role" and role else []
+            session = resource.split("/")
+        case _:
+            return []
+    match session:
+        case ["assumed-role", str(role), *_] if role:
+            return [role]
         case _:
             return []

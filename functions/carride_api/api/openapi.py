@@ -124,13 +124,14 @@ def added_to_ride(schemas: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _operation(route: Route) -> Operation:
     operation: Operation = {"operationId": route.operation_id, "summary": route.summary}
-    if names := [*_parameters_of(route)]:
+    names = [*_parameters_of(route)]
+    if names:
         operation["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in names]
     if route.writes:
         content = {_JSON: {"schema": _schema(route.request)}}
         operation["requestBody"] = {"required": True, "content": content}
     status, meaning, body = route.success
-    headers = _replayed(route)
+    headers: tuple[str, ...] = (REPLAYED_HEADER,) if route.writes else ()
     if status == HTTPStatus.CREATED:
         headers += ("Location",)
     responses = {str(status): _response(meaning, _JSON, body, headers)}
@@ -151,7 +152,7 @@ def _parameters_of(route: Route) -> Iterator[str]:
 
 
 def _problems_of(route: Route) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield status, name and response of each problem status.
+    """Yield status, name and response of each status that a problem of the route has.
 
     Routes share the responses of one name.
     """
@@ -159,18 +160,15 @@ def _problems_of(route: Route) -> Iterator[tuple[int, str, dict[str, Any]]]:
     problems = common + route.problems
     for status in sorted({kind.status for kind in problems}):
         kinds = [kind for kind in problems if kind.status == status]
-        headers = _replayed(route) if _STORED.intersection(kinds) else ()
-        name = ".".join(kinds) + (".replayed" if headers else "")
-        headers += ("Retry-After",) if _RETRIED.intersection(kinds) else ()
-        yield (
-            status,
-            name,
-            _response(", ".join(f"`{kind}`" for kind in kinds), MEDIA_TYPE, Problem, headers),
-        )
-
-
-def _replayed(route: Route) -> tuple[str, ...]:
-    return (REPLAYED_HEADER,) if route.writes else ()
+        name = ".".join(kinds)
+        headers: tuple[str, ...] = ()
+        if route.writes and _STORED.intersection(kinds):
+            name += ".replayed"
+            headers = (REPLAYED_HEADER,)
+        if _RETRIED.intersection(kinds):
+            headers += ("Retry-After",)
+        meaning = ", ".join(f"`{kind}`" for kind in kinds)
+        yield status, name, _response(meaning, MEDIA_TYPE, Problem, headers)
 
 
 def _response(meaning: str, media_type: str, body: Any, headers: tuple[str, ...]) -> dict[str, Any]:
@@ -186,28 +184,42 @@ def _response(meaning: str, media_type: str, body: Any, headers: tuple[str, ...]
 def _parameters() -> dict[str, Any]:
     key = {"type": "string", "pattern": KEY_PATTERN}
     limit = {**_schema(PageSize), "default": DEFAULT_PAGE}
-    parameters = {
-        "IdempotencyKey": (
-            "Idempotency-Key",
-            "header",
-            "Identifies the request, e.g. a new UUID for each.",
-            key,
-            True,
-        ),
-        "RideID": ("id", "path", "The ride's orderID.", _schema(OrderID), True),
-        "Customer": ("customer", "query", "The customer.", _schema(CustomerID), True),
-        "Limit": ("limit", "query", "The largest number of rides in a page.", limit, False),
-        "Next": ("next", "query", "`next` of the previous page.", _schema(PageToken), False),
-    }
     return {
-        component: {
-            "name": name,
-            "in": place,
-            "description": description,
-            "schema": schema,
-            "required": required,
-        }
-        for component, (name, place, description, schema, required) in parameters.items()
+        "IdempotencyKey": {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "description": "Identifies the request, e.g. a new UUID for each.",
+            "schema": key,
+            "required": True,
+        },
+        "RideID": {
+            "name": "id",
+            "in": "path",
+            "description": "The ride's orderID.",
+            "schema": _schema(OrderID),
+            "required": True,
+        },
+        "Customer": {
+            "name": "customer",
+            "in": "query",
+            "description": "The customer.",
+            "schema": _schema(CustomerID),
+            "required": True,
+        },
+        "Limit": {
+            "name": "limit",
+            "in": "query",
+            "description": "The largest number of rides in a page.",
+            "schema": limit,
+            "required": False,
+        },
+        "Next": {
+            "name": "next",
+            "in": "query",
+            "description": "`next` of the previous page.",
+            "schema": _schema(PageToken),
+            "required": False,
+        },
     }
 
 

@@ -57,12 +57,11 @@ class ApiRequest(NamedTuple):
 
     @property
     def traceparent(self) -> str | None:
-        """The request's trace in the format of W3C Trace Context.
-
-        The client's, or else X-Ray's, or None.
-        """
+        """The client's trace, or else X-Ray's, in the format of W3C Trace Context; or None."""
         traceparent: str = self.event["headers"].get("traceparent", "")
-        return traceparent if _is_trace(traceparent) else current_trace()
+        if _is_trace(traceparent):
+            return traceparent
+        return current_trace()
 
 
 def record_key(request: ApiRequest) -> tuple[str, str]:
@@ -71,12 +70,10 @@ def record_key(request: ApiRequest) -> tuple[str, str]:
 
 
 def fingerprinted(request: ApiRequest) -> object:
-    """Return what must be the same under one key, besides the route.
+    """Return what must be the same under one key, besides the route. The trace may differ.
 
-    The trace of a retry may differ.
-
-    The command stays a Struct, whose defaults are not fingerprinted: a retry that arrives after a
-    deployment has the same fingerprint, although the command has gained an optional field.
+    The command stays a Struct, whose defaults are not fingerprinted. So a retry that arrives after
+    a deployment has the same fingerprint, although the command has gained an optional field.
     """
     return [request.command.__struct_config__.tag, request.command]
 

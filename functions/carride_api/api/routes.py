@@ -70,8 +70,11 @@ class Route(NamedTuple):
 
     @property
     def sole_action(self) -> Action | None:
-        """What every request asks for; None if each says it."""
-        return next(iter(self.may)) if len(self.may) == 1 else None
+        """What every request of the route asks for; None if each request says it."""
+        if len(self.may) > 1:
+            return None
+        (action,) = self.may
+        return action
 
 
 _OF_RIDES: Final = (
@@ -165,7 +168,7 @@ DESCRIPTION: Final = "GET /openapi.json"
 class Router(NamedTuple):
     """Reads the requests of a stage, and has each answered by its route.
 
-    In ``local`` every caller is staff, in ``prod`` nothing is simulated.
+    In stage ``local`` every caller is staff. In ``prod`` nothing is simulated.
     """
 
     service: Service
@@ -180,13 +183,14 @@ class Router(NamedTuple):
         """
         caller = caller_of(event, staff_group=self.staff_group, everyone=self.stage == "local")
         route = ROUTES[event["routeKey"]]
-        sole = route.sole_action
-        if sole is Action.SIMULATE and self.stage == "prod":
+        action = route.sole_action
+        if action is Action.SIMULATE and self.stage == "prod":
             raise refused(Kind.FORBIDDEN, "production has no simulated rides")
-        if sole is not None:  # refused before its body is read
-            require(caller, sole, route.may[sole])
+        if action is not None:  # refused before the body is read
+            require(caller, action, route.may[action])
         command = route.read(event, route.request)
-        action = sole or command.action
+        if action is None:
+            action = command.action
         who = route.may[action]
         require(caller, action, who)
         return ApiRequest(event, caller, who, command)

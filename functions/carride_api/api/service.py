@@ -101,10 +101,7 @@ class Service:
         return msgspec.to_builtins(booking)
 
     def list_rides(self, request: ApiRequest) -> object:
-        """List the rides of a customer.
-
-        All of them for staff, otherwise those that the caller owns.
-        """
+        """List the rides of a customer: all of them for staff, otherwise those of the caller."""
         query: ListRides = request.command
         owner = None if request.caller.staff else request.caller.subject
         return msgspec.to_builtins(
@@ -117,7 +114,9 @@ class Service:
         Staff may see every ride, other callers their own.
         """
         path: ReadRide = request.command
-        ride = None if self._hides(path.id, request) else self.tables.find_ride(path.id)
+        if self._hides(path.id, request):
+            raise unknown_ride(path.id)
+        ride = self.tables.find_ride(path.id)
         if ride is None:
             raise unknown_ride(path.id)
         return msgspec.to_builtins(ride)

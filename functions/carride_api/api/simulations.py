@@ -38,17 +38,20 @@ def start(
 ) -> dict[str, Any]:
     """Start a simulation, and return the answer.
 
-    In the stages other than ``local``, one simulation runs at a time.
-
-    ``name`` identifies the request: a simulation that starts twice under one name publishes copies
-    of the same facts. ``store`` holds the lock.
+    In every stage but ``local``, one simulation runs at a time; ``store`` holds the lock. ``name``
+    identifies the request: a simulation that starts twice under one name publishes copies of the
+    same facts.
 
     Raises:
         HttpProblemError: the simulation is too large or too slow, or another one is running.
         RetryableError: the simulator was not invoked; the client sends the request again.
     """
-    rides = _DEFAULT_RIDES if command.rides is None and command.duration is None else command.rides
-    seed = int(name[:7], 16) if command.seed is None else command.seed
+    rides = command.rides
+    if rides is None and command.duration is None:
+        rides = _DEFAULT_RIDES
+    seed = command.seed
+    if seed is None:
+        seed = int(name[:7], 16)
     settled = msgspec.structs.replace(command, rides=rides, seed=seed)
     try:
         _check(Spec(**msgspec.structs.asdict(settled)), _MOST_EVENTS[stage])
@@ -82,10 +85,7 @@ def _check(spec: Spec, limit: int) -> None:
 
 
 def most_events(spec: Spec) -> int:
-    """Return how many events a simulation can have.
-
-    As many as if every ride had the longest life.
-    """
+    """Return how many events a simulation has if every ride has the longest life."""
     if spec.rides is not None:
         facts = spec.rides * LONGEST_LIFE
         return facts + round(spec.duplicates * facts)

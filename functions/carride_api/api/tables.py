@@ -61,7 +61,10 @@ class Tables(NamedTuple):
         """Return a page of a customer's rides, newest first. The newest rides may still be missing.
 
         Page, token and what is read depend on the rides of ``owner`` alone. None stands for all
-        owners. ``token`` is ``next`` of the previous page; HttpProblemError if it is not.
+        owners. ``token`` is ``next`` of the previous page.
+
+        Raises:
+            HttpProblemError: 400: the token is not from an earlier page.
         """
         asked = limit + 1  # one more, to know whether there is a next page
         if owner is None:
@@ -70,10 +73,8 @@ class Tables(NamedTuple):
             partition = owner_customer(owner, customer_id)
             rides = self._keys_of_rides(OWNER_CUSTOMER, partition, asked, token)
         page = rides[:limit]
-        more = len(rides) > limit
-        return Page(
-            rides=tuple(self._bookings(page, customer_id)), next=_token(page[-1]) if more else None
-        )
+        following = _token(page[-1]) if len(rides) > limit else None
+        return Page(rides=tuple(self._bookings(page, customer_id)), next=following)
 
     def _keys_of_rides(
         self, attribute: str, partition: str, limit: int, token: str | None
@@ -95,7 +96,7 @@ class Tables(NamedTuple):
         return [marshalling.values(item) for item in page["Items"]]
 
     def _bookings(self, rides: Sequence[Mapping[str, Any]], customer_id: str) -> Iterator[Booking]:
-        """Yield the rides under these keys as they are now, but those erased meanwhile."""
+        """Yield the rides under these keys as they are now, except those erased meanwhile."""
         if not rides:
             return
         keys = [{"orderID": {"S": ride["orderID"]}} for ride in rides]
@@ -128,14 +129,12 @@ def _token(last: Mapping[str, Any]) -> str:
 
 
 def _position(token: str) -> tuple[str, str]:
+    padding = "=" * (-len(token) % 4)
     try:
-        content = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        content = base64.b64decode(token + padding, altchars=b"-_", validate=True)
         booked_at, order_id = msgspec.json.decode(content, type=_Position)
         return sortable_time(booked_at), order_id
-    except (
-        ValueError,
-        OverflowError,
-    ) as error:  # not base64, not JSON, not a position, or a time out of range
-        raise refused(
-            Kind.INVALID_REQUEST, "not a token from an earlier page", field="next"
-        ) from error
+    except (ValueError, OverflowError) as error:
+        # Not base64, not JSON, not a position, or a time out of range.
+        detail = "not a token from an earlier page"
+        raise refused(Kind.INVALID_REQUEST, detail, field="next") from error
