@@ -241,7 +241,7 @@ def _ride_named_by(known: _Known) -> str | None:
         *(letter.ride for letter in known.letters.found),
         *(delivery.ride for delivery in known.evidence.deliveries),
     ]
-    return next(filter(_is_ride, named), None)
+    return next(filter(is_ride, named), None)
 
 
 def _unknown(what: str, stack: StackRef, known: _Known) -> OperatorError:
@@ -251,7 +251,8 @@ def _unknown(what: str, stack: StackRef, known: _Known) -> OperatorError:
     )
 
 
-def _is_ride(order_id: str | None) -> bool:
+def is_ride(order_id: str | None) -> bool:
+    """Return whether this can be the id of a ride."""
     try:
         msgspec.convert(order_id, OrderID)
     except msgspec.ValidationError:
@@ -260,7 +261,7 @@ def _is_ride(order_id: str | None) -> bool:
 
 
 def _check_ride(order_id: str) -> None:
-    if not _is_ride(order_id):
+    if not is_ride(order_id):
         raise OperatorError(
             f"{order_id!r} is not the id of a ride: write letters, digits, '_', '.', '-', as in "
             "order_01"

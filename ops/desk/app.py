@@ -24,11 +24,23 @@ from starlette.responses import (
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ops.desk import views as _views  # noqa: F401 - registers the pages
+from ops.desk import rides as _rides  # noqa: F401 - registers pages
+from ops.desk import views as _views  # noqa: F401 - registers pages
 from ops.desk.feed import Feed
 from ops.desk.pictures import LOOKS, look
 from ops.desk.registry import ACTS, PAGES, PLACES, Act, NotThereError, Page, Seen
-from ops.desk.words import ago_text, clip, clock_text, exact, finished, marked, part, short_id, span
+from ops.desk.words import (
+    ago_text,
+    clip,
+    clock_text,
+    exact,
+    finished,
+    marked,
+    part,
+    short_id,
+    span,
+    until_text,
+)
 from ops.stack import FAILURES, reason
 
 _HERE: Final = Path(__file__).parent
@@ -131,6 +143,9 @@ class Desk(Seen):
             return f"/keys?key={part(text)}"
         with self.feed.lock:
             is_event = text in self.feed.index.facts
+            is_known_ride = text in self.feed.index.rides
+        if is_known_ride:
+            return f"/ride/{part(text)}"
         if is_event:
             return f"/event/{part(text)}"
         return f"/facts?ride={part(text)}"
@@ -246,8 +261,10 @@ def _environment() -> Environment:
         "moment": lambda time_ms: marked(time_ms, exact(time_ms)[11:23]),
         "n": "{:,}".format,
         "part": part,
+        "place": "{:.2f}%".format,
         "short": short_id,
         "span": span,
+        "until": lambda time_ms: marked(time_ms, until_text(time_ms, time.time() * 1000)),
     }
     return made
 

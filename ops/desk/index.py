@@ -95,8 +95,8 @@ class Fact:
     """The newest copy as EventBridge delivers it, in JSON."""
     copies: list[Copy] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
-    letters: dict[str, str] = field(default_factory=dict)
-    """The reasons of its dead letters, by consumer."""
+    letters: dict[str, DeadLettered] = field(default_factory=dict)
+    """Its dead letters, by consumer, as the last audit has read them."""
 
     def attempts(self, consumer: str) -> list[Run]:
         """Return a consumer's runs, the oldest first, with the crashes that a takeover shows."""
@@ -193,6 +193,8 @@ class Index:
         self.consumers = consumers
         self.facts: dict[str, Fact] = {}
         """By id, the oldest first; one without copies is not known to be published."""
+        self.rides: dict[str, list[str]] = {}
+        """The ids of a ride's facts, by its id; the ride of the newest fact is the last."""
         self.totals = defaultdict[str, Counter[str]](Counter)
         """How often an outcome was seen at a consumer; at the bus, kinds of events, and at the
         producers, sources."""
@@ -205,6 +207,7 @@ class Index:
         self.version = 0
         """Grows with every change."""
         self._most = most
+        self._lettered: list[Fact] = []
         # The runs of the invocation that each log stream is in.
         self._open = defaultdict[str, list[Run]](list)
 
@@ -221,6 +224,7 @@ class Index:
             if event.named:
                 fact.ride = event.named.order_id
                 fact.version = event.named.version
+                self.rides[fact.ride] = [*self.rides.pop(fact.ride, ()), fact.id]
             for each in self.consumers if event.fact else ():
                 settled = any(
                     run.outcome in _SETTLED for run in fact.runs if run.consumer == each.name
@@ -257,13 +261,16 @@ class Index:
 
     def add_letters(self, letters: Iterable[DeadLettered]) -> None:
         """Replace what is known of dead letters."""
-        for fact in self.facts.values():
+        for fact in self._lettered:
             fact.letters.clear()
+        self._lettered = []
         by_event = {copy.event_id: fact for fact in self.facts.values() for copy in fact.copies}
         for letter in letters:
             found = self.facts.get(letter.fact or "") or by_event.get(letter.event_id or "")
             if found is not None and letter.consumer is not None:
-                found.letters[letter.consumer] = letter.reason
+                if not found.letters:
+                    self._lettered.append(found)
+                found.letters[letter.consumer] = letter
                 self.waiting[letter.consumer].discard(found.id)
         self.version += 1
 
@@ -271,10 +278,27 @@ class Index:
         """Return a fact, a new one if it is not known; the oldest one is forgotten for it."""
         if name not in self.facts and len(self.facts) >= self._most:
             oldest = next(iter(self.facts))
-            del self.facts[oldest]
+            self._forget_ride_of(self.facts.pop(oldest))
             for names in self.waiting.values():
                 names.discard(oldest)
         return self.facts.setdefault(name, Fact(name))
+
+    def _forget_ride_of(self, fact: Fact) -> None:
+        """Take a fact out of its ride; a ride without facts is forgotten."""
+        names = self.rides.get(fact.ride or "", [])
+        if fact.id in names:
+            names.remove(fact.id)
+        if not names:
+            self.rides.pop(fact.ride or "", None)
+
+    def lettered(self) -> list[Fact]:
+        """Return the facts with dead letters, the oldest first."""
+        return sorted(self._lettered, key=lambda fact: fact.time_ms)
+
+    def of_ride(self, ride: str) -> list[Fact]:
+        """Return the published facts of a ride in the order of their times."""
+        found = [self.facts[name] for name in self.rides.get(ride, ())]
+        return sorted(found, key=lambda fact: fact.time_ms)
 
     def _count(self, lane: str, what: str, time_ms: int) -> None:
         self.version += 1

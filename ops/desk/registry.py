@@ -1,12 +1,17 @@
 """The pages and the buttons of the desk: modules of views register them here."""
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 
+from carride.overdue import LIMIT
 from carride_idempotency.record import Record
+from ops.audit.evidence import AuditedConsumer
 from ops.desk.feed import Feed
+from ops.desk.index import Fact
 from ops.desk.jobs import Jobs
 
 _MOST_WATCHED: Final = 500
@@ -44,6 +49,20 @@ class Seen:
         self.jobs = Jobs(feed.stack)
         self.records = Watched[Record]()
         self.items = Watched[Mapping[str, Any]]()
+
+    def now(self) -> datetime:
+        """Return the time."""
+        return datetime.now(UTC)
+
+    def takers(self, fact: Fact) -> list[AuditedConsumer]:
+        """Return the consumers that take an event."""
+        return [each for each in self.feed.consumers if each.takes(fact.type)]
+
+    @cached_property
+    def overdue_limit(self) -> timedelta:
+        """How long a ride may stand still before the reconciler settles it."""
+        hours = (self.feed.stack.parameters() or {}).get("OverdueHours")
+        return timedelta(hours=float(hours)) if hours else LIMIT
 
 
 type View = Callable[[Seen, Request], Mapping[str, Any]]

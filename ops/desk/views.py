@@ -288,11 +288,6 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
     return {"title": found.verb.capitalize(), "job": found, "name": name}
 
 
-@page("/rides", "rides.html")
-def _rides(_desk: Seen, _request: Request) -> dict[str, Any]:
-    return {"title": "Rides"}
-
-
 @page("/more", "more.html")
 def _more(_desk: Seen, _request: Request) -> dict[str, Any]:
     return {"title": "More"}

@@ -112,6 +112,14 @@ def ago_text(time_ms: float, now_ms: float) -> str:
     return clock_text(time_ms, now_ms)
 
 
+def until_text(time_ms: float, now_ms: float) -> str:
+    """Return in how long a time will be, up to a day; ``now`` if it is over."""
+    left = time_ms - now_ms
+    if left <= 0:
+        return "now"
+    return f"in {span(left)}" if left < _DAY else clock_text(time_ms, now_ms)
+
+
 def marked(time_ms: float, text: str) -> Markup:
     """Return a text for a time, which shows the exact time when one points at it."""
     return Markup('<time datetime="{}" title="{}">{}</time>').format(

@@ -144,6 +144,22 @@ def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
     page.wait_for_url(re.compile("/event/"))
 
 
+def test_the_story_of_a_ride_is_a_page(site: Site, page: Page) -> None:
+    """The search leads to it; a run opens in place, and stays open while the page is live."""
+    page.goto("/")
+    page.keyboard.press("/")
+    page.keyboard.type("order_1_00003")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("/ride/order_1_00003"))
+    shown(page.get_by_role("heading", name="Ride order_1_00003"))
+    shown(page.locator(".w-event", has_text="PaymentAuthorized"))
+    run = page.locator(".w-open").first
+    run.locator("summary").press("Enter")
+    expect(run.locator(".w-detail")).to_contain_text("attempt 1")
+    page.keyboard.press("j")
+    shown(run.locator(".w-detail"))
+
+
 def test_single_keys_find_move_and_explain(site: Site, page: Page) -> None:
     """Slash finds, g and a letter lead to a view, j and k to a row, and ? shows the keys."""
     page.goto("/")

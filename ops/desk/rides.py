@@ -1,0 +1,255 @@
+"""The pages of rides: one ride with all that happened to it, and the rides that need an eye."""
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+
+from carride_idempotency import observation
+from carride_idempotency.record import FAILED, Record
+from carride_idempotency.record_items import record_of
+from ops import records
+from ops.cli.line import CHANGES
+from ops.desk.index import PAGE, WAITING, Fact
+from ops.desk.registry import NotThereError, Seen, page
+from ops.desk.story import Deed, Known, story_of
+from ops.desk.waterfall import deliveries_of, picture
+from ops.desk.words import clip
+from ops.lookup import is_ride
+
+_LAMBDA_TRIES_AGAIN_MS: Final = (60_000.0, 120_000.0)
+"""After the first and after the second failure of an asynchronous invocation, on AWS."""
+_CHANGES_READ: Final = 2_000
+"""The newest lines of the log of changes that are looked at."""
+
+
+# ── One ride ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@page("/ride/{id}", "ride.html")
+def _ride(desk: Seen, request: Request) -> dict[str, Any]:
+    name = request.path_params["id"]
+    known = _known(desk, name)
+    story = story_of(known)
+    hides = _HIDES.get(request.query_params.get("show", ""))
+    shown = picture(
+        known.found,
+        story.emitters,
+        known.now_ms,
+        expects=bool(story.nexts),
+        hides=hides,
+    )
+    title = f"Ride {name}"
+    if story.state is not None:
+        title = f"{name}: {story.state.title}"
+    return {
+        "title": title,
+        "ride": name,
+        "story": story,
+        "picture": shown,
+        "records": known.records,
+        "explain": partial(records.explain, now=desk.now()),
+    }
+
+
+_HIDES: Final[Mapping[str, bool]] = {"unusual": True, "all": False}
+
+
+def _known(desk: Seen, name: str) -> Known:
+    """Read what is known of a ride.
+
+    Raises:
+        NotThereError: nothing is.
+    """
+    if not is_ride(name):
+        raise NotThereError(
+            f"{clip(name)} cannot be the id of a ride: such an id has letters, digits, '_', '.' "
+            "and '-', as order_01 has."
+        )
+    stack = desk.feed.stack
+    with desk.feed.lock:
+        facts = desk.feed.index.of_ride(name)
+        keys = [f"{each.name}#{fact.id}" for fact in facts for each in desk.takers(fact)]
+    tables = records.tables_of(stack, name)
+    if not facts and not any(tables.values()):
+        raise NotThereError(
+            f"Nothing is known of the ride {name}. It may be older than what the desk has read, or "
+            "not logged yet."
+        )
+    seen = {record.key: record for record in map(record_of, records.items_at(stack, keys))}
+    report = desk.feed.report
+    with desk.feed.lock:
+        retries = dict(_retries(desk, seen))
+        found = [(fact, deliveries_of(fact, desk.takers(fact), retries)) for fact in facts]
+    return Known(
+        ride=name,
+        found=found,
+        tables=tables,
+        records=seen,
+        problems=report.saga.problems.get(name, ()) if report else (),
+        changes=list(_changes(name, keys)),
+        limit=desk.overdue_limit,
+        retries_on_aws=stack.local is None,
+        now_ms=desk.now().timestamp() * 1000,
+    )
+
+
+def _retries(desk: Seen, seen: Mapping[str, Record]) -> Iterator[tuple[str, float]]:
+    """Yield when keys that failed are tried again, as far as that is known.
+
+    A local engine has delays of its own.
+    """
+    queued = {
+        each.name for each in desk.feed.consumers if f"{each.resources}Queue" in desk.feed.queues
+    }
+    for key, record in seen.items():
+        consumer = key.partition("#")[0]
+        tries = record.attempt
+        if record.status != FAILED or desk.feed.stack.local is not None or consumer in queued:
+            continue
+        if 1 <= tries <= len(_LAMBDA_TRIES_AGAIN_MS):
+            yield key, record.updated_ms + _LAMBDA_TRIES_AGAIN_MS[tries - 1]
+
+
+def _changes(ride: str, keys: Sequence[str]) -> Iterator[Deed]:
+    """Yield what operators did about a ride, by the log of changes of this machine."""
+    names = {ride, *keys}
+    for line in _newest_lines():
+        if not any(name in line for name in names):
+            continue
+        try:
+            change = json.loads(line)
+            time_ms = datetime.fromisoformat(change["time"]).timestamp() * 1000
+        except (ValueError, KeyError, TypeError):
+            continue
+        result = "" if "error" not in change else f"it failed: {clip(str(change['error']))}"
+        yield Deed(
+            time_ms, "wrench", "an operator", f"ran {clip(str(change.get('command')))}", result
+        )
+
+
+def _newest_lines() -> deque[str]:
+    try:
+        with CHANGES.open(encoding="utf-8", errors="replace") as file:
+            return deque(file, maxlen=_CHANGES_READ)
+    except OSError:
+        return deque()
+
+
+# ── All rides ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Listed(NamedTuple):
+    """A ride in a list."""
+
+    ride: str
+    status: str
+    kind: str
+    icon: str
+    begun_ms: int
+    last: Fact
+    events: int
+    why: str
+    """What it needs an eye for; empty if nothing."""
+
+
+@page("/rides", "rides.html")
+def _rides(desk: Seen, request: Request) -> dict[str, Any]:
+    chosen = request.query_params.get("only", "")
+    number = page_number(request)
+    with desk.feed.lock:
+        broken, stuck, under_way = _groups(desk)
+        names = {"stuck": [*broken, *stuck], "open": under_way}.get(chosen)
+        if names is None:
+            names = [*reversed(desk.feed.index.rides)]
+        begin = number * PAGE
+        listed = [_listed(desk, name, broken) for name in names[begin : begin + PAGE]]
+        count = len(desk.feed.index.rides)
+    tabs = [
+        ("", "All", count),
+        ("stuck", "Need an eye", len(broken) + len(stuck)),
+        ("open", "Under way", len(under_way)),
+    ]
+    return {
+        "title": "Rides",
+        "listed": listed,
+        "tabs": tabs,
+        "chosen": chosen if names is not None else "",
+        "number": number,
+        "has_older": len(names) > begin + PAGE,
+    }
+
+
+def page_number(request: Request) -> int:
+    """Return the number of the page that is asked for, from 0."""
+    asked = request.query_params.get("page", "")
+    return int(asked) if asked.isdecimal() and len(asked) < 5 else 0  # noqa: PLR2004 - digits
+
+
+def _groups(desk: Seen) -> tuple[dict[str, Sequence[str]], list[str], list[str]]:
+    """Return broken rides with their problems, those with letters, and those under way.
+
+    The newest of each group is the first.
+    """
+    index = desk.feed.index
+    report = desk.feed.report
+    broken = dict(report.saga.problems) if report else {}
+    lettered = dict[str, None]()
+    for fact in reversed(index.lettered()):
+        if fact.ride is not None and fact.ride not in broken:
+            lettered[fact.ride] = None
+    waiting = {name for names in index.waiting.values() for name in names}
+    facts = [index.facts[name] for name in waiting if name in index.facts]
+    facts.sort(key=lambda fact: -fact.time_ms)
+    under_way = dict.fromkeys(fact.ride for fact in facts if fact.ride is not None)
+    return broken, [*lettered], [*under_way]
+
+
+def _listed(desk: Seen, name: str, broken: Mapping[str, Sequence[str]]) -> Listed | None:
+    facts = desk.feed.index.of_ride(name)
+    if not facts:
+        return None
+    status, kind, icon = _status(facts)
+    why = "; ".join(broken.get(name, ()))
+    if why:
+        status, kind, icon = "broken", "fail", "cross"
+    for fact in facts:
+        for each in desk.takers(fact):
+            why = why or _why(fact, each.name, fact.outcome(each))
+    return Listed(name, status, kind, icon, facts[0].time_ms, facts[-1], len(facts), why)
+
+
+def _why(fact: Fact, consumer: str, outcome: str | None) -> str:
+    if outcome == observation.DEAD_LETTERED:
+        return f"{consumer} gave up {fact.type}"
+    if outcome == observation.FAILED:
+        return f"{consumer} fails on {fact.type}"
+    if outcome == WAITING:
+        return f"{fact.type} waits for {consumer}"
+    return ""
+
+
+_ENDINGS: Final = (
+    ("PaymentCaptured", "paid", "new", "check"),
+    ("PaymentDeclined", "declined", "take", "card"),
+    ("NoCarAvailable", "no car", "take", "car"),
+    ("CarRideCancelled", "cancelled", "dup", "cross"),
+    ("CarRideOverdue", "settled", "take", "robot"),
+    ("CarRideCompleted", "completed", "pub", "clock"),
+    ("CarRideStarted", "started", "pub", "clock"),
+    ("CarRideAccepted", "accepted", "pub", "clock"),
+)
+"""What the ride's row says, by the first of these events that it has."""
+
+
+def _status(facts: Sequence[Fact]) -> tuple[str, str, str]:
+    """Return where a ride is, in a word with its look."""
+    types = {fact.type for fact in facts}
+    for kind, word, look, icon in _ENDINGS:
+        if kind in types:
+            return word, look, icon
+    return "requested", "wait", "clock"

@@ -1,0 +1,542 @@
+"""The picture of a ride: its events and their deliveries over one axis of time. No I/O.
+
+An event has a row with a diamond, and below it a lane for each consumer that takes it. Places run
+from 0 to 100, from left to right. A pause in which nothing runs, and nothing is due, is cut::
+
+    pieces    |<- piece ->|cut|<------ piece ------>|cut|<- piece ->| ahead |
+    time        linear     6 min      linear         2 min          now
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from carride_idempotency import observation
+from ops.audit.evidence import AuditedConsumer
+from ops.desk.index import ABSORBED, CRASHED, Fact, Run
+from ops.desk.pictures import look
+from ops.desk.words import clock_text, span
+
+_ALWAYS_CUT_MS: Final = 20_000.0
+_CUT_MS: Final = 1_000.0
+"""A shorter pause is cut from this length on, if it is a large part of the whole."""
+_LARGE_PART: Final = 0.1
+_MOST_CUTS: Final = 10
+_CUT_WIDTH: Final = 2.0
+_LEAST_WIDTH: Final = 2.5
+"""Of a piece, so that two events in it can be told apart."""
+_MARGIN: Final = 1.5
+_AHEAD: Final = 8.0
+"""The width of what is expected, right of now."""
+_BETWEEN_LABELS: Final = 9.0
+_BETWEEN_MAJOR: Final = 22.0
+_BETWEEN_CUTS: Final = 5.0
+_WORDS_FIT: Final = 8.0
+"""A wait of this width has room for how long it is."""
+_LEAST_WAIT_MS: Final = 100.0
+_LOUD_ROWS: Final = 40
+"""With more rows than this, the picture begins without what went well."""
+MOST_EVENTS: Final = 100
+_QUICK_MS: Final = 2_000.0
+_TAKE: Final = frozenset({observation.NEW})
+
+
+class Tick(NamedTuple):
+    """A label of the axis."""
+
+    x: float
+    text: str
+    is_major: bool = True
+    """Whether a phone has room for it."""
+
+
+class Band(NamedTuple):
+    """A pause that is cut."""
+
+    x: float
+    width: float
+    text: str
+    """How long it was; empty if there is no room for it."""
+
+
+class Bar(NamedTuple):
+    """A run."""
+
+    kind: str
+    x: float
+    width: float
+    title: str
+
+
+class Wait(NamedTuple):
+    """A time between two attempts, or until one begins."""
+
+    x: float
+    width: float
+    text: str
+    """How long it was; empty if there is no room for it."""
+
+
+class Lane(NamedTuple):
+    """The deliveries of an event to a consumer, or those of them that do not overlap others."""
+
+    id: str
+    consumer: str
+    fact: str
+    note: str
+    """Which attempts these are; empty for a single one."""
+    bars: tuple[Bar, ...]
+    waits: tuple[Wait, ...]
+    letter_x: float | None
+    """Where the event was dead-lettered."""
+    outcome: str
+    skipped: int
+    """Deliveries that were skipped, besides the one with the outcome."""
+    took: str
+    runs: tuple[Run, ...]
+    quiet: bool
+    """Whether it is one quick run that took effect."""
+    is_last: bool
+    """Whether it has the deciding runs of its consumer."""
+
+
+class Row(NamedTuple):
+    """An event, with the lanes of its consumers."""
+
+    fact: Fact
+    x: float
+    lanes: tuple[Lane, ...]
+    from_lane: str | None
+    """Id of the lane whose run emitted the event."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether all went well."""
+        return all(lane.quiet for lane in self.lanes)
+
+
+class Picture(NamedTuple):
+    """What a template draws."""
+
+    ticks: tuple[Tick, ...]
+    bands: tuple[Band, ...]
+    now_x: float | None
+    """None if nothing is expected of the ride any more."""
+    rows: tuple[Row, ...]
+    lines: Mapping[str, tuple[float, ...]]
+    """The places of lines from runs to events that pass a row, by the id of its event or lane."""
+    begins: Mapping[str, tuple[tuple[float, float], ...]]
+    """Where such lines begin, by the id of the lane: the end of the run, and the event's place."""
+    hidden: int
+    """Rows that are left out because all went well in them."""
+    runs: int
+    hides: bool
+    """Whether what went well is left out."""
+    older: int
+    """Events that are left out because there are too many."""
+
+
+# ── Time ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+type _Span = tuple[float, float]
+
+
+class Axis:
+    """The places of times, of which pauses are cut."""
+
+    def __init__(self, busy: Iterable[_Span], *, has_ahead: bool) -> None:
+        """``busy`` are the times in which something runs or is due, in milliseconds."""
+        whole = _merged(busy)
+        cut = _cuts(whole)
+        self._pieces = _pieces(whole, cut)
+        width = 100.0 - 2 * _MARGIN - _CUT_WIDTH * (len(self._pieces) - 1)
+        width -= _LEAST_WIDTH * len(self._pieces)
+        self.end = 100.0 - _MARGIN
+        if has_ahead:
+            width -= _AHEAD
+            self.end -= _AHEAD
+        length = sum(end - begin for begin, end in self._pieces)
+        self._per_ms = width / length if length else 0.0
+        self._starts = self._places(length, width)
+
+    def _places(self, length: float, width: float) -> list[float]:
+        """Return where each piece begins."""
+        x = _MARGIN
+        found = []
+        alone = width / len(self._pieces) if not length else 0.0
+        for begin, end in self._pieces:
+            found.append(x)
+            x += _LEAST_WIDTH + (end - begin) * self._per_ms + alone + _CUT_WIDTH
+        return found
+
+    def x(self, time_ms: float) -> float:
+        """Return the place of a time."""
+        x = _MARGIN
+        for (begin, end), start in zip(self._pieces, self._starts, strict=True):
+            if time_ms < begin:
+                return x
+            inside = min(time_ms, end) - begin
+            x = start + _LEAST_WIDTH / 2 + inside * self._per_ms
+        return min(x, self.end)
+
+    def bands(self) -> Iterator[Band]:
+        """Yield the pauses."""
+        free = 0.0
+        places = zip(pairwise(self._pieces), self._starts[1:], strict=True)
+        for ((_, before), (after, _)), start in places:
+            x = start - _CUT_WIDTH
+            text = ""
+            if x >= free:
+                text = span(after - before)
+                free = x + _BETWEEN_CUTS
+            yield Band(x, _CUT_WIDTH, text)
+
+    def ticks(self, now_ms: float) -> Iterator[Tick]:
+        """Yield labels that do not overlap: each piece's begin, and round times in long ones."""
+        free = 0.0
+        free_on_phone = 0.0
+        for time_ms, text in self._labels(now_ms):
+            x = self.x(time_ms)
+            if x < free or x + _BETWEEN_LABELS > self.end:
+                continue
+            free = x + _BETWEEN_LABELS
+            is_major = x >= free_on_phone
+            if is_major:
+                free_on_phone = x + _BETWEEN_MAJOR
+            yield Tick(x, text, is_major)
+
+    def _labels(self, now_ms: float) -> Iterator[tuple[float, str]]:
+        for begin, end in self._pieces:
+            yield begin, clock_text(begin, now_ms)
+            yield from self._inner(begin, end, now_ms)
+
+    def _inner(self, begin: float, end: float, now_ms: float) -> Iterator[tuple[float, str]]:
+        """Yield round times of a piece: of the clock, or since its begin if it is short."""
+        if not self._per_ms:
+            return
+        step = _round_up(_BETWEEN_LABELS / self._per_ms)
+        is_short = step < _CUT_MS
+        first = begin + step if is_short else math.ceil(begin / step) * step
+        for number in range(int(100 / _BETWEEN_LABELS) + 1):
+            time_ms = first + number * step
+            if time_ms > end:
+                return
+            text = f"+{span(time_ms - begin)}" if is_short else clock_text(time_ms, now_ms)
+            yield time_ms, text
+
+
+def _round_up(milliseconds: float) -> float:
+    """Return the next longer span that people count in."""
+    for unit in (1.0, 1_000.0, 60_000.0, 3_600_000.0):
+        for count in (1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 500):
+            if count * unit >= milliseconds:
+                return count * unit
+    return milliseconds
+
+
+def _merged(spans: Iterable[_Span]) -> list[_Span]:
+    """Return spans in order, with those that overlap as one."""
+    found: list[_Span] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _cuts(spans: Sequence[_Span]) -> set[int]:
+    """Return the numbers of the spans after which the pause is cut: the longest ones."""
+    total = spans[-1][1] - spans[0][0]
+    pauses = [after - before for (_, before), (after, _) in pairwise(spans)]
+    long_enough = min(_ALWAYS_CUT_MS, max(_CUT_MS, total * _LARGE_PART))
+    found = [number for number, pause in enumerate(pauses) if pause >= long_enough]
+    return set(sorted(found, key=lambda number: -pauses[number])[:_MOST_CUTS])
+
+
+def _pieces(spans: Sequence[_Span], cut: set[int]) -> list[_Span]:
+    """Return the spans of time that are drawn, each from the first to the last that happened."""
+    found = [spans[0]]
+    for number, (begin, end) in enumerate(spans[1:]):
+        if number in cut:
+            found.append((begin, end))
+        else:
+            found[-1] = found[-1][0], end
+    return found
+
+
+# ── Rows ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Delivered(NamedTuple):
+    """What became of an event at a consumer."""
+
+    fact: Fact
+    consumer: str
+    runs: tuple[Run, ...]
+    """The oldest first, with the crashes that a takeover shows."""
+    outcome: str
+    letter_queue: str | None
+    """The queue with its dead letter; None if it was not given up."""
+    skipped: int
+    retry_due_ms: float | None
+    """When it is tried again; None if it is not, or nobody knows when."""
+
+    @property
+    def has_letter(self) -> bool:
+        """Whether the event was given up here."""
+        return self.letter_queue is not None
+
+    @property
+    def counting(self) -> list[Run]:
+        """The runs that were not skipped."""
+        return [run for run in self.runs if run.outcome not in ABSORBED]
+
+
+def deliveries_of(
+    fact: Fact, consumers: Iterable[AuditedConsumer], retries: Mapping[str, float]
+) -> list[Delivered]:
+    """Return what became of an event at each consumer that takes it.
+
+    ``retries`` are the times at which keys are tried again.
+    """
+    found = []
+    for each in consumers:
+        outcome = fact.outcome(each)
+        if outcome is not None:
+            found.append(
+                Delivered(
+                    fact,
+                    each.name,
+                    tuple(fact.attempts(each.name)),
+                    outcome,
+                    _letter_queue(fact, each, outcome),
+                    fact.absorbed(each.name, outcome),
+                    retries.get(f"{each.name}#{fact.id}"),
+                )
+            )
+    return found
+
+
+def _letter_queue(fact: Fact, consumer: AuditedConsumer, outcome: str) -> str | None:
+    """Return the queue of a dead letter: as it was read, or the one that the consumer sends to."""
+    if consumer.name in fact.letters:
+        return fact.letters[consumer.name].queue
+    if outcome == observation.DEAD_LETTERED:
+        return f"{consumer.resources}Dlq"
+    return None
+
+
+def picture(
+    found: Sequence[tuple[Fact, Sequence[Delivered]]],
+    emitters: Mapping[str, tuple[str, str]],
+    now_ms: float,
+    *,
+    expects: bool,
+    hides: bool | None,
+) -> Picture:
+    """Return the picture of events in the order of their times, with their deliveries.
+
+    ``emitters`` has the event and the consumer that an event follows from, by its id. ``expects``
+    says whether more is to happen. ``hides`` leaves out what went well; None: if there is much.
+    """
+    shown = found[-MOST_EVENTS:]
+    axis = Axis(_busy(shown, now_ms, expects=expects), has_ahead=expects)
+    rows = [_row(axis, fact, delivered, emitters) for fact, delivered in shown]
+    if hides is None:
+        hides = sum(1 + len(row.lanes) for row in rows) > _LOUD_ROWS
+    kept = rows
+    if hides:
+        kept = [_loud(row) for row in rows if not row.quiet]
+    lines, begins = _lines(axis, kept)
+    return Picture(
+        ticks=tuple(axis.ticks(now_ms)),
+        bands=tuple(axis.bands()),
+        now_x=axis.x(now_ms) if expects else None,
+        rows=tuple(kept),
+        lines=lines,
+        begins=begins,
+        hidden=_count(rows) - _count(kept),
+        runs=sum(len(each.runs) for _, delivered in shown for each in delivered),
+        hides=hides,
+        older=len(found) - len(shown),
+    )
+
+
+def _count(rows: Sequence[Row]) -> int:
+    """Return how many rows are drawn, lanes too."""
+    return sum(1 + len(row.lanes) for row in rows)
+
+
+def _loud(row: Row) -> Row:
+    return row._replace(lanes=tuple(lane for lane in row.lanes if not lane.quiet))
+
+
+def _busy(
+    found: Sequence[tuple[Fact, Sequence[Delivered]]], now_ms: float, *, expects: bool
+) -> Iterator[_Span]:
+    """Yield the times in which something happened, ran, or was due."""
+    if expects or not found:
+        yield now_ms, now_ms
+    for fact, delivered in found:
+        yield fact.time_ms, fact.time_ms
+        for each in delivered:
+            for run in each.runs:
+                yield began_ms(fact, run), run.ended_ms
+            attempts = each.counting
+            for one, other in pairwise(attempts):
+                yield one.ended_ms, max(one.ended_ms, began_ms(fact, other))
+            if each.retry_due_ms is not None and attempts:
+                yield attempts[-1].ended_ms, max(now_ms, attempts[-1].ended_ms)
+
+
+def began_ms(fact: Fact, run: Run) -> float:
+    """Return when a run began. That of a batch may begin before the event was published."""
+    return max(run.began_ms, min(fact.time_ms, run.ended_ms))
+
+
+def _row(
+    axis: Axis,
+    fact: Fact,
+    delivered: Sequence[Delivered],
+    emitters: Mapping[str, tuple[str, str]],
+) -> Row:
+    lanes = [lane for each in delivered for lane in _lanes(axis, each)]
+    from_lane = None
+    if fact.id in emitters:
+        cause, consumer = emitters[fact.id]
+        from_lane = f"{consumer}-{cause}"
+    return Row(fact, axis.x(fact.time_ms), tuple(lanes), from_lane)
+
+
+def _lanes(axis: Axis, each: Delivered) -> Iterator[Lane]:
+    """Yield the lanes of a consumer: one, unless attempts overlap."""
+    groups = _without_overlap(each)
+    for number, runs in enumerate(groups, 1):
+        is_last = number == len(groups)
+        name = f"{each.consumer}-{each.fact.id}"
+        attempts = [run for run in runs if run.outcome not in ABSORBED]
+        outcome = each.outcome
+        if not is_last and attempts:
+            outcome = attempts[-1].outcome
+        yield Lane(
+            id=name if is_last else f"{name}-{number}",
+            consumer=each.consumer,
+            fact=each.fact.id,
+            note=_note(attempts, shares=len(groups) > 1),
+            bars=tuple(_bar(axis, each.fact, run) for run in runs),
+            waits=tuple(_waits(axis, each, attempts, is_last=is_last)),
+            letter_x=_letter_x(axis, each, attempts) if is_last else None,
+            outcome=outcome,
+            skipped=max(0, each.skipped) if is_last else 0,
+            took=_took(attempts),
+            runs=tuple(runs),
+            quiet=_is_quiet(each),
+            is_last=is_last,
+        )
+
+
+def _without_overlap(each: Delivered) -> list[list[Run]]:
+    """Return the runs of a consumer in lanes: each attempt in the first that is free by then.
+
+    What was skipped stands in the last lane, whatever it overlaps.
+    """
+    lanes: list[list[Run]] = []
+    for run in each.counting:
+        begin = began_ms(each.fact, run)
+        free = [lane for lane in lanes if lane[-1].ended_ms <= begin]
+        if free:
+            free[-1].append(run)
+        else:
+            lanes.append([run])
+    lanes.sort(key=lambda lane: lane[-1].outcome in observation.COMMITTED)
+    skipped = [run for run in each.runs if run.outcome in ABSORBED]
+    if not lanes:
+        return [skipped]
+    lanes[-1] += skipped
+    return lanes
+
+
+def _note(attempts: Sequence[Run], *, shares: bool) -> str:
+    if len(attempts) > 1:
+        return f"{len(attempts)} attempts"
+    if shares and attempts and attempts[0].attempt:
+        return f"attempt {attempts[0].attempt}"
+    return ""
+
+
+def _bar(axis: Axis, fact: Fact, run: Run) -> Bar:
+    begin = began_ms(fact, run)
+    x = axis.x(begin)
+    found = look(run.outcome)
+    title = f"{found.word}, {clock_text(begin, begin)}"
+    if run.duration_ms:
+        title += f", {span(run.duration_ms)}"
+    kind = "crash" if run.outcome == CRASHED else found.kind
+    return Bar(kind, x, axis.x(run.ended_ms) - x, title)
+
+
+def _waits(
+    axis: Axis, each: Delivered, attempts: Sequence[Run], *, is_last: bool
+) -> Iterator[Wait]:
+    """Yield the times between attempts, and until the first one or the next one."""
+    if attempts and attempts[0].outcome == observation.TAKEOVER:
+        yield from _wait(axis, each.fact.time_ms, began_ms(each.fact, attempts[0]))
+    for one, other in pairwise(attempts):
+        yield from _wait(axis, one.ended_ms, began_ms(each.fact, other))
+    if is_last and each.retry_due_ms is not None and attempts:
+        x = axis.x(attempts[-1].ended_ms)
+        yield Wait(x, axis.end - x, "")
+
+
+def _wait(axis: Axis, begin_ms: float, end_ms: float) -> Iterator[Wait]:
+    if end_ms - begin_ms < _LEAST_WAIT_MS:
+        return
+    x = axis.x(begin_ms)
+    width = axis.x(end_ms) - x
+    yield Wait(x, width, span(end_ms - begin_ms) if width >= _WORDS_FIT else "")
+
+
+def _letter_x(axis: Axis, each: Delivered, attempts: Sequence[Run]) -> float | None:
+    if not each.has_letter:
+        return None
+    last_ms = attempts[-1].ended_ms if attempts else each.fact.time_ms
+    return axis.x(last_ms)
+
+
+def _took(attempts: Sequence[Run]) -> str:
+    """Return how long the last attempt took."""
+    if not attempts or not attempts[-1].duration_ms:
+        return ""
+    took = span(attempts[-1].duration_ms)
+    return took if len(attempts) == 1 else f"{len(attempts)} times, {took}"
+
+
+def _is_quiet(each: Delivered) -> bool:
+    is_single = len(each.counting) == 1 and each.outcome in _TAKE
+    return is_single and not each.has_letter and each.counting[0].duration_ms < _QUICK_MS
+
+
+def _lines(
+    axis: Axis, rows: Sequence[Row]
+) -> tuple[dict[str, tuple[float, ...]], dict[str, tuple[tuple[float, float], ...]]]:
+    """Return the lines from runs to the events that they emitted, by the rows that they touch."""
+    names = [name for row in rows for name in (row.fact.id, *(lane.id for lane in row.lanes))]
+    ends = {lane.id: _end_x(axis, lane) for row in rows for lane in row.lanes}
+    passed: dict[str, tuple[float, ...]] = {}
+    begins: dict[str, tuple[tuple[float, float], ...]] = {}
+    for row in rows:
+        if row.from_lane not in ends:
+            continue
+        begins[row.from_lane] = (*begins.get(row.from_lane, ()), (ends[row.from_lane], row.x))
+        for name in names[names.index(row.from_lane) + 1 : names.index(row.fact.id)]:
+            passed[name] = (*passed.get(name, ()), row.x)
+    return passed, begins
+
+
+def _end_x(axis: Axis, lane: Lane) -> float:
+    """Return where the run of a lane ended that took effect."""
+    ended = [run.ended_ms for run in lane.runs if run.outcome in observation.COMMITTED]
+    return axis.x(ended[-1]) if ended else axis.end

@@ -1,0 +1,123 @@
+"""A desk without a server: its log lines are written by hand, and its pages are called directly."""
+
+import asyncio
+import json
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from carride import telemetry
+from carride.events import DETAIL_TYPE, RideEvent
+from carride.facts import Fact
+from carride.overdue import LIMIT
+from carride_idempotency import observation
+from ops.desk.app import Desk
+from ops.desk.feed import Feed
+from ops.desk.index import Index
+from ops.stack import StackRef
+from tests.carride.rides import NOW
+
+HOST: Final = "127.0.0.1:8765"
+BEGIN_MS: Final = 1_763_899_331_000
+
+
+def event_of(fact: Fact, cause: RideEvent | None = None) -> RideEvent:
+    """Return the event of a fact, which follows from another one if that caused it."""
+    return RideEvent.of(fact, source="acr.com.car-ride", time=NOW, cause=cause)
+
+
+def line(text: str, time_ms: float, stream: str = "stream") -> dict[str, Any]:
+    """Return a line of a log."""
+    return {"message": text, "timestamp": int(time_ms), "logStreamName": stream}
+
+
+def publish(index: Index, event: RideEvent, at_ms: float, *, replayed: bool = False) -> None:
+    """Add an event to what the bus has logged."""
+    content = {
+        "id": f"{event.id[:-4]}{int(at_ms) % 10_000:04d}",
+        "source": event.source,
+        "detail-type": DETAIL_TYPE,
+        "detail": event.to_detail(),
+    }
+    if replayed:
+        content["replay-name"] = "replay"
+    index.add_published(line(json.dumps(content), at_ms))
+
+
+def deliver(
+    index: Index,
+    event: RideEvent,
+    consumer: str,
+    at_ms: float,
+    outcome: str = observation.NEW,
+    **more: Any,
+) -> None:
+    """Add a delivery that ended at a time, and took ``took`` milliseconds, 10 by default."""
+    took = more.pop("took", 10)
+    told = {
+        "message": telemetry.DELIVERY,
+        "consumer": consumer,
+        "outcome": outcome,
+        "attempt": 1,
+        "key": f"{consumer}#{event.idempotencyid}",
+        **more,
+    }
+    index.add_line(line("START RequestId: 1", at_ms - took, consumer))
+    index.add_line(line(json.dumps(told), at_ms, consumer))
+    index.add_line(line(f"REPORT RequestId: 1 Duration: {took} ms", at_ms, consumer))
+
+
+class Answer(NamedTuple):
+    """What a page answers."""
+
+    status: int
+    text: str
+    headers: dict[str, str]
+
+
+def desk_of(stack: StackRef) -> Desk:
+    """Return the desk of a stack, whose feed does not poll."""
+    desk = Desk(Feed(stack), HOST)
+    vars(desk)["overdue_limit"] = LIMIT  # which a deployed stack has as a parameter
+    return desk
+
+
+def get(desk: Desk, path: str, **headers: str) -> Answer:
+    """Ask for a page."""
+    return _call(desk, "GET", path, b"", headers)
+
+
+def post(desk: Desk, path: str, **form: str) -> Answer:
+    """Press a button of a page."""
+    body = urlencode({"token": desk.token, **form}, errors="surrogatepass").encode()
+    return _call(desk, "POST", path, body, {"origin": f"http://{HOST}"})
+
+
+def _call(desk: Desk, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+    where, _, query = path.partition("?")
+    given = {"host": HOST, **headers}
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": where,
+        "raw_path": where.encode(),
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "http_version": "1.1",
+        "scheme": "http",
+        "server": ("127.0.0.1", 8765),
+        "client": ("127.0.0.1", 1),
+        "root_path": "",
+    }
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(desk.app(scope, receive, send))
+    begin = sent[0]
+    content = b"".join(each.get("body", b"") for each in sent[1:])
+    found = {name.decode(): value.decode() for name, value in begin["headers"]}
+    return Answer(begin["status"], content.decode(), found)

@@ -1,0 +1,429 @@
+"""The page of a ride: what it says, and the picture of what happened."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moto import mock_aws
+from msgspec.structs import replace
+
+from carride.events import RideEvent
+from carride.facts import (
+    CarReleased,
+    CarRideOverdue,
+    PaymentAuthorized,
+    PaymentCaptured,
+)
+from carride_idempotency import marshalling, observation
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from ops.audit.evidence import CONSUMERS
+from ops.desk.index import CRASHED, Index
+from ops.desk.story import Known, Story, story_of
+from ops.desk.waterfall import Axis, Picture, deliveries_of, picture
+from ops.stack import StackRef
+from tests.carride.rides import Life
+from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
+from tests.ops.world import empty_stack
+
+LIFE: Final = Life("order_01")
+CREATED: Final = event_of(LIFE.created)
+ACCEPTED: Final = event_of(LIFE.accepted)
+ASSIGNED: Final = event_of(LIFE.assigned, ACCEPTED)
+PAID: Final = {"payment_id": "pay_1", "amount": 1250}
+AUTHORIZED: Final = event_of(PaymentAuthorized.of(LIFE.accepted, **PAID), ASSIGNED)
+STARTED: Final = event_of(LIFE.started)
+FINISHED: Final = event_of(LIFE.completed)
+RELEASED: Final = event_of(CarReleased.of(LIFE.completed, car_id="car_01"), FINISHED)
+CAPTURED: Final = event_of(PaymentCaptured.of(LIFE.completed, **PAID), FINISHED)
+NOTHING: Final[dict[str, Any]] = {
+    name: {} for name in ("BookingTable", "AssignmentTable", "PaymentTable", "RideHistoryTable")
+}
+NO_ANSWER: Final = "GatewayUnavailableError: no answer"
+
+
+def driven() -> Index:
+    """Return what the logs say of a ride that is completed and whose money is reserved."""
+    index = Index(CONSUMERS)
+    at_ms = BEGIN_MS
+    for event in (CREATED, ACCEPTED, ASSIGNED, AUTHORIZED, STARTED, FINISHED, RELEASED):
+        publish(index, event, at_ms)
+        for each in CONSUMERS:
+            is_capture = each.name == "payment" and event is FINISHED
+            if each.takes(event.type) and not is_capture:
+                deliver(index, event, each.name, at_ms + 100)
+        at_ms += 200
+    return index
+
+
+DRIVEN_MS: Final = BEGIN_MS + 7 * 200
+
+
+def known(index: Index, **changes: Any) -> Known:
+    """Return what is known of the ride of these logs."""
+    with_defaults: dict[str, Any] = {
+        "tables": NOTHING
+        | {
+            "AssignmentTable": {"state": "released", "carID": "car_01"},
+            "PaymentTable": {"state": "authorized", "amount": 1250, "currency": "EUR"},
+        },
+        "records": {},
+        "problems": (),
+        "changes": (),
+        "limit": timedelta(hours=4),
+        "retries_on_aws": True,
+        "now_ms": float(DRIVEN_MS + 1_000),
+    } | changes
+    retries = with_defaults.pop("retries", {})
+    found = [(fact, deliveries_of(fact, CONSUMERS, retries)) for fact in index.of_ride("order_01")]
+    found = [
+        (fact, [each for each in delivered if _takes(each.consumer, fact.type)])
+        for fact, delivered in found
+    ]
+    return Known("order_01", found, **with_defaults)
+
+
+def _takes(consumer: str, kind: str | None) -> bool:
+    return any(each.name == consumer and each.takes(kind) for each in CONSUMERS)
+
+
+def record(event: RideEvent, consumer: str, status: str, **changes: Any) -> dict[str, Record]:
+    """Return a record by its key."""
+    key = f"{consumer}#{event.idempotencyid}"
+    made = Record(
+        key=key,
+        status=status,
+        owner="owner",
+        attempt=3,
+        lease_ms=None,
+        expiry=None,
+        fingerprint=None,
+        delivery=None,
+        region=None,
+        created_ms=BEGIN_MS,
+        updated_ms=DRIVEN_MS,
+    )
+    return {key: made._replace(**changes)}
+
+
+def drawn(index: Index, **changes: Any) -> tuple[Story, Picture]:
+    """Return the story and the picture of these logs."""
+    hides = changes.pop("hides", None)
+    facts = known(index, **changes)
+    story = story_of(facts)
+    shown = picture(
+        facts.found, story.emitters, facts.now_ms, expects=bool(story.nexts), hides=hides
+    )
+    return story, shown
+
+
+# ── What it says ──────────────────────────────────────────────────────────────────────────────────
+
+
+def given_up() -> tuple[Index, dict[str, Record]]:
+    index = driven()
+    for attempt in (1, 2):
+        at_ms = DRIVEN_MS + attempt * 100
+        told = {"attempt": attempt, "reason": NO_ANSWER}
+        deliver(index, FINISHED, "payment", at_ms, observation.FAILED, **told)
+    deliver(
+        index,
+        FINISHED,
+        "payment",
+        DRIVEN_MS + 300,
+        observation.DEAD_LETTERED,
+        attempt=3,
+        reason=NO_ANSWER,
+    )
+    return index, record(FINISHED, "payment", QUARANTINED, error=NO_ANSWER)
+
+
+def test_a_dead_letter_is_what_holds_a_ride() -> None:
+    """The page says who gave up what, why, where the letter is, and what a redrive would do."""
+    index, records = given_up()
+    story, _ = drawn(index, records=records)
+    assert story.state is not None
+    assert story.state.title == "Completed, and payment gave up CarRideCompleted"
+    assert story.state.error == NO_ANSWER
+    assert "PaymentDlq; its key is quarantined" in story.state.text
+    assert "It captures the money on this event, and has not." in story.state.text
+    assert story.nexts[0].title == "if you redrive CarRideCompleted at payment"
+    assert "payment captures the money." in story.nexts[0].text
+
+
+def test_a_settled_ride_says_so_beside_its_letters() -> None:
+    """A redrive then changes neither car nor money, which the page does not promise."""
+    index, records = given_up()
+    publish(
+        index, event_of(CarRideOverdue.of(LIFE.completed, outcome="completed")), DRIVEN_MS + 900
+    )
+    story, _ = drawn(index, records=records)
+    assert story.state is not None
+    assert story.state.title == "Settled, with 1 dead letter left"
+    assert "car and money stay as they are" in story.nexts[0].text
+
+
+@pytest.mark.parametrize(
+    ("changes", "title", "text"),
+    [
+        (
+            {"records": record(FINISHED, "payment", FAILED, attempt=1, error=NO_ANSWER)}
+            | {"retries": {f"payment#{FINISHED.idempotencyid}": DRIVEN_MS + 31_000.0}},
+            "payment failed 1 time on CarRideCompleted",
+            "tried again in about 30 s",
+        ),
+        (
+            {"records": record(FINISHED, "payment", IN_PROGRESS, lease_ms=DRIVEN_MS)},
+            "payment has crashed on CarRideCompleted",
+            "Its lease ended 1.0 s ago",
+        ),
+        (
+            {"records": record(FINISHED, "payment", IN_PROGRESS, lease_ms=DRIVEN_MS + 30_000)}
+            | {"now_ms": DRIVEN_MS + 8_000.0},
+            "payment has been at CarRideCompleted for 8.0 s",
+            "Its lease ends in 22 s",
+        ),
+        (
+            {"now_ms": DRIVEN_MS + 60_000.0},
+            "payment has not heard of CarRideCompleted",
+            "the transport tries again",
+        ),
+        ({"problems": ["has 2 cars"]}, "This ride is broken", "it has 2 cars"),
+    ],
+)
+def test_the_sentence_of_state_names_what_holds_a_ride(
+    changes: dict[str, Any], title: str, text: str
+) -> None:
+    """One sentence: a failure that is retried, a crash, a long run, a delivery that is missing."""
+    story, _ = drawn(driven(), **changes)
+    assert story.state is not None
+    assert story.state.title == title
+    assert text in story.state.text
+
+
+def test_a_ride_that_is_well_has_no_sentence_of_state() -> None:
+    """Nothing shouts, and nothing is said to come next."""
+    index = driven()
+    deliver(index, FINISHED, "payment", DRIVEN_MS)
+    publish(index, CAPTURED, DRIVEN_MS)
+    deliver(index, CAPTURED, "ride-history", DRIVEN_MS + 50)
+    paid = {"state": "captured", "amount": 1250, "currency": "EUR", "paymentID": "pay_1"}
+    released = {"state": "released", "carID": "car_01"}
+    story, shown = drawn(
+        index, tables=NOTHING | {"PaymentTable": paid, "AssignmentTable": released}
+    )
+    assert story.state is None
+    assert story.nexts == ()
+    assert story.expected == ()
+    assert shown.now_x is None
+    assert [tile.value for tile in story.tiles] == ["completed", "released", "12.50 EUR", "nothing"]
+
+
+def test_each_event_names_who_caused_it() -> None:
+    """Callers of the API by their command, consumers, and the reconciler."""
+    index = driven()
+    publish(index, event_of(LIFE.overdue_driven), DRIVEN_MS)
+    story, _ = drawn(index)
+    who = {index.facts[name].type: (each.command, each.name) for name, each in story.who.items()}
+    assert who["CarRideCreated"] == ("book", "a customer")
+    assert who["CarRideCompleted"] == ("complete", "staff")
+    assert who["CarAssigned"] == ("", "dispatch")
+    assert who["PaymentAuthorized"] == ("", "payment")
+    assert who["CarRideOverdue"] == ("", "the reconciler")
+    assert [deed.what for deed in story.deeds][:4] == [
+        "booked it",
+        "accepted it",
+        "assigned car_01",
+        "reserved 12.50 EUR",
+    ]
+
+
+def test_what_is_expected_is_named_with_who_is_to_do_it() -> None:
+    """A consumer's event, or the next command; and from when on the reconciler settles the ride."""
+    index = Index(CONSUMERS)
+    publish(index, CREATED, BEGIN_MS)
+    publish(index, ACCEPTED, BEGIN_MS)
+    opened = datetime.fromtimestamp(BEGIN_MS / 1000, tz=CREATED.time.tzinfo).isoformat()
+    booking = {"status": "accepted", "openSince": opened}
+    story, _ = drawn(index, tables=NOTHING | {"BookingTable": booking})
+    assert [(each.type, each.who) for each in story.expected] == [
+        ("CarAssigned", "dispatch"),
+        ("CarRideStarted", "staff"),
+    ]
+    assert [each.command for each in story.nexts] == ["./carride start order_01 --yes", ""]
+    assert story.nexts[-1].due_ms == BEGIN_MS + 4 * 3_600_000
+
+
+# ── The picture ───────────────────────────────────────────────────────────────────────────────────
+
+SPANS: Final = st.lists(st.tuples(st.floats(0, 1e8), st.floats(0, 1e5)), min_size=1, max_size=60)
+
+
+@given(SPANS, st.booleans())
+def test_the_axis_keeps_the_order_and_its_width(
+    spans: list[tuple[float, float]], ahead: bool
+) -> None:
+    """Later is never further left, everything has a place, and labels do not overlap."""
+    busy = [(begin, begin + length) for begin, length in spans]
+    axis = Axis(busy, has_ahead=ahead)
+    times = sorted(time for span in busy for time in span)
+    places = [axis.x(time) for time in times]
+    assert all(one <= other + 1e-9 for one, other in pairwise(places))
+    assert places[0] >= 0
+    assert places[-1] <= axis.end
+    ticks = list(axis.ticks(times[-1]))
+    assert all(other.x - one.x >= 9 - 1e-9 for one, other in pairwise(ticks))
+
+
+def test_a_long_pause_is_cut_and_says_how_long_it_was() -> None:
+    """A pause of six minutes takes no more room than its label."""
+    axis = Axis([(0, 1_000), (360_000, 361_000)], has_ahead=False)
+    (band,) = axis.bands()
+    assert (band.text, band.width) == ("5 min 59 s", 2.0)
+    assert axis.x(360_000) - axis.x(1_000) < 6
+
+
+def test_a_wait_for_a_retry_is_not_cut() -> None:
+    """The time between two attempts is drawn to scale, with its length."""
+    index, records = given_up()
+    deliver(index, CREATED, "ride-history", DRIVEN_MS + 70_000, observation.DUPLICATE)
+    _, shown = drawn(index, records=records)
+    lane = lane_of(shown, "payment", "CarRideCompleted")
+    assert (lane.note, lane.outcome) == ("3 attempts", observation.DEAD_LETTERED)
+    assert len(lane.bars) == 3
+    assert lane.letter_x is not None
+    assert [bar.kind for bar in lane.bars] == ["fail", "fail", "dead"]
+
+
+def lane_of(shown: Picture, consumer: str, kind: str) -> Any:
+    """Return the lane of a consumer below an event."""
+    lanes = [
+        lane
+        for row in shown.rows
+        for lane in row.lanes
+        if row.fact.type == kind and lane.consumer == consumer
+    ]
+    return lanes[-1]
+
+
+def test_overlapping_attempts_have_lanes_of_their_own() -> None:
+    """The one that was fenced off is drawn beside the takeover; the takeover counts."""
+    index = driven()
+    deliver(index, FINISHED, "payment", DRIVEN_MS + 900, observation.LOST_LEASE, took=800)
+    deliver(index, FINISHED, "payment", DRIVEN_MS + 700, observation.TAKEOVER, took=50, attempt=2)
+    _, shown = drawn(index)
+    lanes = [
+        (lane.note, lane.outcome)
+        for row in shown.rows
+        for lane in row.lanes
+        if row.fact.type == "CarRideCompleted" and lane.consumer == "payment"
+    ]
+    assert lanes[0] == ("attempt 1", observation.LOST_LEASE)
+    assert lanes[-1][1] == observation.TAKEOVER
+
+
+def test_a_crash_is_drawn_although_it_logged_nothing() -> None:
+    """Its takeover's number shows it."""
+    index = driven()
+    deliver(index, FINISHED, "payment", DRIVEN_MS, observation.TAKEOVER, attempt=2)
+    _, shown = drawn(index)
+    lane = lane_of(shown, "payment", "CarRideCompleted")
+    assert [run.outcome for run in lane.runs] == [CRASHED, observation.TAKEOVER]
+    assert not lane.quiet
+
+
+def test_a_line_leads_from_a_run_to_the_event_that_it_emitted() -> None:
+    """It passes every row between them."""
+    _, shown = drawn(driven())
+    assigned = next(row for row in shown.rows if row.fact.type == "CarAssigned")
+    assert assigned.from_lane == f"dispatch-{ACCEPTED.idempotencyid}"
+    ((begin, end),) = shown.begins[assigned.from_lane]
+    assert begin <= end == assigned.x
+
+
+def test_what_went_well_can_be_left_out() -> None:
+    """Then only events with something unusual are left, and the page says how many rows are not."""
+    index, records = given_up()
+    _, everything = drawn(index, records=records, hides=False)
+    _, shown = drawn(index, records=records, hides=True)
+    assert [row.fact.type for row in shown.rows] == ["CarRideCompleted"]
+    assert [lane.consumer for lane in shown.rows[0].lanes] == ["payment"]
+    assert shown.hidden == sum(1 + len(row.lanes) for row in everything.rows) - 2
+    assert everything.hidden == 0
+
+
+def test_a_ride_with_many_events_is_drawn_in_part() -> None:
+    """The newest hundred, and the picture begins without what went well."""
+    index = Index(CONSUMERS)
+    for number in range(150):
+        event = event_of(replace(LIFE.created, version=number + 1))
+        publish(index, event, BEGIN_MS + number)
+    _, shown = drawn(index)
+    assert shown.older == 50
+    assert shown.hides
+
+
+# ── The pages ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def ref() -> Iterator[StackRef]:
+    """A stack without any events."""
+    with mock_aws():
+        yield empty_stack()
+
+
+def put(ref: StackRef, table: str, **item: Any) -> None:
+    """Store an item of the ride."""
+    ref.client("dynamodb").put_item(
+        TableName=ref.outputs[f"{table}Name"],
+        Item=marshalling.item({"orderID": "order_01", **item}),
+    )
+
+
+def test_the_page_of_a_ride_joins_logs_and_tables(ref: StackRef) -> None:
+    """It has the status, the car, the money, the events and what comes next; so has its list."""
+    desk = desk_of(ref)
+    desk.feed.index = driven()
+    put(ref, "AssignmentTable", state="released", carID="car_01", effects=2)
+    put(ref, "PaymentTable", state="authorized", amount=1250, currency="EUR", effects=1)
+    answer = get(desk, "/ride/order_01")
+    assert answer.status == 200
+    for text in ("12.50 EUR", "car_01", "PaymentCaptured", "by dispatch", "Who did what"):
+        assert text in answer.text
+    assert "order_01" in get(desk, "/rides").text
+    assert "order_01" in get(desk, "/rides?only=open").text
+    assert "No ride needs an eye" in get(desk, "/rides?only=stuck").text
+
+
+@pytest.mark.parametrize("name", ["order_02", "%3Cscript%3E", "a%2Fb", "x" * 200])
+def test_an_unknown_ride_is_a_sentence(ref: StackRef, name: str) -> None:
+    """Whatever it is called."""
+    answer = get(desk_of(ref), f"/ride/{name}")
+    assert answer.status in {200, 404}
+    assert "<script>" not in answer.text.partition("<main")[2]
+
+
+def test_a_ride_is_found_by_its_id(ref: StackRef) -> None:
+    """The search leads to its page, to that of an event, or to a key."""
+    desk = desk_of(ref)
+    desk.feed.index = driven()
+    for text, path in (
+        ("order_01", "/ride/order_01"),
+        (CREATED.idempotencyid, f"/event/{CREATED.idempotencyid}"),
+        ("payment%23x", "/keys?key=payment%23x"),
+        ("order_*", "/facts?ride=order_%2A"),
+    ):
+        assert get(desk, f"/find?q={text}").headers["location"] == path
+
+
+def test_the_index_knows_the_rides_of_its_events_only() -> None:
+    """A ride whose events are forgotten is forgotten too."""
+    index = Index(CONSUMERS, most=2)
+    for number in range(4):
+        publish(index, event_of(Life(f"order_{number}").created), BEGIN_MS + number)
+    assert list(index.rides) == ["order_2", "order_3"]
+    assert COMPLETED not in index.rides
