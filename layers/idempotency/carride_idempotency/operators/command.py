@@ -173,7 +173,7 @@ class Preview(NamedTuple):
         records = []
         for each in self.planned:
             seen = each.seen
-            # Without the lease: measured by a server's clock, it reads a little different each time.
+            # Without the lease: by a server's clock it reads a little different each time.
             revision = [seen.status, seen.owner, seen.attempt]
             records.append({"id": seen.key, "record": revision, "then": each.change.then})
         return {"action": action, "records": records}
