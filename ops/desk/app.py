@@ -24,11 +24,12 @@ from starlette.responses import (
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from ops.desk import flow as _flow  # noqa: F401 - registers pages
 from ops.desk import rides as _rides  # noqa: F401 - registers pages
 from ops.desk import views as _views  # noqa: F401 - registers pages
 from ops.desk.feed import Feed
 from ops.desk.pictures import LOOKS, look
-from ops.desk.registry import ACTS, PAGES, PLACES, Act, NotThereError, Page, Seen
+from ops.desk.registry import ACTS, PAGES, PLACES, Act, NotThereError, Page, Said, Seen
 from ops.desk.words import (
     ago_text,
     clip,
@@ -36,6 +37,7 @@ from ops.desk.words import (
     exact,
     finished,
     marked,
+    moment,
     part,
     short_id,
     span,
@@ -68,13 +70,6 @@ class Badge(NamedTuple):
 
     text: str
     kind: str
-
-
-class Said(NamedTuple):
-    """What a button has done, or why it has done nothing, in a sentence."""
-
-    sentence: str
-    is_refusal: bool = False
 
 
 class Desk(Seen):
@@ -214,11 +209,9 @@ class Desk(Seen):
             form = dict(parse_qsl((await request.body()).decode(), keep_blank_values=True))
             if not secrets.compare_digest(form.pop("token", "").encode(), self.token.encode()):
                 return PlainTextResponse("This page is an old one: load it again.", 403)
-            said: Said | None = None
+            said: Said | None
             try:
-                where, sentence = await run_in_threadpool(act, self, form)
-                if sentence is not None:
-                    said = Said(sentence)
+                where, said = await run_in_threadpool(act, self, form)
             except (*FAILURES, OSError, ValueError, LookupError) as error:
                 where = _own_path(form.get("back", "/"))
                 said = Said(f"Nothing was done: {reason(error)}.", is_refusal=True)
@@ -264,6 +257,7 @@ def _environment() -> Environment:
         "place": "{:.2f}%".format,
         "short": short_id,
         "span": span,
+        "time": lambda time_ms: f"{moment(time_ms):%H:%M:%S}",
         "until": lambda time_ms: marked(time_ms, until_text(time_ms, time.time() * 1000)),
     }
     return made

@@ -59,6 +59,13 @@ def send(stack: StackRef, detail: Mapping[str, Any]) -> None:
         raise OperatorError(f"the bus refused the event: {answer['ErrorCode']}")
 
 
+def send_copies(stack: StackRef, body: str, times: int) -> None:
+    """Put copies of an event, in EventBridge's JSON, on the bus."""
+    detail = json.loads(body)["detail"]
+    for _ in range(times):
+        send(stack, detail)
+
+
 def send_with_fault(
     stack: StackRef, consumer: AuditedConsumer, body: str, fault: Fault
 ) -> RideEvent:

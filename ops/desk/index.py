@@ -204,6 +204,8 @@ class Index:
         self.waiting: dict[str, set[str]] = {each.name: set() for each in consumers}
         """Ids of the facts without an outcome, by consumer."""
         self.outages = Outages()
+        self.begun_ms: int | None = None
+        """When the oldest event was published that was read; None without any."""
         self.version = 0
         """Grows with every change."""
         self._most = most
@@ -217,6 +219,7 @@ class Index:
         if event is None:
             return
         time_ms = int(line["timestamp"])
+        self.begun_ms = min(time_ms, self.begun_ms or time_ms)
         fact = self._fact(event.fact or event.event_id)
         if not fact.copies:
             fact.type = event.type

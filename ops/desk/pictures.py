@@ -15,6 +15,12 @@ _INSTANT_MS: Final = 20.0
 """On the time axis, a gap counts by its logarithm, in units of this."""
 
 
+_HEADROOM: Final = 22.0
+"""The part of a chart above its highest bar, for words."""
+_BAR: Final = 0.82
+"""The width of a bar, as a part of its bucket."""
+
+
 class Look(NamedTuple):
     """How an outcome is shown.
 
@@ -48,29 +54,46 @@ def look(outcome: str) -> Look:
     return LOOKS.get(outcome, Look("fail", "warn", outcome.lower()))
 
 
-type Bar = tuple[str, int, int, int]
-"""CSS class, x, y and height of a part of a bucket's bar; 1 is a bucket's width and an event's
-height."""
+class Bar(NamedTuple):
+    """A part of a bucket's bar. Places and sizes are from 0 to 100."""
+
+    kind: str
+    x: float
+    y: float
+    height: float
 
 
-def stacked(
-    buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]]
-) -> tuple[list[Bar], int]:
+class Stacked(NamedTuple):
+    """A chart."""
+
+    bars: tuple[Bar, ...]
+    peak: int
+    """The total of the highest bucket."""
+    width: float
+    """Of each bar."""
+
+
+def stacked(buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]]) -> Stacked:
     """Stack the counts of time buckets, the oldest first.
-
-    Return the bars, and the height of the highest bucket.
 
     ``parts`` are the outcomes that each part adds up, by CSS class, from the bottom up.
     """
-    peak = max(bucket.total() for bucket in buckets)
+    step = 100 / len(buckets)
+    counts = [_counts(bucket, parts) for bucket in buckets]
+    peak = max(sum(each.values()) for each in counts)
     bars = list[Bar]()
-    for x, bucket in enumerate(buckets):
-        top = peak
-        for kind, outcomes in parts.items():
-            if count := sum(bucket[outcome] for outcome in outcomes):
-                top -= count
-                bars.append((kind, x, top, count))
-    return bars, peak
+    for number, each in enumerate(counts):
+        y = 100.0
+        for kind, count in each.items():
+            if count:
+                height = count / peak * (100 - _HEADROOM)
+                y -= height
+                bars.append(Bar(kind, number * step, y, height))
+    return Stacked(tuple(bars), peak, step * _BAR)
+
+
+def _counts(bucket: Counter[str], parts: Mapping[str, Iterable[str]]) -> dict[str, int]:
+    return {kind: sum(map(bucket.__getitem__, outcomes)) for kind, outcomes in parts.items()}
 
 
 def axis(times_ms: Iterable[float]) -> dict[float, float]:

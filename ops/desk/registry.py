@@ -65,10 +65,21 @@ class Seen:
         return timedelta(hours=float(hours)) if hours else LIMIT
 
 
+class Said(NamedTuple):
+    """What a button has done, or why it has done nothing, in a sentence."""
+
+    sentence: str
+    path: str = ""
+    """The page to look at next; empty if there is none."""
+    link: str = ""
+    """What it is called."""
+    is_refusal: bool = False
+
+
 type View = Callable[[Seen, Request], Mapping[str, Any]]
 """Returns the variables of a template, ``title`` among them."""
-type Act = Callable[[Seen, Mapping[str, str]], tuple[str, str | None]]
-"""Does what a button says. Returns the page to show, and what was done in a sentence."""
+type Act = Callable[[Seen, Mapping[str, str]], tuple[str, Said | None]]
+"""Does what a button says. Returns the page to show, and what was done."""
 
 
 class Page(NamedTuple):

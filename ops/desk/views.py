@@ -2,8 +2,6 @@
 
 import json
 import re
-import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -17,25 +15,20 @@ from carride_idempotency import observation
 from carride_idempotency.record import STATUSES, Record
 from carride_idempotency.record_items import record_of
 from ops import dead_letters, records, replay
-from ops.audit.evidence import OTHER_DLQS, AuditedConsumer
+from ops.audit.evidence import AuditedConsumer
 from ops.audit.ledger import ROWS
 from ops.audit.queues import json_object
 from ops.desk import faults
-from ops.desk.feed import Feed
 from ops.desk.index import (
     BUCKET_S,
-    BUCKETS,
-    BUS,
     GROUPS,
-    KINDS,
-    PRODUCERS,
-    REPLAYED,
     WAITING,
     Fact,
     Filter,
 )
-from ops.desk.pictures import WIDTH, axis, look, stacked
-from ops.desk.registry import NotThereError, Seen, act, page
+from ops.desk.pictures import WIDTH, axis
+from ops.desk.registry import NotThereError, Said, Seen, act, page
+from ops.desk.words import part
 
 _BEHIND: Final = {
     "duplicates_absorbed": "duplicate",
@@ -63,53 +56,6 @@ _MOST_RECORDS: Final = 200
 
 
 # ── Pages: each function returns the variables of a template ──────────────────────────────────────
-
-
-@page("/", "flow.html")
-def _flow(desk: Seen, _request: Request) -> dict[str, Any]:
-    feed = desk.feed
-    now = time.time()
-    with feed.lock:
-        recent = feed.index.recent(BUS, now)
-        bus = feed.index.totals[BUS]
-        return {
-            "title": "Flow",
-            "lanes": [_lane(feed, each, now) for each in feed.consumers],
-            "sources": sorted(feed.index.totals[PRODUCERS].items()),
-            "published": bus.total() - bus[REPLAYED],
-            "counts": {kind: bus[kind] for kind in KINDS},
-            "a_minute": sum(bucket.total() for bucket in recent[-_MINUTE_BUCKETS:]),
-            "chart_of_bus": stacked(recent, {"bus": KINDS}),
-            "buckets": BUCKETS,
-            "minutes": BUCKETS * BUCKET_S // 60,
-            "producer_dlqs": _PRODUCER_DLQS,
-            "bus_dlqs": [
-                each for each in OTHER_DLQS if each not in _PRODUCER_DLQS and feed.queues.get(each)
-            ],
-        }
-
-
-def _lane(feed: Feed, consumer: AuditedConsumer, now: float) -> dict[str, Any]:
-    buckets = feed.index.recent(consumer.name, now)
-    total = feed.index.totals[consumer.name]
-    minute = sum(buckets[-_MINUTE_BUCKETS:], Counter[str]())
-    return {
-        "name": consumer.name,
-        "deliveries": total.total(),
-        "parts": [
-            (name, look(sign).icon, _in_group(name, total), _in_group(name, minute))
-            for name, sign in _SIGNS.items()
-        ],
-        "chart": stacked(buckets, _CHARTED),
-        "waiting": len(feed.index.waiting[consumer.name]),
-        "queue": feed.queues.get(f"{consumer.resources}Queue"),
-        "dlqs": (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq"),
-    }
-
-
-def _in_group(group: str, counts: Mapping[str, int]) -> int:
-    """Return how many deliveries ended in one of a group's ways."""
-    return sum(counts[outcome] for outcome in GROUPS[group])
 
 
 @page("/facts", "facts.html")
@@ -308,7 +254,7 @@ def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
 
 
 @act("/start")
-def _start(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
+def _start(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
     """Start the dry run of a command."""
     arguments = {
         name.removeprefix("argument"): value
@@ -319,13 +265,13 @@ def _start(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
 
 
 @act("/confirm")
-def _confirm(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
+def _confirm(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
     """Do what a dry run has shown."""
     return f"/job/{desk.jobs.confirm(form['job'])}", None
 
 
 @act("/interrupt")
-def _interrupt(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
+def _interrupt(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
     """Interrupt a command as Ctrl-C does."""
     if found := desk.jobs.get(form["job"]):
         found.interrupt()
@@ -333,13 +279,13 @@ def _interrupt(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
 
 
 @act("/audit")
-def _audit(desk: Seen, _form: Mapping[str, str]) -> tuple[str, str | None]:
+def _audit(desk: Seen, _form: Mapping[str, str]) -> tuple[str, Said | None]:
     desk.feed.audit_wanted.set()
-    return "/ledger", "The audit has begun."
+    return "/ledger", Said("The audit has begun.")
 
 
 @act("/send")
-def _send(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
+def _send(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
     """Put an edited event on the bus."""
     derives_id = "derive" in form
     detail = faults.edited(form["detail"], derive=derives_id)
@@ -347,12 +293,12 @@ def _send(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     name = detail.get("idempotencyid")
     page = "/facts"
     if name:
-        page = f"/event/{name}"
-    return page, "The event was put on the bus."
+        page = f"/event/{part(str(name))}"
+    return page, Said("The event was put on the bus.")
 
 
 @act("/deliver")
-def _deliver(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
+def _deliver(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
     """Deliver an event again, or a copy of it with a fault."""
     fact = _fact(desk, form["id"])
     how = form["how"]
@@ -360,14 +306,12 @@ def _deliver(desk: Seen, form: Mapping[str, str]) -> tuple[str, str | None]:
     if how in faults.FAULTS:
         copy = faults.send_with_fault(desk.feed.stack, consumer, fact.body, Fault(how))
         what = faults.FAULTS[Fault(how)]
-        said = (
-            f"A copy was sent as the event of the new ride {copy.subject}: "
-            f"{what}, at {consumer.name}."
+        said = Said(
+            f"A copy was sent as the event of the new ride {copy.subject}: {what}, at "
+            f"{consumer.name}."
         )
         return f"/event/{copy.idempotencyid}", said
     times = 2 if how == "twice" else 1
     faults.deliver(desk.feed.stack, consumer, fact.body, times)
-    return (
-        f"/event/{fact.id}",
-        f"The event was put at {consumer.name} {'twice' if times > 1 else 'again'}.",
-    )
+    again = "twice" if times > 1 else "again"
+    return f"/event/{fact.id}", Said(f"The event was put at {consumer.name} {again}.")

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from moto import mock_aws
 
 from carride import telemetry
 from carride.events import DETAIL_TYPE, RideEvent
@@ -21,11 +23,12 @@ from ops.audit.reading import Tail
 from ops.desk import open_browser
 from ops.desk.feed import ENDED, Feed
 from ops.desk.index import CRASHED, Filter, Index
-from ops.desk.pictures import WIDTH, axis
+from ops.desk.pictures import WIDTH, axis, stacked
 from ops.stack import Kept, OperatorError
 from tests.carride.rides import booked
 from tests.carride.rides import event as event_of
-from tests.ops.world import stack
+from tests.ops.desk_world import deliver, desk_of, get, publish
+from tests.ops.world import empty_stack, stack
 
 PAYMENT = CONSUMERS[2]
 
@@ -164,3 +167,43 @@ def test_a_browser_opens_on_a_desktop_only(
     )
     open_browser("http://127.0.0.1:8765/")
     assert bool(opened) == opens
+
+
+def test_a_chart_is_stacked_from_the_bottom_up() -> None:
+    """Parts stand on each other, the highest bucket fills the room, and nothing is nothing."""
+    parts = {"new": {"New"}, "fail": {"Failed"}}
+    found = stacked([Counter(), Counter(New=3, Failed=1), Counter(New=1)], parts)
+    assert found.peak == 4
+    assert [(bar.kind, round(bar.x), round(bar.y), round(bar.height)) for bar in found.bars] == [
+        ("new", 33, 42, 58),
+        ("fail", 33, 22, 20),
+        ("new", 67, 80, 20),
+    ]
+    assert stacked([Counter()], parts).bars == ()
+
+
+@mock_aws
+def test_flow_says_what_fails_and_what_does_not() -> None:
+    """The sentence has the consumer, the newest error and who is spared; the title is short."""
+    desk = desk_of(empty_stack())
+    empty = get(desk, "/").text
+    assert "nothing yet" in empty
+    assert "Everything is processed" in empty
+    now_ms = time.time() * 1000
+    for number in range(4):
+        event = completed(f"order_{number}")
+        publish(desk.feed.index, event, now_ms - 9_000)
+        deliver(
+            desk.feed.index,
+            event,
+            "payment",
+            now_ms - 8_000 + number,
+            observation.FAILED,
+            reason="no <answer>",
+        )
+    text = get(desk, "/").text
+    assert "payment has failed for 8.0 s: none of 4 deliveries took effect" in text
+    assert "no &lt;answer&gt;" in text
+    assert "ride-history and dispatch are not affected." in text
+    assert "<title>payment fails · Flow · CarRide desk</title>" in text
+    assert 'class="s-band"' in text

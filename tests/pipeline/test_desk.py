@@ -123,11 +123,24 @@ def test_the_ledger_is_the_audit(site: Site, page: Page) -> None:
 def test_flow_counts_what_was_published(site: Site, page: Page) -> None:
     """The bus shows the audit's numbers, and new events change the page without a reload."""
     page.goto("/")
+    bus = page.get_by_role("region", name="CarRideBus")
     for seed in (2, 3):
         ledger = site.pipeline.simulate(rides=2, seed=seed, duplicates=0.5)
-        expect(page.locator(".big a")).to_have_text(f"{ledger.published:,}")
-        distinct = page.locator(".bus dl div", has_text="distinct")
-        expect(distinct.get_by_role("definition")).to_have_text(f"{ledger.distinct:,}")
+        for name in ("published", "distinct"):
+            number = f"{getattr(ledger, name):,}"
+            expect(bus.locator("tr", has_text=name).locator("td")).to_have_text(number)
+
+
+def test_a_fault_is_seen_while_it_happens(site: Site, page: Page) -> None:
+    """A button of Flow fails payment five times; the picture keeps the band when it is over."""
+    page.goto("/")
+    page.get_by_role("button", name="Inject: Fail payment five times").click()
+    expect(page.locator(".toast")).to_contain_text("5 copies of")
+    payment = page.get_by_role("region", name="payment")
+    expect(payment.locator(".s-band")).to_have_count(1, timeout=PATIENCE_MS)
+    expect(page.locator(".verdict")).to_have_text("Balanced", timeout=PATIENCE_MS)
+    ledger = site.pipeline.ledger()
+    assert (ledger.lost, ledger.doubled) == (0, 0)
 
 
 def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
@@ -376,8 +389,11 @@ def test_a_port_in_use_or_a_missing_stack_is_a_sentence(site: Site) -> None:
 def test_the_page_outlives_the_engine(site: Site, page: Page) -> None:
     """It says that the stack does not answer, and shows the last state."""
     page.goto("/")
-    shown(page.locator(".big a"))
-    published = page.locator(".big a").inner_text()
+    total = page.get_by_role("region", name="CarRideBus").locator("td").first
+    shown(total)
+    published = total.inner_text()
     site.pipeline.cloud.stop()
     expect(page.get_by_role("alert").first).to_contain_text("local stack", timeout=PATIENCE_MS)
-    expect(page.locator(".big a")).to_have_text(published)
+    expect(page.locator(".verdict")).to_have_text("Unknown", timeout=PATIENCE_MS)
+    expect(page.locator(".standing")).to_contain_text("lost ? doubled ?")
+    expect(total).to_have_text(published)

@@ -1,0 +1,344 @@
+"""The first page: what flows now, on one axis of time, and what does not."""
+
+import heapq
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+
+from carride.simulated_faults import Fault
+from carride_idempotency import observation
+from ops.audit.evidence import OTHER_DLQS, AuditedConsumer
+from ops.desk import faults
+from ops.desk.feed import Feed
+from ops.desk.index import BUCKET_S, BUCKETS, BUS, GROUPS, KINDS, PRODUCERS, REPLAYED, Fact
+from ops.desk.outages import Outage
+from ops.desk.pictures import Stacked, stacked
+from ops.desk.registry import Said, Seen, act, page
+from ops.desk.words import clip
+from ops.stack import OperatorError
+from ops.text import counted
+
+_MINUTE_BUCKETS: Final = 60 // BUCKET_S
+_MINUTES: Final = BUCKETS * BUCKET_S // 60
+_MOST_UNFINISHED: Final = 8
+_CHARTED: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
+    "new": ("new", GROUPS["new"]),
+    "dup": ("duplicate", GROUPS["duplicate"]),
+    "take": ("takeover", GROUPS["takeover"]),
+    "fence": ("late write fenced off", frozenset({observation.LOST_LEASE})),
+    "fail": ("failed", frozenset({observation.FAILED, observation.UNPROTECTED})),
+    "dead": ("dead-lettered", GROUPS["dead"]),
+}
+"""The parts of a consumer's strip, from the bottom up, with the words and outcomes of each."""
+_ALWAYS: Final = ("new", "dup", "take", "fail")
+"""The parts whose numbers stand there even if they are 0."""
+_ICONS: Final = {"ride-history": "ledger", "dispatch": "car", "payment": "card"}
+
+
+class Part(NamedTuple):
+    """A number beside a strip, and where the events behind it are listed."""
+
+    kind: str
+    """Its colour in the strip; empty if it has none there."""
+    name: str
+    number: int | None
+    path: str
+
+
+class Strip(NamedTuple):
+    """A row of the picture: the bus, or a consumer."""
+
+    name: str
+    icon: str
+    lines: tuple[str, ...]
+    """What is so now, in words."""
+    chart: Stacked
+    bands: tuple[tuple[float, float], ...]
+    """Place and width of each time in which it failed, from 0 to 100."""
+    outage: Outage | None
+    """Why it fails now; None if it does not."""
+    parts: tuple[Part, ...]
+    quiet: str
+    """What stands in place of bars; empty if there are bars."""
+
+
+@page("/", "flow.html")
+def _flow(desk: Seen, _request: Request) -> dict[str, Any]:
+    feed = desk.feed
+    now = time.time()
+    with feed.lock:
+        outages = feed.index.outages.now(now * 1000)
+        strips = [_bus(feed, now), *(_consumer(feed, each, now) for each in feed.consumers)]
+        return {
+            "title": _title(outages),
+            "outage": outages[0] if outages else None,
+            "others": _others(feed, outages),
+            "strips": strips,
+            "ticks": list(_ticks(now)),
+            "now_ms": now * 1000,
+            "minutes": _MINUTES,
+            "bucket_s": BUCKET_S,
+            "since_ms": feed.index.begun_ms,
+            "unfinished": _unfinished(feed),
+            "in_flight": sum(len(names) for names in feed.index.waiting.values()),
+            "injected": _INJECTED if feed.stack.local is not None else (),
+            "replayed": feed.index.totals[BUS][REPLAYED],
+        }
+
+
+def _title(outages: Sequence[Outage]) -> str:
+    return f"{outages[0].consumer} fails · Flow" if outages else "Flow"
+
+
+def _others(feed: Feed, outages: Sequence[Outage]) -> str:
+    """Return which consumers are not affected, in a sentence."""
+    failing = {each.consumer for each in outages}
+    well = [each.name for each in feed.consumers if each.name not in failing]
+    if not well:
+        return "No consumer is spared."
+    return f"{' and '.join(well)} {'is' if len(well) == 1 else 'are'} not affected."
+
+
+def _ticks(now: float) -> Iterator[tuple[float, float]]:
+    """Yield place and time, in milliseconds, of each whole minute before now."""
+    end = (int(now) // BUCKET_S + 1) * BUCKET_S
+    begin = end - BUCKETS * BUCKET_S
+    for second in range(begin // 60 * 60 + 60, end, 60):
+        yield 100 * (second - begin) / (end - begin), second * 1000
+
+
+def _place(time_ms: float, now: float) -> float:
+    """Return the place of a time in the picture, from 0 to 100."""
+    end = (int(now) // BUCKET_S + 1) * BUCKET_S
+    begin = end - BUCKETS * BUCKET_S
+    return min(100.0, max(0.0, 100 * (time_ms / 1000 - begin) / (end - begin)))
+
+
+def _bus(feed: Feed, now: float) -> Strip:
+    recent = feed.index.recent(BUS, now)
+    total = feed.index.totals[BUS]
+    minute = sum(bucket.total() for bucket in recent[-_MINUTE_BUCKETS:])
+    lines = [f"{counted(minute, 'event')} in the last minute"]
+    shares = _shares(feed.index.totals[PRODUCERS])
+    if shares:
+        lines.append(shares)
+    letters = _letters(feed, OTHER_DLQS)
+    chart = stacked(recent, {"pub": KINDS})
+    return Strip(
+        name="CarRideBus",
+        icon="bolt",
+        lines=tuple(lines),
+        chart=chart,
+        bands=(),
+        outage=None,
+        parts=(
+            Part("", "published", total.total() - total[REPLAYED], "/facts"),
+            *(Part("", kind, total[kind], "/facts") for kind in KINDS if kind != REPLAYED),
+            Part("dead", "dead letters", letters, "/letters"),
+        ),
+        quiet=_quiet(feed, chart),
+    )
+
+
+def _shares(sources: Mapping[str, int]) -> str:
+    """Return the share of each producer in words."""
+    whole = sum(sources.values())
+    named = sorted(sources.items(), key=lambda pair: -pair[1])[:3]
+    return " · ".join(
+        f"{clip(name.removeprefix('acr.com.'), 30)} {100 * count // whole}%"
+        for name, count in named
+    )
+
+
+def _quiet(feed: Feed, chart: Stacked) -> str:
+    if chart.bars:
+        return ""
+    return f"quiet for {_MINUTES} minutes" if feed.index.begun_ms else "nothing yet"
+
+
+def _consumer(feed: Feed, consumer: AuditedConsumer, now: float) -> Strip:
+    buckets = feed.index.recent(consumer.name, now)
+    total = feed.index.totals[consumer.name]
+    minute = sum(bucket.total() for bucket in buckets[-_MINUTE_BUCKETS:])
+    begin_ms = (now - BUCKETS * BUCKET_S) * 1000
+    outages = feed.index.outages.of(consumer.name, begin_ms, now * 1000)
+    on = [each for each in outages if each.until_ms is None]
+    lines = [f"{counted(minute, 'run')} in the last minute"]
+    lines.append(f"{len(feed.index.waiting[consumer.name]):,} in flight")
+    queue = feed.queues.get(f"{consumer.resources}Queue")
+    if queue is not None:
+        lines[-1] += f", {queue:,} in its queue"
+    chart = stacked(buckets, {kind: outcomes for kind, (_, outcomes) in _CHARTED.items()})
+    dlqs = (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq")
+    return Strip(
+        name=consumer.name,
+        icon=_ICONS.get(consumer.name, "right"),
+        lines=tuple(lines),
+        chart=chart,
+        bands=tuple(_bands(outages, now)),
+        outage=on[0] if on else None,
+        parts=(
+            *_parts(consumer.name, total),
+            Part("dead", "dead letters", _letters(feed, dlqs), "/letters"),
+        ),
+        quiet=_quiet(feed, chart),
+    )
+
+
+def _bands(outages: Sequence[Outage], now: float) -> Iterator[tuple[float, float]]:
+    for each in outages:
+        x = _place(each.since_ms, now)
+        end = _place(each.until_ms or now * 1000, now)
+        yield x, max(0.6, end - x)
+
+
+def _parts(consumer: str, total: Counter[str]) -> Iterator[Part]:
+    for kind, (name, outcomes) in _CHARTED.items():
+        count = sum(total[outcome] for outcome in outcomes)
+        group = _GROUP_OF.get(kind, observation.LOST_LEASE)
+        if kind in _ALWAYS or (kind == "fence" and count):
+            yield Part(kind, name, count, f"/facts?at={consumer}&outcome={group}")
+
+
+_GROUP_OF: Final = {"new": "new", "dup": "duplicate", "take": "takeover", "fail": "failed"}
+"""The groups of outcomes that Facts lists for a part."""
+
+
+def _letters(feed: Feed, queues: Sequence[str]) -> int | None:
+    """Return how many messages are in queues; None until they are counted."""
+    if not feed.queues:
+        return None
+    return sum(feed.queues.get(queue, 0) for queue in queues)
+
+
+class Unfinished(NamedTuple):
+    """An event that a consumer has not processed."""
+
+    fact: Fact
+    consumer: str
+    outcome: str
+    failures: int
+
+
+def _unfinished(feed: Feed) -> list[Unfinished]:
+    """Return the oldest events without an outcome."""
+    found = (
+        (fact, name)
+        for name, ids in feed.index.waiting.items()
+        for fact in map(feed.index.facts.get, ids)
+        if fact is not None
+    )
+    oldest = heapq.nsmallest(_MOST_UNFINISHED, found, key=lambda pair: (pair[0].time_ms, pair[1]))
+    listed = []
+    for fact, name in oldest:
+        (consumer,) = [each for each in feed.consumers if each.name == name]
+        runs = [run for run in fact.runs if run.consumer == name]
+        failures = sum(run.outcome == observation.FAILED for run in runs)
+        listed.append(Unfinished(fact, name, str(fact.outcome(consumer)), failures))
+    return listed
+
+
+# ── Faults, on a local stack ──────────────────────────────────────────────────────────────────────
+
+
+class Injected(NamedTuple):
+    """A fault with a button."""
+
+    id: str
+    icon: str
+    title: str
+    text: str
+    consumer: str
+    fault: Fault | None
+    """None: copies of an event, without a fault."""
+    times: int = 1
+
+
+_INJECTED: Final = (
+    Injected(
+        "kill",
+        "bolt",
+        "Kill dispatch",
+        "in the middle of its next event: another delivery takes over",
+        "dispatch",
+        Fault.CRASH,
+    ),
+    Injected(
+        "stall",
+        "shield",
+        "Stall payment past its lease",
+        "its late write is fenced off",
+        "payment",
+        Fault.STALL,
+    ),
+    Injected(
+        "lose",
+        "send",
+        "Lose the answer of dispatch's commit",
+        "it is committed, and dispatch never hears of it",
+        "dispatch",
+        Fault.LOSE_ANSWER,
+    ),
+    Injected(
+        "fail",
+        "cross",
+        "Fail payment five times",
+        "five events fail at once, and are retried",
+        "payment",
+        Fault.FAIL,
+        5,
+    ),
+    Injected(
+        "copies",
+        "same",
+        "Send 50 copies",
+        "of one event: each consumer recognises them",
+        "dispatch",
+        None,
+        50,
+    ),
+)
+"""The faults that Flow offers; the page of an event has more."""
+
+
+@act("/inject")
+def _inject(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+    """Send copies of the newest event of a consumer, as those of new rides, with a fault."""
+    (chosen,) = [each for each in _INJECTED if each.id == form["fault"]]
+    (consumer,) = [each for each in desk.feed.consumers if each.name == chosen.consumer]
+    with desk.feed.lock:
+        fact = _newest(desk.feed, consumer)
+    stack = desk.feed.stack
+    if chosen.fault is None:
+        faults.send_copies(stack, fact.body, chosen.times)
+        return "/", Said(
+            f"{chosen.times} copies of {fact.type} were sent.",
+            path=f"/event/{fact.id}",
+            link="See them",
+        )
+    copies = [
+        faults.send_with_fault(stack, consumer, fact.body, chosen.fault)
+        for _ in range(chosen.times)
+    ]
+    sent = "1 copy" if len(copies) == 1 else f"{len(copies)} copies"
+    said = f"{sent} of {fact.type} sent, as of new rides."
+    return "/", Said(said, path=f"/ride/{copies[0].subject}", link="Watch the first")
+
+
+def _newest(feed: Feed, consumer: AuditedConsumer) -> Fact:
+    """Return the newest event of a ride that took effect at a consumer.
+
+    Raises:
+        OperatorError: there is none.
+    """
+    for fact in reversed(feed.index.facts.values()):
+        is_whole = fact.ride is not None and bool(fact.copies)
+        if is_whole and consumer.takes(fact.type) and fact.outcome(consumer) == observation.NEW:
+            return fact
+    raise OperatorError(
+        f"no event has taken effect at {consumer.name} yet: a fault is met by a copy of one. run "
+        "`./carride simulate --yes` and try again"
+    )
