@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from carride_idempotency import ANY_CALLER, ConfigurationError, UnfinishedWorkError
+from carride_idempotency import ANY_CALLER, ConfigurationError, RetryableError, UnfinishedWorkError
 from carride_idempotency.errors import PayloadMismatchError
 from carride_idempotency.sources import DYNAMODB_STREAM
 from carride_idempotency.testing import dynamodb_stream_event, http_event
@@ -149,6 +149,16 @@ def test_a_block_that_is_left_early_is_completed(world: World) -> None:
     record = consumer.record("k1")
     assert record is not None
     assert (record.status, record.attempt) == ("COMPLETED", 1)
+
+
+def test_a_retryable_error_of_a_block_uses_up_no_attempt(world: World) -> None:
+    """As that of a handler."""
+    consumer = world.consumer()
+    with pytest.raises(RetryableError), consumer.operation("k1"):
+        raise RetryableError("not now")
+    record = consumer.record("k1")
+    assert record is not None
+    assert (record.status, record.attempt) == ("FAILED", 0)
 
 
 @pytest.mark.parametrize("kind", ["event", "batch", "http", "function"])

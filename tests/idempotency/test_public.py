@@ -20,7 +20,17 @@ ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = Path(carride_idempotency.__file__).parent
 USERS: Final = ("engine", "examples", "functions", "layers/carride", "local", "ops", "tools")
 LIBRARY_PAGES: Final = ROOT / "docs" / "library"
-MADE_BY_THE_LAYER: Final = frozenset({"AnyOperation", "AsyncOperation", "Block", "Operation"})
+MADE_BY_THE_LAYER: Final = frozenset(
+    {
+        "AnyBlock",
+        "AnyOperation",
+        "AsyncBlock",
+        "AsyncOperation",
+        "Block",
+        "BlockContext",
+        "Operation",
+    }
+)
 """Classes whose objects only the layer makes, so that their constructors are private."""
 PATCHES: Final = "local/faults.py"
 """Injects faults into a running function by replacing what is private."""

@@ -4,8 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from carride_idempotency.async_calls import AsyncBlock
     from carride_idempotency.async_operation import AsyncOperation
-    from carride_idempotency.calls_and_blocks import Block
+    from carride_idempotency.calls_and_blocks import AnyBlock, Block, BlockContext
     from carride_idempotency.clock import Clock
     from carride_idempotency.concurrency import Concurrency
     from carride_idempotency.consumer import (
@@ -100,14 +101,17 @@ __all__ = [
     "SQS",
     "TRANSPORT_ID",
     "Answer",
+    "AnyBlock",
     "AnyCaller",
     "AnyOperation",
+    "AsyncBlock",
     "AsyncOperation",
     "BatchFailedError",
     "BatchHandler",
     "BatchResponse",
     "BeyondWindowError",
     "Block",
+    "BlockContext",
     "BusyError",
     "Check",
     "Clock",
@@ -180,8 +184,9 @@ __all__ = [
 ]
 
 _MODULES = {
+    "async_calls": "AsyncBlock",
     "async_operation": "AsyncOperation",
-    "calls_and_blocks": "Block",
+    "calls_and_blocks": "AnyBlock Block BlockContext",
     "clock": "Clock",
     "concurrency": "Concurrency",
     "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse MessageWork",

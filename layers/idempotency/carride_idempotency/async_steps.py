@@ -6,25 +6,39 @@ module's own: jobs of the application, however slow, hold up no heartbeat and no
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
-from typing import Final
+from typing import Any, Final
 
-_MOST_THREADS: Final = 20
+MOST_THREADS: Final = 20
 """As many as a client of botocore has connections."""
 
-_threads: Final = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="idempotency-store")
+_threads: Final = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="idempotency-store")
 """A step waits for no other step and for no loop, so a bounded number of threads takes them all."""
 
 
-def submitted[T](step: Callable[[], T]) -> asyncio.Future[T]:
-    """Begin a step in a thread, with the context variables of the caller.
+def submitted[T](step: Callable[[], T]) -> Future[T]:
+    """Begin a step in a thread, with the context variables of the caller."""
+    return _threads.submit(copy_context().run, step)
 
-    Once it has been submitted it is taken, also if nobody waits for it any more.
-    """
-    future = asyncio.wrap_future(_threads.submit(copy_context().run, step))
-    future.add_done_callback(_heard)
-    return future
+
+async def ended(job: Future[Any]) -> None:
+    """Wait for the end of a step. It goes on if the task that waits is cancelled."""
+    loop = asyncio.get_running_loop()
+    waits: asyncio.Future[None] = loop.create_future()
+
+    def tell(_: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            loop.call_soon_threadsafe(_wake, waits)
+
+    job.add_done_callback(tell)
+    await waits
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 async def taken[T](step: Callable[[], T]) -> T:
@@ -33,16 +47,10 @@ async def taken[T](step: Callable[[], T]) -> T:
     A task that is cancelled meanwhile waits for its end: what follows must not overtake it. A
     second cancellation ends the wait, and not the step.
     """
-    future = submitted(step)
+    job = submitted(step)
     try:
-        return await asyncio.shield(future)
+        await ended(job)
     except asyncio.CancelledError:
-        if not future.done():
-            await asyncio.wait([future])
+        await ended(job)
         raise
-
-
-def _heard[T](future: asyncio.Future[T]) -> None:
-    """Mark the error of a step as seen: whoever waited for it may have been cancelled."""
-    if not future.cancelled():
-        future.exception()
+    return job.result()

@@ -4,11 +4,12 @@ import functools
 import gc
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from weakref import ReferenceType, ref
 
+from carride_idempotency.concurrency import is_in_a_loop
 from carride_idempotency.delivery import Delivery, DeliveryAnswer
 from carride_idempotency.errors import ConfigurationError
 from carride_idempotency.handlers import finished
@@ -17,9 +18,12 @@ from carride_idempotency.observation import COMMITTED
 from carride_idempotency.operation import Operation
 from carride_idempotency.runner import Runner, Started
 
+if TYPE_CHECKING:
+    from carride_idempotency.async_calls import AsyncBlock, AsyncClaim
 
-class Block:
-    """An operation that is either ``done`` already, or worked on and completed in this block.
+
+class AnyBlock:
+    """What `Block` and `AsyncBlock` have in common.
 
     The end of the block completes the operation with the result given to `complete`, and with None
     without one. ``return``, ``break`` and ``continue`` end it too: Python tells a context no
@@ -38,13 +42,6 @@ class Block:
         return self._started is None
 
     @property
-    def operation(self) -> Operation:
-        """The attempt that is running; a RuntimeError if the operation was done before."""
-        if self._started is None:
-            raise RuntimeError("nothing is running: the operation was done before")
-        return self._started.operation
-
-    @property
     def result(self) -> Any:
         """The result of the committed run, which may be another attempt's.
 
@@ -59,31 +56,58 @@ class Block:
         """Set the result; the end of the block completes the operation with it."""
         self._result = finished(result)
 
+    def _running(self) -> Operation:
+        if self._started is None:
+            raise RuntimeError("nothing is running: the operation was done before")
+        return self._started.operation
 
-class BlockContext(AbstractContextManager[Block]):
-    """Claims a delivery's key for a block; completes it, or records its failure, at the end."""
+
+class Block(AnyBlock):
+    """An operation that is either ``done`` already, or worked on and completed in this block."""
+
+    @property
+    def operation(self) -> Operation:
+        """The attempt that is running; a RuntimeError if the operation was done before."""
+        return self._running()
+
+
+class BlockContext(AbstractContextManager[Block], AbstractAsyncContextManager["AsyncBlock"]):
+    """Claims a delivery's key for a block; completes it, or records its failure, at the end.
+
+    It is entered once, with ``with``, or in an event loop with ``async with``.
+    """
 
     def __init__(self, runner: Runner, delivery: Delivery) -> None:
         self._runner = runner
         self._delivery = delivery
+        self._is_entered = False
         self._block: Block | None = None
         self._heartbeat: AbstractContextManager[object] = nullcontext()
+        self._in_loop: AsyncClaim | None = None
 
     def __enter__(self) -> Block:
-        if self._block is not None:
-            raise RuntimeError("a block is entered once: call consumer.operation(...) again")
-        begun = _begun(self._runner, self._delivery)
-        if isinstance(begun, DeliveryAnswer):
-            self._block = Block(None, begun)
+        if is_in_a_loop():
+            from carride_idempotency.misuse import block_in_a_loop
+
+            raise block_in_a_loop()
+        self._enter_once()
+        given = begun(self._runner, self._delivery, self._runner.begin, self._delivery)
+        if isinstance(given, DeliveryAnswer):
+            self._block = Block(None, given)
             return self._block
-        self._block = Block(begun, None)
+        self._block = Block(given, None)
         try:
-            self._heartbeat = self._runner.heartbeat(begun)
+            self._heartbeat = self._runner.heartbeat(given)
             self._heartbeat.__enter__()
         except Exception as error:
-            self._fail(begun, error)
+            failed_run(self._runner, given, error)
             raise
         return self._block
+
+    def _enter_once(self) -> None:
+        if self._is_entered:
+            raise RuntimeError("a block is entered once: call consumer.operation(...) again")
+        self._is_entered = True
 
     def __exit__(
         self,
@@ -96,10 +120,26 @@ class BlockContext(AbstractContextManager[Block]):
             return
         self._heartbeat.__exit__(kind, error, trace)
         if error is None:
-            block._answer = _finished(self._runner, block._started, block._result)
+            block._answer = finished_run(self._runner, block._started, block._result)
         elif isinstance(error, Exception):
             # Anything else stops the process: for the record that is a crash.
-            self._fail(block._started, error)
+            failed_run(self._runner, block._started, error)
+
+    async def __aenter__(self) -> "AsyncBlock":
+        from carride_idempotency.async_calls import AsyncClaim
+
+        self._enter_once()
+        self._in_loop = AsyncClaim(self._runner, self._delivery)
+        return await self._in_loop.enter()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._in_loop is not None:
+            await self._in_loop.leave(error)
 
     def __call__(self, *_: object) -> NoReturn:
         """Refuse to be a decorator: a duplicate call would run again."""
@@ -113,27 +153,33 @@ class BlockContext(AbstractContextManager[Block]):
 
         raise not_entered(name)
 
-    def _fail(self, started: Started, error: Exception) -> None:
-        answer = self._runner.fail(started, error)
-        self._runner.reports.report(self._delivery, answer._replace(error=None))
 
-
-def _begun(runner: Runner, delivery: Delivery) -> Started | DeliveryAnswer:
+def begun[A, B](
+    runner: Runner, delivery: Delivery, claim: Callable[[A], B | DeliveryAnswer], asked: A
+) -> B | DeliveryAnswer:
+    """Return what a claim gives, and report an answer that needs no run; raise its error."""
     try:
-        begun = runner.begin(delivery)
+        given = claim(asked)
     except Exception as error:
         runner.reports.raised(delivery, error)
         raise
-    return runner.reports.report(delivery, begun) if isinstance(begun, DeliveryAnswer) else begun
+    return runner.reports.report(delivery, given) if isinstance(given, DeliveryAnswer) else given
 
 
-def _finished(runner: Runner, started: Started, result: object) -> DeliveryAnswer:
+def finished_run(runner: Runner, started: Started, result: object) -> DeliveryAnswer:
+    """Complete a claim, and report how that ended; raise its error."""
     try:
         answer = runner.finish(started, result)
     except Exception as error:
         runner.reports.raised(started.delivery, error)
         raise
     return runner.reports.report(started.delivery, answer)
+
+
+def failed_run(runner: Runner, started: Started, error: Exception) -> None:
+    """Record the failure of a claim, and report it; its caller raises the error."""
+    answer = runner.fail(started, error, counted=runner.uses_up_an_attempt(error))
+    runner.reports.report(started.delivery, answer._replace(error=None))
 
 
 def decorated[**P, R](

@@ -1,5 +1,6 @@
 """Concurrency: the records of a batch, and the heartbeat of long work."""
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -29,6 +30,13 @@ class Concurrency(Protocol):
 
         A beat that raises does not stop the next. Leaving the context waits for a running beat.
         """
+
+
+def is_in_a_loop() -> bool:
+    """Return whether an event loop is running in this thread, without importing asyncio."""
+    events = sys.modules.get("asyncio.events")
+    # What raises no exception where there is none; libraries may use it to detect a loop.
+    return events is not None and events._get_running_loop() is not None  # noqa: SLF001
 
 
 class Threads:

@@ -25,12 +25,10 @@ from carride_idempotency.sources import EVENTBRIDGE, SQS, Source
 from carride_idempotency.stores import Store
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from typing_extensions import TypeVar  # type checkers have it; Python 3.12's own has no default
 
     from carride_idempotency.async_operation import AsyncOperation
-    from carride_idempotency.calls_and_blocks import Block
+    from carride_idempotency.calls_and_blocks import BlockContext
     from carride_idempotency.http import AnyCaller, HttpHandler, HttpWork
 
     E = TypeVar("E", default=dict[str, Any])
@@ -341,8 +339,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 
     def operation(
         self, key: object, payload: object = None, *, name: str | None = None
-    ) -> "AbstractContextManager[Block]":
-        """Return a ``with`` block that works on one operation.
+    ) -> "BlockContext":
+        """Return a ``with`` block, or in an event loop an ``async with``, for one operation.
 
         ``key`` is the idempotency key itself (a tuple for a composite one), and ``payload`` is
         fingerprinted::

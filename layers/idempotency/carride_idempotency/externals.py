@@ -230,9 +230,9 @@ def steps_of(claim: "HeldClaim", name: str, *, probes: bool) -> Steps[Any]:
         return codec.decode(str(known.result))
     if step is Step.INTEND:
         yield from _intend(claim, name, known)
-        return (yield from _call(claim, name))
-    _require_claim(claim)
-    claim.change(lambda record: noted(record, name, INTENDED))
+    else:
+        _require_claim(claim)
+        claim.change(lambda record: noted(record, name, INTENDED))
     if step is Step.UNKNOWN:
         raise UnknownOutcomeError(claim.record.key, name)
     if step is Step.PROBE:
@@ -240,7 +240,12 @@ def steps_of(claim: "HeldClaim", name: str, *, probes: bool) -> Steps[Any]:
         if isinstance(answer, Done):
             return _keep(claim, name, answer.result)
         _require_claim(claim)  # the probe took time
-    return (yield from _call(claim, name))
+    try:
+        result = yield Step.CALL
+    except NotDoneError:
+        claim.change(lambda record: noted(record, name, NOTHING))
+        raise
+    return _keep(claim, name, result)
 
 
 def _begin(claim: "HeldClaim", name: str) -> None:
@@ -286,16 +291,6 @@ def _understood(claim: "HeldClaim", name: str, answer: Any) -> Done[Any] | Answe
     raise ConfigurationError(
         f"the probe of {name} returned {answer!r:.100}: return Done, NOT_DONE or CANNOT_TELL"
     )
-
-
-def _call(claim: "HeldClaim", name: str) -> Steps[Any]:
-    """Have the call made, whose intent stands, and keep its result."""
-    try:
-        result = yield Step.CALL
-    except NotDoneError:
-        claim.change(lambda record: noted(record, name, NOTHING))
-        raise
-    return _keep(claim, name, result)
 
 
 def _keep[T](claim: "HeldClaim", name: str, result: T) -> T:

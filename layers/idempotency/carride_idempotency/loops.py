@@ -13,6 +13,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from carride_idempotency.async_operation import AsyncOperation
+from carride_idempotency.concurrency import is_in_a_loop
 from carride_idempotency.errors import UnfinishedWorkError
 
 if TYPE_CHECKING:
@@ -39,21 +40,13 @@ def outside_of_loops[**P, R](handler: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(handler)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if _is_in_a_loop():
+        if is_in_a_loop():
             from carride_idempotency.misuse import handler_in_a_loop
 
             raise handler_in_a_loop(getattr(handler, "__name__", "handler"))
         return handler(*args, **kwargs)
 
     return call
-
-
-def _is_in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -95,6 +95,14 @@ def not_entered(name: str) -> AttributeError:
     )
 
 
+def block_in_a_loop() -> ConfigurationError:
+    """Return the error of a ``with`` block inside a running event loop, which it would stall."""
+    return ConfigurationError(
+        "an event loop is running here, and a `with` block would stall it while it asks the store: "
+        "write `async with consumer.operation(...) as block:`"
+    )
+
+
 def handler_in_a_loop(name: str) -> ConfigurationError:
     """Return the error of an ``async def`` handler that is called inside a running event loop."""
     return ConfigurationError(

@@ -84,6 +84,18 @@ class Started(NamedTuple):
     """What to report once it is committed: New, Retried or Takeover."""
 
 
+class Waiting(NamedTuple):
+    """A key that another attempt holds. After a pause, `Runner.claim_again` asks for it again."""
+
+    delivery: Delivery
+    request: ClaimRequest
+    pause_ms: int
+    longest_ms: int
+    """How long the next pause may be."""
+    end_ms: int
+    """When the wait ends."""
+
+
 class Runner:
     """The protocol over one store, for one consumer."""
 
@@ -117,7 +129,7 @@ class Runner:
             clock=clock,
         )
         self.reports = Reports(consumer, store, observe, dead_letters, marks, clock=clock)
-        self._sleep = sleep
+        self.sleep = sleep
         self._jitter = jitter
         self._new_owner = new_owner
         self._cache = WarmCache(policy.warm_cache, int(policy.warm_seconds * 1000))
@@ -164,7 +176,7 @@ class Runner:
                 with self.heartbeat(started):
                     value = finished(work(started.operation))
             except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
-                return self.fail(started, error, counted=self._uses_up_an_attempt(error))
+                return self.fail(started, error, counted=self.uses_up_an_attempt(error))
             try:
                 return self.finish(started, value, reruns=reruns_left > 0)
             except errors.EffectConflictError:
@@ -185,7 +197,7 @@ class Runner:
             try:
                 outcome = self._completed(operation, finished(work(operation)))
             except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
-                counted = self._uses_up_an_attempt(error)
+                counted = self.uses_up_an_attempt(error)
                 return self._fail_atomic(delivery, request, error, counted=counted)
             ready = request._replace(outcome=outcome)
             try:
@@ -218,7 +230,15 @@ class Runner:
     # ── The phases of a claimed run ───────────────────────────────────────────────────────────────
 
     def begin(self, delivery: Delivery) -> Started | DeliveryAnswer:
-        """Claim the delivery's key, or answer if there is nothing to run."""
+        """Claim the delivery's key, or answer if there is nothing to run; wait for it by policy."""
+        begun = self.claim_key(delivery)
+        while isinstance(begun, Waiting):
+            self.sleep(begun.pause_ms / 1000)
+            begun = self.claim_again(begun)
+        return begun
+
+    def claim_key(self, delivery: Delivery) -> Started | Waiting | DeliveryAnswer:
+        """Claim the delivery's key, or say that it is to be waited for, or answer."""
         known = self._answer_without_claim(delivery)
         if known is not None:
             return known
@@ -226,7 +246,36 @@ class Runner:
         until_ms = self.reserve_begins_ms(delivery.deadline_ms)
         step, seen = self._write(delivery, request, until_ms)
         if isinstance(step, Busy) and self._waits(step, delivery):
-            step, seen = self._wait(step, delivery, request, until_ms)
+            limit_ms = self.clock() + int(self.policy.wait_limit * 1000)
+            end_ms = limit_ms if until_ms is None else min(limit_ms, until_ms)
+            waits = Waiting(delivery, request, 0, _SHORTEST_POLL_MS, end_ms)
+            return self._waiting(waits, step, seen)
+        return self._begun(delivery, request, step, seen)
+
+    def claim_again(self, waiting: Waiting) -> Started | Waiting | DeliveryAnswer:
+        """Ask again for a key after a pause: it may be free, completed, or still held."""
+        delivery = waiting.delivery
+        request = waiting.request
+        until_ms = self.reserve_begins_ms(delivery.deadline_ms)
+        found = self._store.read(request.key, until_ms=until_ms)
+        step, seen = self._write(delivery, request, until_ms, found=found)
+        if isinstance(step, Busy):
+            return self._waiting(waiting, step, seen)
+        return self._begun(delivery, request, step, seen)
+
+    def _waiting(
+        self, waiting: Waiting, busy: Busy, seen: Record | None
+    ) -> Started | Waiting | DeliveryAnswer:
+        """Wait longer than before, unless time is up."""
+        pause_ms = min(busy.lease_left_ms, int(waiting.longest_ms * (0.5 + self._jitter() / 2)))
+        if self.clock() + pause_ms > waiting.end_ms:
+            return self._begun(waiting.delivery, waiting.request, busy, seen)
+        longest_ms = min(2 * waiting.longest_ms, _LONGEST_POLL_MS)
+        return waiting._replace(pause_ms=pause_ms, longest_ms=longest_ms)
+
+    def _begun(
+        self, delivery: Delivery, request: ClaimRequest, step: Step, seen: Record | None
+    ) -> Started | DeliveryAnswer:
         if isinstance(step, Write):
             return DeliveryAnswer(POSTPONED, step.seen)
         if not isinstance(step, Run):
@@ -248,7 +297,7 @@ class Runner:
         if not started.request.renewed:
             return nullcontext()
         interval_s = self.policy.lease / HEARTBEATS_PER_LEASE
-        return self.concurrency.repeat(started.operation.heartbeat, interval_s)
+        return self.concurrency.repeat(started.operation._held.renew, interval_s)
 
     def finish(self, started: Started, value: object, *, reruns: bool = False) -> DeliveryAnswer:
         """Complete the claim together with the registered effects; record a refusal as a failure.
@@ -448,24 +497,6 @@ class Runner:
     def _waits(self, busy: Busy, delivery: Delivery) -> bool:
         return self.policy.busy == "wait" and not self._may_acknowledge(busy.record, delivery)
 
-    def _wait(
-        self, step: Step, delivery: Delivery, request: ClaimRequest, until_ms: int | None
-    ) -> tuple[Step, Record | None]:
-        """Ask again, at growing intervals, until the key is free or completed, or time is up."""
-        seen: Record | None = None
-        limit_ms = self.clock() + int(self.policy.wait_limit * 1000)
-        end_ms = limit_ms if until_ms is None else min(limit_ms, until_ms)
-        longest_ms = _SHORTEST_POLL_MS
-        while isinstance(step, Busy):
-            pause_ms = min(step.lease_left_ms, int(longest_ms * (0.5 + self._jitter() / 2)))
-            longest_ms = min(2 * longest_ms, _LONGEST_POLL_MS)
-            if self.clock() + pause_ms > end_ms:
-                break
-            self._sleep(pause_ms / 1000)
-            found = self._store.read(request.key, until_ms=until_ms)
-            step, seen = self._write(delivery, request, until_ms, found=found)
-        return step, seen
-
     def _answer(
         self,
         step: Step,
@@ -527,7 +558,7 @@ class Runner:
             and holder.attempt < self._limits.max_attempts
         )
 
-    def _uses_up_an_attempt(self, error: Exception) -> bool:
+    def uses_up_an_attempt(self, error: Exception) -> bool:
         """Return whether a failure may be the message's fault, and not that of a service."""
         return not isinstance(error, (errors.RetryableError, *self.policy.outages))
 
