@@ -14,10 +14,10 @@ A rule sees a template with its loops expanded, before conditions are decided: e
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cfnlint.data import AdditionalSpecs
 from cfnlint.helpers import load_resource
@@ -26,6 +26,8 @@ from cfnlint.rules import CloudFormationLintRule, RuleMatch
 type Value = Any
 """A value of a template, with intrinsic functions as mappings: ``{"Ref": "…"}``."""
 type Place = list[str | int]
+type NamedPolicy = tuple[str, Mapping[str, Any]]
+"""The logical id of a policy, and its properties."""
 type Finding = tuple[Place, str]
 """The path in the template, from the resource's logical id on, and what is wrong there."""
 
@@ -60,37 +62,41 @@ def branches(value: Value) -> Iterator[Value]:
 
 
 def at(value: Value, *names: str) -> list[Value]:
-    """Return the values under a path of names, in every branch and every element of a list."""
+    """Return the values under a path of names, in every branch and every element of a list.
+
+    A value is None where the path may be missing.
+    """
     found = list(branches(value))
     for name in names:
         inner: list[Value] = []
         for each in found:
-            elements = (
-                [one for element in each for one in branches(element)]
-                if isinstance(each, list)
-                else [each]
-            )
+            elements = listed(each) if isinstance(each, list) else [each]
             for element in elements:
-                if element is not None or not isinstance(each, list):
-                    inner += branches(element.get(name) if isinstance(element, Mapping) else None)
+                inner += _under(element, name)
         found = inner
     return found
+
+
+def _under(value: Value, name: str) -> Iterator[Value]:
+    """Yield the values under a name, in every branch; None where there is none."""
+    if isinstance(value, Mapping):
+        yield from branches(value.get(name))
+    else:
+        yield None
 
 
 def listed(value: Value) -> list[Value]:
     """Return the elements of a list, in all branches; a single value is a list of one."""
     found = []
     for each in branches(value):
-        for element in each if isinstance(each, list) else [each]:
+        elements = each if isinstance(each, list) else [each]
+        for element in elements:
             found += [one for one in branches(element) if one is not None]
     return found
 
 
 def named(value: Value) -> set[str]:
-    """Return every logical id that a value names, in all branches.
-
-    An alias counts as its function.
-    """
+    """Return every logical id that a value names, in all branches. An alias names its function."""
     match value:
         case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), *_]} | {"Fn::GetAtt": str(name)}:
             return {name.partition(".")[0]}
@@ -120,22 +126,25 @@ class House:
         """Yield logical id and properties of every resource of these types."""
         for name, resource in self.resources.items():
             if resource.get("Type") in types:
-                yield name, resource.get("Properties") or {}
+                properties = resource.get("Properties") or {}
+                yield name, properties
 
     def reason(self, name: str, exception: str) -> str:
         """Return the reason for an exception; empty without one."""
         metadata = self.resources[name].get("Metadata") or {}
-        return str((metadata.get("HouseRules") or {}).get(exception, "")).strip()
+        exceptions = metadata.get("HouseRules") or {}
+        reason = str(exceptions.get(exception, ""))
+        return reason.strip()
 
-    def alarms(self, namespace: str, metric: str, dimension: str, name: str) -> list[str]:
+    def alarms(self, metric: "Metric", name: str) -> list[str]:
         """Return the alarms that watch a metric of a resource."""
         return [
             alarm
             for alarm, properties in self.of_type("AWS::CloudWatch::Alarm")
-            if properties.get("Namespace") == namespace
-            and properties.get("MetricName") == metric
+            if properties.get("Namespace") == metric.namespace
+            and properties.get("MetricName") == metric.name
             and name in named(properties.get("Dimensions"))
-            and dimension in at(properties, "Dimensions", "Name")
+            and metric.dimension in at(properties, "Dimensions", "Name")
         ]
 
     def dead_letter_queues(self) -> set[str]:
@@ -143,8 +152,17 @@ class House:
         return {name for name, queue in self.of_type(QUEUE) if "RedrivePolicy" not in queue}
 
 
+class Metric(NamedTuple):
+    """A metric of a kind of resources."""
+
+    namespace: str
+    dimension: str
+    """Its value is the resource's name."""
+    name: str
+
+
 def is_tls_only(statement: Mapping[str, Any], resource: str, action: str) -> bool:
-    """Whether a statement refuses requests without TLS."""
+    """Return whether a statement refuses requests without TLS."""
     return (
         statement.get("Effect") == "Deny"
         and statement.get("Principal") == "*"
@@ -154,41 +172,54 @@ def is_tls_only(statement: Mapping[str, Any], resource: str, action: str) -> boo
     )
 
 
+MESSAGES: Final = Metric("AWS/SQS", "QueueName", "ApproximateNumberOfMessagesVisible")
+OLDEST_MESSAGE: Final = Metric("AWS/SQS", "QueueName", "ApproximateAgeOfOldestMessage")
+
+
+def statements_of(policy: Mapping[str, Any]) -> list[Value]:
+    """Return the statements of a queue's or topic's policy."""
+    document = policy.get("PolicyDocument", {})
+    return listed(document.get("Statement"))
+
+
 def is_pinned(statement: Mapping[str, Any]) -> bool:
-    """Whether a statement allows nothing, or one service on behalf of a source that it names."""
-    sources = [
-        arn
-        for operator in ("ArnEquals", "ArnLike")
-        for arn in at(statement, "Condition", operator, "aws:SourceArn")
-        if arn is not None and arn != "*"
-    ]
+    """Return whether a statement allows nothing, or a service on behalf of a named source."""
+    if statement.get("Effect") != "Allow":
+        return True
+    arns = at(statement, "Condition", "ArnEquals", "aws:SourceArn")
+    arns += at(statement, "Condition", "ArnLike", "aws:SourceArn")
+    names_a_source = any(arn is not None and arn != "*" for arn in arns)
     principal = statement.get("Principal")
-    by_service = isinstance(principal, Mapping) and set(principal) == {"Service"}
-    return statement.get("Effect") != "Allow" or (bool(sources) and by_service)
+    allows_services = isinstance(principal, Mapping) and set(principal) == {"Service"}
+    return names_a_source and allows_services
+
+
+type Check = Callable[[House], Iterator[Finding]]
 
 
 class _HouseRule:
     """Turns a check into a rule of cfn-lint."""
 
-    check: Callable[[House], Iterator[Finding]]
+    check: Check
 
     def match(self, cfn: Any) -> list[RuleMatch]:
         """Return the findings of the check in a template."""
-        found = type(self).check(House(cfn.template.get("Resources") or {}))
-        return [RuleMatch(["Resources", *path], message) for path, message in found]
+        house = House(cfn.template.get("Resources") or {})
+        matches = []
+        for path, message in type(self).check(house):
+            matches.append(RuleMatch(["Resources", *path], message))
+        return matches
 
 
-def _rule(
-    rule_id: str,
-) -> Callable[[Callable[[House], Iterator[Finding]]], type[CloudFormationLintRule]]:
-    def made(check: Callable[[House], Iterator[Finding]]) -> type[CloudFormationLintRule]:
-        texts = {"shortdesc": check.__name__.replace("_", " "), "description": check.__doc__}
+def _rule(rule_id: str) -> Callable[[Check], type[CloudFormationLintRule]]:
+    def made(check: Check) -> type[CloudFormationLintRule]:
         members = {
             "__doc__": check.__doc__,
             "id": rule_id,
+            "shortdesc": check.__name__.replace("_", " "),
+            "description": check.__doc__,
             "tags": ["house"],
             "check": staticmethod(check),
-            **texts,
         }
         return type(check.__name__, (_HouseRule, CloudFormationLintRule), members)
 
@@ -203,42 +234,43 @@ def functions_log(house: House) -> Iterator[Finding]:
     """Every function writes to a log group of the template, and every log group has a retention."""
     groups = {name for name, _ in house.of_type(LOG_GROUP)}
     for name, function in house.of_type(*FUNCTIONS):
+        place: Place = [name, "Properties"]
         for group in at(function, "LoggingConfig", "LogGroup"):
-            if not named(group) or not named(group) <= groups:
-                yield (
-                    [name, "Properties"],
-                    f"{name} needs LoggingConfig.LogGroup, a log group of this template",
-                )
+            if not _names_one_of(groups, group):
+                yield place, f"{name} needs LoggingConfig.LogGroup, a log group of this template"
     for name, group in house.of_type(LOG_GROUP):
+        place = [name, "Properties"]
         if None in at(group, "RetentionInDays"):
-            yield (
-                [name, "Properties"],
-                f"{name} needs RetentionInDays; without it, it keeps its entries for ever",
-            )
+            yield place, f"{name} needs RetentionInDays; without it, it keeps its entries for ever"
+
+
+def _names_one_of(resources: Collection[str], value: Value) -> bool:
+    """Return whether a value names a resource, and none but these."""
+    found = named(value)
+    return bool(found) and found <= set(resources)
 
 
 @_rule("E9103")
 def functions_alarm(house: House) -> Iterator[Finding]:
     """Every function, API and pipe has alarms on failures, and on events that Lambda loses."""
-    own = [name for name, _ in house.of_type(*FUNCTIONS) if not house.reason(name, "NoAlarms")]
-    wanted = [(name, "AWS/Lambda", "FunctionName", ["Errors", "Throttles"]) for name in own]
-    wanted += [
-        (name, "AWS/ApiGateway", "ApiId", ["5xx"])
-        for name, _ in house.of_type("AWS::Serverless::HttpApi")
-    ]
-    wanted += [
-        (name, "AWS/EventBridge/Pipes", "PipeName", ["ExecutionFailed"])
-        for name, _ in house.of_type(PIPE)
-    ]
-    wanted += [
-        (name, "AWS/Lambda", "FunctionName", ["DestinationDeliveryFailures"])
-        for _, config in house.of_type("AWS::Lambda::EventInvokeConfig")
-        for name in named(config["FunctionName"])
-    ]
-    for name, namespace, dimension, metrics in wanted:
-        for metric in metrics:
-            if not house.alarms(namespace, metric, dimension, name):
-                yield [name], f"{name} needs an alarm on {metric}"
+    for name, metric in _watched(house):
+        if not house.alarms(metric, name):
+            yield [name], f"{name} needs an alarm on {metric.name}"
+
+
+def _watched(house: House) -> Iterator[tuple[str, Metric]]:
+    """Yield each resource that fails, with each metric that shows it."""
+    for name, _ in house.of_type(*FUNCTIONS):
+        if not house.reason(name, "NoAlarms"):
+            yield name, Metric("AWS/Lambda", "FunctionName", "Errors")
+            yield name, Metric("AWS/Lambda", "FunctionName", "Throttles")
+    for name, _ in house.of_type("AWS::Serverless::HttpApi"):
+        yield name, Metric("AWS/ApiGateway", "ApiId", "5xx")
+    for name, _ in house.of_type(PIPE):
+        yield name, Metric("AWS/EventBridge/Pipes", "PipeName", "ExecutionFailed")
+    for _, config in house.of_type("AWS::Lambda::EventInvokeConfig"):
+        for name in named(config["FunctionName"]):
+            yield name, Metric("AWS/Lambda", "FunctionName", "DestinationDeliveryFailures")
 
 
 # ── Rules of the bus ──────────────────────────────────────────────────────────────────────────────
@@ -254,11 +286,9 @@ def targets_are_retried(house: House) -> Iterator[Finding]:
                 if None in at(target, "RetryPolicy", setting):
                     yield place, f"{name} needs RetryPolicy.{setting} on its target"
             for arn in at(target, "DeadLetterConfig", "Arn"):
-                if not named(arn) or not named(arn) <= house.dead_letter_queues():
-                    yield (
-                        place,
-                        f"{name} needs a queue of this template as its target's DeadLetterConfig",
-                    )
+                if not _names_one_of(house.dead_letter_queues(), arn):
+                    needed = "a queue of this template as its target's DeadLetterConfig"
+                    yield place, f"{name} needs {needed}"
 
 
 # ── Queues and topics ─────────────────────────────────────────────────────────────────────────────
@@ -267,47 +297,43 @@ def targets_are_retried(house: House) -> Iterator[Finding]:
 @_rule("E9301")
 def queues_have_one_policy(house: House) -> Iterator[Finding]:
     """A queue or topic has exactly one policy, since two overwrite each other, and demands TLS."""
-    for kind, policy_kind, place, denied in (
-        (QUEUE, "AWS::SQS::QueuePolicy", "Queues", "sqs:*"),
-        (TOPIC, "AWS::SNS::TopicPolicy", "Topics", "sns:Publish"),
-    ):
-        for name, _ in house.of_type(kind):
-            policies = {
-                each: policy
-                for each, policy in house.of_type(policy_kind)
-                if name in named(policy.get(place))
-            }
-            if len(policies) != 1:
-                yield [name], f"{name} needs exactly one policy"
-            for policy, properties in policies.items():
-                statements = listed(properties.get("PolicyDocument", {}).get("Statement"))
-                if not any(is_tls_only(statement, name, denied) for statement in statements):
-                    yield (
-                        [policy, "Properties"],
-                        f"{policy} needs a statement that denies requests without TLS",
-                    )
+    for name, _ in house.of_type(QUEUE):
+        policies = [*_policies_of(house, name, "AWS::SQS::QueuePolicy", "Queues")]
+        yield from _one_with_tls(name, policies, "sqs:*")
+    for name, _ in house.of_type(TOPIC):
+        policies = [*_policies_of(house, name, "AWS::SNS::TopicPolicy", "Topics")]
+        yield from _one_with_tls(name, policies, "sns:Publish")
+
+
+def _policies_of(house: House, name: str, kind: str, holder: str) -> Iterator[NamedPolicy]:
+    """Yield the policies of a kind that name a resource in their property ``holder``."""
+    for policy, properties in house.of_type(kind):
+        if name in named(properties.get(holder)):
+            yield policy, properties
+
+
+def _one_with_tls(name: str, policies: list[NamedPolicy], denied: str) -> Iterator[Finding]:
+    if len(policies) != 1:
+        yield [name], f"{name} needs exactly one policy"
+    for policy, properties in policies:
+        statements = statements_of(properties)
+        if not any(is_tls_only(statement, name, denied) for statement in statements):
+            place: Place = [policy, "Properties"]
+            yield place, f"{policy} needs a statement that denies requests without TLS"
 
 
 @_rule("E9302")
 def policies_are_pinned(house: House) -> Iterator[Finding]:
     """A policy of a queue or topic admits a service only on behalf of a resource that it names."""
     for name, policy in house.of_type("AWS::SQS::QueuePolicy", "AWS::SNS::TopicPolicy"):
-        loose = [
-            each
-            for each in listed(policy.get("PolicyDocument", {}).get("Statement"))
-            if not is_pinned(each)
-        ]
+        pinned = all(is_pinned(statement) for statement in statements_of(policy))
         reason = house.reason(name, "NotPinned")
-        if loose and not reason:
-            yield (
-                [name, "Properties"],
-                f"{name} needs a service and aws:SourceArn in each statement that allows",
-            )
-        if reason and not loose:
-            yield (
-                [name, "Metadata"],
-                f"{name} has a reason for NotPinned and is pinned; remove the reason",
-            )
+        if not pinned and not reason:
+            place: Place = [name, "Properties"]
+            yield place, f"{name} needs a service and aws:SourceArn in each statement that allows"
+        if reason and pinned:
+            place = [name, "Metadata"]
+            yield place, f"{name} has a reason for NotPinned and is pinned; remove the reason"
 
 
 @_rule("E9303")
@@ -315,34 +341,29 @@ def queues_keep_messages(house: House) -> Iterator[Finding]:
     """A queue keeps its messages for 14 days, which leaves time to fix and redrive."""
     for name, queue in house.of_type(QUEUE):
         if at(queue, "MessageRetentionPeriod") != [FOURTEEN_DAYS]:
-            yield (
-                [name, "Properties"],
-                f"{name} needs MessageRetentionPeriod: {FOURTEEN_DAYS}, which is 14 days",
-            )
+            place: Place = [name, "Properties"]
+            yield place, f"{name} needs MessageRetentionPeriod: {FOURTEEN_DAYS}, which is 14 days"
 
 
 @_rule("E9304")
 def queues_alarm(house: House) -> Iterator[Finding]:
-    """A dead-letter queue alarms at its first message.
-
-    A queue that a function polls, at an old message.
-    """
+    """A dead-letter queue alarms at its first message, a polled queue at an old one."""
     dead_letters = house.dead_letter_queues()
     for name, _ in house.of_type(QUEUE):
-        metric = (
-            "ApproximateNumberOfMessagesVisible"
-            if name in dead_letters
-            else "ApproximateAgeOfOldestMessage"
-        )
-        alarms = house.alarms("AWS/SQS", metric, "QueueName", name)
-        if not alarms:
-            yield [name], f"{name} needs an alarm on {metric}"
-        for alarm in alarms if name in dead_letters else ():
-            if house.resources[alarm]["Properties"].get("Threshold") != 0:
-                yield (
-                    [alarm, "Properties"],
-                    f"{alarm} needs Threshold 0, to report the first message in {name}",
-                )
+        if name in dead_letters:
+            yield from _alarms_at_the_first(house, name)
+        elif not house.alarms(OLDEST_MESSAGE, name):
+            yield [name], f"{name} needs an alarm on {OLDEST_MESSAGE.name}"
+
+
+def _alarms_at_the_first(house: House, queue: str) -> Iterator[Finding]:
+    alarms = house.alarms(MESSAGES, queue)
+    if not alarms:
+        yield [queue], f"{queue} needs an alarm on {MESSAGES.name}"
+    for alarm in alarms:
+        if house.resources[alarm]["Properties"].get("Threshold") != 0:
+            place: Place = [alarm, "Properties"]
+            yield place, f"{alarm} needs Threshold 0, to report the first message in {queue}"
 
 
 # ── Tables, keys and roles ────────────────────────────────────────────────────────────────────────
@@ -355,15 +376,11 @@ def tables_expire(house: House) -> Iterator[Finding]:
         expires = at(table, "TimeToLiveSpecification", "Enabled") == [True]
         reason = house.reason(name, "NoTimeToLive")
         if not expires and not reason:
-            yield (
-                [name, "Properties"],
-                f"{name} needs TimeToLiveSpecification, or a reason for NoTimeToLive",
-            )
+            place: Place = [name, "Properties"]
+            yield place, f"{name} needs TimeToLiveSpecification, or a reason for NoTimeToLive"
         if expires and reason:
-            yield (
-                [name, "Metadata"],
-                f"{name} has a reason for NoTimeToLive and a time to live; remove one",
-            )
+            place = [name, "Metadata"]
+            yield place, f"{name} has a reason for NoTimeToLive and a time to live; remove one"
 
 
 @_rule("E9402")
@@ -371,60 +388,49 @@ def tables_come_back(house: House) -> Iterator[Finding]:
     """Each replica has point-in-time recovery, and deletion protection at least in production."""
     for name, table in house.of_type(TABLE):
         for index, replica in enumerate(listed(table.get("Replicas"))):
-            path: Place = [name, "Properties", "Replicas", index]
-            if at(replica, "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled") != [
-                True
-            ]:
-                yield path, f"{name} needs PointInTimeRecoverySpecification on every replica"
+            place: Place = [name, "Properties", "Replicas", index]
+            recovery = "PointInTimeRecoverySpecification"
+            if at(replica, recovery, "PointInTimeRecoveryEnabled") != [True]:
+                yield place, f"{name} needs {recovery} on every replica"
             if True not in at(replica, "DeletionProtectionEnabled"):
-                yield (
-                    path,
-                    f"{name} needs DeletionProtectionEnabled on each replica in production",
-                )
+                yield place, f"{name} needs DeletionProtectionEnabled on each replica in production"
     for name, _ in house.of_type("AWS::DynamoDB::Table", "AWS::Serverless::SimpleTable"):
         if not house.reason(name, "Disposable"):
-            yield (
-                [name],
-                f"{name} must be an {TABLE} with one replica: a plain table cannot get one later",
-            )
+            why = "a plain table cannot get one later"
+            yield [name], f"{name} must be an {TABLE} with one replica: {why}"
 
 
 @_rule("E9503")
 def roles_are_narrow(house: House) -> Iterator[Finding]:
     """The role of a function or a pipe names every action and every resource, without wildcards."""
-    holders = [holder for _, holder in house.of_type(*FUNCTIONS, PIPE)]
-    used = set().union(*(named(holder.get("Role") or holder.get("RoleArn")) for holder in holders))
+    used: set[str] = set()
+    for _, holder in house.of_type(*FUNCTIONS, PIPE):
+        used |= named(holder.get("Role") or holder.get("RoleArn"))
     for role, properties in house.of_type("AWS::IAM::Role"):
-        if role in used:
-            if listed(properties.get("ManagedPolicyArns")):
-                yield (
-                    [role, "Properties"],
-                    f"{role} must not have managed policies; write the permissions down",
-                )
-            for statement in (
-                each for each in at(properties, "Policies", "PolicyDocument", "Statement") if each
-            ):
-                yield from _wildcards(role, statement)
+        if role not in used:
+            continue
+        if listed(properties.get("ManagedPolicyArns")):
+            place: Place = [role, "Properties"]
+            yield place, f"{role} must not have managed policies; write the permissions down"
+        for statements in at(properties, "Policies", "PolicyDocument", "Statement"):
+            yield from _wildcards(role, statements)
+    other_roles = house.resources.keys() - used
     for policy, properties in house.of_type("AWS::IAM::Policy"):
-        # Also a role that a parameter names.
-        if not named(properties["Roles"]) <= house.resources.keys() - used:
+        # A role that a parameter names may be one that is used.
+        if not named(properties["Roles"]) <= other_roles:
             yield from _wildcards(policy, properties["PolicyDocument"]["Statement"])
 
 
 def _wildcards(holder: str, statements: Value) -> Iterator[Finding]:
+    place: Place = [holder, "Properties"]
     for statement in listed(statements):
         actions = set(listed(statement.get("Action")))
         if any("*" in action for action in actions):
-            yield (
-                [holder, "Properties"],
-                f"{holder} allows actions by a wildcard: {sorted(actions)}",
-            )
-        everywhere = any("*" in json.dumps(each) for each in listed(statement.get("Resource")))
+            yield place, f"{holder} allows actions by a wildcard: {sorted(actions)}"
+        resources = listed(statement.get("Resource"))
+        everywhere = any("*" in json.dumps(each) for each in resources)
         if everywhere and not actions <= WITHOUT_RESOURCES:
-            yield (
-                [holder, "Properties"],
-                f"{holder} allows {sorted(actions)} on resources by a wildcard",
-            )
+            yield place, f"{holder} allows {sorted(actions)} on resources by a wildcard"
 
 
 # ── Policies: every action exists and reaches a resource ──────────────────────────────────────────
@@ -432,8 +438,8 @@ def _wildcards(holder: str, statements: Value) -> Iterator[Finding]:
 SERVICES: Final[Mapping[str, Any]] = load_resource(AdditionalSpecs, "Policies.json")
 """AWS's service authorization reference: services, actions, resources.
 
-Each release of cfn-lint brings a current one. That of parliament, which has more rules, is as old
-as its last release, of April 2025.
+Each release of cfn-lint brings a current one. Parliament has more rules, but its last release, and
+so its reference, is of April 2025.
 """
 
 UNLISTED: Final = {
@@ -450,15 +456,23 @@ UNLISTED: Final = {
 CONDITION_KEYS: Final = frozenset(
     {
         # docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html
-        *("aws:SecureTransport", "aws:SourceAccount", "aws:SourceArn"),
+        "aws:SecureTransport",
+        "aws:SourceAccount",
+        "aws:SourceArn",
         # docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_iam-condition-keys.html
-        *("iam:PassedToService", "iam:PermissionsBoundary", "iam:PolicyARN"),
+        "iam:PassedToService",
+        "iam:PermissionsBoundary",
+        "iam:PolicyARN",
+        "token.actions.githubusercontent.com:aud",
+        "token.actions.githubusercontent.com:sub",
         # docs.aws.amazon.com/kms/latest/developerguide/conditions-kms.html
-        *("kms:CallerAccount", "kms:GrantIsForAWSResource", "kms:ViaService"),
+        "kms:CallerAccount",
+        "kms:GrantIsForAWSResource",
+        "kms:ViaService",
         # docs.aws.amazon.com/lambda/latest/dg/permissions-source-function-arn.html
-        *("lambda:SourceFunctionArn", "lambda:FunctionUrlAuthType", "lambda:InvokedViaFunctionUrl"),
-        # docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_iam-condition-keys.html
-        *("token.actions.githubusercontent.com:aud", "token.actions.githubusercontent.com:sub"),
+        "lambda:FunctionUrlAuthType",
+        "lambda:InvokedViaFunctionUrl",
+        "lambda:SourceFunctionArn",
     }
 )
 """Every condition key that a policy may have; IAM takes a misspelt one for a key without value."""
@@ -502,9 +516,9 @@ def policies(resource: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
 
 
 def arn_of(house: House, value: Value) -> str | None:
-    """Return the form of the ARN that a value stands for, with `x` for what a deployment fills in.
+    """Return the form of the ARN that a value stands for; None if it is unknown.
 
-    None if it is unknown.
+    In the form, `x` stands for what a deployment fills in.
     """
     match value:
         case str(text) | {"Fn::Sub": str(text)} | {"Fn::Sub": [str(text), _]}:
@@ -522,13 +536,15 @@ def arn_of(house: House, value: Value) -> str | None:
 def _filled(house: House, variable: str) -> str:
     """Return what stands for a variable of a text: the form of an ARN, or a name."""
     name, _, attribute = variable.partition(".")
-    return ARNS[house.type_of(name)] if attribute == "Arn" else "x"
+    if attribute == "Arn":
+        return ARNS[house.type_of(name)]
+    return "x"
 
 
 def matching(action: str) -> list[str]:
-    """Return the ARNs that the actions of a pattern apply to; ``*`` if one has no resources.
+    """Return the ARNs that the actions of a pattern apply to; empty if there is no such action.
 
-    Empty if there is no such action.
+    ``*`` stands for an action that has no resources.
     """
     found = list(UNLISTED.get(action, []))
     service, _, name = action.partition(":")
@@ -541,32 +557,38 @@ def matching(action: str) -> list[str]:
 
 def _forms(reference: Mapping[str, Any], kinds: Iterable[str]) -> list[str]:
     """Return the ARNs of kinds of resources, with ``*`` for what differs."""
-    formats = [
-        one for kind in kinds for one in reference["Resources"][kind.lower()].get("ARNFormats", [])
-    ]
+    formats: list[str] = []
+    for kind in kinds:
+        resource = reference["Resources"][kind.lower()]
+        formats += resource.get("ARNFormats", [])
     return [re.sub(r"\$\{\w+\}|\.\*", "*", each) for each in formats]
 
 
 @cache
 def overlap(one: str, other: str) -> bool:
-    """Whether some text matches both patterns, whose only wildcard is ``*``."""
+    """Return whether some text matches both patterns, whose only wildcard is ``*``."""
     if not one or not other:
-        return not (one + other).strip("*")
+        rest = one or other
+        return rest.strip("*") == ""
+    if other[0] == "*":
+        one, other = other, one
     if one[0] == "*":
         return overlap(one[1:], other) or overlap(one, other[1:])
-    if other[0] == "*":
-        return overlap(other, one)
-    return one[0] == other[0] and overlap(one[1:], other[1:])
+    if one[0] != other[0]:
+        return False
+    return overlap(one[1:], other[1:])
 
 
 def reaches(form: str, arn: str) -> bool:
-    """Whether an action on resources of a form applies to a resource of a policy."""
+    """Return whether an action on resources of a form applies to a resource of a policy."""
     if arn == "*":
         return True
-    parts = zip(form.split(":", 5), arn.split(":", 5), strict=False)
-    return form != "*" and all(
-        overlap(of_form, of_arn) for of_form, of_arn in parts if of_arn != "x"
-    )
+    if form == "*":
+        return False
+    for of_form, of_arn in zip(form.split(":", 5), arn.split(":", 5), strict=False):
+        if of_arn != "x" and not overlap(of_form, of_arn):
+            return False
+    return True
 
 
 @_rule("E9504")
@@ -586,7 +608,8 @@ def _unreal(statement: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a statement says that IAM does not know."""
     if statement.get("Effect") not in {"Allow", "Deny"}:
         yield "needs Effect: Allow or Deny"
-    for action in (*listed(statement.get("Action")), *listed(statement.get("NotAction"))):
+    actions = listed(statement.get("Action")) + listed(statement.get("NotAction"))
+    for action in actions:
         if action != "*" and not matching(action):
             yield f"has the unknown action {action}"
     for condition in listed(statement.get("Condition")):
@@ -597,7 +620,11 @@ def _unreal(statement: Mapping[str, Any]) -> Iterator[str]:
 
 def _keys(condition: Mapping[str, Any]) -> set[str]:
     """Return the keys of a statement's condition."""
-    return {key for operator in condition.values() for each in listed(operator) for key in each}
+    keys: set[str] = set()
+    for operator in condition.values():
+        for each in listed(operator):
+            keys.update(each)
+    return keys
 
 
 @_rule("E9505")
@@ -626,11 +653,13 @@ def _unreachable(house: House, statement: Mapping[str, Any]) -> Iterator[str]:
             yield f"has a resource that the house rules cannot read; add it to them: {each}"
         else:
             arns.append(arn)
-    forms = {action: matching(action) for action in actions}
-    for action, of_action in forms.items():
-        if of_action and not any(reaches(form, arn) for form in of_action for arn in arns):
+    reached: set[str] = set()
+    for action in actions:
+        forms = matching(action)
+        of_action = {arn for arn in arns if any(reaches(form, arn) for form in forms)}
+        if forms and not of_action:
             yield f"allows {action} on none of its resources: {sorted(arns)}"
-    every = [form for of_action in forms.values() for form in of_action]
+        reached |= of_action
     for arn in arns:
-        if not any(reaches(form, arn) for form in every):
+        if arn not in reached:
             yield f"allows nothing on {arn}"
