@@ -3,25 +3,29 @@
 import binascii
 import re
 import zlib
-from collections.abc import Generator, Mapping
-from itertools import batched
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from carride.events import MOST_LEVELS, ContractError, parse_event, read_json
 from carride.publisher import GZIP
+from carride_idempotency.operators.queues import HIDDEN_SECONDS, peek, waiting
 from ops.audit.evidence import DeadLettered
 
-if TYPE_CHECKING:
-    from mypy_boto3_sqs import SQSClient
-    from mypy_boto3_sqs.type_defs import MessageTypeDef
+__all__ = [
+    "HIDDEN_SECONDS",
+    "UNREADABLE",
+    "dead_letter",
+    "fact_of",
+    "id_in",
+    "json_object",
+    "opened",
+    "peek",
+    "waiting",
+]
 
 UNREADABLE: Final = "UNREADABLE"
 """The reason of a dead letter that is not a JSON object."""
 
-HIDDEN_SECONDS: Final = 120
-"""How long messages stay hidden while a queue is read. It is doubled if reading takes longer."""
-_LONGEST_HIDDEN_SECONDS: Final = 43_200
-_MANY: Final = 10
 _LARGEST: Final = 2**26
 """The most bytes of a compressed event."""
 _LEVELS: Final = MOST_LEVELS + 16
@@ -32,64 +36,7 @@ _event_id: Final = re.compile(
 """Finds EventBridge's id, with which the envelope begins, in unreadable text."""
 
 
-def waiting(sqs: "SQSClient", url: str, *, taken: bool = True, visible: bool = False) -> int:
-    """Return how many messages of a queue other readers have ``taken``, are ``visible``, or both.
-
-    Delayed messages count as visible.
-    """
-    asked: list[Any] = []
-    if taken:
-        asked.append("ApproximateNumberOfMessagesNotVisible")
-    if visible:
-        asked += ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesDelayed"]
-    answer = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=asked)
-    return sum(int(count) for count in answer["Attributes"].values())
-
-
-def peek(sqs: "SQSClient", url: str, hidden_s: int = HIDDEN_SECONDS) -> Generator["MessageTypeDef"]:
-    """Yield every visible message of a queue once, and make all of them visible again.
-
-    If reading takes so long that messages become visible again, they are hidden for longer. Reading
-    ends when only known messages are received.
-    """
-    expected = waiting(sqs, url, taken=False, visible=True)
-    receipts: dict[str, str] = {}
-    shown_again = 0
-    try:
-        while shown_again <= 2 * len(receipts):
-            messages = sqs.receive_message(
-                QueueUrl=url,
-                MaxNumberOfMessages=_MANY,
-                VisibilityTimeout=hidden_s,
-                # The count is approximate, so read until a read returns nothing. While more are
-                # expected, use long polls: they ask every server that holds a part of the queue.
-                WaitTimeSeconds=1 if len(receipts) < expected else 0,
-                MessageAttributeNames=["All"],
-                AttributeNames=["SentTimestamp"],
-            ).get("Messages", [])
-            if not messages:
-                break
-            new = [message for message in messages if message["MessageId"] not in receipts]
-            shown_again = 0 if new else shown_again + len(messages)
-            if len(new) < len(messages):
-                hidden_s = min(2 * hidden_s, _LONGEST_HIDDEN_SECONDS)
-            receipts |= {message["MessageId"]: message["ReceiptHandle"] for message in messages}
-            yield from new
-    finally:
-        _show(sqs, url, list(receipts.values()))
-
-
-def _show(sqs: "SQSClient", url: str, receipts: list[str]) -> None:
-    """Make received messages visible again."""
-    for some in batched(receipts, _MANY, strict=False):
-        entries: list[Any] = [
-            {"Id": str(number), "ReceiptHandle": receipt, "VisibilityTimeout": 0}
-            for number, receipt in enumerate(some)
-        ]
-        sqs.change_message_visibility_batch(QueueUrl=url, Entries=entries)
-
-
-def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> DeadLettered:
+def dead_letter(queue: str, consumer: str | None, message: Mapping[str, Any]) -> DeadLettered:
     """Return a dead letter as evidence, whoever sent it.
 
     ``queue`` is the queue's logical id, ``consumer`` the one that did not process the event, if
@@ -102,13 +49,13 @@ def dead_letter(queue: str, consumer: str | None, message: "MessageTypeDef") -> 
     return DeadLettered(queue, reason, consumer, event_id, fact_of(event))
 
 
-def opened(message: "MessageTypeDef") -> tuple[str, Any]:
+def opened(message: Mapping[str, Any]) -> tuple[str, Any]:
     """Return the reason of a dead letter and its event, None if that is missing or unreadable."""
     reason, sent = _as_sent(message)
     return reason, _unwrapped(sent)
 
 
-def _as_sent(message: "MessageTypeDef") -> tuple[str, Any]:
+def _as_sent(message: Mapping[str, Any]) -> tuple[str, Any]:
     """Return the reason of a dead letter and what its sender received, by the sender's form."""
     body = json_object(message["Body"])
     match body:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from carride_idempotency.operators.choosing import Choice
+from carride_idempotency.operators.redriving import LetterChoice
 from carride_idempotency.record import STATUSES
 
 PROGRAM: Final = "python -m carride_idempotency"
@@ -31,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
         ("release", "let quarantined, crashed or corrupt keys run again", _change_options),
         ("forget", "forget keys: their next delivery runs as the first", _change_options),
         ("settle", "record what became of an external call, and release", _settle_options),
+        ("redrive", "deliver dead letters again; first one of each failure", _redrive_options),
     ):
         verb = verbs.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
         _common_options(verb)
@@ -72,6 +74,10 @@ def _show_options(verb: argparse.ArgumentParser) -> None:
 def _change_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("keys", metavar="KEY", nargs="*", help="CONSUMER#KEY; or choose with options")
     _choice_options(verb)
+    _yes_options(verb)
+
+
+def _yes_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--yes", action="store_true", help="do what was shown, or nothing")
     verb.add_argument("--plan", metavar="ID", help="with --yes: the plan that was shown")
 
@@ -82,6 +88,52 @@ def _settle_options(verb: argparse.ArgumentParser) -> None:
     answer = verb.add_mutually_exclusive_group(required=True)
     answer.add_argument("--done", metavar="JSON", help="it took effect: its result")
     answer.add_argument("--not-done", action="store_true", help="it did not, and never will")
+
+
+def _redrive_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--queue",
+        default=os.environ.get("DEAD_LETTER_QUEUE_URL"),
+        metavar="URL",
+        help="the dead-letter queue (default: $DEAD_LETTER_QUEUE_URL)",
+    )
+    verb.add_argument(
+        "--to",
+        required=True,
+        metavar="TARGET",
+        help="a function's name or ARN, which is invoked and waited for; or a queue's URL",
+    )
+    verb.add_argument("--key", help="only the letters of this key, CONSUMER#KEY")
+    verb.add_argument("--consumer", help="only letters of this consumer")
+    verb.add_argument("--reason", help="only letters with this reason, such as QUARANTINED")
+    verb.add_argument("--cause", help="only one failure: its id, or words of its error")
+    verb.add_argument("--older", metavar="SPAN", help="sent longer ago: 90s, 10m, 6h, 2d")
+    verb.add_argument("--younger", metavar="SPAN", help="sent since")
+    verb.add_argument("--limit", type=int, help="the most letters; the oldest go")
+    verb.add_argument("--rate", type=float, help="the most letters a second")
+    verb.add_argument(
+        "--release", action="store_true", help="release quarantined keys: it is fixed"
+    )
+    verb.add_argument("--all-at-once", action="store_true", help="do not try one letter first")
+    verb.add_argument(
+        "--wait",
+        default="5m",
+        metavar="SPAN",
+        help="how long the outcome of a first letter may take, if it goes to a queue (default: 5m)",
+    )
+    _yes_options(verb)
+
+
+def letter_choice_of(options: argparse.Namespace, now_ms: int) -> LetterChoice:
+    """Return which letters are meant."""
+    return LetterChoice(
+        key=options.key,
+        consumer=options.consumer,
+        reason=options.reason,
+        cause=options.cause,
+        before_ms=_ago(options.older, now_ms),
+        after_ms=_ago(options.younger, now_ms),
+    )
 
 
 def choice_of(options: argparse.Namespace, now_ms: int) -> Choice:
@@ -99,11 +151,13 @@ def choice_of(options: argparse.Namespace, now_ms: int) -> Choice:
     )
 
 
-def _ago(span: str | None, now_ms: int) -> int | None:
-    if span is None:
-        return None
-    match = re.fullmatch(r"(\d{1,6})([smhd])", span)
+def _ago(text: str | None, now_ms: int) -> int | None:
+    return None if text is None else now_ms - round(seconds_of(text) * 1000)
+
+
+def seconds_of(text: str) -> float:
+    """Read a span of time, such as ``90s``, ``10m``, ``6h`` or ``2d``."""
+    match = re.fullmatch(r"(\d{1,6})([smhd])", text)
     if match is None:
-        raise UsageError(f"{span!r} is not a span of time: write 90s, 10m, 6h or 2d")
-    length = timedelta(**{_UNITS[match[2]]: int(match[1])})
-    return now_ms - int(length.total_seconds() * 1000)
+        raise UsageError(f"{text!r} is not a span of time: write 90s, 10m, 6h or 2d")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])}).total_seconds()

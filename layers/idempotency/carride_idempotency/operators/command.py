@@ -16,10 +16,21 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.session import get_session
+
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.errors import ConfigurationError, StoreError
 from carride_idempotency.externals import NOT_DONE, Answer, Done
-from carride_idempotency.operators.arguments import PROGRAM, UsageError, choice_of, parser
+from carride_idempotency.operators.arguments import (
+    PROGRAM,
+    UsageError,
+    choice_of,
+    letter_choice_of,
+    parser,
+    seconds_of,
+)
 from carride_idempotency.operators.changing import (
     ChangeRefusedError,
     Planned,
@@ -38,10 +49,24 @@ from carride_idempotency.operators.plans import (
     new_plan_id,
 )
 from carride_idempotency.operators.reading import records_in
+from carride_idempotency.operators.redriving import (
+    FunctionTarget,
+    QueueTarget,
+    Redrive,
+    RedrivePlan,
+    Target,
+    groups_of,
+    plan_redrive,
+)
 from carride_idempotency.record import Record, unknown_calls
 from carride_idempotency.stores import Store
 from carride_idempotency.stores.factory import open_store
+from carride_idempotency.stores.transport import botocore_transport
 
+type Clients = Callable[[str], Any]
+"""Makes a client of botocore's for a service."""
+
+_UNREACHABLE: Final = (StoreError, BotoCoreError, ClientError)
 _SHOWN: Final = 20
 """Keys that a preview names; `--json` has all."""
 _NOT_DONE: Final = 1
@@ -277,6 +302,94 @@ def _what_yes_does(plan: str | None) -> str:
     return f"Nothing was done; add --yes to do it: exactly this plan, {plan}, or nothing."
 
 
+# ── Redriving ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _redrive(
+    store: Store, options: argparse.Namespace, command: "_Command", clients: Clients
+) -> Finished:
+    if options.queue is None:
+        raise UsageError("name the dead-letter queue: --queue URL, or set DEAD_LETTER_QUEUE_URL")
+    if any(given is not None and given <= 0 for given in (options.limit, options.rate)):
+        raise UsageError("--limit and --rate have to be more than 0")
+    wait_s = seconds_of(options.wait)
+    sqs = clients("sqs")
+    target = _target(options.to, clients)
+    choice = letter_choice_of(options, command.now_ms)
+    plan = plan_redrive(
+        sqs,
+        options.queue,
+        store,
+        target.address,
+        choice,
+        limit=options.limit,
+        releases=options.release,
+        now_ms=command.now_ms,
+    )
+    goes = sum(each.verdict.goes for each in plan.letters)
+    shown: dict[str, Any] = plan.exact() | {"others": plan.others}
+    lines = _lines_of_letters(plan)
+    if not goes:
+        return Finished(shown, "\n".join([*lines, "There is nothing to redrive."]), _NOT_DONE)
+    if not options.yes:
+        shown["plan"] = command.save(plan.exact())
+        return Finished(shown, "\n".join([*lines, _what_yes_does(shown["plan"])]))
+    command.take(plan.exact())
+    redrive = Redrive(
+        sqs,
+        store,
+        plan,
+        target,
+        first_one=not options.all_at_once,
+        rate=options.rate,
+        wait_s=wait_s,
+        report=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    try:
+        done = redrive.carry_out()
+    except _UNREACHABLE as error:
+        raise UsageError(f"{redrive.state}. It ended early: {error}") from error
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(redrive.state) from error
+    said = [f"redrive: {done.sent} of {done.planned} sent"]
+    said += [f"{count} stayed: {why}" for why, count in done.stayed.items()]
+    if done.gone:
+        said.append(f"{done.gone} were no longer in the queue, or hidden by another reader")
+    return Finished(done._asdict(), "\n".join(said), 0 if done.succeeded else _NOT_DONE)
+
+
+def _target(name: str, clients: Clients) -> Target:
+    """Return the function or the queue of this name."""
+    if "://" in name:
+        return QueueTarget(clients("sqs"), name)
+    if name.startswith("arn:") and name.split(":")[2:3] == ["sqs"]:
+        _, _, _, _, account, queue = name.split(":")
+        url = clients("sqs").get_queue_url(QueueName=queue, QueueOwnerAWSAccountId=account)
+        return QueueTarget(clients("sqs"), url["QueueUrl"])
+    return FunctionTarget(clients("lambda"), name)
+
+
+def _lines_of_letters(plan: RedrivePlan) -> list[str]:
+    lines = [f"to {plan.target}"]
+    for each, count in groups_of(plan.letters):
+        letter = each.letter
+        verb = "send" if each.verdict.goes else "keep"
+        from_whom = letter.consumer or "another service"
+        lines.append(f"{verb} {count} of group {letter.group}: {letter.reason} of {from_whom}")
+        lines += [f"  {text}" for text in (letter.error, each.verdict.why) if text]
+    if plan.others:
+        lines.append(f"{plan.others} other letters were not chosen")
+    return lines
+
+
+def _client(service: str) -> Any:
+    """Make a client with the shell's own settings. An invocation may take 15 minutes."""
+    config = Config(connect_timeout=5, read_timeout=910, retries={"total_max_attempts": 1})
+    if service != "lambda":
+        config = Config(connect_timeout=5, read_timeout=25, retries={"mode": "standard"})
+    return get_session().create_client(service, config=config)
+
+
 # ── The command ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -340,7 +453,7 @@ def _plain(data: Any) -> Any:
     return json.loads(json.dumps(data, default=str))
 
 
-def run(typed: Sequence[str], store: Store | None = None) -> Finished:
+def run(typed: Sequence[str], store: Store | None = None, clients: Clients = _client) -> Finished:
     """Carry out a command, and return what it has found or done.
 
     Raises:
@@ -357,6 +470,8 @@ def run(typed: Sequence[str], store: Store | None = None) -> Finished:
         return _list(store, options, command.now_ms)
     if options.verb == "show":
         return _show(store, options, command.now_ms)
+    if options.verb == "redrive":
+        return _redrive(store, options, command, clients)
     return _change(store, options, command, command.now_ms)
 
 
@@ -364,10 +479,6 @@ def _opened(address: str) -> Store:
     """Open a store with the shell's own settings of AWS, profiles included."""
     if not address.startswith("dynamodb:"):
         return open_store(address)
-    from botocore.exceptions import BotoCoreError
-
-    from carride_idempotency.stores.transport import botocore_transport
-
     try:
         transport = botocore_transport(connect_timeout_s=5, read_timeout_s=20)
     except BotoCoreError as error:
@@ -375,16 +486,21 @@ def _opened(address: str) -> Store:
     return open_store(address, transport=transport)
 
 
-def main(typed: Sequence[str] | None = None, store: Store | None = None) -> int:
+def main(
+    typed: Sequence[str] | None = None, store: Store | None = None, clients: Clients = _client
+) -> int:
     """Run a command, by default that of this process; return its status."""
     typed = sys.argv[1:] if typed is None else typed
     try:
-        done = run(typed, store)
+        done = run(typed, store, clients)
     except (UsageError, ChangeRefusedError, PlanError, ConfigurationError, StoreError) as error:
         print(f"error: {error}", file=sys.stderr)
         return _WRONG
-    except KeyboardInterrupt:
-        print("interrupted; run it again to continue", file=sys.stderr)
+    except (BotoCoreError, ClientError) as error:
+        print(f"error: {error}; check AWS_PROFILE and AWS_REGION", file=sys.stderr)
+        return _WRONG
+    except KeyboardInterrupt as error:
+        print(str(error) or "interrupted; run it again to continue", file=sys.stderr)
         return _INTERRUPTED
     if "--json" in typed:
         print(json.dumps(done.shown, indent=2, default=str))

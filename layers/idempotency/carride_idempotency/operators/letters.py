@@ -1,0 +1,145 @@
+"""What lies in a dead-letter queue, whoever has sent it, and how it is delivered again."""
+
+import binascii
+import json
+import zlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from carride_idempotency.dead_letters import DeadLetter
+from carride_idempotency.operators.choosing import normalised, short_id
+
+EXHAUSTED: Final = "ReceivesExhausted"
+"""The reason of a message that SQS moved because it was received too often."""
+UNREADABLE: Final = "UNREADABLE"
+_OF_A_BATCH: Final = {"aws:sqs", "aws:kinesis", "aws:dynamodb", "aws:sns"}
+"""Triggers whose events are lists of records."""
+
+
+class Letter(NamedTuple):
+    """A message of a dead-letter queue."""
+
+    id: str
+    """SQS's id of the message."""
+    group: str
+    """The id of its failure: the same for letters that differ in ids and numbers only."""
+    reason: str
+    """The code of whoever sent it."""
+    error: str
+    consumer: str | None
+    """None if another service has sent it."""
+    key: str | None
+    """Of the consumer's record, if the letter names it."""
+    sent: datetime
+    event: Any
+    """As it was delivered; None if it is not in the letter."""
+
+
+class _Content(NamedTuple):
+    reason: str
+    error: str
+    consumer: str | None
+    key: str | None
+    event: Any
+
+
+def letter_in(message: Mapping[str, Any]) -> Letter:
+    """Return a message as a letter."""
+    content = _content_of(message)
+    sent_ms = int(message["Attributes"]["SentTimestamp"])
+    return Letter(
+        id=message["MessageId"],
+        group=short_id(content.consumer or "", content.reason, normalised(content.error)),
+        reason=content.reason,
+        error=content.error,
+        consumer=content.consumer,
+        key=content.key,
+        sent=datetime.fromtimestamp(sent_ms / 1000, UTC),
+        event=content.event,
+    )
+
+
+def _content_of(message: Mapping[str, Any]) -> _Content:
+    attributes = {
+        name: str(value.get("StringValue", ""))
+        for name, value in message.get("MessageAttributes", {}).items()
+    }
+    reason = attributes.get("ERROR_CODE", EXHAUSTED)  # EventBridge's, or none
+    error = attributes.get("ERROR_MESSAGE", "")
+    try:
+        body = json.loads(message["Body"])
+    except (ValueError, RecursionError):
+        return _Content(UNREADABLE, error, None, None, None)
+    match body:
+        case {"reason": str(), "consumer": str(), "message": str()}:
+            return _of_the_library(message["Body"])
+        case {"requestContext": {"condition": str(why)}, "requestPayload": event, **more}:
+            return _Content(why, _error_in(more.get("responsePayload")), None, None, event)
+        case dict():
+            return _Content(reason, error, None, None, body)
+    return _Content(UNREADABLE, error, None, None, None)
+
+
+def _of_the_library(body: str) -> _Content:
+    try:
+        letter = DeadLetter.from_body(body)
+    except (ValueError, TypeError, EOFError, OSError, binascii.Error, zlib.error):
+        return _Content(UNREADABLE, "a damaged letter", None, None, None)
+    return _Content(letter.reason, letter.message, letter.consumer, letter.key, letter.event)
+
+
+def _error_in(answer: Any) -> str:
+    """Return the error that Lambda has recorded with a failed invocation."""
+    match answer:
+        case {"errorMessage": text, **more}:
+            return f"{more.get('errorType', 'Error')}: {text}"
+    return ""
+
+
+def as_delivered(event: Any) -> Any:
+    """Return what a function takes: a record of a batch in a batch of its own.
+
+    The name of a replay is left out: a consumer drops a replay of an event whose letter is in the
+    queue, and a redrive takes the letter out.
+    """
+    if not isinstance(event, Mapping):
+        return event
+    source = event.get("eventSource", event.get("EventSource"))
+    if source in _OF_A_BATCH:
+        return {"Records": [event]}
+    if event.keys() >= {"topic", "partition", "offset"}:
+        return _batch_of_kafka(event)
+    return {name: value for name, value in event.items() if name != "replay-name"}
+
+
+def _batch_of_kafka(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a batch of one record, which has the name of its cluster here."""
+    own = {name: value for name, value in record.items() if name != "cluster"}
+    batch: dict[str, Any] = {"records": {f"{own['topic']}-{own['partition']}": [own]}}
+    cluster = record.get("cluster", "")
+    if cluster.startswith("arn:"):
+        return {"eventSource": "aws:kafka", "eventSourceArn": cluster, **batch}
+    return {"eventSource": "SelfManagedKafka", "bootstrapServers": cluster, **batch}
+
+
+def as_message(event: Any) -> dict[str, Any]:
+    """Return what a queue takes: the body, attributes and group of a message of SQS's, or JSON."""
+    if not isinstance(event, Mapping) or event.get("eventSource") != "aws:sqs":
+        return {"MessageBody": json.dumps(as_delivered(event), separators=(",", ":"))}
+    message: dict[str, Any] = {"MessageBody": event["body"]}
+    attributes = {}
+    for name, value in event.get("messageAttributes", {}).items():
+        kind = value["dataType"]
+        if kind.startswith("Binary"):
+            content = {"BinaryValue": binascii.a2b_base64(value["binaryValue"])}
+        else:
+            content = {"StringValue": value["stringValue"]}
+        attributes[name] = {"DataType": kind, **content}
+    if attributes:
+        message["MessageAttributes"] = attributes
+    system = event.get("attributes", {})
+    if "MessageGroupId" in system:
+        message["MessageGroupId"] = system["MessageGroupId"]
+        message["MessageDeduplicationId"] = event["messageId"]
+    return message

@@ -1,0 +1,449 @@
+"""Delivers dead letters again, and deletes each one only after its target has taken it.
+
+One letter of each failure goes first. The others of its group follow only if it succeeded.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Protocol
+
+from carride_idempotency import observation
+from carride_idempotency.clock import Clock, epoch_ms, to_ms
+from carride_idempotency.dead_letters import BEYOND_WINDOW, PAYLOAD_MISMATCH
+from carride_idempotency.decision import has_crashed, is_corrupt
+from carride_idempotency.operators.explaining import is_held
+from carride_idempotency.operators.letters import Letter, as_delivered, as_message, letter_in
+from carride_idempotency.operators.queues import peek
+from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record, unknown_calls
+from carride_idempotency.recovery import release
+from carride_idempotency.stores import Store
+
+HELD: Final = "the first letter of its group did not succeed"
+RUNS: Final = "its consumer processes it"
+_RELEASED: Final = f"its key is released, and {RUNS}"
+_STAYS: Final = {
+    PAYLOAD_MISMATCH: "another event has its idempotency key: it would come back",
+    BEYOND_WINDOW: "it is older than records are kept, and would come back",
+}
+_HIDDEN_SECONDS: Final = 600
+"""For how long letters are hidden while they are delivered."""
+_POLL_SECONDS: Final = 1.0
+_SUCCEEDS: Final = observation.COMMITTED | {
+    observation.DUPLICATE,
+    observation.EXPIRED,
+    observation.UNPROTECTED,
+}
+"""The outcomes after which a letter is no longer needed, because its event has taken effect."""
+
+
+class Trial(StrEnum):
+    """How the first letter of a group went."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class Verdict(NamedTuple):
+    """What a redrive does with a letter: whether it goes, and what its target does then."""
+
+    goes: bool
+    why: str
+    releases: bool = False
+
+
+class PlannedLetter(NamedTuple):
+    """A letter, and what a redrive would do with it."""
+
+    letter: Letter
+    verdict: Verdict
+    revision: str
+    """Status, attempt and owner of the record that its key has."""
+
+
+class Answer(NamedTuple):
+    """What a target made of a letter."""
+
+    trial: Trial
+    says: str
+    is_taken: bool
+    """Whether the letter is no longer needed in the queue."""
+
+
+class Target(Protocol):
+    """Where letters go."""
+
+    address: str
+    answers: bool
+    """Whether `send` tells how the delivery went. Otherwise the record does, later."""
+
+    def send(self, event: Any) -> Answer:
+        """Deliver an event."""
+        ...
+
+
+class Redriven(NamedTuple):
+    """What a redrive has done."""
+
+    planned: int
+    """Letters that were to go."""
+    sent: int
+    """Letters that their target took."""
+    stayed: Mapping[str, int]
+    """Letters that are still in the queue, by reason."""
+    gone: int
+    """Planned letters that were no longer in the queue, or hidden by another reader."""
+    first: Mapping[str, str]
+    """How the first letter of each group went."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether all letters that were to go were taken, and no first letter failed again."""
+        return self.sent == self.planned and set(self.first.values()) <= {Trial.SUCCEEDED}
+
+
+# ── Targets ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class FunctionTarget:
+    """A Lambda function, which is invoked and waited for: its answer says how a delivery went."""
+
+    answers = True
+
+    def __init__(self, functions: Any, name: str) -> None:
+        self.address = name
+        self._functions = functions
+
+    def send(self, event: Any) -> Answer:
+        """Invoke the function with an event, or with a batch of one record."""
+        payload = json.dumps(as_delivered(event), separators=(",", ":"))
+        answer = self._functions.invoke(FunctionName=self.address, Payload=payload)
+        try:
+            returned = json.loads(answer["Payload"].read() or "null")
+        except ValueError:
+            returned = None
+        if "FunctionError" in answer:
+            error = returned if isinstance(returned, Mapping) else {}
+            says = f"{error.get('errorType', 'Error')}: {error.get('errorMessage', 'no message')}"
+            return Answer(Trial.FAILED, f"it failed again: {says}", is_taken=False)
+        return _judged(returned)
+
+
+def _judged(returned: Any) -> Answer:
+    """Return what a function's result says of its one event."""
+    if not isinstance(returned, Mapping):
+        return Answer(Trial.SUCCEEDED, "the function returned", is_taken=True)
+    if returned.get("batchItemFailures"):
+        return Answer(Trial.FAILED, "it failed again, as its batch says", is_taken=False)
+    outcome = returned.get("outcome")
+    if outcome is None or outcome in _SUCCEEDS:
+        return Answer(Trial.SUCCEEDED, str(outcome or "the function returned"), is_taken=True)
+    if outcome == observation.DEAD_LETTERED:
+        again = "it failed again, and its consumer sent a new letter in its place"
+        return Answer(Trial.FAILED, again, is_taken=True)
+    return Answer(Trial.FAILED, f"its consumer answered {outcome}", is_taken=False)
+
+
+class QueueTarget:
+    """A queue, from which a consumer takes the event later."""
+
+    answers = False
+
+    def __init__(self, sqs: Any, url: str) -> None:
+        self.address = url
+        self._sqs = sqs
+
+    def send(self, event: Any) -> Answer:
+        """Send an event as the message that it was."""
+        self._sqs.send_message(QueueUrl=self.address, **as_message(event))
+        return Answer(Trial.UNKNOWN, "it was sent", is_taken=True)
+
+
+# ── Planning ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def verdict_on(letter: Letter, record: Record | None, now_ms: int, *, releases: bool) -> Verdict:
+    """Return what a redrive does with a letter whose key has this record."""
+    if letter.event is None:
+        return Verdict(goes=False, why="the event is not in it")
+    if letter.reason in _STAYS:
+        return Verdict(goes=False, why=_STAYS[letter.reason])
+    if record is None:
+        return Verdict(goes=True, why=RUNS)
+    if is_held(record, now_ms):
+        why = "an attempt may be running: wait until its lease has been over for a minute"
+        return Verdict(goes=False, why=why)
+    if record.status == QUARANTINED and unknown_calls(record):
+        call = unknown_calls(record)[0]
+        return Verdict(goes=False, why=f"nobody knows whether {call} was called: settle it first")
+    if record.status == COMPLETED:
+        return Verdict(goes=True, why="its consumer recognises it: it has taken effect")
+    if record.status == QUARANTINED or is_corrupt(record):
+        if not releases:
+            why = "its key is quarantined: add --release when the cause is fixed"
+            return Verdict(goes=False, why=why)
+        return Verdict(goes=True, why=_RELEASED, releases=True)
+    if releases and has_crashed(record, now_ms):
+        return Verdict(goes=True, why=_RELEASED, releases=True)
+    return Verdict(goes=True, why=RUNS)
+
+
+def revision_of(record: Record | None) -> str:
+    """Return in what state a record is."""
+    if record is None:
+        return "none"
+    return f"{record.status}, attempt {record.attempt}, owner {record.owner}"
+
+
+class RedrivePlan(NamedTuple):
+    """What a redrive would do."""
+
+    queue: str
+    target: str
+    letters: tuple[PlannedLetter, ...]
+    """The chosen letters, the oldest first."""
+    others: int
+    """Letters that were not chosen."""
+    releases: bool
+
+    def exact(self) -> dict[str, Any]:
+        """Return the letters that go, in what state they are, and where to."""
+        letters = [
+            {
+                "id": each.letter.id,
+                "goes": each.verdict.goes,
+                "why": each.verdict.why,
+                "record": each.revision,
+            }
+            for each in self.letters
+        ]
+        return {"queue": self.queue, "to": self.target, "letters": letters}
+
+
+class LetterChoice(NamedTuple):
+    """Which letters are meant. What is None chooses all."""
+
+    key: str | None = None
+    consumer: str | None = None
+    reason: str | None = None
+    cause: str | None = None
+    """The id of a group, or words of its error."""
+    before_ms: int | None = None
+    after_ms: int | None = None
+
+    def has(self, letter: Letter) -> bool:
+        """Return whether a letter is meant."""
+        sent_ms = to_ms(letter.sent)
+        return (
+            self.key in (None, letter.key)
+            and self.consumer in (None, letter.consumer)
+            and self.reason in (None, letter.reason)
+            and (self.before_ms is None or sent_ms < self.before_ms)
+            and (self.after_ms is None or sent_ms > self.after_ms)
+            and self._has_cause(letter)
+        )
+
+    def _has_cause(self, letter: Letter) -> bool:
+        if self.cause in (None, letter.group):
+            return True
+        return str(self.cause).casefold() in letter.error.casefold()
+
+
+def plan_redrive(
+    sqs: Any,
+    queue: str,
+    store: Store,
+    target: str,
+    choice: LetterChoice,
+    *,
+    limit: int | None = None,
+    releases: bool = False,
+    now_ms: int | None = None,
+) -> RedrivePlan:
+    """Return what a redrive would do with each letter, and change nothing."""
+    now_ms = epoch_ms() if now_ms is None else now_ms
+    chosen = []
+    others = 0
+    with closing(peek(sqs, queue)) as messages:
+        for message in messages:
+            letter = letter_in(message)
+            if not choice.has(letter):
+                others += 1
+                continue
+            record = _record_of(letter, store)
+            verdict = verdict_on(letter, record, now_ms, releases=releases)
+            chosen.append(PlannedLetter(letter, verdict, revision_of(record)))
+    chosen.sort(key=lambda each: (each.letter.sent, each.letter.id))
+    taken = tuple(chosen[:limit])
+    others += len(chosen) - len(taken)
+    return RedrivePlan(queue, target, taken, others, releases)
+
+
+def _record_of(letter: Letter, store: Store) -> Record | None:
+    return None if letter.key is None else store.read(letter.key)
+
+
+# ── Doing it ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Redrive:
+    """One redrive. Letters that would return stay in the queue, and keep their age.
+
+    Args:
+        sqs: botocore's or boto3's client.
+        store: holds the records.
+        plan: what is to be done.
+        target: where letters go.
+        first_one: whether one letter of each group goes first.
+        rate: the most letters a second.
+        wait_s: how long the outcome of a first letter may take, if its target does not tell.
+        report: takes the progress, in words.
+        sleep: waits, in seconds.
+        clock: epoch milliseconds.
+    """
+
+    def __init__(
+        self,
+        sqs: Any,
+        store: Store,
+        plan: RedrivePlan,
+        target: Target,
+        *,
+        first_one: bool = True,
+        rate: float | None = None,
+        wait_s: float = 300.0,
+        report: Callable[[str], object] = print,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Clock = epoch_ms,
+    ) -> None:
+        self._sqs = sqs
+        self._store = store
+        self._plan = plan
+        self._target = target
+        self._first_one = first_one
+        self._pause_s = 1 / rate if rate else 0.0
+        self._wait_s = wait_s
+        self._report = report
+        self._sleep = sleep
+        self._clock = clock
+        self._left = {each.letter.id: each for each in plan.letters if each.verdict.goes}
+        self._going = len(self._left)
+        self._sent = 0
+        self._stayed = Counter(each.verdict.why for each in plan.letters if not each.verdict.goes)
+        self._first: dict[str, Trial] = {}
+
+    @property
+    def state(self) -> str:
+        """How far it has come, in words."""
+        return (
+            f"{self._sent} of {self._going} letters were sent; the others are in the queue, where "
+            f"some may be hidden for {_HIDDEN_SECONDS} seconds. Run the command again to continue: "
+            "a consumer recognises a letter that is sent twice"
+        )
+
+    def carry_out(self) -> Redriven:
+        """Deliver the letters of the plan."""
+        if self._first_one:
+            self._send_first()
+        self._send_others()
+        held = sum(self._is_held(each.letter) for each in self._left.values())
+        if held:
+            self._stayed[HELD] += held
+        return Redriven(
+            planned=self._going,
+            sent=self._sent,
+            stayed=dict(self._stayed),
+            gone=len(self._left) - held,
+            first={group: str(trial) for group, trial in self._first.items()},
+        )
+
+    def _is_held(self, letter: Letter) -> bool:
+        return self._first.get(letter.group, Trial.SUCCEEDED) is not Trial.SUCCEEDED
+
+    def _send_first(self) -> None:
+        """Deliver one letter of each group, and find out how it went."""
+        groups = {each.letter.group for each in self._left.values()}
+        with closing(self._received(self._left)) as found:
+            for letter, receipt in found:
+                if letter.group not in self._first:
+                    answer = self._send(letter, receipt)
+                    self._first[letter.group] = answer.trial
+                    self._report(f"group {letter.group}: {answer.says}")
+                if self._first.keys() == groups:
+                    break
+
+    def _send_others(self) -> None:
+        """Deliver the letters of all groups whose first letter did not fail."""
+        free = [name for name, each in self._left.items() if not self._is_held(each.letter)]
+        with closing(self._received(free)) as found:
+            for letter, receipt in found:
+                self._send(letter, receipt)
+
+    def _received(self, ids: Iterable[str]) -> Generator[tuple[Letter, str]]:
+        """Receive the messages with these ids, and show all others again."""
+        wanted = set(ids)
+        with closing(peek(self._sqs, self._plan.queue, _HIDDEN_SECONDS)) as messages:
+            while wanted and (message := next(messages, None)):
+                if message["MessageId"] in wanted:
+                    wanted.discard(message["MessageId"])
+                    yield letter_in(message), message["ReceiptHandle"]
+
+    def _send(self, letter: Letter, receipt: str) -> Answer:
+        """Deliver a letter, unless it would return by now, and delete it if its target took it."""
+        del self._left[letter.id]
+        refused = self._prepare(letter)
+        if refused is not None:
+            self._stayed[refused] += 1
+            return Answer(Trial.FAILED, refused, is_taken=False)
+        before = _record_of(letter, self._store)
+        answer = self._target.send(letter.event)
+        if answer.is_taken:
+            self._sqs.delete_message(QueueUrl=self._plan.queue, ReceiptHandle=receipt)
+            self._sent += 1
+        else:
+            self._stayed[answer.says] += 1
+        self._sleep(self._pause_s)
+        is_first = self._first_one and letter.group not in self._first
+        if is_first and not self._target.answers:
+            return self._outcome(letter, before)
+        return answer
+
+    def _prepare(self, letter: Letter) -> str | None:
+        """Release the key of a letter, if that is due, or say why the letter stays."""
+        record = _record_of(letter, self._store)
+        verdict = verdict_on(letter, record, self._clock(), releases=self._plan.releases)
+        if not verdict.goes:
+            return verdict.why
+        if verdict.releases and letter.key is not None and not release(self._store, letter.key):
+            return "its record changed meanwhile: run the command again"
+        return None
+
+    def _outcome(self, letter: Letter, before: Record | None) -> Answer:
+        """Wait until the record of a letter says how its delivery went."""
+        if letter.key is None:
+            return Answer(Trial.SUCCEEDED, "it was sent; its record is not known", is_taken=True)
+        polls = max(1, round(self._wait_s / _POLL_SECONDS))
+        for _ in range(polls):
+            record = self._store.read(letter.key)
+            if record is not None and record.status == COMPLETED:
+                return Answer(Trial.SUCCEEDED, "completed", is_taken=True)
+            ended = record is not None and record.status in (FAILED, QUARANTINED)
+            if ended and revision_of(record) != revision_of(before):
+                says = f"it failed again: {record.error if record is not None else ''}"
+                return Answer(Trial.FAILED, says, is_taken=True)
+            self._sleep(_POLL_SECONDS)
+        says = f"its consumer has not completed it after {self._wait_s:.0f} s"
+        return Answer(Trial.UNKNOWN, says, is_taken=True)
+
+
+def groups_of(letters: Sequence[PlannedLetter]) -> list[tuple[PlannedLetter, int]]:
+    """Return the first letter of each failure and verdict, with how many there are."""
+    counts = Counter((each.letter.group, each.verdict) for each in letters)
+    first: dict[Any, PlannedLetter] = {}
+    for each in letters:
+        first.setdefault((each.letter.group, each.verdict), each)
+    return [(first[group], count) for group, count in counts.most_common()]
