@@ -25,11 +25,28 @@ from cfnlint.rules import CloudFormationLintRule, RuleMatch
 
 type Value = Any
 """A value of a template, with intrinsic functions as mappings: ``{"Ref": "…"}``."""
-type Place = list[str | int]
+type Place = tuple[str | int, ...]
 type NamedPolicy = tuple[str, Mapping[str, Any]]
 """The logical id of a policy, and its properties."""
-type Finding = tuple[Place, str]
-"""The path in the template, from the resource's logical id on, and what is wrong there."""
+
+PROPERTIES: Final[Place] = ("Properties",)
+METADATA: Final[Place] = ("Metadata",)
+
+
+class Finding(NamedTuple):
+    """Something that breaks a rule."""
+
+    resource: str
+    """Its logical id."""
+    what: str
+    """What is wrong with it, as the rest of a sentence that begins with its name."""
+    place: Place = ()
+    """The path in the resource."""
+
+    def __str__(self) -> str:
+        """Return the sentence."""
+        return f"{self.resource} {self.what}"
+
 
 FUNCTIONS: Final = frozenset({"AWS::Serverless::Function", "AWS::Lambda::Function"})
 LOG_GROUP: Final = "AWS::Logs::LogGroup"
@@ -205,10 +222,10 @@ class _HouseRule:
     def match(self, cfn: Any) -> list[RuleMatch]:
         """Return the findings of the check in a template."""
         house = House(cfn.template.get("Resources") or {})
-        matches = []
-        for path, message in type(self).check(house):
-            matches.append(RuleMatch(["Resources", *path], message))
-        return matches
+        return [
+            RuleMatch(["Resources", finding.resource, *finding.place], str(finding))
+            for finding in type(self).check(house)
+        ]
 
 
 def _rule(rule_id: str) -> Callable[[Check], type[CloudFormationLintRule]]:
@@ -234,14 +251,16 @@ def functions_log(house: House) -> Iterator[Finding]:
     """Every function writes to a log group of the template, and every log group has a retention."""
     groups = {name for name, _ in house.of_type(LOG_GROUP)}
     for name, function in house.of_type(*FUNCTIONS):
-        place: Place = [name, "Properties"]
         for group in at(function, "LoggingConfig", "LogGroup"):
             if not _names_one_of(groups, group):
-                yield place, f"{name} needs LoggingConfig.LogGroup, a log group of this template"
+                yield Finding(
+                    name, "needs LoggingConfig.LogGroup, a log group of this template", PROPERTIES
+                )
     for name, group in house.of_type(LOG_GROUP):
-        place = [name, "Properties"]
         if None in at(group, "RetentionInDays"):
-            yield place, f"{name} needs RetentionInDays; without it, it keeps its entries for ever"
+            yield Finding(
+                name, "needs RetentionInDays; without it, it keeps its entries for ever", PROPERTIES
+            )
 
 
 def _names_one_of(resources: Collection[str], value: Value) -> bool:
@@ -255,7 +274,7 @@ def functions_alarm(house: House) -> Iterator[Finding]:
     """Every function, API and pipe has alarms on failures, and on events that Lambda loses."""
     for name, metric in _watched(house):
         if not house.alarms(metric, name):
-            yield [name], f"{name} needs an alarm on {metric.name}"
+            yield Finding(name, f"needs an alarm on {metric.name}")
 
 
 def _watched(house: House) -> Iterator[tuple[str, Metric]]:
@@ -281,14 +300,14 @@ def targets_are_retried(house: House) -> Iterator[Finding]:
     """Every target of a rule has a retry policy and a dead-letter queue."""
     for name, rule in house.of_type("AWS::Events::Rule"):
         for index, target in enumerate(listed(rule.get("Targets"))):
-            place: Place = [name, "Properties", "Targets", index]
+            place = (*PROPERTIES, "Targets", index)
             for setting in ("MaximumRetryAttempts", "MaximumEventAgeInSeconds"):
                 if None in at(target, "RetryPolicy", setting):
-                    yield place, f"{name} needs RetryPolicy.{setting} on its target"
+                    yield Finding(name, f"needs RetryPolicy.{setting} on its target", place)
             for arn in at(target, "DeadLetterConfig", "Arn"):
                 if not _names_one_of(house.dead_letter_queues(), arn):
-                    needed = "a queue of this template as its target's DeadLetterConfig"
-                    yield place, f"{name} needs {needed}"
+                    needed = "needs a queue of this template as its target's DeadLetterConfig"
+                    yield Finding(name, needed, place)
 
 
 # ── Queues and topics ─────────────────────────────────────────────────────────────────────────────
@@ -314,12 +333,11 @@ def _policies_of(house: House, name: str, kind: str, holder: str) -> Iterator[Na
 
 def _one_with_tls(name: str, policies: list[NamedPolicy], denied: str) -> Iterator[Finding]:
     if len(policies) != 1:
-        yield [name], f"{name} needs exactly one policy"
+        yield Finding(name, "needs exactly one policy")
     for policy, properties in policies:
         statements = statements_of(properties)
         if not any(is_tls_only(statement, name, denied) for statement in statements):
-            place: Place = [policy, "Properties"]
-            yield place, f"{policy} needs a statement that denies requests without TLS"
+            yield Finding(policy, "needs a statement that denies requests without TLS", PROPERTIES)
 
 
 @_rule("E9302")
@@ -329,11 +347,13 @@ def policies_are_pinned(house: House) -> Iterator[Finding]:
         pinned = all(is_pinned(statement) for statement in statements_of(policy))
         reason = house.reason(name, "NotPinned")
         if not pinned and not reason:
-            place: Place = [name, "Properties"]
-            yield place, f"{name} needs a service and aws:SourceArn in each statement that allows"
+            yield Finding(
+                name, "needs a service and aws:SourceArn in each statement that allows", PROPERTIES
+            )
         if reason and pinned:
-            place = [name, "Metadata"]
-            yield place, f"{name} has a reason for NotPinned and is pinned; remove the reason"
+            yield Finding(
+                name, "has a reason for NotPinned and is pinned; remove the reason", METADATA
+            )
 
 
 @_rule("E9303")
@@ -341,8 +361,9 @@ def queues_keep_messages(house: House) -> Iterator[Finding]:
     """A queue keeps its messages for 14 days, which leaves time to fix and redrive."""
     for name, queue in house.of_type(QUEUE):
         if at(queue, "MessageRetentionPeriod") != [FOURTEEN_DAYS]:
-            place: Place = [name, "Properties"]
-            yield place, f"{name} needs MessageRetentionPeriod: {FOURTEEN_DAYS}, which is 14 days"
+            yield Finding(
+                name, f"needs MessageRetentionPeriod: {FOURTEEN_DAYS}, which is 14 days", PROPERTIES
+            )
 
 
 @_rule("E9304")
@@ -353,17 +374,18 @@ def queues_alarm(house: House) -> Iterator[Finding]:
         if name in dead_letters:
             yield from _alarms_at_the_first(house, name)
         elif not house.alarms(OLDEST_MESSAGE, name):
-            yield [name], f"{name} needs an alarm on {OLDEST_MESSAGE.name}"
+            yield Finding(name, f"needs an alarm on {OLDEST_MESSAGE.name}")
 
 
 def _alarms_at_the_first(house: House, queue: str) -> Iterator[Finding]:
     alarms = house.alarms(MESSAGES, queue)
     if not alarms:
-        yield [queue], f"{queue} needs an alarm on {MESSAGES.name}"
+        yield Finding(queue, f"needs an alarm on {MESSAGES.name}")
     for alarm in alarms:
         if house.resources[alarm]["Properties"].get("Threshold") != 0:
-            place: Place = [alarm, "Properties"]
-            yield place, f"{alarm} needs Threshold 0, to report the first message in {queue}"
+            yield Finding(
+                alarm, f"needs Threshold 0, to report the first message in {queue}", PROPERTIES
+            )
 
 
 # ── Tables, keys and roles ────────────────────────────────────────────────────────────────────────
@@ -376,11 +398,13 @@ def tables_expire(house: House) -> Iterator[Finding]:
         expires = at(table, "TimeToLiveSpecification", "Enabled") == [True]
         reason = house.reason(name, "NoTimeToLive")
         if not expires and not reason:
-            place: Place = [name, "Properties"]
-            yield place, f"{name} needs TimeToLiveSpecification, or a reason for NoTimeToLive"
+            yield Finding(
+                name, "needs TimeToLiveSpecification, or a reason for NoTimeToLive", PROPERTIES
+            )
         if expires and reason:
-            place = [name, "Metadata"]
-            yield place, f"{name} has a reason for NoTimeToLive and a time to live; remove one"
+            yield Finding(
+                name, "has a reason for NoTimeToLive and a time to live; remove one", METADATA
+            )
 
 
 @_rule("E9402")
@@ -388,16 +412,18 @@ def tables_come_back(house: House) -> Iterator[Finding]:
     """Each replica has point-in-time recovery, and deletion protection at least in production."""
     for name, table in house.of_type(TABLE):
         for index, replica in enumerate(listed(table.get("Replicas"))):
-            place: Place = [name, "Properties", "Replicas", index]
+            place = (*PROPERTIES, "Replicas", index)
             recovery = "PointInTimeRecoverySpecification"
             if at(replica, recovery, "PointInTimeRecoveryEnabled") != [True]:
-                yield place, f"{name} needs {recovery} on every replica"
+                yield Finding(name, f"needs {recovery} on every replica", place)
             if True not in at(replica, "DeletionProtectionEnabled"):
-                yield place, f"{name} needs DeletionProtectionEnabled on each replica in production"
+                yield Finding(
+                    name, "needs DeletionProtectionEnabled on each replica in production", place
+                )
     for name, _ in house.of_type("AWS::DynamoDB::Table", "AWS::Serverless::SimpleTable"):
         if not house.reason(name, "Disposable"):
             why = "a plain table cannot get one later"
-            yield [name], f"{name} must be an {TABLE} with one replica: {why}"
+            yield Finding(name, f"must be an {TABLE} with one replica: {why}")
 
 
 @_rule("E9503")
@@ -410,8 +436,9 @@ def roles_are_narrow(house: House) -> Iterator[Finding]:
         if role not in used:
             continue
         if listed(properties.get("ManagedPolicyArns")):
-            place: Place = [role, "Properties"]
-            yield place, f"{role} must not have managed policies; write the permissions down"
+            yield Finding(
+                role, "must not have managed policies; write the permissions down", PROPERTIES
+            )
         for statements in at(properties, "Policies", "PolicyDocument", "Statement"):
             yield from _wildcards(role, statements)
     other_roles = house.resources.keys() - used
@@ -422,15 +449,16 @@ def roles_are_narrow(house: House) -> Iterator[Finding]:
 
 
 def _wildcards(holder: str, statements: Value) -> Iterator[Finding]:
-    place: Place = [holder, "Properties"]
     for statement in listed(statements):
         actions = set(listed(statement.get("Action")))
         if any("*" in action for action in actions):
-            yield place, f"{holder} allows actions by a wildcard: {sorted(actions)}"
+            yield Finding(holder, f"allows actions by a wildcard: {sorted(actions)}", PROPERTIES)
         resources = listed(statement.get("Resource"))
         everywhere = any("*" in json.dumps(each) for each in resources)
         if everywhere and not actions <= WITHOUT_RESOURCES:
-            yield place, f"{holder} allows {sorted(actions)} on resources by a wildcard"
+            yield Finding(
+                holder, f"allows {sorted(actions)} on resources by a wildcard", PROPERTIES
+            )
 
 
 # ── Policies: every action exists and reaches a resource ──────────────────────────────────────────
@@ -570,10 +598,10 @@ def overlap(one: str, other: str) -> bool:
     if not one or not other:
         rest = one or other
         return rest.strip("*") == ""
-    if other[0] == "*":
-        one, other = other, one
     if one[0] == "*":
         return overlap(one[1:], other) or overlap(one, other[1:])
+    if other[0] == "*":
+        return overlap(other, one)
     if one[0] != other[0]:
         return False
     return overlap(one[1:], other[1:])
@@ -600,8 +628,8 @@ def policies_are_real(house: House) -> Iterator[Finding]:
     for name, resource in house.resources.items():
         for place, policy in policies(resource):
             for statement in listed(policy["Statement"]):
-                for finding in _unreal(statement):
-                    yield [name, "Properties", place], f"{name} {finding}"
+                for what in _unreal(statement):
+                    yield Finding(name, what, (*PROPERTIES, place))
 
 
 def _unreal(statement: Mapping[str, Any]) -> Iterator[str]:
@@ -636,8 +664,8 @@ def policies_reach(house: House) -> Iterator[Finding]:
     for name, resource in house.resources.items():
         for place, policy in policies(resource):
             for statement in listed(policy["Statement"]):
-                for finding in _unreachable(house, statement):
-                    yield [name, "Properties", place], f"{name} {finding}"
+                for what in _unreachable(house, statement):
+                    yield Finding(name, what, (*PROPERTIES, place))
 
 
 def _unreachable(house: House, statement: Mapping[str, Any]) -> Iterator[str]:

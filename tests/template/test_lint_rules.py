@@ -91,7 +91,7 @@ def found(resources: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return what the rules find, by rule."""
     house = House(resources)
     findings = {
-        rule_id: [message for _, message in rule.check(house)] for rule_id, rule in RULES.items()
+        rule_id: [str(finding) for finding in rule.check(house)] for rule_id, rule in RULES.items()
     }
     return {rule_id: messages for rule_id, messages in findings.items() if messages}
 
