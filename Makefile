@@ -94,8 +94,8 @@ bench: $(ENVIRONMENTS) ## Measure the consumers beside the same on Powertools; a
 explore: .venv-dev/.synced ## Explore every order of the steps of a few deliveries of one key (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.explorer $(ARGS)
 
-simulate: .venv-dev/.synced ## Run the layer under simulated transports and random faults (ARGS="--seeds 1000", ARGS=--help)
-	@$(PYTHON) -m tests.idempotency.simulation $(ARGS)
+simulate: .venv-dev/.synced ## Live the whole application, then the layer alone, in virtual time under random faults (ARGS="--seeds 1000", ARGS=--help)
+	@$(PYTHON) -m tests.world $(ARGS)
 
 mutants: .venv-dev/.synced ## Remove each rule of the idempotency layer in turn, and expect its tests to go red
 	@$(PYTHON) -m tests.idempotency.mutants $(ARGS)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from io import BufferedReader, RawIOBase
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 from gateway import GatewayUnavailableError
@@ -33,6 +33,16 @@ class HttpResponse(NamedTuple):
 
     status: int
     content: bytes
+
+
+class Connection(Protocol):
+    """Carries requests to one gateway."""
+
+    def exchange(self, request: HttpRequest) -> HttpResponse:
+        """Send a request once, and return the answer, or raise GatewayUnavailableError."""
+
+    def close(self) -> None:
+        """Close what it keeps open."""
 
 
 class GatewayConnection:

@@ -25,7 +25,13 @@ from gateway import (
 )
 from gateway_access import Access, Bearer
 from gateway_answers import expect
-from gateway_connection import LONGEST_ANSWER, GatewayConnection, HttpRequest, HttpResponse
+from gateway_connection import (
+    LONGEST_ANSWER,
+    Connection,
+    GatewayConnection,
+    HttpRequest,
+    HttpResponse,
+)
 
 _TRIES: Final = 8
 _FIRST_PAUSE_S: Final = 0.1
@@ -70,6 +76,7 @@ class PersistentGateway(ABC):
     Args:
         url: where it is, without a path. If it is empty, every request raises NoGatewayError.
         access: authorises requests; None if the gateway wants nothing.
+        connection: carries requests. Default: one over HTTP, opened at the first request.
         connect_timeout_s, read_timeout_s: after how many seconds a request is given up.
         clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1.
 
@@ -90,13 +97,14 @@ class PersistentGateway(ABC):
         *,
         connect_timeout_s: float = 1.0,
         read_timeout_s: float = 3.0,
+        connection: Connection | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._url = url.rstrip("/")
         self._access = access
-        self._connection = GatewayConnection(
+        self._connection = connection or GatewayConnection(
             self._url, connect_timeout_s, read_timeout_s, self.longest_answer
         )
         requests = self.requests_of_a_try

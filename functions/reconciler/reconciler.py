@@ -28,6 +28,7 @@ from carride_idempotency import (
     marshalling,
     open_store,
 )
+from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.stores.default_transport import dynamodb_transport
 from carride_idempotency.stores.transport import ServiceError
 from settlement import (
@@ -327,7 +328,9 @@ class Reconciler:
                     raise
 
 
-def make_handler(settings: Settings) -> Callable[[dict[str, Any], LambdaContext], dict[str, int]]:
+def make_handler(
+    settings: Settings, *, clock: Clock = epoch_ms
+) -> Callable[[dict[str, Any], LambdaContext], dict[str, int]]:
     """Return the Lambda handler."""
     reconciler = Reconciler(settings)
 
@@ -342,7 +345,7 @@ def make_handler(settings: Settings) -> Callable[[dict[str, Any], LambdaContext]
         """
         now = shaped(raw, Tick).time
         with (
-            lambda_deadline(context),
+            lambda_deadline(context, clock),
             reconciler.consumer.operation(now.isoformat(), name="run") as run,
         ):
             if not run.done:

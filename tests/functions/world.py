@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, tzinfo
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final, NamedTuple, Self
 
 import pytest
@@ -26,7 +26,7 @@ from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import ALIASES, FACTS, Fact
 from carride.overdue import LIMIT, Stage
 from carride.settings import from_environment
-from carride_idempotency import lambda_deadline, marshalling, testing
+from carride_idempotency import marshalling, testing
 from carride_idempotency.dead_letters import DeadLetter
 from carride_idempotency.observation import Observation
 from carride_idempotency.testing import (
@@ -197,7 +197,7 @@ class World(testing.World):
                     from_environment(payment.Settings), self.gateway, now=self.now
                 ),
                 "reconciler": lambda: reconciler.make_handler(
-                    from_environment(reconciler.Settings)
+                    from_environment(reconciler.Settings), clock=self.clock
                 ),
             }
             return {name: make[name]() for name in functions or make}
@@ -364,11 +364,7 @@ class World(testing.World):
         event = {"time": self.now().isoformat()}
         request_id = f"tick-{next(self._requests)}"
         try:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(
-                    reconciler, "lambda_deadline", partial(lambda_deadline, clock=self.clock)
-                )
-                counts: dict[str, int] = self.run("reconciler", event, request_id, timeout_s, fault)
+            counts: dict[str, int] = self.run("reconciler", event, request_id, timeout_s, fault)
         finally:
             self.flow(lost)
         return counts

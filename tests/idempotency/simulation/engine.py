@@ -70,6 +70,8 @@ class Simulation(ManualClock):
         self._agenda: list[tuple[int, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._rolls: Counter[str] = Counter()
+        self.moved: Callable[[], object] = lambda: None
+        """Called after each move of the time by `run`."""
 
     def roll(self, label: str = "") -> float:
         """Draw from 0 to 1. Each label has draws of its own, which other labels do not disturb."""
@@ -157,7 +159,9 @@ class Simulation(ManualClock):
             if not self._agenda:
                 return
             when_ms, _, call = heapq.heappop(self._agenda)
-            self.now_ms = max(self.now_ms, when_ms)
+            if when_ms > self.now_ms:
+                self.now_ms = when_ms
+                self.moved()
             if self.now_ms > end_ms:
                 break
             call()

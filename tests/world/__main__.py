@@ -1,0 +1,126 @@
+"""Live the whole application in virtual time, wired from its own template; show broken promises.
+
+Each seed is one story: rides, a fleet, a gateway, and what goes wrong. Every function runs by its
+`make_handler`, and an operator with the functions of `./carride`. AWS's services and the gateway
+are simulated, with the freedoms that they have. A *calm* story has no fault, a *light* one few for
+each event, and in a *heavy* one faults last for hours.
+
+In the end each fact took effect once, each ride was paid as its last price says, nothing is held,
+reserved or open, and the audit is balanced. In calm and light stories nothing needs an operator,
+and each ride goes as it was meant.
+
+Then the layer runs under its own simulated transports, with handlers that misbehave (--world: only
+that). The exit status is 0 only if no promise was broken.
+"""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tests.idempotency.simulation import __main__ as layer
+from tests.idempotency.simulation import plan as plans
+from tests.world.setting import prepare
+from tests.world.story import Tier, tell
+
+if TYPE_CHECKING:
+    from tests.world.run import Report
+
+_PROCESSES: Final = 2
+_AT_ONCE: Final = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what was asked for; return the exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser().parse_args(given)
+    if options.world is not None or options.timeline:
+        return layer.main(given)
+    status = _stories(options)
+    if options.seed is None and options.tier is None:
+        print("\nThe layer, with handlers that misbehave:", flush=True)
+        status = max(status, layer.main(["--seeds", str(options.seeds)]))
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="make simulate ARGS=…",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seeds", type=int, default=100, help="how many runs of each (100)")
+    parser.add_argument("--seed", type=int, help="only this story")
+    parser.add_argument("--tier", choices=[*Tier], help="have every story in this tier")
+    parser.add_argument("--explain", action="store_true", help="tell each story line by line")
+    parser.add_argument("--world", choices=plans.WORLDS, help="only the layer, in this world")
+    parser.add_argument("--timeline", action="store_true", help="the layer's: print each timeline")
+    parser.add_argument("--stop", action="store_true", help="stop at the first broken promise")
+    return parser
+
+
+def _stories(options: argparse.Namespace) -> int:
+    totals: Counter[str] = Counter()
+    met: Counter[str] = Counter()
+    hours = 0.0
+    runs = 0
+    failed = 0
+    began = time.monotonic()
+    for report in _reports(options):
+        totals.update(report.counts)
+        met.update(report.counts.keys())
+        hours += report.hours
+        runs += 1
+        failed += bool(report.broken)
+        if report.broken or options.explain:
+            print(text_of(report, explains=options.explain), flush=True)
+        if report.broken and options.stop:
+            break
+    seconds = time.monotonic() - began
+    print(
+        f"{runs:,} stories, {failed} broke a promise; "
+        f"{hours:,.0f} simulated hours in {seconds:.0f} s"
+    )
+    for name in sorted(totals):
+        print(f"  {name:60}{totals[name]:12,}  in {met[name] / runs:4.0%} of the stories")
+    return 1 if failed else 0
+
+
+def _reports(options: argparse.Namespace) -> Iterator["Report"]:
+    tier = None if options.tier is None else Tier(options.tier)
+    if options.seed is not None:
+        yield live(tier, options.seed)
+        return
+    with ProcessPoolExecutor(_PROCESSES) as processes:
+        seeds = range(options.seeds)
+        yield from processes.map(partial(live, tier), seeds, chunksize=_AT_ONCE)
+
+
+def live(tier: Tier | None, seed: int) -> "Report":
+    """Live the story of a seed."""
+    prepare()
+    from tests.world.run import run  # noqa: PLC0415 - the functions' modules need the environment
+
+    return run(tell(seed, tier))
+
+
+def text_of(report: "Report", *, explains: bool) -> str:
+    """Describe a story: what was broken, what it consists of, and its timeline if asked for."""
+    story = report.story
+    lines = [f"\n{'BROKEN' if report.broken else 'sound'}  seed {story.seed}, {story.tier}"]
+    lines += [f"  {each}" for each in report.broken]
+    if explains:
+        lines += [f"  {life}" for life in story.lives]
+        lines += [f"  {window}" for window in story.windows]
+        lines += report.timeline
+    command = f"--seed {story.seed} --tier {story.tier} --explain"
+    lines.append(f'again: make simulate ARGS="{command}"')
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,391 @@
+"""The world of one story: time, machines, and the way of each request with its faults."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Final
+from unittest.mock import patch
+
+import time_machine
+from botocore.exceptions import ClientError, ReadTimeoutError
+
+import carride.consumer
+import carride_api
+import carride_idempotency.dead_letters
+import dispatch
+import reconciler
+from carride.dynamodb import DynamoDB
+from carride.telemetry import logger
+from carride_idempotency import testing
+from carride_idempotency.errors import ConfigurationError
+from carride_idempotency.observation import Observation
+from carride_idempotency.stores.transport import NoAnswerError, ServiceError
+from carride_idempotency.testing import START_MS, FakeDynamoDB
+from carride_idempotency.testing.expressions import InvalidRequestError, Item, Request
+from persistent_gateway import PersistentGateway
+from tests.idempotency.simulation.engine import OUTSIDE, Killed, Machine, Simulation, here
+from tests.world.story import Story, Tier
+from tests.world.wiring import Wiring
+
+MOST_FAULTS: Final = 2
+"""That an event meets at a consumer in a light story: one less than its attempts."""
+_FEWER_FAULTS: Final = {"ReconcilerFunction": 1}
+"""A killed run holds its key for longer than the minute until its retry, which takes an attempt."""
+_SHARES: Final = {"ReconcilerFunction": 0.1}
+"""Its runs look into 144 partitions of indexes, most of them empty."""
+_LONGEST_TRY_S: Final = FakeDynamoDB.longest_try_s
+_STALE: Final = 0.1
+"""The share of reads of an index that miss its latest writes."""
+_STALEST_MS: Final = 2_000
+_THROTTLED: Final = ServiceError("ThrottlingException", 400, "Rate exceeded", {})
+_CONFLICT: Final = ServiceError(
+    "TransactionCanceledException",
+    400,
+    "cancelled",
+    {"CancellationReasons": [{"Code": "None"}, {"Code": "TransactionConflict"}]},
+)
+_KINDS: Final = (
+    "killed before",
+    "killed after",
+    "request lost",
+    "answer lost",
+    "late",
+    "slow",
+    "throttled",
+    "conflict",
+)
+"""What may happen to a request to DynamoDB or SQS."""
+
+
+class Invoked:
+    """One invocation of a function, while it runs."""
+
+    def __init__(self, function: str, name: str, facts: Sequence[str]) -> None:
+        self.function = function
+        self.name = name
+        """The same in every run of a story."""
+        self.facts = facts
+        """What it works on: idempotency ids, or a request's key."""
+
+
+class Cloud(testing.World):
+    """Carries the requests of all machines.
+
+    Attributes:
+        counts: how often each freedom was used, each fault met, each outcome observed.
+        running: the invocation of each machine.
+        logs: the lines of each log group, by the consumer's name or ``bus``: time and content.
+    """
+
+    timed = (DynamoDB, PersistentGateway)
+
+    def __init__(self, wiring: Wiring, story: Story) -> None:
+        self.simulation = Simulation(story.seed)
+        super().__init__(None, clock=self.simulation)
+        self.wiring = wiring
+        self.story = story
+        self.concurrency = self.simulation
+        self.jitter = partial(self.roll, "jitter")
+        self.dynamodb = Tables(self)
+        self.counts: Counter[str] = Counter()
+        self.running: dict[Machine, Invoked] = {}
+        self.logs: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+        self.healed = story.tier is Tier.CALM
+        self._met: Counter[tuple[str, str]] = Counter()
+
+    @contextmanager
+    def living(self) -> Generator[None]:
+        """Have everything inside live in this world: its time, its chance, its services."""
+        self.simulation.moved = lambda: traveller.move_to(self.simulation.now_ms / 1000, tick=False)
+        level = logger.log_level
+        with (
+            time_machine.travel(START_MS / 1000, tick=False) as traveller,
+            ExitStack() as stack,
+        ):
+            stack.enter_context(patch.object(os, "urandom", self._draw))
+            stack.enter_context(patch.object(carride.consumer, "observe", self._observe))
+            stack.enter_context(patch.object(carride_api, "observe", self._observe))
+            for module in (dispatch, reconciler):
+                stack.enter_context(patch.object(module, "count", self._count))
+            # It sends in a thread, to be able to give up waiting.
+            letters = carride_idempotency.dead_letters
+            stack.enter_context(patch.object(letters, "Thread", _Inline))
+            stack.enter_context(self.installed())
+            logger.setLevel("CRITICAL")
+            try:
+                with self.simulation.patched():
+                    yield
+            finally:
+                logger.setLevel(level)
+
+    # ── Time, chance and what is seen ─────────────────────────────────────────────────────────────
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the story began."""
+        return (self.simulation.now_ms - START_MS) / 1000
+
+    def doing(self) -> str:
+        """Return what the running task does: the same text in every run of a story."""
+        invoked = self.running.get(here())
+        return here().name if invoked is None else invoked.name
+
+    def roll(self, label: str) -> float:
+        """Draw from 0 to 1.
+
+        A label names what is decided, so that one decision more or less changes no other.
+        """
+        return self.simulation.roll(label)
+
+    def happens(self, what: str, share: float, label: str) -> bool:
+        """Decide whether AWS uses one of its freedoms, and count that."""
+        used = self.roll(f"{what} {label}") < share
+        if used:
+            self.counts[what] += 1
+        return used
+
+    def delay_s(self, label: str) -> float:
+        """Return how long something is on its way: mostly a moment, sometimes minutes."""
+        drawn = self.roll(f"delay {label}")
+        if drawn > 0.97:
+            self.counts["late by minutes"] += 1
+            return 600 * self.roll(f"minutes {label}")
+        return 0.05 + 2 * drawn**4
+
+    def say(self, text: str, who: str = "") -> None:
+        """Add a line to the timeline."""
+        self.timeline.append(f"{self.now_s:12.3f} s  {who or here().name:22} {text:.200}")
+
+    def log(self, group: str, line: Mapping[str, Any]) -> None:
+        self.logs.setdefault(group, []).append((self.simulation.now_ms, line))
+
+    def _draw(self, count: int) -> bytes:
+        who = self.doing()
+        text = f"{who} {self.roll(f'bytes {who}')}"
+        return blake2b(text.encode(), digest_size=count).digest()
+
+    def _observe(self, seen: Observation) -> None:
+        self.counts[f"outcome: {seen.outcome}"] += 1
+        fields = seen._asdict()
+        fields |= fields.pop("labels")
+        line = {name: value for name, value in fields.items() if value is not None}
+        self.log(seen.consumer, {"message": "delivery", **line})
+        self.say(f"{seen.consumer} {seen.outcome} {seen.key} {seen.reason or ''}")
+
+    def _count(self, service: str, metrics: Mapping[str, int], *_: object, **__: object) -> None:
+        for name, number in metrics.items():
+            self.counts[f"metric: {service} {name}"] += number
+
+    # ── Requests ──────────────────────────────────────────────────────────────────────────────────
+
+    def window(self, what: str, label: str) -> bool:
+        """Return whether something meets a fault that lasts."""
+        if self.healed:
+            return False
+        for each in self.story.windows:
+            is_open = each.begins_s <= self.now_s < each.ends_s
+            if is_open and each.what == what and self.roll(f"window {label}") < each.share:
+                self.counts[f"window: {what}"] += 1
+                return True
+        return False
+
+    def fault(self, kinds: Sequence[str], what: str, share: float) -> str:
+        """Return the kind of the fault that the running invocation's request meets, or nothing."""
+        invoked = self.running.get(here())
+        if self.healed or invoked is None:
+            return ""
+        share *= _SHARES.get(invoked.function, 1.0)
+        drawn = self.roll(f"fault {invoked.name} {what}")
+        if drawn >= share:
+            return ""
+        kind = kinds[int(drawn / share * len(kinds))]
+        return kind if self.may_meet(invoked, kind, what) else ""
+
+    def may_meet(self, invoked: Invoked, kind: str, what: str) -> bool:
+        """Return whether a fault is allowed, and note it: in a light story few are."""
+        names = [(invoked.function, fact) for fact in invoked.facts]
+        is_light = self.story.tier is Tier.LIGHT
+        most = _FEWER_FAULTS.get(invoked.function, MOST_FAULTS)
+        if is_light and any(self._met[name] >= most for name in names):
+            return False
+        self._met.update(names)
+        self.counts[f"fault: {kind}"] += 1
+        self.say(f"{what} meets: {kind.upper()}")
+        return True
+
+    def request(
+        self, operation: str, request: Request, send: Callable[[str, Request], Any]
+    ) -> Mapping[str, Any]:
+        """Send a request to DynamoDB."""
+        what = _about(operation, request)
+        kinds = _KINDS if operation == "TransactWriteItems" else _KINDS[:-1]
+        perform = partial(self._sent, operation, request, send)
+        return self.travel("dynamodb", what, kinds, perform, NoAnswerError, _THROTTLED)
+
+    def _sent(
+        self, operation: str, request: Request, send: Callable[[str, Request], Any]
+    ) -> Mapping[str, Any]:
+        try:
+            answer: Mapping[str, Any] = send(operation, request)
+        except ConfigurationError as error:
+            code = "ResourceNotFoundException"
+            raise ServiceError(code, 400, str(error), {}) from error
+        except InvalidRequestError as error:
+            raise ServiceError("ValidationException", 400, str(error), {}) from error
+        return answer
+
+    def travel[T](
+        self,
+        service: str,
+        what: str,
+        kinds: Sequence[str],
+        perform: Callable[[], T],
+        lost: Callable[[str], Exception],
+        throttled: Exception,
+    ) -> T:
+        """Have a request travel, take place, and its answer travel back."""
+        machine = here()
+        if machine is OUTSIDE:
+            return perform()
+        way_s = 0.002 + 0.03 * self.roll(f"way {self.doing()}") ** 3
+        self.simulation.sleep(way_s)
+        if self.window(service, f"{self.doing()} {what}"):
+            self.simulation.sleep(_LONGEST_TRY_S)
+            raise lost("it is out of order")
+        kind = self.fault(kinds, what, self.story.share)
+        if kind in {"throttled", "conflict"}:
+            raise throttled if kind == "throttled" else _CONFLICT
+        if kind in {"request lost", "late"}:
+            if kind == "late":
+                late_s = _LONGEST_TRY_S + 60 * self.roll(f"late {what}") ** 3
+                self.simulation.after(late_s, partial(_unheard, perform))
+            self._give_up(lost(kind))
+        if kind == "killed before":
+            self.kill_here()
+        answer = perform()
+        if kind == "killed after":
+            self.kill_here()
+        if kind == "answer lost":
+            self._give_up(lost(kind))
+        if kind == "slow":
+            self.simulation.sleep(_LONGEST_TRY_S * 0.9)
+        return answer
+
+    def _give_up(self, error: Exception) -> None:
+        self.simulation.sleep(_LONGEST_TRY_S)
+        raise error
+
+    def kill_here(self) -> None:
+        """Kill the process whose task is running."""
+        self.simulation.kill(here(), "killed")
+        raise Killed
+
+    # ── SQS, as a function's client ───────────────────────────────────────────────────────────────
+
+    def send_letter(self, send: Callable[[], object], url: str) -> None:
+        """Send a message to a queue from a function."""
+        what = f"SendMessage {url.rpartition('/')[2]}"
+        answer: Any = {"Error": {"Code": "RequestThrottled"}}
+        throttled = ClientError(answer, "SendMessage")
+        self.travel("sqs", what, _KINDS[:-1], send, _no_answer, throttled)
+
+
+def _no_answer(_: str) -> Exception:
+    return ReadTimeoutError(endpoint_url="sqs")
+
+
+def _unheard(perform: Callable[[], object]) -> None:
+    """Have a request take place whose sender has given up."""
+    with suppress(Exception):
+        perform()
+
+
+class _Inline:
+    """A thread that runs in the task that starts it."""
+
+    def __init__(self, target: Callable[[], None], **_: object) -> None:
+        self._target = target
+
+    def start(self) -> None:
+        self._target()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Do nothing: it has ended."""
+
+    def is_alive(self) -> bool:
+        return False
+
+
+class Tables(FakeDynamoDB):
+    """The stack's tables. Requests travel, indexes lag, and each write is told.
+
+    Attributes:
+        written: is called after each write with the table and the item before and after it.
+    """
+
+    def __init__(self, cloud: Cloud) -> None:
+        specs = cloud.wiring.tables.values()
+        indexes = {name: keys for spec in specs for name, keys in spec.indexes.items()}
+        super().__init__(
+            {spec.name: spec.keys for spec in specs}, cloud.simulation, indexes=indexes
+        )
+        self._cloud = cloud
+        self._latest: list[tuple[int, str, Item | None, Item | None]] = []
+        self._as_of_ms: int | None = None
+        self.written: Callable[[str, Item | None, Item | None], object] = lambda *_: None
+
+    def __call__(self, operation: str, request: Request, /) -> Mapping[str, Any]:
+        return self._cloud.request(operation, request, self._take_place)
+
+    def _take_place(self, operation: str, request: Request) -> Mapping[str, Any]:
+        if "IndexName" not in request or here() is OUTSIDE:
+            return super().__call__(operation, request)
+        label = f"{self._cloud.doing()} {request['TableName']}"
+        if not self._cloud.happens("a stale index", _STALE, label):
+            return super().__call__(operation, request)
+        lag_ms = int(_STALEST_MS * self._cloud.roll(f"lag {label}"))
+        self._as_of_ms = self._cloud.simulation.now_ms - lag_ms
+        try:
+            return super().__call__(operation, request)
+        finally:
+            self._as_of_ms = None
+
+    def all(self, table: str) -> list[Item]:
+        """Return every item; for a stale index, as they were a moment ago."""
+        items = super().all(table)
+        if self._as_of_ms is None:
+            return items
+        for at_ms, name, before, after in reversed(self._latest):
+            if at_ms <= self._as_of_ms:
+                break
+            if name == table:
+                items = [item for item in items if item is not after]
+                items += [] if before is None else [before]
+        return items
+
+    def _commit(self, writes: Sequence[Any]) -> None:
+        super()._commit(writes)
+        now_ms = self._cloud.simulation.now_ms
+        self._latest = [each for each in self._latest if each[0] > now_ms - _STALEST_MS]
+        for write in writes:
+            self._latest.append((now_ms, write.table, write.before, write.after))
+        for write in writes:
+            self.written(write.table, write.before, write.after)
+
+
+def _about(operation: str, request: Request) -> str:
+    """Return what a request is about: the same text in every run of a story."""
+    actions = [request]
+    if "TransactItems" in request:
+        actions = [action for each in request["TransactItems"] for action in each.values()]
+    first = actions[0]
+    about = [operation, first.get("TableName", "").removeprefix("carride-")]
+    key = first.get("Item") or first.get("Key") or {}
+    for name in ("idempotencyKey", "orderID", "carID", "id"):
+        if name in key:
+            about.append(str(key[name].get("S")))
+            break
+    return " ".join(about)

@@ -1,0 +1,115 @@
+"""The payment gateway, within docs/payment-gateway.md: each freedom that the page allows it."""
+
+import json
+from functools import partial
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from gateway import GatewayUnavailableError
+from gateway_connection import HttpRequest, HttpResponse
+from local.simulated_gateway import Books, GatewayRequest, Reply
+from tests.world.cloud import Cloud
+from tests.world.story import Tier
+
+_READ_TIMEOUT_S: Final = 3.0
+_WITHIN_S: Final = 3_500.0
+"""A request is finished within an hour, or never."""
+_SOON_S: Final = 30.0
+"""In a light story: before the last attempt of its event."""
+_LOOKUPS: Final = ("killed before", "killed after", "refused", "failed", "no answer", "slow")
+_POSTS: Final = (
+    "killed before",
+    "killed after",
+    "busy",
+    "failed",
+    "no answer",
+    "answer lost",
+    "finished late",
+    "slow",
+)
+_REFUSALS: Final = (400, 401, 402, 403, 404, 405, 408, 409, 410, 422, 425, 429, 451, 500, 503)
+_PASSING: Final = (401, 403, 408, 409, 425, 429, 500, 502, 503)
+
+
+class Gateway:
+    """A connection to the gateway; its books are the evidence of charges."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self.books = Books(cloud.story.troubles, seed=cloud.story.seed, clock=lambda: cloud.now_s)
+
+    def ledger(self) -> list[dict[str, Any]]:
+        """Return every payment."""
+        found: list[dict[str, Any]] = self.books.look_up("/ledger", {}).body["payments"]
+        return found
+
+    def close(self) -> None:
+        """Keep nothing open."""
+
+    def exchange(self, request: HttpRequest) -> HttpResponse:
+        """Answer a request of a function, or do as bad gateways do."""
+        cloud = self._cloud
+        what = f"gateway {request.method} {request.path}"
+        who = f"{cloud.doing()} {what}"
+        cloud.simulation.sleep(0.05 + 0.5 * cloud.roll(f"gateway {who}") ** 4)
+        if cloud.window("gateway", who):
+            self._give_up("the gateway is down")
+        kinds = _LOOKUPS if request.method == "GET" else _POSTS
+        kind = cloud.fault(kinds, what, cloud.story.gateways_share)
+        if kind:
+            cloud.counts[f"gateway: {request.method} {kind}"] += 1
+        self._before(kind, request, who)
+        if kind in {"refused", "busy"}:
+            statuses = _REFUSALS if kind == "refused" else _PASSING
+            return _problem(statuses[int(cloud.roll(f"status {who}") * len(statuses))])
+        reply = self._reply(request)
+        cloud.say(f"{what}: {reply.status}")
+        if kind == "killed after":
+            cloud.kill_here()
+        if kind == "failed":
+            return _problem(500)
+        if kind == "answer lost":
+            self._give_up("the answer is lost")
+        return HttpResponse(reply.status, json.dumps(reply.body).encode())
+
+    def _before(self, kind: str, request: HttpRequest, who: str) -> None:
+        """Do what keeps a request from being answered, or delays it."""
+        if kind == "killed before":
+            self._cloud.kill_here()
+        if kind == "no answer":
+            self._give_up("it hangs")
+        if kind == "finished late":
+            self._finish_late(request, who)
+        if kind == "slow":
+            self._cloud.simulation.sleep(_READ_TIMEOUT_S * 0.9)
+
+    def _reply(self, request: HttpRequest) -> Reply:
+        url = urlsplit(request.path)
+        if request.method == "GET":
+            return self.books.look_up(url.path, parse_qs(url.query))
+        asked = _asked(request)
+        reply = self.books.begin(asked)
+        return self.books.finish(asked) if reply is None else reply
+
+    def _finish_late(self, request: HttpRequest, who: str) -> None:
+        """Accept a request, do not answer, and finish it within the hour."""
+        asked = _asked(request)
+        if self.books.begin(asked) is None:
+            is_light = self._cloud.story.tier is Tier.LIGHT
+            within_s = _SOON_S if is_light else _WITHIN_S
+            late_s = within_s * self._cloud.roll(f"finish {who}")
+            self._cloud.simulation.after(late_s, partial(self.books.finish, asked))
+        self._give_up("it is taken in")
+
+    def _give_up(self, why: str) -> None:
+        self._cloud.simulation.sleep(_READ_TIMEOUT_S)
+        raise GatewayUnavailableError(why)
+
+
+def _asked(request: HttpRequest) -> GatewayRequest:
+    body = json.loads(request.content or b"{}")
+    return GatewayRequest(request.path, request.headers["Idempotency-Key"], body)
+
+
+def _problem(status: int) -> HttpResponse:
+    return HttpResponse(status, b'{"code": "made_by_the_world"}')

@@ -1,0 +1,237 @@
+"""Which promises of docs/guarantees.md a story broke, with the audit as one of the judges."""
+
+import base64
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import assignments
+import payments
+from carride.history import EVENT_PREFIX
+from carride_idempotency.record import COMPLETED, QUARANTINED
+from ops.audit import Report as Audit
+from ops.audit import collect_evidence, gateway_payments, judge
+from tests.world.aws import stack_of
+from tests.world.people import Lived
+from tests.world.story import Tier
+
+if TYPE_CHECKING:
+    from tests.world.run import World
+
+type Item = dict[str, Any]
+
+CONSUMED: Final = {"dispatch": assignments.CONSUMED, "payment": payments.CONSUMED}
+_TABLES: Final = {"dispatch": "AssignmentTable", "payment": "PaymentTable"}
+_WITH_OPEN_RIDES: Final = ("BookingTable", "AssignmentTable", "PaymentTable")
+_OVERDUE: Final = "CarRideOverdue"
+_OF_TICKS: Final = "ReconcilerDlq"
+"""Its letters are runs that were given up, too."""
+_HARMLESS: Final = "reconciler/run#"
+"""Begins the keys of runs: one that is given up is followed by the next."""
+
+
+def of(world: "World") -> Iterator[str]:
+    """Yield each promise that a story broke, given the world at rest, after the operator."""
+    facts = Facts(world)
+    for name, queue in world.queues.by_name.items():
+        for message in queue.messages if name != _OF_TICKS else ():
+            yield f"{name} still holds {message.body:.300}"
+    yield from _of_records(world)
+    yield from _of_effects(world, facts)
+    yield from _of_cars(world)
+    yield from _of_money(world, facts)
+    yield from _of_open_rides(world)
+    yield from _of_audit(audited(world), world)
+    if world.story.tier is not Tier.HEAVY:
+        yield from _of_demands(world, facts)
+
+
+class Facts:
+    """What was published about each ride, by type."""
+
+    def __init__(self, world: "World") -> None:
+        self.of_ride: dict[str, dict[str, list[Item]]] = defaultdict(lambda: defaultdict(list))
+        self.ids: dict[str, set[str]] = defaultdict(set)
+        """The ids of the facts of a type."""
+        for event in world.bus.published:
+            detail = event["detail"]
+            self.of_ride[detail["subject"]][detail["type"]].append(detail)
+            self.ids[detail["type"]].add(detail["idempotencyid"])
+
+
+def audited(world: "World") -> Audit:
+    """Return the report of the audit."""
+    ledger = gateway_payments(world.gateway.ledger())
+    return judge(collect_evidence(stack_of(world), payments=ledger))
+
+
+def _of_audit(report: Audit, world: "World") -> Iterator[str]:
+    waits = len(world.queues.by_name[_OF_TICKS].messages)
+    if report.status or report.ledger.waiting != waits or report.ledger.in_flight:
+        yield f"the audit says {report.verdict}: {report.to_text()}"
+
+
+def _of_records(world: "World") -> Iterator[str]:
+    """Each key that a delivery has begun is completed."""
+    for table in ("IdempotencyTable", "RideHistoryTable"):
+        for record in world.table(table):
+            key = str(record["idempotencyKey"])
+            if record.get("status") != COMPLETED and not key.startswith(_HARMLESS):
+                yield f"the record {key} stays {record.get('status')}"
+
+
+def _of_effects(world: "World", facts: Facts) -> Iterator[str]:
+    """Each published fact took effect once at each consumer of its type; nothing else did."""
+    for consumer, consumed in CONSUMED.items():
+        wanted = set[str]().union(*(facts.ids[kind.__name__] for kind in consumed))
+        found: Counter[str] = Counter()
+        for item in world.table(_TABLES[consumer]):
+            entries = [name for name in item if name.startswith(EVENT_PREFIX)]
+            found.update(name.removeprefix(EVENT_PREFIX) for name in entries)
+            if item["effects"] != len(entries):
+                yield f"{consumer}: {item['orderID']} has {item['effects']} effects: {entries}"
+        yield from _compared(consumer, wanted, found)
+    kept = [record for record in world.table("RideHistoryTable") if "entry" in record]
+    heard = Counter(str(record["idempotencyKey"]).partition("#")[2] for record in kept)
+    yield from _compared("ride-history", set[str]().union(*facts.ids.values()), heard)
+    committed = {str(item["idempotencyid"]) for item in world.table("OutboxTable")}
+    published = set[str]().union(*facts.ids.values())
+    for name in sorted(committed - published):
+        yield f"{name} was committed, and never published"
+
+
+def _compared(consumer: str, wanted: set[str], found: Counter[str]) -> Iterator[str]:
+    for name in sorted(wanted - found.keys()):
+        yield f"{consumer} lost {name}"
+    for name in sorted(found.keys() - wanted):
+        yield f"{consumer} heard of {name}, which was not for it"
+    for name, times in found.items():
+        if times > 1:
+            yield f"{name} took effect {times} times at {consumer}"
+
+
+def _of_cars(world: "World") -> Iterator[str]:
+    """A car has a ride, and the ride the car; in the end no ride holds any."""
+    for car in world.table("CarTable"):
+        if "rideID" in car:
+            yield f"{car['carID']} is still held by {car['rideID']}"
+    for item in world.table("AssignmentTable"):
+        if item["state"] == assignments.State.ASSIGNED:
+            yield f"{item['orderID']} still has {item.get('carID')}"
+
+
+def _of_open_rides(world: "World") -> Iterator[str]:
+    for table in _WITH_OPEN_RIDES:
+        for item in world.table(table):
+            if "openSince" in item:
+                state = item.get("state") or item.get("status")
+                yield f"{item['orderID']} is still open in {table}, as {state}"
+
+
+# ── Money ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_money(world: "World", facts: Facts) -> Iterator[str]:
+    """Each ride is charged at most once, and what its last price says; nothing stays reserved."""
+    ledger: dict[str, list[Item]] = defaultdict(list)
+    for charge in world.gateway.ledger():
+        ledger[charge["reference"]].append(charge)
+    for booking in world.table("BookingTable"):
+        ride = str(booking["orderID"])
+        charges = ledger.pop(ride, [])
+        if len(charges) > 1:
+            yield f"{ride} has {len(charges)} payments: {charges}"
+        for problem in _of_ride(booking, charges, facts.of_ride[ride], world):
+            yield f"{ride}, {booking['status']}: {problem}; {json.dumps(charges)}"
+    for ride in ledger:
+        yield f"{ride} was charged and never booked"
+
+
+def _of_ride(
+    booking: Item, charges: Sequence[Item], told: Mapping[str, list[Item]], world: "World"
+) -> Iterator[str]:
+    status = charges[0]["status"] if charges else None
+    captures = [amount for charge in charges for amount in charge["captures"]]
+    refunds = [amount for charge in charges for amount in charge["refunds"]]
+    outcomes = {json.loads(_data(each))["outcome"] for each in told.get(_OVERDUE, ())}
+    declined = "PaymentDeclined" in told
+    served = "CarAssigned" in told
+    if len(captures) > 1:
+        yield f"money was taken {len(captures)} times"
+    if status in {"authorized", "pending"}:
+        yield "its money is still reserved"
+    if refunds and status != "refunded":
+        yield "it was refunded, and is not"
+    if booking["status"] == "completed":
+        is_due = served and not declined and outcomes != {"cancelled"}
+        yield from _of_price(booking, charges, is_due=is_due, world=world)
+        if not served and captures:
+            yield "it had no car, and was paid"
+    elif status == "captured":
+        yield "it was not driven, and was paid"
+    if ("PaymentCaptured" in told) != bool(captures) and "CarRideCancelled" not in told:
+        yield f"PaymentCaptured was published {len(told.get('PaymentCaptured', ()))} times"
+
+
+def _of_price(
+    booking: Item, charges: Sequence[Item], *, is_due: bool, world: "World"
+) -> Iterator[str]:
+    """A driven ride costs its last price, or what could be reserved of it."""
+    if not charges or charges[0]["status"] != "captured":
+        if is_due:
+            yield "it was driven, and nobody paid"
+        return
+    taken = charges[0]["amount"]
+    price = booking["price"]
+    if taken > price:
+        yield f"more than its price of {price} was taken"
+    if taken < price and not world.story.troubles.capped:
+        yield f"less than its price of {price} was taken"
+
+
+def _data(detail: Item) -> str:
+    return base64.b64decode(detail["data_base64"]).decode()
+
+
+# ── Calm and light stories ────────────────────────────────────────────────────────────────────────
+
+
+def _of_demands(world: "World", facts: Facts) -> Iterator[str]:
+    """With few faults nothing needs an operator, and each ride goes as it was meant."""
+    for name, queue in world.queues.by_name.items():
+        if name.endswith("Dlq") and queue.sent and name != _OF_TICKS:
+            yield f"{name} got {queue.sent} messages"
+    for table in ("IdempotencyTable", "RideHistoryTable"):
+        for record in world.table(table):
+            if record.get("status") == QUARANTINED:
+                yield f"{record['idempotencyKey']} is quarantined"
+    for lived in world.lived:
+        for problem in _of_life(lived, facts.of_ride[lived.order_id], world):
+            yield f"ride {lived.life.number}, {lived.order_id}: {problem}"
+
+
+def _of_life(lived: Lived, told: Mapping[str, list[Item]], world: "World") -> Iterator[str]:
+    """A ride goes as its customer and the staff meant it to."""
+    if lived.refused:
+        yield f"the API refused: {lived.refused}"
+        return
+    if _OVERDUE in told and not lived.life.is_abandoned:
+        yield "it was settled as overdue"
+    accepted = "CarRideAccepted" in told
+    may_be_unserved = world.story.cars < len(world.story.lives)
+    called_off = lived.status == "cancelled" or lived.life.is_abandoned
+    unserved = "NoCarAvailable" in told
+    if accepted and not called_off and unserved and not may_be_unserved:
+        yield "it got no car, and there were enough"
+    if accepted and not called_off and not unserved and "CarAssigned" not in told:
+        yield "dispatch did not answer"
+    last = lived.life.steps[-1].action if lived.life.steps else ""
+    wanted = {"complete": "completed", "cancel": "cancelled"}.get(last)
+    if wanted is not None and lived.status != wanted:
+        yield f"it should be {wanted} and is {lived.status}"
+    troubles = world.story.troubles
+    may_be_declined = troubles.declined or troubles.refused
+    is_paid = "PaymentCaptured" in told or may_be_declined
+    if wanted == "completed" and not unserved and not is_paid:
+        yield "it was driven, and PaymentCaptured was never published"

@@ -1,0 +1,116 @@
+"""One story lived to its end: the people, then the operator, then the judges."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from carride_idempotency import marshalling
+from ops import fleet
+from tests.idempotency.simulation.engine import Machine, RestlessError
+from tests.world import aws, judges, operators
+from tests.world.bus import Api, Bus, Pipe, QueueMapping, Schedule
+from tests.world.cloud import Cloud
+from tests.world.functions import Function
+from tests.world.gateway import Gateway
+from tests.world.people import Lived, Person
+from tests.world.queues import Queues
+from tests.world.story import Story, Tier
+from tests.world.wiring import Wiring, wiring
+
+_HOUR_S: Final = 3600.0
+_RECONCILED_S: Final = 6 * _HOUR_S
+"""After the last change of a ride: the limit of four hours, and time for what follows."""
+
+
+class Report(NamedTuple):
+    """What became of a story."""
+
+    story: Story
+    broken: Sequence[str]
+    timeline: Sequence[str]
+    counts: Counter[str]
+    hours: float
+
+
+class World:
+    """The application of one story."""
+
+    def __init__(self, story: Story, wired: Wiring) -> None:
+        self.story = story
+        self.cloud = Cloud(wired, story)
+        self.queues = Queues(self.cloud)
+        self.cloud.dead_letters = self.queues  # type: ignore[assignment] # a client of SQS as well
+        self.gateway = Gateway(self.cloud)
+        self.functions = {
+            name: Function(spec, self.cloud, self.queues, self.gateway)
+            for name, spec in wired.functions.items()
+        }
+        self.bus = Bus(self.cloud, self.queues, self.functions)
+        pipes = [Pipe(self.cloud, spec, self.bus, self.queues) for spec in wired.pipes]
+        for pipe in pipes:
+            self.cloud.dynamodb.written = pipe.written
+        for mapping in wired.mappings:
+            QueueMapping(self.cloud, mapping, self.queues, self.functions[mapping.function])
+        self.schedules = [
+            Schedule(self.cloud, spec, self.functions[spec.function], self.queues)
+            for spec in wired.schedules
+        ]
+        self.api = Api(self.cloud, self.functions[wired.api_function])
+        self.lived: list[Lived] = []
+
+    def table(self, name: str) -> list[dict[str, object]]:
+        """Return every item of a table, by its logical id, as Python values."""
+        table = self.cloud.wiring.tables[name].name
+        return [marshalling.values(item) for item in self.cloud.dynamodb.all(table)]
+
+    def live(self) -> None:
+        """Have the people live, until everything is at rest."""
+        dynamodb = aws.Tables(self.cloud.dynamodb)
+        fleet.seed(dynamodb, self.cloud.wiring.tables["CarTable"].name, self.story.cars)
+        for life in self.story.lives:
+            person = Person(self.cloud, self.api, life)
+            self.lived.append(person.lived)
+            self.cloud.simulation.after(
+                life.at_s,
+                partial(self.cloud.simulation.spawn, Machine(f"person-{life.number}"), person.live),
+            )
+        end_s = self.story.ends_s + _HOUR_S
+        if self.story.tier is Tier.HEAVY or any(life.is_abandoned for life in self.story.lives):
+            end_s += _RECONCILED_S
+        self._run_until(end_s)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass in a world at rest."""
+        self.cloud.simulation.advance(seconds)
+        self.cloud.simulation.moved()
+
+    def mend(self) -> None:
+        """Have an operator repair everything, and the world come to rest again."""
+        self.cloud.healed = True
+        for _ in range(operators.ROUNDS):
+            self.wait(_HOUR_S)
+            operators.redrive(self)
+            self._run_until(self.cloud.now_s + _RECONCILED_S)
+
+    def _run_until(self, end_s: float) -> None:
+        for schedule in self.schedules:
+            schedule.start(end_s)
+        self.cloud.simulation.run()
+
+
+def run(story: Story, wired: Wiring | None = None) -> Report:
+    """Live a story, and judge it."""
+    world = World(story, wired or wiring())
+    broken: list[str] = []
+    with world.cloud.living():
+        try:
+            world.live()
+            if story.tier is Tier.HEAVY:
+                world.mend()
+            world.wait(_HOUR_S)
+            broken += judges.of(world)
+        except RestlessError as error:
+            broken.append(str(error))
+    hours = world.cloud.now_s / _HOUR_S
+    return Report(story, broken, world.cloud.timeline, world.cloud.counts, hours)

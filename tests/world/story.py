@@ -1,0 +1,169 @@
+"""What one seed tells: the rides, the fleet, the gateway, and what goes wrong.
+
+Three tiers. In *calm* nothing goes wrong but what AWS always may do: deliver twice, late, in any
+order. In *light* each event meets at most two faults at each consumer. In *heavy* faults are
+frequent, and some last for hours.
+"""
+
+import random
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from local.simulated_gateway import Troubles
+
+
+class Tier(StrEnum):
+    CALM = "calm"
+    LIGHT = "light"
+    HEAVY = "heavy"
+
+
+class Step(NamedTuple):
+    """What somebody asks of the API about a ride, so many seconds after the answer before."""
+
+    action: str
+    after_s: float
+    price: int = 0
+    """In cents; of a changed destination."""
+    again: bool = False
+    """Whether the request is sent again after its answer, under the same key."""
+
+
+class Life(NamedTuple):
+    """A ride as its customer and the staff mean it to go."""
+
+    number: int
+    at_s: float
+    price: int
+    pickup: str
+    steps: tuple[Step, ...]
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody ends the ride, so that it becomes overdue."""
+        return not self.steps or self.steps[-1].action not in {"complete", "cancel"}
+
+
+class Window(NamedTuple):
+    """A fault that lasts."""
+
+    what: str
+    """One of `WINDOWS`."""
+    begins_s: float
+    lasts_s: float
+    share: float
+    """Of the requests that meet it."""
+
+    @property
+    def ends_s(self) -> float:
+        return self.begins_s + self.lasts_s
+
+
+class Story(NamedTuple):
+    seed: int
+    tier: Tier
+    lives: tuple[Life, ...] = ()
+    cars: int = 0
+    troubles: Troubles = Troubles()
+    share: float = 0.0
+    """Of all requests that meet a fault of their own."""
+    gateways_share: float = 0.0
+    """Of the requests to the gateway."""
+    windows: tuple[Window, ...] = ()
+    ticks: int = 1
+    """Every how many runs of the schedule one takes place."""
+
+    @property
+    def ends_s(self) -> float:
+        """When the last ride has ended if all goes well."""
+        return max(life.at_s + sum(step.after_s for step in life.steps) for life in self.lives)
+
+
+WINDOWS: Final = (
+    "gateway",
+    "dynamodb",
+    "deliveries",
+    "pipe",
+    "schedule",
+    "CarRideApiFunction",
+    "RideHistoryFunction",
+    "DispatchFunction",
+    "PaymentFunction",
+    "ReconcilerFunction",
+)
+"""What may fail for a while: a service, or every invocation of a function."""
+_PRICES: Final = (1, 550, 1250, 2000, 10_000_000)
+_MINUTE: Final = 60.0
+_HOUR: Final = 3600.0
+_MOST_RIDES: Final = 6
+
+
+def tell(seed: int, tier: Tier | None = None, rides: int | None = None) -> Story:
+    """Draw a story. ``tier`` and the number of ``rides`` are drawn if they are not given."""
+    dice = random.Random(seed)  # noqa: S311 - it has to be the same every time
+    drawn = dice.choice((Tier.CALM, Tier.LIGHT, Tier.LIGHT, Tier.HEAVY, Tier.HEAVY))
+    tier = tier or drawn
+    number = rides or dice.randint(1, _MOST_RIDES)
+    lives = tuple(_life(dice, each) for each in range(number))
+    story = Story(seed, tier, lives, cars=dice.choice((number, number, number, 2, 1)))
+    story = story._replace(troubles=_troubles(dice), ticks=dice.choice((1, 6, 6, 6, 6)))
+    if tier is Tier.LIGHT:
+        share = dice.choice((0.01, 0.03, 0.1))
+        return story._replace(share=share, gateways_share=dice.choice((0.0, 0.1, 0.3)))
+    if tier is Tier.HEAVY:
+        windows = tuple(_windows(dice, story))
+        share = dice.choice((0.01, 0.05, 0.15))
+        gateways_share = dice.choice((0.05, 0.2, 0.5))
+        return story._replace(share=share, gateways_share=gateways_share, windows=windows)
+    return story
+
+
+def _life(dice: random.Random, number: int) -> Life:
+    steps = [
+        Step("accept", dice.uniform(5, 10 * _MINUTE)),
+        Step("start", dice.uniform(10, 20 * _MINUTE)),
+        Step("complete", dice.uniform(60, 50 * _MINUTE)),
+    ]
+    for _ in range(dice.choice((0, 0, 1, 2))):
+        price = dice.choice(_PRICES)
+        place = dice.randrange(len(steps))
+        steps.insert(place, Step("changeDestination", dice.uniform(1, 5 * _MINUTE), price))
+    match dice.choice(("end", "end", "end", "cancel", "leave")):
+        case "cancel":
+            steps[dice.randrange(len(steps)) :] = [Step("cancel", dice.uniform(1, 10 * _MINUTE))]
+        case "leave":
+            steps[dice.randrange(len(steps)) :] = []
+    hurried = dice.random() < 0.3  # so that its events overtake each other
+    pace = 0.01 if hurried else 1.0
+    return Life(
+        number=number,
+        at_s=round(dice.uniform(0, _HOUR), 3),
+        price=dice.choice(_PRICES),
+        pickup=f"sector_{dice.randrange(1, 63):02d}",
+        steps=tuple(
+            step._replace(after_s=round(step.after_s * pace, 3), again=dice.random() < 0.2)
+            for step in steps
+        ),
+    )
+
+
+def _troubles(dice: random.Random) -> Troubles:
+    return Troubles(
+        declined=dice.choice((0.0, 0.0, 0.3)),
+        refused=dice.choice((0.0, 0.0, 0.3)),
+        capped=dice.choice((0.0, 0.0, 1.0)),
+    )
+
+
+def _windows(dice: random.Random, story: Story) -> Iterator[Window]:
+    """Draw faults that last, aimed: each begins while something happens to a ride."""
+    for _ in range(dice.choice((0, 1, 1, 2, 3))):
+        life = dice.choice(story.lives)
+        moments = [life.at_s]
+        for step in life.steps:
+            moments.append(moments[-1] + step.after_s)
+        begins_s = max(0.0, dice.choice(moments) - dice.choice((0.5, 5.0, 60.0)))
+        lasts_s = dice.choice((20.0, 5 * _MINUTE, 40 * _MINUTE, 3 * _HOUR, 8 * _HOUR))
+        share = dice.choice((0.5, 1.0))
+        yield Window(dice.choice(WINDOWS), round(begins_s, 3), lasts_s, share)

@@ -1,0 +1,138 @@
+"""The application keeps its promises, a seed is one story, and what is wrong is noticed."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.world.run import Report, run
+from tests.world.story import Tier, tell
+from tests.world.wiring import Attempts, Wiring, wiring
+
+pytestmark = pytest.mark.proof
+
+STORIES = {Tier.CALM: 15, Tier.LIGHT: 30, Tier.HEAVY: 20}
+
+
+@pytest.mark.parametrize("tier", Tier)
+def test_promises_hold_in_every_story(tier: Tier) -> None:
+    """Each fact takes effect once, each ride is paid, nothing stays open, the audit is balanced."""
+    for seed in range(STORIES[tier]):
+        report = run(tell(seed, tier))
+        assert not report.broken, f'make simulate ARGS="--seed {seed} --tier {tier} --explain"'
+
+
+def test_a_seed_is_the_same_story_in_every_process() -> None:
+    """Its timeline depends on nothing else, not even on how a process hashes strings."""
+    command = [sys.executable, "-m", "tests.world", "--seed", "3", "--tier", "heavy", "--explain"]
+    told = {
+        subprocess.run(
+            command,
+            env=os.environ | {"PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=True,
+            capture_output=True,
+        ).stdout.partition(b" simulated hours")[0]
+        for salt in ("1", "2")
+    }
+    assert len(told) == 1
+    assert len(told.pop().splitlines()) > 50
+
+
+# ── What is wrong is noticed ──────────────────────────────────────────────────────────────────────
+
+type Change = Callable[[Wiring], Wiring]
+
+
+def _first_broken(change: Change, tier: Tier, stories: int) -> Report | None:
+    """Return the first story that breaks a promise in a stack with a change."""
+    changed = change(wiring())
+    for seed in range(stories):
+        report = run(tell(seed, tier), changed)
+        if report.broken:
+            return report
+    return None
+
+
+def _rule(name: str, **changes: Any) -> Change:
+    def change(wired: Wiring) -> Wiring:
+        return wired._replace(rules={**wired.rules, name: wired.rules[name]._replace(**changes)})
+
+    return change
+
+
+def _without_a_type(wired: Wiring) -> Wiring:
+    """Have payment's rule not match CarAssigned."""
+    rule = wired.rules["PaymentRule"]
+    first, *others = rule.pattern["detail"]["$or"]
+    kept = [name for name in first["type"] if name != "CarAssigned"]
+    detail = {"$or": [{"type": kept}, *others]}
+    return _rule("PaymentRule", pattern={**rule.pattern, "detail": detail})(wired)
+
+
+def _without_retries(wired: Wiring) -> Wiring:
+    (target,) = wired.rules["DispatchRule"].targets
+    none = target._replace(attempts=target.attempts._replace(retries=0))
+    return _rule("DispatchRule", targets=(none,))(wired)
+
+
+def _without_lambdas_retries(wired: Wiring) -> Wiring:
+    spec = wired.functions["PaymentFunction"]
+    none = spec._replace(attempts=Attempts(0, spec.attempts.oldest_s, spec.attempts.dlq))
+    return wired._replace(functions={**wired.functions, "PaymentFunction": none})
+
+
+def _two_receives(wired: Wiring) -> Wiring:
+    queue = wired.queues["DispatchQueue"]._replace(receives=2)
+    return wired._replace(queues={**wired.queues, "DispatchQueue": queue})
+
+
+def _another_field(wired: Wiring) -> Wiring:
+    """Have the pipe take an event's type from another attribute."""
+    (pipe,) = wired.pipes
+    template = pipe.template.replace("NewImage.type.S", "NewImage.dataschema.S")
+    return wired._replace(pipes=(pipe._replace(template=template),))
+
+
+def _every_write(wired: Wiring) -> Wiring:
+    """Have the pipe's filter match another region's items only."""
+    (pipe,) = wired.pipes
+    other = {"dynamodb": {"NewImage": {"region": {"S": ["eu-west-1"]}}}}
+    return wired._replace(pipes=(pipe._replace(filters=(other,)),))
+
+
+def _variable(function: str, name: str, value: str) -> Change:
+    def change(wired: Wiring) -> Wiring:
+        spec = wired.functions[function]
+        changed = spec._replace(environment={**spec.environment, name: value})
+        return wired._replace(functions={**wired.functions, function: changed})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "tier"),
+    [
+        pytest.param(_without_a_type, Tier.CALM, id="a type is missing in a pattern"),
+        pytest.param(_without_retries, Tier.LIGHT, id="a rule without retries"),
+        pytest.param(_without_lambdas_retries, Tier.LIGHT, id="a function without retries"),
+        pytest.param(_two_receives, Tier.LIGHT, id="a receive count of two"),
+        pytest.param(_another_field, Tier.CALM, id="another type in the pipe's template"),
+        pytest.param(_every_write, Tier.CALM, id="another region in the pipe's filter"),
+        pytest.param(
+            _variable("DispatchFunction", "OUTBOX_TABLE", "carride-PaymentTable"),
+            Tier.CALM,
+            id="dispatch's outbox is another table",
+        ),
+        pytest.param(
+            _variable("PaymentFunction", "LEASE_SECONDS", "300"),
+            Tier.LIGHT,
+            id="a lease that outlasts the retries",
+        ),
+    ],
+)
+def test_a_change_of_the_template_is_noticed(change: Change, tier: Tier) -> None:
+    """Calm and light stories need no operator, so wrong wiring shows at once."""
+    assert _first_broken(change, tier, 20) is not None
