@@ -246,6 +246,7 @@ def redrive(
     key: str | None = None,
     reason: str | None = None,
     group: str | None = None,
+    letter: str | None = None,
     limit: Annotated[int | None, POSITIVE] = None,
     rate: float | None = None,
     release: bool = False,
@@ -262,6 +263,7 @@ def redrive(
         key: Only the letters of this key, CONSUMER#ID.
         reason: Only letters with this reason.
         group: Only letters of this group; `carride letters` shows the groups.
+        letter: Only the letter with this id of a message; `carride letters --json` shows the ids.
         limit: The most letters; the oldest go.
         rate: The most letters a second.
         release: Release quarantined keys and keys whose attempts are used up; their cause is fixed.
@@ -272,7 +274,7 @@ def redrive(
         raise OperatorError("--limit and --rate have to be more than 0")
     stack = session.stack
     planned = plan_redrive(
-        stack, queue, key=key, reason=reason, group=group, limit=limit, release=release
+        stack, queue, key=key, reason=reason, group=group, id=letter, limit=limit, release=release
     )
     the_redrive = Redrive(
         stack, planned, canary=not no_canary, rate=rate, wait=wait, report=session.say
@@ -290,7 +292,7 @@ def plan_redrive(
 ) -> RedrivePlan:
     """Return what a redrive would do with each letter, and change nothing.
 
-    ``chosen`` are a key, reason or group.
+    ``chosen`` are fields of letters: key, reason, group or id.
     """
     url = url_of(stack, queue)
     target = target_of(stack, queue)

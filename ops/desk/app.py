@@ -28,6 +28,7 @@ from ops.desk import flow as _flow  # noqa: F401 - registers pages
 from ops.desk import rides as _rides  # noqa: F401 - registers pages
 from ops.desk import views as _views  # noqa: F401 - registers pages
 from ops.desk.feed import Feed
+from ops.desk.letters import raw_letter
 from ops.desk.pictures import LOOKS, look
 from ops.desk.registry import ACTS, PAGES, PLACES, Act, NotThereError, Page, Said, Seen
 from ops.desk.words import (
@@ -40,6 +41,7 @@ from ops.desk.words import (
     moment,
     part,
     short_id,
+    size,
     span,
     until_text,
 )
@@ -86,6 +88,7 @@ class Desk(Seen):
         routes = [Route(path, self._act(act), methods=["POST"]) for path, act in ACTS.items()]
         routes += [Route(page.path, self._page(page)) for page in PAGES]
         routes.append(Route("/find", self._find))
+        routes.append(Route("/raw/letter", lambda request: raw_letter(self, request)))
         static = Mount("/static", StaticFiles(directory=_HERE / "static"))
         guard = Middleware(BaseHTTPMiddleware, dispatch=self._guard)
         self.app = Starlette(
@@ -248,6 +251,8 @@ def _environment() -> Environment:
     made.filters |= {
         "ago": lambda time_ms: marked(time_ms, ago_text(time_ms, time.time() * 1000)),
         "age": age,
+        "bytes": lambda text: size(len(text.encode(errors="replace"))),
+        "capital": lambda text: text[:1].upper() + text[1:],
         "clip": clip,
         "clock": lambda time_ms: marked(time_ms, clock_text(time_ms, time.time() * 1000)),
         "exact": exact,

@@ -20,7 +20,9 @@ from ops.stack import OperatorError, StackRef
 _ACTS: Final = frozenset({"redrive", "release", "replay run", "replay cancel"})
 _OFFERED: Final = _ACTS | {"replay plan"}
 """The verbs that the desk runs."""
-_OPTIONS: Final = frozenset({"", "group", "limit", "release", "since", "until", "only"})
+_OPTIONS: Final = frozenset(
+    {"", "group", "key", "letter", "limit", "release", "since", "until", "only"}
+)
 """The options that it passes on; the empty name is the argument without a name."""
 _MOST_JOBS: Final = 50
 _MOST_LINES: Final = 1_000

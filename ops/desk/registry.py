@@ -13,6 +13,7 @@ from ops.audit.evidence import AuditedConsumer
 from ops.desk.feed import Feed
 from ops.desk.index import Fact
 from ops.desk.jobs import Jobs
+from ops.desk.letterbox import Letterbox
 
 _MOST_WATCHED: Final = 500
 _MOST_VERSIONS: Final = 20
@@ -47,6 +48,7 @@ class Seen:
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
         self.jobs = Jobs(feed.stack)
+        self.letterbox = Letterbox(feed.stack)
         self.records = Watched[Record]()
         self.items = Watched[Mapping[str, Any]]()
 

@@ -12,9 +12,9 @@ from carride.facts import FACTS
 from carride.history import EVENT_PREFIX, timeline_of
 from carride.simulated_faults import Fault
 from carride_idempotency import observation
-from carride_idempotency.record import STATUSES, Record
+from carride_idempotency.record import Record
 from carride_idempotency.record_items import record_of
-from ops import dead_letters, records, replay
+from ops import records, replay
 from ops.audit.evidence import AuditedConsumer
 from ops.audit.ledger import ROWS
 from ops.audit.queues import json_object
@@ -52,7 +52,6 @@ _SIGNS: Final = {
 _CHARTED: Final = {name: outcomes for name, outcomes in GROUPS.items() if name != "effect"}
 _PRODUCER_DLQS: Final = ("ProducerDlq", "OutboxPipeDlq")
 _MINUTE_BUCKETS: Final = 60 // BUCKET_S
-_MOST_RECORDS: Final = 200
 
 
 # ── Pages: each function returns the variables of a template ──────────────────────────────────────
@@ -200,25 +199,6 @@ def _edit(desk: Seen, request: Request) -> dict[str, Any]:
         "fact": fact,
         "detail": _indented((json_object(fact.body) or {}).get("detail")),
     }
-
-
-@page("/letters", "letters.html", still=True)
-def _letters(desk: Seen, _request: Request) -> dict[str, Any]:
-    return {"title": "Dead letters", "found": dead_letters.failures(desk.feed.stack)}
-
-
-@page("/keys", "keys.html", still=True)
-def _keys(desk: Seen, request: Request) -> dict[str, Any]:
-    wanted = dict[str, str]()
-    for name in ("ride", "key", "status"):
-        text = request.query_params.get(name, "")
-        wanted[name] = text.strip()
-    asked = {name: value for name, value in wanted.items() if value}
-    found = None
-    if asked:
-        found = records.records(desk.feed.stack, **asked, limit=_MOST_RECORDS)
-    statuses = sorted(STATUSES)
-    return {"title": "Keys", "wanted": wanted, "found": found, "statuses": statuses}
 
 
 @page("/replays", "replays.html", still=True)

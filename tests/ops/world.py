@@ -138,14 +138,22 @@ TABLES: Final = dict.fromkeys(
 """The partition key of each table."""
 
 
+FUNCTION: Final[Mapping[str, Any]] = {
+    "Timeout": 30,
+    "Environment": {"Variables": {"IDEMPOTENCY_WINDOW_DAYS": "30"}},
+}
+"""How each consumer's function is configured."""
+
+
 def empty_stack() -> StackRef:
     """Return a stack without any events, whose services moto must stand for."""
     session: Any = boto3.session.Session()  # typed for literal names only
-    made = {
+    made: dict[str, Any] = {
         service: session.client(service, region_name=AWAY)
         for service in ("dynamodb", "sqs", "logs")
     }
-    outputs: dict[str, Any] = {}
+    made["lambda"] = SimpleNamespace(get_function_configuration=lambda **_: FUNCTION)
+    outputs: dict[str, Any] = {f"{each.resources}FunctionName": each.name for each in CONSUMERS}
     for table, key in TABLES.items():
         index = {"byUnsettledSince": UNSETTLED_SINCE} if table in RECORD_TABLES else {}
         if table == HISTORY:

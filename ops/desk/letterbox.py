@@ -1,0 +1,193 @@
+"""Reads dead letters for the pages, in so short a time that no other reader misses them."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any, Final, NamedTuple
+
+from carride_idempotency.record import Record
+from ops import redrive
+from ops.audit.queues import waiting
+from ops.dead_letters import READERS, DeadLetter, queues_of, received_from, url_of
+from ops.prediction import Predictor
+from ops.redrive import PRODUCER_DLQ, Verdict
+from ops.stack import StackRef
+
+_HIDDEN_S: Final = 2
+"""How long a letter that is read is hidden from other readers."""
+_READS_S: Final = 1.2
+"""How long a page may read; a long poll of a second may follow."""
+MOST: Final = 500
+"""The most letters of a queue that are read."""
+_LARGEST: Final = 20_000_000
+"""The most characters of all letters of a queue."""
+_KEPT_S: Final = 30.0
+"""How long a reading is shown before a page reads again."""
+_AT_ONCE: Final = 10
+_READERS: Final = 8
+_NO_TARGET: Final = "redrive knows no target of its queue: the queue's runbook says what to do"
+
+
+class Found(NamedTuple):
+    """A letter, and what a redrive would do with it."""
+
+    letter: DeadLetter
+    record: Record | None
+    verdict: Verdict
+    """If its key may be released."""
+
+    @property
+    def event_id(self) -> str | None:
+        """The id under which the desk knows its event; None if the letter names none."""
+        if self.letter.fact is not None:
+            return self.letter.fact
+        event = self.letter.event
+        known = event.get("id") if isinstance(event, Mapping) else None
+        return known if isinstance(known, str) else None
+
+
+class Reading(NamedTuple):
+    """What was read of all dead-letter queues."""
+
+    at_ms: float
+    found: tuple[Found, ...]
+    """The oldest letter of each queue first."""
+    counts: Mapping[str, int]
+    """All letters of each queue that has any."""
+    hidden: Mapping[str, int]
+    """Letters that another reader hid from this one, by queue."""
+
+    @property
+    def left_out(self) -> int:
+        """How many letters were not read: too many, or hidden by another reader."""
+        return max(0, sum(self.counts.values()) - len(self.found))
+
+
+class Letterbox:
+    """The newest reading of a stack's dead letters."""
+
+    def __init__(self, stack: StackRef) -> None:
+        self._stack = stack
+        self._lock = threading.Lock()
+        self._reading: Reading | None = None
+        self._predictors: dict[str, Predictor | None] = {}
+
+    def read(self, counts: Mapping[str, int], *, again: bool = False) -> Reading:
+        """Return the newest reading, or read again if it is old or the queues have changed.
+
+        ``counts`` are the messages of each queue, as they were last counted.
+        """
+        letters = {name: counts.get(name, 0) for name in queues_of(self._stack)}
+        if not counts:
+            letters = self._count()
+        letters = {name: count for name, count in letters.items() if count}
+        with self._lock:
+            reading = self._reading
+            is_young = reading is not None and time.time() * 1000 - reading.at_ms < _KEPT_S * 1000
+            if reading is None or again or not is_young or reading.counts != letters:
+                reading = self._reading = self._read(letters)
+        return reading
+
+    def _count(self) -> dict[str, int]:
+        sqs = self._stack.client("sqs")
+        return {
+            name: waiting(sqs, url_of(self._stack, name), visible=True)
+            for name in queues_of(self._stack)
+        }
+
+    def _read(self, counts: Mapping[str, int]) -> Reading:
+        sqs = self._stack.client("sqs")
+        hidden = {name: waiting(sqs, url_of(self._stack, name)) for name in counts}
+        with ThreadPoolExecutor(_READERS) as readers:
+            read = readers.map(lambda name: list(self._queue(name)), counts)
+            found = [letter for letters in read for letter in letters]
+        return Reading(
+            time.time() * 1000,
+            tuple(found),
+            counts,
+            {name: count for name, count in hidden.items() if count},
+        )
+
+    def _queue(self, name: str) -> Iterator[Found]:
+        """Yield the letters of a queue, up to the limits of time, number and size."""
+        predictor = self._predictor(name)
+        until = time.monotonic() + _READS_S
+        letters = received_from(self._stack, name, at_once=_AT_ONCE, hidden_s=_HIDDEN_S)
+        read = 0
+        size = 0
+        with closing(letters):
+            for letter, record, _ in letters:
+                yield Found(letter, record, _verdict(letter, record, predictor))
+                read += 1
+                size += len(str(letter.event))
+                if read >= MOST or size >= _LARGEST or time.monotonic() >= until:
+                    return
+
+    def _predictor(self, queue: str) -> Predictor | None:
+        if queue not in self._predictors:
+            self._predictors[queue] = redrive.predictor_of(self._stack, queue)
+        return self._predictors[queue]
+
+
+def _verdict(letter: DeadLetter, record: Record | None, predictor: Predictor | None) -> Verdict:
+    if letter.queue not in READERS and letter.queue != PRODUCER_DLQ:
+        return Verdict(False, _NO_TARGET)
+    return redrive.verdict_on(letter, record, predictor, release=True)
+
+
+class Group(NamedTuple):
+    """Letters of one queue with the same failure."""
+
+    id: str
+    title: str
+    where: str
+    error: str
+    goes: bool
+    """Whether a redrive sends the first of them."""
+    letters: tuple[Found, ...]
+
+
+_TITLES: Final[Mapping[str, str]] = {
+    "QUARANTINED": "Quarantined",
+    "CONTRACT": "Breaks the contract",
+    "PAYLOAD_MISMATCH": "Same id, other payload",
+    "BEYOND_WINDOW": "Older than the window",
+    "UNREADABLE": "Unreadable",
+}
+"""The words for the reasons that this project gives."""
+
+
+def groups_of(found: Sequence[Found]) -> list[Group]:
+    """Return letters by failure: those that can be redriven first, the newest failure first."""
+    by_id: dict[str, list[Found]] = {}
+    for each in found:
+        by_id.setdefault(each.letter.group, []).append(each)
+    groups = [_group(letters) for letters in by_id.values()]
+    return sorted(groups, key=lambda group: (not group.goes, -_newest(group)))
+
+
+def _group(letters: list[Found]) -> Group:
+    letters.sort(key=lambda each: each.letter.sent)
+    first = letters[0].letter
+    where = f"at {first.consumer}" if first.consumer else f"in {first.queue}"
+    title = _TITLES.get(first.reason, first.reason)
+    goes = letters[0].verdict.goes
+    return Group(first.group, title, where, first.error, goes, tuple(letters))
+
+
+def _newest(group: Group) -> float:
+    return group.letters[-1].letter.sent.timestamp()
+
+
+def chosen_in(found: Sequence[Found], wanted: Mapping[str, Any]) -> Found | None:
+    """Return the letter that is asked for, by its own id, or by its event's and a consumer."""
+    for each in found:
+        if wanted.get("letter") == each.letter.id:
+            return each
+    for each in found:
+        is_at = wanted.get("at") in (None, each.letter.consumer)
+        if is_at and wanted.get("event") is not None and wanted["event"] == each.event_id:
+            return each
+    return None

@@ -1,0 +1,193 @@
+"""The pages of dead letters and of keys."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from moto import mock_aws
+
+from carride.events import RideEvent
+from carride_idempotency import observation
+from carride_idempotency.dead_letters import CONTRACT
+from carride_idempotency.record import COMPLETED, QUARANTINED, Record
+from carride_idempotency.record_items import item_of
+from ops.desk.letterbox import MOST, Letterbox
+from ops.policies import records_of
+from ops.stack import StackRef
+from tests.carride.rides import Life
+from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
+from tests.ops.world import empty_stack
+
+FINISHED: Final = event_of(Life("order_01").completed)
+NO_ANSWER: Final = "GatewayUnavailableError: no answer to order_01 within 3.0 s"
+BROKEN_ID: Final = "b7f0c9b2-0000-4000-8000-000000000007"
+
+
+@pytest.fixture
+def ref() -> Iterator[StackRef]:
+    """A stack with a letter that a redrive may help, and two that would come back."""
+    with mock_aws():
+        made = empty_stack()
+        put_letter(made, "PaymentDlq", "payment", FINISHED, NO_ANSWER)
+        quarantine(made, f"payment#{FINISHED.idempotencyid}")
+        for number in (7, 8):
+            put(made, "RideHistoryDlq", broken(f"{BROKEN_ID[:-1]}{number}"))
+        yield made
+
+
+def envelope(event: RideEvent, name: str = "b7f0c9b2-0000-4000-8000-000000000001") -> Any:
+    """Return an event as EventBridge delivers it."""
+    return {
+        "version": "0",
+        "id": name,
+        "source": event.source,
+        "detail-type": "CarRideEvent",
+        "detail": event.to_detail(),
+    }
+
+
+def broken(name: str) -> Any:
+    """Return the letter of an event that breaks the contract."""
+    content = {"version": "0", "id": name, "detail": {"type": "CarRideTeleported"}}
+    said = {"reason": CONTRACT, "consumer": "ride-history", "message": "type: no such type"}
+    return said | {"event": content}
+
+
+def put_letter(ref: StackRef, queue: str, consumer: str, event: RideEvent, error: str) -> None:
+    """Dead-letter an event."""
+    said = {"reason": "QUARANTINED", "consumer": consumer, "message": error}
+    put(ref, queue, said | {"event": envelope(event)})
+
+
+def put(ref: StackRef, queue: str, content: Any) -> None:
+    ref.client("sqs").send_message(
+        QueueUrl=ref.outputs[f"{queue}Url"], MessageBody=json.dumps(content)
+    )
+
+
+def quarantine(ref: StackRef, key: str, status: str = QUARANTINED) -> None:
+    """Store the record of a key that was given up."""
+    record = Record(
+        key=key,
+        status=status,
+        owner="one",
+        attempt=3,
+        lease_ms=None,
+        expiry=None,
+        fingerprint=None,
+        delivery="d",
+        region="us-east-1",
+        created_ms=BEGIN_MS,
+        updated_ms=BEGIN_MS,
+        error=NO_ANSWER,
+        dead_lettered=True,
+    )
+    ref.client("dynamodb").put_item(
+        TableName=ref.outputs[f"{records_of(key)}Name"], Item=item_of(record)
+    )
+
+
+def visible(ref: StackRef, queue: str) -> int:
+    """Return how many letters another reader can receive now."""
+    found = ref.client("sqs").receive_message(
+        QueueUrl=ref.outputs[f"{queue}Url"], MaxNumberOfMessages=10, VisibilityTimeout=0
+    )
+    return len(found.get("Messages", []))
+
+
+def test_what_a_redrive_may_help_comes_first(ref: StackRef) -> None:
+    """The page has both kinds, opens the first letter, and leaves every letter visible."""
+    text = get(desk_of(ref), "/letters").text
+    assert text.index("Can be redriven 1") < text.index("Would come back 2")
+    assert "3 in 2 queues" in text
+    assert NO_ANSWER in text, "with its ids and numbers"
+    assert "its key is released, and the consumer processes it" in text
+    assert 'name="argumentrelease" value="on"' in text
+    assert (visible(ref, "PaymentDlq"), visible(ref, "RideHistoryDlq")) == (1, 2)
+
+
+def test_a_letter_has_its_history_and_its_payload(ref: StackRef) -> None:
+    """As the logs that the desk has read tell it."""
+    desk = desk_of(ref)
+    publish(desk.feed.index, FINISHED, BEGIN_MS)
+    told = {"attempt": 1, "reason": NO_ANSWER}
+    deliver(desk.feed.index, FINISHED, "payment", BEGIN_MS + 9, observation.FAILED, **told)
+    text = get(desk, f"/letters?event={FINISHED.idempotencyid}&at=payment").text
+    assert f'href="/event/{FINISHED.idempotencyid}"' in text
+    assert "attempt 1 · 10 ms" in text
+    assert "&#34;price&#34;: 1250" in text
+    assert f'href="/keys?key=payment%23{FINISHED.idempotencyid}"' in text
+
+
+def test_a_letter_that_breaks_the_contract_leads_to_its_event(ref: StackRef) -> None:
+    """It has no idempotency id, but EventBridge's; and no redrive is offered for it."""
+    desk = desk_of(ref)
+    line = {"message": json.dumps(broken(BROKEN_ID)["event"] | {"source": "s"})}
+    desk.feed.index.add_published(line | {"timestamp": BEGIN_MS, "logStreamName": "bus"})
+    answer = get(desk, f"/letters?event={BROKEN_ID}")
+    detail = answer.text.partition('<div class="detail">')[2]
+    assert f'href="/event/{BROKEN_ID}"' in detail
+    assert "A redrive would not help" in detail
+    assert 'value="redrive"' not in detail
+    assert get(desk, f"/event/{BROKEN_ID}").status == 200
+
+
+def test_a_reading_is_kept_until_the_queues_change(ref: StackRef) -> None:
+    """Whoever looks at ten letters of a list reads the queues once."""
+    box = Letterbox(ref)
+    counts = {"PaymentDlq": 1, "RideHistoryDlq": 2}
+    first = box.read(counts)
+    assert box.read(counts) is first
+    assert box.read(counts, again=True) is not first
+    assert box.read({"RideHistoryDlq": 2}).counts == {"RideHistoryDlq": 2}
+
+
+def test_no_list_of_letters_is_without_end(ref: StackRef, monkeypatch: Any) -> None:
+    """A page reads some hundred, and says how to read the others."""
+    monkeypatch.setattr("ops.desk.letterbox.MOST", 1)
+    text = get(desk_of(ref), "/letters").text
+    assert "The first 2 letters are shown" in text
+    assert MOST == 500
+
+
+def test_the_payload_of_a_letter_is_cut_and_shown_in_full_elsewhere(ref: StackRef) -> None:
+    """The page stays small."""
+    long = json.loads(json.dumps(broken(BROKEN_ID)))
+    long["event"]["detail"]["note"] = "x" * 60_000
+    put(ref, "RideHistoryRuleDlq", long)
+    desk = desk_of(ref)
+    page = get(desk, "/letters")
+    assert len(page.text) < 60_000
+    reading = desk.letterbox.read({})
+    longest = max(reading.found, key=lambda found: len(str(found.letter.event)))
+    chosen = f"letter={longest.letter.id}"
+    assert "show all" in get(desk, f"/letters?{chosen}").text
+    raw = get(desk, f"/raw/letter?{chosen}")
+    assert len(raw.text) > 60_000
+    assert raw.headers["content-type"].startswith("text/plain")
+    assert get(desk, "/raw/letter?letter=none").status == 404
+
+
+def test_a_letter_that_is_gone_is_a_sentence(ref: StackRef) -> None:
+    """And an empty mailbox is a page."""
+    desk = desk_of(ref)
+    assert "not in its queue any more" in get(desk, "/letters?letter=none").text
+    for queue in ("PaymentDlq", "RideHistoryDlq"):
+        ref.client("sqs").purge_queue(QueueUrl=ref.outputs[f"{queue}Url"])
+    assert "No dead letters" in get(desk, "/letters?again=1").text
+
+
+def test_keys_opens_with_the_quarantined_ones(ref: StackRef) -> None:
+    """Each leads to its letter; others are found by ride, key or status."""
+    done = f"ride-history#{FINISHED.idempotencyid}"
+    quarantine(ref, done, COMPLETED)
+    desk = desk_of(ref)
+    text = get(desk, "/keys").text
+    assert f"payment#{FINISHED.idempotencyid}" in text
+    assert done not in text
+    assert f"/letters?event={FINISHED.idempotencyid}&amp;at=payment" in text
+    found = get(desk, f"/keys?key={FINISHED.idempotencyid}").text
+    assert done in found
+    assert "No such record" in get(desk, "/keys?key=payment%23nothing").text
+    assert get(desk, "/keys?status=nonsense").status == 503
