@@ -91,6 +91,7 @@ def _stories(options: argparse.Namespace) -> int:
 
 
 def _reports(options: argparse.Namespace) -> Iterator["Report"]:
+    prepare()  # here too: what the processes return is read with the functions' modules
     tier = None if options.tier is None else Tier(options.tier)
     if options.seed is not None:
         yield live(tier, options.seed)

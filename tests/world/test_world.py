@@ -41,6 +41,20 @@ def test_a_seed_is_the_same_story_in_every_process() -> None:
     assert len(told.pop().splitlines()) > 50
 
 
+def test_the_command_needs_no_environment() -> None:
+    """Stories live in processes of their own, whatever the shell has set for AWS."""
+    shell = {name: text for name, text in os.environ.items() if not name.startswith("AWS_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.world", "--seeds", "2"],
+        env=shell | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "2 stories, 0 broke a promise" in done.stdout
+    assert "2 runs, 0 broke a promise" in done.stdout
+
+
 # ── What is wrong is noticed ──────────────────────────────────────────────────────────────────────
 
 type Change = Callable[[Wiring], Wiring]
