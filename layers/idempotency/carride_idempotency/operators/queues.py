@@ -1,7 +1,6 @@
 """Reads a dead-letter queue and leaves every message in it."""
 
 from collections.abc import Generator
-from itertools import batched
 from typing import Any, Final
 
 HIDDEN_SECONDS: Final = 120
@@ -59,9 +58,9 @@ def peek(sqs: Any, url: str, hidden_s: int = HIDDEN_SECONDS) -> Generator[dict[s
 
 def _show(sqs: Any, url: str, receipts: list[str]) -> None:
     """Make received messages visible again."""
-    for some in batched(receipts, _MANY, strict=False):
+    for start in range(0, len(receipts), _MANY):
         entries: list[Any] = [
             {"Id": str(number), "ReceiptHandle": receipt, "VisibilityTimeout": 0}
-            for number, receipt in enumerate(some)
+            for number, receipt in enumerate(receipts[start : start + _MANY])
         ]
         sqs.change_message_visibility_batch(QueueUrl=url, Entries=entries)
