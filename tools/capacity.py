@@ -24,10 +24,7 @@ _DYNAMODB: Final = f"{_DOCS}/amazondynamodb/latest/developerguide/ServiceQuotas.
 
 
 class Quota(NamedTuple):
-    """What AWS allows an account in a region, as long as nobody requests more.
-
-    All of these can be raised.
-    """
+    """What AWS allows an account in a region. Each of these can be raised on request."""
 
     name: str
     value: int
@@ -57,6 +54,7 @@ PARTITION: Final = 1_000  # write units a second of one partition, on which a ke
 TRIP_S: Final = 0.01  # assumed for a request to DynamoDB, with the code around it
 CALL_S: Final = 0.2  # assumed for a call of the payment gateway
 PIPE_S: Final = 0.05  # assumed for a batch of the pipe
+INVOCATION_S: Final = 0.1  # assumed for the bus to invoke a target
 INDEX_WRITES: Final = 2  # of a ride in each index of open rides, and in that of free cars
 
 
@@ -90,15 +88,8 @@ class Station(NamedTuple):
 
 
 def stations(deployed: Stack) -> dict[str, Station]:
-    """Return the stations of a ride's events.
-
-    Each invocation of a target is taken to hold the bus for 0.1 s.
-    """
-    targets = sum(costs.taken(deployed).values())
-    found = {
-        "OutboxPipe": _pipe(deployed),
-        "Bus": Station(targets, QUOTAS["invocations"].value // 10, 1, 0.1),
-    }
+    """Return the stations of a ride's events."""
+    found = {"OutboxPipe": _pipe(deployed), "Bus": _bus(deployed)}
     for name, trips in round_trips(deployed).items():
         load = costs.calls(deployed)[f"{name}Function"]
         seconds = trips * TRIP_S
@@ -107,6 +98,13 @@ def stations(deployed: Stack) -> dict[str, Station]:
         servers, batch = _concurrency(deployed, name)
         found[name] = Station(load, servers, batch, seconds / load * batch)
     return found
+
+
+def _bus(deployed: Stack) -> Station:
+    """Return the bus, which an invocation of a target is taken to hold for a while."""
+    invocations = sum(costs.taken(deployed).values())
+    at_once = int(QUOTAS["invocations"].value * INVOCATION_S)
+    return Station(invocations, at_once, 1, INVOCATION_S)
 
 
 def _pipe(deployed: Stack) -> Station:
@@ -121,11 +119,14 @@ def _pipe(deployed: Stack) -> Station:
 
 def _concurrency(deployed: Stack, name: str) -> tuple[int, int]:
     """Return how many invocations of a function run at once, and how many messages each gets."""
+    batch = 1
+    most = QUOTAS["concurrency"].value
+    if name == "Dispatch":
+        [mapping] = deployed.of_type("AWS::Lambda::EventSourceMapping").values()
+        batch = mapping["BatchSize"]
+        most = int(deployed.parameters["DispatchConcurrency"])
     reserved = int(deployed.parameters["ReservedConcurrency"])
-    if name != "Dispatch":
-        return reserved or QUOTAS["concurrency"].value, 1
-    [mapping] = deployed.of_type("AWS::Lambda::EventSourceMapping").values()
-    return reserved or int(deployed.parameters["DispatchConcurrency"]), mapping["BatchSize"]
+    return reserved or most, batch
 
 
 def bounds(deployed: Stack) -> list[Bound]:
@@ -144,16 +145,15 @@ def bounds(deployed: Stack) -> list[Bound]:
         "table": units,
     }
     result = _bounds_of_the_stack(deployed, found, largest, units)
-    for key, (name, value, _) in QUOTAS.items():
-        result.append(Bound(name, value / needed[key], key, needed[key]))
+    for key, quota in QUOTAS.items():
+        result.append(Bound(quota.name, quota.value / needed[key], key, needed[key]))
     return sorted(result, key=lambda bound: bound.rides)
 
 
 def _busiest_table() -> tuple[str, float]:
     """Return the table that takes the most units of a ride, and how many."""
-    units = {table: used for table, (used, *_) in TABLES.items()}
-    name = max(units, key=units.__getitem__)
-    return name, units[name]
+    name = max(TABLES, key=lambda table: TABLES[table].write_units)
+    return name, TABLES[name].write_units
 
 
 def _bounds_of_the_stack(
@@ -185,10 +185,7 @@ def _bounds_of_the_stack(
 
 
 def for_rides(rides: float, **chosen: str) -> dict[str, str]:
-    """Return the parameters with which no setting stops so many rides a second.
-
-    A third stays in reserve.
-    """
+    """Return the parameters with which no setting stops these rides a second and a third more."""
     parameters = dict(chosen)
     for bound in bounds(stack(**chosen)):
         if bound.rides >= rides or bound.by in ("", *QUOTAS):
@@ -211,7 +208,8 @@ def table(found: Sequence[Bound], rides: float) -> str:
         if bound.rides >= rides:
             way = ""
         rows.append((bound.what, f"{bound.rides:,.0f}", setting, way))
-    return costs.table(f"what | rides a second | set by | for {rides:,.0f} a second", rows)
+    head = ["what", "rides a second", "set by", f"for {rides:,.0f} a second"]
+    return costs.table(head, rows)
 
 
 def _remedy(bound: Bound, value: int) -> tuple[str, str]:
@@ -227,12 +225,11 @@ def _remedy(bound: Bound, value: int) -> tuple[str, str]:
 
 def current(page: str) -> str:
     """Return docs/limits.md with the current tables."""
-    raised = [bound for bound in bounds(stack(**for_rides(10_000))) if bound.by not in QUOTAS]
-    return costs.filled(
-        page,
-        "limits",
-        {"defaults": table(bounds(stack()), 1000), "raised": table(raised[:3], 10_000)},
-    )
+    defaults = bounds(stack())
+    raised = bounds(stack(**for_rides(10_000)))
+    of_the_stack = [bound for bound in raised if bound.by not in QUOTAS]
+    tables = {"defaults": table(defaults, 1000), "raised": table(of_the_stack[:3], 10_000)}
+    return costs.filled(page, "limits", tables)
 
 
 def main() -> None:

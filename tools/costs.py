@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from tools.transformed import ROLES, Stack, named, source, stack
+from tools.transformed import ROLES, Properties, Stack, named, source, stack
 
 LOOKED_UP: Final = "2026-11-22"
 HOURS: Final = 730  # of a month
@@ -100,8 +100,14 @@ _SCALES: Final = {"million": 1e6, "GB": 1e9, "GB-month": 1e9}
 REQUESTS: Final = 4
 ROUTES: Final = 2
 EVENTS: Final = (
-    *("CarRideCreated", "CarRideAccepted", "CarAssigned", "PaymentAuthorized"),
-    *("CarRideStarted", "CarRideCompleted", "CarReleased", "PaymentCaptured"),
+    "CarRideCreated",
+    "CarRideAccepted",
+    "CarAssigned",
+    "PaymentAuthorized",
+    "CarRideStarted",
+    "CarRideCompleted",
+    "CarReleased",
+    "PaymentCaptured",
 )
 EVENT_BYTES: Final = 1180  # as rules, archive and log have it
 LINE_BYTES: Final = 600  # of a delivery's log line, with its metric
@@ -112,17 +118,28 @@ ROUND_TRIPS: Final = {"CarRideApi": 7, "RideHistory": 8, "Dispatch": 9, "Payment
 
 A function that is not here is taken to make one request for each event, as an atomic consumer does.
 """
+
+
+class RideInTable(NamedTuple):
+    """What a ride makes of a table."""
+
+    write_units: int
+    """With those of the table's indexes."""
+    staying: int = 0
+    """Bytes of items that stay."""
+    expiring: int = 0
+    """Bytes of items that expire."""
+
+
 TABLES: Final = {
-    "IdempotencyTable": (20, 0, 3900),
-    "RideHistoryTable": (16, 4100, 0),
-    "OutboxTable": (16, 0, 5850),
-    "BookingTable": (12, 245, 0),
-    "AssignmentTable": (6, 350, 0),
-    "PaymentTable": (8, 370, 0),
-    "CarTable": (6, 0, 0),
+    "IdempotencyTable": RideInTable(20, expiring=3900),
+    "RideHistoryTable": RideInTable(16, staying=4100),
+    "OutboxTable": RideInTable(16, expiring=5850),
+    "BookingTable": RideInTable(12, staying=245),
+    "AssignmentTable": RideInTable(6, staying=350),
+    "PaymentTable": RideInTable(8, staying=370),
+    "CarTable": RideInTable(6),
 }
-"""By table: write units, with those of its indexes; bytes of items that stay, and of those that
-expire."""
 EXPIRING_ITEMS: Final = {"IdempotencyTable": 8, "OutboxTable": 8}
 """Items of a ride that expire, each below 1 KB."""
 # After these Retentions.
@@ -151,9 +168,15 @@ class Use(NamedTuple):
     quantity: float
 
     @property
+    def scale(self) -> float:
+        """How many of the quantity are one unit of the price."""
+        unit = PRICES[self.price].unit
+        return _SCALES.get(unit, 1)
+
+    @property
     def units(self) -> float:
         """The quantity in the price's unit."""
-        return self.quantity / _SCALES.get(PRICES[self.price].unit, 1)
+        return self.quantity / self.scale
 
     @property
     def dollars(self) -> float:
@@ -175,11 +198,11 @@ def bill(rides: float, *, regions: int = 1, **chosen: str) -> tuple[list[Use], l
     """
     check(chosen)
     given = {"PaymentGatewayUrl": "https://gateway.example"} | chosen
-    stacks = [
-        stack(**given | ROLES[role])
-        for role in (["standalone"], ["primary", "secondary"])[regions - 1]
-    ]
-    return summed(*map(idle, stacks)), summed(*(load(each, rides) for each in stacks))
+    roles = ["standalone"] if regions == 1 else ["primary", "secondary"]
+    stacks = [stack(**given | ROLES[role]) for role in roles]
+    resting = summed(*[idle(each) for each in stacks])
+    driving = summed(*[load(each, rides) for each in stacks])
+    return resting, driving
 
 
 def beyond_free_tier(uses: Iterable[Use]) -> list[Use]:
@@ -190,9 +213,10 @@ def beyond_free_tier(uses: Iterable[Use]) -> list[Use]:
         free = min(left.get(use.price, 0), use.units)
         if free:
             left[use.price] -= free
-        scale = _SCALES.get(PRICES[use.price].unit, 1)
-        paid.append(use._replace(quantity=use.quantity - free * scale))
-    return [use for use in paid if use.quantity > 0]
+        quantity = use.quantity - free * use.scale
+        if quantity > 0:
+            paid.append(use._replace(quantity=quantity))
+    return paid
 
 
 def check(chosen: Mapping[str, str]) -> None:
@@ -201,9 +225,8 @@ def check(chosen: Mapping[str, str]) -> None:
     for name, value in chosen.items():
         if name not in declared:
             raise ValueError(f"there is no parameter {name}: docs/parameters.md lists them")
-        if value not in (
-            allowed := [str(each) for each in declared[name].get("AllowedValues", [value])]
-        ):
+        allowed = [str(each) for each in declared[name].get("AllowedValues", [value])]
+        if value not in allowed:
             raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value}")
 
 
@@ -224,49 +247,68 @@ def summed(*uses: Iterable[Use]) -> list[Use]:
 
 def idle(deployed: Stack) -> Iterator[Use]:
     """Yield what a stack costs while nothing happens."""
+    yield from _monitoring(deployed)
+    keys = bool(deployed.parameters["KmsKeyArn"])
+    yield Use("customer managed key", "key", keys)
+    secrets = bool(deployed.parameters["PaymentGatewaySecretArn"])
+    yield Use("secret of the gateway", "secret", secrets)
+    polls = POLLS * _number(deployed, "Lambda::EventSourceMapping")
+    yield Use("SQS: Lambda's polls", "queue request", polls)
+    reads = STREAM_READS * _number(deployed, "Pipes::Pipe")
+    yield Use("DynamoDB: the pipe's reads of the stream", "stream read", reads)
+    for table in deployed.of_type("AWS::DynamoDB::GlobalTable").values():
+        yield from _provisioned(deployed, table)
+    for schedule in deployed.of_type("AWS::Scheduler::Schedule").values():
+        yield from _scheduled(deployed, schedule)
 
-    def number(kind: str) -> int:
-        return len(deployed.of_type(f"AWS::{kind}"))
 
-    for alarm in map(json.dumps, deployed.of_type("AWS::CloudWatch::Alarm").values()):
+def _number(deployed: Stack, kind: str) -> int:
+    """Return how many resources of a type a stack has; the type is without ``AWS::``."""
+    return len(deployed.of_type(f"AWS::{kind}"))
+
+
+def _monitoring(deployed: Stack) -> Iterator[Use]:
+    """Yield what alarms, dashboard and health check cost."""
+    for properties in deployed.of_type("AWS::CloudWatch::Alarm").values():
+        alarm = json.dumps(properties)
         if "SELECT" in alarm:
-            yield Use(
-                "alarms on queries: metrics",
-                "query alarm",
-                number("Events::Rule") if "RuleName" in alarm else 1,
-            )
+            # A query analyzes a metric of each rule, or one metric.
+            metrics = _number(deployed, "Events::Rule") if "RuleName" in alarm else 1
+            yield Use("alarms on queries: metrics", "query alarm", metrics)
         else:
             yield Use("alarms: metrics", "alarm", alarm.count('"MetricStat"') or 1)
-    yield Use("composite alarms", "composite alarm", number("CloudWatch::CompositeAlarm"))
-    yield Use("dashboard", "dashboard", number("CloudWatch::Dashboard"))
-    yield Use("health check of the endpoint", "health check", number("Route53::HealthCheck"))
-    yield Use("customer managed key", "key", bool(deployed.parameters["KmsKeyArn"]))
-    yield Use(
-        "secret of the gateway", "secret", bool(deployed.parameters["PaymentGatewaySecretArn"])
-    )
-    yield Use("SQS: Lambda's polls", "queue request", POLLS * number("Lambda::EventSourceMapping"))
-    yield Use(
-        "DynamoDB: the pipe's reads of the stream",
-        "stream read",
-        STREAM_READS * number("Pipes::Pipe"),
-    )
-    for table in deployed.of_type("AWS::DynamoDB::GlobalTable").values():
-        if "WriteProvisionedThroughputSettings" in table:
-            targets = (1 + len(table.get("GlobalSecondaryIndexes", []))) * len(table["Replicas"])
-            yield Use("alarms of auto scaling: metrics", "alarm", 2 * targets * SCALING_ALARMS)
-            for kind in ("write", "read"):
-                least = targets * int(deployed.parameters["MinCapacity"]) * HOURS
-                yield Use(f"DynamoDB: {kind} capacity, the least", f"{kind} capacity", least)
-    for schedule in deployed.of_type("AWS::Scheduler::Schedule").values():
-        every = re.findall(r"\d+", schedule["ScheduleExpression"])
-        target = named(schedule["Target"]["Arn"])
-        runs = SECONDS / 60 / int(*every) if schedule["State"] == "ENABLED" else 0
-        yield Use("Scheduler: runs", "scheduled run", runs)
-        if target in deployed.of_type("AWS::Lambda::Function"):
-            yield from _invoked(deployed, target, runs)
-        else:
-            yield Use("EventBridge: heartbeats", "event", runs)
-            yield from _logged(deployed, runs * EVENT_BYTES)
+    composite = _number(deployed, "CloudWatch::CompositeAlarm")
+    yield Use("composite alarms", "composite alarm", composite)
+    yield Use("dashboard", "dashboard", _number(deployed, "CloudWatch::Dashboard"))
+    checks = _number(deployed, "Route53::HealthCheck")
+    yield Use("health check of the endpoint", "health check", checks)
+
+
+def _provisioned(deployed: Stack, table: Properties) -> Iterator[Use]:
+    """Yield what the least capacity of a table and its indexes costs, and what scales it."""
+    if "WriteProvisionedThroughputSettings" not in table:
+        return
+    indexes = len(table.get("GlobalSecondaryIndexes", []))
+    targets = (1 + indexes) * len(table["Replicas"])
+    yield Use("alarms of auto scaling: metrics", "alarm", 2 * targets * SCALING_ALARMS)
+    unit_hours = targets * int(deployed.parameters["MinCapacity"]) * HOURS
+    yield Use("DynamoDB: write capacity, the least", "write capacity", unit_hours)
+    yield Use("DynamoDB: read capacity, the least", "read capacity", unit_hours)
+
+
+def _scheduled(deployed: Stack, schedule: Properties) -> Iterator[Use]:
+    """Yield what a schedule costs: its runs, and what they call."""
+    (minutes,) = re.findall(r"\d+", schedule["ScheduleExpression"])
+    runs = 0.0
+    if schedule["State"] == "ENABLED":
+        runs = SECONDS / 60 / int(minutes)
+    yield Use("Scheduler: runs", "scheduled run", runs)
+    target = named(schedule["Target"]["Arn"])
+    if target in deployed.of_type("AWS::Lambda::Function"):
+        yield from _invoked(deployed, target, runs)
+    else:
+        yield Use("EventBridge: heartbeats", "event", runs)
+        yield from _logged(deployed, runs * EVENT_BYTES)
 
 
 # ── Rides ─────────────────────────────────────────────────────────────────────────────────────────
@@ -276,50 +318,70 @@ def load(deployed: Stack, rides: float) -> Iterator[Use]:
     """Yield what rides cost on top of an idle stack. A secondary only gets copies of the events."""
     if not rides:
         return
-    copied = deployed.parameters["Role"] == "secondary"
-    targets = taken(deployed, copied=copied)
-    events = rides * len(EVENTS)
-
-    def to(kind: str) -> float:
-        return rides * sum(targets[name] for name in deployed.of_type(f"AWS::{kind}"))
-
-    yield Use("EventBridge: " + ("copied events" if copied else "events"), "event", events)
-    for archive in deployed.of_type("AWS::Events::Archive").values():
-        yield Use("EventBridge: archived events", "archived event", events * EVENT_BYTES)
-        months = archive["RetentionDays"] * MONTHS
-        yield Use(
-            "EventBridge: storage of the archive", "archive storage", events * EVENT_BYTES * months
-        )
-    yield from _logged(deployed, to("Logs::LogGroup") * EVENT_BYTES)
-    yield Use("SNS: publishes to partners", "publish", to("SNS::Topic"))
-    yield Use("SQS: send, receive and delete, one by one", "queue request", 3 * to("SQS::Queue"))
-    if not copied:
-        yield Use("Pipes: requests, if each carries one event", "pipe request", events)
+    is_copy = deployed.parameters["Role"] == "secondary"
+    yield from _on_the_bus(deployed, rides, is_copy=is_copy)
+    if not is_copy:
+        requests = rides * len(EVENTS)
+        yield Use("Pipes: requests, if each carries one event", "pipe request", requests)
         yield from _processed(deployed, rides)
         yield from _units(deployed, "read", READ_UNITS * rides)
     for name, table in deployed.of_type("AWS::DynamoDB::GlobalTable").items():
         replicas = len(table["Replicas"])
-        units, staying, expiring = (each * rides * replicas for each in TABLES.get(name, (0, 0, 0)))
-        yield from _units(deployed, "write", units)
-        yield Use(
-            "transfer to the other region", "transfer", units / replicas * 1024 * (replicas - 1)
-        )
-        # The region that deletes an expired item pays nothing, a replica a write unit:
-        # docs.aws.amazon.com/amazondynamodb/latest/developerguide/
-        # bp-global-table-design.prescriptive-guidance.throughput.html
-        deletes = EXPIRING_ITEMS.get(name, 0) * rides * (replicas - 1)
-        for use in _units(deployed, "write", deletes):
-            yield use._replace(what="DynamoDB: deletes of expired items, in the replica")
-        if name in EXPIRES:
-            expiring *= (
-                int(
-                    deployed.mappings["Retentions"][deployed.parameters["Retention"]][EXPIRES[name]]
-                )
-                * MONTHS
-            )
-        for kind, stored in (("stay, each month", staying), ("expire", expiring)):
-            yield Use(f"DynamoDB: storage of items that {kind}", "table storage", stored)
-            yield Use(f"DynamoDB: point-in-time recovery of items that {kind}", "recovery", stored)
+        yield from _written(deployed, name, replicas, rides)
+        yield from _stored(deployed, name, replicas, rides)
+
+
+def _on_the_bus(deployed: Stack, rides: float, *, is_copy: bool) -> Iterator[Use]:
+    """Yield what the events of rides cost on the bus, in its archive and at its targets."""
+    events = rides * len(EVENTS)
+    what = "copied events" if is_copy else "events"
+    yield Use(f"EventBridge: {what}", "event", events)
+    volume = events * EVENT_BYTES
+    for archive in deployed.of_type("AWS::Events::Archive").values():
+        yield Use("EventBridge: archived events", "archived event", volume)
+        kept = volume * archive["RetentionDays"] * MONTHS
+        yield Use("EventBridge: storage of the archive", "archive storage", kept)
+    targets = taken(deployed, copied=is_copy)
+
+    def to(kind: str) -> float:
+        return rides * sum(targets[name] for name in deployed.of_type(f"AWS::{kind}"))
+
+    yield from _logged(deployed, to("Logs::LogGroup") * EVENT_BYTES)
+    yield Use("SNS: publishes to partners", "publish", to("SNS::Topic"))
+    yield Use("SQS: send, receive and delete, one by one", "queue request", 3 * to("SQS::Queue"))
+
+
+def _written(deployed: Stack, name: str, replicas: int, rides: float) -> Iterator[Use]:
+    """Yield what the writes of rides to a table cost."""
+    if name in TABLES:
+        units = TABLES[name].write_units * rides
+        yield from _units(deployed, "write", units * replicas)
+        others = replicas - 1
+        yield Use("transfer to the other region", "transfer", units * 1024 * others)
+    # The region that deletes an expired item pays nothing, a replica a write unit:
+    # docs.aws.amazon.com/amazondynamodb/latest/developerguide/
+    # bp-global-table-design.prescriptive-guidance.throughput.html
+    deletes = EXPIRING_ITEMS.get(name, 0) * rides * (replicas - 1)
+    for use in _units(deployed, "write", deletes):
+        yield use._replace(what="DynamoDB: deletes of expired items, in the replica")
+
+
+def _stored(deployed: Stack, name: str, replicas: int, rides: float) -> Iterator[Use]:
+    """Yield what the items of rides in a table cost."""
+    if name not in TABLES:
+        return
+    staying = TABLES[name].staying * rides * replicas
+    yield from _kept("stay, each month", staying)
+    expiring = TABLES[name].expiring * rides * replicas
+    if name in EXPIRES:
+        retention = deployed.mappings["Retentions"][deployed.parameters["Retention"]]
+        expiring *= int(retention[EXPIRES[name]]) * MONTHS
+    yield from _kept("expire", expiring)
+
+
+def _kept(which: str, volume: float) -> Iterator[Use]:
+    yield Use(f"DynamoDB: storage of items that {which}", "table storage", volume)
+    yield Use(f"DynamoDB: point-in-time recovery of items that {which}", "recovery", volume)
 
 
 def taken(deployed: Stack, *, copied: bool = False) -> Counter[str]:
@@ -330,25 +392,37 @@ def taken(deployed: Stack, *, copied: bool = False) -> Counter[str]:
     events = Counter[str]()
     for rule in deployed.of_type("AWS::Events::Rule").values():
         pattern = rule["EventPattern"]
-        if rule.get("State") != "DISABLED" and not (copied and "$or" in pattern):
-            details = pattern.get("detail", {}).get("$or", [pattern.get("detail", {})])
-            # The newer envelope.
-            types = [each.get("type", EVENTS) for each in details if "attributes" not in each]
-            for target in rule["Targets"]:
-                events[named(target["Arn"])] += sum(
-                    event in each for each in types for event in EVENTS
-                )
+        is_off = rule.get("State") == "DISABLED"
+        if is_off or (copied and "$or" in pattern):
+            continue
+        number = _matched(pattern)
+        for target in rule["Targets"]:
+            events[named(target["Arn"])] += number
     return events
+
+
+def _matched(pattern: Mapping[str, Any]) -> int:
+    """Return how many events of a ride a rule's pattern matches, in the newer envelope."""
+    detail = pattern.get("detail", {})
+    number = 0
+    for alternative in detail.get("$or", [detail]):
+        if "attributes" not in alternative:  # that is the older envelope
+            types = alternative.get("type", EVENTS)
+            number += sum(event in types for event in EVENTS)
+    return number
 
 
 def calls(deployed: Stack) -> Counter[str]:
     """Return how often a ride invokes each function, if a batch has one message."""
     found = taken(deployed)
     for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
-        found[named(mapping["FunctionName"])] += found[named(mapping["EventSourceArn"])]
+        queue = named(mapping["EventSourceArn"])
+        function = named(mapping["FunctionName"])
+        found[function] += found[queue]
     for permission in deployed.of_type("AWS::Lambda::Permission").values():
         if permission["Principal"] == "apigateway.amazonaws.com":
-            found[named(permission["FunctionName"])] += REQUESTS
+            function = named(permission["FunctionName"])
+            found[function] += REQUESTS
     functions = deployed.of_type("AWS::Lambda::Function")
     return Counter({name: number for name, number in found.items() if number and name in functions})
 
@@ -366,12 +440,9 @@ def _processed(deployed: Stack, rides: float) -> Iterator[Use]:
     """Yield what API, functions and the simulated gateway cost."""
     for stage in deployed.of_type("AWS::ApiGatewayV2::Stage").values():
         yield Use("HTTP API: requests", "API request", REQUESTS * rides)
-        detailed = stage["DefaultRouteSettings"]["DetailedMetricsEnabled"]
-        yield Use(
-            "HTTP API: detailed metrics of routes",
-            "custom metric",
-            detailed * ROUTES * ROUTE_METRICS,
-        )
+        if stage["DefaultRouteSettings"]["DetailedMetricsEnabled"]:
+            metrics = ROUTES * ROUTE_METRICS
+            yield Use("HTTP API: detailed metrics of routes", "custom metric", metrics)
         yield from _logged(deployed, REQUESTS * rides * ACCESS_BYTES)
     if "SimulatedGatewayFunction" in deployed.of_type("AWS::Lambda::Function"):
         yield from _invoked(deployed, "SimulatedGatewayFunction", GATEWAY_CALLS * rides)
@@ -412,11 +483,12 @@ def _invoked(deployed: Stack, function: str, number: float) -> Iterator[Use]:
 
 def _logged(deployed: Stack, volume: float) -> Iterator[Use]:
     """Yield what bytes of log lines cost. All log groups keep them for the same time."""
-    for group in list(deployed.of_type("AWS::Logs::LogGroup").values())[:1]:
-        yield Use("CloudWatch Logs: ingestion", "log ingestion", volume)
-        yield Use(
-            "CloudWatch Logs: storage", "log storage", volume * group["RetentionInDays"] * MONTHS
-        )
+    groups = list(deployed.of_type("AWS::Logs::LogGroup").values())
+    if not groups:
+        return
+    months = groups[0]["RetentionInDays"] * MONTHS
+    yield Use("CloudWatch Logs: ingestion", "log ingestion", volume)
+    yield Use("CloudWatch Logs: storage", "log storage", volume * months)
 
 
 # ── Showing it ────────────────────────────────────────────────────────────────────────────────────
@@ -439,22 +511,20 @@ COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def _sum(uses: Sequence[Use]) -> str:
-    return f"{sum(round(use.dollars, 2) for use in uses):,.2f}"
+    dollars = sum(round(use.dollars, 2) for use in uses)
+    return f"{dollars:,.2f}"
 
 
-def table(head: str, rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown.
-
-    ``head`` has the names of its columns, with `` | `` between them.
-    """
-    rule = "| --- " * head.count(" | ") + "| --- |"
-    return "\n".join([f"| {head} |", rule, *(f"| {' | '.join(row)} |" for row in rows), ""])
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _lines(uses: Sequence[Use]) -> str:
     rows = [_row(use) for use in uses]
     rows.append(("**sum**", "", "", "", f"**{_sum(uses)}**"))
-    return table("what | count | unit | $ each | $ a month", rows)
+    return table(["what", "count", "unit", "$ each", "$ a month"], rows)
 
 
 def _row(use: Use) -> tuple[str, str, str, str, str]:
@@ -475,12 +545,12 @@ def _shortest(number: str) -> str:
 def current(page: str) -> str:
     """Return docs/costs.md with the current tables."""
     _, rides = bill(1e6)
-    others = [(name, *map(_sum, bill(1e6, **chosen))) for name, chosen in COMPARED.items()]
-    tables = {
-        "rides": _lines(rides),
-        "choices": table("parameters | $ idle | $ a million rides", others),
-    }
-    return filled(page, "costs", tables)
+    choices = []
+    for name, chosen in COMPARED.items():
+        resting, driving = bill(1e6, **chosen)
+        choices.append((name, _sum(resting), _sum(driving)))
+    head = ["parameters", "$ idle", "$ a million rides"]
+    return filled(page, "costs", {"rides": _lines(rides), "choices": table(head, choices)})
 
 
 def filled(page: str, kind: str, tables: Mapping[str, str]) -> str:
@@ -534,14 +604,9 @@ def main() -> None:
     print(f"While nothing happens:\n\n{_lines(resting)}")
     print(f"{options.rides:,.0f} rides:\n\n{_lines(rides)}")
     print(f"Prices of us-east-1, {LOOKED_UP}. No second source confirmed those marked *:")
-    print(
-        *(
-            f"  {name}: {each.doubt} (aws.amazon.com/{each.page}/pricing)"
-            for name, each in PRICES.items()
-            if each.doubt
-        ),
-        sep="\n",
-    )
+    for name, price in PRICES.items():
+        if price.doubt:
+            print(f"  {name}: {price.doubt} (aws.amazon.com/{price.page}/pricing)")
 
 
 if __name__ == "__main__":

@@ -53,11 +53,11 @@ def _drop_unused(found: dict[str, Any]) -> None:
 
 def _allow_stages(stage: dict[str, Any], *, is_prod: bool) -> None:
     """Leave a stage only the values that the policies for deletion are right for."""
-    stage["AllowedValues"] = [
-        each for each in stage["AllowedValues"] if (each == "prod") is is_prod
-    ]
     if is_prod:
+        stage["AllowedValues"] = ["prod"]
         stage["Default"] = "prod"
+    else:
+        stage["AllowedValues"].remove("prod")
 
 
 def _decided(policy: Any, *, is_prod: bool) -> Any:
@@ -72,9 +72,8 @@ def _decided(policy: Any, *, is_prod: bool) -> Any:
 def write(path: Path, folder: Path) -> None:
     """Write both files for a template into a folder."""
     for name, is_prod in FILES.items():
-        text = yaml.dump(
-            template(path, is_prod=is_prod), Dumper=_WithoutAnchors, sort_keys=False, width=120
-        )
+        content = template(path, is_prod=is_prod)
+        text = yaml.dump(content, Dumper=_WithoutAnchors, sort_keys=False, width=120)
         (folder / name).write_text(text, encoding="utf-8")
 
 

@@ -1,6 +1,4 @@
-"""`make new-consumer NAME=…`.
-
-Add a consumer that a rule invokes, with everything that belongs to one.
+"""`make new-consumer NAME=…` adds a consumer that a rule invokes, with all that belongs to one.
 
 It writes texts at marked places: a handler, its test, a sample event, a block of the template and a
 few rows. They pass every check. docs/add-a-consumer.md describes the next steps.
@@ -11,7 +9,7 @@ import keyword
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TEXTS: Final = Path(__file__).resolve().parent / "consumer"
@@ -22,19 +20,29 @@ _LONGEST: Final = 40
 _YAML_WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 """Words that YAML does not read as text."""
 _BLOCK: Final = "  # `make new-consumer` adds consumers here.\n"
+
+
+class _Row(NamedTuple):
+    """A text that belongs into a file."""
+
+    file: str
+    before: str
+    """The text before which it stands."""
+    text: str
+
+
 _ROWS: Final = (
-    # file, the line before which a text stands, the text
-    (
+    _Row(
         "template.yaml",
         "\n  # Minutes of 15 with an error",
         '    {Noun}: {{ Name: "{kebab}", Records: IdempotencyTable, Retries: 2 }}\n',
     ),
-    (
+    _Row(
         "template.yaml",
         "        BusName: !Ref CarRideBus\n        LogRuleArn",
         "            - !Ref {Noun}LogGroup\n",
     ),
-    (
+    _Row(
         "template.yaml",
         "        LatencyAlarm: !If",
         (
@@ -43,10 +51,12 @@ _ROWS: Final = (
             "            - !Ref {Noun}DlqAlarm\n"
         ),
     ),
-    ("ops/audit/evidence.py", ")\n\nLOG_RULE_DLQ", '    AuditedConsumer("{kebab}", "{Noun}"),\n'),
-    ("pyproject.toml", "]\naddopts", ', "functions/{module}"'),
-    ("pyproject.toml", "]\nexplicit_package_bases", ', "functions/{module}"'),
-    (
+    _Row(
+        "ops/audit/evidence.py", ")\n\nLOG_RULE_DLQ", '    AuditedConsumer("{kebab}", "{Noun}"),\n'
+    ),
+    _Row("pyproject.toml", "]\naddopts", ', "functions/{module}"'),
+    _Row("pyproject.toml", "]\nexplicit_package_bases", ', "functions/{module}"'),
+    _Row(
         "events/README.md",
         "## Dead letters\n",
         (
@@ -54,7 +64,7 @@ _ROWS: Final = (
             "| `{module}_live.json` | New | the first event of the ride `order_01` |\n\n"
         ),
     ),
-    (
+    _Row(
         "docs/runbooks/README.md",
         "| [`DispatchQueue`](dispatch-queue.md)",
         (
@@ -75,47 +85,62 @@ class NewConsumerError(Exception):
 def make(name: str, root: Path = ROOT) -> list[Path]:
     """Make a consumer, and return the files that were written or changed.
 
-    After an error nothing is written.
+    Raises:
+        NewConsumerError: the name will not do, or a file is not as expected. Nothing is written.
     """
     _check(name, root)
-    forms = {
-        "module": name,
-        "kebab": name.replace("_", "-"),
-        "Noun": "".join(word.capitalize() for word in name.split("_")),
-        "words": name.replace("_", " "),
-        "Words": name.replace("_", " ").capitalize(),
-    }
-    new = {
-        root / "functions" / name / f"{name}.py": _text("handler.py.txt", forms),
-        root / "tests" / "functions" / f"test_{name}.py": _text("test.py.txt", forms),
-        root / "events" / f"{name}_live.json": (
-            root / "events" / "ride_history_live.json"
-        ).read_text("utf-8"),
-    }
-    for path in new:
-        if path.exists():
-            raise NewConsumerError(
-                f"{path.relative_to(root)} exists already: choose another name, or remove it"
-            )
-    changed = {root / file: (root / file).read_text("utf-8") for file, _, _ in _ROWS}
-    template = changed[root / "template.yaml"]
-    if f"  {forms['Noun']}Rule:\n" in template or f"!Ref {forms['Noun']}Dlq" in template:
-        raise NewConsumerError(
-            f"template.yaml has {forms['Noun']}Rule or {forms['Noun']}Dlq: choose another name"
-        )
-    for file, mark, row in _ROWS:
-        changed[root / file] = _before(mark, row.format_map(forms), changed[root / file], file)
-    template = changed[root / "template.yaml"]
-    for beginning in _LISTS:
-        line = template[template.index(beginning) :].partition("\n")[0]
-        template = template.replace(line, f"{line.removesuffix(']')}, {forms['Noun']}]")
-    changed[root / "template.yaml"] = _before(
-        _BLOCK, _text("template.yaml.txt", forms), template, "template.yaml"
-    )
+    forms = _forms_of(name)
+    new = _new_files(name, forms, root)
+    changed = {root / row.file: (root / row.file).read_text("utf-8") for row in _ROWS}
+    template = root / "template.yaml"
+    noun = forms["Noun"]
+    if f"  {noun}Rule:\n" in changed[template] or f"!Ref {noun}Dlq" in changed[template]:
+        raise NewConsumerError(f"template.yaml has {noun}Rule or {noun}Dlq: choose another name")
+    for row in _ROWS:
+        path = root / row.file
+        changed[path] = _before(row.before, row.text.format_map(forms), changed[path], row.file)
+    block = _text("template.yaml.txt", forms)
+    listed = _listed(noun, changed[template])
+    changed[template] = _before(_BLOCK, block, listed, template.name)
     for path, text in (new | changed).items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return [*new, *changed]
+
+
+def _forms_of(name: str) -> dict[str, str]:
+    """Return a name in the forms that texts have it in."""
+    words = name.replace("_", " ")
+    return {
+        "module": name,
+        "kebab": name.replace("_", "-"),
+        "Noun": "".join(word.capitalize() for word in name.split("_")),
+        "words": words,
+        "Words": words.capitalize(),
+    }
+
+
+def _new_files(name: str, forms: Mapping[str, str], root: Path) -> dict[Path, str]:
+    """Return the texts of the new files: the handler, its test and its sample event."""
+    sample = root / "events" / "ride_history_live.json"
+    new = {
+        root / "functions" / name / f"{name}.py": _text("handler.py.txt", forms),
+        root / "tests" / "functions" / f"test_{name}.py": _text("test.py.txt", forms),
+        root / "events" / f"{name}_live.json": sample.read_text("utf-8"),
+    }
+    for path in new:
+        if path.exists():
+            shown = path.relative_to(root)
+            raise NewConsumerError(f"{shown} exists already: choose another name, or remove it")
+    return new
+
+
+def _listed(noun: str, template: str) -> str:
+    """Return the template with the consumer in its lists."""
+    for beginning in _LISTS:
+        line, _, _ = template[template.index(beginning) :].partition("\n")
+        template = template.replace(line, f"{line.removesuffix(']')}, {noun}]")
+    return template
 
 
 def _text(name: str, forms: Mapping[str, str]) -> str:
@@ -127,28 +152,23 @@ def _text(name: str, forms: Mapping[str, str]) -> str:
 
 
 def _before(mark: str, row: str, text: str, file: str) -> str:
-    if text.count(mark) != 1:
+    times = text.count(mark)
+    if times != 1:
         raise NewConsumerError(
-            f"{file} has {mark.strip()!r} {text.count(mark)} times: correct tools/new_consumer.py"
+            f"{file} has {mark.strip()!r} {times} times: correct tools/new_consumer.py"
         )
     return text.replace(mark, row + mark)
 
 
 def _check(name: str, root: Path) -> None:
-    words = name.split("_")
-    plain = (
-        name.isascii()
-        and name == name.lower()
-        and name[:1].isalpha()
-        and all(word.isalnum() for word in words)
-    )
-    if not plain or len(name) > _LONGEST or keyword.iskeyword(name):
+    if not _is_plain(name):
         raise NewConsumerError(
             f"NAME={name!r} cannot name a consumer: use lower-case words joined by underscores"
         )
     if name in _YAML_WORDS:
         raise NewConsumerError(f"NAME={name!r} is not text in YAML: choose another")
-    for other in sorted(path.name for path in (root / "functions").iterdir() if path.is_dir()):
+    functions = sorted(path.name for path in (root / "functions").iterdir() if path.is_dir())
+    for other in functions:
         if name == other:
             raise NewConsumerError(f"functions/{name} exists already: choose another name")
         # Logical ids have no underscores, and a search for the shorter name would find both
@@ -159,17 +179,32 @@ def _check(name: str, root: Path) -> None:
             raise NewConsumerError(
                 f"NAME={name!r} and functions/{other} contain one another: choose another name"
             )
-    modules = {
-        path.stem
-        for path in (*root.glob("*"), *root.glob("functions/*/*"), *root.glob("layers/*/*"))
-    }
-    installed = any(
-        (Path(folder) / found).exists() for folder in sys.path for found in (name, f"{name}.py")
-    )
-    if name in modules | sys.stdlib_module_names or installed:
+    if _is_importable(name, root):
         raise NewConsumerError(
             f"NAME={name!r} would hide the module that `import {name}` finds: choose another name"
         )
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether a name is a few lower-case words joined by underscores."""
+    if not name.isascii() or name != name.lower() or not name[:1].isalpha():
+        return False
+    if len(name) > _LONGEST or keyword.iskeyword(name):
+        return False
+    return all(word.isalnum() for word in name.split("_"))
+
+
+def _is_importable(name: str, root: Path) -> bool:
+    """Return whether an import of this name finds a module already."""
+    if name in sys.stdlib_module_names:
+        return True
+    for pattern in ("*", "functions/*/*", "layers/*/*"):
+        if any(path.stem == name for path in root.glob(pattern)):
+            return True
+    for folder in map(Path, sys.path):
+        if (folder / name).exists() or (folder / f"{name}.py").exists():
+            return True
+    return False
 
 
 def main() -> None:

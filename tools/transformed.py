@@ -1,8 +1,7 @@
-"""The template as CloudFormation deploys it.
+"""The template as CloudFormation deploys it, for one choice of parameters.
 
-Transformed, with the conditions of one choice of parameters decided.
-
-The resources of nested stacks are merged with the template's own.
+It is transformed, its conditions are decided, and the resources of nested stacks are merged with
+its own.
 """
 
 import copy
@@ -44,10 +43,7 @@ type Properties = dict[str, Any]
 
 @dataclass(frozen=True)
 class Stack:
-    """The transformed template of one choice of parameters.
-
-    What is deployed, with conditions and mappings decided.
-    """
+    """The transformed template of one choice of parameters, with its conditions decided."""
 
     parameters: dict[str, str]
     mappings: dict[str, Any]
@@ -80,7 +76,8 @@ def source(path: Path = TEMPLATE) -> dict[str, Any]:
 
 @cache
 def _parsed(path: Path) -> dict[str, Any]:
-    return _merged(expanded(yaml_parse(path.read_text(encoding="utf-8"))), path.parent)
+    written = yaml_parse(path.read_text(encoding="utf-8"))
+    return _merged(expanded(written), path.parent)
 
 
 def expanded(written: dict[str, Any]) -> dict[str, Any]:
@@ -93,13 +90,16 @@ def expanded(written: dict[str, Any]) -> dict[str, Any]:
 def _leave_out_anchors(template: dict[str, Any]) -> None:
     """Remove the texts that several resources share, which deploy nothing by themselves."""
     for resource in template["Resources"].values():
-        if isinstance(resource, dict) and "Shared" in resource.get("Metadata", {}):
-            del resource["Metadata"]["Shared"]
-            if not resource["Metadata"]:
+        metadata = resource.get("Metadata", {}) if isinstance(resource, dict) else {}
+        if "Shared" in metadata:
+            del metadata["Shared"]
+            if not metadata:
                 del resource["Metadata"]
 
 
 def _written(text: str, items: Mapping[str, Any]) -> str:
+    """Return a text with the items of loops in place of their names."""
+
     def item(found: re.Match[str]) -> str:
         match items.get(found[1]):
             case str(value):
@@ -116,7 +116,8 @@ def _written(text: str, items: Mapping[str, Any]) -> str:
 
 def _substituted(text: str, given: Mapping[str, Any], items: Mapping[str, Any]) -> dict[str, Any]:
     """Return an Fn::Sub with variables of its own, without them if all are known."""
-    if all(isinstance(each, str) for each in given.values()):
+    are_known = all(isinstance(each, str) for each in given.values())
+    if are_known:
         return {"Fn::Sub": _written(text, {**items, **given})}
     return {"Fn::Sub": [_written(text, items), given]}
 
@@ -132,23 +133,36 @@ def _expanded(value: Any, items: Mapping[str, Any], mappings: dict[str, Any]) ->
         case {"Fn::Sub": [str(text), dict(given)]}:
             return _substituted(text, _expanded(given, items, mappings), items)
         case {"Fn::FindInMap": list(parts)}:
-            names = [_expanded(part, items, mappings) for part in parts]
-            known = all(isinstance(name, str) for name in names)
-            return mappings[names[0]][names[1]][names[2]] if known else {"Fn::FindInMap": names}
+            return _found_in_map([_expanded(part, items, mappings) for part in parts], mappings)
         case dict():
             result: dict[str, Any] = {}
             for key, inner in value.items():
-                if not key.startswith("Fn::ForEach::"):
+                if key.startswith("Fn::ForEach::"):
+                    result |= _looped(inner, items, mappings)
+                else:
                     result[_written(key, items)] = _expanded(inner, items, mappings)
-                    continue
-                identifier, collection, fragment = inner
-                for each in _expanded(collection, items, mappings):
-                    result |= _expanded(fragment, {**items, identifier: each}, mappings)
             return result
         case list():
             return [_expanded(inner, items, mappings) for inner in value]
         case _:
             return value
+
+
+def _found_in_map(names: list[Any], mappings: dict[str, Any]) -> Any:
+    """Return what a mapping has under names, or the function if they are not all known."""
+    if not all(isinstance(name, str) for name in names):
+        return {"Fn::FindInMap": names}
+    mapping, first, second = names
+    return mappings[mapping][first][second]
+
+
+def _looped(loop: Any, items: Mapping[str, Any], mappings: dict[str, Any]) -> dict[str, Any]:
+    """Return what a Fn::ForEach makes."""
+    identifier, collection, fragment = loop
+    result: dict[str, Any] = {}
+    for item in _expanded(collection, items, mappings):
+        result |= _expanded(fragment, {**items, identifier: item}, mappings)
+    return result
 
 
 def _unjoined(value: Any) -> Any:
@@ -170,13 +184,11 @@ def _merged(template: dict[str, Any], folder: Path) -> dict[str, Any]:
         if resource["Type"] != "AWS::CloudFormation::Stack":
             found[name] = resource
             continue
-        properties = resource["Properties"]
-        given = {name: _unjoined(value) for name, value in properties["Parameters"].items()}
-        text = (folder / properties["TemplateURL"]).read_text(encoding="utf-8")
-        nested = _expanded(yaml_parse(text), given, {})
-        condition = {"Condition": resource["Condition"]} if "Condition" in resource else {}
+        nested = _nested(resource["Properties"], folder)
         for inner, each in nested["Resources"].items():
-            found[inner] = condition | each
+            found[inner] = dict(each)
+            if "Condition" in resource:
+                found[inner].setdefault("Condition", resource["Condition"])
         conditions |= nested.get("Conditions", {})
         for output, each in nested.get("Outputs", {}).items():
             outputs[name, f"Outputs.{output}"] = each["Value"]
@@ -193,10 +205,16 @@ def _merged(template: dict[str, Any], folder: Path) -> dict[str, Any]:
                 return value
 
     conditions |= template["Conditions"]
-    return {
-        **template,
-        **linked({"Conditions": conditions, "Resources": found, "Outputs": template["Outputs"]}),
-    }
+    merged = {"Conditions": conditions, "Resources": found, "Outputs": template["Outputs"]}
+    return template | dict(linked(merged))
+
+
+def _nested(properties: Properties, folder: Path) -> dict[str, Any]:
+    """Return a nested template, with its parameters in place of their names."""
+    given = {name: _unjoined(value) for name, value in properties["Parameters"].items()}
+    path = folder / properties["TemplateURL"]
+    nested: dict[str, Any] = _expanded(yaml_parse(path.read_text(encoding="utf-8")), given, {})
+    return nested
 
 
 @cache
@@ -225,7 +243,7 @@ def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
                 found = {key: decided(inner) for key, inner in value.items()}
                 return {key: inner for key, inner in found.items() if inner != NO_VALUE}
             case list():
-                return [inner for each in value if (inner := decided(each)) != NO_VALUE]
+                return [each for each in map(decided, value) if each != NO_VALUE]
             case _:
                 return value
 
@@ -267,9 +285,8 @@ def holds(
             return all(holds(part, parameters, declared) for part in parts)
         case {"Fn::Or": list(parts)}:
             return any(holds(part, parameters, declared) for part in parts)
-        case {"Fn::Equals": sides}:
-            left, right = (_text(each, parameters, declared) for each in sides)
-            return left == right
+        case {"Fn::Equals": [left, right]}:
+            return _text(left, parameters, declared) == _text(right, parameters, declared)
         case {"Fn::Not": [negated]}:
             return not holds(negated, parameters, declared)
         case _:
@@ -289,9 +306,9 @@ def _text(value: Any, parameters: dict[str, str], declared: dict[str, dict[str, 
 
 
 def named(value: Any) -> str:
-    """Return the logical id that a value names.
+    """Return the logical id that a value names; empty if it names none.
 
-    An alias is its function, an index or a replica its table.
+    An alias stands for its function, an index or a replica for its table.
     """
     match value:
         case {"Ref": "OutboxStreamArn"}:
@@ -303,6 +320,7 @@ def named(value: Any) -> str:
         case {"Fn::Sub": str(text)} if found := _PEER_BUS.search(text):
             return f"{found[1]} of the peer"
         case {"Fn::Sub": str(text)} | str(text):
-            return str([text, *re.findall(r"\$\{(\w+)(?:\.\w+)?\}", text)][-1])
+            names: list[str] = re.findall(r"\$\{(\w+)(?:\.\w+)?\}", text)
+            return names[-1] if names else text
         case _:
             return ""

@@ -16,23 +16,27 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def documents(root: Path = ROOT) -> dict[str, str]:
-    """Return each generated file that is checked in by its path.
+    """Return each generated file that is checked in, by its path.
 
-    Raises BreakingChangeError, see `registry`.
+    Raises:
+        BreakingChangeError: a changed schema is incompatible: see `registry`.
     """
-    return {
-        "infrastructure/schemas.yaml": registry(
-            (root / "infrastructure/schemas.yaml").read_text(encoding="utf-8")
-        ),
+
+    def read(path: str) -> str:
+        return (root / path).read_text(encoding="utf-8")
+
+    found = {
+        "infrastructure/schemas.yaml": registry(read("infrastructure/schemas.yaml")),
         "docs/openapi.json": text(openapi.document()),
         "docs/parameters.md": parameters.page(),
-        "docs/costs.md": costs.current((root / "docs/costs.md").read_text(encoding="utf-8")),
-        "docs/limits.md": capacity.current((root / "docs/limits.md").read_text(encoding="utf-8")),
-        **{
-            str(path.relative_to(root)): text(current(json.loads(path.read_text(encoding="utf-8"))))
-            for path in (root / "events").rglob("*.json")
-        },
+        "docs/costs.md": costs.current(read("docs/costs.md")),
+        "docs/limits.md": capacity.current(read("docs/limits.md")),
     }
+    for path in (root / "events").rglob("*.json"):
+        name = str(path.relative_to(root))
+        sample = json.loads(read(name))
+        found[name] = text(current(sample))
+    return found
 
 
 def main() -> None:
@@ -43,10 +47,11 @@ def main() -> None:
         sys.exit(str(error))
     for name, content in files.items():
         path = ROOT / name
-        if not path.exists() or path.read_text(encoding="utf-8") != content:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(content, encoding="utf-8")
-            print(f"changed  {name}")
+        if path.exists() and path.read_text(encoding="utf-8") == content:
+            continue
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+        print(f"changed  {name}")
 
 
 if __name__ == "__main__":

@@ -22,12 +22,17 @@ A parameter that is left out keeps its last value.
 
 def page() -> str:
     """Return the page about the template's parameters, in the template's order."""
-    template = yaml_parse((ROOT / "template.yaml").read_text(encoding="utf-8"))
-    return _HEAD + "".join(_row(name, spec) for name, spec in template["Parameters"].items())
+    text = (ROOT / "template.yaml").read_text(encoding="utf-8")
+    parameters = yaml_parse(text)["Parameters"]
+    rows = [_row(name, parameter) for name, parameter in parameters.items()]
+    return _HEAD + "".join(rows)
 
 
-def _row(name: str, spec: dict[str, Any]) -> str:
-    others = [f"`{value}`" for value in spec.get("AllowedValues", []) if value != spec["Default"]]
-    allowed = f" Others: {', '.join(others)}." if others else ""
-    default = f"`{spec['Default']}`" if spec["Default"] != "" else "none"
-    return f"| `{name}` | {default} | {spec['Description']}{allowed} |\n"
+def _row(name: str, parameter: dict[str, Any]) -> str:
+    default = parameter["Default"]
+    meaning = parameter["Description"]
+    others = [f"`{value}`" for value in parameter.get("AllowedValues", []) if value != default]
+    if others:
+        meaning += f" Others: {', '.join(others)}."
+    shown = "none" if default == "" else f"`{default}`"
+    return f"| `{name}` | {shown} | {meaning} |\n"

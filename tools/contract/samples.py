@@ -1,6 +1,6 @@
-"""Keeps the samples in ``events/`` current.
+"""Keeps the samples in ``events/`` current: their events, and the retries of the template.
 
-Writes each event in them as the types write it today, and the retries of today's template.
+An event is written as the types write it today.
 """
 
 import hashlib

@@ -61,22 +61,22 @@ def schema(fact: type[Fact]) -> Schema:
     references, definitions = msgspec.json.schema_components(
         [Attributes, fact], ref_template="#/definitions/{name}"
     )
-    envelope, data = (resolved(reference, definitions) for reference in references)
-    fact_type = {
-        "description": envelope["properties"]["type"]["description"],
+    of_envelope, of_data = references
+    envelope = resolved(of_envelope, definitions)
+    data = resolved(of_data, definitions)
+    properties = dict(envelope["properties"])
+    properties["type"] = {
+        "description": properties["type"]["description"],
         "enum": [fact.__name__],
     }
+    properties["data"] = {"id": fact.dataschema(), **data}
+    properties["data_base64"] = _DATA_BASE64
     return {
         "$schema": _DRAFT,
         "title": fact.__name__,
         "description": fact.__doc__,
         "type": "object",
-        "properties": envelope["properties"]
-        | {
-            "type": fact_type,
-            "data": {"id": fact.dataschema(), **data},
-            "data_base64": _DATA_BASE64,
-        },
+        "properties": properties,
         "required": envelope["required"],
         "oneOf": [{"required": ["data"]}, {"required": ["data_base64"]}],
     }
@@ -89,20 +89,17 @@ def breaking_changes(old: Schema, new: Schema) -> Iterator[str]:
     """
     old_required = set(old["required"])
     new_required = set(new["required"])
-    yield from (
-        f"{name} is required now, and existing events lack it"
-        for name in new_required - old_required
-    )
-    yield from (
-        f"{name} is no longer required, and existing readers need it"
-        for name in old_required - new_required
-    )
+    for name in new_required - old_required:
+        yield f"{name} is required now, and existing events lack it"
+    for name in old_required - new_required:
+        yield f"{name} is no longer required, and existing readers need it"
     for name, before in old["properties"].items():
         after = new["properties"].get(name)
         if after is None:
             yield f"{name} is gone"
         elif "properties" in before:
-            yield from (f"{name}.{change}" for change in breaking_changes(before, after))
+            for change in breaking_changes(before, after):
+                yield f"{name}.{change}"
         elif _rules(before) != _rules(after):
             yield f"{name} was {_rules(before)} and is {_rules(after)}"
     if old.get("oneOf") != new.get("oneOf"):
@@ -111,16 +108,19 @@ def breaking_changes(old: Schema, new: Schema) -> Iterator[str]:
 
 def published(template: str) -> dict[str, Schema]:
     """Return the schemas in a template of `registry`, by name."""
-    resources = (resource["Properties"] for resource in yaml_parse(template)["Resources"].values())
-    return {
-        each["SchemaName"]: json.loads(each["Content"]) for each in resources if "Content" in each
-    }
+    found = {}
+    for resource in yaml_parse(template)["Resources"].values():
+        properties = resource["Properties"]
+        if "Content" in properties:
+            found[properties["SchemaName"]] = json.loads(properties["Content"])
+    return found
 
 
 def registry(before: str) -> str:
     """Return the template that publishes every event's schema, and the older ones of ``before``.
 
-    BreakingChangeError if a changed schema is incompatible with existing readers or events.
+    Raises:
+        BreakingChangeError: a changed schema is incompatible with existing readers or events.
     """
     old = published(before)
     new = {f"{fact.__name__}.v{fact.schema_version}": schema(fact) for fact in FACTS.values()}
@@ -137,9 +137,11 @@ def registry(before: str) -> str:
 
 def _resource(name: str, content: Any) -> str:
     """Return the resource of a schema, whose logical id is its name without dots."""
-    words = [part[0].upper() + part[1:] for part in name.split(".")]
+    logical_id = ""
+    for part in name.split("."):
+        logical_id += part[0].upper() + part[1:]
     quoted = compact(content).replace("'", "''")
-    return _RESOURCE.format(logical_id="".join(words), name=name, content=quoted)
+    return _RESOURCE.format(logical_id=logical_id, name=name, content=quoted)
 
 
 def resolved(part: Any, definitions: Mapping[str, Schema]) -> Any:

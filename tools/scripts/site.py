@@ -35,10 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Lead links to the site's own pages.
-
-    Keep only the text of links to other files of the repository.
-    """
+    """Have links lead to the site's own pages; of a link to another file, keep only the text."""
     source = Path(page.file.abs_src_path or "")
     here = ROOT / "docs" / page.file.src_uri
 
