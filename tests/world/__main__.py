@@ -56,7 +56,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=100, help="how many runs of each (100)")
     parser.add_argument("--seed", type=int, help="only this story")
     parser.add_argument("--tier", choices=[*Tier], help="have every story in this tier")
-    parser.add_argument("--explain", action="store_true", help="tell each story line by line")
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="tell each story line by line, a broken one cut down to what breaks it",
+    )
     parser.add_argument("--world", choices=plans.WORLDS, help="only the layer, in this world")
     parser.add_argument("--timeline", action="store_true", help="the layer's: print each timeline")
     parser.add_argument("--stop", action="store_true", help="stop at the first broken promise")
@@ -109,11 +113,30 @@ def live(tier: Tier | None, seed: int) -> "Report":
     return run(tell(seed, tier))
 
 
+def cut_down(report: "Report") -> tuple["Report", str]:
+    """Return a story's smallest form that breaks the same promise, and how it was found."""
+    from tests.world.shrinking import shrink  # noqa: PLC0415 - as above
+
+    before = len(report.used)
+    smallest, runs = shrink(report)
+    story = smallest.story
+    return smallest, (
+        f"  cut down in {runs} runs to {len(story.lives)} of {len(report.story.lives)} rides, "
+        f"{len(story.windows)} of {len(report.story.windows)} lasting faults, "
+        f"{len(smallest.used)} of {before} single ones"
+    )
+
+
 def text_of(report: "Report", *, explains: bool) -> str:
     """Describe a story: what was broken, what it consists of, and its timeline if asked for."""
     story = report.story
     lines = [f"\n{'BROKEN' if report.broken else 'sound'}  seed {story.seed}, {story.tier}"]
     lines += [f"  {each}" for each in report.broken]
+    if explains and report.broken:
+        report, how = cut_down(report)
+        story = report.story
+        lines += [how, *(f"  {each}" for each in report.broken[:1])]
+        lines += [f"  {name}" for name in report.used]
     if explains:
         lines += [f"  {life}" for life in story.lives]
         lines += [f"  {window}" for window in story.windows]

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
@@ -40,6 +40,8 @@ _LONGEST_TRY_S: Final = FakeDynamoDB.longest_try_s
 _STALE: Final = 0.1
 """The share of reads of an index that miss its latest writes."""
 _STALEST_MS: Final = 2_000
+_LATE: Final = 0.03
+"""The share of deliveries that are on their way for minutes."""
 _THROTTLED: Final = ServiceError("ThrottlingException", 400, "Rate exceeded", {})
 _CONFLICT: Final = ServiceError(
     "TransactionCanceledException",
@@ -78,11 +80,18 @@ class Cloud(testing.World):
         counts: how often each freedom was used, each fault met, each outcome observed.
         running: the invocation of each machine.
         logs: the lines of each log group, by the consumer's name or ``bus``: time and content.
+        used: the names of the freedoms that were used and of the faults that were met. A name is
+            the same in every run of a story.
+
+    Args:
+        wiring: what is connected with what.
+        story: what happens.
+        kept: the names of the only freedoms and faults that may happen. Default: all.
     """
 
     timed = (DynamoDB, PersistentGateway)
 
-    def __init__(self, wiring: Wiring, story: Story) -> None:
+    def __init__(self, wiring: Wiring, story: Story, kept: Container[str] | None = None) -> None:
         self.simulation = Simulation(story.seed)
         super().__init__(None, clock=self.simulation)
         self.wiring = wiring
@@ -94,6 +103,8 @@ class Cloud(testing.World):
         self.running: dict[Machine, Invoked] = {}
         self.logs: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
         self.healed = story.tier is Tier.CALM
+        self.used: list[str] = []
+        self._kept = kept
         self._met: Counter[tuple[str, str]] = Counter()
 
     @contextmanager
@@ -142,18 +153,24 @@ class Cloud(testing.World):
 
     def happens(self, what: str, share: float, label: str) -> bool:
         """Decide whether AWS uses one of its freedoms, and count that."""
-        used = self.roll(f"{what} {label}") < share
-        if used:
-            self.counts[what] += 1
-        return used
+        drawn = self.roll(f"{what} {label}")
+        if drawn >= share or not self._may_happen(f"{what}: {label} ({drawn:.9f})"):
+            return False
+        self.counts[what] += 1
+        return True
+
+    def _may_happen(self, name: str) -> bool:
+        """Return whether a freedom or a fault is among those that are kept, and note it."""
+        if self._kept is not None and name not in self._kept:
+            return False
+        self.used.append(name)
+        return True
 
     def delay_s(self, label: str) -> float:
         """Return how long something is on its way: mostly a moment, sometimes minutes."""
-        drawn = self.roll(f"delay {label}")
-        if drawn > 0.97:
-            self.counts["late by minutes"] += 1
+        if self.happens("late by minutes", _LATE, label):
             return 600 * self.roll(f"minutes {label}")
-        return 0.05 + 2 * drawn**4
+        return 0.05 + 2 * self.roll(f"delay {label}") ** 4
 
     def say(self, text: str, who: str = "") -> None:
         """Add a line to the timeline."""
@@ -202,14 +219,17 @@ class Cloud(testing.World):
         if drawn >= share:
             return ""
         kind = kinds[int(drawn / share * len(kinds))]
-        return kind if self.may_meet(invoked, kind, what) else ""
+        name = f"{kind}: {invoked.name}, {what} ({drawn:.9f})"
+        return kind if self._may_meet(invoked, kind, what, name) else ""
 
-    def may_meet(self, invoked: Invoked, kind: str, what: str) -> bool:
+    def _may_meet(self, invoked: Invoked, kind: str, what: str, called: str) -> bool:
         """Return whether a fault is allowed, and note it: in a light story few are."""
         names = [(invoked.function, fact) for fact in invoked.facts]
         is_light = self.story.tier is Tier.LIGHT
         most = _FEWER_FAULTS.get(invoked.function, MOST_FAULTS)
         if is_light and any(self._met[name] >= most for name in names):
+            return False
+        if not self._may_happen(called):
             return False
         self._met.update(names)
         self.counts[f"fault: {kind}"] += 1

@@ -1,7 +1,7 @@
 """One story lived to its end: the people, then the operator, then the judges."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -31,14 +31,16 @@ class Report(NamedTuple):
     timeline: Sequence[str]
     counts: Counter[str]
     hours: float
+    used: Sequence[str]
+    """The names of the freedoms that were used and of the faults that were met."""
 
 
 class World:
     """The application of one story."""
 
-    def __init__(self, story: Story, wired: Wiring) -> None:
+    def __init__(self, story: Story, wired: Wiring, kept: Container[str] | None = None) -> None:
         self.story = story
-        self.cloud = Cloud(wired, story)
+        self.cloud = Cloud(wired, story, kept)
         self.queues = Queues(self.cloud)
         self.cloud.dead_letters = self.queues  # type: ignore[assignment] # a client of SQS as well
         self.gateway = Gateway(self.cloud)
@@ -99,9 +101,9 @@ class World:
         self.cloud.simulation.run()
 
 
-def run(story: Story, wired: Wiring | None = None) -> Report:
-    """Live a story, and judge it."""
-    world = World(story, wired or wiring())
+def run(story: Story, wired: Wiring | None = None, kept: Container[str] | None = None) -> Report:
+    """Live a story, and judge it; ``kept`` as in `Cloud`."""
+    world = World(story, wired or wiring(), kept)
     broken: list[str] = []
     with world.cloud.living():
         try:
@@ -113,4 +115,5 @@ def run(story: Story, wired: Wiring | None = None) -> Report:
         except RestlessError as error:
             broken.append(str(error))
     hours = world.cloud.now_s / _HOUR_S
-    return Report(story, broken, world.cloud.timeline, world.cloud.counts, hours)
+    cloud = world.cloud
+    return Report(story, broken, cloud.timeline, cloud.counts, hours, cloud.used)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.world.run import Report, run
+from tests.world.shrinking import kinds_of, shrink
 from tests.world.story import Tier, tell
 from tests.world.wiring import Attempts, Wiring, wiring
 
@@ -150,3 +151,15 @@ def _variable(function: str, name: str, value: str) -> Change:
 def test_a_change_of_the_template_is_noticed(change: Change, tier: Tier) -> None:
     """Calm and light stories need no operator, so wrong wiring shows at once."""
     assert _first_broken(change, tier, 20) is not None
+
+
+def test_a_broken_story_is_cut_down_to_what_breaks_it() -> None:
+    """Of its rides and faults only those are left without which the promise would hold."""
+    broken = _first_broken(_two_receives, Tier.LIGHT, 20)
+    assert broken is not None
+    smallest, runs = shrink(broken, _two_receives(wiring()))
+    assert smallest.broken
+    assert kinds_of(smallest.broken) & kinds_of(broken.broken)
+    assert len(smallest.story.lives) == 1
+    assert len(smallest.used) <= 6 < len(broken.used)
+    assert runs <= 100
