@@ -25,6 +25,7 @@ class Cloud:
         self.requests: list[Any] = []
         self.answer: Any = SimpleNamespace(status=200, json=lambda: {"orderID": "order_01"})
         self.denied = False
+        self.endpoint = "https://apigateway.us-west-2.amazonaws.com"
         self.booking: dict[str, Any] = {"orderID": "order_01", "version": 2, "status": "accepted"}
         monkeypatch.setattr("urllib3.request", self.request)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "MINE")
@@ -46,6 +47,9 @@ class Cloud:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+    def apigatewayv2(self) -> Any:
+        return SimpleNamespace(meta=SimpleNamespace(endpoint_url=self.endpoint))
 
     def cloudformation(self) -> Any:
         parameters = [{"ParameterKey": "Stage", "ParameterValue": "dev"}]
@@ -93,6 +97,18 @@ def test_a_customer_books_with_its_own_credentials(cloud: Cloud) -> None:
     ((method, url, headers, body),) = cloud.requests
     assert (method, url, headers["Idempotency-Key"]) == ("POST", f"{URL}/carrides", "mine")
     assert body["price"] == 1450
+    assert signed_by(cloud) == "MINE"
+
+
+def test_an_engine_on_this_machine_serves_the_api_of_any_stage(cloud: Cloud) -> None:
+    """It has no name for the API's own host, and its callers sign as on AWS."""
+    cloud.answer.status = 201
+    cloud.endpoint = "http://127.0.0.1:4566"
+    session = cloud.session()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StackRef, "named", lambda *_: {"CarRideApi": "a1b2"})
+        rides.book(session, key="mine").do()
+    assert cloud.requests[-1][1] == f"{cloud.endpoint}/_aws/execute-api/a1b2/$default/carrides"
     assert signed_by(cloud) == "MINE"
 
 

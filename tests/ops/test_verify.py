@@ -46,7 +46,7 @@ def test_an_api_that_does_not_answer_is_a_sentence(monkeypatch: pytest.MonkeyPat
 
 
 def described(*, protected: bool = False, **parameters: str) -> Any:
-    """Return a client of CloudFormation that describes one stack."""
+    """Return a client of AWS for CloudFormation, which describes one stack."""
     given = [{"ParameterKey": name, "ParameterValue": each} for name, each in parameters.items()]
     found = {
         "StackName": "carride",
@@ -54,7 +54,8 @@ def described(*, protected: bool = False, **parameters: str) -> Any:
         "EnableTerminationProtection": protected,
         "Parameters": given,
     }
-    return SimpleNamespace(describe_stacks=lambda **_: {"Stacks": [found]})
+    on_aws = SimpleNamespace(endpoint_url="https://cloudformation.us-west-2.amazonaws.com")
+    return SimpleNamespace(describe_stacks=lambda **_: {"Stacks": [found]}, meta=on_aws)
 
 
 @pytest.mark.parametrize(
