@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency.operators.plans import (
+    LIVES,
     PlanError,
     PlanFolder,
     SavedPlan,
@@ -22,6 +23,21 @@ from carride_idempotency.operators.plans import (
 )
 from ops.regions import ROOT
 from ops.stack import OperatorError, StackRef
+
+__all__ = [
+    "LIVES",
+    "PLANS",
+    "Command",
+    "discard",
+    "named",
+    "new_id",
+    "now",
+    "save",
+    "saved",
+    "take",
+    "typed",
+    "without_secrets",
+]
 
 PLANS: Final = Path(os.environ.get("CARRIDE_PLANS", ROOT / ".carride" / "plans"))
 """The folder of the plans. Where it cannot be one, as /dev/null, no plan is kept."""
@@ -138,6 +154,12 @@ def named(name: str) -> SavedPlan:
 def saved() -> list[SavedPlan]:
     """Return the plans that can be carried out, the newest first; delete older ones."""
     return _folder().saved()
+
+
+def discard(name: str) -> None:
+    """Forget a plan, so that nobody can carry it out. It may be gone already."""
+    if is_plan_id(name) and PLANS.is_dir():
+        (PLANS / f"{name}.json").unlink(missing_ok=True)
 
 
 def save(exact: Any, stacks: Iterable[StackRef]) -> str | None:

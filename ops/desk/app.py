@@ -27,6 +27,7 @@ from starlette.staticfiles import StaticFiles
 from ops.desk import flow as _flow  # noqa: F401 - registers pages
 from ops.desk import rides as _rides  # noqa: F401 - registers pages
 from ops.desk import views as _views  # noqa: F401 - registers pages
+from ops.desk import work as _work  # noqa: F401 - registers pages
 from ops.desk.feed import Feed
 from ops.desk.letters import raw_letter
 from ops.desk.pictures import LOOKS, look

@@ -1,19 +1,25 @@
 """Runs commands of `./carride` for the desk.
 
-First the dry run, and with --yes once somebody has confirmed it.
+First the dry run, which makes a plan; and with --yes once somebody has confirmed that plan. A
+command prints its result as JSON, and its progress in words.
 """
 
+import json
 import os
+import re
 import secrets
 import shlex
 import signal
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Mapping
-from subprocess import DEVNULL, PIPE, STDOUT, Popen
-from typing import Final
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from subprocess import DEVNULL, PIPE, Popen
+from typing import Any, Final, NamedTuple
 
+from ops import plans
 from ops.regions import ROOT
 from ops.stack import OperatorError, StackRef
 
@@ -25,8 +31,34 @@ _OPTIONS: Final = frozenset(
 )
 """The options that it passes on; the empty name is the argument without a name."""
 _MOST_JOBS: Final = 50
-_MOST_LINES: Final = 1_000
+_MOST_LINES: Final = 50
+_LONGEST_RESULT: Final = 5_000_000
 _ENDS_SECONDS: Final = 5.0
+_WRONG: Final = 1
+_INTERRUPTED: Final = 130
+_counted = re.compile(r"\b(\d[\d,]*) of (\d[\d,]*)\b").search
+
+
+class State(StrEnum):
+    """Where a job is."""
+
+    PLANNING = "planning"
+    WAITS = "waits for you"
+    RUNNING = "running"
+    DONE = "done"
+    WRONG = "done, not all well"
+    REFUSED = "refused"
+    INTERRUPTED = "interrupted"
+    DISCARDED = "discarded"
+    CARRIED_OUT = "carried out"
+    """Its plan is: another job has done it."""
+
+
+class Share(NamedTuple):
+    """How far a job is."""
+
+    done: int
+    total: int
 
 
 class Job:
@@ -38,52 +70,106 @@ class Job:
     def __init__(
         self, verb: str, words: list[str], stack: StackRef, *, plan: str, confirmed: bool
     ) -> None:
+        self.id = secrets.token_hex(4)
         self.verb = verb
         self.words = words
         self.plan = plan
-        """Id of the plan that it shows or carries out."""
+        """Id of the plan that it makes or carries out."""
+        self.confirmed = confirmed
         self.asks = verb in _ACTS and not confirmed
         """Whether it changes nothing until it is confirmed."""
+        self.began = time.time()
+        self.ended: float | None = None
         self.lines: deque[str] = deque(maxlen=_MOST_LINES)
-        """What it has printed."""
+        """What it has said."""
+        self.result: Any = None
+        """What it has returned, in JSON; None if nothing."""
         self.status: int | None = None
         """Its exit status; None while it runs."""
+        self.left: State | None = None
+        """What became of its plan, if that does not wait any more."""
         typed = [*words]
         if verb in _ACTS:
             typed.append(f"--plan={plan}")
         if confirmed:
             typed.append("--yes")
         self.command = shlex.join(["./carride", *typed])
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-        if stack.local is not None:
-            # The engine's own.
-            test = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-            environment |= {"AWS_ENDPOINT_URL": stack.local.endpoint, **test}
-        command = [
-            sys.executable,
-            "-m",
-            "ops",
-            *typed,
-            f"--stack={stack.name}",
-            f"--region={stack.region}",
-        ]
-        self._process = Popen(
-            command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, cwd=ROOT, env=environment
-        )
-        self.reader = threading.Thread(target=self._read, name=f"desk-{verb}", daemon=True)
+        self._process = _process([*typed, "--json"], stack)
+        said = threading.Thread(target=self._listen, name=f"desk-{verb}-said", daemon=True)
+        said.start()
+        self.reader = threading.Thread(target=self._read, args=[said], name=f"desk-{verb}")
         """Reads what it prints, and ends with it."""
+        self.reader.daemon = True
         self.reader.start()
+
+    @property
+    def state(self) -> State:
+        """Where it is."""
+        if self.status is None:
+            return State.PLANNING if self.asks else State.RUNNING
+        if self.status == _INTERRUPTED:
+            return State.INTERRUPTED
+        if self.status == _WRONG:
+            return State.WRONG
+        if self.status:
+            return State.REFUSED
+        if self.asks:
+            return self.left or State.WAITS
+        return State.DONE
+
+    @property
+    def says(self) -> str:
+        """The newest line that it has said; empty if it has said nothing."""
+        return self.lines[-1] if self.lines else ""
+
+    @property
+    def share(self) -> Share | None:
+        """How far it is, if it says so in numbers."""
+        match = _counted(self.says)
+        if match is None or self.status is not None:
+            return None
+        done, total = (int(number.replace(",", "")) for number in match.groups())
+        return Share(done, total) if total else None
 
     def interrupt(self) -> None:
         """End it as Ctrl-C does: it says what goes on and how to continue."""
         if self.status is None:
             self._process.send_signal(signal.SIGINT)
 
-    def _read(self) -> None:
-        with self._process as process:
-            for line in process.stdout or ():
+    def _listen(self) -> None:
+        for line in self._process.stderr or ():
+            if line.strip():
                 self.lines.append(line.rstrip())
+
+    def _read(self, said: threading.Thread) -> None:
+        with self._process as process:
+            text = process.stdout.read(_LONGEST_RESULT) if process.stdout else ""
+            said.join()
+        try:
+            self.result = json.loads(text)
+        except ValueError:
+            self.result = None
+        self.ended = time.time()
         self.status = self._process.returncode
+
+
+def _process(typed: list[str], stack: StackRef) -> Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    if stack.local is not None:
+        # The engine's own.
+        test = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+        environment |= {"AWS_ENDPOINT_URL": stack.local.endpoint, **test}
+    where = [f"--stack={stack.name}", f"--region={stack.region}"]
+    return Popen(
+        [sys.executable, "-m", "ops", *typed, *where],
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+        text=True,
+        errors="replace",
+        cwd=ROOT,
+        env=environment,
+    )
 
 
 class Jobs:
@@ -94,13 +180,17 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self.get = self._jobs.get
 
-    def newest(self) -> list[tuple[str, Job]]:
-        """Return the jobs with their ids, the newest first."""
-        return [*reversed(self._jobs.items())]
+    def newest(self) -> list[Job]:
+        """Return the jobs, the newest first."""
+        return [*reversed(self._jobs.values())]
 
     def running(self) -> int:
         """Return how many jobs run."""
         return sum(job.status is None for job in self._jobs.values())
+
+    def waiting(self) -> int:
+        """Return how many plans wait for somebody."""
+        return sum(job.state is State.WAITS for job in self._jobs.values())
 
     def start(self, verb: str, arguments: Mapping[str, str]) -> str:
         """Start the dry run of a verb and return the job's id.
@@ -121,16 +211,37 @@ class Jobs:
                 words.append(_argument(name, value))
         return self._add(verb, words, plan=secrets.token_hex(4), confirmed=False)
 
+    def again(self, name: str) -> str:
+        """Start the dry run of a job again, for a new plan, and return the new job's id.
+
+        Raises:
+            OperatorError: there is no such job.
+        """
+        job = self._known(name)
+        return self._add(job.verb, job.words, plan=secrets.token_hex(4), confirmed=False)
+
     def confirm(self, name: str) -> str:
         """Do exactly what a dry run has shown, or nothing, and return the new job's id.
 
         Raises:
             OperatorError: there is no such dry run, or it has not ended well.
         """
-        job = self.get(name)
-        if job is None or not job.asks or job.status != 0:
-            raise OperatorError("there is no such preview: start it again")
+        job = self._known(name)
+        if job.state is not State.WAITS:
+            raise OperatorError(f"this plan is {job.state}: plan it again")
+        job.left = State.CARRIED_OUT
         return self._add(job.verb, job.words, plan=job.plan, confirmed=True)
+
+    def discard(self, name: str) -> None:
+        """Make sure that a plan is not carried out.
+
+        Raises:
+            OperatorError: there is no such job.
+        """
+        job = self._known(name)
+        if job.state is State.WAITS:
+            plans.discard(job.plan)
+            job.left = State.DISCARDED
 
     def stop(self) -> None:
         """Interrupt all jobs, and wait for the ends of what they clean up."""
@@ -139,12 +250,24 @@ class Jobs:
         for job in self._jobs.values():
             job.reader.join(_ENDS_SECONDS)
 
+    def _known(self, name: str) -> Job:
+        job = self.get(name)
+        if job is None:
+            raise OperatorError("there is no such job here any more: start it again")
+        return job
+
     def _add(self, verb: str, words: list[str], *, plan: str, confirmed: bool) -> str:
-        name = secrets.token_hex(4)
-        self._jobs[name] = Job(verb, words, self._stack, plan=plan, confirmed=confirmed)
-        if len(self._jobs) > _MOST_JOBS:
-            del self._jobs[next(iter(self._jobs))]
-        return name
+        job = Job(verb, words, self._stack, plan=plan, confirmed=confirmed)
+        self._jobs[job.id] = job
+        for name in _oldest_ended(self._jobs.values(), len(self._jobs) - _MOST_JOBS):
+            del self._jobs[name]
+        return job.id
+
+
+def _oldest_ended(jobs: Iterable[Job], count: int) -> list[str]:
+    """Return the ids of so many jobs that have ended, the oldest first."""
+    ended = [job.id for job in jobs if job.status is not None]
+    return ended[: max(0, count)]
 
 
 def _argument(name: str, value: str) -> str:

@@ -11,18 +11,15 @@ from starlette.requests import Request
 from carride.facts import FACTS
 from carride.history import EVENT_PREFIX, timeline_of
 from carride.simulated_faults import Fault
-from carride_idempotency import observation
 from carride_idempotency.record import Record
 from carride_idempotency.record_items import record_of
-from ops import records, replay
+from ops import records
 from ops.audit.evidence import AuditedConsumer
-from ops.audit.ledger import ROWS
 from ops.audit.queues import json_object
 from ops.desk import faults
 from ops.desk.index import (
     BUCKET_S,
     GROUPS,
-    WAITING,
     Fact,
     Filter,
 )
@@ -30,27 +27,6 @@ from ops.desk.pictures import WIDTH, axis
 from ops.desk.registry import NotThereError, Said, Seen, act, page
 from ops.desk.words import part
 
-_BEHIND: Final = {
-    "duplicates_absorbed": "duplicate",
-    "retried": observation.RETRIED,
-    "takeovers": "takeover",
-    "failed": "failed",
-    "expired": observation.EXPIRED,
-    "in_flight": WAITING,
-    "effects": "effect",
-    "lost": WAITING,
-    "doubled": "effect",
-}
-"""The outcome of the events behind a number of the ledger."""
-_SIGNS: Final = {
-    "new": observation.NEW,
-    "duplicate": observation.DUPLICATE,
-    "takeover": observation.TAKEOVER,
-    "failed": observation.FAILED,
-}
-"""The parts in a consumer's box, with an outcome whose sign they have."""
-_CHARTED: Final = {name: outcomes for name, outcomes in GROUPS.items() if name != "effect"}
-_PRODUCER_DLQS: Final = ("ProducerDlq", "OutboxPipeDlq")
 _MINUTE_BUCKETS: Final = 60 // BUCKET_S
 
 
@@ -201,67 +177,12 @@ def _edit(desk: Seen, request: Request) -> dict[str, Any]:
     }
 
 
-@page("/replays", "replays.html", still=True)
-def _replays(desk: Seen, _request: Request) -> dict[str, Any]:
-    return {"title": "Replay", "found": replay.status(desk.feed.stack)}
-
-
-@page("/job/{id}", "job.html")
-def _job(desk: Seen, request: Request) -> dict[str, Any]:
-    name = request.path_params["id"]
-    if (found := desk.jobs.get(name)) is None:
-        raise NotThereError("This command is not known here any more.")
-    return {"title": found.verb.capitalize(), "job": found, "name": name}
-
-
 @page("/more", "more.html")
 def _more(_desk: Seen, _request: Request) -> dict[str, Any]:
     return {"title": "More"}
 
 
-@page("/jobs", "jobs.html")
-def _jobs(desk: Seen, _request: Request) -> dict[str, Any]:
-    return {"title": "Jobs", "jobs": desk.jobs.newest()}
-
-
-@page("/ledger", "ledger.html")
-def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
-    rows = ROWS | {"lost": "lost", "doubled": "doubled"}
-    return {"title": "Ledger", "report": desk.feed.report, "rows": rows, "behind": _BEHIND}
-
-
 # ── Buttons: each returns the page to show, and what was done in a sentence ───────────────────────
-
-
-@act("/start")
-def _start(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
-    """Start the dry run of a command."""
-    arguments = {
-        name.removeprefix("argument"): value
-        for name, value in form.items()
-        if name not in {"verb", "back"}
-    }
-    return f"/job/{desk.jobs.start(form['verb'], arguments)}", None
-
-
-@act("/confirm")
-def _confirm(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
-    """Do what a dry run has shown."""
-    return f"/job/{desk.jobs.confirm(form['job'])}", None
-
-
-@act("/interrupt")
-def _interrupt(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
-    """Interrupt a command as Ctrl-C does."""
-    if found := desk.jobs.get(form["job"]):
-        found.interrupt()
-    return f"/job/{form['job']}", None
-
-
-@act("/audit")
-def _audit(desk: Seen, _form: Mapping[str, str]) -> tuple[str, Said | None]:
-    desk.feed.audit_wanted.set()
-    return "/ledger", Said("The audit has begun.")
 
 
 @act("/send")

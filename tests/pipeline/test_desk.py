@@ -254,8 +254,8 @@ def test_an_edited_event_is_another_fact_or_a_mismatch(site: Site, page: Page) -
 
 
 def ended(page: Page, status: str) -> None:
-    """Wait until a command has ended."""
-    expect(page.locator("main .chip")).to_have_text(re.compile(status), timeout=PATIENCE_MS)
+    """Wait until a job has ended."""
+    expect(page.locator(".head .chip")).to_have_text(re.compile(status), timeout=PATIENCE_MS)
 
 
 def test_letters_that_would_come_back_are_not_sent(site: Site, page: Page) -> None:
@@ -281,7 +281,7 @@ def test_a_redrive_is_shown_before_it_is_done(site: Site, page: Page) -> None:
     shown(page.locator("#confirm"))
     assert site.pipeline.ledger().dead_lettered == before
     page.locator("#confirm").click()
-    ended(page, "status 1")
+    ended(page, "not all well")
     ledger = site.pipeline.ledger()
     assert (ledger.lost, ledger.doubled) == (0, 0)
 
@@ -302,29 +302,47 @@ def test_a_key_is_released_after_the_confirmation(site: Site, page: Page) -> Non
             ended(page, "done")
 
 
+def test_a_plan_can_be_discarded(site: Site, page: Page) -> None:
+    """It waits in the list of jobs until then, and cannot be run afterwards."""
+    page.goto("/replays")
+    page.get_by_role("button", name="Plan a replay").click()
+    shown(page.locator("#confirm"))
+    plan = page.url
+    page.goto("/jobs")
+    expect(page.locator(".jobs tbody tr").first).to_contain_text("waits for you")
+    page.goto(plan)
+    page.locator("#discard").click()
+    expect(page.locator(".toast")).to_contain_text("discarded")
+    page.goto(plan)
+    ended(page, "discarded")
+    expect(page.locator("#confirm")).to_have_count(0)
+
+
 def test_a_replay_is_predicted_run_interrupted_and_cancelled(site: Site, page: Page) -> None:
     """An interrupted replay can be cancelled, and the ledger stays at lost 0, doubled 0."""
     page.goto("/replays")
     page.get_by_role("button", name="Predict").click()
-    expect(page.locator("#output")).to_contain_text("reading the archive", timeout=PATIENCE_MS)
+    expect(page.locator("main")).to_contain_text("reading the archive", timeout=PATIENCE_MS)
     page.get_by_role("button", name="Interrupt").click()
-    ended(page, "status 130")
+    ended(page, "interrupted")
     page.goto("/replays")
-    page.get_by_role("button", name="running it").click()
+    page.get_by_role("button", name="Plan a replay").click()
     page.locator("#confirm").click()
-    expect(page.locator("#output")).to_contain_text("messages in queues", timeout=PATIENCE_MS)
+    expect(page.locator("main")).to_contain_text("messages in queues", timeout=PATIENCE_MS)
+    page.goto("/jobs")  # the job goes on
+    page.locator(".jobs .row", has_text="Replay run").first.click()
     page.get_by_role("button", name="Interrupt").click()
-    ended(page, "status 130")
-    expect(page.locator("#output")).to_contain_text("the replay goes on")
+    ended(page, "interrupted")
+    expect(page.locator("main")).to_contain_text("the replay goes on")
     page.goto("/replays")
-    replayed = page.get_by_role("region", name=site.ref.region)
-    expect(replayed).to_contain_text("RUNNING")
-    replayed.get_by_role("button", name="cancelling").click()
+    replayed = page.get_by_role("row", name=site.ref.region)
+    expect(replayed).to_contain_text("running")
+    replayed.get_by_role("button", name="cancel").click()
     shown(page.locator("#confirm"))
     page.locator("#confirm").click()
     ended(page, "done")
     page.goto("/replays")
-    expect(replayed).to_contain_text("CANCELLED")
+    expect(replayed).to_contain_text("cancelled")
     ledger = site.pipeline.ledger()
     assert 0 < ledger.replayed < ledger.published
     assert (ledger.lost, ledger.doubled) == (0, 0)

@@ -1,0 +1,148 @@
+"""What a job's plan would do, and what its result says, in words. No I/O.
+
+Both come as JSON from `./carride VERB --json`; a part that is missing is left out.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from ops.desk.words import clip, short_id
+from ops.text import counted
+
+_MOST_IDS: Final = 20
+_MOST_STEPS: Final = 20
+
+
+class Step(NamedTuple):
+    """A step of a plan."""
+
+    title: str
+    ids: tuple[str, ...] = ()
+    """What it is bound to."""
+    more: int = 0
+    """Further ids that are not listed."""
+    note: str = ""
+
+
+class Table(NamedTuple):
+    """A result with rows."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def scope_of(words: Sequence[str]) -> str:
+    """Return what a job is about, from the words after its verb."""
+    return ", ".join(filter(None, map(_word, words)))
+
+
+def _word(word: str) -> str:
+    name, _, value = word.removeprefix("--").partition("=")
+    if word == "--release":
+        return "releasing keys"
+    if word.startswith("--"):
+        return f"{name} {short_id(value)}"
+    return short_id(word)
+
+
+def steps_of(verb: str, preview: Any) -> list[Step]:
+    """Return the steps of a plan, from what its dry run has returned."""
+    if not isinstance(preview, Mapping):
+        return []
+    if verb == "redrive":
+        return list(_redrive(preview))
+    if verb == "release":
+        return list(_release(preview))
+    return [Step(clip(str(step))) for step in preview.get("plan", ())][:_MOST_STEPS]
+
+
+def _redrive(preview: Mapping[str, Any]) -> Iterator[Step]:
+    going = [each for each in preview.get("letters", ()) if each["verdict"]["goes"]]
+    staying = [each for each in preview.get("letters", ()) if not each["verdict"]["goes"]]
+    released = [each for each in going if each["verdict"].get("releases")]
+    queue = preview.get("queue")
+    if released:
+        keys = [short_id(str(each["letter"]["key"])) for each in released]
+        revision = str(released[0].get("revision")).partition(", owner")[0]
+        note = f"now {revision}; the next delivery runs as attempt 1"
+        yield _step(f"Release {counted(len(released), 'key')}", keys, clip(note))
+    if going:
+        ids = [short_id(str(each["letter"]["id"])) for each in going]
+        target = str(preview.get("target", "")).rpartition(":")[2]
+        why = Counter(each["verdict"]["why"] for each in going).most_common(3)
+        note = "; ".join(f"{count:,}: {text}" if len(why) > 1 else text for text, count in why)
+        yield _step(f"Send {counted(len(going), 'letter')} to {clip(target, 80)}", ids, note)
+        first = "one letter of each failure goes first, the others follow if it succeeds"
+        yield Step(f"Delete each from {queue} once its target has accepted it", note=first)
+    if staying:
+        why = Counter(each["verdict"]["why"] for each in staying).most_common(3)
+        note = "; ".join(f"{count:,}: {text}" for text, count in why)
+        yield Step(f"Leave {counted(len(staying), 'letter')} where they are", note=note)
+    if preview.get("others"):
+        yield Step(f"Leave the other {preview['others']:,} letters of {queue}", note="not chosen")
+
+
+def _step(title: str, ids: list[str], note: str) -> Step:
+    return Step(title, tuple(ids[:_MOST_IDS]), max(0, len(ids) - _MOST_IDS), clip(note))
+
+
+def _release(preview: Mapping[str, Any]) -> Iterator[Step]:
+    record = preview.get("record", {})
+    note = f"{record.get('status')}, attempt {record.get('attempt')}: {record.get('says')}"
+    yield Step("Release 1 key", (short_id(str(record.get("key"))),), note=clip(note))
+    yield Step(clip(str(preview.get("then")).capitalize()))
+
+
+def goes_nowhere(verb: str, preview: Any) -> bool:
+    """Return whether a plan would change nothing."""
+    if verb != "redrive" or not isinstance(preview, Mapping):
+        return False
+    return not any(each["verdict"]["goes"] for each in preview.get("letters", ()))
+
+
+def result_of(verb: str, result: Any) -> str:
+    """Return what a job has done, in a sentence; empty if it has returned nothing."""
+    if not isinstance(result, Mapping):
+        return ""
+    return clip(_SENTENCES[verb](result)) if verb in _SENTENCES else ""
+
+
+def _redriven(result: Mapping[str, Any]) -> str:
+    parts = [f"{result.get('sent'):,} of {counted(result.get('planned', 0), 'letter')} sent"]
+    parts += [f"{count:,} stayed: {why}" for why, count in result.get("stayed", {}).items()]
+    if result.get("gone"):
+        parts.append(f"{result['gone']:,} were gone before")
+    trials = Counter(result.get("first", {}).values())
+    parts += [f"the first of {count:,} kinds {trial}" for trial, count in trials.items()]
+    return "; ".join(parts) + "."
+
+
+def _predicted(result: Mapping[str, Any]) -> str:
+    return f"A replay would deliver {counted(result.get('events', 0), 'archived event')}."
+
+
+_SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
+    "redrive": _redriven,
+    "release": lambda _: "The key is released: its next delivery runs as attempt 1.",
+    "replay run": lambda result: (
+        f"The replay has ended. The audit says: {result.get('audit', {}).get('verdict')}."
+    ),
+    "replay cancel": lambda result: f"The replay is {result.get('state')}.",
+    "replay plan": _predicted,
+}
+
+
+def table_of(verb: str, result: Any) -> Table | None:
+    """Return the rows of a prediction: what would become of events, by consumer and type."""
+    if verb != "replay plan" or not isinstance(result, Mapping):
+        return None
+    fates = result.get("fates", {})
+    present = {fate for types in fates.values() for counts in types.values() for fate in counts}
+    columns = sorted(present)
+    rows = [
+        (consumer, kind, *(f"{counts.get(fate, 0):,}" for fate in columns))
+        for consumer, types in fates.items()
+        for kind, counts in sorted(types.items())
+    ]
+    return Table(("consumer", "type", *columns), tuple(rows[:100]))

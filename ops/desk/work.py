@@ -1,0 +1,229 @@
+"""The pages that work: jobs and their plans, replays of the archive, and the ledger."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+
+from carride_idempotency import observation
+from ops import plans, replay
+from ops.audit import Report
+from ops.audit.ledger import ROWS
+from ops.desk.index import WAITING
+from ops.desk.jobs import Job, State
+from ops.desk.registry import NotThereError, Said, Seen, act, page
+from ops.desk.told import goes_nowhere, result_of, scope_of, steps_of, table_of
+from ops.desk.words import clip
+
+_MOST_NAMED: Final = 40
+_LIVES_S: Final = plans.LIVES.total_seconds()
+
+
+class Look(NamedTuple):
+    """How the state of a job is shown."""
+
+    kind: str
+    icon: str
+
+
+_LOOKS: Final[Mapping[State, Look]] = {
+    State.PLANNING: Look("pub", "retry"),
+    State.WAITS: Look("wait", "clock"),
+    State.RUNNING: Look("pub", "retry"),
+    State.DONE: Look("new", "check"),
+    State.WRONG: Look("take", "warn"),
+    State.REFUSED: Look("fail", "cross"),
+    State.INTERRUPTED: Look("take", "cross"),
+    State.DISCARDED: Look("dup", "cross"),
+    State.CARRIED_OUT: Look("dup", "check"),
+}
+
+
+# ── Jobs ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@page("/jobs", "jobs.html")
+def _jobs(desk: Seen, _request: Request) -> dict[str, Any]:
+    known = desk.jobs.newest()
+    own = {job.plan for job in known}
+    # The job that carried a plan out stands for it.
+    jobs = [_told(job) for job in known if job.state is not State.CARRIED_OUT]
+    others = [plan for plan in plans.saved() if plan.id not in own][:20]
+    running = desk.jobs.running()
+    waiting = desk.jobs.waiting()
+    return {
+        "title": f"({running}) Jobs" if running else "Jobs",
+        "jobs": jobs,
+        "running": running,
+        "waiting": waiting,
+        "others": others,
+    }
+
+
+def _told(job: Job) -> dict[str, Any]:
+    """Return a job with what the pages say of it."""
+    state = job.state
+    until = job.ended or time.time()
+    sentence = ""
+    if state in {State.DONE, State.WRONG}:
+        sentence = result_of(job.verb, job.result)
+    elif state in {State.REFUSED, State.INTERRUPTED, State.RUNNING, State.PLANNING}:
+        sentence = clip(job.says.removeprefix("error: "))
+    return {
+        "job": job,
+        "scope": scope_of(job.words[len(job.verb.split()) :]),
+        "state": state,
+        "look": _LOOKS[state],
+        "took_ms": 1000 * (until - job.began),
+        "began_ms": 1000 * job.began,
+        "sentence": sentence,
+    }
+
+
+@page("/job/{id}", "job.html")
+def _job(desk: Seen, request: Request) -> dict[str, Any]:
+    job = desk.jobs.get(request.path_params["id"])
+    if job is None:
+        raise NotThereError("This job is not known here any more: the desk keeps the newest 50.")
+    told = _told(job)
+    said = [line.removeprefix("error: ") for line in job.lines]
+    return told | {
+        "title": f"{job.verb.capitalize()} {told['state']}",
+        "steps": steps_of(job.verb, job.result) if job.asks else [],
+        "nothing": job.asks and goes_nowhere(job.verb, job.result),
+        "table": table_of(job.verb, job.result),
+        "said": said if told["state"] in {State.REFUSED, State.INTERRUPTED} else [],
+        "warnings": _warnings(job),
+        "expires_ms": 1000 * (job.began + _LIVES_S),
+        "follows": _FOLLOWS.get(job.verb),
+    }
+
+
+_FOLLOWS: Final[Mapping[str, tuple[str, str]]] = {
+    "redrive": ("/letters?again=1", "The letters that are left"),
+    "release": ("/keys", "The keys that are left"),
+    "replay run": ("/ledger", "The ledger"),
+    "replay cancel": ("/replays", "The replays"),
+    "replay plan": ("/replays", "The replays"),
+}
+"""Where to look after a job."""
+
+
+def _warnings(job: Job) -> list[str]:
+    """Return what a prediction warns of."""
+    if not isinstance(job.result, Mapping):
+        return []
+    return [clip(str(each)) for each in job.result.get("warnings", ())][:10]
+
+
+@act("/start")
+def _start(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+    """Start the dry run of a command."""
+    arguments = {
+        name.removeprefix("argument"): value
+        for name, value in form.items()
+        if name not in {"verb", "back"}
+    }
+    return f"/job/{desk.jobs.start(form['verb'], arguments)}", None
+
+
+@act("/confirm")
+def _confirm(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+    """Carry out a plan, exactly as it was shown."""
+    return f"/job/{desk.jobs.confirm(form['job'])}", None
+
+
+@act("/again")
+def _again(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+    """Make a plan again."""
+    return f"/job/{desk.jobs.again(form['job'])}", None
+
+
+@act("/discard")
+def _discard(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+    """Forget a plan."""
+    desk.jobs.discard(form["job"])
+    return "/jobs", Said("The plan is discarded. Nothing was done.")
+
+
+@act("/interrupt")
+def _interrupt(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+    """Interrupt a command as Ctrl-C does."""
+    if found := desk.jobs.get(form["job"]):
+        found.interrupt()
+    return f"/job/{form['job']}", None
+
+
+# ── Replays ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@page("/replays", "replays.html", still=True)
+def _replays(desk: Seen, _request: Request) -> dict[str, Any]:
+    found = replay.status(desk.feed.stack)
+    return {
+        "title": "Replay",
+        "found": [(each, _replay_look(each.state)) for each in found],
+        "rules": [f"{each.resources}Rule" for each in desk.feed.consumers],
+    }
+
+
+def _replay_look(state: str) -> Look:
+    return {
+        "COMPLETED": Look("new", "check"),
+        "CANCELLED": Look("dup", "cross"),
+        "FAILED": Look("fail", "cross"),
+    }.get(state, Look("pub", "retry"))
+
+
+# ── The ledger ────────────────────────────────────────────────────────────────────────────────────
+
+_BEHIND: Final = {
+    "duplicates_absorbed": "duplicate",
+    "retried": observation.RETRIED,
+    "takeovers": "takeover",
+    "failed": "failed",
+    "expired": observation.EXPIRED,
+    "in_flight": WAITING,
+    "effects": "effect",
+    "lost": WAITING,
+    "doubled": "effect",
+}
+"""The outcome of the events behind a number of the ledger."""
+
+
+@page("/ledger", "ledger.html")
+def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
+    report = desk.feed.report
+    context: dict[str, Any] = {
+        "title": "Ledger",
+        "report": report,
+        "rows": ROWS | {"lost": "lost", "doubled": "doubled"},
+        "behind": _BEHIND,
+        "standing": desk.feed.standing(),
+    }
+    if report is not None:
+        context |= _explained(report)
+        context["title"] = f"{context['standing'].verdict} · Ledger"
+    return context
+
+
+def _explained(report: Report) -> dict[str, Any]:
+    """Return what the ledger's sums are explained by: the rides and events that do not add up."""
+    problems = [*report.saga.problems.items()]
+    overdue = [*report.saga.overdue.items()]
+    named = report.ledger.named()
+    return {
+        "named": named[:_MOST_NAMED],
+        "more_named": max(0, len(named) - _MOST_NAMED),
+        "problems": problems[:_MOST_NAMED],
+        "more_problems": max(0, len(problems) - _MOST_NAMED),
+        "overdue": overdue[:_MOST_NAMED],
+        "endings": [(name, count) for name, count in report.saga.endings.items() if count],
+    }
+
+
+@act("/audit")
+def _audit(desk: Seen, _form: Mapping[str, str]) -> tuple[str, Said | None]:
+    desk.feed.audit_wanted.set()
+    return "/ledger", Said("The audit has begun.")
