@@ -10,7 +10,7 @@ Only what the log of events covers is judged: nothing older than the log, and no
 be in flight.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -19,7 +19,7 @@ from typing import Final
 from carride.events import idempotency_id
 from carride.facts import FACTS, RideChange
 from carride_idempotency import observation
-from ops.audit.evidence import ALWAYS, AuditedConsumer, Evidence, RideItem, grouped
+from ops.audit.evidence import ALWAYS, AuditedConsumer, Evidence, RideItem
 from ops.audit.missing import applied_facts, missing_at
 from ops.text import counted, row
 
@@ -162,7 +162,8 @@ class Ledger:
     def verdict(self) -> str:
         """The result in one line."""
         if not self.balanced:
-            return "; ".join([*self.wrong, *(f"cannot tell: {reason}" for reason in self.blind)])
+            untold = [f"cannot tell: {reason}" for reason in self.blind]
+            return "; ".join([*self.wrong, *untold])
         parts = ["balanced"]
         if self.in_flight:
             parts.append(f"{counted(self.in_flight, 'event')} in flight")
@@ -183,16 +184,11 @@ class Ledger:
 
     def to_text(self) -> str:
         """Return the ledger as a table."""
-        lines = [
-            *self._events(),
-            "",
-            *self._accounts(),
-            "",
-            *self._queues(),
-            *(f"{route}: {state}" for route, state in self.routes.items()),
-            row("lost", self.lost),
-            row("doubled", self.doubled),
-        ]
+        lines = [*self._events(), "", *self._accounts(), "", *self._queues()]
+        for route, state in self.routes.items():
+            lines.append(f"{route}: {state}")
+        lines.append(row("lost", self.lost))
+        lines.append(row("doubled", self.doubled))
         names = self.named()
         lines += [f"  {name}" for name in names[:_MOST_NAMES]]
         if len(names) > _MOST_NAMES:
@@ -201,7 +197,9 @@ class Ledger:
 
     def _events(self) -> Iterator[str]:
         """Yield the lines about published events."""
-        first, last, judged = (self.span[name] for name in ("first", "last", "since"))
+        first = self.span["first"]
+        last = self.span["last"]
+        judged = self.span["since"]
         logged = f"logged from {first} to {last}" if first else ""
         yield row("published events", self.published, note=logged)
         if self.replayed:
@@ -215,7 +213,8 @@ class Ledger:
         """Yield the lines about what became of events, with a column for each consumer."""
         yield row("", *self.consumers)
         for name, label in ROWS.items():
-            yield row(label, *(getattr(account, name) for account in self.consumers.values()))
+            counts = [getattr(account, name) for account in self.consumers.values()]
+            yield row(label, *counts)
 
     def _queues(self) -> Iterator[str]:
         """Yield the lines about messages in queues."""
@@ -233,13 +232,11 @@ class Ledger:
         for consumer, account in self.consumers.items():
             names += [f"{consumer}: lost {fact}" for fact in account.lost_events]
             names += [f"{consumer}: doubled {ride}" for ride in account.doubled_rides]
-            names += [
-                f"{consumer}: effect of unpublished {fact}" for fact in account.effects_unpublished
-            ]
+            for fact in account.effects_unpublished:
+                names.append(f"{consumer}: effect of unpublished {fact}")
         names += [f"two ids: {name}" for name in self.two_ids]
-        names += [
-            f"two facts: {name}: {', '.join(types)}" for name, types in self.two_facts.items()
-        ]
+        for name, types in self.two_facts.items():
+            names.append(f"two facts: {name}: {', '.join(types)}")
         return names
 
     def _sum(self, name: str) -> int:
@@ -311,62 +308,66 @@ def _emitted(item: RideItem) -> Iterator[tuple[str, datetime]]:
 
 def _booked(evidence: Evidence) -> Iterator[tuple[str, datetime]]:
     """Yield the versions of booked rides of which no event is known."""
-    published = {
-        (event.named.order_id, event.named.version)
-        for event in evidence.published
-        if event.type in _CHANGES and event.named
-    }
+    published = set[tuple[str, int]]()
+    for event in evidence.published:
+        if event.type in _CHANGES and event.named:
+            published.add((event.named.order_id, event.named.version))
     for ride in evidence.bookings:
         for version in range(1, ride.version + 1):
+            if (ride.order_id, version) in published:
+                continue
             possible = {idempotency_id(ride.order_id, change, version) for change in _CHANGES}
-            is_waiting = not evidence.outbox.keys().isdisjoint(possible)
-            if (ride.order_id, version) not in published and not is_waiting:
+            if evidence.outbox.keys().isdisjoint(possible):
                 yield f"{ride.order_id} version {version}", ride.booked
 
 
 def _two_ids(evidence: Evidence) -> dict[str, list[str]]:
     """Return the ids of each fact that has several. A producer may give its own facts any ids."""
-    ids = grouped(
-        (event.named, event.fact)
-        for event in evidence.published
-        if event.named and event.fact and not event.adopted
-    )
-    return {
-        f"{named.order_id}/{named.type}/{named.version}": sorted(set(found))
-        for named, found in ids.items()
-        if len(set(found)) > 1
-    }
+    ids = defaultdict[str, set[str]](set)
+    for event in evidence.published:
+        if event.named and event.fact and not event.adopted:
+            named = event.named
+            ids[f"{named.order_id}/{named.type}/{named.version}"].add(event.fact)
+    return _several(ids)
 
 
 def _two_facts(evidence: Evidence) -> dict[str, list[str]]:
     """Return the changes of each version of a ride that has several.
 
-    Another producer may give every event the same version.
+    Another producer may give every event the same version, so its events do not count.
     """
-    changes = grouped(
-        (f"{event.named.order_id}/{event.named.version}", event.named.type)
-        for event in evidence.published
-        if event.named and event.named.type in _CHANGES and not event.adopted
-    )
-    return {
-        version: sorted(set(types)) for version, types in changes.items() if len(set(types)) > 1
-    }
+    changes = defaultdict[str, set[str]](set)
+    for event in evidence.published:
+        if event.named and event.named.type in _CHANGES and not event.adopted:
+            named = event.named
+            changes[f"{named.order_id}/{named.version}"].add(named.type)
+    return _several(changes)
+
+
+def _several(found: Mapping[str, set[str]]) -> dict[str, list[str]]:
+    """Return what has several values, with the values in order."""
+    return {name: sorted(values) for name, values in found.items() if len(values) > 1}
 
 
 def _reasons(evidence: Evidence) -> dict[str, dict[str, int]]:
     """Return how many messages each dead-letter queue has, by reason."""
-    reasons = grouped(sorted((each.queue, each.reason) for each in evidence.dead_letters))
-    return {queue: dict(Counter(found)) for queue, found in reasons.items()}
+    letters = [(each.queue, each.reason) for each in evidence.dead_letters]
+    counts: dict[str, dict[str, int]] = {}
+    for (queue, reason), count in sorted(Counter(letters).items()):
+        counts.setdefault(queue, {})[reason] = count
+    return counts
 
 
 def _span(evidence: Evidence) -> dict[str, str | None]:
+    span = dict[str, str | None].fromkeys(("at", "since", "first", "last"))
+    span["at"] = _text(evidence.at)
+    if evidence.since != ALWAYS:
+        span["since"] = _text(evidence.since)
     logged = [event.time for event in evidence.published if event.time != ALWAYS]
-    return {
-        "at": _text(evidence.at),
-        "since": None if evidence.since == ALWAYS else _text(evidence.since),
-        "first": _text(min(logged)) if logged else None,
-        "last": _text(max(logged)) if logged else None,
-    }
+    if logged:
+        span["first"] = _text(min(logged))
+        span["last"] = _text(max(logged))
+    return span
 
 
 def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> Account:
@@ -397,16 +398,16 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
 def _doubled(evidence: Evidence, items: Sequence[RideItem]) -> dict[str, int]:
     """Return how many effects of each ride are superfluous.
 
-    A fact that was published under two ids counts as one effect. Facts of another producer have its
-    ids.
+    A fact that was published under two ids counts as one effect. Facts of another producer are told
+    apart by their ids.
     """
     adopted = {event.fact for event in evidence.published if event.adopted}
     surplus = dict[str, int]()
     for item in items:
-        distinct = {
-            effect.fact if effect.named is None or effect.fact in adopted else effect.named
-            for effect in item.effects
-        }
+        distinct = set[object]()
+        for effect in item.effects:
+            has_own_id = effect.named is None or effect.fact in adopted
+            distinct.add(effect.fact if has_own_id else effect.named)
         if item.total > len(distinct):
             surplus[item.order_id] = item.total - len(distinct)
     return surplus
@@ -416,15 +417,17 @@ def _unpublished(evidence: Evidence, consumer: str, facts: set[str]) -> list[str
     """Return the events that took effect and are not in the log, although it covers their time."""
     if evidence.log_is_gone:
         return []
-    committed = grouped(
-        (effect.fact, effect.time) for item in evidence.items for effect in item.effects
+    first = dict[str, datetime]()
+    for item in evidence.items:
+        for effect in item.effects:
+            known = first.get(effect.fact, effect.time)
+            first[effect.fact] = min(known, effect.time)
+    unknown = applied_facts(evidence, consumer) - facts
+    return sorted(
+        fact
+        for fact in unknown
+        if first[fact] >= evidence.since and not evidence.is_young(first[fact])
     )
-    unknown = []
-    for fact in applied_facts(evidence, consumer) - facts:
-        first = min(committed[fact])
-        if first >= evidence.since and not evidence.is_young(first):
-            unknown.append(fact)
-    return sorted(unknown)
 
 
 def _blind(evidence: Evidence, consumers: Mapping[str, Account]) -> Iterator[str]:

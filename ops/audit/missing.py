@@ -15,7 +15,7 @@ _QUEUES: Final = ("Queue", "RuleDlq", "Dlq")
 class Missing(NamedTuple):
     """Published events that a consumer has not accounted for.
 
-    Each is named by its idempotency id, or by EventBridge's id if it breaks the contract.
+    An event is named by its idempotency id, or by EventBridge's id if it breaks the contract.
     """
 
     lost: tuple[str, ...]
@@ -74,7 +74,7 @@ class _Traces(NamedTuple):
     def took_another_payload(self, event: Published) -> bool:
         """Return whether another payload took effect under the event's id.
 
-        A dead letter tells of it.
+        There is a dead letter of this event then.
         """
         kept = self.fingerprints.get(event.fact or "")
         if kept is None or event.fingerprint is None:
@@ -88,20 +88,27 @@ def missing_at(evidence: Evidence, consumer: AuditedConsumer) -> Missing:
     """Return the events that a consumer has not accounted for."""
     wanted = [event for event in evidence.published if consumer.takes(event.type)]
     traces = _traces(evidence, consumer, wanted)
-    times = grouped(
-        (event.fact or event.event_id, event.time)
-        for event in wanted
-        if not traces.account_for(event)
-    )
-    old = tuple(sorted(name for name, logged in times.items() if not _are_young(evidence, logged)))
+    young = set[str]()
+    old = set[str]()
+    expired = set[str | None]()
+    for event in wanted:
+        if traces.dropped_after_expiry(event):
+            expired.add(event.fact)
+        if traces.account_for(event):
+            continue
+        name = event.fact or event.event_id
+        if evidence.is_young(event.time):
+            young.add(name)
+        else:
+            old.add(name)
+    missing = tuple(sorted(old))
     # Each message holds one event.
-    may_be_hidden = len(old) <= _hidden_messages(evidence, consumer)
-    expired = {event.fact for event in wanted if traces.dropped_after_expiry(event)}
+    may_be_hidden = len(missing) <= _hidden_messages(evidence, consumer)
     return Missing(
-        lost=() if may_be_hidden else old,
-        undecided=old if may_be_hidden else (),
-        in_flight=tuple(sorted(times.keys() - set(old))),
-        dropped_early=tuple(sorted(name for name in times if name in traces.drops)),
+        lost=() if may_be_hidden else missing,
+        undecided=missing if may_be_hidden else (),
+        in_flight=tuple(sorted(young - old)),
+        dropped_early=tuple(sorted(name for name in young | old if name in traces.drops)),
         expired=len(expired - traces.applied),
     )
 
@@ -115,17 +122,16 @@ def _traces(evidence: Evidence, consumer: AuditedConsumer, wanted: Sequence[Publ
         if each.consumer == name and each.outcome == observation.EXPIRED
     ]
     expiries = grouped((event.fact, event.expires or NEVER) for event in wanted)
-    prefix = f"{name}#"
+    fingerprints = {}
+    for key, fingerprint in evidence.fingerprints.items():
+        fact = _fact_of(key, name)
+        if fact is not None:
+            fingerprints[fact] = fingerprint
+    forgotten = {_fact_of(key, name) for key in evidence.forgotten}
     return _Traces(
         applied=applied_facts(evidence, name),
-        fingerprints={
-            key.removeprefix(prefix): fingerprint
-            for key, fingerprint in evidence.fingerprints.items()
-            if key.startswith(prefix)
-        },
-        forgotten=frozenset(
-            key.removeprefix(prefix) for key in evidence.forgotten if key.startswith(prefix)
-        ),
+        fingerprints=fingerprints,
+        forgotten=frozenset(fact for fact in forgotten if fact is not None),
         dead_facts=frozenset(each.fact for each in dead_letters),
         dead_events=frozenset(each.event_id for each in dead_letters),
         drops=grouped((each.fact, each.time) for each in drops),
@@ -133,19 +139,24 @@ def _traces(evidence: Evidence, consumer: AuditedConsumer, wanted: Sequence[Publ
     )
 
 
+def _fact_of(key: str, consumer: str) -> str | None:
+    """Return the fact that a record's key names, or None if the record is another consumer's."""
+    name, _, fact = key.partition("#")
+    return fact if name == consumer else None
+
+
 def applied_facts(evidence: Evidence, consumer: str) -> frozenset[str]:
     """Return the facts that took effect at a consumer, by its name."""
-    items = [item for item in evidence.items if item.consumer == consumer]
-    return frozenset[str]().union(*(item.facts for item in items))
+    facts = set[str]()
+    for item in evidence.items:
+        if item.consumer == consumer:
+            facts |= item.facts
+    return frozenset(facts)
 
 
 def _hidden_messages(evidence: Evidence, consumer: AuditedConsumer) -> int:
     """Return how many messages of a consumer's queues could not be read."""
     return sum(evidence.unread.get(f"{consumer.resources}{queue}", 0) for queue in _QUEUES)
-
-
-def _are_young(evidence: Evidence, times: Sequence[datetime]) -> bool:
-    return all(map(evidence.is_young, times))
 
 
 def _has_passed(expiry: datetime, time: datetime) -> bool:

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from carride_idempotency import observation
-from ops.audit.evidence import Delivered, Evidence, Published, RideItem
+from ops.audit.evidence import DeadLettered, Delivered, Evidence, Published, RideItem
 
 
 def as_one_stack(found: Sequence[tuple[str, Evidence]]) -> Evidence:
@@ -14,21 +15,31 @@ def as_one_stack(found: Sequence[tuple[str, Evidence]]) -> Evidence:
     region's copy.
     """
     regions = [evidence for _, evidence in found]
-    deliveries = [delivery for evidence in regions for delivery in evidence.deliveries]
+    deliveries = list[Delivered]()
+    dead_letters = list[DeadLettered]()
+    outbox = dict[str, datetime]()
+    unread = Counter[str]()
+    forgotten = set[str]()
+    for evidence in regions:
+        deliveries += evidence.deliveries
+        dead_letters += evidence.dead_letters
+        outbox |= evidence.outbox
+        unread.update(evidence.unread)
+        forgotten.update(evidence.forgotten)
+    routes = dict[str, str]()
+    for region, evidence in found:
+        for name, state in evidence.routes.items():
+            routes[f"{region}: {name}"] = state
     return regions[0]._replace(
         published=list(_published(found)),
         deliveries=deliveries,
-        dead_letters=[message for evidence in regions for message in evidence.dead_letters],
+        dead_letters=dead_letters,
         items=_items(regions, deliveries),
-        outbox={fact: time for evidence in regions for fact, time in evidence.outbox.items()},
-        unread=sum((Counter(evidence.unread) for evidence in regions), Counter[str]()),
-        routes={
-            f"{region}: {name}": state
-            for region, evidence in found
-            for name, state in evidence.routes.items()
-        },
+        outbox=outbox,
+        unread=unread,
+        routes=routes,
         broken_routes=list(_broken_routes(found)),
-        forgotten={key for evidence in regions for key in evidence.forgotten},
+        forgotten=forgotten,
         archived=sum(evidence.archived for evidence in regions),
         at=min(evidence.at for evidence in regions),
         since=max(evidence.since for evidence in regions),
@@ -43,10 +54,7 @@ def _published(found: Iterable[tuple[str, Evidence]]) -> Iterable[Published]:
 
 
 def _broken_routes(found: Iterable[tuple[str, Evidence]]) -> Iterable[str]:
-    """Yield the broken routes of the log.
-
-    A fenced region delivers nothing to partners; the other does.
-    """
+    """Yield the broken routes of the log. Partners are served by a region that is not fenced."""
     for region, evidence in found:
         for why in evidence.broken_routes:
             if "Log" in why:

@@ -8,7 +8,7 @@ overdue.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -138,13 +138,12 @@ class Saga:
 
     def to_text(self) -> str:
         """Return the saga as a table."""
-        rows = [
-            row("rides", sum(self.endings.values())),
-            *(row(f"  {ending}", count) for ending, count in self.endings.items()),
-            row("emitted", sum(self.emitted.values()), note="events of dispatch and payment"),
-            *(row(f"  {name}", count) for name, count in self.emitted.items()),
-            row("cars", self.cars, note=f"{self.cars_held} of them with a ride"),
-        ]
+        rows = [row("rides", sum(self.endings.values()))]
+        rows += [row(f"  {ending}", count) for ending, count in self.endings.items()]
+        emitted = sum(self.emitted.values())
+        rows.append(row("emitted", emitted, note="events of dispatch and payment"))
+        rows += [row(f"  {name}", count) for name, count in self.emitted.items()]
+        rows.append(row("cars", self.cars, note=f"{self.cars_held} of them with a ride"))
         if self.unlisted_cars:
             names = ", ".join(self.unlisted_cars[:_MOST_CARS])
             rows.append(row("  not found by dispatch", len(self.unlisted_cars), note=names))
@@ -199,12 +198,16 @@ class _Ride(NamedTuple):
     @property
     def last_prices(self) -> set[int]:
         """The prices that the events at its end state, in cents: one, unless they disagree."""
-        last = [*self.events.get(_COMPLETED, ()), *self.events.get(_OVERDUE, ())]
-        return {event.price for event in last if event.price is not None}
+        prices = set[int]()
+        for name in (_COMPLETED, _OVERDUE):
+            for event in self.events.get(name, ()):
+                if event.price is not None:
+                    prices.add(event.price)
+        return prices
 
 
 def saga_of(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
-    """Compute how every ride ended that an event, a table, a car or the gateway names.
+    """Return how every ride ended that an event, a table, a car or the gateway names.
 
     A ride is overdue if it has needed something for longer than ``overdue_after``.
     """
@@ -212,7 +215,10 @@ def saga_of(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
     problems = {order_id: tuple(_problems(ride)) for order_id, ride in rides.items()}
     broken = {order_id: found for order_id, found in problems.items() if found}
     payments = evidence.payments or ()
+    charged = [payment for payment in payments if payment.status != "declined"]
     captured = [payment for payment in payments if payment.captures]
+    refunded = [payment for payment in payments if payment.refunds]
+    unpaid = [name for name, ride in rides.items() if _was_driven(ride) and _is_called_off(ride)]
     return Saga(
         endings=_endings(rides, broken),
         emitted=_emitted(rides),
@@ -220,19 +226,20 @@ def saga_of(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
         cars_held=sum(ride is not None for ride in evidence.cars.values()),
         unlisted_cars=sorted(evidence.unlisted_cars),
         gateway_asked=evidence.payments is not None,
-        charged=len({payment.order_id for payment in payments if payment.status != "declined"}),
-        captured=len({payment.order_id for payment in captured}),
+        charged=_rides_of(charged),
+        captured=_rides_of(captured),
         captured_amount=sum(each.amount for each in captured if each.status == "captured"),
-        refunded=len({payment.order_id for payment in payments if payment.refunds}),
+        refunded=_rides_of(refunded),
         reconciled=sum(bool(ride.count(_OVERDUE)) for ride in rides.values()),
-        unpaid=sorted(
-            order_id
-            for order_id, ride in rides.items()
-            if _was_driven(ride) and _is_called_off(ride)
-        ),
+        unpaid=sorted(unpaid),
         problems=broken,
         overdue=dict(_overdue(evidence, overdue_after)),
     )
+
+
+def _rides_of(payments: Iterable[GatewayPayment]) -> int:
+    """Return how many rides these payments are for."""
+    return len({payment.order_id for payment in payments})
 
 
 def _endings(rides: Mapping[str, _Ride], broken: Collection[str]) -> dict[str, int]:
@@ -339,13 +346,14 @@ def _unprocessed(evidence: Evidence, consumer: AuditedConsumer) -> set[str | Non
 
     They were dead-lettered or dropped as expired, or may be among messages that could not be read.
     """
-    dead = {each.fact for each in evidence.dead_letters if each.consumer == consumer.name}
-    expired = {
-        each.fact
-        for each in evidence.deliveries
-        if each.consumer == consumer.name and each.outcome == observation.EXPIRED
-    }
-    return {*dead, *expired, *missing_at(evidence, consumer).undecided}
+    unprocessed = set[str | None](missing_at(evidence, consumer).undecided)
+    for letter in evidence.dead_letters:
+        if letter.consumer == consumer.name:
+            unprocessed.add(letter.fact)
+    for delivery in evidence.deliveries:
+        if delivery.consumer == consumer.name and delivery.outcome == observation.EXPIRED:
+            unprocessed.add(delivery.fact)
+    return unprocessed
 
 
 def _unjudged(evidence: Evidence) -> Iterator[str]:
@@ -470,10 +478,12 @@ def _wrong_captures(ride: _Ride) -> Iterator[str]:
     item = ride.items[PAYMENT]
     if not ride.last_prices or not isinstance(item.detail, int):
         return
-    if item.detail > max(ride.last_prices):
-        yield f"{item.detail} was captured, and its last price is {max(ride.last_prices)}"
-    if item.detail < min(ride.last_prices) and not item.raise_refused:
-        yield f"only {item.detail} was captured, and its last price is {min(ride.last_prices)}"
+    highest = max(ride.last_prices)
+    if item.detail > highest:
+        yield f"{item.detail} was captured, and its last price is {highest}"
+    lowest = min(ride.last_prices)
+    if item.detail < lowest and not item.raise_refused:
+        yield f"only {item.detail} was captured, and its last price is {lowest}"
 
 
 def _disagreements(ride: _Ride, consumer: str) -> Iterator[str]:
