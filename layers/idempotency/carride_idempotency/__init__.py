@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from carride_idempotency.stores.dynamodb import DynamoDBStore
     from carride_idempotency.stores.factory import open_store
     from carride_idempotency.stores.memory import MemoryStore
+    from carride_idempotency.stores.powertools import PowertoolsRecords
     from carride_idempotency.stores.transport import Transport
     from carride_idempotency.stores.valkey import ValkeyStore
 
@@ -152,6 +153,7 @@ __all__ = [
     "PayloadMismatchError",
     "PermanentError",
     "Policy",
+    "PowertoolsRecords",
     "Probe",
     "Put",
     "QuarantinedError",
@@ -207,6 +209,7 @@ _MODULES = {
     "stores.dynamodb": "DynamoDBStore",
     "stores.memory": "MemoryStore",
     "stores.factory": "open_store",
+    "stores.powertools": "PowertoolsRecords",
     "stores.transport": "Transport",
     "stores.valkey": "ValkeyStore",
 }

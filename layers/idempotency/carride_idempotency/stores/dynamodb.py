@@ -28,6 +28,7 @@ from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Tr
 
 if TYPE_CHECKING:
     from carride_idempotency.effects import Action, Effect
+    from carride_idempotency.stores.powertools import PowertoolsRecords
 
 MAX_ACTIONS: Final = 100
 """The most actions of one TransactWriteItems, including the record's."""
@@ -50,12 +51,25 @@ _PASSING: Final = frozenset(
 
 _STATUS_AND_OWNER: Final = {"#s": "status", "#o": "owner"}
 
+type Condition = tuple[str, Mapping[str, object]]
+"""A condition on a record, and its values. ``#s`` is the status, ``#o`` the owner."""
+ABSENT: Final[Condition] = ("attribute_not_exists(idempotencyKey)", {})
+
+
+class BesideRefusedError(Exception):
+    """Raised when an item of another table refuses a write; ``item`` is None if it is gone."""
+
+    def __init__(self, item: Mapping[str, Any] | None) -> None:
+        super().__init__(item)
+        self.item = item
+
 
 class DynamoDBStore:
     """Idempotency records in one DynamoDB table.
 
     Args:
         table: the table's name or ARN.
+        before: records of AWS Lambda Powertools, from which its consumers migrate.
         transport: sends the requests. Default: what `dynamodb_transport` makes for the environment.
         clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each
             pause.
@@ -63,10 +77,21 @@ class DynamoDBStore:
 
     transactional = True
 
+    def __new__(
+        cls, *_: Any, before: "PowertoolsRecords | None" = None, **__: Any
+    ) -> "DynamoDBStore":
+        """Make the store that also keeps the records of ``before``, if there are any."""
+        if before is None:
+            return object.__new__(cls)
+        from carride_idempotency.stores.powertools import MigratingStore
+
+        return object.__new__(MigratingStore)
+
     def __init__(
         self,
         table: str,
         *,
+        before: "PowertoolsRecords | None" = None,  # noqa: ARG002 - `__new__` takes it
         transport: Transport | None = None,
         clock: Clock = epoch_ms,
         sleep: Callable[[float], None] = time.sleep,
@@ -85,7 +110,7 @@ class DynamoDBStore:
         self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record:
         """Write ``record`` if its key is absent."""
-        found = self._write(record, "attribute_not_exists(idempotencyKey)", {}, effects, until_ms)
+        found = self._write(record, ABSENT, effects, until_ms)
         if found is None:  # deleted after the refusal: DynamoDB returns no item
             raise StoreUnavailableError(
                 f"{record.key} was refused by a record that is deleted now; "
@@ -102,19 +127,13 @@ class DynamoDBStore:
         until_ms: int | None = None,
     ) -> Record | None:
         """Write ``record`` if the record under its key is still as ``seen``."""
-        condition, values = _still_as(seen)
-        return self._write(record, condition, values, effects, until_ms)
+        return self._write(record, still_as(seen), effects, until_ms)
 
     def update_if_owner(
         self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
     ) -> Record | None:
         """Write ``record`` if its owner still holds the key, with no later lease."""
-        condition = "#s = :s AND #o = :o"
-        values: dict[str, object] = {":s": {"S": IN_PROGRESS}, ":o": {"S": record.owner}}
-        if record.lease_ms is not None:
-            condition += " AND leaseExpiry <= :l"
-            values[":l"] = {"N": str(record.lease_ms)}
-        return self._write(record, condition, values, effects, until_ms)
+        return self._write(record, owned_by(record), effects, until_ms)
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
         """Read the record under ``key``, consistently."""
@@ -129,17 +148,24 @@ class DynamoDBStore:
     def _write(
         self,
         record: Record,
-        condition: str,
-        values: Mapping[str, object],
+        condition: Condition,
         effects: Sequence["Effect"],
         until_ms: int | None,
+        *,
+        beside: Sequence[Mapping[str, Any]] = (),
     ) -> Record | None:
+        """Write ``record`` on a condition, with effects and with items of another table.
+
+        Raises:
+            BesideRefusedError: one of these items refuses it.
+        """
+        text, values = condition
         item = item_of(record)
         others = _keep(item, effects) if effects else {}
         put: dict[str, Any] = {
             "TableName": self._table,
             "Item": item,
-            "ConditionExpression": condition,
+            "ConditionExpression": text,
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
         if values:
@@ -147,8 +173,8 @@ class DynamoDBStore:
                 "ExpressionAttributeNames": _STATUS_AND_OWNER,
                 "ExpressionAttributeValues": values,
             }
-        if others:
-            return self._transact(record, put, others, until_ms)
+        if others or beside:
+            return self._transact(record, put, others, until_ms, beside)
         try:
             self._send("PutItem", put, until_ms)
         except ServiceError as error:
@@ -162,10 +188,12 @@ class DynamoDBStore:
         put: Mapping[str, Any],
         effects: Mapping[int, "Action"],
         until_ms: int | None,
+        beside: Sequence[Mapping[str, Any]],
     ) -> Record | None:
         from carride_idempotency.effects import action_of
 
-        actions: list[Mapping[str, object]] = [{"Put": put}, *map(action_of, effects.values())]
+        first: list[Mapping[str, object]] = [{"Put": put}, *beside]
+        actions = [*first, *map(action_of, effects.values())]
         if len(actions) > MAX_ACTIONS:
             raise EffectsRejectedError(
                 f"{len(actions)} are more than the {MAX_ACTIONS} actions of one transaction"
@@ -180,7 +208,10 @@ class DynamoDBStore:
             if reasons[0].get("Code") == _CONDITION:
                 item = reasons[0].get("Item")
                 return record_of(item) if item else None
-            raise _conflict(reasons[1:], effects) from error
+            for reason in reasons[1 : len(first)]:
+                if reason.get("Code") == _CONDITION:
+                    raise BesideRefusedError(reason.get("Item")) from error
+            raise _conflict(reasons[len(first) :], effects) from error
         except StoreRefusedError as refused:
             cause = refused.__cause__
             if isinstance(cause, ServiceError) and _is_of_the_effects(cause, len(actions)):
@@ -205,7 +236,17 @@ class DynamoDBStore:
         )
 
 
-def _still_as(seen: Record) -> tuple[str, dict[str, object]]:
+def owned_by(record: Record) -> Condition:
+    """Return the condition that the owner of ``record`` holds the key, with no later lease."""
+    condition = "#s = :s AND #o = :o"
+    values: dict[str, object] = {":s": {"S": IN_PROGRESS}, ":o": {"S": record.owner}}
+    if record.lease_ms is not None:
+        condition += " AND leaseExpiry <= :l"
+        values[":l"] = {"N": str(record.lease_ms)}
+    return condition, values
+
+
+def still_as(seen: Record) -> Condition:
     """Return the condition that a record is still as it was seen, and its values.
 
     What was not seen must still be absent, or of another type: a damaged value is read as None.
