@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
@@ -235,6 +235,10 @@ class Cloud(testing.World):
         self.counts[f"fault: {kind}"] += 1
         self.say(f"{what} meets: {kind.upper()}")
         return True
+
+    def has_met(self, function: str, facts: Iterable[str]) -> bool:
+        """Return whether a function met a fault while it worked on one of some facts."""
+        return any(self._met[function, fact] for fact in facts)
 
     def request(
         self, operation: str, request: Request, send: Callable[[str, Request], Any]

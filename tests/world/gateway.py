@@ -14,6 +14,8 @@ from tests.world.story import Tier
 _READ_TIMEOUT_S: Final = 3.0
 _WITHIN_S: Final = 3_500.0
 """A request is finished within an hour, or never."""
+_UNSEEN: Final = 0.5
+"""The share of late requests that no lookup shows before they are finished."""
 _SOON_S: Final = 30.0
 """In a light story: before the last attempt of its event."""
 _LOOKUPS: Final = ("killed before", "killed after", "refused", "failed", "no answer", "slow")
@@ -25,6 +27,8 @@ _POSTS: Final = (
     "no answer",
     "answer lost",
     "finished late",
+    "finished late",
+    "refused for good",
     "slow",
 )
 _REFUSALS: Final = (400, 401, 402, 403, 404, 405, 408, 409, 410, 422, 425, 429, 451, 500, 503)
@@ -32,10 +36,15 @@ _PASSING: Final = (401, 403, 408, 409, 425, 429, 500, 502, 503)
 
 
 class Gateway:
-    """A connection to the gateway; its books are the evidence of charges."""
+    """A connection to the gateway; its books are the evidence of charges.
+
+    Attributes:
+        refusals: how often it refused a capture or a raise for good.
+    """
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
+        self.refusals = 0
         self.books = Books(cloud.story.troubles, seed=cloud.story.seed, clock=lambda: cloud.now_s)
 
     def ledger(self) -> list[dict[str, Any]]:
@@ -59,6 +68,8 @@ class Gateway:
         if kind:
             cloud.counts[f"gateway: {request.method} {kind}"] += 1
         self._before(kind, request, who)
+        if kind == "refused for good":
+            return self._refusal(request)
         if kind in {"refused", "busy"}:
             statuses = _REFUSALS if kind == "refused" else _PASSING
             return _problem(statuses[int(cloud.roll(f"status {who}") * len(statuses))])
@@ -71,6 +82,13 @@ class Gateway:
         if kind == "answer lost":
             self._give_up("the answer is lost")
         return HttpResponse(reply.status, json.dumps(reply.body).encode())
+
+    def _refusal(self, request: HttpRequest) -> HttpResponse:
+        """Refuse a capture or a raise for good; any other request for now."""
+        if request.path.endswith(("/capture", "/adjust")):
+            self.refusals += 1
+            return _problem(402)
+        return _problem(503)
 
     def _before(self, kind: str, request: HttpRequest, who: str) -> None:
         """Do what keeps a request from being answered, or delays it."""
@@ -87,19 +105,26 @@ class Gateway:
         url = urlsplit(request.path)
         if request.method == "GET":
             return self.books.look_up(url.path, parse_qs(url.query))
-        asked = _asked(request)
-        reply = self.books.begin(asked)
-        return self.books.finish(asked) if reply is None else reply
+        return self._carry_out(_asked(request))
 
     def _finish_late(self, request: HttpRequest, who: str) -> None:
-        """Accept a request, do not answer, and finish it within the hour."""
+        """Accept a request, do not answer, and finish it within the hour.
+
+        Until then lookups may show it as pending, or not at all: they include what was answered.
+        """
         asked = _asked(request)
-        if self.books.begin(asked) is None:
-            is_light = self._cloud.story.tier is Tier.LIGHT
-            within_s = _SOON_S if is_light else _WITHIN_S
-            late_s = within_s * self._cloud.roll(f"finish {who}")
+        is_light = self._cloud.story.tier is Tier.LIGHT
+        within_s = _SOON_S if is_light else _WITHIN_S
+        late_s = within_s * self._cloud.roll(f"finish {who}")
+        if self._cloud.roll(f"unseen {who}") < _UNSEEN:
+            self._cloud.simulation.after(late_s, partial(self._carry_out, asked))
+        elif self.books.begin(asked) is None:
             self._cloud.simulation.after(late_s, partial(self.books.finish, asked))
         self._give_up("it is taken in")
+
+    def _carry_out(self, asked: GatewayRequest) -> Reply:
+        reply = self.books.begin(asked)
+        return self.books.finish(asked) if reply is None else reply
 
     def _give_up(self, why: str) -> None:
         self._cloud.simulation.sleep(_READ_TIMEOUT_S)

@@ -78,7 +78,8 @@ class World:
                 partial(self.cloud.simulation.spawn, Machine(f"person-{life.number}"), person.live),
             )
         end_s = self.story.ends_s + _HOUR_S
-        if self.story.tier is Tier.HEAVY or any(life.is_abandoned for life in self.story.lives):
+        is_calm = self.story.tier is Tier.CALM
+        if not is_calm or any(life.is_abandoned for life in self.story.lives):
             end_s += _RECONCILED_S
         self._run_until(end_s)
 

@@ -105,7 +105,12 @@ def tell(seed: int, tier: Tier | None = None, rides: int | None = None) -> Story
     drawn = dice.choice((Tier.CALM, Tier.LIGHT, Tier.LIGHT, Tier.HEAVY, Tier.HEAVY))
     tier = tier or drawn
     number = rides or dice.randint(1, _MOST_RIDES)
-    lives = tuple(_life(dice, each) for each in range(number))
+    # In a rush, rides compete for cars; slow ones meet the reconciler while they are driven.
+    begin_s = dice.choice((_HOUR, _HOUR, 5.0))
+    paces = (1.0, 1.0, 0.01, 0.001)
+    if tier is Tier.HEAVY:
+        paces = (1.0, 0.01, 0.001, 8.0)
+    lives = tuple(_life(dice, each, begin_s, paces) for each in range(number))
     story = Story(seed, tier, lives, cars=dice.choice((number, number, number, 2, 1)))
     story = story._replace(troubles=_troubles(dice), ticks=dice.choice((1, 6, 6, 6, 6)))
     if tier is Tier.LIGHT:
@@ -114,12 +119,12 @@ def tell(seed: int, tier: Tier | None = None, rides: int | None = None) -> Story
     if tier is Tier.HEAVY:
         windows = tuple(_windows(dice, story))
         share = dice.choice((0.01, 0.05, 0.15))
-        gateways_share = dice.choice((0.05, 0.2, 0.5))
+        gateways_share = dice.choice((0.05, 0.3, 0.6))
         return story._replace(share=share, gateways_share=gateways_share, windows=windows)
     return story
 
 
-def _life(dice: random.Random, number: int) -> Life:
+def _life(dice: random.Random, number: int, begin_s: float, paces: tuple[float, ...]) -> Life:
     steps = [
         Step("accept", dice.uniform(5, 10 * _MINUTE)),
         Step("start", dice.uniform(10, 20 * _MINUTE)),
@@ -129,16 +134,15 @@ def _life(dice: random.Random, number: int) -> Life:
         price = dice.choice(_PRICES)
         place = dice.randrange(len(steps))
         steps.insert(place, Step("changeDestination", dice.uniform(1, 5 * _MINUTE), price))
-    match dice.choice(("end", "end", "end", "cancel", "leave")):
+    match dice.choice(("end", "end", "end", "cancel", "cancel", "leave")):
         case "cancel":
             steps[dice.randrange(len(steps)) :] = [Step("cancel", dice.uniform(1, 10 * _MINUTE))]
         case "leave":
             steps[dice.randrange(len(steps)) :] = []
-    hurried = dice.random() < 0.3  # so that its events overtake each other
-    pace = 0.01 if hurried else 1.0
+    pace = dice.choice(paces)  # the events of a hurried ride overtake each other
     return Life(
         number=number,
-        at_s=round(dice.uniform(0, _HOUR), 3),
+        at_s=round(dice.uniform(0, begin_s), 3),
         price=dice.choice(_PRICES),
         pickup=f"sector_{dice.randrange(1, 63):02d}",
         steps=tuple(
@@ -166,4 +170,6 @@ def _windows(dice: random.Random, story: Story) -> Iterator[Window]:
         begins_s = max(0.0, dice.choice(moments) - dice.choice((0.5, 5.0, 60.0)))
         lasts_s = dice.choice((20.0, 5 * _MINUTE, 40 * _MINUTE, 3 * _HOUR, 8 * _HOUR))
         share = dice.choice((0.5, 1.0))
-        yield Window(dice.choice(WINDOWS), round(begins_s, 3), lasts_s, share)
+        yield Window(
+            dice.choice((*WINDOWS, "gateway", "gateway")), round(begins_s, 3), lasts_s, share
+        )
