@@ -8,6 +8,7 @@ contract. An ``event_id`` is EventBridge's id, and ``order_id`` the ride's.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Final, NamedTuple
 
 import assignments
@@ -39,7 +40,12 @@ class AuditedConsumer(NamedTuple):
 
     def takes(self, event_type: str | None) -> bool:
         """Return whether the consumer acts on events of a type."""
-        return self.acts_on is None or event_type in {fact.__name__ for fact in self.acts_on}
+        return self.acts_on is None or event_type in _names(self.acts_on)
+
+
+@cache
+def _names(facts: frozenset[type]) -> frozenset[str]:
+    return frozenset(fact.__name__ for fact in facts)
 
 
 CONSUMERS: Final = (

@@ -26,8 +26,8 @@ from starlette.staticfiles import StaticFiles
 
 from ops.desk import flow as _flow  # noqa: F401 - registers pages
 from ops.desk import rides as _rides  # noqa: F401 - registers pages
-from ops.desk import views as _views  # noqa: F401 - registers pages
 from ops.desk import work as _work  # noqa: F401 - registers pages
+from ops.desk.events import raw_event
 from ops.desk.feed import Feed
 from ops.desk.letters import raw_letter
 from ops.desk.pictures import LOOKS, look
@@ -90,6 +90,7 @@ class Desk(Seen):
         routes += [Route(page.path, self._page(page)) for page in PAGES]
         routes.append(Route("/find", self._find))
         routes.append(Route("/raw/letter", lambda request: raw_letter(self, request)))
+        routes.append(Route("/raw/event/{id}", self._raw_event))
         static = Mount("/static", StaticFiles(directory=_HERE / "static"))
         guard = Middleware(BaseHTTPMiddleware, dispatch=self._guard)
         self.app = Starlette(
@@ -135,6 +136,13 @@ class Desk(Seen):
         """Lead to what somebody looks for: a key, an event, or else the events of a ride."""
         text = request.query_params.get("q", "").strip()
         return RedirectResponse(self._path_of(text), 303)
+
+    def _raw_event(self, request: Request) -> Response:
+        """Return an event in full, as text."""
+        try:
+            return PlainTextResponse(raw_event(self, request.path_params["id"]))
+        except NotThereError as error:
+            return PlainTextResponse(str(error), 404)
 
     def _path_of(self, text: str) -> str:
         """Return the page about something that has this name."""

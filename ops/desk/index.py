@@ -193,6 +193,8 @@ class Index:
         self.consumers = consumers
         self.facts: dict[str, Fact] = {}
         """By id, the oldest first; one without copies is not known to be published."""
+        self.known = 0
+        """How many of the facts are known to be published."""
         self.rides: dict[str, list[str]] = {}
         """The ids of a ride's facts, by its id; the ride of the newest fact is the last."""
         self.totals = defaultdict[str, Counter[str]](Counter)
@@ -222,6 +224,7 @@ class Index:
         self.begun_ms = min(time_ms, self.begun_ms or time_ms)
         fact = self._fact(event.fact or event.event_id)
         if not fact.copies:
+            self.known += 1
             fact.type = event.type
             fact.time_ms = time_ms
             if event.named:
@@ -288,6 +291,7 @@ class Index:
 
     def _forget_ride_of(self, fact: Fact) -> None:
         """Take a fact out of its ride; a ride without facts is forgotten."""
+        self.known -= bool(fact.copies)
         names = self.rides.get(fact.ride or "", [])
         if fact.id in names:
             names.remove(fact.id)

@@ -1,19 +1,11 @@
-"""What the desk's pictures show: looks of outcomes, bars of charts, and a time axis. No I/O."""
+"""What the desk's pictures show: looks of outcomes, and bars of charts. No I/O."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from carride_idempotency import observation
 from ops.desk.index import CRASHED, WAITING
-
-WIDTH: Final = 1000.0
-"""Width of the time axis in its own units."""
-_INSTANT_MS: Final = 20.0
-"""On the time axis, a gap counts by its logarithm, in units of this."""
-
 
 _HEADROOM: Final = 22.0
 """The part of a chart above its highest bar, for words."""
@@ -94,18 +86,3 @@ def stacked(buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]])
 
 def _counts(bucket: Counter[str], parts: Mapping[str, Iterable[str]]) -> dict[str, int]:
     return {kind: sum(map(bucket.__getitem__, outcomes)) for kind, outcomes in parts.items()}
-
-
-def axis(times_ms: Iterable[float]) -> dict[float, float]:
-    """Return the places of times on an axis from 0 to `WIDTH`.
-
-    Long gaps are compressed, so that milliseconds and minutes can be seen in one picture; the order
-    is kept.
-    """
-    points = sorted(set(times_ms))
-    gaps = (math.log1p((later - earlier) / _INSTANT_MS) for earlier, later in pairwise(points))
-    places = [0.0, *accumulate(gaps)]
-    return {
-        point: place * WIDTH / (places[-1] or 1.0)
-        for point, place in zip(points, places, strict=True)
-    }

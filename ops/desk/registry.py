@@ -14,9 +14,11 @@ from ops.desk.feed import Feed
 from ops.desk.index import Fact
 from ops.desk.jobs import Jobs
 from ops.desk.letterbox import Letterbox
+from ops.desk.older import Older
 
 _MOST_WATCHED: Final = 500
 _MOST_VERSIONS: Final = 20
+_MOST_DIGITS: Final = 4
 
 
 class NotThereError(LookupError):
@@ -49,6 +51,7 @@ class Seen:
         self.feed = feed
         self.jobs = Jobs(feed.stack)
         self.letterbox = Letterbox(feed.stack)
+        self.older = Older(feed.stack)
         self.records = Watched[Record]()
         self.items = Watched[Mapping[str, Any]]()
 
@@ -141,3 +144,10 @@ def act(path: str) -> Callable[[Act], Act]:
         return function
 
     return register
+
+
+def page_number(request: Request) -> int:
+    """Return the number of the page of a list that is asked for, from 0."""
+    asked = request.query_params.get("page", "")
+    is_number = asked.isascii() and asked.isdecimal() and len(asked) <= _MOST_DIGITS
+    return int(asked) if is_number else 0

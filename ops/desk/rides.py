@@ -13,9 +13,10 @@ from carride_idempotency import observation
 from carride_idempotency.record import FAILED, Record
 from carride_idempotency.record_items import record_of
 from ops import records
+from ops.audit.evidence import COPY
 from ops.cli.line import CHANGES
 from ops.desk.index import PAGE, WAITING, Fact
-from ops.desk.registry import NotThereError, Seen, page
+from ops.desk.registry import NotThereError, Seen, page, page_number
 from ops.desk.story import Deed, Known, story_of
 from ops.desk.waterfall import deliveries_of, picture
 from ops.desk.words import clip
@@ -23,6 +24,8 @@ from ops.lookup import is_ride
 
 _LAMBDA_TRIES_AGAIN_MS: Final = (60_000.0, 120_000.0)
 """After the first and after the second failure of an asynchronous invocation, on AWS."""
+_FIRST: Final = "CarRideCreated"
+"""With this event, the index knows a ride from its beginning."""
 _CHANGES_READ: Final = 2_000
 """The newest lines of the log of changes that are looked at."""
 
@@ -71,9 +74,8 @@ def _known(desk: Seen, name: str) -> Known:
             "and '-', as order_01 has."
         )
     stack = desk.feed.stack
-    with desk.feed.lock:
-        facts = desk.feed.index.of_ride(name)
-        keys = [f"{each.name}#{fact.id}" for fact in facts for each in desk.takers(fact)]
+    facts = _facts_of(desk, name)
+    keys = [f"{each.name}#{fact.id}" for fact in facts for each in desk.takers(fact)]
     tables = records.tables_of(stack, name)
     if not facts and not any(tables.values()):
         raise NotThereError(
@@ -96,6 +98,16 @@ def _known(desk: Seen, name: str) -> Known:
         retries_on_aws=stack.local is None,
         now_ms=desk.now().timestamp() * 1000,
     )
+
+
+def _facts_of(desk: Seen, name: str) -> list[Fact]:
+    """Return the events of a ride: those of the index, and older ones if it has begun before."""
+    with desk.feed.lock:
+        facts = desk.feed.index.of_ride(name)
+    if COPY in name or any(fact.type == _FIRST for fact in facts):
+        return facts
+    known = {fact.id: fact for fact in (*desk.older.ride(name), *facts)}
+    return sorted(known.values(), key=lambda fact: fact.time_ms)
 
 
 def _retries(desk: Seen, seen: Mapping[str, Record]) -> Iterator[tuple[str, float]]:
@@ -182,12 +194,6 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
         "number": number,
         "has_older": len(names) > begin + PAGE,
     }
-
-
-def page_number(request: Request) -> int:
-    """Return the number of the page that is asked for, from 0."""
-    asked = request.query_params.get("page", "")
-    return int(asked) if asked.isdecimal() and len(asked) < 5 else 0  # noqa: PLR2004 - digits
 
 
 def _groups(desk: Seen) -> tuple[dict[str, Sequence[str]], list[str], list[str]]:

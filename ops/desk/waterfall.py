@@ -462,6 +462,8 @@ def _without_overlap(each: Delivered) -> list[list[Run]]:
 def _note(attempts: Sequence[Run], *, shares: bool) -> str:
     if len(attempts) > 1:
         return f"{len(attempts)} attempts"
+    if shares and attempts and attempts[0].outcome == observation.LOST_LEASE:
+        return "an earlier attempt"
     if shares and attempts and attempts[0].attempt:
         return f"attempt {attempts[0].attempt}"
     return ""

@@ -4,7 +4,6 @@ import json
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -23,7 +22,7 @@ from ops.audit.reading import Tail
 from ops.desk import open_browser
 from ops.desk.feed import ENDED, Feed
 from ops.desk.index import CRASHED, Filter, Index
-from ops.desk.pictures import WIDTH, axis, stacked
+from ops.desk.pictures import stacked
 from ops.stack import Kept, OperatorError
 from tests.carride.rides import booked
 from tests.carride.rides import event as event_of
@@ -140,13 +139,6 @@ def test_a_bug_is_not_taken_for_an_ended_stack(
     feed._repeat(Mock(side_effect=rounds), 0)  # noqa: SLF001 - the threads would run on
     assert said == ["carride cannot be asked: 'name'.", ENDED]
     assert "KeyError" in caplog.text
-
-
-@given(st.lists(st.floats(0, 1e9), min_size=1, unique=True))
-def test_the_axis_keeps_the_order(times: list[float]) -> None:
-    """Long pauses are compressed, and later is never further left."""
-    places = [place for _, place in sorted(axis(times).items())]
-    assert all(0 <= one <= other <= WIDTH + 1e-6 for one, other in pairwise(places))
 
 
 @pytest.mark.parametrize(

@@ -321,7 +321,7 @@ def test_overlapping_attempts_have_lanes_of_their_own() -> None:
         for lane in row.lanes
         if row.fact.type == "CarRideCompleted" and lane.consumer == "payment"
     ]
-    assert lanes[0] == ("attempt 1", observation.LOST_LEASE)
+    assert lanes[0] == ("an earlier attempt", observation.LOST_LEASE)
     assert lanes[-1][1] == observation.TAKEOVER
 
 

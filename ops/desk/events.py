@@ -1,0 +1,259 @@
+"""The pages of events: their list, one event with its deliveries and effects, and sending."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+
+from carride.facts import FACTS
+from carride.history import EVENT_PREFIX, timeline_of
+from carride.simulated_faults import Fault
+from carride_idempotency.record import Record
+from carride_idempotency.record_items import record_of
+from ops import records
+from ops.audit.evidence import AuditedConsumer, DeadLettered
+from ops.audit.queues import json_object
+from ops.desk import faults
+from ops.desk.index import GROUPS, Fact, Filter, Run
+from ops.desk.pictures import LOOKS
+from ops.desk.registry import NotThereError, Said, Seen, act, page, page_number
+from ops.desk.waterfall import deliveries_of, picture
+from ops.desk.words import Whole, clip, indented, part
+from ops.stack import OperatorError
+from ops.text import visible
+
+_MOST_RUNS: Final = 50
+"""Runs of a consumer that are listed: the newest."""
+_MOST_COPIES: Final = 20
+_MOST_PAYLOAD: Final = 20_000
+"""The most characters of a payload on the page of its event."""
+
+
+@page("/facts", "facts.html")
+def _facts(desk: Seen, request: Request) -> dict[str, Any]:
+    wanted = Filter(**{name: request.query_params.get(name, "").strip() for name in Filter._fields})
+    number = page_number(request)
+    with desk.feed.lock:
+        found, more = desk.feed.index.page(wanted, number)
+        return {
+            "title": "Facts",
+            "rows": [(fact, _outcomes(desk, fact)) for fact in found],
+            "wanted": wanted,
+            "is_filtered": any(wanted),
+            "groups": GROUPS,
+            "looks": LOOKS,
+            "types": sorted(FACTS),
+            "number": number,
+            "more": more,
+            "older": str(request.url.include_query_params(page=number + 1).query),
+            "newer": str(request.url.include_query_params(page=number - 1).query),
+            "known": desk.feed.index.known,
+        }
+
+
+def _outcomes(desk: Seen, fact: Fact) -> list[tuple[str, str | None, int]]:
+    """Return what became of an event at each consumer, and how many deliveries were skipped."""
+    found = []
+    for each in desk.feed.consumers:
+        outcome = fact.outcome(each)
+        skipped = fact.absorbed(each.name, outcome) if outcome else 0
+        found.append((each.name, outcome, skipped))
+    return found
+
+
+# ── One event ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Effect(NamedTuple):
+    """What an event did to the item of a consumer."""
+
+    rows: tuple[tuple[str, str, str, bool], ...]
+    """Attribute, value before, value after, and whether it has changed."""
+    emitted: tuple[str, ...]
+    """Types of the events that were emitted with it."""
+
+
+class Stop(NamedTuple):
+    """An event at a consumer."""
+
+    name: str
+    takes: bool
+    outcome: str | None
+    runs: tuple[Run, ...]
+    letter: DeadLettered | None
+    history: tuple[Record, ...]
+    """The versions of its record that the desk saw, the oldest first."""
+    says: str
+    effect: Effect | None
+
+
+@page("/event/{id}", "event.html")
+def _event(desk: Seen, request: Request) -> dict[str, Any]:
+    fact = _fact(desk, request.path_params["id"])
+    stack = desk.feed.stack
+    takers = desk.takers(fact) if fact.ride is not None else []
+    keys = [f"{each.name}#{fact.id}" for each in takers]
+    seen = {record.key: record for record in map(record_of, records.items_at(stack, keys))}
+    items = records.tables_of(stack, fact.ride) if fact.ride else {}
+    now_ms = desk.now().timestamp() * 1000
+    with desk.feed.lock:
+        delivered = deliveries_of(fact, desk.takers(fact), {})
+        shown = picture([(fact, delivered)], {}, now_ms, expects=False, hides=False)
+        stops = [
+            _stop(desk, each, fact, seen, items.get(each.table or "", {}))
+            for each in desk.feed.consumers
+        ]
+        content = indented(json_object(fact.body) or fact.body)
+        return {
+            "title": f"{fact.type or 'Breaks the contract'} of {fact.ride or 'no ride'}",
+            "fact": fact,
+            "copies": tuple(fact.copies)[-_MOST_COPIES:],
+            "more_copies": max(0, len(fact.copies) - _MOST_COPIES),
+            "stops": stops,
+            "picture": shown,
+            "records": seen,
+            "explain": lambda record: records.explain(record, desk.now()),
+            "faults": faults.FAULTS if stack.local and fact.ride else {},
+            "content": Whole(clip(content, _MOST_PAYLOAD)),
+            "content_size": len(content),
+            "is_cut": len(content) > _MOST_PAYLOAD,
+        }
+
+
+def _stop(
+    desk: Seen,
+    consumer: AuditedConsumer,
+    fact: Fact,
+    seen: Mapping[str, Record],
+    item: Mapping[str, Any],
+) -> Stop:
+    """Return what became of an event at a consumer."""
+    record = seen.get(f"{consumer.name}#{fact.id}")
+    history: Sequence[Record] = ()
+    says = ""
+    if record is not None:
+        history = desk.records.add(record.key, record)
+        says = records.explain(record, desk.now()).says
+    return Stop(
+        name=consumer.name,
+        takes=consumer.takes(fact.type),
+        outcome=fact.outcome(consumer),
+        runs=tuple(fact.attempts(consumer.name)[-_MOST_RUNS:]),
+        letter=fact.letters.get(consumer.name),
+        history=tuple(history),
+        says=says,
+        effect=_effect(desk, consumer, fact, item),
+    )
+
+
+def _fact(desk: Seen, name: str) -> Fact:
+    """Return an event, from the index or looked up.
+
+    Raises:
+        NotThereError: nothing is known of it.
+    """
+    with desk.feed.lock:
+        fact = desk.feed.index.facts.get(name)
+    if fact is None or not fact.copies:
+        fact = desk.older.event(name)
+    if fact is None:
+        raise NotThereError(
+            f"Nothing is known of the event {clip(name)}. It may not be logged yet: this page "
+            "shows it as soon as it is."
+        )
+    return fact
+
+
+def raw_event(desk: Seen, name: str) -> str:
+    """Return an event in full, as text.
+
+    Raises:
+        NotThereError: nothing is known of it.
+    """
+    fact = _fact(desk, name)
+    return visible(indented(json_object(fact.body) or fact.body))
+
+
+def _effect(
+    desk: Seen, consumer: AuditedConsumer, fact: Fact, item: Mapping[str, Any]
+) -> Effect | None:
+    """Return an event's effect on a consumer's item; None if it has none."""
+    name = f"{consumer.name} {fact.id}"
+    entry = item.get(f"{EVENT_PREFIX}{fact.id}")
+    plain = {field: value for field, value in item.items() if not field.startswith(EVENT_PREFIX)}
+    if entry is None:
+        desk.items.add(name, plain)
+        return None
+    if "data" in entry:  # the ride history keeps what every event said
+        earlier = [each.data for each in timeline_of(item) if each.sequence < entry["sequence"]]
+        before: Mapping[str, Any] = earlier[-1] if earlier else {}
+        return Effect(tuple(_changes(before, entry["data"])), ())
+    versions = desk.items.get(name)
+    rows = tuple(_changes(versions[-1] if versions else None, plain))
+    return Effect(rows, tuple(entry.get("emitted", ())))
+
+
+def _changes(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield each attribute; without ``before``, nobody knows what has changed."""
+    for name, value in after.items():
+        if before is None:
+            yield name, "not seen", clip(str(value)), False
+        elif name in before:
+            yield name, clip(str(before[name])), clip(str(value)), before[name] != value
+        else:
+            yield name, "", clip(str(value)), True
+
+
+@page("/event/{id}/edit", "edit.html", still=True)
+def _edit(desk: Seen, request: Request) -> dict[str, Any]:
+    fact = _fact(desk, request.path_params["id"])
+    return {
+        "title": "Edit and send",
+        "fact": fact,
+        "detail": Whole(indented((json_object(fact.body) or {}).get("detail"))),
+    }
+
+
+@page("/more", "more.html")
+def _more(_desk: Seen, _request: Request) -> dict[str, Any]:
+    return {"title": "More"}
+
+
+# ── Buttons ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@act("/send")
+def _send(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+    """Put an edited event on the bus."""
+    detail = faults.edited(form["detail"], derive="derive" in form)
+    faults.send(desk.feed.stack, detail)
+    name = detail.get("idempotencyid")
+    where = f"/event/{part(name)}" if isinstance(name, str) and name else "/facts"
+    return where, Said("The event was put on the bus.")
+
+
+@act("/deliver")
+def _deliver(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+    """Deliver an event again, or a copy of it with a fault."""
+    fact = _fact(desk, form["id"])
+    how = form["how"]
+    consumer = _consumer(desk, form["consumer"])
+    if how in faults.FAULTS:
+        copy = faults.send_with_fault(desk.feed.stack, consumer, fact.body, Fault(how))
+        what = faults.FAULTS[Fault(how)]
+        sentence = f"A copy was sent as of a new ride: {what}, at {consumer.name}."
+        ride = f"/ride/{part(copy.subject)}"
+        return f"/event/{copy.idempotencyid}", Said(sentence, path=ride, link="Its ride")
+    times = 2 if how == "twice" else 1
+    faults.deliver(desk.feed.stack, consumer, fact.body, times)
+    again = "twice" if times > 1 else "again"
+    return f"/event/{part(fact.id)}", Said(f"The event was put at {consumer.name} {again}.")
+
+
+def _consumer(desk: Seen, name: str) -> AuditedConsumer:
+    for each in desk.feed.consumers:
+        if each.name == name:
+            return each
+    raise OperatorError(f"there is no consumer {clip(name)}")

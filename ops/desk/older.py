@@ -1,0 +1,102 @@
+"""Looks up what the desk's index does not hold any more, or never did, as `./carride` does."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Final
+
+from carride.events import DETAIL_TYPE
+from ops import lookup
+from ops.audit.evidence import DeadLettered
+from ops.dead_letters import DeadLetter
+from ops.desk.index import Copy, Fact, Run
+from ops.stack import OperatorError, StackRef
+
+_KEPT_S: Final = 60.0
+_MOST: Final = 50
+"""The answers that are kept; a look-up reads log groups."""
+
+
+class Older:
+    """Looks rides and events up in tables and logs, and keeps the answers for a while."""
+
+    def __init__(self, stack: StackRef) -> None:
+        self._stack = stack
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[float, Sequence[Fact]]] = {}
+
+    def ride(self, name: str) -> Sequence[Fact]:
+        """Return the events of a ride, none if nothing is known of it."""
+        return self._answer(name, lambda: lookup.ride(self._stack, name).events)
+
+    def event(self, name: str) -> Fact | None:
+        """Return an event, None if nothing is known of it."""
+        found = self._answer(name, lambda: [lookup.event(self._stack, name)])
+        return found[0] if found else None
+
+    def _answer(self, name: str, ask: Callable[[], Iterable[lookup.Event]]) -> Sequence[Fact]:
+        with self._lock:
+            at, found = self._kept.get(name, (float("-inf"), ()))
+            if time.monotonic() - at < _KEPT_S:
+                return found
+            try:
+                found = [fact_of(event) for event in ask()]
+            except OperatorError:
+                found = []
+            self._kept.pop(name, None)
+            self._kept[name] = time.monotonic(), found
+            if len(self._kept) > _MOST:
+                del self._kept[next(iter(self._kept))]
+            return found
+
+
+def fact_of(event: lookup.Event) -> Fact:
+    """Return an event that was looked up as the index would have it."""
+    copies = [
+        Copy(each.event_id, _ms(each.time), each.replayed)
+        for each in sorted(event.copies, key=lambda copy: copy.time)
+    ]
+    runs = [
+        Run(
+            each.consumer,
+            each.outcome,
+            each.attempt or 0,
+            each.delivery,
+            each.reason,
+            _ms(each.time),
+        )
+        for at in event.consumers
+        for each in at.deliveries
+    ]
+    first_ms = copies[0].time_ms if copies else min((run.ended_ms for run in runs), default=0)
+    letters = {at.consumer: at.dead_letters[0] for at in event.consumers if at.dead_letters}
+    return Fact(
+        id=event.id,
+        type=event.type,
+        ride=event.ride,
+        version=event.version,
+        time_ms=first_ms,
+        body=_body(event),
+        copies=copies,
+        runs=runs,
+        letters={consumer: _lettered(letter) for consumer, letter in letters.items()},
+    )
+
+
+def _body(event: lookup.Event) -> str:
+    """Return the event as EventBridge would deliver it, as far as it is known."""
+    detail = event.detail
+    if isinstance(detail, dict) and "detail" in detail:
+        return json.dumps(detail)  # it breaks the contract, and was found whole
+    source = detail.get("source") if isinstance(detail, dict) else None
+    return json.dumps({"source": source, "detail-type": DETAIL_TYPE, "detail": detail})
+
+
+def _lettered(letter: DeadLetter) -> DeadLettered:
+    return DeadLettered(letter.queue, letter.reason, letter.consumer, None, letter.fact)
+
+
+def _ms(time_: datetime) -> int:
+    return int(time_.timestamp() * 1000)

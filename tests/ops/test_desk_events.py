@@ -1,0 +1,120 @@
+"""The pages of events, and what the desk looks up because its index does not hold it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from moto import mock_aws
+
+from carride_idempotency import marshalling, observation
+from ops.desk.index import PAGE
+from ops.desk.older import Older
+from ops.stack import OperatorError, StackRef
+from tests.carride.rides import Life
+from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
+from tests.ops.test_lookup import delivery, on_bus
+from tests.ops.world import empty_stack, log
+
+LIFE: Final = Life("order_01")
+CREATED: Final = event_of(LIFE.created)
+ACCEPTED: Final = event_of(LIFE.accepted)
+
+
+@pytest.fixture
+def ref() -> Iterator[StackRef]:
+    """A stack without any events."""
+    with mock_aws():
+        yield empty_stack()
+
+
+def test_the_page_of_an_event_has_its_runs_and_its_payload(ref: StackRef) -> None:
+    """The fenced attempt is not called by the number of its successor."""
+    desk = desk_of(ref)
+    publish(desk.feed.index, ACCEPTED, BEGIN_MS)
+    told = {"attempt": 2, "reason": "completed elsewhere"}
+    deliver(desk.feed.index, ACCEPTED, "dispatch", BEGIN_MS + 900, observation.LOST_LEASE, **told)
+    deliver(desk.feed.index, ACCEPTED, "dispatch", BEGIN_MS + 800, observation.TAKEOVER, attempt=2)
+    text = get(desk, f"/event/{ACCEPTED.idempotencyid}").text
+    dispatch = text.partition('id="at-dispatch"')[2]
+    assert "late write fenced off" in dispatch
+    assert "an attempt, invocation of 10 ms" in dispatch
+    assert "&#34;price&#34;: 1250" in text
+    assert "its rule does not match this type" in text.partition('id="at-payment"')[2]
+    assert "<title>CarRideAccepted of order_01 · CarRide desk</title>" in text
+
+
+def test_effects_on_an_item_show_what_they_changed(ref: StackRef) -> None:
+    """As far as the desk saw the item before."""
+    desk = desk_of(ref)
+    publish(desk.feed.index, ACCEPTED, BEGIN_MS)
+    page = f"/event/{ACCEPTED.idempotencyid}"
+    item = {"orderID": "order_01", "state": "unknown", "effects": 0}
+    put(ref, item)
+    assert "effect-dispatch" not in get(desk, page).text
+    entry = {f"event#{ACCEPTED.idempotencyid}": {"type": "x", "emitted": ["CarAssigned"]}}
+    put(ref, item | {"state": "assigned", "carID": "car_01"} | entry)
+    effect = get(desk, page).text.partition('id="effect-dispatch"')[2]
+    assert "emitted CarAssigned" in effect
+    assert '<tr class="changed"><td>state</td><td class="long">unknown</td>' in effect
+    assert '<tr><td>orderID</td><td class="long">order_01</td>' in effect
+
+
+def put(ref: StackRef, item: dict[str, Any]) -> None:
+    """Store the item of dispatch."""
+    ref.client("dynamodb").put_item(
+        TableName=ref.outputs["AssignmentTableName"], Item=marshalling.item(item)
+    )
+
+
+def test_facts_are_listed_a_page_at_a_time(ref: StackRef) -> None:
+    """Never more than a hundred rows, with a way to the older ones and back."""
+    desk = desk_of(ref)
+    assert "No events yet" in get(desk, "/facts").text
+    for number in range(PAGE + 5):
+        publish(desk.feed.index, event_of(Life(f"order_{number}").created), BEGIN_MS + number)
+    first = get(desk, "/facts").text
+    assert first.count('class="row"') == PAGE
+    assert "page=1" in first
+    second = get(desk, "/facts?page=1").text
+    assert second.count('class="row"') == 5
+    assert "page=0" in second
+    assert "No event matches" in get(desk, "/facts?ride=nobody").text
+    assert get(desk, "/facts?page=nonsense&outcome=%3Cb%3E").status == 200
+
+
+def test_a_ride_that_is_older_than_the_index_is_looked_up(ref: StackRef) -> None:
+    """Its events come from the logs, and what the index has of them is newer."""
+    log(ref, "CarRideEvents", on_bus(CREATED))
+    log(ref, "RideHistory", delivery(CREATED, observation.NEW))
+    desk = desk_of(ref)
+    publish(desk.feed.index, ACCEPTED, BEGIN_MS)
+    text = get(desk, "/ride/order_01").text
+    assert "CarRideCreated" in text
+    assert "CarRideAccepted" in text
+    assert "booked it" in text
+    assert "CarRideCreated" in get(desk, f"/event/{CREATED.idempotencyid}").text
+    assert json.loads(get(desk, f"/raw/event/{CREATED.idempotencyid}").text)["detail"]["type"]
+
+
+def test_a_look_up_is_kept_for_a_while(ref: StackRef, monkeypatch: Any) -> None:
+    """A page that is open asks twice a second; nothing is known of most misspelt ids."""
+    asked: list[str] = []
+
+    def ride(_: StackRef, name: str) -> Any:
+        asked.append(name)
+        raise OperatorError("nothing is known")
+
+    monkeypatch.setattr("ops.lookup.ride", ride)
+    older = Older(ref)
+    for name in ("order_02", "order_02", "order_03"):
+        assert older.ride(name) == []
+    assert asked == ["order_02", "order_03"]
+
+
+def test_an_unknown_event_is_a_sentence(ref: StackRef) -> None:
+    """Whatever its id is."""
+    desk = desk_of(ref)
+    for name in ("00000000-0000-4000-8000-000000000000", "nonsense", "%1b[31m"):
+        assert "Nothing is known of the event" in get(desk, f"/event/{name}").text
+    assert get(desk, "/raw/event/nonsense").status == 404
