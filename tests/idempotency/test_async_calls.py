@@ -1,9 +1,11 @@
 """``async with`` in an event loop: steps run in threads, and cancelled work is not completed."""
 
 import asyncio
+import functools
+import inspect
 import threading
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final
@@ -18,12 +20,15 @@ from carride_idempotency import (
     Consumer,
     Done,
     Effect,
+    EffectConflictError,
     MemoryStore,
     Observation,
+    PayloadMismatchError,
     Policy,
     Put,
     RetryableError,
     StoreUnavailableError,
+    UnfinishedWorkError,
     async_calls,
     async_steps,
 )
@@ -35,6 +40,10 @@ EFFECT: Final = Put("Rides", {"id": "order_01"})
 PATIENCE_S: Final = 10
 
 type Body = Callable[[AsyncOperation], Awaitable[object]]
+
+
+async def nothing(_: object) -> None:
+    await asyncio.sleep(0)
 
 
 class Desk:
@@ -53,6 +62,7 @@ class Desk:
         self.before: Callable[[int], None] = lambda _: None
         self.after: Callable[[int], None] = lambda _: None
         self.threads: set[int] = set()
+        self.body: Body = nothing
         self.memory = MemoryStore(apply=self.effects.extend)
         store: Any = self
         self.consumer: Consumer[Any] = Consumer(
@@ -83,7 +93,8 @@ class Desk:
         return taken
 
     def record(self, key: str = "k1") -> Record | None:
-        return self.memory.read(f"rides#{key}")
+        """Return the record of a block or of the function ``book``."""
+        return self.memory.read(f"rides#{key}") or self.memory.read(f"rides/book#{key}")
 
     async def book(self, key: str = "k1", body: Body | None = None) -> Any:
         """Register one effect under a key, and do what else the body does."""
@@ -94,10 +105,6 @@ class Desk:
                     await body(block.operation)
                 block.complete("booked")
         return block.result
-
-
-async def nothing(_: object) -> None:
-    await asyncio.sleep(0)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -146,6 +153,7 @@ def test_no_step_is_taken_in_the_thread_of_the_loop() -> None:
         loop_threads.add(threading.get_ident())
         await operation.external("charge", nothing)
         await operation.heartbeat()
+        await until(lambda: "read" in desk.steps)  # the other task waits for the key
 
     async def fail(_: object) -> None:
         raise KeyError("pickup")
@@ -224,6 +232,182 @@ def test_a_plain_block_in_a_running_loop_says_what_to_do() -> None:
     record = desk.record()
     assert record is not None
     assert record.status == "COMPLETED"
+
+
+# ── Functions ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def booking(desk: Desk, **options: Any) -> Any:
+    """Return a function that registers an effect, does what the desk's body does, and counts."""
+    runs: list[int] = []
+
+    @desk.consumer.function(key="ride", name="book", **options)
+    async def book(ride: str, seats: int, operation: AsyncOperation | None = None) -> list[int]:
+        assert operation is not None
+        runs.append(seats)
+        operation.write(EFFECT)
+        await desk.body(operation)
+        return runs
+
+    return book
+
+
+def test_a_function_takes_effect_once() -> None:
+    """It stays a coroutine function, and a second call gets an equal result."""
+    desk = Desk()
+    book = booking(desk)
+
+    async def service() -> list[Any]:
+        return [await book("k1", 2), await book("k1", seats=2)]
+
+    assert inspect.iscoroutinefunction(book)
+    assert asyncio.run(service()) == [[2], [2]]
+    assert len(desk.effects) == 1
+    assert [seen.outcome for seen in desk.seen] == ["New", "Duplicate"]
+
+
+def test_another_payload_is_an_error() -> None:
+    """As it is for a plain function."""
+    book = booking(Desk())
+
+    async def service() -> None:
+        await book("k1", 2)
+        with pytest.raises(PayloadMismatchError):
+            await book("k1", 3)
+
+    asyncio.run(service())
+
+
+def test_an_error_of_a_function_is_its_failure() -> None:
+    """It is recorded and raised, and the next call runs again."""
+    desk = Desk()
+    book = booking(desk)
+
+    async def fail(_: object) -> None:
+        raise KeyError("pickup")
+
+    async def service() -> None:
+        desk.body = fail
+        with pytest.raises(KeyError):
+            await book("k1", 2)
+        record = desk.record()
+        assert record is not None
+        assert (record.status, record.attempt) == ("FAILED", 1)
+        desk.body = nothing
+        assert await book("k1", 2) == [2, 2]
+
+    asyncio.run(service())
+    assert [seen.outcome for seen in desk.seen] == ["Failed", "Retried"]
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_function_runs_again_after_a_conflict(*, atomic: bool) -> None:
+    """Under its claim or without one, as often as the policy says."""
+    desk = Desk(policy=Policy(conflict_reruns=1, atomic=atomic))
+    conflicts = [1, 2]
+
+    def apply(effects: Sequence[Effect]) -> None:
+        if conflicts:
+            conflicts.pop()
+            raise EffectConflictError(0)
+        desk.effects.extend(effects)
+
+    desk.memory = MemoryStore(apply=apply)
+    book = booking(desk)
+
+    async def service() -> list[int]:
+        with pytest.raises(EffectConflictError):
+            await book("k1", 2)
+        result: list[int] = await book("k1", 2)
+        return result
+
+    assert asyncio.run(service()) == [2, 2, 2]
+    assert len(desk.effects) == 1
+
+
+def test_an_atomic_function_makes_no_claim() -> None:
+    """One that is cancelled before it has begun leaves nothing."""
+    cancelled = Cancelled(1)
+    desk = cancelled.desk
+    desk.consumer = Consumer("rides", desk, policy=Policy(atomic=True))
+    book = booking(desk)
+
+    async def service() -> None:
+        task = asyncio.create_task(book("k1", 2))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert desk.steps == []
+        cancelled.moment = 0
+        await book("k1", 2)
+
+    asyncio.run(service())
+    assert desk.steps == ["put_if_absent COMPLETED"]
+
+
+def test_a_result_that_is_unfinished_work_is_a_failure() -> None:
+    """Nobody would await it."""
+    desk = Desk()
+
+    @desk.consumer.function(key="ride", name="book")
+    async def book(ride: str) -> list[Any]:
+        return [nothing(None)]
+
+    with pytest.raises(UnfinishedWorkError):
+        asyncio.run(book("k1"))
+
+
+def test_a_wrapper_of_an_async_function_may_answer_itself() -> None:
+    """Such as one that has cached the answer."""
+    desk = Desk()
+
+    async def book(ride: str) -> str:
+        return "booked"
+
+    @functools.wraps(book)
+    def cached(ride: str) -> Any:
+        return "cached" if ride == "k1" else book(ride)
+
+    call = desk.consumer.function(key="ride", name="book")(cached)
+
+    async def service() -> list[Any]:
+        return [await call("k1"), await call("k2")]
+
+    assert asyncio.run(service()) == ["cached", "booked"]
+
+
+def test_a_run_that_was_overtaken_returns_the_result_of_the_other() -> None:
+    """Its own effect is not committed."""
+    desk = Desk()
+    book = booking(desk)
+
+    async def overtake(_: object) -> None:
+        held = desk.record()
+        assert held is not None
+        ended = held._replace(owner="another", attempt=2, status="COMPLETED", result="[7]")
+        desk.memory.compare_and_swap(held, ended)
+
+    desk.body = overtake
+    assert asyncio.run(book("k1", 2)) == [7]
+    assert desk.effects == []
+
+
+def test_a_plain_function_in_a_running_loop_says_what_to_do() -> None:
+    """It would stall every other task; nothing is claimed. In a thread it runs."""
+    desk = Desk()
+
+    @desk.consumer.function(key="ride", name="book")
+    def book(ride: str) -> str:
+        return "booked"
+
+    async def service() -> str:
+        with pytest.raises(ConfigurationError, match=r"await asyncio\.to_thread\(book, \.\.\.\)"):
+            book("k1")
+        assert desk.steps == []
+        return await asyncio.to_thread(book, "k1")
+
+    assert asyncio.run(service()) == "booked"
 
 
 # ── Waiting ───────────────────────────────────────────────────────────────────────────────────────
@@ -449,8 +633,23 @@ def in_a_block(desk: Desk) -> Callable[[Body], Awaitable[Any]]:
     return lambda body: desk.book(body=body)
 
 
+def in_a_function(desk: Desk) -> Callable[[Body], Awaitable[Any]]:
+    async def book(key: str, operation: Any = None) -> str:
+        operation.write(EFFECT)
+        await desk.body(operation)
+        return "booked"
+
+    call = desk.consumer.function(key="key", name="book")(book)
+
+    def start(body: Body) -> Awaitable[Any]:
+        desk.body = body
+        return call("k1")
+
+    return start
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
-@pytest.mark.parametrize("way", [in_a_block])
+@pytest.mark.parametrize("way", [in_a_block, in_a_function])
 def test_a_task_that_is_cancelled_at_any_moment_takes_effect_once(
     way: Callable[[Desk], Callable[[Body], Awaitable[Any]]], *, again: bool
 ) -> None:

@@ -83,12 +83,6 @@ def test_work_that_a_call_does_not_do_is_refused_where_it_is_decorated(
             decorate(hidden(kind))
 
 
-def test_a_coroutine_function_is_refused_as_a_function(world: World) -> None:
-    """Only handlers of Lambda have a loop to run it in."""
-    with pytest.raises(ConfigurationError, match=r"asyncio\.run"):
-        world.consumer().function(key="args", name="work")(coroutine)
-
-
 @RESULTS
 @pytest.mark.parametrize("operation", ["book", None], ids=["function", "block"])
 def test_unfinished_work_is_a_failure_and_never_a_completion(

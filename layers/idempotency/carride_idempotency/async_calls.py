@@ -12,17 +12,20 @@ Where the loop itself ends, the next delivery takes the attempt over, as after a
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
-from typing import Final
+from functools import partial, wraps
+from inspect import isawaitable
+from typing import Any, Final
 
 from carride_idempotency.async_operation import AsyncOperation
 from carride_idempotency.async_steps import ended, submitted, taken
-from carride_idempotency.calls_and_blocks import AnyBlock, begun, failed_run, finished_run
+from carride_idempotency.calls_and_blocks import AnyBlock, Asked, failed_run, reported
 from carride_idempotency.delivery import Delivery, DeliveryAnswer
 from carride_idempotency.errors import RetryableError
+from carride_idempotency.handlers import finished
+from carride_idempotency.observation import COMMITTED
 from carride_idempotency.policy import HEARTBEATS_PER_LEASE
 from carride_idempotency.runner import Runner, Started, Waiting
 
@@ -70,7 +73,7 @@ class AsyncClaim:
         if block is None or run is None:
             return
         if error is None:
-            finish = partial(finished_run, self._runner, run.started, block._result)
+            finish = partial(self._runner.finish, run.started, block._result)
             block._answer = await run.end(finish)
         else:
             await run.end_with(error)
@@ -89,13 +92,14 @@ class Run:
         self._interval_s = runner.policy.lease / HEARTBEATS_PER_LEASE
         self._timer: asyncio.TimerHandle | None = None
         self._beat: Future[bool] | None = None
-        if started.request.renewed:
+        if started.renewed:
             self._wait()
 
-    async def end[T](self, step: Callable[[], T]) -> T:
-        """Take the last step of the run; no heartbeat follows it."""
+    async def end[T](self, step: Callable[[], T | DeliveryAnswer]) -> T | DeliveryAnswer:
+        """Take the last step of the run, and report it; no heartbeat follows it."""
         self._stop()
-        return await taken(partial(self._after_the_beat, step))
+        last = partial(self._after_the_beat, step)
+        return await taken(partial(reported, self._runner, self.started.delivery, last))
 
     async def end_with(self, error: BaseException) -> None:
         """Record what has ended the work: an error, or a cancellation.
@@ -105,7 +109,8 @@ class Run:
         self._stop()
         failure = RetryableError(_CANCELLED) if isinstance(error, asyncio.CancelledError) else error
         if isinstance(failure, Exception):
-            await self.end(partial(failed_run, self._runner, self.started, failure))
+            fail = partial(failed_run, self._runner, self.started, failure)
+            await taken(partial(self._after_the_beat, fail))
 
     def _after_the_beat[T](self, step: Callable[[], T]) -> T:
         if self._beat is not None:
@@ -136,20 +141,20 @@ class Run:
 
 async def begin(runner: Runner, delivery: Delivery) -> Started | DeliveryAnswer:
     """Claim the delivery's key, or answer if there is nothing to run; wait for it by policy."""
-    given = await _claimed(runner, delivery, runner.claim_key, delivery)
-    while isinstance(given, Waiting):
+    claim: Callable[[], _Begun] = partial(runner.claim_key, delivery)
+    while True:
+        given = await _claimed(runner, delivery, claim)
+        if not isinstance(given, Waiting):
+            return given
         await _pause(runner, given.pause_ms / 1000)
-        given = await _claimed(runner, delivery, runner.claim_again, given)
-    return given
+        claim = partial(runner.claim_again, given)
 
 
-async def _claimed[A](
-    runner: Runner, delivery: Delivery, claim: Callable[[A], _Begun], asked: A
-) -> _Begun:
+async def _claimed(runner: Runner, delivery: Delivery, claim: Callable[[], _Begun]) -> _Begun:
     """Take a claim's step in a thread. If the task is cancelled, no claim is left."""
 
     def step() -> _Begun:
-        return begun(runner, delivery, claim, asked)
+        return reported(runner, delivery, claim)
 
     job = submitted(step)
     try:
@@ -165,7 +170,7 @@ def _give_up(runner: Runner, job: Future[_Begun]) -> None:
     """Record that a claim is not wanted any more, as soon as it has been made."""
     if job.exception() is None:
         given = job.result()
-        if isinstance(given, Started):
+        if isinstance(given, Started) and given.claimed:
             failed_run(runner, given, RetryableError(_CANCELLED))
 
 
@@ -175,3 +180,53 @@ async def _pause(runner: Runner, seconds: float) -> None:
         await asyncio.sleep(seconds)
     else:
         await taken(partial(runner.sleep, seconds))
+
+
+# ── Functions ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def async_function(
+    runner: Runner, work: Callable[..., Any], asked: Callable[..., Asked], *, takes_operation: bool
+) -> Callable[..., Any]:
+    """Return a decorated ``async def`` function: `Consumer.function` explains it."""
+
+    @wraps(work)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        bound, delivery = asked(args, kwargs)
+        returned: list[Any] = []  # by the latest run: after a conflict there may be another one
+
+        async def run(operation: AsyncOperation) -> object:
+            if takes_operation:
+                bound.arguments["operation"] = operation
+            begun = work(*bound.args, **bound.kwargs)
+            returned[:] = [finished(await begun if isawaitable(begun) else begun)]
+            return returned[0]
+
+        answer = await run_delivery(runner, delivery, run)
+        return returned[0] if answer.outcome in COMMITTED else answer.value()
+
+    return call
+
+
+async def run_delivery(
+    runner: Runner, delivery: Delivery, work: Callable[[AsyncOperation], Awaitable[object]]
+) -> DeliveryAnswer:
+    """Run ``work`` once for the delivery's key, as `Runner.run_delivery` does."""
+    given = await begin(runner, delivery)
+    while isinstance(given, Started):
+        given = await _run(runner, given, work)
+    return given
+
+
+async def _run(
+    runner: Runner, started: Started, work: Callable[[AsyncOperation], Awaitable[object]]
+) -> Started | DeliveryAnswer:
+    run = Run(runner, started)
+    try:
+        value = await work(AsyncOperation(started.operation))
+    except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
+        return await run.end(partial(runner.end_failed, started, error))
+    except BaseException as error:
+        await run.end_with(error)
+        raise
+    return await run.end(partial(runner.end, started, value))

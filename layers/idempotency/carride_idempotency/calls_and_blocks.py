@@ -3,7 +3,7 @@
 import functools
 import gc
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
@@ -12,7 +12,7 @@ from weakref import ReferenceType, ref
 from carride_idempotency.concurrency import is_in_a_loop
 from carride_idempotency.delivery import Delivery, DeliveryAnswer
 from carride_idempotency.errors import ConfigurationError
-from carride_idempotency.handlers import finished
+from carride_idempotency.handlers import finished, is_asynchronous
 from carride_idempotency.messages import Reader
 from carride_idempotency.observation import COMMITTED
 from carride_idempotency.operation import Operation
@@ -91,7 +91,7 @@ class BlockContext(AbstractContextManager[Block], AbstractAsyncContextManager["A
 
             raise block_in_a_loop()
         self._enter_once()
-        given = begun(self._runner, self._delivery, self._runner.begin, self._delivery)
+        given = self._begun()
         if isinstance(given, DeliveryAnswer):
             self._block = Block(None, given)
             return self._block
@@ -120,10 +120,28 @@ class BlockContext(AbstractContextManager[Block], AbstractAsyncContextManager["A
             return
         self._heartbeat.__exit__(kind, error, trace)
         if error is None:
-            block._answer = finished_run(self._runner, block._started, block._result)
+            block._answer = self._finished(block._started, block._result)
         elif isinstance(error, Exception):
             # Anything else stops the process: for the record that is a crash.
             failed_run(self._runner, block._started, error)
+
+    def _begun(self) -> Started | DeliveryAnswer:
+        reports = self._runner.reports
+        try:
+            begun = self._runner.begin(self._delivery)
+        except Exception as error:
+            reports.raised(self._delivery, error)
+            raise
+        return reports.report(self._delivery, begun) if isinstance(begun, DeliveryAnswer) else begun
+
+    def _finished(self, started: Started, result: object) -> DeliveryAnswer:
+        reports = self._runner.reports
+        try:
+            answer = self._runner.finish(started, result)
+        except Exception as error:
+            reports.raised(self._delivery, error)
+            raise
+        return reports.report(self._delivery, answer)
 
     async def __aenter__(self) -> "AsyncBlock":
         from carride_idempotency.async_calls import AsyncClaim
@@ -154,32 +172,26 @@ class BlockContext(AbstractContextManager[Block], AbstractAsyncContextManager["A
         raise not_entered(name)
 
 
-def begun[A, B](
-    runner: Runner, delivery: Delivery, claim: Callable[[A], B | DeliveryAnswer], asked: A
+def reported[B](
+    runner: Runner, delivery: Delivery, step: Callable[[], B | DeliveryAnswer]
 ) -> B | DeliveryAnswer:
-    """Return what a claim gives, and report an answer that needs no run; raise its error."""
+    """Take a step of a delivery, and report the answer if that ends it; raise its error."""
     try:
-        given = claim(asked)
+        given = step()
     except Exception as error:
         runner.reports.raised(delivery, error)
         raise
     return runner.reports.report(delivery, given) if isinstance(given, DeliveryAnswer) else given
 
 
-def finished_run(runner: Runner, started: Started, result: object) -> DeliveryAnswer:
-    """Complete a claim, and report how that ended; raise its error."""
-    try:
-        answer = runner.finish(started, result)
-    except Exception as error:
-        runner.reports.raised(started.delivery, error)
-        raise
-    return runner.reports.report(started.delivery, answer)
-
-
 def failed_run(runner: Runner, started: Started, error: Exception) -> None:
-    """Record the failure of a claim, and report it; its caller raises the error."""
-    answer = runner.fail(started, error, counted=runner.uses_up_an_attempt(error))
+    """Record the failure of a run, and report it; its caller raises the error."""
+    answer = runner.end_failed(started, error)
     runner.reports.report(started.delivery, answer._replace(error=None))
+
+
+type Asked = tuple[inspect.BoundArguments, Delivery]
+"""What a call of a decorated function asks for."""
 
 
 def decorated[**P, R](
@@ -198,6 +210,46 @@ def decorated[**P, R](
         from carride_idempotency.misuse import operation_without_default
 
         raise operation_without_default(reader.consumer, name)
+    asked = _asker(reader, work, signature, name=name, key=key, payload=payload)
+    if is_asynchronous(work):
+        from carride_idempotency.async_calls import async_function
+
+        return async_function(runner, work, asked, takes_operation=takes_operation)
+
+    @functools.wraps(work)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if is_in_a_loop():
+            from carride_idempotency.misuse import function_in_a_loop
+
+            raise function_in_a_loop(name)
+        bound, delivery = asked(args, kwargs)
+        returned: list[R] = []  # by the latest run: after a conflict there may be another one
+
+        def run(operation: Operation) -> object:
+            if takes_operation:
+                bound.arguments["operation"] = operation
+            returned[:] = [finished(work(*bound.args, **bound.kwargs))]
+            return returned[0]
+
+        answer = runner.run_delivery(delivery, run)
+        if answer.outcome in COMMITTED:
+            return returned[0]  # the object itself, which may have no stored form
+        stored: R = answer.value()
+        return stored
+
+    return call
+
+
+def _asker(
+    reader: Reader[Any],
+    work: Callable[..., object],
+    signature: inspect.Signature,
+    *,
+    name: str,
+    key: str,
+    payload: Sequence[str] | None,
+) -> Callable[[Sequence[Any], Mapping[str, Any]], Asked]:
+    """Return the function that reads the arguments of calls; check its settings now."""
     left_out = {"operation", _receiver_of(work, signature)}
     defaults = {
         each.name: each.default
@@ -211,8 +263,7 @@ def decorated[**P, R](
                 f"but {name} has no argument {argument!r}: it has {list(defaults)}"
             )
 
-    @functools.wraps(work)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def asked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Asked:
         bound = signature.bind(*args, **kwargs)
         given = bound.arguments
         own_key = given.get(key, defaults[key])
@@ -223,22 +274,9 @@ def decorated[**P, R](
             for argument in payload or defaults
             if argument in given and not _equals(given[argument], defaults[argument])
         }
-        delivery = reader.call(own_key, compared, name)
-        returned: list[R] = []  # by the latest run: after a conflict there may be another one
+        return bound, reader.call(own_key, compared, name)
 
-        def run(operation: Operation) -> object:
-            if takes_operation:
-                given["operation"] = operation
-            returned[:] = [finished(work(*bound.args, **bound.kwargs))]
-            return returned[0]
-
-        answer = runner.run_delivery(delivery, run)
-        if answer.outcome in COMMITTED:
-            return returned[0]  # the object itself, which may have no stored form
-        stored: R = answer.value()
-        return stored
-
-    return call
+    return asked
 
 
 def _receiver_of(work: Callable[..., Any], signature: inspect.Signature) -> str | None:

@@ -12,7 +12,7 @@ from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.concurrency import Concurrency
 from carride_idempotency.dead_letters import DeadLetters
 from carride_idempotency.errors import BatchFailedError, ConfigurationError
-from carride_idempotency.handlers import checked, is_asynchronous, lambda_handler, plain
+from carride_idempotency.handlers import checked, lambda_handler, plain
 from carride_idempotency.invocation import LambdaContext, LambdaInvocation
 from carride_idempotency.keys import TransportId, check_name, record_key
 from carride_idempotency.messages import MessageHandler, Reader, RejectedMessageError
@@ -292,7 +292,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
                 their defaults.
 
         If the function has an argument ``operation`` with a default, it gets the operation. The
-        arguments ``self`` and ``cls`` of a method are not fingerprinted.
+        arguments ``self`` and ``cls`` of a method are not fingerprinted. An ``async def`` is
+        awaited, and gets an `AsyncOperation`.
 
         Raises:
             ConfigurationError: the function cannot be decorated, or has no such argument.
@@ -307,11 +308,6 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         def decorate[**P, R](work: Callable[P, R]) -> Callable[P, R]:
             compared = (payload,) if isinstance(payload, str) else payload
             work = plain(work, "function(key=...)")
-            if is_asynchronous(work):
-                raise ConfigurationError(
-                    "@function(key=...) cannot run an asynchronous function: "
-                    "call asyncio.run(...) inside a plain one, and decorate that"
-                )
             operation = self._operation_name(work, name)
             call = decorated(
                 self._reader, self._runner, work, name=operation, key=key, payload=compared

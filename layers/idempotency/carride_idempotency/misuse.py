@@ -103,6 +103,14 @@ def block_in_a_loop() -> ConfigurationError:
     )
 
 
+def function_in_a_loop(name: str) -> ConfigurationError:
+    """Return the error of a plain function that is called inside a running event loop."""
+    return ConfigurationError(
+        f"an event loop is running here, and {name} would stall it while it asks the store: "
+        f"write `await asyncio.to_thread({name}, ...)`, or decorate an async def"
+    )
+
+
 def handler_in_a_loop(name: str) -> ConfigurationError:
     """Return the error of an ``async def`` handler that is called inside a running event loop."""
     return ConfigurationError(

@@ -74,7 +74,7 @@ _LONGEST_POLL_MS: Final = 500
 
 
 class Started(NamedTuple):
-    """A claim that we hold, with its work still to be done."""
+    """A run that may begin: under a claim that we hold, or in atomic mode without one."""
 
     delivery: Delivery
     request: ClaimRequest
@@ -82,6 +82,12 @@ class Started(NamedTuple):
     operation: Operation
     outcome: str
     """What to report once it is committed: New, Retried or Takeover."""
+    reruns_left: int
+    """How often the work may run again after a conflict."""
+    claimed: bool
+    """False in atomic mode: the commit alone asks for the key."""
+    renewed: bool
+    """The work may outlast its lease, so heartbeats renew the claim."""
 
 
 class Waiting(NamedTuple):
@@ -155,63 +161,60 @@ class Runner:
         Answer or raise.
         """
         try:
-            if self.policy.atomic and not delivery.claims:
-                answer = self._run_atomic(delivery, work)
-            else:
-                answer = self._run_claimed(delivery, work)
+            answer = self.begin(delivery)
+            while isinstance(answer, Started):
+                started = answer
+                try:
+                    if started.renewed:
+                        with self.heartbeat(started):
+                            value = finished(work(started.operation))
+                    else:
+                        value = finished(work(started.operation))
+                except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
+                    answer = self.end_failed(started, error)
+                else:
+                    answer = self.end(started, value)
         except Exception as error:
             self.reports.raised(delivery, error)
             raise
         return self.reports.report(delivery, answer)
 
-    def _run_claimed(
-        self, delivery: Delivery, work: Callable[[Operation], object]
-    ) -> DeliveryAnswer:
-        started = self.begin(delivery)
-        if isinstance(started, DeliveryAnswer):
-            return started
-        reruns_left = self.policy.conflict_reruns
-        while True:
-            try:
-                with self.heartbeat(started):
-                    value = finished(work(started.operation))
-            except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
-                return self.fail(started, error, counted=self.uses_up_an_attempt(error))
-            try:
-                return self.finish(started, value, reruns=reruns_left > 0)
-            except errors.EffectConflictError:
-                reruns_left -= 1
-            started = self._again(started)
+    def end(self, started: Started, value: object) -> Started | DeliveryAnswer:
+        """End a run that returned ``value``: commit it, or start it again after a conflict."""
+        if not started.claimed:
+            return self._end_atomic(started, value)
+        try:
+            return self.finish(started, value, reruns=started.reruns_left > 0)
+        except errors.EffectConflictError:
+            return self._again(started)
 
-    def _run_atomic(
-        self, delivery: Delivery, work: Callable[[Operation], object]
-    ) -> DeliveryAnswer:
-        known = self._answer_without_claim(delivery)
-        if known is not None:
-            return known
-        request = self._claim_request(delivery)
-        reruns_left = self.policy.conflict_reruns
-        while True:
-            unclaimed = attempt(request, self.clock())
-            operation = self._operation(unclaimed, request, delivery, claimed=False, first=True)
-            try:
-                outcome = self._completed(operation, finished(work(operation)))
-            except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
-                counted = self.uses_up_an_attempt(error)
-                return self._fail_atomic(delivery, request, error, counted=counted)
-            ready = request._replace(outcome=outcome)
-            try:
-                step, seen = self._write(delivery, ready, delivery.deadline_ms, operation._effects)
-            except errors.EffectConflictError as conflict:
-                if not reruns_left or self.left_ms(delivery.deadline_ms) <= 0:
-                    return self._fail_atomic(delivery, request, conflict)
-                reruns_left -= 1
-                continue
-            except (errors.StoreUnavailableError, errors.ContentionError):
-                raise  # the commit may have taken place: the record decides at the next delivery
-            except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, then raised
-                return self._fail_atomic(delivery, request, refused)
-            return self._answer(step, seen, delivery, ready, None)
+    def end_failed(self, started: Started, error: Exception) -> DeliveryAnswer:
+        """End a run that raised: record its failure."""
+        counted = self.uses_up_an_attempt(error)
+        if started.claimed:
+            return self.fail(started, error, counted=counted)
+        return self._fail_atomic(started.delivery, started.request, error, counted=counted)
+
+    def _end_atomic(self, started: Started, value: object) -> Started | DeliveryAnswer:
+        delivery = started.delivery
+        request = started.request
+        operation = started.operation
+        try:
+            outcome = self._completed(operation, value)
+        except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
+            return self.end_failed(started, error)
+        ready = request._replace(outcome=outcome)
+        try:
+            step, seen = self._write(delivery, ready, delivery.deadline_ms, operation._effects)
+        except errors.EffectConflictError as conflict:
+            if not started.reruns_left or self.left_ms(delivery.deadline_ms) <= 0:
+                return self._fail_atomic(delivery, request, conflict)
+            return self._unclaimed(delivery, request, started.reruns_left - 1)
+        except (errors.StoreUnavailableError, errors.ContentionError):
+            raise  # the commit may have taken place: the record decides at the next delivery
+        except Exception as refused:  # noqa: BLE001 - nothing was written: recorded, then raised
+            return self._fail_atomic(delivery, request, refused)
+        return self._answer(step, seen, delivery, ready, None)
 
     def _fail_atomic(
         self, delivery: Delivery, request: ClaimRequest, error: Exception, *, counted: bool = True
@@ -243,6 +246,8 @@ class Runner:
         if known is not None:
             return known
         request = self._claim_request(delivery)
+        if self.policy.atomic and not delivery.claims:
+            return self._unclaimed(delivery, request, self.policy.conflict_reruns)
         until_ms = self.reserve_begins_ms(delivery.deadline_ms)
         step, seen = self._write(delivery, request, until_ms)
         if isinstance(step, Busy) and self._waits(step, delivery):
@@ -283,7 +288,16 @@ class Runner:
         kind = kind_of_run(seen)
         first = kind == observation.NEW
         operation = self._operation(step.record, request, delivery, claimed=True, first=first)
-        return Started(delivery, request, step.record, operation, kind)
+        reruns = self.policy.conflict_reruns
+        renewed = request.renewed
+        return Started(delivery, request, step.record, operation, kind, reruns, True, renewed)
+
+    def _unclaimed(self, delivery: Delivery, request: ClaimRequest, reruns_left: int) -> Started:
+        """Return a run in atomic mode, which makes no claim."""
+        unclaimed = attempt(request, self.clock())
+        operation = self._operation(unclaimed, request, delivery, claimed=False, first=True)
+        kind = observation.NEW
+        return Started(delivery, request, unclaimed, operation, kind, reruns_left, False, False)
 
     def crashed(self, delivery: Delivery) -> Record | None:
         """Return the claim of an earlier attempt that crashed, if there is one; write nothing."""
@@ -294,7 +308,7 @@ class Runner:
 
     def heartbeat(self, started: Started) -> AbstractContextManager[object]:
         """Renew the claim while the context lasts, if the work may outlast its lease."""
-        if not started.request.renewed:
+        if not started.renewed:
             return nullcontext()
         interval_s = self.policy.lease / HEARTBEATS_PER_LEASE
         return self.concurrency.repeat(started.operation._held.renew, interval_s)
@@ -370,7 +384,7 @@ class Runner:
         operation = self._operation(
             held.record, started.request, started.delivery, claimed=True, first=held.is_first
         )
-        return started._replace(operation=operation)
+        return started._replace(operation=operation, reruns_left=started.reruns_left - 1)
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,6 +6,7 @@ import sys
 from aws_lambda_powertools.shared.version import VERSION
 
 from local.command import positive
+from tests.idempotency.bench import loops
 from tests.idempotency.bench.measures import Row, consumers, write_units
 
 RATIOS = 3
@@ -32,6 +33,7 @@ def main() -> bool:
     arguments = parser.parse_args()
     rows = [*consumers(arguments.repetitions), write_units()]
     print(table(rows))
+    print("", *loops.lines(arguments.repetitions), sep="\n")
     return arguments.lenient or all(row.met for row in rows)
 
 

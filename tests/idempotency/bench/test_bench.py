@@ -1,8 +1,10 @@
 """What the benchmark promises on any machine."""
 
+import re
+
 import pytest
 
-from tests.idempotency.bench import measures
+from tests.idempotency.bench import loops, measures
 from tests.idempotency.bench.__main__ import table
 from tests.idempotency.bench.measures import Row
 
@@ -14,6 +16,13 @@ def test_every_side_can_be_measured() -> None:
     """Every side takes new events and duplicates, and does something; here without botocore."""
     rows = measures.consumers(0, ["dispatch", "carride_api"])
     assert all(row.here > 0 and row.powertools > 0 and row.shared and row.bare for row in rows)
+
+
+def test_operations_in_a_loop_are_measured() -> None:
+    """One line has the times of operations, the other how long a slow store stops the loop."""
+    times, slow = loops.lines(1)
+    assert re.search(r"plain \d+\.\d+ ms, async \d+\.\d+ ms, async and 100 at once \d", times)
+    assert re.search(r"stands still for at most \d+\.\d ms", slow)
 
 
 @pytest.mark.parametrize(

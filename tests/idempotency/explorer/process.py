@@ -9,9 +9,10 @@ A process runs in a sandbox, as Lambda's: it begins with what earlier deliveries
 left in the runner's cache, and leaves it to later ones. A crash ends the sandbox.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 from carride_idempotency import Put
@@ -49,6 +50,7 @@ type Word = Literal[
     "returns",
     "raises",
     "raises a permanent error",
+    "is cancelled",
     "heartbeat",
     "sent",
     "not sent",
@@ -71,8 +73,18 @@ _EFFECT: Final = Put("Rides", {"id": "order_01"})
 """Never sent: the store only sees that there is an effect."""
 
 
+CANCELLED: Final = "its task was cancelled"
+
+
 class HandlerError(Exception):
     """A handler's own failure."""
+
+
+_RAISES: Final[dict[Any, Callable[[], Exception]]] = {
+    "raises": HandlerError,
+    "raises a permanent error": PermanentError,
+    "is cancelled": partial(RetryableError, CANCELLED),  # as `async_calls` ends a run
+}
 
 
 @dataclass(frozen=True)
@@ -207,8 +219,13 @@ class _Runner(Runner):
         self._cache = sandbox
         self.claim = None
 
+    def begin(self, delivery: Delivery) -> Started | DeliveryAnswer:
+        begun = super().begin(delivery)
+        if isinstance(begun, Started) and begun.claimed:
+            self.claim = begun.record
+        return begun
+
     def heartbeat(self, started: Started) -> AbstractContextManager[object]:
-        self.claim = started.record
         return nullcontext()
 
 
@@ -338,13 +355,12 @@ class Processes:
             except RetryableError as error:
                 raise HandlerError from error  # which counts as an attempt
         while True:
-            match self._ask(Request("work")):
-                case "returns":
-                    return operation.owner
-                case "raises":
-                    raise HandlerError
-                case "raises a permanent error":
-                    raise PermanentError
+            does = self._ask(Request("work"))
+            if does == "returns":
+                return operation.owner
+            if does in _RAISES:
+                error = _RAISES[does]()
+                raise error
             try:
                 operation.heartbeat()
             except StoreUnavailableError:

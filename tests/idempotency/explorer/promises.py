@@ -4,7 +4,7 @@ from typing import Final
 
 from carride_idempotency.observation import NEW, RETRIED, TAKEOVER
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from tests.idempotency.explorer.process import Process, token
+from tests.idempotency.explorer.process import CANCELLED, Process, token
 
 _RAN: Final = frozenset({NEW, RETRIED, TAKEOVER})
 
@@ -32,7 +32,11 @@ def require_of_write(old: Record | None, new: Record, *, effects: bool, max_atte
         require(new == old._replace(dead_lettered=True), "a quarantined key is never run")
     elif token(old) == token(new):
         require(old.status == IN_PROGRESS, "an owner that has finished changes nothing")
-        require(new.attempt == old.attempt, "one run counts as one attempt")
+        cancelled = new.status == FAILED and CANCELLED in (new.error or "")
+        counted = old.attempt - 1 if cancelled else old.attempt
+        require(
+            new.attempt == counted, "one run counts as one attempt, and a cancelled one as none"
+        )
     elif old.status == COMPLETED:
         require(new.attempt == 1, "a new window begins with attempt 1")
     else:

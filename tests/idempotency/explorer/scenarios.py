@@ -35,6 +35,19 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         about="claims, takeovers, failures, commits and crashes; lost or late requests and answers",
         machines=_ALONE,
     ),
+    "cancelled": Scenario(
+        about="work in an event loop is cancelled, and so is what was to record it",
+        machines=_ALONE,
+        times_ms=(0, 7_500),
+        handler=("returns", "is cancelled"),
+    ),
+    "cancelled-calls": Scenario(
+        about="the same of work that makes an external call",
+        machines=(replace(machine(), calls="with a probe"),),
+        times_ms=(0, 7_500),
+        tries=1,
+        handler=("returns", "is cancelled"),
+    ),
     "three-at-once": Scenario(
         about="three deliveries run at the same time",
         machines=_ALONE,
