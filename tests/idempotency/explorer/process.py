@@ -359,8 +359,8 @@ class Processes:
             if does == "returns":
                 return operation.owner
             if does in _RAISES:
-                error = _RAISES[does]()
-                raise error
+                failure = _RAISES[does]()
+                raise failure
             try:
                 operation.heartbeat()
             except StoreUnavailableError:

@@ -50,7 +50,7 @@ def test_a_broken_promise_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A fault in the layer is found, and its seed and timeline are printed."""
-    monkeypatch.setattr("carride_idempotency.runner.Runner._uses_up_an_attempt", lambda *_: True)
+    monkeypatch.setattr("carride_idempotency.runner.Runner.uses_up_an_attempt", lambda *_: True)
     assert main(["--stop", "--seeds", "300", "--world", "queue"]) == 1
     shown = capsys.readouterr().out
     assert "it is healthy and was given up, QUARANTINED" in shown
