@@ -150,7 +150,8 @@ def queues_of(stack: StackRef) -> list[str]:
 def url_of(stack: StackRef, queue: str) -> str:
     """Return the URL of a dead-letter queue.
 
-    Refuse any other queue: reading it would hide messages from its consumer.
+    Raises:
+        OperatorError: it is another queue; reading it would hide messages from its consumer.
     """
     known = queues_of(stack)
     if queue not in known:
@@ -165,7 +166,7 @@ def received_from(
 ) -> Generator[Received]:
     """Yield every visible letter of a queue with its record.
 
-    Others see none of the letters for ``hidden_s`` seconds.
+    Other readers do not see the letters for ``hidden_s`` seconds.
     """
     with closing(peek(stack.client("sqs"), url_of(stack, queue), hidden_s)) as messages:
         for some in batched(messages, at_once, strict=False):
@@ -173,25 +174,28 @@ def received_from(
             items = _records_of(stack, letters)
             counts = _counts_of(stack, letters)
             for letter, message in zip(letters, some, strict=True):
+                redriven = counts.get(count_key(letter), 0)
                 item = items.get(letter.key or "")
-                yield Received(
-                    letter=replace(letter, redriven=counts.get(count_key(letter), 0)),
-                    record=record_of(item) if item else None,
-                    receipt=message["ReceiptHandle"],
-                )
+                record = record_of(item) if item else None
+                yield Received(replace(letter, redriven=redriven), record, message["ReceiptHandle"])
 
 
 def _records_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str, tables.Wire]:
     """Return the records of letters by key."""
     keys = {letter.key for letter in letters if letter.fact and letter.key}
-    return {item["idempotencyKey"]["S"]: item for item in records.items_at(stack, keys)}
+    found = {}
+    for item in records.items_at(stack, keys):
+        found[item["idempotencyKey"]["S"]] = item
+    return found
 
 
 def _counts_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str | None, int]:
     """Return how often letters were redriven, by the key of the count."""
     keys = {key for key in map(count_key, letters) if key}
-    counts = records.items_in(stack, MARKS, keys, "id")
-    return {item["id"]["S"]: int(item["redriven"]["N"]) for item in counts}
+    counts = dict[str | None, int]()
+    for item in records.items_in(stack, MARKS, keys, "id"):
+        counts[item["id"]["S"]] = int(item["redriven"]["N"])
+    return counts
 
 
 def letter_of(queue: str, message: Any) -> DeadLetter:
@@ -220,8 +224,11 @@ def _key(consumer: str | None, fact: str | None, message: Any) -> str | None:
     """Return the key of the consumer's record, which the message states if the event does not."""
     if consumer and fact:
         return f"{consumer}#{fact}"
-    stated = (json_object(message["Body"]) or {}).get("key")
-    return stated if isinstance(stated, str) and stated else None
+    body = json_object(message["Body"]) or {}
+    stated = body.get("key")
+    if isinstance(stated, str) and stated:
+        return stated
+    return None
 
 
 def ride_of(event: Any) -> str | None:
@@ -231,9 +238,9 @@ def ride_of(event: Any) -> str | None:
 
 
 def count_key(letter: DeadLetter) -> str | None:
-    """Return the key of the item that counts the redrives of an event to its target.
+    """Return the key of the item in OperatorTable that counts an event's redrives to its target.
 
-    It is in OperatorTable. An event that breaks the contract is not counted.
+    It is None for an event that breaks the contract, which is not counted.
     """
     if not letter.fact:
         return None

@@ -60,6 +60,7 @@ _CONTAINERS: Final = (
 )
 _DOCKER: Final = "unix:///var/run/docker.sock"
 """Where the SAM CLI looks for containers without DOCKER_HOST."""
+_SETUP: Final = "run `make setup`"
 _ENVIRONMENTS: Final = {
     "dev": "./carride",
     "engine": "the local stack",
@@ -69,8 +70,10 @@ _ENVIRONMENTS: Final = {
 
 def _status_of(result: dict[str, list[Finding]]) -> int:
     """Return 1 if something that is needed is missing."""
-    missing = [each for each in result["findings"] if each.needed and not each.found]
-    return 1 if missing else 0
+    for each in result["findings"]:
+        if each.needed and not each.found:
+            return 1
+    return 0
 
 
 @reads("doctor", status=_status_of)
@@ -90,14 +93,12 @@ def _machine() -> Iterator[Finding]:
     wanted = (ROOT / ".python-version").read_text(encoding="utf-8").strip()
     version = ".".join(map(str, sys.version_info[:3]))
     is_wanted = version.startswith(wanted)
-    yield Finding(
-        f"Python {wanted}", version if is_wanted else None, True, "./carride", "run `make setup`"
-    )
+    python = version if is_wanted else None
+    yield Finding(f"Python {wanted}", python, True, "./carride", _SETUP)
     for name, why in _ENVIRONMENTS.items():
-        there = (ROOT / f".venv-{name}" / ".synced").exists()
-        yield Finding(
-            f".venv-{name}", "installed" if there else None, True, why, "run `make setup`"
-        )
+        mark = ROOT / f".venv-{name}" / ".synced"
+        environment = "installed" if mark.exists() else None
+        yield Finding(f".venv-{name}", environment, True, why, _SETUP)
     for what, programs, needed, why, how in _PROGRAMS:
         found = next(filter(None, map(shutil.which, programs)), None)
         yield Finding(what, found, needed, why, how)

@@ -214,7 +214,8 @@ def _scan(
 def _whole(names: Iterable[str]) -> Callable[[str], object]:
     """Return a search for any of these ids, which are not part of a longer one."""
     any_of_them = "|".join(map(re.escape, names))
-    return re.compile(rf"(?<![\w.-])(?:{any_of_them})(?![\w.-])").search
+    whole = re.compile(rf"(?<![\w.-])(?:{any_of_them})(?![\w.-])")
+    return whole.search
 
 
 def _is_about(item: tables.Wire, names: Callable[[str], object], facts: set[str]) -> bool:

@@ -131,7 +131,7 @@ def forget(stack: StackRef) -> None:
 def is_forgotten(stack: StackRef) -> bool:
     """Return whether a stack without a stored fence is fenced.
 
-    Then every function but the API's is switched off.
+    It is if every function but the API's is switched off.
     """
     reserved = _concurrency(stack).values()
     return bool(reserved) and all(each == 0 for each in reserved)
@@ -144,8 +144,8 @@ def is_still(stack: StackRef, fence: Fence) -> bool:
         if mappings.get_event_source_mapping(UUID=mapping)["State"] != "Disabled":
             return False
     pipes = stack.client("pipes")
-    stopped = (pipes.describe_pipe(Name=pipe)["CurrentState"] == "STOPPED" for pipe in fence.pipes)
-    return all(stopped)
+    states = {pipes.describe_pipe(Name=pipe)["CurrentState"] for pipe in fence.pipes}
+    return states <= {"STOPPED"}
 
 
 def longest_run(stack: StackRef, fence: Fence) -> float:
@@ -203,7 +203,8 @@ def _rule_is_on(stack: StackRef, rule: str) -> bool:
 
 def _schedule_is_on(stack: StackRef, logical_id: str) -> bool:
     name = stack.named(SCHEDULE)[logical_id]
-    return bool(stack.client("scheduler").get_schedule(Name=name)["State"] == "ENABLED")
+    found = stack.client("scheduler").get_schedule(Name=name)
+    return bool(found["State"] == "ENABLED")
 
 
 def _mapping_is_on(stack: StackRef, mapping: str) -> bool:
@@ -212,16 +213,18 @@ def _mapping_is_on(stack: StackRef, mapping: str) -> bool:
 
 
 def _pipe_is_on(stack: StackRef, pipe: str) -> bool:
-    return bool(stack.client("pipes").describe_pipe(Name=pipe)["DesiredState"] == "RUNNING")
+    found = stack.client("pipes").describe_pipe(Name=pipe)
+    return bool(found["DesiredState"] == "RUNNING")
 
 
 def _concurrency(stack: StackRef) -> dict[str, int | None]:
     """Return the reserved concurrency of the functions that a fence stops, None for no reserve."""
-    ask = stack.client("lambda").get_function_concurrency
-    return {
-        name: ask(FunctionName=name).get("ReservedConcurrentExecutions")
-        for name in _functions(stack)
-    }
+    client = stack.client("lambda")
+    reserved = dict[str, int | None]()
+    for name in _functions(stack):
+        found = client.get_function_concurrency(FunctionName=name)
+        reserved[name] = found.get("ReservedConcurrentExecutions")
+    return reserved
 
 
 def _functions(stack: StackRef) -> list[str]:

@@ -1,10 +1,8 @@
 """Answers what became of a ride or of an event, and follows the bus. Changes nothing.
 
 Tables are read by key, and log groups with filter patterns that name ids, from a day before the
-oldest known time.
-
-`tail` reads the log groups too. A rule and a queue of its own would show the same events as the log
-of the bus, a little sooner. But they would change the stack, and a crash would leave them behind.
+oldest known time. `tail` reads the log groups too: a rule and a queue of its own would show events
+a little sooner, but change the stack, and a crash would leave them behind.
 """
 
 import time
@@ -141,7 +139,7 @@ class _Letters(NamedTuple):
 class _Known(NamedTuple):
     """Everything that was read about some events.
 
-    They are named by idempotency id, or by EventBridge's id if they have none.
+    An event is named by its idempotency id, or by EventBridge's id if it has none.
     """
 
     evidence: Evidence
@@ -175,20 +173,20 @@ def ride(stack: StackRef, order_id: str, /) -> Ride:
         problems.append(f"overdue {saga.overdue[order_id]}")
     events = [_event(known, name) for name in known.names]
     events.sort(key=lambda event: (event.version or 0, event.type or "", event.id))
+    held: dict[str, Mapping[str, Any] | str] = {}
+    for table, item in known.items.items():
+        held[table] = _besides_events(item) or _NO_ITEM
     return Ride(
         order_id=order_id,
         state=next(iter(saga.endings), "open"),
         problems=tuple(problems),
-        tables={table: _besides_events(item) or _NO_ITEM for table, item in known.items.items()},
+        tables=held,
         events=tuple(events),
     )
 
 
 def _besides_events(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an item has besides events and empty values.
-
-    Of a timeline also the ride's status.
-    """
+    """Return what an item has besides events and empty values, and a timeline's status."""
     attributes = dict[str, Any]()
     has_timeline = False
     for name, value in item.items():
@@ -216,9 +214,11 @@ def event(stack: StackRef, event_id: str, /) -> Event:
     order_id = _ride_named_by(known)
     if order_id is not None:
         known = _of_ride(stack, order_id)  # the tables and logs of its ride tell more
-    for each in (_event(known, each) for each in known.names):
-        if wanted & {each.id, *(copy.event_id for copy in each.copies)}:
-            return each
+    for each in known.names:
+        found = _event(known, each)
+        ids = {found.id} | {copy.event_id for copy in found.copies}
+        if wanted & ids:
+            return found
     raise _unknown(f"event {name}", stack, known)
 
 
@@ -232,15 +232,13 @@ def _uuid(event_id: str) -> str:
 
 
 def _ride_named_by(known: _Known) -> str | None:
-    """Return the ride that an event belongs to.
+    """Return the ride that an event belongs to; None if nothing names it.
 
     An event that breaks the contract may name no ride.
     """
-    named = [
-        *(ride_of(body) for body in known.bodies.values()),
-        *(letter.ride for letter in known.letters.found),
-        *(delivery.ride for delivery in known.evidence.deliveries),
-    ]
+    named = [ride_of(body) for body in known.bodies.values()]
+    named += [letter.ride for letter in known.letters.found]
+    named += [delivery.ride for delivery in known.evidence.deliveries]
     return next(filter(is_ride, named), None)
 
 
@@ -291,7 +289,13 @@ def _read(
     start = _start(records, bookings, effects)
 
     on_bus = _logged(stack, text, start)
-    logged = {each.published.fact: each.published.named for each in on_bus if each.published.fact}
+    logged = dict[str, Named | None]()
+    broken = set[str]()
+    for each in on_bus:
+        if each.published.fact:
+            logged[each.published.fact] = each.published.named
+        else:
+            broken.add(each.published.event_id)
     unknown = {fact: named for fact, named in logged.items() if fact not in candidates}
     records |= _records(stack, unknown, at)
     facts = {**candidates, **logged}
@@ -300,8 +304,8 @@ def _read(
     recorded = {key.partition("#")[2] for key in (*records, *in_effect)}
     deliveries = _deliveries(stack, text, {*logged, *outbox, *recorded}, start)
 
-    names = {*logged, *outbox, *recorded, *(each.fact for each in deliveries if each.fact)}
-    broken = {each.published.event_id for each in on_bus if not each.published.fact}
+    delivered = {each.fact for each in deliveries if each.fact}
+    names = {*logged, *outbox, *recorded, *delivered}
     due = _due({name: facts.get(name) for name in names}, in_effect, deliveries)
     if broken or not names:
         due = {each.name for each in CONSUMERS}
@@ -318,9 +322,10 @@ def _read(
         at=at,
         since=since,
     )
+    of_letters = {_ids_of(letter)[0] for letter in letters.found}
     return _Known(
         evidence=evidence,
-        names={*names, *broken, *(_ids_of(letter)[0] for letter in letters.found)},
+        names={*names, *broken, *of_letters},
         facts=facts,
         items=items,
         records=records,
@@ -335,8 +340,11 @@ def _records(
     stack: StackRef, facts: Mapping[str, Named | None], at: datetime
 ) -> dict[str, Explained]:
     """Return the records that consumers have of some facts, by key, with their meaning."""
-    found = (explain(record_of(item), at) for item in items_at(stack, keys_of(facts)))
-    return {record.key: record for record in found}
+    records = {}
+    for item in items_at(stack, keys_of(facts)):
+        record = explain(record_of(item), at)
+        records[record.key] = record
+    return records
 
 
 def _start(
@@ -359,7 +367,8 @@ def _in_effect(effects: Iterable[RideItem], records: Mapping[str, Explained]) ->
     """Return ``<consumer>#<idempotency id>`` of each effect."""
     keys = {key for key, record in records.items() if record.status == COMPLETED}
     for item in effects:
-        keys |= {f"{item.consumer}#{fact}" for fact in item.facts}
+        for fact in item.facts:
+            keys.add(f"{item.consumer}#{fact}")
     return keys
 
 
@@ -370,9 +379,14 @@ def _due(
 
     Reading a queue takes a request for each ten messages, so the others are skipped.
     """
-    missing = set(keys_of(facts)).difference(in_effect)
-    dead_lettered = [each for each in deliveries if each.outcome == observation.DEAD_LETTERED]
-    return {consumer_of(key) for key in missing} | {each.consumer for each in dead_lettered}
+    due = set[str]()
+    for key in keys_of(facts):
+        if key not in in_effect:
+            due.add(consumer_of(key))
+    for delivery in deliveries:
+        if delivery.outcome == observation.DEAD_LETTERED:
+            due.add(delivery.consumer)
+    return due
 
 
 def _letters(stack: StackRef, consumers: Collection[str], ids: Collection[str]) -> _Letters:
@@ -386,10 +400,13 @@ def _letters(stack: StackRef, consumers: Collection[str], ids: Collection[str]) 
     unread = list[str]()
     for queue in queues:
         url = stack.outputs[f"{queue}Url"]
-        if hidden := waiting(sqs, url):
+        hidden = waiting(sqs, url)
+        if hidden:
             unread.append(f"{queue}: another reader hides {hidden} messages: try again later")
-        letters = (letter_of(queue, message) for message in peek(sqs, url))
-        found += [letter for letter in letters if not set(_ids_of(letter)).isdisjoint(ids)]
+        for message in peek(sqs, url):
+            letter = letter_of(queue, message)
+            if not set(_ids_of(letter)).isdisjoint(ids):
+                found.append(letter)
     return _Letters(found, unread)
 
 
@@ -411,10 +428,7 @@ def _logged(stack: StackRef, text: str, start: datetime | None) -> list[_OnBus]:
 def _deliveries(
     stack: StackRef, text: str, facts: Collection[str], start: datetime | None
 ) -> list[Delivered]:
-    """Return the deliveries that name an id, of a ride or an event, and those of some facts.
-
-    The oldest is the first.
-    """
+    """Return the deliveries that name an id of a ride or an event, or some facts, oldest first."""
     wanted = {text, *facts}
     found = set[Delivered]()
     terms = [f'$.correlationid = "{text}"']
@@ -430,11 +444,12 @@ def _deliveries(
 
 
 def _ids_of(letter: DeadLetter) -> list[str]:
-    """Return the ids of a dead-lettered event.
+    """Return the ids of a dead-lettered event, the one that names it first.
 
-    The first is its idempotency id, EventBridge's, or the message's.
+    That is its idempotency id, or else EventBridge's, or else the message's.
     """
-    return [each for each in (letter.fact, *_stated_by(letter.event), letter.id) if each]
+    ids = [letter.fact, *_stated_by(letter.event), letter.id]
+    return [each for each in ids if each]
 
 
 def _stated_by(event: Any) -> list[Any]:
@@ -450,8 +465,9 @@ def _car(stack: StackRef, order_id: str, assignment: Mapping[str, Any]) -> dict[
     key = marshalling.item({"zone": zone(assignment["sector"]), "carID": car})
     table = stack.outputs["CarTableName"]
     found = stack.client("dynamodb").get_item(TableName=table, Key=key, ConsistentRead=True)
-    is_held = found.get("Item", {}).get("rideID") == {"S": order_id}
-    return {car: order_id} if is_held else {}
+    if found.get("Item", {}).get("rideID") == {"S": order_id}:
+        return {car: order_id}
+    return {}
 
 
 class _Trace(NamedTuple):
@@ -476,7 +492,8 @@ def _trace(known: _Known, name: str) -> _Trace:
     copies = [each for each in known.evidence.published if name in (each.fact, each.event_id)]
     letters = [letter for letter in known.letters.found if name in _ids_of(letter)]
     bodies = [known.bodies[each.event_id] for each in copies]
-    return _Trace(copies, letters, [*bodies, *(letter.event for letter in letters)])
+    bodies += [letter.event for letter in letters]
+    return _Trace(copies, letters, bodies)
 
 
 def _event(known: _Known, name: str) -> Event:
@@ -657,9 +674,9 @@ type _Parse = Callable[[Mapping[str, Any]], Published | Delivered | None]
 
 
 def _tails(stack: StackRef, since: datetime, text: str | None) -> list[tuple[_Parse, Tail]]:
-    """Return the logs of the bus and of the consumers, with what reads their lines.
+    """Return the logs of the bus and of the consumers, each with the function that reads a line.
 
-    ``text`` is in every line that is wanted.
+    Only lines with ``text`` are wanted.
     """
     bus = Tail(stack, BUS, since, _OVERLAP, f'"{text or "detail"}"')
     logs: list[tuple[_Parse, Tail]] = [(published_in, bus)]

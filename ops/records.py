@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from typing import Annotated, Any, Final, NamedTuple
 
 from cyclopts import Parameter
@@ -131,7 +131,7 @@ def quarantined(
 ) -> RecordList:
     """Show the keys that consumers do not process until they are released, or settled.
 
-    An index has them. It lacks a record that something else than a consumer has damaged.
+    They are read from an index. It lacks a record that something else than a consumer has damaged.
 
     Args:
         corrupt: Also read the whole tables, for damaged records.
@@ -171,18 +171,18 @@ def _by_table(key: str) -> tuple[str, str]:
 
 
 def items_in(stack: StackRef, table: str, keys: Iterable[str], name: str) -> Iterator[tables.Wire]:
-    """Yield the items that exist under keys of a table.
+    """Yield the items that exist under keys of a table, which is given by its logical id.
 
-    ``table`` is its logical id, and ``name`` that of its partition key.
+    ``name`` is the attribute that is the table's partition key.
     """
-    wire = ({name: {"S": key}} for key in sorted(keys))
+    wire = [{name: {"S": key}} for key in sorted(keys)]
     return tables.get(stack.client("dynamodb"), stack.outputs[f"{table}Name"], wire)
 
 
 def tables_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
-    """Return what each table holds about a ride, as Python values; {} if nothing.
+    """Return what each table, by its logical id, holds about a ride, as Python values.
 
-    The keys are the logical ids of the tables.
+    A table that holds nothing has ``{}``.
     """
     found = {"BookingTable": _item_of_ride(stack, "BookingTable", order_id)}
     for each in CONSUMERS:
@@ -224,20 +224,21 @@ def candidates(order_id: str, items: Mapping[str, Mapping[str, Any]]) -> dict[st
     from its fact, so a record is found although nothing else tells of the fact. Other producers may
     give their facts ids of their own, which only the items tell.
     """
-    known = {
-        effect.fact: effect.named
-        for item in ride_items(items)
-        for effect in item.effects
-        if effect.named
-    }
+    known = dict[str, Named]()
+    for item in ride_items(items):
+        for effect in item.effects:
+            if effect.named:
+                known[effect.fact] = effect.named
+    known_versions = {each.version for each in known.values()}
+    known_versions.add(items["BookingTable"].get("version", 1))
     versions = set(range(1, _FIRST_VERSIONS + 1))
-    for version in (
-        items["BookingTable"].get("version", 1),
-        *(each.version for each in known.values()),
-    ):
+    for version in known_versions:
         versions |= set(range(version, version + _VERSIONS_AHEAD + 1))
-    possible = [Named(order_id, name, version) for name in FACTS for version in versions]
-    return {idempotency_id(*named): named for named in possible} | known
+    found = dict[str, Named]()
+    for name in FACTS:
+        for version in versions:
+            found[idempotency_id(order_id, name, version)] = Named(order_id, name, version)
+    return found | known
 
 
 def keys_of(facts: Mapping[str, Named | None]) -> list[str]:
@@ -245,19 +246,18 @@ def keys_of(facts: Mapping[str, Named | None]) -> list[str]:
 
     None is a fact of an unknown type: any consumer may have a record of it.
     """
-    return [
-        f"{consumer.name}#{fact}"
-        for fact, named in facts.items()
-        for consumer in CONSUMERS
-        if named is None or consumer.takes(named.type)
-    ]
+    keys = list[str]()
+    for fact, named in facts.items():
+        takers = [each for each in CONSUMERS if named is None or each.takes(named.type)]
+        keys += [f"{consumer.name}#{fact}" for consumer in takers]
+    return keys
 
 
 def _scan(stack: StackRef, condition: str, **values: str) -> Iterator[tables.Wire]:
     """Yield the records that meet a condition."""
-    dynamodb = stack.client("dynamodb")
-    names = [stack.outputs[f"{table}Name"] for table in RECORD_TABLES]
-    return chain.from_iterable(tables.scan(dynamodb, name, condition, **values) for name in names)
+    for table in RECORD_TABLES:
+        name = stack.outputs[f"{table}Name"]
+        yield from tables.scan(stack.client("dynamodb"), name, condition, **values)
 
 
 def _listed(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) -> RecordList:

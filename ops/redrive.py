@@ -173,7 +173,7 @@ def verdict_on(
 ) -> Verdict:
     """Return what a redrive would do with a letter whose key has this record.
 
-    ``predictor`` is that of the consumer; the bus has none.
+    ``predictor`` is that of the consumer, and None for the bus.
     """
     event = letter.event
     if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
@@ -327,7 +327,9 @@ def _is_chosen(letter: DeadLetter, chosen: Mapping[str, str | None]) -> bool:
 
 def predictor_of(stack: StackRef, queue: str) -> Predictor | None:
     """Return the predictor of the consumer that a queue belongs to; None for the bus."""
-    return Predictor(stack, READERS[queue]) if queue in READERS else None
+    if queue not in READERS:
+        return None
+    return Predictor(stack, READERS[queue])
 
 
 class _Sent(NamedTuple):
@@ -520,10 +522,7 @@ class Redrive:
     def _outcome(
         self, pending: _Pending, back: DeadLetter | None, *, is_over: bool
     ) -> _Outcome | None:
-        """Return how a letter went; None while that is not known.
-
-        Its record says so, or it is ``back`` in the queue of its consumer.
-        """
+        """Return how a letter went, by its record or as it is ``back``; None while unknown."""
         key = pending.letter.key or ""
         record = self.stores[records_of(key)].read(key)
         if record is not None and record.status == COMPLETED:
@@ -579,14 +578,19 @@ class _Returned:
 
 def _count(stack: StackRef, letter: DeadLetter) -> None:
     """Count that a letter was redriven."""
-    end = str(int((datetime.now(UTC) + _COUNTED_FOR).timestamp()))
-    if key := count_key(letter):
-        stack.client("dynamodb").update_item(
-            TableName=stack.outputs[f"{MARKS}Name"],
-            Key={"id": {"S": key}},
-            UpdateExpression="SET expiryTimestamp = :end ADD redriven :one",
-            ExpressionAttributeValues={":end": {"N": end}, ":one": {"N": "1"}},
-        )
+    key = count_key(letter)
+    if key is None:
+        return
+    end = datetime.now(UTC) + _COUNTED_FOR
+    stack.client("dynamodb").update_item(
+        TableName=stack.outputs[f"{MARKS}Name"],
+        Key={"id": {"S": key}},
+        UpdateExpression="SET expiryTimestamp = :end ADD redriven :one",
+        ExpressionAttributeValues={
+            ":end": {"N": str(int(end.timestamp()))},
+            ":one": {"N": "1"},
+        },
+    )
 
 
 def send_to(stack: StackRef, arn: str, event: Mapping[str, Any]) -> str | None:
@@ -622,7 +626,8 @@ def _publish(stack: StackRef, event: Mapping[str, Any]) -> str | None:
 def entry_in(event: Mapping[str, Any]) -> BusEntry:
     """Return the entry in a dead letter of the publisher.
 
-    A FieldError names what is missing or has another form.
+    Raises:
+        FieldError: a field is missing, or has another form.
     """
     envelope = shaped(event, _Envelope)
     detail = envelope.detail

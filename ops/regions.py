@@ -87,7 +87,8 @@ class Deployer:
 
     def delete(self, stack: StackRef) -> None:
         """Delete a stack, and wait until it is gone."""
-        if (described := stack.describe()) is None:
+        described = stack.describe()
+        if described is None:
             return
         client = stack.client("cloudformation")
         known = {"StackName": described["StackId"]}  # also names a deleted stack
@@ -105,8 +106,8 @@ class Deployer:
 
 def _with_sam() -> dict[str, str]:
     """Return this process's environment, with the SAM CLI of `make setup` first on the path."""
-    folder = str(ROOT / ".venv-sam" / "bin")
-    path = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])
+    own = os.environ.get("PATH", os.defpath)
+    path = os.pathsep.join([str(ROOT / ".venv-sam" / "bin"), own])
     return {**os.environ, "PATH": path, "SAM_CLI_TELEMETRY": "0"}
 
 
@@ -165,10 +166,7 @@ def removal(primary: Environment, secondary: Environment) -> list[Step]:
 def carry_out(
     steps: Sequence[Step], pair: Pair, deployer: Deployer, report: Callable[[str], None] = print
 ) -> int:
-    """Carry out steps, and return their number.
-
-    When the cause of a failure is mended, run the command again.
-    """
+    """Carry out steps, and return their number. After a failure they can be carried out again."""
     for number, step in enumerate(steps, 1):
         report(f"{number}. {step}")
         if step.parameters is None:
@@ -181,13 +179,12 @@ def carry_out(
 
 def _known(pair: Pair, parameter: str) -> str:
     """Return what one region's stack has and the other one's needs."""
-    primary, secondary = (each.stack for each in pair)
+    primary, secondary = pair
     if parameter == _STREAM:
-        table = secondary.client("dynamodb").describe_table(
-            TableName=f"{secondary.name}-OutboxTable"
-        )
-        return str(table["Table"]["LatestStreamArn"])
-    return primary.outputs["CarRideEndpointId"]
+        stack = secondary.stack
+        answer = stack.client("dynamodb").describe_table(TableName=f"{stack.name}-OutboxTable")
+        return str(answer["Table"]["LatestStreamArn"])
+    return primary.stack.outputs["CarRideEndpointId"]
 
 
 def configured(
@@ -220,7 +217,8 @@ def _environment(
     overrides: Mapping[str, str],
 ) -> Environment:
     """Return one environment of a file's configuration."""
-    settings = config.get(role, {}).get("global", {}).get("parameters", {})
+    environment = config.get(role, {})
+    settings = environment.get("global", {}).get("parameters", {})
     for name in ("stack_name", "region"):
         if name not in settings:
             raise OperatorError(f"{file} has no {name} in [{role}.global.parameters]: add it")

@@ -35,10 +35,11 @@ def wait_until_caught_up(
     """Wait until each item of the source was the same in both regions at some moment.
 
     The source must be fenced. Then the last write to each item there has arrived in the target, or
-    a later write has replaced it, whatever the target writes meanwhile. Records, which are most of
-    all items, are compared only if they were written after ``since``; items of other tables do not
-    carry the time of their last write. Reports how many items a table has before it is read.
-    Returns the number of compared items.
+    a later write has replaced it, whatever the target writes meanwhile.
+
+    Records, which are most of all items, are compared only if they were written after ``since``.
+    Items of other tables do not carry the time of their last write. ``report`` hears how many items
+    a table has before it is read. The result is the number of compared items.
 
     Raises:
         OperatorError: items have not been compared or have not arrived within ``patience`` seconds
@@ -60,9 +61,10 @@ def wait_until_caught_up(
                     "run it again with a longer --catches-up-in"
                 )
             here = _by_key(some, key_names)
+            compared += len(some)
             keys = [_key_of(item, key_names) for item in some]
-            compared += len(keys)
-            while keys := _differing(keys, here, _get(target, table, keys)):
+            keys = _differing(keys, here, _get(target, table, keys))
+            while keys:
                 if clock() > deadline:
                     raise OperatorError(
                         f"{counted(len(keys), 'item')} of {table} had not arrived in "
@@ -71,6 +73,7 @@ def wait_until_caught_up(
                     )
                 sleep(_POLL_SECONDS)
                 here = _get(source, table, keys)
+                keys = _differing(keys, here, _get(target, table, keys))
     return compared
 
 
@@ -117,7 +120,9 @@ def _get(stack: StackRef, table: str, keys: list[Wire]) -> dict[str, object]:
     def read(some: tuple[Wire, ...]) -> list[Wire]:
         return list(tables.get(client, table, some))
 
+    key_names = list(keys[0])
+    batches = batched(keys, tables.MOST_KEYS, strict=False)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for items in pool.map(read, batched(keys, tables.MOST_KEYS, strict=False)):
-            found.update(_by_key(items, keys[0]))
+        for items in pool.map(read, batches):
+            found.update(_by_key(items, key_names))
     return found

@@ -5,10 +5,9 @@ from typing import Final
 _BYTES: Final = (*range(0x20), *range(0x7F, 0xA0))
 _DIRECTIONS: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _SURROGATES: Final = range(0xD800, 0xE000)
-_ESCAPES: Final = {
-    **{code: f"\\x{code:02x}" for code in _BYTES if chr(code) not in "\n\t"},
-    **{code: f"\\u{code:04x}" for code in (*_DIRECTIONS, *_SURROGATES)},
-}
+_SHORT: Final = {code: f"\\x{code:02x}" for code in _BYTES if chr(code) not in "\n\t"}
+_LONG: Final = {code: f"\\u{code:04x}" for code in (*_DIRECTIONS, *_SURROGATES)}
+_ESCAPES: Final = _SHORT | _LONG
 """How characters are shown that steer a terminal, turn the direction of text, or cannot be
 encoded."""
 
@@ -30,4 +29,5 @@ def row(label: str, *values: int | str, note: str = "") -> str:
     for value in values:
         cell = f"{value:,}" if isinstance(value, int) else value
         line += f" {cell:>13}"
-    return f"{line}  {note}".rstrip()
+    line += f"  {note}"
+    return line.rstrip()

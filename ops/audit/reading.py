@@ -238,14 +238,16 @@ def _log_times(stack: StackRef) -> tuple[datetime, datetime]:
 def _present(answer: Mapping[str, Any]) -> datetime:
     """Return the present by AWS's clock, which an answer states in seconds.
 
-    The clock of this machine, which is finer, counts if it agrees.
+    If the clock of this machine agrees, it counts, because it is finer.
     """
     here = datetime.now(UTC)
     stated = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     if stated is None:
         return here
     there = parsedate_to_datetime(stated)
-    return here if abs(here - there) <= _CLOCKS_AGREE else there
+    if abs(here - there) <= _CLOCKS_AGREE:
+        return here
+    return there
 
 
 def kept_since(stack: StackRef) -> datetime:
@@ -257,13 +259,14 @@ def kept_since(stack: StackRef) -> datetime:
 def enabled(stack: StackRef) -> list[AuditedConsumer]:
     """Return the consumers that get events.
 
-    One whose rule a parameter can disable shows that in an output.
+    A parameter can disable the rule of some consumers; an output of the stack then says so.
     """
-    return [
-        each
-        for each in CONSUMERS
-        if stack.outputs.get(f"{each.resources}RuleState", _ENABLED) == _ENABLED
-    ]
+    found = []
+    for each in CONSUMERS:
+        state = stack.outputs.get(f"{each.resources}RuleState", _ENABLED)
+        if state == _ENABLED:
+            found.append(each)
+    return found
 
 
 def published(stack: StackRef) -> Iterator[Published]:
@@ -272,22 +275,21 @@ def published(stack: StackRef) -> Iterator[Published]:
     An unreadable line may have been any event: it is yielded under EventBridge's id, or the line's
     id if it has none.
     """
-    yield from filter(None, map(published_in, lines(stack, BUS)))
+    for line in lines(stack, BUS):
+        event = published_in(line)
+        if event is not None:
+            yield event
 
 
 def published_in(line: Mapping[str, Any]) -> Published | None:
     """Return the ride event in a line of the bus's log, or None."""
     text = line["message"]
-    return _published(
-        json_object(text), text, f"unreadable line {line.get('eventId')}", _logged_at(line)
-    )
+    name = f"unreadable line {line.get('eventId')}"
+    return _published(json_object(text), text, name, _logged_at(line))
 
 
 def _published(event: Any, text: str, name: str, time: datetime) -> Published | None:
-    """Return a published event, under ``name`` if it is unreadable.
-
-    None if it is not a ride event.
-    """
+    """Return a published event, under ``name`` if it is unreadable; None if it is not a ride's."""
     match event:
         case {"id": str(event_id), "source": str(source), "detail-type": str(detail_type)}:
             if source not in SOURCES or detail_type != DETAIL_TYPE:
@@ -327,7 +329,9 @@ def _unlogged(message: Any) -> Published | None:
     """Return the event in a message of the log rule's dead-letter queue."""
     sent = message.get("Attributes", {}).get("SentTimestamp")
     time = ALWAYS if sent is None else _of_ms(int(sent))
-    return _published(opened(message)[1], message["Body"], f"message {message['MessageId']}", time)
+    _, event = opened(message)
+    name = f"message {message['MessageId']}"
+    return _published(event, message["Body"], name, time)
 
 
 def type_of(event: Mapping[str, Any]) -> str | None:
@@ -343,15 +347,16 @@ def deliveries(
     stack: StackRef, consumer: AuditedConsumer, since: datetime | None = None
 ) -> Iterator[Delivered]:
     """Yield every delivery that a consumer has logged, from a time on."""
-    yield from filter(
-        None, map(delivered_in, lines(stack, consumer.resources, _DELIVERY_LINES, since))
-    )
+    for line in lines(stack, consumer.resources, _DELIVERY_LINES, since):
+        delivery = delivered_in(line)
+        if delivery is not None:
+            yield delivery
 
 
 def delivered_in(line: Mapping[str, Any]) -> Delivered | None:
     """Return the delivery in a line of a consumer's log, or None.
 
-    The logger omits what is missing.
+    The line lacks what the logger did not know.
     """
     match json_object(line["message"]):
         case {
@@ -491,7 +496,8 @@ def outbox_times(dynamodb: Any, table: str) -> dict[str, datetime]:
 def gateway_payments(ledger: str | Iterable[Mapping[str, Any]]) -> list[GatewayPayment]:
     """Return the payments of the gateway's ledger, or of its JSON: a list, or one as ``payments``.
 
-    Raise a ValueError, LookupError or TypeError if it has another form.
+    Raises:
+        ValueError, LookupError, TypeError: the ledger has another form.
     """
     loaded = json.loads(ledger) if isinstance(ledger, str) else ledger
     payments = loaded["payments"] if isinstance(loaded, dict) else loaded
@@ -518,12 +524,13 @@ class _Routes(NamedTuple):
 
 def _routes(stack: StackRef) -> _Routes:
     """Return the state of the log's and the partners' routes, and of the archive."""
-    found = _Routes({}, [], _archive(stack).get("EventCount", 0))
+    archive = _archive(stack)
+    found = _Routes({}, [], archive.get("EventCount", 0))
     for rule, effect in _AUDITED_RULES.items():
         _add_rule(found, stack, rule, effect)
     subscriptions = f"{_subscriptions(stack)} subscriptions"
     found.states["partners' topic"] = f"{subscriptions}, whose deliveries the audit cannot see"
-    days = _archive(stack).get("RetentionDays", 0)
+    days = archive.get("RetentionDays", 0)
     found.states["CarRideArchive"] = f"{found.archived:,} events counted, kept for {days} days"
     return found
 
@@ -535,9 +542,11 @@ def _add_rule(found: _Routes, stack: StackRef, rule: str, effect: str) -> None:
     if rule not in rules:
         found.broken.append(f"the stack has no {rule}: {effect}")
         return
-    request = {"EventBusName": stack.outputs["CarRideBusName"]}
-    state = events.describe_rule(Name=rules[rule], **request)["State"]
-    targets = len(events.list_targets_by_rule(Rule=rules[rule], **request)["Targets"])
+    name = rules[rule]
+    bus = stack.outputs["CarRideBusName"]
+    state = events.describe_rule(Name=name, EventBusName=bus)["State"]
+    answer = events.list_targets_by_rule(Rule=name, EventBusName=bus)
+    targets = len(answer["Targets"])
     found.states[rule] = f"{state}, {targets} targets"
     if state != _ENABLED or not targets:
         found.broken.append(f"{rule} is {state} with {targets} targets: {effect}")
@@ -551,7 +560,7 @@ def _subscriptions(stack: StackRef) -> int:
 
 
 def _archive(stack: StackRef) -> Mapping[str, Any]:
-    name = stack.outputs["CarRideArchiveArn"].rpartition("/")[2]
+    _, _, name = stack.outputs["CarRideArchiveArn"].rpartition("/")
     found: Mapping[str, Any] = stack.client("events").describe_archive(ArchiveName=name)
     return found
 

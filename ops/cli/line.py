@@ -99,16 +99,23 @@ def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
 
     def command(*given: Any, **options: Any) -> int:
         common = _common_values(options)
-        say = console(sys.stderr if common.as_json else sys.stdout)
-        session = Session(
-            lambda data: say.print(show(data)), clients, stack=common.stack, region=common.region
-        )
+        session = Session(_sayer(common), clients, stack=common.stack, region=common.region)
         target = session.stack if first.name == "stack" else session
         return _finished(verb, lambda: verb.function(target, *given, **options), session, common)
 
     vars(command)["__signature__"] = inspect.Signature([*own, *_common_options(verb)])
     command.__doc__ = verb.function.__doc__
     return command
+
+
+def _sayer(common: _Common) -> Callable[[object], None]:
+    """Return what prints sentences: beside JSON, to standard error."""
+    printer = console(sys.stderr if common.as_json else sys.stdout)
+
+    def say(data: object) -> None:
+        printer.print(show(data))
+
+    return say
 
 
 def _common_values(options: dict[str, Any]) -> _Common:
@@ -140,9 +147,9 @@ def _finished(verb: Verb, call: Callable[[], Any], session: Session, common: _Co
 
 
 def _shown_as_it_comes(verb: Verb, results: Iterator[Any], *, as_json: bool) -> int:
-    """Show results as they come, until they end or Ctrl-C.
+    """Show results as they come, until they end or Ctrl-C; return the exit status.
 
-    After Ctrl-C the status is that of the last result, if that is a bad one, or else 130.
+    It is that of the last result. After Ctrl-C it is 130, unless that of the last result is bad.
     """
     status = 0
     try:
@@ -156,7 +163,8 @@ def _shown_as_it_comes(verb: Verb, results: Iterator[Any], *, as_json: bool) -> 
 
 def _shown_or_done(verb: Verb, plan: Plan, session: Session, common: _Common) -> int:
     """Show a plan and keep it, or carry it out: the one that was shown before, if there is one."""
-    session.say(f"{plan.stacks[0].name} in {' and '.join(each.region for each in plan.stacks)}")
+    regions = " and ".join(each.region for each in plan.stacks)
+    session.say(f"{plan.stacks[0].name} in {regions}")
     exact = plain(plan.preview if plan.exact is None else plan.exact)
     if not common.yes:
         _print(plan.preview, as_json=common.as_json)

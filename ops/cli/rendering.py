@@ -76,8 +76,9 @@ def _title(failure: Failure) -> Text:
 
 def _in_a_line(letter: DeadLetter) -> str:
     """Return what is known of a letter: its key, ride, type and age."""
-    known = [letter.key or letter.fact, letter.ride, letter.type, _age(letter.sent)]
-    return "  ".join(str(each) for each in known if each)
+    name = letter.key or letter.fact
+    known = [name, letter.ride, letter.type, _age(letter.sent)]
+    return "  ".join(filter(None, known))
 
 
 def _detail(letter: DeadLetter) -> str:
@@ -150,9 +151,9 @@ def _counts(plan: RedrivePlan) -> Counter[tuple[str, str]]:
 
 @show.register
 def _redriven(done: Redriven) -> RenderableType:
-    counts = {("sent", ""): done.sent, ("gone", _GONE): done.gone}
-    for why, count in done.stayed.items():
-        counts["stay", why] = count
+    counts = {("stay", why): count for why, count in done.stayed.items()}
+    counts["sent", ""] = done.sent
+    counts["gone", _GONE] = done.gone
     return _totals(counts)
 
 
@@ -213,10 +214,11 @@ def _fields(fields: Mapping[str, object] | str) -> str:
 @show.register
 def _event(event: Event) -> RenderableType:
     lines = [*_event_lines(event), ""]
-    lines += [show(copy) for copy in event.copies]
+    lines += map(show, event.copies)
     for at in event.consumers:
-        lines += [show(delivery) for delivery in at.deliveries]
-    lines.append(Text(json.dumps(plain(event.detail), indent=2), "dim"))
+        lines += map(show, at.deliveries)
+    detail = json.dumps(plain(event.detail), indent=2)
+    lines.append(Text(detail, "dim"))
     return Group(*lines)
 
 
@@ -241,11 +243,11 @@ def _where(letter: DeadLetter) -> Text:
 
 @show.register
 def _published(line: Published) -> RenderableType:
-    ride = line.named.order_id if line.named else "an unknown ride"
+    order_id = line.named.order_id if line.named else None
     replayed = ", replayed" if line.replayed else ""
     return Text.assemble(
         _time(line),
-        f"{line.type or 'unreadable'} of {ride}  ",
+        _what(line.type, order_id),
         ("on the bus", "blue"),
         f"{replayed}  {line.event_id}",
     )
@@ -257,11 +259,15 @@ def _delivered(line: Delivered) -> RenderableType:
     why = f" ({line.reason})" if line.reason else ""
     return Text.assemble(
         _time(line),
-        f"{line.type or 'unreadable'} of {line.ride or 'an unknown ride'}  ",
+        _what(line.type, line.ride),
         (f"{line.consumer}: ", "cyan"),
         _state(line.outcome),
         f"{attempt}{why}  {line.fact or ''}",
     )
+
+
+def _what(event_type: str | None, ride: str | None) -> str:
+    return f"{event_type or 'unreadable'} of {ride or 'an unknown ride'}  "
 
 
 def _time(line: Published | Delivered) -> Text:

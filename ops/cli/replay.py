@@ -181,8 +181,8 @@ def _window(since: datetime, until: datetime) -> str:
 
 @show.register
 def _show_plan(found: ReplayPlan) -> RenderableType:
-    lines = ["", *found.warnings]
-    lines.append(f"do it: ./carride replay run {_window(found.since, found.until)}")
+    command = f"./carride replay run {_window(found.since, found.until)}"
+    lines = ["", *found.warnings, f"do it: {command}"]
     return Group(_fates(found), Text("\n".join(lines)))
 
 
@@ -200,7 +200,8 @@ def _fates(found: ReplayPlan) -> Table:
     rows = table("consumer", "type", *columns, title=title)
     for consumer, types in found.fates.items():
         for event_type, counts in sorted(types.items()):
-            rows.add_row(consumer, event_type, *(_number(counts.get(fate)) for fate in columns))
+            cells = [_number(counts.get(fate)) for fate in columns]
+            rows.add_row(consumer, event_type, *cells)
     return rows
 
 
@@ -257,7 +258,8 @@ def republish(session: Session, *, since: Moment, until: Moment | None = None) -
     stack = session.stack
     region = stack.region
     end = before(since, until)
-    events = counted(sum(1 for _ in outbox.written(stack, region, since, end)), "event")
+    number = sum(1 for _ in outbox.written(stack, region, since, end))
+    events = counted(number, "event")
     step = f"publish {events} that were written to the outbox in {region} from {since} to {end}"
 
     def publish() -> outbox.Republished:

@@ -138,9 +138,9 @@ def warnings(stack: StackRef, since: datetime, until: datetime, now: datetime) -
 
 
 def receivers(stack: StackRef, *, only: str | None = None, partners: bool = False) -> list[str]:
-    """Return the ARNs of the rules that receive a replay; none means every rule.
+    """Return the ARNs of the rules that receive a replay; an empty list means every rule.
 
-    ``only`` is the logical id of one rule. Partners' rules receive it with ``partners`` alone.
+    ``only`` is the logical id of one rule. Without ``partners``, the rules of partners get nothing.
     """
     events = stack.client("events")
     bus = stack.outputs["CarRideBusName"]
@@ -168,10 +168,7 @@ def _rules_to(stack: StackRef, target: str) -> set[str]:
 def start(
     stack: StackRef, name: str, since: datetime, until: datetime, rules: Collection[str]
 ) -> None:
-    """Start a replay of the archive to the rules with these ARNs.
-
-    To every rule if there are none.
-    """
+    """Start a replay of the archive to the rules with these ARNs, or to every rule for none."""
     events = stack.client("events")
     destination: dict[str, Any] = {
         "Arn": events.describe_event_bus(Name=stack.outputs["CarRideBusName"])["Arn"]
@@ -185,8 +182,10 @@ def start(
 
 def handed_over(stack: StackRef, name: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Wait until EventBridge has handed over a replay; refuse one that failed or was cancelled."""
-    while not (replay := describe(stack, name)).handed_over:
+    replay = describe(stack, name)
+    while not replay.handed_over:
         sleep(_POLL_SECONDS)
+        replay = describe(stack, name)
     replay.check()
 
 
@@ -217,14 +216,15 @@ def describe(stack: StackRef, name: str) -> ReplayState:
 def _waiting_for_consumers(stack: StackRef) -> int:
     """Return how many messages the queues of consumers have, waiting or being processed."""
     sqs = stack.client("sqs")
-    urls = [stack.outputs.get(f"{each.resources}QueueUrl") for each in CONSUMERS]
-    return sum(waiting(sqs, url, visible=True) for url in urls if url is not None)
+    messages = 0
+    for each in CONSUMERS:
+        url = stack.outputs.get(f"{each.resources}QueueUrl")
+        if url is not None:
+            messages += waiting(sqs, url, visible=True)
+    return messages
 
 
 def status(stack: StackRef) -> list[ReplayState]:
-    """Return the newest replays of a stack, without those that only predict.
-
-    The newest is first.
-    """
-    newest = sorted(_replays(stack), key=itemgetter("ReplayStartTime"), reverse=True)[:_SHOWN]
-    return [describe(stack, each["ReplayName"]) for each in newest]
+    """Return the last replays of a stack, the newest first, without those that only predict."""
+    replays = sorted(_replays(stack), key=itemgetter("ReplayStartTime"), reverse=True)
+    return [describe(stack, each["ReplayName"]) for each in replays[:_SHOWN]]

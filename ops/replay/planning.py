@@ -114,10 +114,7 @@ class Prediction:
             self.fates[event_type][fate] += 1
 
     def _key(self, event: Mapping[str, Any]) -> str:
-        """Return the key of an event's record.
-
-        If it breaks the contract, return that of its letter's mark.
-        """
+        """Return the key of an event's record; of its letter's mark if it breaks the contract."""
         fact = fact_of(event)
         if fact is None:
             return letter_key(self._name, self._stack.region, event["id"])
@@ -130,7 +127,7 @@ class Prediction:
         return fate_of(seen.outcome, seen.reason)
 
     def _takes(self, event: Mapping[str, Any]) -> bool:
-        """Return whether the rule takes an event.
+        """Return whether the rule takes an event, as EventBridge says.
 
         EventBridge is asked once about events that look alike to rules.
         """
@@ -147,7 +144,8 @@ class Prediction:
 
 def _rule_of(stack: StackRef, consumer: AuditedConsumer) -> Mapping[str, Any]:
     """Return the rule of a consumer, as EventBridge describes it."""
-    name = stack.named("AWS::Events::Rule")[f"{consumer.resources}Rule"]
+    rules = stack.named("AWS::Events::Rule")
+    name = rules[f"{consumer.resources}Rule"]
     bus = stack.outputs["CarRideBusName"]
     rule: Mapping[str, Any] = stack.client("events").describe_rule(Name=name, EventBusName=bus)
     return rule
@@ -167,7 +165,7 @@ class ReplayPlan(NamedTuple):
 def predict(stack: StackRef, since: datetime, until: datetime, *, looks: int = 10) -> ReplayPlan:
     """Predict what a replay would do.
 
-    All events are read when ``looks`` seconds have passed without a message.
+    After ``looks`` seconds without a message, all events have been read.
     """
     made = datetime.now(UTC)
     found = warnings(stack, since, until, made)

@@ -86,9 +86,12 @@ class Deployment:
     @cached_property
     def tables(self) -> Mapping[str, Any]:
         """DynamoDB's descriptions of the replicated tables, by logical id."""
-        describe = self.client("dynamodb").describe_table
-        names = self.stack.named("AWS::DynamoDB::GlobalTable")
-        return {logical: describe(TableName=name)["Table"] for logical, name in names.items()}
+        dynamodb = self.client("dynamodb")
+        found = {}
+        for logical, name in self.stack.named("AWS::DynamoDB::GlobalTable").items():
+            answer = dynamodb.describe_table(TableName=name)
+            found[logical] = answer["Table"]
+        return found
 
     @property
     def functions(self) -> Mapping[str, str]:
@@ -103,8 +106,9 @@ class Deployment:
     def require(self, only: Mapping[str, Collection[str]]) -> None:
         """Skip the check unless each of these parameters has one of its values."""
         for parameter, values in only.items():
-            if self.parameters[parameter] not in values:
-                raise SkippedError(f"{parameter} is {self.parameters[parameter] or 'not set'}")
+            given = self.parameters[parameter]
+            if given not in values:
+                raise SkippedError(f"{parameter} is {given or 'not set'}")
 
     def until[T](self, what: str, look: Callable[[], T | None]) -> T:
         """Return the first answer that is true or not empty.
@@ -114,7 +118,8 @@ class Deployment:
         """
         deadline = time.monotonic() + self._wait
         while time.monotonic() < deadline:
-            if found := look():
+            found = look()
+            if found:
                 return found
             time.sleep(_POLL_SECONDS)
         raise FailedError(f"{what}, {self._wait:.0f} s after the check began")
@@ -162,10 +167,7 @@ def verify(deployment: Deployment, checks: Iterable[Check]) -> Iterator[Result]:
 
 
 def _outcome(deployment: Deployment, check: Check) -> tuple[Verdict, str]:
-    """Run a check, and return its verdict and why.
-
-    What is wrong weighs more than what is untold.
-    """
+    """Run a check, and return its verdict and why. What is wrong counts before what is untold."""
     deployment.wrong = []
     deployment.untold = []
     detail = ""

@@ -9,8 +9,10 @@ from ops.verify import Deployment
 
 def lets_in(it: Deployment, target: str, source: str) -> bool:
     """Return whether the policy of a queue or a function names the ARN of a source."""
-    allowing = (each for each in statements(it, target) if each["Effect"] == "Allow")
-    return any(source in _sources(statement) for statement in allowing)
+    for statement in statements(it, target):
+        if statement["Effect"] == "Allow" and source in _sources(statement):
+            return True
+    return False
 
 
 def _sources(statement: Mapping[str, Any]) -> Iterator[str]:
@@ -25,15 +27,21 @@ def _sources(statement: Mapping[str, Any]) -> Iterator[str]:
 
 def statements(it: Deployment, arn: str) -> list[dict[str, Any]]:
     """Return the statements of the policy of a queue or a function."""
-    policy = _policy_of_queue(it, arn) if ":sqs:" in arn else _policy_of_function(it, arn)
-    return list(json.loads(policy)["Statement"]) if policy else []
+    is_queue = ":sqs:" in arn
+    policy = _policy_of_queue(it, arn) if is_queue else _policy_of_function(it, arn)
+    if not policy:
+        return []
+    document = json.loads(policy)
+    return list(document["Statement"])
 
 
 def _policy_of_queue(it: Deployment, arn: str) -> str:
     sqs = it.client("sqs")
-    url = sqs.get_queue_url(QueueName=arn.rpartition(":")[2])["QueueUrl"]
+    _, _, name = arn.rpartition(":")
+    url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
     found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["Policy"])
-    return str(found.get("Attributes", {}).get("Policy", ""))
+    attributes = found.get("Attributes", {})
+    return str(attributes.get("Policy", ""))
 
 
 def _policy_of_function(it: Deployment, arn: str) -> str:
