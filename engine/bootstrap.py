@@ -46,10 +46,7 @@ def _context(call: dict[str, Any]) -> SimpleNamespace:
 
 
 def _search_path(code: str) -> list[str]:
-    """Return the folders of modules.
-
-    The function's, then its layers' (the last one first), then the runtime's.
-    """
+    """Return the folders of modules: the function's, layers' (last first), and the runtime's."""
     layers = os.environ.get("_LAMBDA_LAYERS_DIRS", "").split(os.pathsep)
     layered = [f"{layer}/python" for layer in reversed(layers)]
     runtime = sys.path[1:]  # without this file's own folder

@@ -1,9 +1,9 @@
 """PutEvents: refused entries, and the event's own time.
 
 Stock MiniStack accepts an empty `Source` and a malformed `Detail`, and replaces `Time` by now. On
-AWS an entry without `Source`, `DetailType` or `Detail` fails with ``InvalidArgument``, one whose
-`Detail` is no JSON object with ``MalformedDetail``. The event carries the entry's `Time`, by which
-the archive is searched.
+AWS an entry without `Source`, `DetailType` or `Detail` fails with ``InvalidArgument``. One whose
+`Detail` is not a JSON object fails with ``MalformedDetail``. The event carries the entry's `Time`,
+by which the archive is searched.
 
 Here a request may have any size.
 """
@@ -25,10 +25,7 @@ _time: ContextVar[float | None] = ContextVar("time", default=None)
 
 
 def _error_of(entry: _Entry) -> tuple[str, str] | None:
-    """Return the code and message with which EventBridge refuses the entry.
-
-    ``None`` if it takes it.
-    """
+    """Return the code and message with which EventBridge refuses the entry, or None."""
     for name in ("Source", "DetailType", "Detail"):
         if not entry.get(name):
             return "InvalidArgument", f"Parameter {name} is missing."

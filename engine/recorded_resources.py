@@ -1,6 +1,6 @@
 """Types of resources that are recorded only.
 
-Schemas, log delivery, saved queries, CodeDeploy, composite alarms.
+These are schemas, log delivery, saved queries, CodeDeploy and composite alarms.
 
 Stock MiniStack refuses a template that has them, or an alarm that watches an expression. Here `Ref`
 is the resource's name, or a UUID, and `Fn::GetAtt` of the attributes that templates use works. The

@@ -1,7 +1,4 @@
-"""Calls of a service with a role.
-
-Signed with the role's session, so that a missing permission is refused.
-"""
+"""Calls that a service makes with a role, so that a missing permission is refused."""
 
 import functools
 import json

@@ -1,6 +1,4 @@
-"""Delivery of events to the targets of rules.
-
-Permissions, dead-letter queues, log groups, named rules.
+"""Delivery of events to the targets of rules, with permissions and dead-letter queues.
 
 Stock MiniStack checks no policies of functions and queues, logs a missing target, ignores
 `DeadLetterConfig` and the `FilterArns` of a replay, and has no log groups as targets. On AWS a rule

@@ -1,4 +1,1 @@
-"""The real template on a local engine: demo, chaos and fault injection.
-
-Never part of a deployed function.
-"""
+"""The real template on a local engine: demo, chaos and fault injection. It is never deployed."""

@@ -62,7 +62,7 @@ def leave(status: int, message: str) -> NoReturn:
 class Progress:
     """Shows each step while it lasts, and then its duration.
 
-    Live on a terminal, in plain lines elsewhere.
+    On a terminal the line changes; elsewhere there are plain lines.
     """
 
     def __init__(self, stream: TextIO) -> None:

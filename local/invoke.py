@@ -1,7 +1,4 @@
-"""`make invoke` and `make sam-local`.
-
-Run one deployed function with events, on the local engine or in a container.
-"""
+"""`make invoke` and `make sam-local` run a deployed function, on the engine or in a container."""
 
 import argparse
 import base64

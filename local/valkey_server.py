@@ -1,7 +1,4 @@
-"""A Valkey or Redis server on this machine, if one is installed.
-
-For `make chaos` and tests, never deployed.
-"""
+"""A Valkey or Redis server on this machine, if one is installed, for `make chaos` and tests."""
 
 import shutil
 import socket

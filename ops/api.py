@@ -1,7 +1,4 @@
-"""Requests to the API of a deployed stack.
-
-Signed, with a customer's token, or without credentials.
-"""
+"""Requests to the API of a deployed stack: signed, with a token, or without credentials."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -97,10 +94,7 @@ class Api:
         return ApiAnswer(answer.status, answer.data.decode(errors="replace"))
 
     def customer(self, token: str | None = None) -> Authorize:
-        """Return what authorizes a customer.
-
-        The token, or a signature with your own credentials.
-        """
+        """Return what authorizes a customer: a token, or a signature with your own credentials."""
         if token is not None:
             return bearer(token)
         return self._signature(self._own_credentials())

@@ -62,9 +62,9 @@ class DeadLetter(Struct, frozen=True):
 
 
 class Failure(Struct):
-    """Dead letters of one queue with the same failure.
+    """Dead letters of one queue whose consumer, reason and error are the same.
 
-    Consumer, reason and error without its ids and numbers.
+    Errors that differ only in ids and numbers count as the same.
     """
 
     group: str

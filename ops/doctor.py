@@ -1,7 +1,4 @@
-"""What the tools need on this machine and in the account.
-
-What is there, and how to get what is missing.
-"""
+"""What the tools need on this machine and in the account, and how to get what is missing."""
 
 import os
 import shutil

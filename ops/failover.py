@@ -281,10 +281,7 @@ class Failover:
         return fence.remember(self.primary, every)
 
     def _running(self, put_up: Fence) -> list[str]:
-        """Return what still works in the primary.
-
-        Pipe or mappings, or the keys that are claimed.
-        """
+        """Return what still works in the primary: pipe or mappings, or else claimed keys."""
         if not fence.is_still(self.primary, put_up):
             return ["pipe or mappings have not stopped"]
         now_ms = int((time.time() - Policy().clock_skew) * 1000)

@@ -1,7 +1,4 @@
-"""Finds the stack that a command is meant for.
-
-One on AWS, or the local stack of `make demo ARGS=--keep`.
-"""
+"""Finds the stack that a command is meant for: on AWS, or that of `make demo ARGS=--keep`."""
 
 import json
 import os
@@ -34,23 +31,24 @@ def keep(stack: Kept) -> None:
 def kept() -> Kept | None:
     """Return the local stack that is running, or None.
 
-    No file, its process has ended, or nothing answers.
+    None is running if there is no file, its process has ended, or nothing answers.
     """
     try:
         stack = Kept(**json.loads(KEPT.read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
-    return stack if is_running(stack) else None
+    if not is_running(stack):
+        return None
+    return stack
 
 
 def is_running(stack: Kept) -> bool:
     """Return whether a local stack's process runs and answers."""
-    address = urlsplit(stack.endpoint)
+    found = urlsplit(stack.endpoint)
+    address = (str(found.hostname), int(found.port or 0))
     try:
         os.kill(stack.pid, 0)
-        socket.create_connection(
-            (str(address.hostname), int(address.port or 0)), _ANSWER_SECONDS
-        ).close()
+        socket.create_connection(address, _ANSWER_SECONDS).close()
     except OSError:
         return False
     return True
@@ -76,17 +74,16 @@ def local_clients(stack: Kept) -> ClientFactory:
 def find(
     stack: str | None = None, region: str | None = None, clients: ClientFactory | None = None
 ) -> StackRef:
-    """Return a reference to a stack.
+    """Return a reference to a stack: by default the local one, or else that of samconfig.toml.
 
-    By default to the local one, or else to that of samconfig.toml.
-
-    Without a region or clients they are as AWS's tools are configured.
+    Region and clients are by default those that AWS's tools are configured for.
 
     Raises:
         OperatorError: no region is configured.
     """
     chosen = stack or region or clients or os.environ.get("AWS_ENDPOINT_URL")
-    if not chosen and (local := kept()) is not None:
+    local = None if chosen else kept()
+    if local is not None:
         return StackRef(local.name, local.region, local_clients(local), local)
     clients = clients or aws_clients()
     region = region or boto3.session.Session().region_name or os.environ.get("AWS_REGION")

@@ -181,17 +181,16 @@ class BookedRide(NamedTuple):
 
 
 class GatewayPayment(NamedTuple):
-    """A payment in the gateway's ledger.
-
-    How often its money was taken, and returned or released.
-    """
+    """A payment in the gateway's ledger."""
 
     order_id: str
     status: str
     amount: int
     """In cents."""
     captures: int
+    """How often its money was taken."""
     refunds: int
+    """How often its money was returned or released."""
 
 
 class Evidence(NamedTuple):

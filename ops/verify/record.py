@@ -1,7 +1,4 @@
-"""The page that a run of `./carride verify` leaves.
-
-Where and when it ran, on what, and its result.
-"""
+"""The page that a run of `./carride verify` leaves: where and when it ran, and its result."""
 
 import hashlib
 import shutil
