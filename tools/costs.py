@@ -66,9 +66,8 @@ PRICES: Final[Mapping[str, Price]] = {
         0.20,
         "million",
         "dynamodb",
-        "the shards, and that a pipe's reads are billed, which are not Lambda's: only Lambda's are"
-        " free, says docs.aws.amazon.com/amazondynamodb/latest/developerguide/"
-        "CostOptimization_StreamsUsage.html",
+        "how often a pipe reads a shard, and how many there are (docs/adr/0029-the-pipe-stays-"
+        "though-its-reads-are-billed.md)",
     ),
     "table storage": Price(0.25, "GB-month", "dynamodb"),
     "recovery": Price(0.20, "GB-month", "dynamodb"),
@@ -154,7 +153,9 @@ PLATFORM_BYTES: Final = 400  # of Lambda's lines START, END and REPORT
 ACCESS_BYTES: Final = 350  # of a line in the API's access log
 SCALING_ALARMS: Final = 4  # of each scalable target
 POLLS: Final = 5 * SECONDS / 20  # of an idle queue: five pollers that wait for 20 seconds
-# Four shards, which an on-demand table begins with, four times a second.
+# Four shards, which an on-demand table begins with, four times a second. AWS charges the reads of
+# every consumer but Lambda: docs.aws.amazon.com/amazondynamodb/latest/developerguide/
+# CostOptimization_StreamsUsage.html
 STREAM_READS: Final = 4 * 4 * SECONDS
 SAMPLED: Final = 0.05  # after the first request of a second
 MILLISECONDS: Final = 20  # assumed for an invocation; only an account shows it

@@ -471,7 +471,10 @@ so its reference, is of April 2025.
 """
 
 UNLISTED: Final = {
-    # AWS's handlers of AWS::ApiGatewayV2::Stage name both; the reference lacks them.
+    # The reference lacks both. API Gateway refuses a stage with tags without the first:
+    # github.com/aws-amplify/amplify-cli/issues/12316 and
+    # github.com/hashicorp/terraform-provider-aws/issues/20634. CloudFormation's own list of the
+    # permissions of AWS::ApiGatewayV2::Stage, which cfn-lint ships, names both.
     "apigateway:TagResource": ["arn:*:apigateway:*::/apis/*"],
     "apigateway:UntagResource": ["arn:*:apigateway:*::/apis/*"],
     # docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/using-iam-template.html
