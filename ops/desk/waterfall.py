@@ -143,6 +143,10 @@ class Picture(NamedTuple):
 type _Span = tuple[float, float]
 
 
+_SHORTEST_MS: Final = 0.001
+"""Whatever is shorter has no length: no clock here tells such times apart."""
+
+
 class Axis:
     """The places of times, of which pauses are cut."""
 
@@ -158,6 +162,8 @@ class Axis:
             width -= _AHEAD
             self.end -= _AHEAD
         length = sum(end - begin for begin, end in self._pieces)
+        if length < _SHORTEST_MS:
+            length = 0.0
         self._per_ms = width / length if length else 0.0
         self._starts = self._places(length, width)
 

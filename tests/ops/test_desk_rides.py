@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from moto import mock_aws
 from msgspec.structs import replace
@@ -263,6 +263,8 @@ SPANS: Final = st.lists(st.tuples(st.floats(0, 1e8), st.floats(0, 1e5)), min_siz
 
 
 @given(SPANS, st.booleans())
+@example(spans=[(0.0, 1e-310)], ahead=False)
+@example(spans=[(4.3298674378252575e-301, 3e-310)], ahead=False)
 def test_the_axis_keeps_the_order_and_its_width(
     spans: list[tuple[float, float]], ahead: bool
 ) -> None:
