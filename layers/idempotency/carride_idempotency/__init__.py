@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from carride_idempotency.async_calls import AsyncBlock
     from carride_idempotency.async_operation import AsyncOperation
-    from carride_idempotency.calls_and_blocks import AnyBlock, Block, BlockContext
+    from carride_idempotency.call_steps import AnyBlock
+    from carride_idempotency.calls_and_blocks import Block, BlockContext
     from carride_idempotency.clock import Clock
     from carride_idempotency.concurrency import Concurrency
     from carride_idempotency.consumer import (
@@ -188,7 +189,8 @@ __all__ = [
 _MODULES = {
     "async_calls": "AsyncBlock",
     "async_operation": "AsyncOperation",
-    "calls_and_blocks": "AnyBlock Block BlockContext",
+    "call_steps": "AnyBlock",
+    "calls_and_blocks": "Block BlockContext",
     "clock": "Clock",
     "concurrency": "Concurrency",
     "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse MessageWork",

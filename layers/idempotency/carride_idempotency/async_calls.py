@@ -21,13 +21,13 @@ from typing import Any, Final
 
 from carride_idempotency.async_operation import AsyncOperation
 from carride_idempotency.async_steps import ended, submitted, taken
-from carride_idempotency.calls_and_blocks import AnyBlock, Asked, failed_run, reported
+from carride_idempotency.call_steps import AnyBlock, Asked, failed_run, reported
 from carride_idempotency.delivery import Delivery, DeliveryAnswer
 from carride_idempotency.errors import RetryableError
-from carride_idempotency.handlers import finished
 from carride_idempotency.observation import COMMITTED
 from carride_idempotency.policy import HEARTBEATS_PER_LEASE
 from carride_idempotency.runner import Runner, Started, Waiting
+from carride_idempotency.unfinished import finished
 
 type _Begun = Started | Waiting | DeliveryAnswer
 

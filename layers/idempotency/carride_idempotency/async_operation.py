@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from carride_idempotency.async_steps import taken
 from carride_idempotency.externals import Step, steps_of
-from carride_idempotency.handlers import finished
 from carride_idempotency.keys import downstream_key
 from carride_idempotency.operation import AnyOperation
 from carride_idempotency.record import Record
+from carride_idempotency.unfinished import finished
 
 if TYPE_CHECKING:
     from carride_idempotency.externals import Answer, Done, Steps

@@ -38,9 +38,9 @@ from carride_idempotency.errors import (
     NotDoneError,
     UnknownOutcomeError,
 )
-from carride_idempotency.handlers import finished
 from carride_idempotency.keys import downstream_key
 from carride_idempotency.record import Record
+from carride_idempotency.unfinished import finished
 
 if TYPE_CHECKING:
     from carride_idempotency.claims import HeldClaim

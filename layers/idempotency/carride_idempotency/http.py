@@ -24,7 +24,7 @@ from carride_idempotency.errors import (
     RetryLaterError,
 )
 from carride_idempotency.fingerprint import fingerprint
-from carride_idempotency.handlers import checked, finished, lambda_handler
+from carride_idempotency.handlers import checked, lambda_handler
 from carride_idempotency.http_formats import (
     PHRASES,
     Request,
@@ -37,6 +37,7 @@ from carride_idempotency.invocation import LambdaContext, LambdaInvocation, lamb
 from carride_idempotency.keys import Extract, TransportId, extractor
 from carride_idempotency.messages import Reader
 from carride_idempotency.runner import Runner
+from carride_idempotency.unfinished import finished
 
 if TYPE_CHECKING:
     from carride_idempotency.async_operation import AsyncOperation

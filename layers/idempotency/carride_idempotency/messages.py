@@ -11,7 +11,6 @@ from carride_idempotency.clock import to_ms
 from carride_idempotency.delivery import Delivery, DeliveryAnswer, Rejection
 from carride_idempotency.errors import ConfigurationError, MissingKeyError, describe
 from carride_idempotency.fingerprint import exact_fingerprint, fingerprint
-from carride_idempotency.handlers import finished
 from carride_idempotency.invocation import LambdaInvocation, current, enter, leave
 from carride_idempotency.keys import Extract, TransportId, extractor, record_key
 from carride_idempotency.operation import Operation
@@ -25,6 +24,7 @@ from carride_idempotency.sources import (
     event_ms,
     require_trigger,
 )
+from carride_idempotency.unfinished import finished
 
 _LETTERS_WITHOUT_A_KEY: Final = 3
 """How many messages without a key a process dead-letters before it has found any key."""

@@ -25,6 +25,11 @@ def not_a_store(consumer: str, value: object) -> ConfigurationError:
     return ConfigurationError(f"{consumer}: store= is {_kind(value)}: {_TEXT_AS_STORE}")
 
 
+def not_earlier_records(value: object) -> ConfigurationError:
+    """Return the error of a DynamoDBStore whose ``before`` is not of another layer."""
+    return ConfigurationError(f"before= takes PowertoolsRecords(table, ...), not {value!r}")
+
+
 def not_dead_letters(consumer: str, value: object) -> ConfigurationError:
     """Return the error of a consumer whose ``dead_letters`` cannot send any."""
     return ConfigurationError(

@@ -53,7 +53,6 @@ from carride_idempotency.delivery import (
 )
 from carride_idempotency.errors import describe
 from carride_idempotency.fingerprint import differ
-from carride_idempotency.handlers import finished
 from carride_idempotency.letter_marks import LetterMarks
 from carride_idempotency.observation import Observers
 from carride_idempotency.operation import Operation
@@ -61,6 +60,7 @@ from carride_idempotency.outcomes import completed, failed
 from carride_idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record, unknown_calls
 from carride_idempotency.stores import Store
+from carride_idempotency.unfinished import finished
 from carride_idempotency.warm_cache import WarmCache
 
 if TYPE_CHECKING:

@@ -27,8 +27,17 @@ from carride_idempotency.stores.retries import Retries, Verdict
 from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from carride_idempotency.effects import Action, Effect
-    from carride_idempotency.stores.powertools import PowertoolsRecords
+
+    class EarlierRecords(Protocol):
+        """The records of another layer from which a consumer moves: `PowertoolsRecords`."""
+
+        @property
+        def store_class(self) -> "type[DynamoDBStore]":
+            """The store that shares claims with them."""
+
 
 MAX_ACTIONS: Final = 100
 """The most actions of one TransactWriteItems, including the record's."""
@@ -77,21 +86,21 @@ class DynamoDBStore:
 
     transactional = True
 
-    def __new__(
-        cls, *_: Any, before: "PowertoolsRecords | None" = None, **__: Any
-    ) -> "DynamoDBStore":
+    def __new__(cls, *_: Any, before: "EarlierRecords | None" = None, **__: Any) -> "DynamoDBStore":
         """Make the store that also keeps the records of ``before``, if there are any."""
         if before is None:
             return object.__new__(cls)
-        from carride_idempotency.stores.powertools import MigratingStore
+        if not hasattr(before, "store_class"):
+            from carride_idempotency.misuse import not_earlier_records
 
-        return object.__new__(MigratingStore)
+            raise not_earlier_records(before)
+        return object.__new__(before.store_class)
 
     def __init__(
         self,
         table: str,
         *,
-        before: "PowertoolsRecords | None" = None,  # noqa: ARG002 - `__new__` takes it
+        before: "EarlierRecords | None" = None,  # noqa: ARG002 - `__new__` takes it
         transport: Transport | None = None,
         clock: Clock = epoch_ms,
         sleep: Callable[[float], None] = time.sleep,

@@ -129,6 +129,11 @@ class PowertoolsRecords:
         self._sort_key_attr = sort_key_attr
         self._static_pk_value = static_pk_value
 
+    @property
+    def store_class(self) -> type[DynamoDBStore]:
+        """The store that shares claims with these records."""
+        return MigratingStore
+
     def key_of(self, key: str, now_ms: int) -> Mapping[str, Mapping[str, Any]] | None:
         """Return the key of their item for the key of a record; None if there is no such item.
 
@@ -189,8 +194,6 @@ class MigratingStore(DynamoDBStore):
         clock: Clock = epoch_ms,
         **settings: Any,
     ) -> None:
-        if not isinstance(before, PowertoolsRecords):
-            raise ConfigurationError(f"before= takes PowertoolsRecords(table, ...), not {before!r}")
         super().__init__(table, clock=clock, **settings)
         self._before = before
         self._clock = clock

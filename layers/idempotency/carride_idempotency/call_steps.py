@@ -1,0 +1,73 @@
+"""What calls and blocks have in common, in plain code and in an event loop."""
+
+from collections.abc import Callable
+from inspect import BoundArguments
+from typing import Any
+
+from carride_idempotency.delivery import Delivery, DeliveryAnswer
+from carride_idempotency.observation import COMMITTED
+from carride_idempotency.operation import Operation
+from carride_idempotency.runner import Runner, Started
+from carride_idempotency.unfinished import finished
+
+
+class AnyBlock:
+    """What `Block` and `AsyncBlock` have in common.
+
+    The end of the block completes the operation with the result given to `complete`, and with None
+    without one. ``return``, ``break`` and ``continue`` end it too: Python tells a context no
+    difference. To leave it undone, raise. An exception that leaves the block is recorded as a
+    failure and propagates.
+    """
+
+    def __init__(self, started: Started | None, answer: DeliveryAnswer | None) -> None:
+        self._started = started
+        self._answer = answer
+        self._result: object = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the operation was completed before: skip the work, and use ``result``."""
+        return self._started is None
+
+    @property
+    def result(self) -> Any:
+        """The result of the committed run, which may be another attempt's.
+
+        Raises:
+            ResultOmittedError: the run was committed without its result.
+        """
+        if self._answer is None or self._answer.outcome in COMMITTED:
+            return self._result
+        return self._answer.value()
+
+    def complete(self, result: object) -> None:
+        """Set the result; the end of the block completes the operation with it."""
+        self._result = finished(result)
+
+    def _running(self) -> Operation:
+        if self._started is None:
+            raise RuntimeError("nothing is running: the operation was done before")
+        return self._started.operation
+
+
+def reported[B](
+    runner: Runner, delivery: Delivery, step: Callable[[], B | DeliveryAnswer]
+) -> B | DeliveryAnswer:
+    """Take a step of a delivery, and report the answer if that ends it; raise its error."""
+    try:
+        given = step()
+    except Exception as error:
+        runner.reports.raised(delivery, error)
+        raise
+    return runner.reports.report(delivery, given) if isinstance(given, DeliveryAnswer) else given
+
+
+def failed_run(runner: Runner, started: Started, error: Exception) -> None:
+    """Record the failure of a run, and report it; its caller raises the error."""
+    answer = runner.end_failed(started, error)
+    runner.reports.report(started.delivery, answer._replace(error=None))
+
+
+type Asked = tuple[BoundArguments, Delivery]
+"""What a call of a decorated function asks for."""
