@@ -71,6 +71,10 @@ PRICES: Final[Mapping[str, Price]] = {
     ),
     "table storage": Price(0.25, "GB-month", "dynamodb"),
     "recovery": Price(0.20, "GB-month", "dynamodb"),
+    "processing unit": Price(
+        0.0023, "million", "elasticache", "the price, and what a script costs beyond its bytes"
+    ),
+    "memory": Price(0.084, "GB-hour", "elasticache", "the price"),
     "health check": Price(
         0.50, "check", "route53", "that a check of an alarm costs what one of AWS's endpoints does"
     ),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from api import openapi
-from tools import capacity, costs
+from tools import capacity, costs, store_costs
 from tools.contract import parameters
 from tools.contract.layout import text
 from tools.contract.samples import current
@@ -31,6 +31,7 @@ def documents(root: Path = ROOT) -> dict[str, str]:
         "docs/parameters.md": parameters.page(),
         "docs/costs.md": costs.current(read("docs/costs.md")),
         "docs/limits.md": capacity.current(read("docs/limits.md")),
+        "docs/stores.md": store_costs.current(read("docs/stores.md")),
     }
     for path in (root / "events").rglob("*.json"):
         name = str(path.relative_to(root))
