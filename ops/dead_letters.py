@@ -194,7 +194,9 @@ def _counts_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str | Non
     keys = {key for key in map(count_key, letters) if key}
     counts = dict[str | None, int]()
     for item in records.items_in(stack, MARKS, keys, "id"):
-        counts[item["id"]["S"]] = int(item["redriven"]["N"])
+        key = item["id"]["S"]
+        redriven = item["redriven"]["N"]
+        counts[key] = int(redriven)
     return counts
 
 

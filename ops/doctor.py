@@ -1,9 +1,9 @@
 """What the tools need on this machine and in the account, and how to get what is missing."""
 
 import os
+import platform
 import shutil
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -87,15 +87,16 @@ def doctor(session: Session) -> dict[str, list[Finding]]:
 
 
 def _machine() -> Iterator[Finding]:
-    wanted = (ROOT / ".python-version").read_text(encoding="utf-8").strip()
-    version = ".".join(map(str, sys.version_info[:3]))
-    is_wanted = version.startswith(wanted)
-    python = version if is_wanted else None
+    pinned = ROOT / ".python-version"
+    wanted = pinned.read_text(encoding="utf-8").strip()
+    version = platform.python_version()
+    python = version if version.startswith(wanted) else None
     yield Finding(f"Python {wanted}", python, True, "./carride", _SETUP)
     for name, why in _ENVIRONMENTS.items():
-        mark = ROOT / f".venv-{name}" / ".synced"
+        folder = f".venv-{name}"
+        mark = ROOT / folder / ".synced"
         environment = "installed" if mark.exists() else None
-        yield Finding(f".venv-{name}", environment, True, why, _SETUP)
+        yield Finding(folder, environment, True, why, _SETUP)
     for what, programs, needed, why, how in _PROGRAMS:
         found = next(filter(None, map(shutil.which, programs)), None)
         yield Finding(what, found, needed, why, how)

@@ -473,9 +473,9 @@ def _car(stack: StackRef, order_id: str, assignment: Mapping[str, Any]) -> dict[
 class _Trace(NamedTuple):
     """What is left of an event: its copies on the bus, and its dead letters."""
 
-    copies: Sequence[Published]
-    letters: Sequence[DeadLetter]
-    bodies: Sequence[Any]
+    copies: list[Published]
+    letters: list[DeadLetter]
+    bodies: list[Any]
 
     @property
     def body(self) -> Any:
@@ -489,11 +489,16 @@ class _Trace(NamedTuple):
 
 
 def _trace(known: _Known, name: str) -> _Trace:
-    copies = [each for each in known.evidence.published if name in (each.fact, each.event_id)]
-    letters = [letter for letter in known.letters.found if name in _ids_of(letter)]
-    bodies = [known.bodies[each.event_id] for each in copies]
-    bodies += [letter.event for letter in letters]
-    return _Trace(copies, letters, bodies)
+    trace = _Trace([], [], [])
+    for copy in known.evidence.published:
+        if name in (copy.fact, copy.event_id):
+            trace.copies.append(copy)
+            trace.bodies.append(known.bodies[copy.event_id])
+    for letter in known.letters.found:
+        if name in _ids_of(letter):
+            trace.letters.append(letter)
+            trace.bodies.append(letter.event)
+    return trace
 
 
 def _event(known: _Known, name: str) -> Event:

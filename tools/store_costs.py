@@ -111,8 +111,10 @@ class _CountedServer(fakeredis.FakeValkey):
     def execute_command(self, *arguments: Any, **options: Any) -> Any:
         execute: Callable[..., Any] = super().execute_command
         answer = execute(*arguments, **options)
-        transferred = len("".join(map(str, arguments))) + len(str(answer))
-        self.units.append(max(1.0, transferred / _UNIT_BYTES))
+        sent = sum(len(str(argument)) for argument in arguments)
+        received = len(str(answer))
+        units = (sent + received) / _UNIT_BYTES
+        self.units.append(max(1.0, units))
         return answer
 
 

@@ -118,8 +118,10 @@ def _substituted(text: str, given: Mapping[str, Any], items: Mapping[str, Any]) 
     """Return an Fn::Sub with variables of its own, without them if all are known."""
     are_known = all(isinstance(each, str) for each in given.values())
     if are_known:
-        return {"Fn::Sub": _written(text, {**items, **given})}
-    return {"Fn::Sub": [_written(text, items), given]}
+        known = {**items, **given}
+        return {"Fn::Sub": _written(text, known)}
+    written = _written(text, items)
+    return {"Fn::Sub": [written, given]}
 
 
 def _expanded(value: Any, items: Mapping[str, Any], mappings: dict[str, Any]) -> Any:
@@ -211,9 +213,12 @@ def _merged(template: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def _nested(properties: Properties, folder: Path) -> dict[str, Any]:
     """Return a nested template, with its parameters in place of their names."""
-    given = {name: _unjoined(value) for name, value in properties["Parameters"].items()}
+    given = {}
+    for name, value in properties["Parameters"].items():
+        given[name] = _unjoined(value)
     path = folder / properties["TemplateURL"]
-    nested: dict[str, Any] = _expanded(yaml_parse(path.read_text(encoding="utf-8")), given, {})
+    template = yaml_parse(path.read_text(encoding="utf-8"))
+    nested: dict[str, Any] = _expanded(template, given, {})
     return nested
 
 

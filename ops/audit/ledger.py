@@ -351,10 +351,11 @@ def _several(found: Mapping[str, set[str]]) -> dict[str, list[str]]:
 
 def _reasons(evidence: Evidence) -> dict[str, dict[str, int]]:
     """Return how many messages each dead-letter queue has, by reason."""
-    letters = [(each.queue, each.reason) for each in evidence.dead_letters]
+    found = Counter((each.queue, each.reason) for each in evidence.dead_letters)
     counts: dict[str, dict[str, int]] = {}
-    for (queue, reason), count in sorted(Counter(letters).items()):
-        counts.setdefault(queue, {})[reason] = count
+    for (queue, reason), count in sorted(found.items()):
+        in_queue = counts.setdefault(queue, {})
+        in_queue[reason] = count
     return counts
 
 

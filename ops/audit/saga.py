@@ -138,11 +138,14 @@ class Saga:
 
     def to_text(self) -> str:
         """Return the saga as a table."""
-        rows = [row("rides", sum(self.endings.values()))]
-        rows += [row(f"  {ending}", count) for ending, count in self.endings.items()]
+        rides = sum(self.endings.values())
+        rows = [row("rides", rides)]
+        for ending, count in self.endings.items():
+            rows.append(row(f"  {ending}", count))
         emitted = sum(self.emitted.values())
         rows.append(row("emitted", emitted, note="events of dispatch and payment"))
-        rows += [row(f"  {name}", count) for name, count in self.emitted.items()]
+        for name, count in self.emitted.items():
+            rows.append(row(f"  {name}", count))
         rows.append(row("cars", self.cars, note=f"{self.cars_held} of them with a ride"))
         if self.unlisted_cars:
             names = ", ".join(self.unlisted_cars[:_MOST_CARS])

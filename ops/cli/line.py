@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -96,14 +97,18 @@ class _Common(NamedTuple):
 def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
     """Return a verb's function with the common options, which shows what the verb returns."""
     first, *own = inspect.signature(verb.function).parameters.values()
+    wants_stack = first.name == "stack"
 
     def command(*given: Any, **options: Any) -> int:
         common = _common_values(options)
-        session = Session(_sayer(common), clients, stack=common.stack, region=common.region)
-        target = session.stack if first.name == "stack" else session
-        return _finished(verb, lambda: verb.function(target, *given, **options), session, common)
+        sayer = _sayer(common)
+        session = Session(sayer, clients, stack=common.stack, region=common.region)
+        target = session.stack if wants_stack else session
+        call = partial(verb.function, target, *given, **options)
+        return _finished(verb, call, session, common)
 
-    vars(command)["__signature__"] = inspect.Signature([*own, *_common_options(verb)])
+    parameters = [*own, *_common_options(verb)]
+    vars(command)["__signature__"] = inspect.Signature(parameters)
     command.__doc__ = verb.function.__doc__
     return command
 

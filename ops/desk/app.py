@@ -187,13 +187,15 @@ class Desk(Seen):
         headers: Mapping[str, str] | None = None,
     ) -> Response:
         """Return a page, or as JSON its parts, by the ids of their elements."""
-        here = {"here": request.url.path}
+        path = request.url.path
         parts = self._frame(request)
-        parts["live"] = self._render(template, {**context, **here})
+        parts["live"] = self._render(template, {**context, "here": path})
         title = str(finished(context["title"]))
         if _wants_parts(request):
-            return JSONResponse(parts | {"title": f"{title} · CarRide desk"}, headers=headers)
-        return HTMLResponse(self._render("page.html", {"title": title, **here, **parts}), status)
+            parts["title"] = f"{title} · CarRide desk"
+            return JSONResponse(parts, headers=headers)
+        page = self._render("page.html", {"title": title, "here": path, **parts})
+        return HTMLResponse(page, status)
 
     def _frame(self, request: Request) -> dict[str, str]:
         """Return the parts around each page."""

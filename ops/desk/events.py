@@ -16,7 +16,7 @@ from ops.audit.queues import json_object
 from ops.desk import faults
 from ops.desk.index import GROUPS, Fact, Filter, Run
 from ops.desk.pictures import LOOKS
-from ops.desk.registry import NotThereError, Said, Seen, act, page, page_number
+from ops.desk.registry import Next, NotThereError, Said, Seen, act, page, page_number
 from ops.desk.waterfall import deliveries_of, picture
 from ops.desk.words import Whole, clip, indented, part
 from ops.stack import OperatorError
@@ -185,12 +185,24 @@ def _effect(
         desk.items.add(name, plain)
         return None
     if "data" in entry:  # the ride history keeps what every event said
-        earlier = [each.data for each in timeline_of(item) if each.sequence < entry["sequence"]]
-        before: Mapping[str, Any] = earlier[-1] if earlier else {}
-        return Effect(tuple(_changes(before, entry["data"])), ())
+        changed = _changes(_said_before(item, entry["sequence"]), entry["data"])
+        return Effect(tuple(changed), ())
     versions = desk.items.get(name)
-    rows = tuple(_changes(versions[-1] if versions else None, plain))
-    return Effect(rows, tuple(entry.get("emitted", ())))
+    before = None
+    if versions:
+        before = versions[-1]
+    changed = _changes(before, plain)
+    emitted = entry.get("emitted", ())
+    return Effect(tuple(changed), tuple(emitted))
+
+
+def _said_before(history: Mapping[str, Any], sequence: int) -> Mapping[str, Any]:
+    """Return the data of the event before this sequence in a ride's history; empty if none."""
+    said: Mapping[str, Any] = {}
+    for each in timeline_of(history):
+        if each.sequence < sequence:
+            said = each.data
+    return said
 
 
 def _changes(
@@ -198,12 +210,14 @@ def _changes(
 ) -> Iterator[tuple[str, str, str, bool]]:
     """Yield each attribute; without ``before``, nobody knows what has changed."""
     for name, value in after.items():
+        now = clip(str(value))
         if before is None:
-            yield name, "not seen", clip(str(value)), False
+            yield name, "not seen", now, False
         elif name in before:
-            yield name, clip(str(before[name])), clip(str(value)), before[name] != value
+            earlier = before[name]
+            yield name, clip(str(earlier)), now, earlier != value
         else:
-            yield name, "", clip(str(value)), True
+            yield name, "", now, True
 
 
 @page("/event/{id}/edit", "edit.html", still=True)
@@ -225,31 +239,43 @@ def _more(_desk: Seen, _request: Request) -> dict[str, Any]:
 
 
 @act("/send")
-def _send(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+def _send(desk: Seen, form: Mapping[str, str]) -> Next:
     """Put an edited event on the bus."""
     detail = faults.edited(form["detail"], derive="derive" in form)
     faults.send(desk.feed.stack, detail)
+    said = Said("The event was put on the bus.")
     name = detail.get("idempotencyid")
-    where = f"/event/{part(name)}" if isinstance(name, str) and name else "/facts"
-    return where, Said("The event was put on the bus.")
+    if isinstance(name, str) and name:
+        return f"/event/{part(name)}", said
+    return "/facts", said
 
 
 @act("/deliver")
-def _deliver(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+def _deliver(desk: Seen, form: Mapping[str, str]) -> Next:
     """Deliver an event again, or a copy of it with a fault."""
     fact = _fact(desk, form["id"])
     how = form["how"]
     consumer = _consumer(desk, form["consumer"])
     if how in faults.FAULTS:
-        copy = faults.send_with_fault(desk.feed.stack, consumer, fact.body, Fault(how))
-        what = faults.FAULTS[Fault(how)]
-        sentence = f"A copy was sent as of a new ride: {what}, at {consumer.name}."
-        ride = f"/ride/{part(copy.subject)}"
-        return f"/event/{copy.idempotencyid}", Said(sentence, path=ride, link="Its ride")
-    times = 2 if how == "twice" else 1
+        return _deliver_a_copy(desk, consumer, fact, Fault(how))
+    times = 1
+    again = "again"
+    if how == "twice":
+        times = 2
+        again = "twice"
     faults.deliver(desk.feed.stack, consumer, fact.body, times)
-    again = "twice" if times > 1 else "again"
-    return f"/event/{part(fact.id)}", Said(f"The event was put at {consumer.name} {again}.")
+    said = Said(f"The event was put at {consumer.name} {again}.")
+    return f"/event/{part(fact.id)}", said
+
+
+def _deliver_a_copy(desk: Seen, consumer: AuditedConsumer, fact: Fact, fault: Fault) -> Next:
+    stack = desk.feed.stack
+    copy = faults.send_with_fault(stack, consumer, fact.body, fault)
+    what = faults.FAULTS[fault]
+    sentence = f"A copy was sent as of a new ride: {what}, at {consumer.name}."
+    ride = part(copy.subject)
+    said = Said(sentence, path=f"/ride/{ride}", link="Its ride")
+    return f"/event/{copy.idempotencyid}", said
 
 
 def _consumer(desk: Seen, name: str) -> AuditedConsumer:

@@ -16,7 +16,7 @@ from ops.desk.feed import Feed
 from ops.desk.index import BUCKET_S, BUCKETS, BUS, GROUPS, KINDS, PRODUCERS, REPLAYED, Fact
 from ops.desk.outages import Outage
 from ops.desk.pictures import Stacked, stacked
-from ops.desk.registry import Said, Seen, act, page
+from ops.desk.registry import Next, Said, Seen, act, page
 from ops.desk.words import clip
 from ops.stack import OperatorError
 from ops.text import counted
@@ -104,10 +104,14 @@ def _others(feed: Feed, outages: Sequence[Outage]) -> str:
 
 def _ticks(now: float) -> Iterator[tuple[float, float]]:
     """Yield place and time, in milliseconds, of each whole minute before now."""
-    end = (int(now) // BUCKET_S + 1) * BUCKET_S
-    begin = end - BUCKETS * BUCKET_S
-    for second in range(begin // 60 * 60 + 60, end, 60):
-        yield 100 * (second - begin) / (end - begin), second * 1000
+    bucket = int(now) // BUCKET_S
+    end = (bucket + 1) * BUCKET_S
+    length = BUCKETS * BUCKET_S
+    begin = end - length
+    minute = begin // 60 + 1
+    for second in range(60 * minute, end, 60):
+        place = 100 * (second - begin) / length
+        yield place, second * 1000
 
 
 def _place(time_ms: float, now: float) -> float:
@@ -198,9 +202,12 @@ def _bands(outages: Sequence[Outage], now: float) -> Iterator[tuple[float, float
 def _parts(consumer: str, total: Counter[str]) -> Iterator[Part]:
     for kind, (name, outcomes) in _CHARTED.items():
         count = sum(total[outcome] for outcome in outcomes)
+        is_shown = kind in _ALWAYS or (kind == "fence" and count > 0)
+        if not is_shown:
+            continue
         group = _GROUP_OF.get(kind, observation.LOST_LEASE)
-        if kind in _ALWAYS or (kind == "fence" and count):
-            yield Part(kind, name, count, f"/facts?at={consumer}&outcome={group}")
+        path = f"/facts?at={consumer}&outcome={group}"
+        yield Part(kind, name, count, path)
 
 
 _GROUP_OF: Final = {"new": "new", "dup": "duplicate", "take": "takeover", "fail": "failed"}
@@ -305,7 +312,7 @@ _INJECTED: Final = (
 
 
 @act("/inject")
-def _inject(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+def _inject(desk: Seen, form: Mapping[str, str]) -> Next:
     """Send copies of the newest event of a consumer, as those of new rides, with a fault."""
     (chosen,) = [each for each in _INJECTED if each.id == form["fault"]]
     (consumer,) = [each for each in desk.feed.consumers if each.name == chosen.consumer]

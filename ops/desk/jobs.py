@@ -259,7 +259,8 @@ class Jobs:
     def _add(self, verb: str, words: list[str], *, plan: str, confirmed: bool) -> str:
         job = Job(verb, words, self._stack, plan=plan, confirmed=confirmed)
         self._jobs[job.id] = job
-        for name in _oldest_ended(self._jobs.values(), len(self._jobs) - _MOST_JOBS):
+        too_many = len(self._jobs) - _MOST_JOBS
+        for name in _oldest_ended(self._jobs.values(), too_many):
             del self._jobs[name]
         return job.id
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final, NamedTuple
@@ -164,17 +164,21 @@ def groups_of(found: Sequence[Found]) -> list[Group]:
     by_id: dict[str, list[Found]] = {}
     for each in found:
         by_id.setdefault(each.letter.group, []).append(each)
-    groups = [_group(letters) for letters in by_id.values()]
-    return sorted(groups, key=lambda group: (not group.goes, -_newest(group)))
+    groups = list(map(_group, by_id.values()))
+    groups.sort(key=_newest, reverse=True)
+    groups.sort(key=lambda group: not group.goes)
+    return groups
 
 
-def _group(letters: list[Found]) -> Group:
-    letters.sort(key=lambda each: each.letter.sent)
-    first = letters[0].letter
-    where = f"at {first.consumer}" if first.consumer else f"in {first.queue}"
+def _group(letters: Iterable[Found]) -> Group:
+    in_order = sorted(letters, key=lambda each: each.letter.sent)
+    first = in_order[0].letter
+    where = f"in {first.queue}"
+    if first.consumer:
+        where = f"at {first.consumer}"
     title = _TITLES.get(first.reason, first.reason)
-    goes = letters[0].verdict.goes
-    return Group(first.group, title, where, first.error, goes, tuple(letters))
+    goes = in_order[0].verdict.goes
+    return Group(first.group, title, where, first.error, goes, tuple(in_order))
 
 
 def _newest(group: Group) -> float:

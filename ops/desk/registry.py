@@ -83,8 +83,10 @@ class Said(NamedTuple):
 
 type View = Callable[[Seen, Request], Mapping[str, Any]]
 """Returns the variables of a template, ``title`` among them."""
-type Act = Callable[[Seen, Mapping[str, str]], tuple[str, Said | None]]
-"""Does what a button says. Returns the page to show, and what was done."""
+type Next = tuple[str, Said | None]
+"""The path of the page to show after an act, and what was done."""
+type Act = Callable[[Seen, Mapping[str, str]], Next]
+"""Does what a button says."""
 
 
 class Page(NamedTuple):

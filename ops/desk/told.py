@@ -58,29 +58,57 @@ def steps_of(verb: str, preview: Any) -> list[Step]:
 
 
 def _redrive(preview: Mapping[str, Any]) -> Iterator[Step]:
-    going = [each for each in preview.get("letters", ()) if each["verdict"]["goes"]]
-    staying = [each for each in preview.get("letters", ()) if not each["verdict"]["goes"]]
-    released = [each for each in going if each["verdict"].get("releases")]
+    letters = preview.get("letters", ())
     queue = preview.get("queue")
+    going = [each for each in letters if each["verdict"]["goes"]]
+    staying = [each for each in letters if not each["verdict"]["goes"]]
+    released = [each for each in going if each["verdict"].get("releases")]
     if released:
-        keys = [short_id(str(each["letter"]["key"])) for each in released]
-        revision = str(released[0].get("revision")).partition(", owner")[0]
-        note = f"now {revision}; the next delivery runs as attempt 1"
-        yield _step(f"Release {counted(len(released), 'key')}", keys, clip(note))
+        yield _releasing(released)
     if going:
-        ids = [short_id(str(each["letter"]["id"])) for each in going]
-        target = str(preview.get("target", "")).rpartition(":")[2]
-        why = Counter(each["verdict"]["why"] for each in going).most_common(3)
-        note = "; ".join(f"{count:,}: {text}" if len(why) > 1 else text for text, count in why)
-        yield _step(f"Send {counted(len(going), 'letter')} to {clip(target, 80)}", ids, note)
+        yield _sending(going, str(preview.get("target", "")))
         first = "one letter of each failure goes first, the others follow if it succeeds"
         yield Step(f"Delete each from {queue} once its target has accepted it", note=first)
     if staying:
-        why = Counter(each["verdict"]["why"] for each in staying).most_common(3)
-        note = "; ".join(f"{count:,}: {text}" for text, count in why)
-        yield Step(f"Leave {counted(len(staying), 'letter')} where they are", note=note)
-    if preview.get("others"):
-        yield Step(f"Leave the other {preview['others']:,} letters of {queue}", note="not chosen")
+        leaving = counted(len(staying), "letter")
+        yield Step(f"Leave {leaving} where they are", note="; ".join(_reasons_of(staying)))
+    others = preview.get("others")
+    if others:
+        yield Step(f"Leave the other {others:,} letters of {queue}", note="not chosen")
+
+
+def _releasing(letters: Sequence[Mapping[str, Any]]) -> Step:
+    keys = []
+    for each in letters:
+        key = str(each["letter"]["key"])
+        keys.append(short_id(key))
+    first = letters[0]
+    revision, _, _ = str(first.get("revision")).partition(", owner")
+    note = f"now {revision}; the next delivery runs as attempt 1"
+    number = counted(len(letters), "key")
+    title = f"Release {number}"
+    return _step(title, keys, clip(note))
+
+
+def _sending(letters: Sequence[Mapping[str, Any]], target_arn: str) -> Step:
+    ids = []
+    for each in letters:
+        name = str(each["letter"]["id"])
+        ids.append(short_id(name))
+    _, _, target = target_arn.rpartition(":")
+    reasons = _reasons_of(letters)
+    if len(reasons) == 1:
+        verdict = letters[0]["verdict"]
+        reasons = [verdict["why"]]
+    number = counted(len(letters), "letter")
+    title = f"Send {number} to {clip(target, 80)}"
+    return _step(title, ids, "; ".join(reasons))
+
+
+def _reasons_of(letters: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the three most frequent reasons of the letters' verdicts, each with its count."""
+    counts = Counter(each["verdict"]["why"] for each in letters)
+    return [f"{count:,}: {why}" for why, count in counts.most_common(3)]
 
 
 def _step(title: str, ids: list[str], note: str) -> Step:
@@ -109,12 +137,18 @@ def result_of(verb: str, result: Any) -> str:
 
 
 def _redriven(result: Mapping[str, Any]) -> str:
-    parts = [f"{result.get('sent'):,} of {counted(result.get('planned', 0), 'letter')} sent"]
-    parts += [f"{count:,} stayed: {why}" for why, count in result.get("stayed", {}).items()]
-    if result.get("gone"):
-        parts.append(f"{result['gone']:,} were gone before")
-    trials = Counter(result.get("first", {}).values())
-    parts += [f"the first of {count:,} kinds {trial}" for trial, count in trials.items()]
+    sent = result.get("sent")
+    planned = counted(result.get("planned", 0), "letter")
+    parts = [f"{sent:,} of {planned} sent"]
+    for why, count in result.get("stayed", {}).items():
+        parts.append(f"{count:,} stayed: {why}")
+    gone = result.get("gone")
+    if gone:
+        parts.append(f"{gone:,} were gone before")
+    first = result.get("first", {})
+    trials = Counter(first.values())
+    for trial, count in trials.items():
+        parts.append(f"the first of {count:,} kinds {trial}")
     return "; ".join(parts) + "."
 
 

@@ -255,11 +255,17 @@ def _merged(spans: Iterable[_Span]) -> list[_Span]:
 
 def _cuts(spans: Sequence[_Span]) -> set[int]:
     """Return the numbers of the spans after which the pause is cut: the longest ones."""
-    total = spans[-1][1] - spans[0][0]
-    pauses = [after - before for (_, before), (after, _) in pairwise(spans)]
-    long_enough = min(_ALWAYS_CUT_MS, max(_CUT_MS, total * _LARGE_PART))
-    found = [number for number, pause in enumerate(pauses) if pause >= long_enough]
-    return set(sorted(found, key=lambda number: -pauses[number])[:_MOST_CUTS])
+    first_begin, _ = spans[0]
+    _, last_end = spans[-1]
+    large_part = (last_end - first_begin) * _LARGE_PART
+    long_enough = min(_ALWAYS_CUT_MS, max(_CUT_MS, large_part))
+    found = []
+    for number, ((_, end), (next_begin, _)) in enumerate(pairwise(spans)):
+        pause = next_begin - end
+        if pause >= long_enough:
+            found.append((pause, number))
+    found.sort(key=lambda each: each[0], reverse=True)
+    return {number for _, number in found[:_MOST_CUTS]}
 
 
 def _pieces(spans: Sequence[_Span], cut: set[int]) -> list[_Span]:
@@ -409,12 +415,15 @@ def _row(
     delivered: Sequence[Delivered],
     emitters: Mapping[str, tuple[str, str]],
 ) -> Row:
-    lanes = [lane for each in delivered for lane in _lanes(axis, each)]
+    lanes: list[Lane] = []
+    for each in delivered:
+        lanes += _lanes(axis, each)
     from_lane = None
     if fact.id in emitters:
         cause, consumer = emitters[fact.id]
         from_lane = f"{consumer}-{cause}"
-    return Row(fact, axis.x(fact.time_ms), tuple(lanes), from_lane)
+    x = axis.x(fact.time_ms)
+    return Row(fact, x, tuple(lanes), from_lane)
 
 
 def _lanes(axis: Axis, each: Delivered) -> Iterator[Lane]:
@@ -490,12 +499,16 @@ def _waits(
     axis: Axis, each: Delivered, attempts: Sequence[Run], *, is_last: bool
 ) -> Iterator[Wait]:
     """Yield the times between attempts, and until the first one or the next one."""
-    if attempts and attempts[0].outcome == observation.TAKEOVER:
-        yield from _wait(axis, each.fact.time_ms, began_ms(each.fact, attempts[0]))
+    if not attempts:
+        return
+    first = attempts[0]
+    last = attempts[-1]
+    if first.outcome == observation.TAKEOVER:
+        yield from _wait(axis, each.fact.time_ms, began_ms(each.fact, first))
     for one, other in pairwise(attempts):
         yield from _wait(axis, one.ended_ms, began_ms(each.fact, other))
-    if is_last and each.retry_due_ms is not None and attempts:
-        x = axis.x(attempts[-1].ended_ms)
+    if is_last and each.retry_due_ms is not None:
+        x = axis.x(last.ended_ms)
         yield Wait(x, axis.end - x, "")
 
 
@@ -531,15 +544,23 @@ def _lines(
     axis: Axis, rows: Sequence[Row]
 ) -> tuple[dict[str, tuple[float, ...]], dict[str, tuple[tuple[float, float], ...]]]:
     """Return the lines from runs to the events that they emitted, by the rows that they touch."""
-    names = [name for row in rows for name in (row.fact.id, *(lane.id for lane in row.lanes))]
-    ends = {lane.id: _end_x(axis, lane) for row in rows for lane in row.lanes}
+    names = []
+    ends = {}
+    for row in rows:
+        names.append(row.fact.id)
+        for lane in row.lanes:
+            names.append(lane.id)
+            ends[lane.id] = _end_x(axis, lane)
     passed: dict[str, tuple[float, ...]] = {}
     begins: dict[str, tuple[tuple[float, float], ...]] = {}
     for row in rows:
         if row.from_lane not in ends:
             continue
-        begins[row.from_lane] = (*begins.get(row.from_lane, ()), (ends[row.from_lane], row.x))
-        for name in names[names.index(row.from_lane) + 1 : names.index(row.fact.id)]:
+        begin = (ends[row.from_lane], row.x)
+        begins[row.from_lane] = (*begins.get(row.from_lane, ()), begin)
+        above = names.index(row.from_lane) + 1
+        below = names.index(row.fact.id)
+        for name in names[above:below]:
             passed[name] = (*passed.get(name, ()), row.x)
     return passed, begins
 

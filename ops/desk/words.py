@@ -25,6 +25,7 @@ LONGEST: Final = 300
 _MOST: Final = 20_000
 """The most characters of any text on a page, unless it is `Whole`."""
 _UUID_LENGTH: Final = 36
+_UUID_HYPHENS: Final = 4
 _KIB: Final = 1024
 _EVER: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp() * _SECOND
 
@@ -130,9 +131,12 @@ def marked(time_ms: float, text: str) -> Markup:
 def short_id(text: str) -> str:
     """Return an id as lists show it: of a UUID the first 8 and the last 4 characters."""
     before, mark, name = text.rpartition("#")
-    if len(name) == _UUID_LENGTH and name.count("-") == 4:  # noqa: PLR2004 - a UUID has five parts
-        return f"{before}{mark}{name[:8]}…{name[-4:]}"
-    return clip(text, 80)
+    is_uuid = len(name) == _UUID_LENGTH and name.count("-") == _UUID_HYPHENS
+    if not is_uuid:
+        return clip(text, 80)
+    beginning = name[:8]
+    end = name[-4:]
+    return f"{before}{mark}{beginning}…{end}"
 
 
 def indented(found: object) -> str:

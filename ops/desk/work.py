@@ -12,7 +12,7 @@ from ops.audit import Report
 from ops.audit.ledger import ROWS
 from ops.desk.index import WAITING
 from ops.desk.jobs import Job, State
-from ops.desk.registry import NotThereError, Said, Seen, act, page
+from ops.desk.registry import Next, NotThereError, Said, Seen, act, page
 from ops.desk.told import goes_nowhere, result_of, scope_of, steps_of, table_of
 from ops.desk.words import clip
 
@@ -118,7 +118,7 @@ def _warnings(job: Job) -> list[str]:
 
 
 @act("/start")
-def _start(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+def _start(desk: Seen, form: Mapping[str, str]) -> Next:
     """Start the dry run of a command."""
     arguments = {
         name.removeprefix("argument"): value
@@ -129,26 +129,26 @@ def _start(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
 
 
 @act("/confirm")
-def _confirm(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+def _confirm(desk: Seen, form: Mapping[str, str]) -> Next:
     """Carry out a plan, exactly as it was shown."""
     return f"/job/{desk.jobs.confirm(form['job'])}", None
 
 
 @act("/again")
-def _again(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+def _again(desk: Seen, form: Mapping[str, str]) -> Next:
     """Make a plan again."""
     return f"/job/{desk.jobs.again(form['job'])}", None
 
 
 @act("/discard")
-def _discard(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+def _discard(desk: Seen, form: Mapping[str, str]) -> Next:
     """Forget a plan."""
     desk.jobs.discard(form["job"])
     return "/jobs", Said("The plan is discarded. Nothing was done.")
 
 
 @act("/interrupt")
-def _interrupt(desk: Seen, form: Mapping[str, str]) -> tuple[str, Said | None]:
+def _interrupt(desk: Seen, form: Mapping[str, str]) -> Next:
     """Interrupt a command as Ctrl-C does."""
     if found := desk.jobs.get(form["job"]):
         found.interrupt()
@@ -224,6 +224,6 @@ def _explained(report: Report) -> dict[str, Any]:
 
 
 @act("/audit")
-def _audit(desk: Seen, _form: Mapping[str, str]) -> tuple[str, Said | None]:
+def _audit(desk: Seen, _form: Mapping[str, str]) -> Next:
     desk.feed.audit_wanted.set()
     return "/ledger", Said("The audit has begun.")

@@ -31,8 +31,12 @@ def page() -> str:
 def _row(name: str, parameter: dict[str, Any]) -> str:
     default = parameter["Default"]
     meaning = parameter["Description"]
-    others = [f"`{value}`" for value in parameter.get("AllowedValues", []) if value != default]
+    allowed = parameter.get("AllowedValues", [])
+    others = [f"`{value}`" for value in allowed if value != default]
     if others:
-        meaning += f" Others: {', '.join(others)}."
-    shown = "none" if default == "" else f"`{default}`"
+        listed = ", ".join(others)
+        meaning += f" Others: {listed}."
+    shown = f"`{default}`"
+    if default == "":
+        shown = "none"
     return f"| `{name}` | {shown} | {meaning} |\n"

@@ -272,8 +272,10 @@ class Runner:
         self, waiting: Waiting, busy: Busy, seen: Record | None
     ) -> Started | Waiting | DeliveryAnswer:
         """Wait longer than before, unless time is up."""
-        pause_ms = min(busy.lease_left_ms, int(waiting.longest_ms * (0.5 + self._jitter() / 2)))
-        if self.clock() + pause_ms > waiting.end_ms:
+        part = 0.5 + self._jitter() / 2
+        pause_ms = min(busy.lease_left_ms, int(waiting.longest_ms * part))
+        next_look_ms = self.clock() + pause_ms
+        if next_look_ms > waiting.end_ms:
             return self._begun(waiting.delivery, waiting.request, busy, seen)
         longest_ms = min(2 * waiting.longest_ms, _LONGEST_POLL_MS)
         return waiting._replace(pause_ms=pause_ms, longest_ms=longest_ms)

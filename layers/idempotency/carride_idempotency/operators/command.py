@@ -147,27 +147,32 @@ def _row(record: Record, now_ms: int) -> dict[str, Any]:
 
 def _table(rows: Sequence[Sequence[object]], titles: Sequence[str]) -> list[str]:
     """Return lines with columns that are as wide as their widest cell."""
-    cells = [list(map(str, row)) for row in [titles, *rows]]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells = [[str(cell) for cell in row] for row in (titles, *rows)]
+    columns = zip(*cells, strict=True)
+    widths = [max(map(len, column)) for column in columns]
     lines = []
     for row in cells:
-        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(padded).rstrip())
+        padded = map(str.ljust, row, widths)
+        line = "  ".join(padded)
+        lines.append(line.rstrip())
     return lines
 
 
 def _show(store: Store, options: argparse.Namespace, now_ms: int) -> Finished:
     (record,) = _at(store, [options.key])
     found = explain(record, _moment(now_ms))
+    values = record._asdict()
+    values["says"] = found.says
     cause = cause_of(record, now_ms)
-    shown = record._asdict() | {
-        "says": found.says,
-        "cause": None if cause is None else cause.id,
-        "unknown_calls": unknown_calls(record),
-    }
-    shown = {name: value for name, value in shown.items() if value not in (None, False, [])}
+    if cause is not None:
+        values["cause"] = cause.id
+    values["unknown_calls"] = unknown_calls(record)
+    shown = {name: value for name, value in values.items() if value not in (None, False, [])}
     width = max(map(len, shown))
-    lines = [f"{name:<{width}}  {_in_words(name, value)}" for name, value in shown.items()]
+    lines = []
+    for name, value in shown.items():
+        words = _in_words(name, value)
+        lines.append(f"{name:<{width}}  {words}")
     return Finished(shown, "\n".join(lines))
 
 

@@ -115,12 +115,17 @@ def as_delivered(event: Any) -> Any:
 
 def _batch_of_kafka(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a batch of one record, which has the name of its cluster here."""
-    own = {name: value for name, value in record.items() if name != "cluster"}
-    batch: dict[str, Any] = {"records": {f"{own['topic']}-{own['partition']}": [own]}}
-    cluster = record.get("cluster", "")
+    own = dict(record)
+    cluster = own.pop("cluster", "")
+    partition = f"{own['topic']}-{own['partition']}"
+    batch: dict[str, Any] = {"records": {partition: [own]}}
     if cluster.startswith("arn:"):
-        return {"eventSource": "aws:kafka", "eventSourceArn": cluster, **batch}
-    return {"eventSource": "SelfManagedKafka", "bootstrapServers": cluster, **batch}
+        batch["eventSource"] = "aws:kafka"
+        batch["eventSourceArn"] = cluster
+    else:
+        batch["eventSource"] = "SelfManagedKafka"
+        batch["bootstrapServers"] = cluster
+    return batch
 
 
 def as_message(event: Any) -> dict[str, Any]:

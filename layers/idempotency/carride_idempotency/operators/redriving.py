@@ -442,8 +442,10 @@ class Redrive:
 
 def groups_of(letters: Sequence[PlannedLetter]) -> list[tuple[PlannedLetter, int]]:
     """Return the first letter of each failure and verdict, with how many there are."""
-    counts = Counter((each.letter.group, each.verdict) for each in letters)
+    counts = Counter[Any]()
     first: dict[Any, PlannedLetter] = {}
     for each in letters:
-        first.setdefault((each.letter.group, each.verdict), each)
+        group = (each.letter.group, each.verdict)
+        counts[group] += 1
+        first.setdefault(group, each)
     return [(first[group], count) for group, count in counts.most_common()]

@@ -226,7 +226,9 @@ class MigratingStore(DynamoDBStore):
     ) -> Record | None:
         """Write ``record`` if the record under its key is still as ``seen``, here and there."""
         key = self._before.key_of(record.key, self._clock())
-        theirs = None if seen.revision is None else _Seen(*json.loads(seen.revision))
+        theirs = None
+        if seen.revision is not None:
+            theirs = _Seen(*json.loads(seen.revision))
         ours = _own_condition(seen, theirs)
         if record.revision is not None:
             record = record._replace(revision=None)
@@ -238,7 +240,8 @@ class MigratingStore(DynamoDBStore):
             return self._both(record, ours, beside, effects, seen=seen, until_ms=until_ms)
         if theirs is None and seen.status == COMPLETED:
             free = _or_left_by(seen.owner, free)  # an operator forgets the key
-        return self._ours_first(record, ours, self._given_up(key, record, free), until_ms)
+        beside = self._given_up(key, record, free)
+        return self._ours_first(record, ours, beside, until_ms)
 
     def update_if_owner(
         self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None

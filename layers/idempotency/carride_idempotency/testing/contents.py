@@ -75,10 +75,15 @@ class Expected(NamedTuple):
         second = self.second.get(place)
         if first is None or second is None:
             if self._varies(table):
-                return f"an item of {table} with {', '.join(sorted(item))}"
+                names = ", ".join(sorted(item))
+                return f"an item of {table} with {names}"
             return f"{table} {key}: {text_of(item)}"
-        varying = {name for name in first.keys() & second.keys() if first[name] != second[name]}
-        steady = {name: value for name, value in item.items() if name not in varying}
+        steady = {}
+        for name, value in item.items():
+            in_both = name in first and name in second
+            varies = in_both and first[name] != second[name]
+            if not varies:
+                steady[name] = value
         return f"{table} {key}: {text_of(steady)}"
 
     def _varies(self, table: str) -> bool:
