@@ -490,8 +490,10 @@ def _tell(result: Result) -> None:
     """Print the outcome of one seed."""
     print(f"\nSeed {result.seed}, in {result.seconds:.0f} s:\n\n{result.report.to_text()}\n")
     troubles = sum(result.gateway.values())
+    print(f"{troubles:,} requests to the gateway went wrong.")
     print(
-        f"{troubles:,} requests to the gateway went wrong; {result.poison:,} dead letters expected."
+        f"{result.poison:,} dead letters are due to poison, one for each event and consumer; a "
+        "further delivery of it may have one more."
     )
     print(
         f"{result.kept:,} rides met an error that was kept under its key; "
