@@ -696,7 +696,7 @@ def wait_for_threads() -> None:
     """Wait until the steps that have been submitted are taken."""
     barrier = threading.Barrier(async_steps.MOST_THREADS)
     jobs = [
-        async_steps.submitted(lambda: barrier.wait(PATIENCE_S))
+        async_steps.submit(lambda: barrier.wait(PATIENCE_S))
         for _ in range(async_steps.MOST_THREADS)
     ]
     for job in jobs:
@@ -740,7 +740,7 @@ def test_a_claim_that_waits_for_a_thread_is_not_made() -> None:
 
     async def service() -> None:
         busy = [
-            async_steps.submitted(lambda: release.wait(PATIENCE_S))
+            async_steps.submit(lambda: release.wait(PATIENCE_S))
             for _ in range(async_steps.MOST_THREADS)
         ]
         task = asyncio.create_task(desk.book())

@@ -1,13 +1,15 @@
 """Blocks and functions in an event loop: the protocol's steps are taken in threads.
 
-A task can be cancelled wherever it waits. What is left then, by what it waited for::
+A task can be cancelled wherever it waits::
 
-    its turn in a thread, a claim     nothing, or a claim that is given up at once
-    a pause, for a busy key           nothing
-    the work                          an attempt that is recorded as failed, and uses up none
-    the commit                        what the commit makes of it: it was begun, and goes on
+    it waited for              what the cancellation leaves
+    a thread for its claim     nothing: the claim is not made
+    its claim                  nothing: the claim is given up at once
+    a busy key                 nothing
+    its work                   a failure, which uses up no attempt
+    its commit                 what the commit writes: it goes on
 
-Where the loop itself ends, the next delivery takes the attempt over, as after a crash.
+If the loop itself ends, the next delivery takes the attempt over, as after a crash.
 """
 
 import asyncio
@@ -20,8 +22,8 @@ from inspect import isawaitable
 from typing import Any, Final
 
 from carride_idempotency.async_operation import AsyncOperation
-from carride_idempotency.async_steps import ended, submitted, taken
-from carride_idempotency.call_steps import AnyBlock, Asked, failed_run, reported
+from carride_idempotency.async_steps import end_of, in_thread, submit
+from carride_idempotency.call_steps import AnyBlock, ReadCall, fail_run, take_step
 from carride_idempotency.delivery import Delivery, DeliveryAnswer
 from carride_idempotency.errors import RetryableError
 from carride_idempotency.observation import COMMITTED
@@ -32,13 +34,13 @@ from carride_idempotency.unfinished import finished
 type _Begun = Started | Waiting | DeliveryAnswer
 
 _CANCELLED: Final = "its task was cancelled"
-"""The failure of a cancelled attempt. It is nobody's fault, so it is a RetryableError."""
+"""The failure of a cancelled attempt: a RetryableError, because it is not the message's fault."""
 
 
 class AsyncBlock(AnyBlock):
-    """What ``async with`` gives: the operation is ``done`` already, or worked on in this block.
+    """An operation that is either ``done`` already, or worked on and completed in this block.
 
-    If the task is cancelled inside, the attempt has failed.
+    If the task is cancelled in the block, the attempt has failed.
     """
 
     @property
@@ -54,20 +56,20 @@ class AsyncClaim:
         self._runner = runner
         self._delivery = delivery
         self._block: AsyncBlock | None = None
-        self._run: Run | None = None
+        self._run: LoopRun | None = None
 
     async def enter(self) -> AsyncBlock:
         """Claim the key, or find that the operation was done before."""
-        given = await begin(self._runner, self._delivery)
-        if isinstance(given, DeliveryAnswer):
-            self._block = AsyncBlock(None, given)
+        begun = await begin(self._runner, self._delivery)
+        if isinstance(begun, DeliveryAnswer):
+            self._block = AsyncBlock(None, begun)
         else:
-            self._block = AsyncBlock(given, None)
-            self._run = Run(self._runner, given)
+            self._block = AsyncBlock(begun, None)
+            self._run = LoopRun(self._runner, begun)
         return self._block
 
     async def leave(self, error: BaseException | None) -> None:
-        """Complete the operation, or record what has ended the block."""
+        """Complete the operation, or record the error that has ended the block."""
         block = self._block
         run = self._run
         if block is None or run is None:
@@ -79,8 +81,8 @@ class AsyncClaim:
             await run.end_with(error)
 
 
-class Run:
-    """One run in the loop under a claim, which is renewed at intervals if the work may outlast it.
+class LoopRun:
+    """One run in an event loop. Heartbeats renew its claim if the work may outlast the lease.
 
     A loop that is blocked sends no heartbeat.
     """
@@ -93,47 +95,47 @@ class Run:
         self._timer: asyncio.TimerHandle | None = None
         self._beat: Future[bool] | None = None
         if started.renewed:
-            self._wait()
+            self._schedule_beat()
 
     async def end[T](self, step: Callable[[], T | DeliveryAnswer]) -> T | DeliveryAnswer:
-        """Take the last step of the run, and report it; no heartbeat follows it."""
-        self._stop()
-        last = partial(self._after_the_beat, step)
-        return await taken(partial(reported, self._runner, self.started.delivery, last))
+        """Take the last step of the run, and report its answer. No heartbeat follows it."""
+        self._stop_beats()
+        last = partial(self._after_last_beat, step)
+        return await in_thread(partial(take_step, self._runner, self.started.delivery, last))
 
     async def end_with(self, error: BaseException) -> None:
-        """Record what has ended the work: an error, or a cancellation.
+        """Record the error or the cancellation that has ended the work.
 
-        Anything else stops the process, or the loop: for the record that is a crash.
+        Other exceptions stop the process or the loop: for the record, that is a crash.
         """
-        self._stop()
+        self._stop_beats()
         failure = RetryableError(_CANCELLED) if isinstance(error, asyncio.CancelledError) else error
         if isinstance(failure, Exception):
-            fail = partial(failed_run, self._runner, self.started, failure)
-            await taken(partial(self._after_the_beat, fail))
+            fail = partial(fail_run, self._runner, self.started, failure)
+            await in_thread(partial(self._after_last_beat, fail))
 
-    def _after_the_beat[T](self, step: Callable[[], T]) -> T:
+    def _after_last_beat[T](self, step: Callable[[], T]) -> T:
         if self._beat is not None:
-            self._beat.exception()  # waits for it: it was submitted before, so it is under way
+            self._beat.exception()  # waits for the beat, which is under way: it was submitted first
         return step()
 
-    def _wait(self) -> None:
-        self._timer = self._loop.call_later(self._interval_s, self._send)
+    def _schedule_beat(self) -> None:
+        self._timer = self._loop.call_later(self._interval_s, self._send_beat)
 
-    def _send(self) -> None:
-        self._beat = submitted(self.started.operation._held.renew)
-        self._beat.add_done_callback(self._sent)
+    def _send_beat(self) -> None:
+        self._beat = submit(self.started.operation._held.renew)
+        self._beat.add_done_callback(self._beat_ended)
 
-    def _sent(self, _: object) -> None:
-        # The lease outlasts two missed beats, so the next beat is the retry.
+    def _beat_ended(self, _: object) -> None:
+        # A beat may have failed. The lease outlasts two of those, so the next beat is the retry.
         with suppress(RuntimeError):  # the loop is closed, and the work has ended with it
-            self._loop.call_soon_threadsafe(self._wait_again)
+            self._loop.call_soon_threadsafe(self._schedule_next)
 
-    def _wait_again(self) -> None:
+    def _schedule_next(self) -> None:
         if self._timer is not None:
-            self._wait()
+            self._schedule_beat()
 
-    def _stop(self) -> None:
+    def _stop_beats(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
@@ -143,67 +145,73 @@ async def begin(runner: Runner, delivery: Delivery) -> Started | DeliveryAnswer:
     """Claim the delivery's key, or answer if there is nothing to run; wait for it by policy."""
     claim: Callable[[], _Begun] = partial(runner.claim_key, delivery)
     while True:
-        given = await _claimed(runner, delivery, claim)
-        if not isinstance(given, Waiting):
-            return given
-        await _pause(runner, given.pause_ms / 1000)
-        claim = partial(runner.claim_again, given)
+        begun = await _claimed(runner, delivery, claim)
+        if not isinstance(begun, Waiting):
+            return begun
+        await _pause(runner, begun.pause_ms / 1000)
+        claim = partial(runner.claim_again, begun)
 
 
 async def _claimed(runner: Runner, delivery: Delivery, claim: Callable[[], _Begun]) -> _Begun:
     """Take a claim's step in a thread. If the task is cancelled, no claim is left."""
 
     def step() -> _Begun:
-        return reported(runner, delivery, claim)
+        return take_step(runner, delivery, claim)
 
-    job = submitted(step)
+    job = submit(step)
     try:
-        await ended(job)
+        await end_of(job)
     except asyncio.CancelledError:
         if not job.cancel():
-            await taken(partial(_give_up, runner, job))
+            await in_thread(partial(_give_up, runner, job))
         raise
     return job.result()
 
 
 def _give_up(runner: Runner, job: Future[_Begun]) -> None:
-    """Record that a claim is not wanted any more, as soon as it has been made."""
+    """Wait until a claim has been made, and record it as failed: its task was cancelled."""
     if job.exception() is None:
-        given = job.result()
-        if isinstance(given, Started) and given.claimed:
-            failed_run(runner, given, RetryableError(_CANCELLED))
+        begun = job.result()
+        if isinstance(begun, Started) and begun.claimed:
+            fail_run(runner, begun, RetryableError(_CANCELLED))
 
 
 async def _pause(runner: Runner, seconds: float) -> None:
-    """Let the loop go on for some time. A consumer's own ``sleep`` takes its time in a thread."""
+    """Wait without stopping the loop. A consumer's own ``sleep`` runs in a thread."""
     if runner.sleep is time.sleep:
         await asyncio.sleep(seconds)
     else:
-        await taken(partial(runner.sleep, seconds))
+        await in_thread(partial(runner.sleep, seconds))
 
 
 # ── Functions ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def async_function(
-    runner: Runner, work: Callable[..., Any], asked: Callable[..., Asked], *, takes_operation: bool
+    runner: Runner,
+    work: Callable[..., Any],
+    read_call: Callable[..., ReadCall],
+    *,
+    takes_operation: bool,
 ) -> Callable[..., Any]:
     """Return a decorated ``async def`` function: `Consumer.function` explains it."""
 
     @wraps(work)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        bound, delivery = asked(args, kwargs)
-        returned: list[Any] = []  # by the latest run: after a conflict there may be another one
+        bound, delivery = read_call(args, kwargs)
+        results: list[Any] = []  # one for each run: after a conflict there may be another one
 
         async def run(operation: AsyncOperation) -> object:
             if takes_operation:
                 bound.arguments["operation"] = operation
-            begun = work(*bound.args, **bound.kwargs)
-            returned[:] = [finished(await begun if isawaitable(begun) else begun)]
-            return returned[0]
+            result = work(*bound.args, **bound.kwargs)
+            if isawaitable(result):  # a wrapper of an async def may have awaited it
+                result = await result
+            results.append(finished(result))
+            return results[-1]
 
         answer = await run_delivery(runner, delivery, run)
-        return returned[0] if answer.outcome in COMMITTED else answer.value()
+        return results[-1] if answer.outcome in COMMITTED else answer.value()
 
     return call
 
@@ -212,16 +220,16 @@ async def run_delivery(
     runner: Runner, delivery: Delivery, work: Callable[[AsyncOperation], Awaitable[object]]
 ) -> DeliveryAnswer:
     """Run ``work`` once for the delivery's key, as `Runner.run_delivery` does."""
-    given = await begin(runner, delivery)
-    while isinstance(given, Started):
-        given = await _run(runner, given, work)
-    return given
+    begun = await begin(runner, delivery)
+    while isinstance(begun, Started):
+        begun = await _run(runner, begun, work)
+    return begun
 
 
 async def _run(
     runner: Runner, started: Started, work: Callable[[AsyncOperation], Awaitable[object]]
 ) -> Started | DeliveryAnswer:
-    run = Run(runner, started)
+    run = LoopRun(runner, started)
     try:
         value = await work(AsyncOperation(started.operation))
     except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer

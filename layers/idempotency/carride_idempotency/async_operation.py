@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from carride_idempotency.async_steps import taken
+from carride_idempotency.async_steps import in_thread
 from carride_idempotency.externals import Step, steps_of
 from carride_idempotency.keys import downstream_key
 from carride_idempotency.operation import AnyOperation
@@ -25,7 +25,7 @@ class AsyncOperation(AnyOperation):
 
     async def heartbeat(self) -> bool:
         """Renew the lease now, as `Operation.heartbeat` does."""
-        return await taken(self._held.renew)
+        return await in_thread(self._held.renew)
 
     async def external[T](
         self,
@@ -35,15 +35,15 @@ class AsyncOperation(AnyOperation):
     ) -> T:
         """Make a call to another system, as `Operation.external` does.
 
-        ``call`` and ``probe`` are asynchronous functions. Where the task is cancelled during the
-        call, nobody knows whether it took effect: its intent stands.
+        ``call`` and ``probe`` are asynchronous functions. If the task is cancelled during the call,
+        nobody knows whether it took effect: its intent stands.
         """
         key = downstream_key(self.key, name)
         claim = self._held
 
         async def take(step: Record | Step) -> Any:
             if isinstance(step, Record):
-                return await taken(lambda: claim.write(step, claim.request.deadline_ms))
+                return await in_thread(lambda: claim.write(step, claim.request.deadline_ms))
             if probe is not None and step is Step.PROBE:
                 return finished(await probe(key))
             return finished(await call(key))
@@ -52,12 +52,13 @@ class AsyncOperation(AnyOperation):
         try:
             step = next(steps)
             while True:
+                # `perform` has a function for this. A coroutine cannot raise StopIteration.
                 try:
                     answer = await take(step)
-                except BaseException as error:  # noqa: BLE001 - raised again by what asked for the step
+                except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
                     step = steps.throw(error)
                 else:
                     step = steps.send(answer)
-        except StopIteration as ended:
-            result: T = ended.value
+        except StopIteration as end:
+            result: T = end.value
             return result

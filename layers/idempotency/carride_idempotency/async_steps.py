@@ -15,42 +15,42 @@ MOST_THREADS: Final = 20
 """As many as a client of botocore has connections."""
 
 _threads: Final = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="idempotency-store")
-"""A step waits for no other step and for no loop, so a bounded number of threads takes them all."""
+"""No step waits for another one or for a loop, so a bounded number of threads is enough."""
 
 
-def submitted[T](step: Callable[[], T]) -> Future[T]:
+def submit[T](step: Callable[[], T]) -> Future[T]:
     """Begin a step in a thread, with the context variables of the caller."""
     return _threads.submit(copy_context().run, step)
 
 
-async def ended(job: Future[Any]) -> None:
-    """Wait for the end of a step. It goes on if the task that waits is cancelled."""
+async def end_of(job: Future[Any]) -> None:
+    """Wait for the end of a step. If the task that waits is cancelled, the step goes on."""
     loop = asyncio.get_running_loop()
-    waits: asyncio.Future[None] = loop.create_future()
+    end: asyncio.Future[None] = loop.create_future()
 
-    def tell(_: object) -> None:
+    def tell_loop(_: object) -> None:
         with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-            loop.call_soon_threadsafe(_wake, waits)
+            loop.call_soon_threadsafe(_set_done, end)
 
-    job.add_done_callback(tell)
-    await waits
+    job.add_done_callback(tell_loop)
+    await end
 
 
-def _wake(future: asyncio.Future[None]) -> None:
+def _set_done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
 
 
-async def taken[T](step: Callable[[], T]) -> T:
+async def in_thread[T](step: Callable[[], T]) -> T:
     """Take a step in a thread, and return what it returns.
 
-    A task that is cancelled meanwhile waits for its end: what follows must not overtake it. A
-    second cancellation ends the wait, and not the step.
+    A task that is cancelled meanwhile still waits for the end of the step, so that nothing
+    overtakes it. A second cancellation ends the wait, but not the step.
     """
-    job = submitted(step)
+    job = submit(step)
     try:
-        await ended(job)
+        await end_of(job)
     except asyncio.CancelledError:
-        await ended(job)
+        await end_of(job)
         raise
     return job.result()

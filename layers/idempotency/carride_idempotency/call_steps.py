@@ -14,10 +14,10 @@ from carride_idempotency.unfinished import finished
 class AnyBlock:
     """What `Block` and `AsyncBlock` have in common.
 
-    The end of the block completes the operation with the result given to `complete`, and with None
-    without one. ``return``, ``break`` and ``continue`` end it too: Python tells a context no
-    difference. To leave it undone, raise. An exception that leaves the block is recorded as a
-    failure and propagates.
+    The end of the block completes the operation with the result given to `complete`, or with None.
+    ``return``, ``break`` and ``continue`` are such ends too, because a context cannot tell them
+    apart. To leave the operation undone, raise: the exception is recorded as a failure, and
+    propagates.
     """
 
     def __init__(self, started: Started | None, answer: DeliveryAnswer | None) -> None:
@@ -51,23 +51,28 @@ class AnyBlock:
         return self._started.operation
 
 
-def reported[B](
+def take_step[B](
     runner: Runner, delivery: Delivery, step: Callable[[], B | DeliveryAnswer]
 ) -> B | DeliveryAnswer:
-    """Take a step of a delivery, and report the answer if that ends it; raise its error."""
+    """Take a step of a delivery. Report an error that it raises, and an answer that it returns.
+
+    An answer ends the delivery.
+    """
     try:
-        given = step()
+        begun = step()
     except Exception as error:
         runner.reports.raised(delivery, error)
         raise
-    return runner.reports.report(delivery, given) if isinstance(given, DeliveryAnswer) else given
+    if isinstance(begun, DeliveryAnswer):
+        return runner.reports.report(delivery, begun)
+    return begun
 
 
-def failed_run(runner: Runner, started: Started, error: Exception) -> None:
-    """Record the failure of a run, and report it; its caller raises the error."""
+def fail_run(runner: Runner, started: Started, error: Exception) -> None:
+    """Record and report the failure of a run; its caller raises the error."""
     answer = runner.end_failed(started, error)
     runner.reports.report(started.delivery, answer._replace(error=None))
 
 
-type Asked = tuple[BoundArguments, Delivery]
-"""What a call of a decorated function asks for."""
+type ReadCall = tuple[BoundArguments, Delivery]
+"""One call of a decorated function: its arguments, and the delivery that they make."""

@@ -1,15 +1,15 @@
 """The direct ways to run an operation: calls of a decorated function, and the ``with`` block."""
 
-import functools
 import gc
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from weakref import ReferenceType, ref
 
-from carride_idempotency.call_steps import AnyBlock, Asked, failed_run
+from carride_idempotency.call_steps import AnyBlock, ReadCall, fail_run, take_step
 from carride_idempotency.concurrency import is_in_a_loop
 from carride_idempotency.delivery import Delivery, DeliveryAnswer
 from carride_idempotency.errors import ConfigurationError
@@ -53,16 +53,16 @@ class BlockContext(AbstractContextManager[Block], AbstractAsyncContextManager["A
 
             raise block_in_a_loop()
         self._enter_once()
-        given = self._begun()
-        if isinstance(given, DeliveryAnswer):
-            self._block = Block(None, given)
+        begun = take_step(self._runner, self._delivery, self._begin)
+        if isinstance(begun, DeliveryAnswer):
+            self._block = Block(None, begun)
             return self._block
-        self._block = Block(given, None)
+        self._block = Block(begun, None)
         try:
-            self._heartbeat = self._runner.heartbeat(given)
+            self._heartbeat = self._runner.heartbeat(begun)
             self._heartbeat.__enter__()
         except Exception as error:
-            failed_run(self._runner, given, error)
+            fail_run(self._runner, begun, error)
             raise
         return self._block
 
@@ -82,28 +82,14 @@ class BlockContext(AbstractContextManager[Block], AbstractAsyncContextManager["A
             return
         self._heartbeat.__exit__(kind, error, trace)
         if error is None:
-            block._answer = self._finished(block._started, block._result)
+            finish = partial(self._runner.finish, block._started, block._result)
+            block._answer = take_step(self._runner, self._delivery, finish)
         elif isinstance(error, Exception):
-            # Anything else stops the process: for the record that is a crash.
-            failed_run(self._runner, block._started, error)
+            # Other exceptions stop the process: for the record, that is a crash.
+            fail_run(self._runner, block._started, error)
 
-    def _begun(self) -> Started | DeliveryAnswer:
-        reports = self._runner.reports
-        try:
-            begun = self._runner.begin(self._delivery)
-        except Exception as error:
-            reports.raised(self._delivery, error)
-            raise
-        return reports.report(self._delivery, begun) if isinstance(begun, DeliveryAnswer) else begun
-
-    def _finished(self, started: Started, result: object) -> DeliveryAnswer:
-        reports = self._runner.reports
-        try:
-            answer = self._runner.finish(started, result)
-        except Exception as error:
-            reports.raised(self._delivery, error)
-            raise
-        return reports.report(self._delivery, answer)
+    def _begin(self) -> Started | DeliveryAnswer:
+        return self._runner.begin(self._delivery)
 
     async def __aenter__(self) -> "AsyncBlock":
         from carride_idempotency.async_calls import AsyncClaim
@@ -150,37 +136,37 @@ def decorated[**P, R](
         from carride_idempotency.misuse import operation_without_default
 
         raise operation_without_default(reader.consumer, name)
-    asked = _asker(reader, work, signature, name=name, key=key, payload=payload)
+    read_call = _call_reader(reader, work, signature, name=name, key=key, payload=payload)
     if is_asynchronous(work):
         from carride_idempotency.async_calls import async_function
 
-        return async_function(runner, work, asked, takes_operation=takes_operation)
+        return async_function(runner, work, read_call, takes_operation=takes_operation)
 
-    @functools.wraps(work)
+    @wraps(work)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_in_a_loop():
             from carride_idempotency.misuse import function_in_a_loop
 
             raise function_in_a_loop(name)
-        bound, delivery = asked(args, kwargs)
-        returned: list[R] = []  # by the latest run: after a conflict there may be another one
+        bound, delivery = read_call(args, kwargs)
+        results: list[R] = []  # one for each run: after a conflict there may be another one
 
         def run(operation: Operation) -> object:
             if takes_operation:
                 bound.arguments["operation"] = operation
-            returned[:] = [finished(work(*bound.args, **bound.kwargs))]
-            return returned[0]
+            results.append(finished(work(*bound.args, **bound.kwargs)))
+            return results[-1]
 
         answer = runner.run_delivery(delivery, run)
         if answer.outcome in COMMITTED:
-            return returned[0]  # the object itself, which may have no stored form
+            return results[-1]  # the object itself, which may have no stored form
         stored: R = answer.value()
         return stored
 
     return call
 
 
-def _asker(
+def _call_reader(
     reader: Reader[Any],
     work: Callable[..., object],
     signature: inspect.Signature,
@@ -188,7 +174,7 @@ def _asker(
     name: str,
     key: str,
     payload: Sequence[str] | None,
-) -> Callable[[Sequence[Any], Mapping[str, Any]], Asked]:
+) -> Callable[[Sequence[Any], Mapping[str, Any]], ReadCall]:
     """Return the function that reads the arguments of calls; check its settings now."""
     left_out = {"operation", _receiver_of(work, signature)}
     defaults = {
@@ -203,7 +189,7 @@ def _asker(
                 f"but {name} has no argument {argument!r}: it has {list(defaults)}"
             )
 
-    def asked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Asked:
+    def read_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> ReadCall:
         bound = signature.bind(*args, **kwargs)
         given = bound.arguments
         own_key = given.get(key, defaults[key])
@@ -216,11 +202,11 @@ def _asker(
         }
         return bound, reader.call(own_key, compared, name)
 
-    return asked
+    return read_call
 
 
 def _receiver_of(work: Callable[..., Any], signature: inspect.Signature) -> str | None:
-    """Return the name of a method's first argument, which says who works, and not what on."""
+    """Return the name of a method's first argument: its object, which is not what it works on."""
     first = next(iter(signature.parameters), None)
     is_method = first in ("self", "cls") and "." in getattr(work, "__qualname__", "")
     return first if is_method else None
@@ -251,10 +237,12 @@ def registered[C: Callable[..., Any]](
     names = (consumer_name, operation)
     place = (call.__module__, call.__qualname__)
     if _is_taken(names, consumer, place, call):
-        gc.collect()  # the other one may be gone but for a circle of references
+        gc.collect()  # only a circle of references may keep the other one alive
     if _is_taken(names, consumer, place, call):
-        mend = "give one another name=, so that they share no keys"
-        raise ConfigurationError(f"{consumer_name}: two functions are called {operation}: {mend}")
+        raise ConfigurationError(
+            f"{consumer_name}: two functions are called {operation}: "
+            "give one another name=, so that they share no keys"
+        )
     _functions[names] = _Registered(ref(call), ref(consumer), place)
     return call
 

@@ -202,25 +202,31 @@ def perform[T](
     try:
         step = next(steps)
         while True:
-            try:
-                answer = take(step)
-            except BaseException as error:  # noqa: BLE001 - raised again by what asked for the step
-                step = steps.throw(error)
-            else:
-                step = steps.send(answer)
-    except StopIteration as ended:
-        result: T = ended.value
+            step = _next_step(steps, step, take)
+    except StopIteration as end:
+        result: T = end.value
         return result
 
 
-type Steps[T] = Generator[Record | Step, Any, T]
-"""What one external call needs, in order: an intent to write, PROBE and CALL; then its result.
+def _next_step(
+    steps: "Steps[Any]", step: Record | Step, take: Callable[[Record | Step], Any]
+) -> Record | Step:
+    """Take a step, and tell who asked for it how it went; return the next one."""
+    try:
+        answer = take(step)
+    except BaseException as error:  # noqa: BLE001 - raised again where the step was asked for
+        return steps.throw(error)
+    return steps.send(answer)
 
-Who takes a step sends what it returned, or throws what it raised."""
+
+type Steps[T] = Generator[Record | Step, Any, T]
+"""The steps of one external call, in order: an intent to write, PROBE, CALL. It returns the result.
+
+Whoever takes a step sends back what the step returned, or throws what it raised."""
 
 
 def steps_of(claim: "HeldClaim", name: str, *, probes: bool) -> Steps[Any]:
-    """Yield what has to be done for a call by the table above."""
+    """Yield the steps of a call, by the table above; return its result."""
     _begin(claim, name)
     known = known_of(claim.record, name)
     step = plan(known.state, first=claim.is_first, probes=probes)
@@ -236,7 +242,8 @@ def steps_of(claim: "HeldClaim", name: str, *, probes: bool) -> Steps[Any]:
     if step is Step.UNKNOWN:
         raise UnknownOutcomeError(claim.record.key, name)
     if step is Step.PROBE:
-        answer = _understood(claim, name, (yield Step.PROBE))
+        answer = yield Step.PROBE
+        _require_understood(claim, name, answer)
         if isinstance(answer, Done):
             return _keep(claim, name, answer.result)
         _require_claim(claim)  # the probe took time
@@ -262,9 +269,10 @@ def _begin(claim: "HeldClaim", name: str) -> None:
 
 
 def _intend(claim: "HeldClaim", name: str, before: Known) -> Steps[None]:
-    """Have the intent written. If that fails, or the claim is lost, no call and no intent follow.
+    """Have the intent written before the call.
 
-    Nor if the task is cancelled: the record of its failure has no intent.
+    If the write fails, is cancelled, or finds the claim lost, no call is made. Then the record goes
+    back to what was known before.
     """
     request = claim.request
     now_ms = claim.clock()
@@ -282,15 +290,14 @@ def _require_claim(claim: "HeldClaim") -> None:
         raise LostLeaseError(claim.record.key)
 
 
-def _understood(claim: "HeldClaim", name: str, answer: Any) -> Done[Any] | Answer:
-    """Return the probe's answer: ``Done`` or ``NOT_DONE``; raise if it cannot tell."""
+def _require_understood(claim: "HeldClaim", name: str, answer: Any) -> None:
+    """Require ``Done`` or ``NOT_DONE`` of a probe; raise if it cannot tell."""
     if answer is CANNOT_TELL:
         raise UnknownOutcomeError(claim.record.key, name)
-    if isinstance(answer, Done) or answer is NOT_DONE:
-        return answer
-    raise ConfigurationError(
-        f"the probe of {name} returned {answer!r:.100}: return Done, NOT_DONE or CANNOT_TELL"
-    )
+    if not isinstance(answer, Done) and answer is not NOT_DONE:
+        raise ConfigurationError(
+            f"the probe of {name} returned {answer!r:.100}: return Done, NOT_DONE or CANNOT_TELL"
+        )
 
 
 def _keep[T](claim: "HeldClaim", name: str, result: T) -> T:
