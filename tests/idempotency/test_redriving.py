@@ -27,7 +27,7 @@ from carride_idempotency.operators.command import main
 from carride_idempotency.operators.letters import as_delivered, as_message, letter_in
 from carride_idempotency.operators.queues import peek
 from carride_idempotency.operators.redriving import (
-    HELD,
+    FIRST_DID_NOT_SUCCEED,
     LetterChoice,
     QueueTarget,
     Redrive,
@@ -145,7 +145,7 @@ def test_a_failure_that_is_not_fixed_costs_one_letter_of_its_group(shop: Shop) -
     shop.fails = lambda key: None if key == "9" else no_tariff(key)
     shop.run("--to shop --release")
     said = shop.run("--to shop --release --yes")
-    assert HELD in said
+    assert FIRST_DID_NOT_SUCCEED in said
     assert shop.status == 1
     assert (shop.ran, shop.left) == (["9"], 3)
 

@@ -156,28 +156,32 @@ class Runner:
     def run_delivery(
         self, delivery: Delivery, work: Callable[[Operation], object]
     ) -> DeliveryAnswer:
-        """Run ``work`` once for the delivery's key; report how the delivery ended.
+        """Run ``work`` once for the delivery's key, and report how the delivery ended.
 
-        Answer or raise.
+        Return its answer, or raise its error.
         """
         try:
-            answer = self.begin(delivery)
-            while isinstance(answer, Started):
-                started = answer
-                try:
-                    if started.renewed:
-                        with self.heartbeat(started):
-                            value = finished(work(started.operation))
-                    else:
-                        value = finished(work(started.operation))
-                except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
-                    answer = self.end_failed(started, error)
-                else:
-                    answer = self.end(started, value)
+            begun = self.begin(delivery)
+            while isinstance(begun, Started):
+                begun = self._run(begun, work)
         except Exception as error:
             self.reports.raised(delivery, error)
             raise
-        return self.reports.report(delivery, answer)
+        return self.reports.report(delivery, begun)
+
+    def _run(
+        self, started: Started, work: Callable[[Operation], object]
+    ) -> Started | DeliveryAnswer:
+        """Run ``work``, and end the run; after a conflict, return the next one."""
+        try:
+            if started.renewed:
+                with self.heartbeat(started):
+                    value = finished(work(started.operation))
+            else:
+                value = finished(work(started.operation))
+        except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
+            return self.end_failed(started, error)
+        return self.end(started, value)
 
     def end(self, started: Started, value: object) -> Started | DeliveryAnswer:
         """End a run that returned ``value``: commit it, or start it again after a conflict."""
@@ -219,9 +223,9 @@ class Runner:
     def _fail_atomic(
         self, delivery: Delivery, request: ClaimRequest, error: Exception, *, counted: bool = True
     ) -> DeliveryAnswer:
-        """Record the failure of an atomic run.
+        """Record the failure of an atomic run, and answer with its error.
 
-        If that fails too, answer with the run's own error.
+        The answer has the run's own error even if the failure cannot be recorded.
         """
         request = request._replace(outcome=failed(error, counted=counted))
         try:
@@ -241,7 +245,7 @@ class Runner:
         return begun
 
     def claim_key(self, delivery: Delivery) -> Started | Waiting | DeliveryAnswer:
-        """Claim the delivery's key, or say that it is to be waited for, or answer."""
+        """Claim the delivery's key, or say how long to wait for it, or answer."""
         known = self._answer_without_claim(delivery)
         if known is not None:
             return known
@@ -253,8 +257,10 @@ class Runner:
         if isinstance(step, Busy) and self._waits(step, delivery):
             limit_ms = self.clock() + int(self.policy.wait_limit * 1000)
             end_ms = limit_ms if until_ms is None else min(limit_ms, until_ms)
-            waits = Waiting(delivery, request, 0, _SHORTEST_POLL_MS, end_ms)
-            return self._waiting(waits, step, seen)
+            waiting = Waiting(
+                delivery, request, pause_ms=0, longest_ms=_SHORTEST_POLL_MS, end_ms=end_ms
+            )
+            return self._wait_longer(waiting, step, seen)
         return self._begun(delivery, request, step, seen)
 
     def claim_again(self, waiting: Waiting) -> Started | Waiting | DeliveryAnswer:
@@ -265,17 +271,16 @@ class Runner:
         found = self._store.read(request.key, until_ms=until_ms)
         step, seen = self._write(delivery, request, until_ms, found=found)
         if isinstance(step, Busy):
-            return self._waiting(waiting, step, seen)
+            return self._wait_longer(waiting, step, seen)
         return self._begun(delivery, request, step, seen)
 
-    def _waiting(
+    def _wait_longer(
         self, waiting: Waiting, busy: Busy, seen: Record | None
     ) -> Started | Waiting | DeliveryAnswer:
-        """Wait longer than before, unless time is up."""
+        """Return the next pause, which may be longer than the one before; answer if time is up."""
         part = 0.5 + self._jitter() / 2
         pause_ms = min(busy.lease_left_ms, int(waiting.longest_ms * part))
-        next_look_ms = self.clock() + pause_ms
-        if next_look_ms > waiting.end_ms:
+        if self.clock() + pause_ms > waiting.end_ms:
             return self._begun(waiting.delivery, waiting.request, busy, seen)
         longest_ms = min(2 * waiting.longest_ms, _LONGEST_POLL_MS)
         return waiting._replace(pause_ms=pause_ms, longest_ms=longest_ms)
@@ -289,17 +294,30 @@ class Runner:
             return self._answer(step, seen, delivery, request, None)
         kind = kind_of_run(seen)
         first = kind == observation.NEW
-        operation = self._operation(step.record, request, delivery, claimed=True, first=first)
-        reruns = self.policy.conflict_reruns
-        renewed = request.renewed
-        return Started(delivery, request, step.record, operation, kind, reruns, True, renewed)
+        return Started(
+            delivery,
+            request,
+            step.record,
+            self._operation(step.record, request, delivery, claimed=True, first=first),
+            outcome=kind,
+            reruns_left=self.policy.conflict_reruns,
+            claimed=True,
+            renewed=request.renewed,
+        )
 
     def _unclaimed(self, delivery: Delivery, request: ClaimRequest, reruns_left: int) -> Started:
         """Return a run in atomic mode, which makes no claim."""
         unclaimed = attempt(request, self.clock())
-        operation = self._operation(unclaimed, request, delivery, claimed=False, first=True)
-        kind = observation.NEW
-        return Started(delivery, request, unclaimed, operation, kind, reruns_left, False, False)
+        return Started(
+            delivery,
+            request,
+            unclaimed,
+            self._operation(unclaimed, request, delivery, claimed=False, first=True),
+            outcome=observation.NEW,
+            reruns_left=reruns_left,
+            claimed=False,
+            renewed=False,
+        )
 
     def crashed(self, delivery: Delivery) -> Record | None:
         """Return the claim of an earlier attempt that crashed, if there is one; write nothing."""
@@ -318,7 +336,7 @@ class Runner:
     def finish(self, started: Started, value: object, *, reruns: bool = False) -> DeliveryAnswer:
         """Complete the claim together with the registered effects; record a refusal as a failure.
 
-        With ``reruns``, raise a conflict while time is left.
+        With ``reruns``, raise a conflict while time is left: the work runs again.
         """
         delivery = started.delivery
         operation = started.operation
@@ -394,24 +412,26 @@ class Runner:
         """Answer what is too old, expired, or completed a moment ago; None asks for a claim."""
         now_ms = self.clock()
         if self._is_too_old(delivery, now_ms):
-            old = f"{delivery.key} was sent more than {self._limits.window_s} s ago"
-            error = errors.BeyondWindowError(old)
+            error = errors.BeyondWindowError(
+                f"{delivery.key} was sent more than {self._limits.window_s} s ago"
+            )
             return self.reports.give_up(delivery, dead_letters.BEYOND_WINDOW, error, None)
         warm = self._completed_here(delivery, now_ms)
         if warm is not None:
             return DeliveryAnswer(observation.DUPLICATE, warm, "warm")
         if self.left_ms(delivery.deadline_ms, now_ms) <= 0:
-            reserve = f"less than {self.policy.reserve} s are left for {delivery.key}"
-            raise errors.OutOfTimeError(reserve)
+            raise errors.OutOfTimeError(
+                f"less than {self.policy.reserve} s are left for {delivery.key}"
+            )
         if self._has_expired(delivery, now_ms):
             return DeliveryAnswer(observation.EXPIRED, None)
         return None
 
     def _is_too_old(self, delivery: Delivery, now_ms: int) -> bool:
-        """Return whether the window may end before the invocation does.
+        """Return whether the event's window may end before the invocation does.
 
         Raises:
-            ConfigurationError: it would for every delivery.
+            ConfigurationError: the window is shorter than an invocation may last.
         """
         if delivery.sent_ms is None:
             return False
@@ -419,9 +439,9 @@ class Runner:
         if not is_beyond_window(delivery.sent_ms, end_ms, self._limits):
             return False
         if self._limits.window_s * 1000 <= end_ms - now_ms:
-            window = f"a window of {self._limits.window_s} s"
             raise errors.ConfigurationError(
-                f"{self.consumer}: {window} is shorter than the invocation may last"
+                f"{self.consumer}: a window of {self._limits.window_s} s is shorter than the "
+                "invocation may last: set a longer Policy.window, or a shorter timeout"
             )
         return True
 
@@ -453,9 +473,9 @@ class Runner:
         return None if deadline_ms is None else deadline_ms - self._reserve_ms
 
     def left_ms(self, deadline_ms: int | None, now_ms: int | None = None) -> int:
-        """Return how much time is left for work, by default from now on.
+        """Return how much time is left for work, without the reserve for the commit.
 
-        The reserve is kept for the commit.
+        ``now_ms`` is by default what the clock says.
         """
         if deadline_ms is None:
             return sys.maxsize
@@ -490,10 +510,10 @@ class Runner:
         effects: Sequence["Effect"] = (),
         found: Record | None = None,
     ) -> tuple[Step, Record | None]:
-        """Perform writes, beginning with what was found, until the decision is another step.
+        """Decide on what was found, and perform the decision while it is a write.
 
-        Return that step, and the record that the last write replaced. If the delivery postpones, a
-        takeover is returned unperformed.
+        Return the first decision that is not a write, and the record that the last write replaced.
+        If the delivery postpones takeovers, a takeover is returned, and not performed.
         """
         seen: Record | None = None
         for _ in range(_ROUNDS):
@@ -548,8 +568,7 @@ class Runner:
                 return DeliveryAnswer(observation.FAILED, record, describe(why), why)
             case Failed(record) if error is not None:
                 return DeliveryAnswer(observation.FAILED, record, describe(error), error)
-        met = f"{key} met {type(step).__name__}, which cannot happen here"
-        raise errors.ContentionError(met)
+        raise errors.ContentionError(f"{key} met {type(step).__name__}, which cannot happen here")
 
     def _answer_busy(self, busy: Busy, delivery: Delivery) -> DeliveryAnswer:
         if self._may_acknowledge(busy.record, delivery):

@@ -29,7 +29,7 @@ class Change(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A change, the record as it was read, and what is left of it. None: it is forgotten."""
+    """A change, the record as it was read, and what is left of it; None if nothing is."""
 
     change: Change
     seen: Record
@@ -53,17 +53,24 @@ def plan_settle(
 ) -> Planned:
     """Plan to record what became of an external call, and to let its key run again.
 
-    ``call`` is its name; None is the first one whose outcome is unknown.
+    ``call`` is the call's name. None stands for the first one whose outcome is unknown.
     """
     _refuse_held(found)
-    unknown = unknown_calls(seen)
-    name = call if call in unknown else next(iter(unknown), None)
-    if name is None or call not in (None, name):
-        which = "no external call" if call is None else f"no external call {call!r}"
-        raise ChangeRefusedError(f"{seen.key} has {which} whose outcome is unknown: {found.says}")
+    name = _call_to_settle(seen, found, call)
     does = "makes" if answer is NOT_DONE else "takes the result of"
     then = f"the next delivery {does} {name}: redrive its dead letter"
     return Planned(Change("settle", found, then), seen, settled(seen, name, answer))
+
+
+def _call_to_settle(seen: Record, found: Explained, call: str | None) -> str:
+    """Return the name of a call whose outcome is unknown: ``call``, or the first one."""
+    unknown = unknown_calls(seen)
+    if call is None and unknown:
+        return unknown[0]
+    if call is not None and call in unknown:
+        return call
+    which = "no external call" if call is None else f"no external call {call!r}"
+    raise ChangeRefusedError(f"{seen.key} has {which} whose outcome is unknown: {found.says}")
 
 
 def plan_forget(seen: Record, found: Explained) -> Planned:
@@ -90,7 +97,7 @@ def carry_out(
 ) -> bool:
     """Write what is planned; return whether the record was still as it was read.
 
-    ``window`` is for how many seconds a key that runs again is remembered.
+    ``window`` says for how many seconds the record of a key that runs again is kept.
     """
     now_ms = clock()
     owner = new_owner()

@@ -345,7 +345,7 @@ def _redrive(
         store,
         plan,
         target,
-        first_one=not options.all_at_once,
+        tries_one=not options.all_at_once,
         rate=options.rate,
         wait_s=wait_s,
         report=lambda text: print(text, file=sys.stderr, flush=True),

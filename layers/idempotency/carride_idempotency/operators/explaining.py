@@ -8,12 +8,12 @@ from carride_idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corru
 from carride_idempotency.keys import LETTER
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record
 
-_LONGEST_LEASE_MS: Final = LONGEST_LEASE_MS + 60_000
-"""With a minute for the difference between the clock of this machine and those of consumers."""
+_LONGEST_LEFT_MS: Final = LONGEST_LEASE_MS + 60_000
+"""The most that can be left of a lease. The minute is for a consumer's clock that is ahead."""
 
 
 class Explained(NamedTuple):
-    """A record, and what it means; fields without a text are those of `Record`."""
+    """A record, and what it means. Fields that are not explained here are those of `Record`."""
 
     key: str
     status: str
@@ -52,7 +52,7 @@ def is_held(record: Record, now_ms: int) -> bool:
     """
     if record.status != IN_PROGRESS or record.lease_ms is None or has_crashed(record, now_ms):
         return False
-    return record.lease_ms <= now_ms + _LONGEST_LEASE_MS
+    return record.lease_ms <= now_ms + _LONGEST_LEFT_MS
 
 
 def is_forgotten(record: Record, now_ms: int) -> bool:
@@ -94,13 +94,18 @@ def _says(record: Record, now_ms: int, max_attempts: int | None) -> str:
 
 
 def _says_quarantined(record: Record) -> str:
-    where = "the next delivery puts its event into the dead-letter queue"
-    if record.dead_lettered:
-        where = "its event is in the dead-letter queue"
     given_up = f"given up at {text_of(record.updated_ms)} after attempt {record.attempt}"
+    then = _after_quarantine(record)
+    return f"{given_up} ({record.error}); no delivery runs until you release it; {then}"
+
+
+def _after_quarantine(record: Record) -> str:
+    """Return where the event of a quarantined key is, or when its record expires."""
     if record.expiry is not None:
-        where = f"it expires at {text_of(record.expiry * 1000)}"
-    return f"{given_up} ({record.error}); no delivery runs until you release it; {where}"
+        return f"it expires at {text_of(record.expiry * 1000)}"
+    if record.dead_lettered:
+        return "its event is in the dead-letter queue"
+    return "the next delivery puts its event into the dead-letter queue"
 
 
 def _says_crashed(record: Record, now_ms: int, max_attempts: int | None) -> str:
@@ -152,7 +157,7 @@ def _next_run(record: Record, max_attempts: int | None) -> str:
 
 
 def moment(ms: int) -> datetime | None:
-    """Return a time; None if a damaged record has one that is outside the calendar."""
+    """Return a time; None if it is outside the calendar, as in a damaged record."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):

@@ -23,7 +23,7 @@ class Letter(NamedTuple):
     id: str
     """SQS's id of the message."""
     group: str
-    """The id of its failure: the same for letters that differ in ids and numbers only."""
+    """The id of its failure. Letters share it if their errors differ in ids and numbers only."""
     reason: str
     """The code of whoever sent it."""
     error: str
@@ -65,7 +65,7 @@ def _content_of(message: Mapping[str, Any]) -> _Content:
         name: str(value.get("StringValue", ""))
         for name, value in message.get("MessageAttributes", {}).items()
     }
-    reason = attributes.get("ERROR_CODE", EXHAUSTED)  # EventBridge's, or none
+    reason = attributes.get("ERROR_CODE", EXHAUSTED)  # set by EventBridge, and not by SQS
     error = attributes.get("ERROR_MESSAGE", "")
     try:
         body = json.loads(message["Body"])
@@ -100,8 +100,8 @@ def _error_in(answer: Any) -> str:
 def as_delivered(event: Any) -> Any:
     """Return what a function takes: a record of a batch in a batch of its own.
 
-    The name of a replay is left out: a consumer drops a replay of an event whose letter is in the
-    queue, and a redrive takes the letter out.
+    ``replay-name`` is left out. A consumer drops a replay while the event's letter is in the queue,
+    but a redrive removes that letter.
     """
     if not isinstance(event, Mapping):
         return event
@@ -114,7 +114,7 @@ def as_delivered(event: Any) -> Any:
 
 
 def _batch_of_kafka(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a batch of one record, which has the name of its cluster here."""
+    """Return a batch of one record. A letter keeps the cluster's name in the record."""
     own = dict(record)
     cluster = own.pop("cluster", "")
     partition = f"{own['topic']}-{own['partition']}"

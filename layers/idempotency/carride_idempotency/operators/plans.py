@@ -43,7 +43,7 @@ def new_plan_id() -> str:
 
 
 class PlanFolder:
-    """A folder of plans. Where it cannot be one, as /dev/null, no plan is kept.
+    """A folder of plans. If the path cannot be a folder, such as /dev/null, no plan is kept.
 
     Args:
         folder: where the files are.
@@ -108,11 +108,11 @@ class PlanFolder:
         return plan.id
 
     def take(self, plan: SavedPlan, exact: Any, places: Iterable[str]) -> str:
-        """Take a plan that was shown out of the folder, and return its id.
+        """Remove a plan from the folder in order to carry it out; return its id.
 
         Raises:
-            PlanError: what was shown has changed, and the plan stays; or another command has
-                carried it out.
+            PlanError: what was shown has changed; then the plan stays in the folder. Or another
+                command has carried it out.
         """
         then = {"places": list(plan.places), "plan": plan.exact}
         today = {"places": list(places), "plan": exact}
@@ -150,13 +150,13 @@ def _read(file: Path) -> SavedPlan | None:
 
 
 def _refusal(plan: SavedPlan, changes: Sequence[str]) -> str:
-    told = [f"  {change}" for change in changes[:_MOST_DIFFERENCES]]
+    lines = [f"  {change}" for change in changes[:_MOST_DIFFERENCES]]
     if len(changes) > _MOST_DIFFERENCES:
-        told.append(f"  and {len(changes) - _MOST_DIFFERENCES} more")
+        lines.append(f"  and {len(changes) - _MOST_DIFFERENCES} more")
     return "\n".join(
         [
             f"nothing was done, because this has changed since the plan {plan.id} was shown:",
-            *told,
+            *lines,
             "Run the command without --yes to see what it would do now",
         ]
     )
@@ -210,7 +210,7 @@ def _by_place(entries: Sequence[Any]) -> dict[str, Any]:
 
 
 def _by_id(entries: Sequence[Any]) -> dict[str, Any] | None:
-    """Return entries by their ids; None unless each has one of its own, which is a text."""
+    """Return entries by their ids; None unless each has an id that is a text and its own."""
     found = {}
     for each in entries:
         if not isinstance(each, Mapping) or not isinstance(each.get("id"), str):

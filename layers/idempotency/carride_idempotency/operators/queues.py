@@ -10,9 +10,13 @@ _MANY: Final = 10
 
 
 def waiting(sqs: Any, url: str, *, taken: bool = True, visible: bool = False) -> int:
-    """Return how many messages of a queue other readers have ``taken``, are ``visible``, or both.
+    """Count messages of a queue.
 
-    Delayed messages count as visible.
+    Args:
+        sqs: botocore's or boto3's client.
+        url: the queue.
+        taken: counts messages that other readers have received and not deleted.
+        visible: counts messages that can be received, and delayed ones.
     """
     asked: list[Any] = []
     if taken:
@@ -26,8 +30,8 @@ def waiting(sqs: Any, url: str, *, taken: bool = True, visible: bool = False) ->
 def peek(sqs: Any, url: str, hidden_s: int = HIDDEN_SECONDS) -> Generator[dict[str, Any]]:
     """Yield every visible message of a queue once, and make all of them visible again.
 
-    If reading takes so long that messages become visible again, they are hidden for longer. Reading
-    ends when only known messages are received.
+    If messages become visible again while the queue is read, later ones are hidden for longer.
+    Reading ends when only known messages are received.
     """
     expected = waiting(sqs, url, taken=False, visible=True)
     receipts: dict[str, str] = {}

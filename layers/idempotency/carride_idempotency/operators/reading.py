@@ -34,8 +34,8 @@ def records_in(
 
     Args:
         store: holds the records.
-        consumer: only records of it, where the store can tell them apart; others may come too.
-        status: likewise.
+        consumer: only records of this consumer, if the store can filter; others may come too.
+        status: only records in this status, likewise.
         index: of a DynamoDB table, by ``unsettledSince``: has only what waits for an operator.
 
     Raises:
@@ -93,5 +93,5 @@ def _in_server(store: Any) -> Iterator[Record]:
     for found in store._client.scan_iter(match=pattern, count=_AT_ONCE):
         name = found.decode() if isinstance(found, bytes) else found
         record = store.read(name.removeprefix(prefix))
-        if record is not None:  # it has expired since
+        if record is not None:  # None: it has expired since the scan
             yield record

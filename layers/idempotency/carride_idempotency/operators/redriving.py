@@ -22,10 +22,10 @@ from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record, u
 from carride_idempotency.recovery import release
 from carride_idempotency.stores import Store
 
-HELD: Final = "the first letter of its group did not succeed"
+FIRST_DID_NOT_SUCCEED: Final = "the first letter of its group did not succeed"
 RUNS: Final = "its consumer processes it"
 _RELEASED: Final = f"its key is released, and {RUNS}"
-_STAYS: Final = {
+_WOULD_RETURN: Final = {
     PAYLOAD_MISMATCH: "another event has its idempotency key: it would come back",
     BEYOND_WINDOW: "it is older than records are kept, and would come back",
 }
@@ -65,7 +65,7 @@ class PlannedLetter(NamedTuple):
     """Status, attempt and owner of the record that its key has."""
 
 
-class Answer(NamedTuple):
+class TargetAnswer(NamedTuple):
     """What a target made of a letter."""
 
     trial: Trial
@@ -81,7 +81,7 @@ class Target(Protocol):
     answers: bool
     """Whether `send` tells how the delivery went. Otherwise the record does, later."""
 
-    def send(self, event: Any) -> Answer:
+    def send(self, event: Any) -> TargetAnswer:
         """Deliver an event."""
         ...
 
@@ -94,7 +94,7 @@ class Redriven(NamedTuple):
     sent: int
     """Letters that their target took."""
     stayed: Mapping[str, int]
-    """Letters that are still in the queue, by reason."""
+    """How many letters are still in the queue, by why they stayed."""
     gone: int
     """Planned letters that were no longer in the queue, or hidden by another reader."""
     first: Mapping[str, str]
@@ -118,7 +118,7 @@ class FunctionTarget:
         self.address = name
         self._functions = functions
 
-    def send(self, event: Any) -> Answer:
+    def send(self, event: Any) -> TargetAnswer:
         """Invoke the function with an event, or with a batch of one record."""
         payload = json.dumps(as_delivered(event), separators=(",", ":"))
         answer = self._functions.invoke(FunctionName=self.address, Payload=payload)
@@ -129,23 +129,23 @@ class FunctionTarget:
         if "FunctionError" in answer:
             error = returned if isinstance(returned, Mapping) else {}
             says = f"{error.get('errorType', 'Error')}: {error.get('errorMessage', 'no message')}"
-            return Answer(Trial.FAILED, f"it failed again: {says}", is_taken=False)
+            return TargetAnswer(Trial.FAILED, f"it failed again: {says}", is_taken=False)
         return _judged(returned)
 
 
-def _judged(returned: Any) -> Answer:
+def _judged(returned: Any) -> TargetAnswer:
     """Return what a function's result says of its one event."""
     if not isinstance(returned, Mapping):
-        return Answer(Trial.SUCCEEDED, "the function returned", is_taken=True)
+        return TargetAnswer(Trial.SUCCEEDED, "the function returned", is_taken=True)
     if returned.get("batchItemFailures"):
-        return Answer(Trial.FAILED, "it failed again, as its batch says", is_taken=False)
+        return TargetAnswer(Trial.FAILED, "it failed again, as its batch says", is_taken=False)
     outcome = returned.get("outcome")
     if outcome is None or outcome in _SUCCEEDS:
-        return Answer(Trial.SUCCEEDED, str(outcome or "the function returned"), is_taken=True)
+        return TargetAnswer(Trial.SUCCEEDED, str(outcome or "the function returned"), is_taken=True)
     if outcome == observation.DEAD_LETTERED:
         again = "it failed again, and its consumer sent a new letter in its place"
-        return Answer(Trial.FAILED, again, is_taken=True)
-    return Answer(Trial.FAILED, f"its consumer answered {outcome}", is_taken=False)
+        return TargetAnswer(Trial.FAILED, again, is_taken=True)
+    return TargetAnswer(Trial.FAILED, f"its consumer answered {outcome}", is_taken=False)
 
 
 class QueueTarget:
@@ -157,10 +157,10 @@ class QueueTarget:
         self.address = url
         self._sqs = sqs
 
-    def send(self, event: Any) -> Answer:
+    def send(self, event: Any) -> TargetAnswer:
         """Send an event as the message that it was."""
         self._sqs.send_message(QueueUrl=self.address, **as_message(event))
-        return Answer(Trial.UNKNOWN, "it was sent", is_taken=True)
+        return TargetAnswer(Trial.UNKNOWN, "it was sent", is_taken=True)
 
 
 # ── Planning ──────────────────────────────────────────────────────────────────────────────────────
@@ -169,31 +169,37 @@ class QueueTarget:
 def verdict_on(letter: Letter, record: Record | None, now_ms: int, *, releases: bool) -> Verdict:
     """Return what a redrive does with a letter whose key has this record."""
     if letter.event is None:
-        return Verdict(goes=False, why="the event is not in it")
-    if letter.reason in _STAYS:
-        return Verdict(goes=False, why=_STAYS[letter.reason])
+        return _stays("the event is not in it")
+    if letter.reason in _WOULD_RETURN:
+        return _stays(_WOULD_RETURN[letter.reason])
     if record is None:
-        return Verdict(goes=True, why=RUNS)
+        return _goes(RUNS)
     if is_held(record, now_ms):
-        why = "an attempt may be running: wait until its lease has been over for a minute"
-        return Verdict(goes=False, why=why)
+        return _stays("an attempt may be running: wait until its lease has been over for a minute")
     if record.status == QUARANTINED and unknown_calls(record):
         call = unknown_calls(record)[0]
-        return Verdict(goes=False, why=f"nobody knows whether {call} was called: settle it first")
+        return _stays(f"nobody knows whether {call} was called: settle it first")
     if record.status == COMPLETED:
-        return Verdict(goes=True, why="its consumer recognises it: it has taken effect")
+        return _goes("its consumer recognises it: it has taken effect")
     if record.status == QUARANTINED or is_corrupt(record):
-        if not releases:
-            why = "its key is quarantined: add --release when the cause is fixed"
-            return Verdict(goes=False, why=why)
-        return Verdict(goes=True, why=_RELEASED, releases=True)
+        if releases:
+            return _goes(_RELEASED, releases=True)
+        return _stays("its key is quarantined: add --release when the cause is fixed")
     if releases and has_crashed(record, now_ms):
-        return Verdict(goes=True, why=_RELEASED, releases=True)
-    return Verdict(goes=True, why=RUNS)
+        return _goes(_RELEASED, releases=True)
+    return _goes(RUNS)
+
+
+def _goes(why: str, *, releases: bool = False) -> Verdict:
+    return Verdict(goes=True, why=why, releases=releases)
+
+
+def _stays(why: str) -> Verdict:
+    return Verdict(goes=False, why=why)
 
 
 def revision_of(record: Record | None) -> str:
-    """Return in what state a record is."""
+    """Return a text that changes with every change of a record, but for renewed leases."""
     if record is None:
         return "none"
     return f"{record.status}, attempt {record.attempt}, owner {record.owner}"
@@ -298,7 +304,7 @@ class Redrive:
         store: holds the records.
         plan: what is to be done.
         target: where letters go.
-        first_one: whether one letter of each group goes first.
+        tries_one: whether one letter of each group goes first, and the others if it succeeded.
         rate: the most letters a second.
         wait_s: how long the outcome of a first letter may take, if its target does not tell.
         report: takes the progress, in words.
@@ -313,7 +319,7 @@ class Redrive:
         plan: RedrivePlan,
         target: Target,
         *,
-        first_one: bool = True,
+        tries_one: bool = True,
         rate: float | None = None,
         wait_s: float = 300.0,
         report: Callable[[str], object] = print,
@@ -324,67 +330,71 @@ class Redrive:
         self._store = store
         self._plan = plan
         self._target = target
-        self._first_one = first_one
+        self._tries_one = tries_one
         self._pause_s = 1 / rate if rate else 0.0
         self._wait_s = wait_s
         self._report = report
         self._sleep = sleep
         self._clock = clock
-        self._left = {each.letter.id: each for each in plan.letters if each.verdict.goes}
-        self._going = len(self._left)
+        self._unsent = {each.letter.id: each for each in plan.letters if each.verdict.goes}
+        self._planned = len(self._unsent)
         self._sent = 0
         self._stayed = Counter(each.verdict.why for each in plan.letters if not each.verdict.goes)
-        self._first: dict[str, Trial] = {}
+        self._trials: dict[str, Trial] = {}
 
     @property
     def state(self) -> str:
         """How far it has come, in words."""
         return (
-            f"{self._sent} of {self._going} letters were sent; the others are in the queue, where "
-            f"some may be hidden for {_HIDDEN_SECONDS} seconds. Run the command again to continue: "
-            "a consumer recognises a letter that is sent twice"
+            f"{self._sent} of {self._planned} letters were sent; the others are in the queue, "
+            f"where some may be hidden for {_HIDDEN_SECONDS} seconds. Run the command again to "
+            "continue: a consumer recognises a letter that is sent twice"
         )
 
     def carry_out(self) -> Redriven:
         """Deliver the letters of the plan."""
-        if self._first_one:
+        if self._tries_one:
             self._send_first()
         self._send_others()
-        held = sum(self._is_held(each.letter) for each in self._left.values())
-        if held:
-            self._stayed[HELD] += held
+        unsent = [each.letter for each in self._unsent.values()]
+        held_back = sum(not self._may_follow(letter) for letter in unsent)
+        if held_back:
+            self._stayed[FIRST_DID_NOT_SUCCEED] += held_back
         return Redriven(
-            planned=self._going,
+            planned=self._planned,
             sent=self._sent,
             stayed=dict(self._stayed),
-            gone=len(self._left) - held,
-            first={group: str(trial) for group, trial in self._first.items()},
+            gone=len(unsent) - held_back,
+            first={group: str(trial) for group, trial in self._trials.items()},
         )
 
-    def _is_held(self, letter: Letter) -> bool:
-        return self._first.get(letter.group, Trial.SUCCEEDED) is not Trial.SUCCEEDED
+    def _may_follow(self, letter: Letter) -> bool:
+        """Return whether the first letter of a group has succeeded, or none was tried."""
+        return self._trials.get(letter.group, Trial.SUCCEEDED) is Trial.SUCCEEDED
 
     def _send_first(self) -> None:
         """Deliver one letter of each group, and find out how it went."""
-        groups = {each.letter.group for each in self._left.values()}
-        with closing(self._received(self._left)) as found:
+        groups = {each.letter.group for each in self._unsent.values()}
+        with closing(self._received(self._unsent)) as found:
             for letter, receipt in found:
-                if letter.group not in self._first:
+                if letter.group not in self._trials:
                     answer = self._send(letter, receipt)
-                    self._first[letter.group] = answer.trial
+                    self._trials[letter.group] = answer.trial
                     self._report(f"group {letter.group}: {answer.says}")
-                if self._first.keys() == groups:
+                if self._trials.keys() == groups:
                     break
 
     def _send_others(self) -> None:
-        """Deliver the letters of all groups whose first letter did not fail."""
-        free = [name for name, each in self._left.items() if not self._is_held(each.letter)]
-        with closing(self._received(free)) as found:
+        """Deliver the letters that may follow the first one of their group."""
+        following = [
+            letter_id for letter_id, each in self._unsent.items() if self._may_follow(each.letter)
+        ]
+        with closing(self._received(following)) as found:
             for letter, receipt in found:
                 self._send(letter, receipt)
 
     def _received(self, ids: Iterable[str]) -> Generator[tuple[Letter, str]]:
-        """Receive the messages with these ids, and show all others again."""
+        """Yield the letters with these ids, with receipts; make other messages visible again."""
         wanted = set(ids)
         with closing(peek(self._sqs, self._plan.queue, _HIDDEN_SECONDS)) as messages:
             while wanted and (message := next(messages, None)):
@@ -392,13 +402,13 @@ class Redrive:
                     wanted.discard(message["MessageId"])
                     yield letter_in(message), message["ReceiptHandle"]
 
-    def _send(self, letter: Letter, receipt: str) -> Answer:
-        """Deliver a letter, unless it would return by now, and delete it if its target took it."""
-        del self._left[letter.id]
+    def _send(self, letter: Letter, receipt: str) -> TargetAnswer:
+        """Deliver a letter that would not return, and delete it if its target took it."""
+        del self._unsent[letter.id]
         refused = self._prepare(letter)
         if refused is not None:
             self._stayed[refused] += 1
-            return Answer(Trial.FAILED, refused, is_taken=False)
+            return TargetAnswer(Trial.FAILED, refused, is_taken=False)
         before = _record_of(letter, self._store)
         answer = self._target.send(letter.event)
         if answer.is_taken:
@@ -407,7 +417,7 @@ class Redrive:
         else:
             self._stayed[answer.says] += 1
         self._sleep(self._pause_s)
-        is_first = self._first_one and letter.group not in self._first
+        is_first = self._tries_one and letter.group not in self._trials
         if is_first and not self._target.answers:
             return self._outcome(letter, before)
         return answer
@@ -422,22 +432,28 @@ class Redrive:
             return "its record changed meanwhile: run the command again"
         return None
 
-    def _outcome(self, letter: Letter, before: Record | None) -> Answer:
+    def _outcome(self, letter: Letter, before: Record | None) -> TargetAnswer:
         """Wait until the record of a letter says how its delivery went."""
         if letter.key is None:
-            return Answer(Trial.SUCCEEDED, "it was sent; its record is not known", is_taken=True)
+            return TargetAnswer(
+                Trial.SUCCEEDED, "it was sent; its record is not known", is_taken=True
+            )
         polls = max(1, round(self._wait_s / _POLL_SECONDS))
         for _ in range(polls):
             record = self._store.read(letter.key)
             if record is not None and record.status == COMPLETED:
-                return Answer(Trial.SUCCEEDED, "completed", is_taken=True)
-            ended = record is not None and record.status in (FAILED, QUARANTINED)
-            if ended and revision_of(record) != revision_of(before):
-                says = f"it failed again: {record.error if record is not None else ''}"
-                return Answer(Trial.FAILED, says, is_taken=True)
+                return TargetAnswer(Trial.SUCCEEDED, "completed", is_taken=True)
+            if record is not None and _has_failed_since(record, before):
+                says = f"it failed again: {record.error or ''}"
+                return TargetAnswer(Trial.FAILED, says, is_taken=True)
             self._sleep(_POLL_SECONDS)
         says = f"its consumer has not completed it after {self._wait_s:.0f} s"
-        return Answer(Trial.UNKNOWN, says, is_taken=True)
+        return TargetAnswer(Trial.UNKNOWN, says, is_taken=True)
+
+
+def _has_failed_since(record: Record, before: Record | None) -> bool:
+    """Return whether a record says of an attempt after ``before`` that it failed."""
+    return record.status in (FAILED, QUARANTINED) and revision_of(record) != revision_of(before)
 
 
 def groups_of(letters: Sequence[PlannedLetter]) -> list[tuple[PlannedLetter, int]]:
