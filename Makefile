@@ -94,7 +94,7 @@ bench: $(ENVIRONMENTS) ## Measure the consumers beside the same on Powertools; a
 explore: .venv-dev/.synced ## Explore every order of the steps of a few deliveries of one key (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.explorer $(ARGS)
 
-simulate: .venv-dev/.synced ## Live the whole application, then the layer alone, in virtual time under random faults (ARGS="--seeds 1000", ARGS=--help)
+simulate: .venv-dev/.synced ## Live the whole application, then the layer under unusual handlers, in virtual time (ARGS="--seeds 1000", "--shop", --help)
 	@$(PYTHON) -m tests.world $(ARGS)
 
 mutants: .venv-dev/.synced ## Remove each rule of the idempotency layer in turn, and expect its tests to go red

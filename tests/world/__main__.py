@@ -9,8 +9,8 @@ In the end each fact took effect once, each ride was paid as its last price says
 reserved or open, and the audit is balanced. In calm and light stories nothing needs an operator,
 and each ride goes as it was meant.
 
-Then the layer runs under its own simulated transports, with handlers that misbehave (--world: only
-that). The exit status is 0 only if no promise was broken.
+Then the shop is lived, on the same engine: the layer alone, with handlers that misbehave (--shop:
+only that). The exit status is 0 only if no promise was broken.
 """
 
 import argparse
@@ -22,9 +22,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tests.idempotency.simulation import __main__ as layer
-from tests.idempotency.simulation import plan as plans
 from tests.world.setting import prepare
+from tests.world.shop import telling as shop
 from tests.world.story import Tier, tell
 
 if TYPE_CHECKING:
@@ -37,13 +36,13 @@ _AT_ONCE: Final = 5
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; return the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if "--shop" in given:
+        return shop.main([each for each in given if each != "--shop"])
     options = _parser().parse_args(given)
-    if options.world is not None or options.timeline:
-        return layer.main(given)
     status = _stories(options)
     if options.seed is None and options.tier is None:
-        print("\nThe layer, with handlers that misbehave:", flush=True)
-        status = max(status, layer.main(["--seeds", str(options.seeds)]))
+        print("\nThe shop:", flush=True)
+        status = max(status, shop.main(["--seeds", str(options.seeds)]))
     return status
 
 
@@ -61,8 +60,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="tell each story line by line, a broken one cut down to what breaks it",
     )
-    parser.add_argument("--world", choices=plans.WORLDS, help="only the layer, in this world")
-    parser.add_argument("--timeline", action="store_true", help="the layer's: print each timeline")
+    parser.add_argument(
+        "--shop",
+        action="store_true",
+        help="only the shop: --shop --help tells what it takes besides",
+    )
     parser.add_argument("--stop", action="store_true", help="stop at the first broken promise")
     return parser
 

@@ -26,7 +26,7 @@ from carride_idempotency.stores.transport import NoAnswerError, ServiceError
 from carride_idempotency.testing import START_MS, FakeDynamoDB
 from carride_idempotency.testing.expressions import InvalidRequestError, Item, Request
 from persistent_gateway import PersistentGateway
-from tests.idempotency.simulation.engine import OUTSIDE, Killed, Machine, Simulation, here
+from tests.world.engine.scheduler import OUTSIDE, Killed, Machine, Simulation, here
 from tests.world.story import Story, Tier
 from tests.world.wiring import Wiring
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 from carride.settings import from_environment
 from carride_idempotency.testing import Invocation
 from gateway_client import HttpGateway
-from tests.idempotency.simulation.engine import Killed, Machine, Simulation
 from tests.world.cloud import Cloud, Invoked
+from tests.world.engine.scheduler import Killed, Machine, Simulation
 from tests.world.gateway import Gateway
 from tests.world.queues import Queues
 from tests.world.wiring import FunctionSpec

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 from carride_idempotency import marshalling
 from ops import fleet
-from tests.idempotency.simulation.engine import Machine, RestlessError
 from tests.world import aws, judges, operators
 from tests.world.bus import Api, Bus, Pipe, QueueMapping, Schedule
 from tests.world.cloud import Cloud
+from tests.world.engine.scheduler import Machine, RestlessError
 from tests.world.functions import Function
 from tests.world.gateway import Gateway
 from tests.world.people import Lived, Person

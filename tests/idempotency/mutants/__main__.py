@@ -52,7 +52,7 @@ class Mutant(NamedTuple):
     rule: str
     file: Path
     by: str
-    """What must fail: tests; or ``explorer`` or ``simulation``, and its world."""
+    """What must fail: tests; or ``explorer`` and its world, or ``simulation`` and its source."""
     code: str
     """Text that occurs once in the file."""
     without: str
@@ -130,8 +130,8 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
     match mutant.by.split():
         case ["explorer", world]:
             command = ["tests.idempotency.explorer", "--scenario", world]
-        case ["simulation", world]:
-            command = ["tests.idempotency.simulation", "--stop", "--seeds", SEEDS, "--world", world]
+        case ["simulation", source]:
+            command = ["tests.world", "--shop", "--stop", "--seeds", SEEDS, "--source", source]
         case tests:
             command = ["pytest", "-x", "-q", "-p", "no:cacheprovider"]
             command += [str(mutant.catalogue.tests / test) for test in tests]

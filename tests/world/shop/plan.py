@@ -1,4 +1,4 @@
-"""What happens in one run, as data drawn from a seed."""
+"""What happens in one run of the shop, as data drawn from a seed."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from carride_idempotency.policy import DAY, Policy
 
-WORLDS: Final[Mapping[str, str]] = {
+SOURCES: Final[Mapping[str, str]] = {
     "queue": "an SQS queue: duplicates, receive counts, redrive, partial failures",
     "rule": "an EventBridge rule: asynchronous invokes with two retries, duplicates, replays, "
     "manual invokes",
@@ -58,7 +58,8 @@ class Fault(NamedTuple):
 
 class Plan(NamedTuple):
     seed: int
-    world: str
+    source: str
+    """One of `SOURCES`."""
     work: str
     """``effects`` or ``external``."""
     timeout_s: int
@@ -73,10 +74,11 @@ class Plan(NamedTuple):
     faults: tuple[Fault, ...] = ()
 
 
-def draw(seed: int, world: str | None = None) -> Plan:
+def draw(seed: int, source: str | None = None) -> Plan:
+    """Draw a plan. The ``source`` is drawn if it is not given."""
     dice = random.Random(seed)  # noqa: S311 - it has to be the same every time
-    drawn = dice.choice(tuple(WORLDS))
-    world = world or drawn
+    drawn = dice.choice(tuple(SOURCES))
+    source = source or drawn
     calm = dice.random() < 0.3  # no faults except those of the messages
     work = dice.choice(("external", "effects"))
     timeout_s = dice.choice((10, 30, 60, 60, 120, 300, 900))
@@ -91,7 +93,7 @@ def draw(seed: int, world: str | None = None) -> Plan:
     )
     plan = Plan(
         seed,
-        world,
+        source,
         work,
         timeout_s,
         batch=dice.choice((2, 5, 10, 10)) if reports else 1,
@@ -116,9 +118,9 @@ def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Messag
         UNREADABLE,
         (*HOPELESS, *UNREADABLE),
     )
-    odd = [kind for kind in dice.choice(kinds_of_odd) if plan.world != "rule" or kind != "nested"]
+    odd = [kind for kind in dice.choice(kinds_of_odd) if plan.source != "rule" or kind != "nested"]
     kinds = (
-        ("again", "resent", "replayed", "invoked") if plan.world == "rule" else ("again", "resent")
+        ("again", "resent", "replayed", "invoked") if plan.source == "rule" else ("again", "resent")
     )
     for number in range(dice.choice((1, 2, 4, 8, 12, 12, 20))):
         behaviour = "ok"

@@ -1,4 +1,4 @@
-"""The simulation finds no broken promise, is deterministic, and detects a fault."""
+"""The shop keeps the layer's promises, a seed is one run, and what is wrong is noticed."""
 
 import os
 import subprocess
@@ -6,19 +6,19 @@ import sys
 
 import pytest
 
-from tests.idempotency.simulation.__main__ import main
-from tests.idempotency.simulation.plan import WORLDS, draw
-from tests.idempotency.simulation.run import run
+from tests.world.shop.plan import SOURCES, draw
+from tests.world.shop.run import run
+from tests.world.shop.telling import main
 
 pytestmark = pytest.mark.proof
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_promises_hold_under_any_faults(world: str) -> None:
+@pytest.mark.parametrize("source", SOURCES)
+def test_promises_hold_under_any_faults(source: str) -> None:
     """Nothing is lost or doubled, nothing healthy is given up, and dead letters tell the truth."""
     for seed in range(300):
-        report = run(draw(seed, world))
-        assert not report.broken, f'make simulate ARGS="--seed {seed} --world {world}"'
+        report = run(draw(seed, source))
+        assert not report.broken, f'make simulate ARGS="--shop --seed {seed} --source {source}"'
 
 
 def test_a_seed_is_the_same_run_in_every_process() -> None:
@@ -26,12 +26,13 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
     command = [
         sys.executable,
         "-m",
-        "tests.idempotency.simulation",
+        "tests.world",
+        "--shop",
         "--seed",
         "5",
-        "--world",
+        "--source",
         "queue",
-        "--timeline",
+        "--explain",
     ]
     runs = {
         subprocess.run(
@@ -51,10 +52,10 @@ def test_a_broken_promise_is_shown(
 ) -> None:
     """A fault in the layer is found, and its seed and timeline are printed."""
     monkeypatch.setattr("carride_idempotency.runner.Runner.uses_up_an_attempt", lambda *_: True)
-    assert main(["--stop", "--seeds", "300", "--world", "queue"]) == 1
+    assert main(["--stop", "--seeds", "300", "--source", "queue"]) == 1
     shown = capsys.readouterr().out
     assert "it is healthy and was given up, QUARANTINED" in shown
-    assert 'again: make simulate ARGS="--seed' in shown
+    assert 'again: make simulate ARGS="--shop --seed' in shown
 
 
 def test_a_run_that_is_started_too_late_is_shown(
@@ -62,5 +63,5 @@ def test_a_run_that_is_started_too_late_is_shown(
 ) -> None:
     """Work that times out untouched by any fault is the layer's mistake."""
     monkeypatch.setattr("carride_idempotency.batch.Batch._has_time", lambda _: True)
-    assert main(["--stop", "--seeds", "300", "--world", "queue"]) == 1
+    assert main(["--stop", "--seeds", "300", "--source", "queue"]) == 1
     assert "it was started without time enough to end, and timed out" in capsys.readouterr().out

@@ -9,10 +9,10 @@ from carride_idempotency import release
 from carride_idempotency.dead_letters import BEYOND_WINDOW, QUARANTINED, UNKNOWN, DeadLetter
 from carride_idempotency.record import COMPLETED
 from carride_idempotency.testing import START_MS
-from tests.idempotency.simulation.engine import RestlessError
-from tests.idempotency.simulation.network import COMPANY, Entry, Network, number_in
-from tests.idempotency.simulation.plan import PASSING, THE_CODES_FAULT, UNREADABLE, Message, Plan
-from tests.idempotency.simulation.transports import TRANSPORTS, Function
+from tests.world.engine.scheduler import RestlessError
+from tests.world.shop.network import COMPANY, Entry, Network, number_in
+from tests.world.shop.plan import PASSING, THE_CODES_FAULT, UNREADABLE, Message, Plan
+from tests.world.shop.sources import TRANSPORTS, Function
 
 _OPERATOR_WAITS_S: Final = 3600
 _ROUNDS_OF_THE_OPERATOR: Final = 2
@@ -60,7 +60,7 @@ class Judge:
         self._plan = network.plan
         self._messages = {message.number: message for message in network.plan.messages}
         self._function = Function(network)
-        self._transport = TRANSPORTS[network.plan.world](network, self._function)
+        self._transport = TRANSPORTS[network.plan.source](network, self._function)
         self._entries: list[Entry] = []
         for message in network.plan.messages:
             first = self._entry(message, message.at_s)
@@ -185,7 +185,7 @@ class Judge:
         """Return how many deliveries a healthy message may need beside slow neighbours."""
         plan = self._plan
         killed = self._network.killed
-        if plan.world == "rule":
+        if plan.source == "rule":
             return 0
         longest_s = max(message.work_s for message in plan.messages) + 1
         in_turn = max(1, int((plan.timeout_s - 1) / longest_s))

@@ -13,8 +13,8 @@ from carride_idempotency.record import Record
 from carride_idempotency.record_items import record_of
 from carride_idempotency.stores.transport import ServiceError
 from carride_idempotency.testing import START_MS, FakeDynamoDB, World
-from tests.idempotency.simulation.engine import OUTSIDE, Killed, Machine, Simulation, here
-from tests.idempotency.simulation.plan import Fault, Message, Plan
+from tests.world.engine.scheduler import OUTSIDE, Killed, Machine, Simulation, here
+from tests.world.shop.plan import Fault, Message, Plan
 
 COMPANY: Final = "company"
 _LONGEST_TRY_S: Final = FakeDynamoDB.longest_try_s

@@ -19,8 +19,8 @@ from carride_idempotency.externals import NOT_DONE, Done
 from carride_idempotency.observation import Observation
 from carride_idempotency.sources import EVENTBRIDGE, SQS
 from carride_idempotency.testing import START_MS
-from tests.idempotency.simulation.engine import Machine, here
-from tests.idempotency.simulation.network import Network, number_in
+from tests.world.engine.scheduler import Machine, here
+from tests.world.shop.network import Network, number_in
 
 type Handler = Callable[[Any, Any], Any]
 
@@ -68,7 +68,7 @@ class Shop:
                 key=order_of,
                 payload=content_of,
                 occurred=occurred,
-                source=EVENTBRIDGE if plan.world == "rule" else SQS,
+                source=EVENTBRIDGE if plan.source == "rule" else SQS,
                 policy=plan.policy,
                 dead_letters=self._network,
                 observe=self._observe,
@@ -76,7 +76,7 @@ class Shop:
             )
         return (
             consumer.event_handler(self._work)
-            if plan.world == "rule"
+            if plan.source == "rule"
             else consumer.batch_handler(self._work)
         )
 

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, Final
 
 from carride_idempotency.testing import Invocation, eventbridge_event, sqs_event
-from tests.idempotency.simulation.engine import Killed, Machine
-from tests.idempotency.simulation.handlers import Handler, Shop
-from tests.idempotency.simulation.network import Call, Entry, Network
+from tests.world.engine.scheduler import Killed, Machine
+from tests.world.shop.handlers import Handler, Shop
+from tests.world.shop.network import Call, Entry, Network
 
 _RETRY_ASYNC_AFTER_S: Final = (60.0, 120.0)
 _ASYNC_LASTS_MS: Final = 6 * 3_600_000
