@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import assignments
 import payments
+from carride.facts import FACTS, RideChange
 
 DISPATCH: Final = "dispatch"
 PAYMENT: Final = "payment"
@@ -71,6 +72,8 @@ NEVER: Final = datetime.max.replace(tzinfo=UTC)
 ALWAYS: Final = datetime.min.replace(tzinfo=UTC)
 
 
+CHANGES: Final = frozenset(name for name, fact in FACTS.items() if issubclass(fact, RideChange))
+"""The types of facts that make a new version of a ride."""
 COPY: Final = "_copy_"
 """In a ride's id: the ride is the copy of one event of another ride."""
 
@@ -178,6 +181,9 @@ class BookedRide(NamedTuple):
     version: int
     booked: datetime = ALWAYS
     open_since: datetime | None = None
+    status: str | None = None
+    price: int | None = None
+    """In cents."""
 
 
 class GatewayPayment(NamedTuple):

@@ -17,14 +17,11 @@ from datetime import datetime
 from typing import Final
 
 from carride.events import idempotency_id
-from carride.facts import FACTS, RideChange
 from carride_idempotency import observation
-from ops.audit.evidence import ALWAYS, AuditedConsumer, Evidence, RideItem
+from ops.audit.evidence import ALWAYS, CHANGES, AuditedConsumer, Evidence, RideItem
 from ops.audit.missing import applied_facts, missing_at
 from ops.text import counted, row
 
-_CHANGES: Final = frozenset(name for name, fact in FACTS.items() if issubclass(fact, RideChange))
-"""The types of facts that make a new version of a ride."""
 _MOST_NAMES: Final = 10
 """Of what does not add up, in the table."""
 ROWS: Final = {
@@ -310,13 +307,13 @@ def _booked(evidence: Evidence) -> Iterator[tuple[str, datetime]]:
     """Yield the versions of booked rides of which no event is known."""
     published = set[tuple[str, int]]()
     for event in evidence.published:
-        if event.type in _CHANGES and event.named:
+        if event.type in CHANGES and event.named:
             published.add((event.named.order_id, event.named.version))
     for ride in evidence.bookings:
         for version in range(1, ride.version + 1):
             if (ride.order_id, version) in published:
                 continue
-            possible = {idempotency_id(ride.order_id, change, version) for change in _CHANGES}
+            possible = {idempotency_id(ride.order_id, change, version) for change in CHANGES}
             if evidence.outbox.keys().isdisjoint(possible):
                 yield f"{ride.order_id} version {version}", ride.booked
 
@@ -338,7 +335,7 @@ def _two_facts(evidence: Evidence) -> dict[str, list[str]]:
     """
     changes = defaultdict[str, set[str]](set)
     for event in evidence.published:
-        if event.named and event.named.type in _CHANGES and not event.adopted:
+        if event.named and event.named.type in CHANGES and not event.adopted:
             named = event.named
             changes[f"{named.order_id}/{named.version}"].add(named.type)
     return _several(changes)

@@ -5,7 +5,15 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from carride_idempotency import Policy, observation
-from ops.audit.evidence import NEVER, AuditedConsumer, Evidence, Published, grouped
+from ops.audit.evidence import (
+    NEVER,
+    AuditedConsumer,
+    Effect,
+    Evidence,
+    Named,
+    Published,
+    grouped,
+)
 
 _CLOCK_SKEW: Final = timedelta(seconds=Policy().clock_skew)
 _QUEUES: Final = ("Queue", "RuleDlq", "Dlq")
@@ -146,12 +154,22 @@ def _fact_of(key: str, consumer: str) -> str | None:
 
 
 def applied_facts(evidence: Evidence, consumer: str) -> frozenset[str]:
-    """Return the facts that took effect at a consumer, by its name."""
+    """Return the facts that took effect at a consumer, by its name.
+
+    An effect in another ride's item, or under another type or version, is not its event's.
+    """
+    stated = grouped((event.fact, event.named) for event in evidence.published)
     facts = set[str]()
     for item in evidence.items:
         if item.consumer == consumer:
-            facts |= item.facts
+            facts.update(effect.fact for effect in item.effects if _is_its(effect, stated))
     return frozenset(facts)
+
+
+def _is_its(effect: Effect, stated: Mapping[str | None, Sequence[Named | None]]) -> bool:
+    """Return whether an effect names what the events under its id state, as far as is known."""
+    events = stated.get(effect.fact)
+    return effect.named is None or events is None or effect.named in events
 
 
 def _hidden_messages(evidence: Evidence, consumer: AuditedConsumer) -> int:

@@ -446,6 +446,8 @@ def booked_ride(item: Mapping[str, Any]) -> BookedRide:
         version=item["version"],
         booked=_time(item.get("bookedAt")),
         open_since=_time_or_none(changed),
+        status=item.get("status"),
+        price=item.get("price"),
     )
 
 

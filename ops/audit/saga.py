@@ -14,12 +14,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from carride.facts import STATUS_AFTER
 from carride.overdue import LIMIT
 from carride_idempotency import observation
 from ops.audit.evidence import (
+    CHANGES,
     DISPATCH,
     PAYMENT,
     AuditedConsumer,
+    BookedRide,
     Evidence,
     GatewayPayment,
     Published,
@@ -182,6 +185,8 @@ class _Ride(NamedTuple):
     """The cars that hold it, by their own items."""
     payments: Sequence[GatewayPayment] | None
     """None if the gateway was not asked."""
+    booking: BookedRide | None
+    """None if the API has not booked it."""
     waits: frozenset[str]
     """The consumers that may not have acted on an event.
 
@@ -308,6 +313,7 @@ def _rides(evidence: Evidence) -> dict[str, _Ride]:
     items = grouped((item.order_id, item) for item in evidence.items if item.consumer in _EMITTED)
     cars = grouped((ride, car) for car, ride in evidence.cars.items() if ride is not None)
     payments = grouped((payment.order_id, payment) for payment in evidence.payments or ())
+    bookings = {booking.order_id: booking for booking in evidence.bookings}
     unprocessed = {
         consumer.name: _unprocessed(evidence, consumer)
         for consumer in evidence.consumers
@@ -323,6 +329,7 @@ def _rides(evidence: Evidence) -> dict[str, _Ride]:
             items=its_items,
             cars=cars.get(order_id, []),
             payments=None if evidence.payments is None else payments.get(order_id, []),
+            booking=bookings.get(order_id),
             waits=frozenset(_waits(its_events, its_items, unprocessed)),
             is_judged=order_id not in unjudged,
         )
@@ -401,6 +408,7 @@ def _problems(ride: _Ride) -> Iterator[str]:
     yield from _too_much(ride)
     if not ride.is_judged:
         return
+    yield from _contradictions_of_booking(ride)
     if DISPATCH not in ride.waits:
         yield from _contradictions_of_dispatch(ride)
     if PAYMENT not in ride.waits:
@@ -426,6 +434,31 @@ def _too_much(ride: _Ride) -> Iterator[str]:
             yield (
                 f"its payment was captured {payment.captures} and refunded {payment.refunds} times"
             )
+
+
+def _contradictions_of_booking(ride: _Ride) -> Iterator[str]:
+    """Yield where the API's table and the ride's latest change disagree.
+
+    A booking with a newer version has an event that was never published: the ledger names it.
+    """
+    changes = [event for name in CHANGES for event in ride.events.get(name, ())]
+    versions = {
+        event.named.version: event for event in changes if event.named and not event.adopted
+    }
+    booking = ride.booking
+    if booking is None or not versions:
+        return
+    version = max(versions)
+    latest = versions[version]
+    if booking.version < version:
+        yield f"its booking has version {booking.version}, and version {version} was published"
+    if booking.version != version:
+        return
+    status = STATUS_AFTER.get(str(latest.type))
+    if None not in (status, booking.status) and booking.status != status:
+        yield f"its booking has the status {booking.status}, and {latest.type} was published"
+    if None not in (latest.price, booking.price) and booking.price != latest.price:
+        yield f"its booking has the price {booking.price}, and {latest.price} was published"
 
 
 def _contradictions_of_dispatch(ride: _Ride) -> Iterator[str]:

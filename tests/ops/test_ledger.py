@@ -143,6 +143,14 @@ OTHER_PAYLOAD: Final[Changes] = {
     "consumers": [each for each in AUDITED if each.name == PAYMENT],
 }
 """A producer has used an id again, and the dead letter that told of it is gone."""
+OTHERS: Final = Effect(fact(ASSIGNED), ASSIGNED._replace(order_id="order_02"), BEFORE)
+MOVED: Final[Changes] = {"items": [*ITEMS[:2], RideItem(PAYMENT, "order_02", (OTHERS,), 1)]}
+RENAMED: Final[Changes] = {
+    "items": [
+        *ITEMS[:2],
+        RideItem(PAYMENT, RIDE, (OTHERS._replace(named=CREATED),), 1),
+    ]
+}
 TWO_FACTS: Final[Changes] = {
     "published": [*EVENTS, published(Named(RIDE, "CarRideCancelled", 2))],
     "consumers": [each for each in AUDITED if each.name == DISPATCH],
@@ -160,6 +168,8 @@ DISABLED: Final = "PartnersRule is DISABLED with 1 targets: partners get nothing
 
 LOSSES: Final[dict[str, tuple[str, Changes]]] = {
     "an effect is missing": ("lost 1", UNPAID),
+    "an effect is in another ride's item": ("lost 1", MOVED),
+    "an effect has another type than its event": ("lost 1", RENAMED),
     "an effect is logged and missing": ("lost 1", UNPAID | LOGGED),
     "an event breaks the contract": ("lost 1", BROKEN),
     "a message of another consumer": (

@@ -171,6 +171,16 @@ def at(amount: int, *, raise_refused: bool = False) -> Evidence:
     return PAID._replace(published=published, items=[at_dispatch, paid], payments=[charged])
 
 
+def booked(version: int, status: str | None, price: int | None) -> Evidence:
+    """Return a paid ride with its booking; it was completed as version 3, for 1250."""
+    published = [
+        event._replace(price=1250, named=Named(RIDE, str(event.type), 3))
+        for event in PAID.published
+    ]
+    booking = BookedRide(RIDE, version, status=status, price=price)
+    return PAID._replace(published=published, bookings=[booking])
+
+
 TWO_CAPTURES: Final = payment("captured", captures=2)
 TWO_IDS: Final = [
     *ASSIGNED.published,
@@ -239,6 +249,18 @@ BROKEN: Final[dict[str, tuple[str, Evidence]]] = {
         "the gateway as [('refunded', 1250)]",
         PAID._replace(payments=[payment("refunded", captures=1, refunds=1)]),
     ),
+    "a booking behind its events": (
+        "its booking has version 2, and version 3 was published",
+        booked(2, "accepted", 1250),
+    ),
+    "a booking with another status": (
+        "its booking has the status cancelled, and CarRideCompleted was published",
+        booked(3, "cancelled", 1250),
+    ),
+    "a booking with another price": (
+        "its booking has the price 800, and 1250 was published",
+        booked(3, "completed", 800),
+    ),
     "a refund beside a capture": (
         "the gateway has returned the money",
         PAID._replace(payments=[payment("captured", captures=1, refunds=1)]),
@@ -250,6 +272,32 @@ BROKEN: Final[dict[str, tuple[str, Evidence]]] = {
 def test_what_must_never_happen_to_a_ride_is_named(problem: str, given: Evidence) -> None:
     """Whichever two of table, fleet, gateway and events disagree."""
     assert problem in problems(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(booked(3, "completed", 1250), id="a booking as its last event says"),
+        pytest.param(booked(3, None, None), id="a booking of which only the version is known"),
+        pytest.param(
+            booked(2, "accepted", 800)._replace(
+                published=[event._replace(time=NOW) for event in booked(2, None, None).published]
+            ),
+            id="a ride whose last event is young",
+        ),
+        pytest.param(
+            booked(1, "requested", 800)._replace(
+                published=[
+                    event._replace(adopted=True) for event in booked(1, None, None).published
+                ]
+            ),
+            id="another producer's events",
+        ),
+    ],
+)
+def test_a_booking_that_its_events_do_not_contradict_is_not_broken(given: Evidence) -> None:
+    """Only the newest change of the ride itself counts."""
+    assert saga_of(given).problems == {}
 
 
 STUCK: Final = ASSIGNED._replace(

@@ -9,6 +9,11 @@ In the end each fact took effect once, each ride was paid as its last price says
 reserved or open, and the audit is balanced. In calm and light stories nothing needs an operator,
 and each ride goes as it was meant.
 
+With --sabotage, a saboteur plants one wrong thing that no honest history could produce: each kind
+in turn, or the one that is named, when a story is over or while it is lived. The audit has to name
+it, and to say nothing of a story that has no place for it. Without --seed or --tier, a quarter as
+many stories as others are sabotaged.
+
 Then the shop is lived, on the same engine: the layer alone, with handlers that misbehave (--shop:
 only that). The exit status is 0 only if no promise was broken.
 """
@@ -28,6 +33,7 @@ from tests.world.story import Tier, tell
 
 if TYPE_CHECKING:
     from tests.world.run import Report
+    from tests.world.sabotage.telling import Sabotaged
 
 _PROCESSES: Final = 2
 _AT_ONCE: Final = 5
@@ -39,8 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--shop" in given:
         return shop.main([each for each in given if each != "--shop"])
     options = _parser().parse_args(given)
+    if options.sabotage is not None:
+        return _sabotaged(options, options.seeds)
     status = _stories(options)
     if options.seed is None and options.tier is None:
+        print("\nThe audit, with a saboteur:", flush=True)
+        options.sabotage = ""
+        status = max(status, _sabotaged(options, max(1, options.seeds // 4)))
         print("\nThe shop:", flush=True)
         status = max(status, shop.main(["--seeds", str(options.seeds)]))
     return status
@@ -65,6 +76,14 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="only the shop: --shop --help tells what it takes besides",
     )
+    parser.add_argument(
+        "--sabotage",
+        nargs="?",
+        const="",
+        metavar="KIND",
+        help="plant wrong things, and print how often the audit named each kind",
+    )
+    parser.add_argument("--json", action="store_true", help="with --sabotage: the table as JSON")
     parser.add_argument("--stop", action="store_true", help="stop at the first broken promise")
     return parser
 
@@ -105,6 +124,34 @@ def _reports(options: argparse.Namespace) -> Iterator["Report"]:
     with ProcessPoolExecutor(_PROCESSES) as processes:
         seeds = range(options.seeds)
         yield from processes.map(partial(live, tier), seeds, chunksize=_AT_ONCE)
+
+
+def _sabotaged(options: argparse.Namespace, stories: int) -> int:
+    """Have stories sabotaged; return the exit status."""
+    prepare()
+    from tests.world.sabotage import telling  # noqa: PLC0415 - the functions' modules need the environment
+
+    kind = options.sabotage
+    if kind and kind not in telling.NAMES:
+        listed = "\n  ".join(telling.NAMES)
+        print(f"there is no kind of sabotage {kind!r}. The kinds:\n  {listed}", file=sys.stderr)
+        return 2
+    one = partial(plant, options.tier and Tier(options.tier), kind, keeps=options.explain)
+    told = partial(telling.tabulated, as_json=options.json, explains=options.explain)
+    if options.seed is not None:
+        return told([one(options.seed)], stories=1)
+    with ProcessPoolExecutor(_PROCESSES) as processes:
+        found = processes.map(one, range(stories), chunksize=_AT_ONCE)
+        return told(found, stories=stories)
+
+
+def plant(tier: Tier | None, kind: str, seed: int, *, keeps: bool) -> "Sabotaged":
+    """Have the story of a seed sabotaged. Its timeline is left out unless it ``keeps`` that."""
+    prepare()
+    from tests.world.sabotage.telling import sabotage  # noqa: PLC0415 - as above
+
+    found = sabotage(seed, kind, tier)
+    return found if keeps else found._replace(timeline=())
 
 
 def live(tier: Tier | None, seed: int) -> "Report":

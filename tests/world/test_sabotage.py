@@ -1,0 +1,80 @@
+"""The audit names what a saboteur planted, and raises no alarm about an honest story."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.world.sabotage.kinds import AT_REST, IN_FLIGHT, KINDS
+from tests.world.sabotage.telling import NAMES, kind_of, sabotage
+from tests.world.story import Tier
+
+pytestmark = pytest.mark.proof
+
+COMMAND = [sys.executable, "-m", "tests.world", "--sabotage"]
+MOST_SEEDS = 12
+"""In which a kind has to find its place."""
+
+
+def test_there_are_kinds_enough() -> None:
+    """Things go wrong while rides are lived, and afterwards."""
+    whens = [each.when for each in KINDS.values()]
+    assert len(whens) >= 25
+    assert min(whens.count(AT_REST), whens.count(IN_FLIGHT)) >= 20
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_the_audit_names_what_was_planted(kind: str) -> None:
+    """One wrong thing, in the first story that has a place for it, and nothing before."""
+    tier = Tier.CALM if KINDS[kind].when == AT_REST else None
+    for seed in range(MOST_SEEDS):
+        found = sabotage(seed, kind, tier, rides=2)
+        assert found.is_right, (found.expected, found.said)
+        if found.expected is not None:
+            return
+    pytest.fail(f"no story of {MOST_SEEDS} has a place for {kind}")
+
+
+def test_each_kind_has_its_turn() -> None:
+    """As many seeds as kinds plant all of them."""
+    assert {kind_of(seed) for seed in range(len(NAMES))} == set(NAMES)
+
+
+def test_the_command_prints_a_table_for_machines() -> None:
+    """Beside it, it says how to see a story again."""
+    done = subprocess.run(
+        [*COMMAND, "a second charge", "--seed", "1", "--json", "--explain"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    table = json.loads(done.stdout)
+    assert (table["stories"], table["planted"], table["named"], table["falseAlarms"]) == (
+        1,
+        1,
+        1,
+        0,
+    )
+    assert table["kinds"]["a second charge"] == {"when": AT_REST, "planted": 1, "named": 1}
+    assert "to be named: " in done.stderr
+    assert "PLANTED" in done.stderr
+    assert (
+        """make simulate ARGS="--sabotage 'a second charge' --seed 1 --explain\"""" in done.stderr
+    )
+
+
+def test_a_kind_that_does_not_exist_is_refused_with_the_list() -> None:
+    """A misspelt name is the user's mistake."""
+    done = subprocess.run(
+        [*COMMAND, "a third charge"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "a second charge" in done.stderr
+    assert "Traceback" not in done.stderr
