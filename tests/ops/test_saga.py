@@ -171,12 +171,15 @@ def at(amount: int, *, raise_refused: bool = False) -> Evidence:
     return PAID._replace(published=published, items=[at_dispatch, paid], payments=[charged])
 
 
+VERSIONS: Final = {"CarRideAccepted": 2, "CarRideCompleted": 3}
+
+
 def booked(version: int, status: str | None, price: int | None) -> Evidence:
     """Return a paid ride with its booking; it was completed as version 3, for 1250."""
-    published = [
-        event._replace(price=1250, named=Named(RIDE, str(event.type), 3))
-        for event in PAID.published
-    ]
+    published = []
+    for event in PAID.published:
+        named = Named(RIDE, str(event.type), VERSIONS.get(str(event.type), 1))
+        published.append(event._replace(price=1250, named=named))
     booking = BookedRide(RIDE, version, status=status, price=price)
     return PAID._replace(published=published, bookings=[booking])
 
