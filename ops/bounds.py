@@ -20,6 +20,14 @@ def clipped(text: str, longest: int = LONGEST) -> str:
     return f"{text[:longest]}… ({len(text):,} characters)"
 
 
+def abridged(text: str, longest: int = LONGEST) -> str:
+    """Return a text, or its beginning and its end: a message ends with what to do next."""
+    if len(text) <= 2 * longest:
+        return text
+    left_out = len(text) - 2 * longest
+    return f"{text[:longest]}… ({left_out:,} characters) …{text[-longest:]}"
+
+
 def shortened(data: Any, longest: int = LONGEST) -> Any:
     """Return data of the same types whose strings are clipped."""
 

@@ -162,13 +162,20 @@ def url_of(stack: StackRef, queue: str) -> str:
 
 
 def received_from(
-    stack: StackRef, queue: str, *, at_once: int = _AT_ONCE, hidden_s: int = HIDDEN_SECONDS
+    stack: StackRef,
+    queue: str,
+    *,
+    at_once: int = _AT_ONCE,
+    hidden_s: int = HIDDEN_SECONDS,
+    reads_s: float | None = None,
 ) -> Generator[Received]:
     """Yield every visible letter of a queue with its record.
 
-    Other readers do not see the letters for ``hidden_s`` seconds.
+    Other readers do not see the letters for ``hidden_s`` seconds. Reading ends after ``reads_s``
+    seconds, if they are given.
     """
-    with closing(peek(stack.client("sqs"), url_of(stack, queue), hidden_s)) as messages:
+    sqs = stack.client("sqs")
+    with closing(peek(sqs, url_of(stack, queue), hidden_s, reads_s)) as messages:
         for some in batched(messages, at_once, strict=False):
             letters = [letter_of(queue, message) for message in some]
             items = _records_of(stack, letters)

@@ -43,7 +43,7 @@ from ops.audit.evidence import (
     Published,
     RideItem,
 )
-from ops.audit.queues import json_object, peek, waiting
+from ops.audit.queues import Letters, json_object
 from ops.audit.reading import BUS, Tail, booked_ride, delivered_in, published_in
 from ops.audit.saga import saga_of
 from ops.dead_letters import DeadLetter, letter_of, ride_of
@@ -391,7 +391,6 @@ def _due(
 
 def _letters(stack: StackRef, consumers: Collection[str], ids: Collection[str]) -> _Letters:
     """Return the dead letters that have one of these ids, of some consumers and of no consumer."""
-    sqs = stack.client("sqs")
     queues = [PRODUCER_DLQ, LOG_RULE_DLQ]
     for each in reading.enabled(stack):
         if each.name in consumers:
@@ -399,14 +398,16 @@ def _letters(stack: StackRef, consumers: Collection[str], ids: Collection[str]) 
     found = list[DeadLetter]()
     unread = list[str]()
     for queue in queues:
-        url = stack.outputs[f"{queue}Url"]
-        hidden = waiting(sqs, url)
-        if hidden:
-            unread.append(f"{queue}: another reader hides {hidden} messages: try again later")
-        for message in peek(sqs, url):
+        letters = Letters(stack, stack.outputs[f"{queue}Url"])
+        if letters.hidden:
+            hidden = f"another reader hides {letters.hidden} messages"
+            unread.append(f"{queue}: {hidden}: try again later")
+        for message in letters:
             letter = letter_of(queue, message)
             if not set(_ids_of(letter)).isdisjoint(ids):
                 found.append(letter)
+        if letters.left:
+            unread.append(f"{queue}: {letters.left} messages were not read in the time of a page")
     return _Letters(found, unread)
 
 

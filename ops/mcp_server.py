@@ -177,19 +177,29 @@ def _unknown(tool: str, names: Collection[str], described: types.Tool) -> str:
 
 async def _run(command: Sequence[str], start: int) -> types.CallToolResult:
     """Run a command, and return its result from an entry on, its status and what it has said."""
-    process = Popen(
-        [sys.executable, "-m", "ops", *command], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True
-    )
+    typed = [sys.executable, "-m", "ops", *command]
+    try:
+        process = Popen(typed, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
+    except (OSError, ValueError) as error:  # too long; a zero byte, or half of a surrogate pair
+        return _answer({"error": f"an argument cannot be passed on: {error}"}, failed=True)
     try:
         out, notes = await anyio.to_thread.run_sync(process.communicate, abandon_on_cancel=True)
     finally:
         if process.poll() is None:  # the call was cancelled
             process.send_signal(signal.SIGINT)
-    if process.returncode not in _ANSWERED:
+    return answer_of(process.returncode, out, notes, start)
+
+
+def answer_of(status: int, out: str, notes: str, start: int = 0) -> types.CallToolResult:
+    """Return a command's result from an entry on, its exit status and what it has said.
+
+    ``out`` and ``notes`` are what it has printed to standard output and to standard error.
+    """
+    if status not in _ANSWERED:
         return _answer({"error": clipped(notes.strip(), _MOST_SAID)}, failed=True)
     result = page(_decoded(out), _MOST, start=start)
     said = page(notes.splitlines(), _MOST_SAID).document
-    answer = {"status": process.returncode, "result": result.document, "notes": said}
+    answer = {"status": status, "result": result.document, "notes": said}
     if result.cursor is not None:
         answer["cursor"] = result.cursor
     return _answer(answer)

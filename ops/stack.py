@@ -1,5 +1,6 @@
 """A reference to a deployed stack: its name, its region, and the clients that reach it."""
 
+import copy
 import json
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
@@ -75,7 +76,15 @@ class StackRef:
         self.name = name
         self.region = region
         self.local = local
+        self.glances = False
+        """Whether its dead letters are read as for a page: `ops.audit.queues.Letters`."""
         self._clients = clients
+
+    def glancing(self) -> "StackRef":
+        """Return the same stack, whose dead letters are read as for a page."""
+        same = copy.copy(self)
+        same.glances = True
+        return same
 
     def client(self, service: str) -> Any:
         """Return a client for the stack's region."""

@@ -17,6 +17,15 @@ def visible(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
+def is_encodable(text: str) -> bool:
+    """Return whether a text can be written in UTF-8: it has no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 event``, ``2,000 events``."""
     ending = "" if number == 1 else "s"

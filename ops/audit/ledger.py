@@ -219,7 +219,7 @@ class Ledger:
         for queue, reasons in self.dead_lettered.items():
             count = sum(reasons.values())
             yield row(f"  {queue}", count, note=_listed(reasons))
-        unreadable = "hidden by another reader, or about to be received"
+        unreadable = "not read: hidden by another reader, about to be received, or too many"
         for queue, count in self.unread.items():
             yield row(f"  {queue}", count, note=unreadable)
 

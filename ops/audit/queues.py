@@ -3,17 +3,22 @@
 import binascii
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any, Final
 
 from carride.events import MOST_LEVELS, ContractError, parse_event, read_json
 from carride.publisher import GZIP
 from carride_idempotency.operators.queues import HIDDEN_SECONDS, peek, waiting
 from ops.audit.evidence import DeadLettered
+from ops.stack import StackRef
 
 __all__ = [
+    "GLANCE_HIDDEN_S",
+    "GLANCE_READS_S",
     "HIDDEN_SECONDS",
     "UNREADABLE",
+    "Letters",
     "dead_letter",
     "fact_of",
     "id_in",
@@ -26,6 +31,11 @@ __all__ = [
 UNREADABLE: Final = "UNREADABLE"
 """The reason of a dead letter that is not a JSON object."""
 
+GLANCE_HIDDEN_S: Final = 2
+"""How long a letter that a page reads is hidden from other readers, at most."""
+GLANCE_READS_S: Final = 1.2
+"""How long a page reads a queue. A request that is under way may follow."""
+
 _LARGEST: Final = 2**26
 """The most bytes of a compressed event."""
 _LEVELS: Final = MOST_LEVELS + 16
@@ -34,6 +44,36 @@ _event_id: Final = re.compile(
     r"""\\?"version\\?": ?\\?"0\\?", ?\\?"id\\?": ?\\?"([0-9a-f-]{36})"""
 ).search
 """Finds EventBridge's id, with which the envelope begins, in unreadable text."""
+
+
+class Letters:
+    """The messages of a dead-letter queue, to be read once.
+
+    They are read to the end of the queue and hidden from other readers meanwhile; a stack that
+    `glances` reads for `GLANCE_READS_S`, and hides them for `GLANCE_HIDDEN_S`.
+    """
+
+    def __init__(self, stack: StackRef, url: str) -> None:
+        self._stack = stack
+        self._url = url
+        self.hidden = waiting(stack.client("sqs"), url)
+        """How many messages another reader had taken before."""
+        self.left = 0
+        """How many messages a glance has left, by SQS's approximate count."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield each message once."""
+        sqs = self._stack.client("sqs")
+        if not self._stack.glances:
+            yield from peek(sqs, self._url)
+            return
+        there = waiting(sqs, self._url, taken=False, visible=True)
+        read = 0
+        with closing(peek(sqs, self._url, GLANCE_HIDDEN_S, GLANCE_READS_S)) as messages:
+            for message in messages:
+                read += 1
+                yield message
+        self.left = max(0, there - read)
 
 
 def dead_letter(queue: str, consumer: str | None, message: Mapping[str, Any]) -> DeadLettered:

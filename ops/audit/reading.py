@@ -46,7 +46,7 @@ from ops.audit.evidence import (
     Published,
     RideItem,
 )
-from ops.audit.queues import dead_letter, id_in, json_object, opened, peek, waiting
+from ops.audit.queues import Letters, dead_letter, id_in, json_object, opened, waiting
 from ops.stack import StackRef
 
 DEFAULT_GRACE: Final = timedelta(minutes=15)
@@ -157,19 +157,20 @@ class _Queues(NamedTuple):
 def _queues(stack: StackRef, consumers: Iterable[AuditedConsumer]) -> _Queues:
     sqs = stack.client("sqs")
     readers = _dead_letter_queues(stack, consumers)
-    urls = {queue: stack.outputs[f"{queue}Url"] for queue in readers}
-    unread = {queue: waiting(sqs, url) for queue, url in urls.items()}
+    found = {queue: Letters(stack, stack.outputs[f"{queue}Url"]) for queue in readers}
+    unread = {queue: letters.hidden for queue, letters in found.items()}
     for each in consumers:
         url = stack.outputs.get(f"{each.resources}QueueUrl")
         if url is not None:
             unread[f"{each.resources}Queue"] = waiting(sqs, url, visible=True)
     dead_letters = list[DeadLettered]()
     unlogged = list[Published | None]()
-    for queue, url in urls.items():
-        for message in peek(sqs, url):
+    for queue, letters in found.items():
+        for message in letters:
             dead_letters.append(dead_letter(queue, readers[queue], message))
             if queue == evidence.LOG_RULE_DLQ:
                 unlogged.append(_unlogged(message))
+        unread[queue] += letters.left
     return _Queues(
         dead_letters=dead_letters,
         unlogged=[event for event in unlogged if event is not None],

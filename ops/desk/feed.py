@@ -40,12 +40,13 @@ _HISTORY: Final = {"local": timedelta(days=7), "AWS": timedelta(hours=1)}
 class Feed:
     """Polls a stack from threads of its own, from `start` to `stop`.
 
-    Hold ``lock`` while you read ``index``.
+    Hold ``lock`` while you read ``index``. Whatever it and the pages read of dead letters is a
+    glance.
     """
 
     def __init__(self, stack: StackRef) -> None:
-        self.stack = stack
-        self.consumers = enabled(stack)
+        self.stack = stack.glancing()
+        self.consumers = enabled(self.stack)
         self.index = Index(self.consumers)
         self.lock = threading.RLock()
         self.queues: Mapping[str, int] = {}

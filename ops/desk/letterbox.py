@@ -9,16 +9,12 @@ from typing import Any, Final, NamedTuple
 
 from carride_idempotency.record import Record
 from ops import redrive
-from ops.audit.queues import waiting
+from ops.audit.queues import GLANCE_HIDDEN_S, GLANCE_READS_S, waiting
 from ops.dead_letters import READERS, DeadLetter, queues_of, received_from, url_of
 from ops.prediction import Predictor
 from ops.redrive import PRODUCER_DLQ, Verdict
 from ops.stack import StackRef
 
-_HIDDEN_S: Final = 2
-"""How long a letter that is read is hidden from other readers."""
-_READS_S: Final = 1.2
-"""How long a page may read; a long poll of a second may follow."""
 MOST: Final = 500
 """The most letters of a queue that are read."""
 _LARGEST: Final = 20_000_000
@@ -113,8 +109,9 @@ class Letterbox:
     def _queue(self, name: str) -> Iterator[Found]:
         """Yield the letters of a queue, up to the limits of time, number and size."""
         predictor = self._predictor(name)
-        until = time.monotonic() + _READS_S
-        letters = received_from(self._stack, name, at_once=_AT_ONCE, hidden_s=_HIDDEN_S)
+        letters = received_from(
+            self._stack, name, at_once=_AT_ONCE, hidden_s=GLANCE_HIDDEN_S, reads_s=GLANCE_READS_S
+        )
         read = 0
         size = 0
         with closing(letters):
@@ -122,7 +119,7 @@ class Letterbox:
                 yield Found(letter, record, _verdict(letter, record, predictor))
                 read += 1
                 size += len(str(letter.event))
-                if read >= MOST or size >= _LARGEST or time.monotonic() >= until:
+                if read >= MOST or size >= _LARGEST:
                     return
 
     def _predictor(self, queue: str) -> Predictor | None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -12,12 +13,13 @@ from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.record import COMPLETED, QUARANTINED, Record
 from carride_idempotency.record_items import item_of
+from ops.audit.reading import _queues, enabled
 from ops.desk.letterbox import MOST, Letterbox
 from ops.policies import records_of
 from ops.stack import StackRef
 from tests.carride.rides import Life
 from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
-from tests.ops.world import empty_stack
+from tests.ops.world import empty_stack, stack
 
 FINISHED: Final = event_of(Life("order_01").completed)
 NO_ANSWER: Final = "GatewayUnavailableError: no answer to order_01 within 3.0 s"
@@ -131,6 +133,40 @@ def test_a_letter_that_breaks_the_contract_leads_to_its_event(ref: StackRef) -> 
     assert "A redrive would not help" in detail
     assert 'value="redrive"' not in detail
     assert get(desk, f"/event/{BROKEN_ID}").status == 200
+
+
+class Watching:
+    """A client of SQS that notes for how long messages are to be hidden."""
+
+    def __init__(self, sqs: Any) -> None:
+        self._sqs = sqs
+        self.asked = list[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sqs, name)
+
+    def receive_message(self, **request: Any) -> Any:
+        """Receive, and note."""
+        self.asked.append(request["VisibilityTimeout"])
+        return self._sqs.receive_message(**request)
+
+
+def test_the_desk_hides_letters_for_two_seconds_at_most(ref: StackRef) -> None:
+    """Its audit, and the pages of letters and of what has to be looked up."""
+    sqs = Watching(ref.client("sqs"))
+    outputs: dict[str, Any] = {**ref.outputs}
+    seen = stack(lambda service, _: sqs if service == "sqs" else ref.client(service), **outputs)
+    evidence = partial(_queues, consumers=enabled(seen))
+    for look in (
+        lambda desk: evidence(desk.feed.stack),
+        lambda desk: get(desk, "/letters"),
+        lambda desk: get(desk, f"/event/{BROKEN_ID}"),
+    ):
+        sqs.asked.clear()
+        look(desk_of(seen))
+        assert sqs.asked
+        assert max(sqs.asked) <= 2
+        assert (visible(ref, "PaymentDlq"), visible(ref, "RideHistoryDlq")) == (1, 2)
 
 
 def test_a_reading_is_kept_until_the_queues_change(ref: StackRef) -> None:

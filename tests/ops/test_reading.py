@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from types import SimpleNamespace
 from typing import Any, Final
 
 import boto3
@@ -30,7 +31,7 @@ from ops.audit.evidence import (
     Published,
     RideItem,
 )
-from ops.audit.queues import dead_letter, peek
+from ops.audit.queues import GLANCE_HIDDEN_S, GLANCE_READS_S, dead_letter, peek
 from ops.audit.reading import (
     deliveries,
     is_unlisted,
@@ -201,14 +202,16 @@ def test_a_dead_lettered_message_shows_its_reason(
 
 
 class SlowQueue:
-    """300 messages, of which a read takes three and ten seconds.
+    """300 messages, of which a read takes three and ten seconds, or less.
 
     The first show again before the last are read.
     """
 
-    def __init__(self) -> None:
-        self.now = 0
-        self.shown_from = dict.fromkeys(map(str, range(300)), 0)
+    def __init__(self, read_s: float = 10) -> None:
+        self.now = 0.0
+        self._read_s = read_s
+        self.shown_from = dict.fromkeys(map(str, range(300)), 0.0)
+        self._hidden_from: dict[str, float] = {}
 
     def get_queue_attributes(self, **request: Any) -> Any:
         """Return a count that is too low."""
@@ -216,9 +219,10 @@ class SlowQueue:
 
     def receive_message(self, **request: Any) -> Any:
         """Return messages that are not hidden, the oldest first."""
-        self.now += 10
         shown = [number for number, since in self.shown_from.items() if since <= self.now][:3]
+        self._hidden_from |= dict.fromkeys(shown, self.now)
         self.shown_from |= dict.fromkeys(shown, self.now + request["VisibilityTimeout"])
+        self.now += self._read_s
         return {
             "Messages": [
                 {"MessageId": number, "ReceiptHandle": f"{number}@{self.now}"} for number in shown
@@ -230,13 +234,32 @@ class SlowQueue:
         for entry in request["Entries"]:
             number, _, _ = entry["ReceiptHandle"].partition("@")
             self.shown_from[number] = self.now + entry["VisibilityTimeout"]
+        self.now += self._read_s
+
+    def longest_hidden(self) -> float:
+        """Return the longest time for which a message was hidden by its last read."""
+        return max(self.shown_from[each] - since for each, since in self._hidden_from.items())
 
 
 def test_peeking_into_a_slow_queue_reads_every_message_once_and_ends() -> None:
     """A message that shows again is yielded once, and is visible afterwards like the others."""
     queue: Any = SlowQueue()
     assert [each["MessageId"] for each in peek(queue, "url")] == list(map(str, range(300)))
-    assert set(queue.shown_from.values()) == {queue.now}
+    assert max(queue.shown_from.values()) <= queue.now
+
+
+@pytest.mark.parametrize("read_s", [0.01, 0.1, 0.5, 1.0, 1.5])
+def test_a_glance_hides_no_message_for_longer_than_two_seconds(
+    read_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slowly the queue answers, and also while its messages are given back."""
+    queue: Any = SlowQueue(read_s)
+    clock = SimpleNamespace(monotonic=lambda: queue.now)
+    monkeypatch.setattr("carride_idempotency.operators.queues.time", clock)
+    read = list(peek(queue, "url", GLANCE_HIDDEN_S, GLANCE_READS_S))
+    assert 0 < len(read) <= 300
+    assert queue.longest_hidden() <= 2
+    assert max(queue.shown_from.values()) <= queue.now
 
 
 def test_a_consumer_without_a_table_is_audited_by_its_log() -> None:

@@ -8,8 +8,9 @@ from carride_idempotency.decision import has_crashed, is_corrupt
 from carride_idempotency.record import FAILED, QUARANTINED, Record, unknown_calls
 
 _LONGEST: Final = 300
-_varying = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")
-"""Finds words with a digit: ids, numbers, times, addresses."""
+_varying = re.compile(r"(?<![\w-])[\w-]*\d(?:[\w.,:-]*\w)?")
+"""Finds words with a digit: ids, numbers, times, addresses. Each word is looked at once, because an
+error may be one word of a megabyte."""
 
 CRASHED: Final = "the attempt crashed"
 CORRUPT: Final = "the record is corrupt"

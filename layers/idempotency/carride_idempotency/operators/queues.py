@@ -1,12 +1,22 @@
 """Reads a dead-letter queue and leaves every message in it."""
 
-from collections.abc import Generator
-from typing import Any, Final
+import time
+from collections.abc import Generator, Sequence
+from typing import Any, Final, NamedTuple
 
 HIDDEN_SECONDS: Final = 120
 """How long messages stay hidden while a queue is read. It is doubled if reading takes longer."""
 _LONGEST_HIDDEN_SECONDS: Final = 43_200
 _MANY: Final = 10
+_LONG_POLL_S: Final = 1
+
+
+class _Taken(NamedTuple):
+    """A message that was received."""
+
+    receipt: str
+    shows_at: float
+    """When it shows again by itself, by the monotonic clock."""
 
 
 def waiting(sqs: Any, url: str, *, taken: bool = True, visible: bool = False) -> int:
@@ -27,44 +37,55 @@ def waiting(sqs: Any, url: str, *, taken: bool = True, visible: bool = False) ->
     return sum(int(count) for count in answer["Attributes"].values())
 
 
-def peek(sqs: Any, url: str, hidden_s: int = HIDDEN_SECONDS) -> Generator[dict[str, Any]]:
+def peek(
+    sqs: Any, url: str, hidden_s: int = HIDDEN_SECONDS, reads_s: float | None = None
+) -> Generator[dict[str, Any]]:
     """Yield every visible message of a queue once, and make all of them visible again.
 
     If messages become visible again while the queue is read, later ones are hidden for longer.
-    Reading ends when only known messages are received.
+    Reading ends when only known messages are received, or after ``reads_s`` seconds. With such an
+    end, which must come before ``hidden_s``, no message is hidden for longer than ``hidden_s``.
     """
     expected = waiting(sqs, url, taken=False, visible=True)
-    receipts: dict[str, str] = {}
+    taken: dict[str, _Taken] = {}
     shown_again = 0
+    until = float("inf") if reads_s is None else time.monotonic() + reads_s
     try:
-        while shown_again <= 2 * len(receipts):
+        while shown_again <= 2 * len(taken) and (began := time.monotonic()) < until:
+            polls = len(taken) < expected and began + _LONG_POLL_S < until
             messages = sqs.receive_message(
                 QueueUrl=url,
                 MaxNumberOfMessages=_MANY,
                 VisibilityTimeout=hidden_s,
                 # The count is approximate, so read until a read returns nothing. While more are
                 # expected, use long polls: they ask every server that holds a part of the queue.
-                WaitTimeSeconds=1 if len(receipts) < expected else 0,
+                WaitTimeSeconds=_LONG_POLL_S if polls else 0,
                 MessageAttributeNames=["All"],
                 AttributeNames=["SentTimestamp"],
             ).get("Messages", [])
             if not messages:
                 break
-            new = [message for message in messages if message["MessageId"] not in receipts]
+            new = [message for message in messages if message["MessageId"] not in taken]
             shown_again = 0 if new else shown_again + len(messages)
-            if len(new) < len(messages):
+            for message in messages:
+                receipt = message["ReceiptHandle"]
+                taken[message["MessageId"]] = _Taken(receipt, began + hidden_s)
+            if len(new) < len(messages) and reads_s is None:
                 hidden_s = min(2 * hidden_s, _LONGEST_HIDDEN_SECONDS)
-            receipts |= {message["MessageId"]: message["ReceiptHandle"] for message in messages}
             yield from new
     finally:
-        _show(sqs, url, list(receipts.values()))
+        _show(sqs, url, list(taken.values()))
 
 
-def _show(sqs: Any, url: str, receipts: list[str]) -> None:
-    """Make received messages visible again."""
-    for start in range(0, len(receipts), _MANY):
+def _show(sqs: Any, url: str, taken: Sequence[_Taken]) -> None:
+    """Make received messages visible again that do not show by themselves yet."""
+    for start in range(0, len(taken), _MANY):
+        now = time.monotonic()
+        some = taken[start : start + _MANY]
+        receipts = [each.receipt for each in some if each.shows_at > now]
         entries: list[Any] = [
             {"Id": str(number), "ReceiptHandle": receipt, "VisibilityTimeout": 0}
-            for number, receipt in enumerate(receipts[start : start + _MANY])
+            for number, receipt in enumerate(receipts)
         ]
-        sqs.change_message_visibility_batch(QueueUrl=url, Entries=entries)
+        if entries:
+            sqs.change_message_visibility_batch(QueueUrl=url, Entries=entries)
