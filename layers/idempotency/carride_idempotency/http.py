@@ -1,17 +1,15 @@
-"""Answers HTTP requests.
+"""The rules of HTTP requests, for Lambda handlers and ASGI applications.
 
 A request that is repeated with its idempotency key takes effect once, and gets the first answer
-again. Each request is answered in its own payload format: see `http_formats`.
+again. `http_handler` and `asgi` run requests by these rules.
 """
 
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from functools import wraps
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from carride_idempotency import observation
 from carride_idempotency.delivery import Delivery
 from carride_idempotency.errors import (
     BusyError,
@@ -24,7 +22,6 @@ from carride_idempotency.errors import (
     RetryLaterError,
 )
 from carride_idempotency.fingerprint import fingerprint
-from carride_idempotency.handlers import checked, lambda_handler
 from carride_idempotency.http_formats import (
     PHRASES,
     Request,
@@ -33,11 +30,9 @@ from carride_idempotency.http_formats import (
     to_json,
     values_of,
 )
-from carride_idempotency.invocation import LambdaContext, LambdaInvocation, lambda_deadline
-from carride_idempotency.keys import Extract, TransportId, extractor
+from carride_idempotency.invocation import LambdaContext, LambdaInvocation
+from carride_idempotency.keys import TransportId
 from carride_idempotency.messages import Reader
-from carride_idempotency.runner import Runner
-from carride_idempotency.unfinished import finished
 
 if TYPE_CHECKING:
     from carride_idempotency.async_operation import AsyncOperation
@@ -139,7 +134,7 @@ class HttpProblemError(ValueError):
         }
 
 
-class _UnstoredAnswerError(RetryableError):
+class UnstoredAnswerError(RetryableError):
     """Raised inside the protocol for an answer that is not stored.
 
     The record then says that the attempt failed. Such a failure uses up no attempt.
@@ -150,97 +145,35 @@ class _UnstoredAnswerError(RetryableError):
         self.response = response
 
 
-def make_handler[E](
-    reader: Reader[E],
-    runner: Runner,
-    work: "HttpWork[E]",
-    *,
-    caller: str | Callable[[E], object] | AnyCaller | None = None,
-    methods: Collection[str] = UNSAFE,
-    problem_types: str = PROBLEM_TYPES,
-) -> HttpHandler:
-    """Return the Lambda handler: see `Consumer.http_handler`."""
-    if isinstance(reader.key, TransportId):
-        raise ConfigurationError(
-            f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key"
-        )
-    run = checked(work, "http_handler")
-    if reader.key is None and caller is None:
-        raise ConfigurationError(
-            f"{reader.consumer}: with the {KEY_HEADER} header alone as the key, one caller can get "
-            "another caller's answer: say who calls with caller=, or caller=ANY_CALLER"
-        )
-    service = _Service(
-        reader,
-        runner,
-        run,
-        _caller_of(caller),
-        frozenset(method.upper() for method in methods),
-        problem_types,
-    )
-
-    @wraps(run)
-    def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-        request = Request.of(event)
-        try:
-            with lambda_deadline(context, runner.clock):
-                response = service.answer(request, context)
-        except HttpProblemError as problem:
-            response = normal(problem.response(problem_types))
-        except RetryableError as error:
-            response = normal(_problem_of(error).response(problem_types))
-        return request.render(response)
-
-    return lambda_handler(run, handler)
-
-
-class _Caller(NamedTuple):
-    """How the caller of a request is found."""
-
-    find: Extract | None
-    """None if the caller is not a part of the key."""
-    searches_request: bool
-    """Search the raw request, as an expression does. A function is given the parsed one."""
-
-
-def _caller_of(caller: object) -> _Caller:
-    if isinstance(caller, str):
-        return _Caller(extractor(caller, "caller"), searches_request=True)
-    return _Caller(caller if callable(caller) else None, searches_request=False)
-
-
-class _Service[E](NamedTuple):
-    """A handler's work, and what runs it once."""
+class Requests[E](NamedTuple):
+    """How the requests of an API are read: their keys, and what is compared."""
 
     reader: Reader[E]
-    runner: Runner
-    work: Callable[[E, Any], object]
-    """Gets None as the operation, for methods that are not protected."""
-    caller: _Caller
-    methods: frozenset[str]
-    problem_types: str
 
-    def answer(self, request: Request, context: LambdaContext) -> Response:
-        """Do what the request asks for, or return its stored answer."""
-        event, body = self._read(request)
-        if request.method not in self.methods:
-            return normal(self.work(event, None))
-        run = _Run(self.work, event, self.problem_types)
-        try:
-            delivery = self._delivery(request, event, body, context)
-            answer = self.runner.run_delivery(delivery, run)
-            if answer.outcome not in observation.COMMITTED:
-                return _replayed(answer.value())
-        except _UnstoredAnswerError as unstored:
-            return unstored.response
-        except (RetryableError, *_SHOWN) as error:
-            # The work may raise such an error too, of another operation inside it.
-            if error is run.error and not isinstance(error, RetryableError):
-                raise
-            raise _problem_of(error) from error
-        return run.sendable_response()
+    @classmethod
+    def of(cls, reader: Reader[E], caller: object) -> "Requests[E]":
+        """Return it for a consumer whose API has the ``caller=``.
 
-    def _read(self, request: Request) -> tuple[E, bytes]:
+        Raises:
+            ConfigurationError: callers could get each other's answers, or ``key=`` is of messages.
+        """
+        if isinstance(reader.key, TransportId):
+            raise ConfigurationError(
+                f"{reader.consumer}: leave key= out, and the {KEY_HEADER} header is the key"
+            )
+        if reader.key is None and caller is None:
+            raise ConfigurationError(
+                f"{reader.consumer}: with the {KEY_HEADER} header alone as the key, one caller can "
+                "get another caller's answer: say who calls with caller=, or caller=ANY_CALLER"
+            )
+        return cls(reader)
+
+    def read(self, request: Request) -> tuple[E, bytes]:
+        """Return a request's event, as ``parse`` makes it, and its body.
+
+        Raises:
+            HttpProblemError: 400: it cannot be read; or what ``parse`` raised.
+        """
         parse = self.reader.parse
         event: Any = request.event
         try:
@@ -254,21 +187,34 @@ class _Service[E](NamedTuple):
                 400, "The request cannot be read", type="invalid-request"
             ) from error
 
-    def _delivery(
-        self, request: Request, event: E, body: bytes, context: LambdaContext
+    def delivery(
+        self,
+        request: Request,
+        event: E,
+        body: bytes,
+        invocation: LambdaInvocation,
+        caller: Callable[[], object],
     ) -> Delivery:
+        """Return the delivery of a request.
+
+        ``caller`` tells who sends it, and is asked if the request has a key.
+
+        Raises:
+            HttpProblemError: 400: its key is missing or malformed; 401: its caller is not known.
+        """
         reader = self.reader
-        key, protected = self._key(request, event)
+        key, protected = self._key(request, event, caller)
         asked: dict[str, object] = {
             "method": request.method,
             "path": request.path,
             "query": request.query,
         }
+        context = invocation.context
         return Delivery(
             key=key,
             fingerprint=self._fingerprint(asked, request, event, body),
-            id=context.aws_request_id,
-            deadline_ms=LambdaInvocation.of(context, self.runner.clock).deadline_ms,
+            id=None if context is None else context.aws_request_id,
+            deadline_ms=invocation.deadline_ms,
             context=context,
             acknowledges=False,
             protected=protected,
@@ -279,11 +225,11 @@ class _Service[E](NamedTuple):
             labels=reader.labels_of(event),
         )
 
-    def _key(self, request: Request, event: E) -> tuple[str, bool]:
+    def _key(self, request: Request, event: E, caller: Callable[[], object]) -> tuple[str, bool]:
         """Return the record's key, and whether the request has an idempotency key."""
         reader = self.reader
         try:
-            found = self._found_key(request, event)
+            found = self._found_key(request, event, caller)
         except HttpProblemError as problem:
             is_about_the_header = problem.members.get("field") == KEY_HEADER
             if not is_about_the_header or values_of(request.event, KEY_HEADER):
@@ -296,20 +242,19 @@ class _Service[E](NamedTuple):
         except MissingKeyError as error:
             raise _key_problem("missing") from error
 
-    def _found_key(self, request: Request, event: E) -> object:
+    def _found_key(self, request: Request, event: E, caller: Callable[[], object]) -> object:
         if self.reader.key is not None:
             key = self.reader.find_key(request.event, event)
         else:
             key = idempotency_key(request.event)
-        find, searches_request = self.caller
-        if find is None:
+        who = caller()
+        if who is ANY_CALLER:
             return key
-        caller = find(request.event if searches_request else event)
-        if caller is None or caller == "":
+        if who is None or who == "":
             raise HttpProblemError(401, "The caller is not known", type="unknown-caller")
         if isinstance(key, list | tuple):
-            return (caller, *key)
-        return caller, key
+            return (who, *key)
+        return who, key
 
     def _fingerprint(
         self, asked: dict[str, object], request: Request, event: E, body: bytes
@@ -324,76 +269,30 @@ class _Service[E](NamedTuple):
             return fingerprint({**asked, "body": body})
 
 
-class _Run[E]:
-    """Runs the work of one request, and remembers how its last run ended."""
-
-    def __init__(
-        self, work: Callable[[E, "Operation"], object], event: E, problem_types: str
-    ) -> None:
-        self._work = work
-        self._event = event
-        self._problem_types = problem_types
-        self._response: Response | None = None
-        self.error: Exception | None = None
-        """What the work raised, or why its response cannot be sent."""
-
-    def __call__(self, operation: "Operation") -> object:
-        """Run the work; return the response to store.
-
-        Raises:
-            _UnstoredAnswerError: the response is sent, but not stored.
-        """
-        self._response = None
-        self.error = None
-        try:
-            given = self._given(operation)
-        except Exception as error:
-            self.error = error
-            raise
-        try:
-            response = normal(given)
-        except (TypeError, ValueError, RecursionError) as unsendable:
-            self.error = unsendable
-            has_called = operation._held.record.externals is not None
-            if operation._store.transactional and not has_called:
-                raise  # nothing is committed, so a copy runs again
-            return given  # the request took effect, and is completed without an answer
-        self._response = response
-        if not _is_stored(response["statusCode"], given):
-            raise _UnstoredAnswerError(response)
-        if response["cookies"]:  # they may be a session, and belong to whoever asked first
-            return response | {"cookies": []}
-        return response
-
-    def _given(self, operation: "Operation") -> object:
-        """Return what the work returns, or the problem that it raises."""
-        try:
-            return finished(self._work(self._event, operation))
-        except HttpProblemError as problem:
-            operation._effects.clear()
-            return problem.response(self._problem_types) | {"stored": problem.stored}
-
-    def sendable_response(self) -> Response:
-        """Return the response of a run that is committed, or raise why it cannot be sent."""
-        if self.error is not None:
-            raise self.error
-        assert self._response is not None  # noqa: S101 - a run ends with one of both
-        return self._response
-
-
-def _is_stored(status: int, given: object) -> bool:
-    """Return whether an answer is stored; the handler may decide on a refusal."""
+def is_stored(status: int, said: object = None) -> bool:
+    """Return whether an answer is stored; ``said`` is what the handler decided on a refusal."""
     if status >= _SERVER_ERROR:
         return False
     if status < _CLIENT_ERROR:
         return True
-    said = given.get("stored") if isinstance(given, Mapping) else None
     if said is not None:
         return bool(said)
     return status not in _MAY_CHANGE
 
 
-def _replayed(stored: object) -> Response:
+def without_cookies(response: Response) -> Response:
+    """Return a response to store: cookies may be a session, and belong to whoever asked first."""
+    if response["cookies"]:
+        return {**response, "cookies": []}
+    return response
+
+
+def replayed(stored: object) -> Response:
+    """Return a stored response, marked as replayed.
+
+    Raises:
+        ResultOmittedError: what is stored is not a response.
+    """
     try:
         response = normal(stored)
     except (TypeError, ValueError, RecursionError) as unsendable:
@@ -428,7 +327,7 @@ def _key_problem(what: str) -> HttpProblemError:
     )
 
 
-_SHOWN: Final = (PayloadMismatchError, QuarantinedError, ResultOmittedError)
+SHOWN: Final = (PayloadMismatchError, QuarantinedError, ResultOmittedError)
 """The errors that the client gets, besides RetryableError. Lambda logs and counts all others."""
 
 
@@ -472,7 +371,8 @@ def _wait_s(error: RetryableError) -> int:
     return 1
 
 
-def _problem_of(error: Exception) -> HttpProblemError:
+def problem_of(error: Exception) -> HttpProblemError:
+    """Return what the client is told about an error of the layer."""
     wording = _wording_of(error)
     headers = None
     if isinstance(error, RetryableError):
