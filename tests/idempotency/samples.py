@@ -1,6 +1,6 @@
 """Events, and a world in which consumers receive them, for tests of the layer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -29,12 +29,17 @@ def event(key: str | None = "k1", **data: object) -> dict[str, Any]:
     )
 
 
-def create_tables(dynamodb: Any, keys: Mapping[str, str]) -> None:
+def create_tables(dynamodb: Any, keys: Mapping[str, str | Sequence[str]]) -> None:
+    """Create tables by their key attributes: partition key, sort key."""
     for table, key in keys.items():
+        names = [key] if isinstance(key, str) else key
         dynamodb.create_table(
             TableName=table,
-            KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+            KeySchema=[
+                {"AttributeName": name, "KeyType": kind}
+                for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
+            ],
+            AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in names],
             BillingMode="PAY_PER_REQUEST",
         )
 

@@ -76,8 +76,10 @@ type Effect = Put | Update | Delete | Check | Keep
 _EFFECTS: Final = (Put, Update, Delete, Check, Keep)
 
 
-def prepared(effect: Effect) -> Effect:
+def prepared(effect: Effect, taken: frozenset[str] = ATTRIBUTE_NAMES) -> Effect:
     """Return the effect converted and checked. Later changes to its values have no effect on it.
+
+    ``taken`` are the names of attributes of the record's item that are not free.
 
     Raises:
         EffectsRejectedError: it is not an effect, is incomplete, or holds a value or an item that
@@ -90,7 +92,7 @@ def prepared(effect: Effect) -> Effect:
             f"a {kind} is not an effect: use Put, Update, Delete, Check or Keep"
         )
     if isinstance(effect, Keep):
-        return Keep(_kept(effect.attributes))
+        return Keep(_kept(effect.attributes, taken))
     _expect_text("table", effect.table)
     if effect.condition is not None:
         _expect_text("condition", effect.condition)
@@ -177,11 +179,11 @@ def _converted(what: str, values: Mapping[str, object]) -> marshalling.Converted
     return values if isinstance(values, marshalling.Converted) else marshalling.Converted(values)
 
 
-def _kept(attributes: Mapping[str, object]) -> marshalling.Converted:
+def _kept(attributes: Mapping[str, object], taken: frozenset[str]) -> marshalling.Converted:
     kept = _converted("attributes", attributes)
-    taken = ATTRIBUTE_NAMES.intersection(kept.wire)
-    if taken:
-        names = ", ".join(sorted(taken))
+    clashing = taken.intersection(kept.wire)
+    if clashing:
+        names = ", ".join(sorted(clashing))
         raise EffectsRejectedError(f"the record uses the attributes {names}: choose other names")
     if marshalling.is_too_large(kept.wire):
         raise EffectsRejectedError("a record cannot keep more than 400 KB")

@@ -147,9 +147,15 @@ def record_key(consumer: str, value: object, operation: str | None = None) -> st
     else:
         text = _scalar(consumer, value)
     key = f"{prefix}#{text}"
-    if len(key) * 4 > LONGEST_KEY and len(key.encode()) > LONGEST_KEY:
-        return f"{prefix}#%sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-    return key
+    return shortened(key, LONGEST_KEY)
+
+
+def shortened(key: str, longest: int) -> str:
+    """Return the key of a record; one of more than ``longest`` bytes with the hash of its text."""
+    if len(key) * 4 <= longest or len(key.encode()) <= longest:
+        return key
+    name, _, text = key.partition("#")
+    return f"{name}#%sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def letter_key(consumer: str, region: str | None, message_id: str) -> str:

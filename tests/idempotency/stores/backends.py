@@ -24,7 +24,13 @@ from valkey.backoff import NoBackoff
 from valkey.exceptions import ReadOnlyError
 from valkey.retry import Retry
 
-from carride_idempotency import DynamoDBStore, EffectConflictError, MemoryStore, Update
+from carride_idempotency import (
+    DynamoDBStore,
+    EffectConflictError,
+    MemoryStore,
+    TableLayout,
+    Update,
+)
 from carride_idempotency.effects import Check, Effect
 from carride_idempotency.stores import Store
 from carride_idempotency.stores.lean import LeanTransport
@@ -39,6 +45,13 @@ from tests.idempotency.samples import create_tables
 
 FIRST_CHARGE: Final = "attribute_not_exists(charges)"
 """The condition of a charge that must be the only one."""
+
+LAYOUTS: Final[Mapping[str, TableLayout]] = {
+    "renamed": TableLayout("id", expiry="ttl", names={"status": "state", "owner": "heldBy"}),
+    "composite": TableLayout("pk", "sk"),
+    "one_partition": TableLayout("pk", "sk", partition_value="idempotency#shop"),
+}
+"""Existing tables of every kind."""
 
 _ROOT: Final = Path(__file__).parents[3]
 _DYNAMODB_LOCAL: Final = _ROOT / "tools/scripts/dynamodb-local"
@@ -111,30 +124,42 @@ def open_valkey(client: Any) -> Iterator[Backend]:
 
 
 @contextmanager
-def _open_fake_dynamodb() -> Iterator[Backend]:
-    fake = FakeDynamoDB({"Rides": ("id",)})
-    yield _on_dynamodb(fake, fake, "Records", "Rides")
+def _open_fake_dynamodb(layout: TableLayout | None = None) -> Iterator[Backend]:
+    fake = FakeDynamoDB({"Rides": ("id",), "Records": _key_names(layout)})
+    yield _on_dynamodb(fake, fake, "Records", "Rides", layout)
 
 
-def _on_dynamodb(client: Any, transport: Transport, records: str, rides: str) -> Backend:
-    def item(table: str, key: str, value: str) -> Mapping[str, Any]:
-        found = client.get_item(TableName=table, Key={key: {"S": value}}, ConsistentRead=True)
+def _key_names(layout: TableLayout | None) -> tuple[str, ...]:
+    return ("idempotencyKey",) if layout is None else layout.key_names
+
+
+def _on_dynamodb(
+    client: Any, transport: Transport, records: str, rides: str, layout: TableLayout | None = None
+) -> Backend:
+    expiry = "ttl" if layout is LAYOUTS["renamed"] else "expiryTimestamp"
+
+    def item(table: str, key: Mapping[str, Any]) -> Mapping[str, Any]:
+        found = client.get_item(TableName=table, Key=key, ConsistentRead=True)
         attributes: Mapping[str, Any] = found.get("Item", {})
         return attributes
 
     def charges(ride: str) -> int:
-        return int(item(rides, "id", ride).get("charges", {"N": "0"})["N"])
+        return int(item(rides, {"id": {"S": ride}}).get("charges", {"N": "0"})["N"])
 
     def forgotten_in_s(key: str) -> float | None:
-        ttl = item(records, "idempotencyKey", key).get("expiryTimestamp")
+        wire = {"idempotencyKey": {"S": key}} if layout is None else layout.key_of(key)
+        ttl = item(records, wire).get(expiry)
         # DynamoDB reads its TTL in epoch seconds.
         return None if ttl is None else int(ttl["N"]) - time.time()
 
-    return Backend(DynamoDBStore(records, transport=transport), rides, charges, forgotten_in_s)
+    store = DynamoDBStore(records, layout=layout, transport=transport)
+    return Backend(store, rides, charges, forgotten_in_s)
 
 
 @contextmanager
-def _dynamodb(client: Any, transport: Transport | None = None) -> Iterator[Opener]:
+def _dynamodb(
+    client: Any, transport: Transport | None = None, layout: TableLayout | None = None
+) -> Iterator[Opener]:
     """Open DynamoDBStores over two tables of this run's own.
 
     Emptied each time, and deleted in the end.
@@ -143,15 +168,18 @@ def _dynamodb(client: Any, transport: Transport | None = None) -> Iterator[Opene
     client.
     """
     prefix = f"carride-test-{uuid.uuid4().hex[:12]}"
-    tables = {f"{prefix}-records": "idempotencyKey", f"{prefix}-rides": "id"}
+    tables = {f"{prefix}-records": _key_names(layout), f"{prefix}-rides": ("id",)}
 
     @contextmanager
     def opener() -> Iterator[Backend]:
-        for table, key in tables.items():
+        for table, names in tables.items():
             for page in client.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
                 for item in page["Items"]:
-                    client.delete_item(TableName=table, Key={key: item[key]})
-        yield _on_dynamodb(client, transport or BotocoreTransport(client, 1.5), *tables)
+                    key = {name: item[name] for name in names}
+                    client.delete_item(TableName=table, Key=key)
+        sends = transport or BotocoreTransport(client, 1.5)
+        records, rides = tables
+        yield _on_dynamodb(client, sends, records, rides, layout)
 
     try:
         create_tables(client, tables)
@@ -165,8 +193,9 @@ def _dynamodb(client: Any, transport: Transport | None = None) -> Iterator[Opene
 
 
 @contextmanager
-def _moto_dynamodb() -> Iterator[Opener]:
-    with mock_aws(), _dynamodb(boto3.session.Session().client("dynamodb")) as opener:
+def _moto_dynamodb(layout: TableLayout | None = None) -> Iterator[Opener]:
+    client = boto3.session.Session().client("dynamodb")
+    with mock_aws(), _dynamodb(client, layout=layout) as opener:
         yield opener
 
 
@@ -176,10 +205,11 @@ def _engine_dynamodb() -> Iterator[Opener]:
         yield opener
 
 
-def _at(url: str, transport: Transport | None = None) -> AbstractContextManager[Opener]:
-    return _dynamodb(
-        boto3.session.Session().client("dynamodb", endpoint_url=url, config=_ONE_TRY), transport
-    )
+def _at(
+    url: str, transport: Transport | None = None, layout: TableLayout | None = None
+) -> AbstractContextManager[Opener]:
+    client = boto3.session.Session().client("dynamodb", endpoint_url=url, config=_ONE_TRY)
+    return _dynamodb(client, transport, layout)
 
 
 @contextmanager
@@ -212,14 +242,14 @@ def local_client() -> Iterator[Any]:
 
 
 @contextmanager
-def _local_dynamodb(*, lean: bool = False) -> Iterator[Opener]:
+def _local_dynamodb(*, lean: bool = False, layout: TableLayout | None = None) -> Iterator[Opener]:
     """AWS's own DynamoDB Local."""
     with _local_server() as url, ExitStack() as ending:
         transport = LeanTransport(
             url, "us-east-1", lambda **_: Credentials("test", "test"), read_timeout_s=5
         )
         ending.callback(transport.close)
-        yield ending.enter_context(_at(url, transport if lean else None))
+        yield ending.enter_context(_at(url, transport if lean else None, layout))
 
 
 def free_port() -> int:
@@ -275,6 +305,10 @@ def _real_valkey() -> Iterator[Opener]:
         yield partial(open_valkey, client)
 
 
+def _fake_of(layout: TableLayout) -> Callable[[], AbstractContextManager[Opener]]:
+    return lambda: nullcontext(partial(_open_fake_dynamodb, layout))
+
+
 STORES: Final[Mapping[str, Callable[[], AbstractContextManager[Opener]]]] = {
     "memory": lambda: nullcontext(open_memory),
     "fake_dynamodb": lambda: nullcontext(_open_fake_dynamodb),
@@ -290,6 +324,9 @@ STORES: Final[Mapping[str, Callable[[], AbstractContextManager[Opener]]]] = {
     "lean_dynamodb": partial(_local_dynamodb, lean=True),
     "named_dynamodb": _named_dynamodb,
     "real_valkey": _real_valkey,
+    **{f"fake_{name}": _fake_of(layout) for name, layout in LAYOUTS.items()},
+    **{f"moto_{name}": partial(_moto_dynamodb, layout) for name, layout in LAYOUTS.items()},
+    **{f"local_{name}": partial(_local_dynamodb, layout=each) for name, each in LAYOUTS.items()},
 }
 """What starts each store's server, if it needs one, and opens the store."""
 

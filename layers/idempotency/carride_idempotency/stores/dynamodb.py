@@ -1,8 +1,8 @@
 """Records in a DynamoDB table: the default store.
 
-The table has the string partition key ``idempotencyKey`` and TTL on ``expiryTimestamp``. Every
-write is one conditional request. If it is refused it returns the stored item
-(``ReturnValuesOnConditionCheckFailure``), so that no step needs a separate read.
+The table has the string partition key ``idempotencyKey`` and TTL on ``expiryTimestamp``, or what a
+`TableLayout` says. Every write is one conditional request. If it is refused it returns the stored
+item (``ReturnValuesOnConditionCheckFailure``), so that no step needs a separate read.
 """
 
 import random
@@ -21,7 +21,7 @@ from carride_idempotency.errors import (
     StoreUnavailableError,
 )
 from carride_idempotency.record import IN_PROGRESS, Record
-from carride_idempotency.record_items import item_of, record_of
+from carride_idempotency.record_items import ATTRIBUTE_NAMES, item_of, record_of
 from carride_idempotency.stores.default_transport import dynamodb_transport
 from carride_idempotency.stores.retries import Retries, Verdict
 from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from carride_idempotency.effects import Action, Effect
+    from carride_idempotency.stores.layouts import TableLayout
 
     class EarlierRecords(Protocol):
         """The records of another layer from which a consumer moves: `PowertoolsRecords`."""
@@ -78,6 +79,7 @@ class DynamoDBStore:
 
     Args:
         table: the table's name or ARN.
+        layout: the table's key and names, if they are not the library's own.
         before: records of AWS Lambda Powertools, from which its consumers migrate.
         transport: sends the requests. Default: what `dynamodb_transport` makes for the environment.
         clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each
@@ -100,6 +102,7 @@ class DynamoDBStore:
         self,
         table: str,
         *,
+        layout: "TableLayout | None" = None,
         before: "EarlierRecords | None" = None,  # noqa: ARG002 - `__new__` takes it
         transport: Transport | None = None,
         clock: Clock = epoch_ms,
@@ -111,9 +114,17 @@ class DynamoDBStore:
                 f"the table of a DynamoDBStore is a name or an ARN, not {table!r}: "
                 "set the environment variable that holds it"
             )
+        if layout is not None:
+            _check_layout(layout)
         self._transport = transport or dynamodb_transport()
         self._table = table
+        self.layout = layout
         self._retries = Retries(clock, sleep, jitter)
+
+    @property
+    def record_attributes(self) -> frozenset[str]:
+        """The attributes of a record's item whose names nothing else can have."""
+        return ATTRIBUTE_NAMES if self.layout is None else self.layout.taken
 
     def put_if_absent(
         self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
@@ -146,13 +157,18 @@ class DynamoDBStore:
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
         """Read the record under ``key``, consistently."""
-        request = {
-            "TableName": self._table,
-            "Key": {"idempotencyKey": {"S": key}},
-            "ConsistentRead": True,
-        }
-        item = self._send("GetItem", request, until_ms).get("Item")
-        return record_of(item) if item else None
+        layout = self.layout
+        names = {"idempotencyKey": {"S": key}} if layout is None else layout.key_of(key)
+        request = {"TableName": self._table, "Key": names, "ConsistentRead": True}
+        return self._found(self._send("GetItem", request, until_ms).get("Item"), key)
+
+    def _found(self, item: Mapping[str, Any] | None, key: str) -> Record | None:
+        """Return the item under a key as a record; None if there is none."""
+        if not item:
+            return None
+        if self.layout is None:
+            return record_of(item)
+        return record_of(self.layout.found(key, item))
 
     def _write(
         self,
@@ -182,13 +198,14 @@ class DynamoDBStore:
                 "ExpressionAttributeNames": _STATUS_AND_OWNER,
                 "ExpressionAttributeValues": values,
             }
+        if self.layout is not None:
+            put = self.layout.put(put)
         if others or beside:
             return self._transact(record, put, others, until_ms, beside)
         try:
             self._send("PutItem", put, until_ms)
         except ServiceError as error:
-            there = error.body.get("Item")
-            return record_of(there) if there else None
+            return self._found(error.body.get("Item"), record.key)
         return record
 
     def _transact(
@@ -215,8 +232,7 @@ class DynamoDBStore:
         except ServiceError as error:
             reasons = _reasons(error, len(actions))
             if reasons[0].get("Code") == _CONDITION:
-                item = reasons[0].get("Item")
-                return record_of(item) if item else None
+                return self._found(reasons[0].get("Item"), record.key)
             for reason in reasons[1 : len(first)]:
                 if reason.get("Code") == _CONDITION:
                     raise BesideRefusedError(reason.get("Item")) from error
@@ -224,7 +240,12 @@ class DynamoDBStore:
         except StoreRefusedError as refused:
             cause = refused.__cause__
             if isinstance(cause, ServiceError) and _is_of_the_effects(cause, len(actions)):
-                raise EffectsRejectedError(f"DynamoDB rejects the effects: {cause}") from cause
+                # Only an insert can be the first request that the table's key refuses.
+                is_insert = "ExpressionAttributeValues" not in put
+                advice = self._remedy(cause) if is_insert and _is_of_the_record(cause) else ""
+                raise EffectsRejectedError(
+                    f"DynamoDB rejects the effects: {cause}{advice}"
+                ) from cause
             raise
         return record
 
@@ -241,8 +262,29 @@ class DynamoDBStore:
             lambda error: _judge(error, actions),
             longest_try_s=self._transport.longest_try_s,
             until_ms=until_ms,
-            remedy="; check the table, what was sent and the function's role",
+            remedy=self._remedy,
         )
+
+    def _remedy(self, error: Exception) -> str:
+        """Return what to do about a request that DynamoDB has refused for good."""
+        if not _is_of_the_record(error):
+            return "; check the table, what was sent and the function's role"
+        names = ["idempotencyKey"] if self.layout is None else self.layout.key_names
+        return (
+            f". If that is about a key: this store writes {' and '.join(names)}, of type string. "
+            f"`aws dynamodb describe-table --table-name {self._table}` shows the keys of the table "
+            "and of its indexes: name them with "
+            "layout=TableLayout(partition_key=..., sort_key=..., names=...)"
+        )
+
+
+def _check_layout(layout: object) -> None:
+    from carride_idempotency.stores.layouts import TableLayout
+
+    if not isinstance(layout, TableLayout):
+        from carride_idempotency.misuse import not_a_layout
+
+        raise not_a_layout(layout)
 
 
 def owned_by(record: Record) -> Condition:
@@ -316,6 +358,16 @@ def _is_of_the_effects(refusal: ServiceError, actions: int) -> bool:
     if refusal.code == "ValidationException":
         return True
     return any(reason.get("Code") in _INVALID for reason in _reasons(refusal, actions)[1:])
+
+
+def _is_of_the_record(refusal: Exception) -> bool:
+    """Return whether DynamoDB refused a request because of the record's key or attributes."""
+    if not isinstance(refusal, ServiceError):
+        return False
+    if refusal.code == "ValidationException":
+        return True
+    reasons: Sequence[Mapping[str, Any]] = refusal.body.get("CancellationReasons") or ({},)
+    return reasons[0].get("Code") == "ValidationError"
 
 
 def _judge_cancelled(error: ServiceError, actions: int) -> Verdict:

@@ -53,7 +53,7 @@ class Retries:
         *,
         longest_try_s: float,
         until_ms: int | None,
-        remedy: str = "",
+        remedy: Callable[[Exception], str] = lambda _: "",
     ) -> Answer:
         """Return the answer to ``request``.
 
@@ -65,7 +65,7 @@ class Retries:
             longest_try_s: the seconds after which a try without an answer ends.
             until_ms: epoch milliseconds by which every try but the first must be able to end; None:
                 no limit.
-            remedy: ends the message of an error that no retry can change.
+            remedy: returns the end of the message of an error that no retry can change.
 
         Raises:
             StoreRefusedError: every try was definitely refused.
@@ -93,9 +93,9 @@ class Retries:
                 break
             self._sleep(wait_s)
         if unanswered is None:
-            remedy = remedy if verdict is Verdict.REFUSED else ""
+            advice = remedy(last) if verdict is Verdict.REFUSED else ""
             raise StoreRefusedError(
-                f"{what} was refused, and nothing was written: {last}{remedy}"
+                f"{what} was refused, and nothing was written: {last}{advice}"
             ) from last
         also = "" if unanswered is last else f"; the last try was refused: {last}"
         raise StoreUnavailableError(
