@@ -47,15 +47,15 @@ EMITTED: Final = frozenset[type[Fact]]((CarAssigned, NoCarAvailable, CarReleased
 
 POLICY: Final = Policy(
     # All effects are in the commit. So a message that comes again need not wait until the lease of
-    # a killed attempt is over. A decision on what has changed meanwhile is made again: another ride
-    # took the car.
+    # a killed attempt is over.
     same_delivery_takes_over=True,
+    # If another ride takes the car meanwhile, the decision is made again.
     conflict_reruns=20,
 )
 """Protects the events of dispatch. It is claimed, not atomic.
 
-The record of a message that kills its process has to count that. Without a claim nobody would know
-which message of the batch it was, and it would use up the receives of its neighbours.
+A message may kill its process. Its claim shows which message of the batch it was, and counts the
+crash. Without a claim, each crash would use up a receive of every message in the batch.
 """
 
 SHARD: Final = 2
@@ -87,8 +87,8 @@ class Spot(NamedTuple):
 
 
 type FindCar = Callable[[Spot, bool], Car | None]
-"""Finds the first free car of a spot's shard at its place or after it, or, with False, the last one
-before it."""
+"""Finds a free car in the shard of a spot: with True the first one at its place or after it, with
+False the last one before it."""
 
 
 class State(StrEnum):
@@ -173,18 +173,25 @@ class _Row(Struct, frozen=True, rename=json_name):
 
 
 def parked(row: Mapping[str, object]) -> Car | None:
-    """Return the car that a row holds; None where no event or no street could name it."""
+    """Return the car that a row holds; None if the row holds none, or is not of the car's zone."""
     try:
         car = Car(*msgspec.structs.astuple(shaped(row, _Row)))
     except FieldError:
         return None
-    return car if zone(car.sector) == row.get("zone") is not None else None
+    zone_name = zone(car.sector)
+    is_in_city = zone_name is not None
+    if is_in_city and zone_name == row.get("zone"):
+        return car
+    return None
 
 
 def zone(sector: str) -> str | None:
     """Return the zone of a sector; None where the sector is not in the city."""
     place = _place(sector)
-    return None if place is None else ZONES[place[0]]
+    if place is None:
+        return None
+    row, _ = place
+    return ZONES[row]
 
 
 ZONES: Final = [f"zone_{row + 1:02d}" for row in range(BLOCKS)]
@@ -199,9 +206,9 @@ def spot(car: Car) -> Spot:
 def nearest(pickup: str, order_id: str, find: FindCar) -> Car | None:
     """Return the free car whose stand is nearest to the pickup, along the streets, or None.
 
-    Of a sector's cars each ride prefers another one: rides that begin at one place at the same
-    moment do not all reach for the same car. Outside of the city there are no cars. The function
-    asks ``find`` for the nearest shards first, and no more often than needed.
+    Rides that begin in one sector prefer different cars of it, so that they do not compete for one.
+    Outside of the city there are no cars. The function asks ``find`` for the nearest shards first,
+    and no more often than needed.
     """
     start = _place(pickup)
     if start is None:
@@ -245,10 +252,10 @@ def _place(sector: str) -> tuple[int, int] | None:
 
 
 def _spot(row: int, column: int, name: str) -> Spot:
-    number = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
-    return Spot(
-        f"{ZONES[row]}.{column // SHARD}", f"sector_{row * BLOCKS + column + 1:02d}/{number}"
-    )
+    number = row * BLOCKS + column + 1
+    digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
+    shard = f"{ZONES[row]}.{column // SHARD}"
+    return Spot(shard, place=f"sector_{number:02d}/{digest}")
 
 
 _FARTHEST: Final = 4 * BLOCKS  # blocks; no stand is as far away

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -55,8 +54,12 @@ def make_handler(
     policy = payments.payment_policy(settings.lease_seconds)
     consumer = ride_consumer("payment", settings, policy, transport)
 
-    def decided(event: RideEvent, operation: Operation) -> tuple[Seen, Action, Decision]:
-        """Ask the gateway for what an event needs, and decide what follows."""
+    def decided_once(event: RideEvent, operation: Operation) -> tuple[Seen, Action, Decision]:
+        """Ask the gateway for what an event needs, and decide what follows.
+
+        Raises:
+            PaymentChangedError: Another run has changed the payment meanwhile.
+        """
         seen = read_payment(client, table, event.subject)
         action = payments.plan(seen.payment, event.data)
         before = seen.payment
@@ -74,14 +77,18 @@ def make_handler(
             raise
         return seen, action, decision
 
+    def decided(event: RideEvent, operation: Operation) -> tuple[Seen, Action, Decision]:
+        """Decide, and decide again if another run has changed the payment meanwhile."""
+        for _ in range(_DECISIONS):
+            try:
+                return decided_once(event, operation)
+            except PaymentChangedError:
+                continue
+        raise RetryableError(f"{event.subject} was changed {_DECISIONS} times meanwhile")
+
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
-        for _ in range(_DECISIONS):
-            with suppress(PaymentChangedError):
-                seen, action, decision = decided(event, operation)
-                break
-        else:
-            raise RetryableError(f"{event.subject} was changed {_DECISIONS} times meanwhile")
+        seen, action, decision = decided(event, operation)
         writes = effects(table, event, seen, action, decision, outbox=outbox, now=now())
         operation.write(*writes)
 

@@ -142,7 +142,7 @@ FINISHES_WITHIN: Final = timedelta(hours=1)
 """A gateway finishes a request in this time, or never (docs/payment-gateway.md)."""
 _LONGEST_RUN: Final = timedelta(minutes=15)
 _RECORDED_AGAIN_AFTER: Final = timedelta(minutes=10)
-"""So that attempts which follow each other closely record their steps once."""
+"""Attempts that follow each other within this time record their steps once."""
 
 _CAPTURES: Final = frozenset({Step.CAPTURE, Step.GIVE_BACK})
 """A capture that is refused is followed by a release."""

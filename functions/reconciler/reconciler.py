@@ -111,13 +111,11 @@ class Reader:
     def ride(self, order_id: str, now: datetime, limit: timedelta) -> Seen:
         """Return what is known of a ride."""
         booking = self._item(self._tables.bookings, order_id)
-        values = marshalling.values(booking)
-        changed_at = values.get("changedAt", values.get("openSince", values.get("bookedAt", "")))
         latest, latest_since = self._history(order_id, now - limit)
         payment = marshalling.values(self._item(self._tables.payments, order_id))
         return Seen(
             booking=Booking.from_item(booking) if booking else None,
-            booked_since=str(changed_at),
+            booked_since=_changed_at(marshalling.values(booking)),
             latest=latest,
             latest_since=latest_since,
             dispatched=self._dispatched(order_id),
@@ -197,6 +195,17 @@ def _is_recent(record: Mapping[str, Any], since: datetime) -> bool:
     return datetime.fromisoformat(record["entry"]["time"]) > since
 
 
+def _changed_at(booking: Mapping[str, Any]) -> str:
+    """Return when a booking changed last, in ISO 8601; empty without a booking.
+
+    Bookings of earlier versions have no ``changedAt``.
+    """
+    for name in ("changedAt", "openSince", "bookedAt"):
+        if name in booking:
+            return str(booking[name])
+    return ""
+
+
 def _asked_until(payment: Mapping[str, Any]) -> datetime | None:
     """Return until when the gateway may finish what payment has asked it for."""
     asked = payment.get("asked", {})
@@ -248,7 +257,8 @@ class Reconciler:
                 )
             except Exception as error:  # noqa: BLE001 - one ride must not keep the others from being settled
                 failed += 1
-                failures = [*failures, error][:_REPORTED]
+                if len(failures) < _REPORTED:
+                    failures.append(error)
         settled += self._look_again(now, left_ms)
         if settled:
             count("reconciler", {"Reconciled": settled})
@@ -259,7 +269,7 @@ class Reconciler:
     def _look_again(self, now: datetime, left_ms: Callable[[], int]) -> int:
         """Settle driven rides of which dispatch has heard since they were set aside; count them.
 
-        Payment should have heard of such a ride's car. If it has not, only this has the ride paid.
+        Payment may never have heard of such a ride's car. Then nothing else has the ride paid.
         """
         settled = 0
         aside = self.reader.open_rides(Stage.RECONCILED, now - self.limit, _PAGE)

@@ -93,7 +93,7 @@ def make_handler(settings: Settings, transport: Transport) -> HttpHandler:
         region=settings.aws_region,
     )
 
-    @consumer.http_handler(caller=ANY_CALLER)  # one client has the gateway
+    @consumer.http_handler(caller=ANY_CALLER)  # the gateway has one client
     def handler(event: dict[str, Any], operation: Operation | None) -> object:
         request = Request.of(event)
         try:

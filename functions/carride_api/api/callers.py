@@ -62,8 +62,8 @@ def require(caller: Caller, action: Action, who: Who) -> None:
 def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> Caller:
     """Return the caller of a request in payload format 2.0, as API Gateway's authorizer reports it.
 
-    A caller is staff if ``staff_group`` is a group or scope of its token, or its IAM role. Nobody
-    is if it is empty. With ``everyone``, every caller is staff, even one without a name.
+    A caller is staff if ``staff_group`` is a group or scope of its token, or its IAM role. If
+    ``staff_group`` is empty, nobody is. With ``everyone``, every caller is, even one without a name.
 
     Raises:
         HttpProblemError: 403: the caller has no name.

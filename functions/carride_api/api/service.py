@@ -147,8 +147,10 @@ class Service:
     def _publish(self, fact: Fact, request: ApiRequest, now: datetime) -> Put:
         """Return the effect that writes the event of a fact to the outbox."""
         event = RideEvent.of(fact, source=SOURCE, time=now, traceparent=request.traceparent)
-        kept = timedelta(days=self.settings.outbox_days)
-        return Outbox(self.settings.outbox_table, self.settings.aws_region, kept).put(event, now)
+        settings = self.settings
+        kept = timedelta(days=settings.outbox_days)
+        outbox = Outbox(settings.outbox_table, settings.aws_region, kept)
+        return outbox.put(event, now)
 
 
 def _refused(error: rides.RideError | FieldError, version: int | None = None) -> HttpProblemError:

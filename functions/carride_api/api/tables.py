@@ -107,9 +107,9 @@ class Tables(NamedTuple):
                 booking = Booking.from_item(item)
                 found[booking.order_id] = booking
         for ride in rides:
-            now = found.get(ride["orderID"])
-            if now is not None and now.customer_id == customer_id:
-                yield now
+            booking_now = found.get(ride["orderID"])
+            if booking_now is not None and booking_now.customer_id == customer_id:
+                yield booking_now
 
     def find_ride(self, order_id: str) -> RideView | None:
         """Return a ride from the read model, after the events that have arrived."""

@@ -94,6 +94,9 @@ def step(
 
 def still_open(order_id: str, now: datetime) -> tuple[str, dict[str, str]]:
     """Return the assignments that open an item unless it is open, and their values."""
-    found = opened(order_id, now)
-    assignments = ", ".join(f"{name} = if_not_exists({name}, :{name})" for name in found)
-    return assignments, {f":{name}": value for name, value in found.items()}
+    assignments = []
+    values = {}
+    for name, value in opened(order_id, now).items():
+        assignments.append(f"{name} = if_not_exists({name}, :{name})")
+        values[f":{name}"] = value
+    return ", ".join(assignments), values
