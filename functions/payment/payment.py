@@ -58,7 +58,7 @@ def make_handler(
         """Ask the gateway for what an event needs, and decide what follows.
 
         Raises:
-            PaymentChangedError: Another run has changed the payment meanwhile.
+            PaymentChangedError: another run has changed the payment meanwhile.
         """
         seen = read_payment(client, table, event.subject)
         action = payments.plan(seen.payment, event.data)

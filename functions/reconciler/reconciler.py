@@ -198,7 +198,7 @@ def _is_recent(record: Mapping[str, Any], since: datetime) -> bool:
 def _changed_at(booking: Mapping[str, Any]) -> str:
     """Return when a booking changed last, in ISO 8601; empty without a booking.
 
-    Bookings of earlier versions have no ``changedAt``.
+    Earlier versions wrote ``openSince`` alone, and an ended booking has neither.
     """
     for name in ("changedAt", "openSince", "bookedAt"):
         if name in booking:

@@ -687,7 +687,7 @@ def _unreachable(house: House, statement: Mapping[str, Any]) -> Iterator[str]:
     reached: set[str] = set()
     for action in actions:
         forms = matching(action)
-        of_action = {arn for arn in arns if any(reaches(form, arn) for form in forms)}
+        of_action = {arn for form in forms for arn in arns if reaches(form, arn)}
         if forms and not of_action:
             yield f"allows {action} on none of its resources: {sorted(arns)}"
         reached |= of_action

@@ -222,7 +222,9 @@ def _listed(desk: Seen, name: str, broken: Mapping[str, Sequence[str]]) -> Liste
     status, kind, icon = _status(facts)
     why = "; ".join(broken.get(name, ()))
     if why:
-        status, kind, icon = "broken", "fail", "cross"
+        status = "broken"
+        kind = "fail"
+        icon = "cross"
     for fact in facts:
         for each in desk.takers(fact):
             why = why or _why(fact, each.name, fact.outcome(each))

@@ -12,6 +12,7 @@ from ops.text import counted
 
 _MOST_IDS: Final = 20
 _MOST_STEPS: Final = 20
+_MOST_ROWS: Final = 100
 
 
 class Step(NamedTuple):
@@ -171,12 +172,15 @@ def table_of(verb: str, result: Any) -> Table | None:
     """Return the rows of a prediction: what would become of events, by consumer and type."""
     if verb != "replay plan" or not isinstance(result, Mapping):
         return None
-    fates = result.get("fates", {})
-    present = {fate for types in fates.values() for counts in types.values() for fate in counts}
+    counted_kinds: list[tuple[str, str, Mapping[str, int]]] = []
+    present: set[str] = set()
+    for consumer, types in result.get("fates", {}).items():
+        for kind, counts in sorted(types.items()):
+            counted_kinds.append((consumer, kind, counts))
+            present.update(counts)
     columns = sorted(present)
-    rows = [
-        (consumer, kind, *(f"{counts.get(fate, 0):,}" for fate in columns))
-        for consumer, types in fates.items()
-        for kind, counts in sorted(types.items())
-    ]
-    return Table(("consumer", "type", *columns), tuple(rows[:100]))
+    rows = []
+    for consumer, kind, counts in counted_kinds[:_MOST_ROWS]:
+        cells = [f"{counts.get(fate, 0):,}" for fate in columns]
+        rows.append((consumer, kind, *cells))
+    return Table(("consumer", "type", *columns), tuple(rows))

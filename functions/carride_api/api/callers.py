@@ -63,7 +63,8 @@ def caller_of(event: Mapping[str, Any], *, staff_group: str, everyone: bool) -> 
     """Return the caller of a request in payload format 2.0, as API Gateway's authorizer reports it.
 
     A caller is staff if ``staff_group`` is a group or scope of its token, or its IAM role. If
-    ``staff_group`` is empty, nobody is. With ``everyone``, every caller is, even one without a name.
+    ``staff_group`` is empty, nobody is staff. With ``everyone``, every caller is, even one without
+    a name.
 
     Raises:
         HttpProblemError: 403: the caller has no name.

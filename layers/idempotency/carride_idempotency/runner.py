@@ -280,7 +280,8 @@ class Runner:
         """Return the next pause, which may be longer than the one before; answer if time is up."""
         part = 0.5 + self._jitter() / 2
         pause_ms = min(busy.lease_left_ms, int(waiting.longest_ms * part))
-        if self.clock() + pause_ms > waiting.end_ms:
+        next_look_ms = self.clock() + pause_ms
+        if next_look_ms > waiting.end_ms:
             return self._begun(waiting.delivery, waiting.request, busy, seen)
         longest_ms = min(2 * waiting.longest_ms, _LONGEST_POLL_MS)
         return waiting._replace(pause_ms=pause_ms, longest_ms=longest_ms)

@@ -69,7 +69,7 @@ type Clients = Callable[[str], Any]
 _UNREACHABLE: Final = (StoreError, BotoCoreError, ClientError)
 _SHOWN: Final = 20
 """Keys that a preview names; `--json` has all."""
-_NOT_DONE: Final = 1
+_LEFT_TO_DO: Final = 1
 _WRONG: Final = 2
 _INTERRUPTED: Final = 130
 _DO_NOT_CHANGE_THE_PLAN: Final = {"--yes", "--json"}
@@ -147,7 +147,7 @@ def _row(record: Record, now_ms: int) -> dict[str, Any]:
 
 def _table(rows: Sequence[Sequence[object]], titles: Sequence[str]) -> list[str]:
     """Return lines with columns that are as wide as their widest cell."""
-    cells = [[str(cell) for cell in row] for row in (titles, *rows)]
+    cells = [list(map(str, row)) for row in (titles, *rows)]
     columns = zip(*cells, strict=True)
     widths = [max(map(len, column)) for column in columns]
     lines = []
@@ -273,7 +273,7 @@ def _change(
     }
     lines = _lines_of(options.verb, preview)
     if not preview.planned:
-        return Finished(shown, "\n".join(lines), _NOT_DONE)
+        return Finished(shown, "\n".join(lines), _LEFT_TO_DO)
     if not options.yes:
         shown["plan"] = command.save(exact)
         return Finished(shown, "\n".join([*lines, _what_yes_does(shown["plan"])]))
@@ -283,7 +283,7 @@ def _change(
     result = {"action": options.verb, "done": done, "changed_meanwhile": changed}
     said = [f"{options.verb}: {done} of {len(preview.planned)} done"]
     said += [f"{key} has changed since it was read, and was left alone" for key in changed]
-    return Finished(result, "\n".join(said), _NOT_DONE if changed else 0)
+    return Finished(result, "\n".join(said), _LEFT_TO_DO if changed else 0)
 
 
 def _lines_of(action: str, preview: Preview) -> list[str]:
@@ -335,7 +335,7 @@ def _redrive(
     shown: dict[str, Any] = plan.exact() | {"others": plan.others}
     lines = _lines_of_letters(plan)
     if not goes:
-        return Finished(shown, "\n".join([*lines, "There is nothing to redrive."]), _NOT_DONE)
+        return Finished(shown, "\n".join([*lines, "There is nothing to redrive."]), _LEFT_TO_DO)
     if not options.yes:
         shown["plan"] = command.save(plan.exact())
         return Finished(shown, "\n".join([*lines, _what_yes_does(shown["plan"])]))
@@ -360,7 +360,7 @@ def _redrive(
     said += [f"{count} stayed: {why}" for why, count in done.stayed.items()]
     if done.gone:
         said.append(f"{done.gone} were no longer in the queue, or hidden by another reader")
-    return Finished(done._asdict(), "\n".join(said), 0 if done.succeeded else _NOT_DONE)
+    return Finished(done._asdict(), "\n".join(said), 0 if done.succeeded else _LEFT_TO_DO)
 
 
 def _target(name: str, clients: Clients) -> Target:

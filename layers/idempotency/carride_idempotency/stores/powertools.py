@@ -325,7 +325,7 @@ class MigratingStore(DynamoDBStore):
             attempts = seen.attempt
             if seen.revision is not None:
                 ours = _Seen(*json.loads(seen.revision)).ours
-                attempts -= 1
+                attempts -= 1  # `seen` is a record as made below, and counts their claim
         now_ms = self._clock()
         found = _Seen(ours, attribute, item.get(attribute, {}).get("N", ""))
         return (seen or record)._replace(
