@@ -18,11 +18,13 @@ from carride_idempotency import (
     Consumer,
     DynamoDBStore,
     EffectsRejectedError,
+    EventHandler,
     Keep,
     Operation,
     PowertoolsRecords,
     StoreRefusedError,
     TableLayout,
+    Update,
     open_store,
     release,
 )
@@ -30,7 +32,14 @@ from carride_idempotency.clock import epoch_ms
 from carride_idempotency.operators.reading import records_in
 from carride_idempotency.record import COMPLETED, QUARANTINED, Record
 from carride_idempotency.stores.transport import BotocoreTransport, ServiceError
-from carride_idempotency.testing import FakeDynamoDB, Invocation, eventbridge_event
+from carride_idempotency.testing import (
+    BrokenPromiseError,
+    FakeDynamoDB,
+    Invocation,
+    World,
+    crash_everywhere,
+    eventbridge_event,
+)
 from tests.idempotency.samples import EFFECT, RIDES, create_tables
 from tests.idempotency.stores.backends import LAYOUTS
 
@@ -337,3 +346,63 @@ def test_records_move_within_the_table_of_powertools(partition: str) -> None:
     assert new(event("2"), Invocation(epoch_ms))["outcome"] == "New"
     assert old(event("2"), Invocation(epoch_ms)) is None
     assert sorted(each.key for each in records_in(store)) == ["shop#1", "shop#2"]
+
+
+# ── In tests ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def single_table(name: str) -> Callable[[], World]:
+    """Return what makes a world with one table, for records and for orders."""
+    layout = LAYOUTS[name]
+    return lambda: World({TABLE: layout.key_names}, layouts={TABLE: layout})
+
+
+def order_key(name: str) -> dict[str, str]:
+    return dict.fromkeys(LAYOUTS[name].key_names, "order#1")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_crash_tester_knows_records_from_effects_in_one_table(name: str) -> None:
+    """The effect, and what the record keeps, are the same after every fault."""
+
+    def build(world: World) -> EventHandler:
+        consumer = Consumer[dict[str, Any]](
+            "shop",
+            DynamoDBStore(TABLE, layout=LAYOUTS[name]),
+            key="detail.id",
+            dead_letters=world.dead_letters,
+        )
+
+        @consumer.event_handler
+        def handler(event: dict[str, Any], operation: Operation) -> None:
+            operation.write(Keep({"order": 1}))
+            operation.write(Update(TABLE, order_key(name), "ADD n :one", values={":one": 1}))
+
+        return handler
+
+    assert crash_everywhere(build, eventbridge_event({"id": "1"}), world=single_table(name)) > 0
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_crash_tester_finds_a_key_that_a_handler_leaves_behind(name: str) -> None:
+    """It reads the record by the key of the layout."""
+
+    def build(world: World) -> EventHandler:
+        charge = world.external("charge", lambda key: None, key=lambda key: key)
+        store = DynamoDBStore(TABLE, layout=LAYOUTS[name])
+        consumer = Consumer[dict[str, Any]]("shop", store, key="detail.id")
+
+        @consumer.event_handler
+        def handler(event: dict[str, Any], operation: Operation) -> None:
+            charge(operation.downstream_key)
+
+        def swallows(event: dict[str, Any], context: Any) -> Any:
+            try:
+                return handler(event, context)
+            except Exception:  # noqa: BLE001 - what the tester must find
+                return None
+
+        return swallows
+
+    with pytest.raises(BrokenPromiseError, match="the key shop#1 stays FAILED"):
+        crash_everywhere(build, eventbridge_event({"id": "1"}), world=single_table(name))

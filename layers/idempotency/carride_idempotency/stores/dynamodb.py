@@ -274,7 +274,8 @@ class DynamoDBStore:
             f". If that is about a key: this store writes {' and '.join(names)}, of type string. "
             f"`aws dynamodb describe-table --table-name {self._table}` shows the keys of the table "
             "and of its indexes: name them with "
-            "layout=TableLayout(partition_key=..., sort_key=..., names=...)"
+            "layout=TableLayout(partition_key=..., sort_key=..., names=...), or in the address of "
+            "a store with ?partition_key=...&sort_key=..."
         )
 
 

@@ -20,8 +20,8 @@ LONGEST_SORT_KEY: Final = 1_024
 SETTINGS: Final = ("partition_key", "sort_key", "sort_value", "partition_value", "expiry")
 """The settings of a `TableLayout` that are texts."""
 _LONGEST_NAME: Final = 255
-_ALWAYS_THERE: Final = (KEY, "status", "owner", "attempt")
-"""Attributes that every record has. Other items of a shared table lack one of them."""
+_ALWAYS_THERE: Final = ("status", "owner", "attempt")
+"""What every record has beside its key. Other items of a shared table lack one of them."""
 _NONE: Final[Mapping[str, str]] = {}
 _SORT_VALUE: Final = "idempotency"
 _PLACEHOLDERS: Final[Mapping[str, str]] = {
@@ -163,9 +163,16 @@ class TableLayout:
             )
         return {**self.own(item), KEY: {"S": key}}
 
+    def key_in(self, key: Mapping[str, Mapping[str, Any]]) -> str:
+        """Return which record's key an item or its key has; an empty text if it is no record's."""
+        if any(key.get(name) != value for name, value in self._constant.items()):
+            return ""
+        text: str = key.get(self._key, {}).get("S", "")
+        return text
+
     def has(self, item: Mapping[str, Mapping[str, Any]]) -> bool:
         """Return whether an item of the table is a record."""
-        if any(item.get(name) != value for name, value in self._constant.items()):
+        if not self.key_in(item):
             return False
         return all(self._names[name] in item for name in _ALWAYS_THERE)
 
