@@ -84,7 +84,7 @@ check: lint docs test test-peers ## Check everything, as CI does
 
 ##@ Measure
 
-.PHONY: compare bench explore simulate mutants costs store-costs capacity
+.PHONY: compare bench explore simulate mutants costs desk-bench store-costs capacity
 compare: .venv-dev/.synced ## Show what Powertools, durable functions and this layer do in the same adversities (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.differential $(ARGS)
 
@@ -102,6 +102,9 @@ mutants: .venv-dev/.synced ## Remove each rule of the idempotency layer in turn,
 
 costs: .venv-dev/.synced ## Show a month's bill, from the template and a volume (ARGS="--rides 50000 --regions 2", ARGS=--help)
 	@$(PYTHON) -m tools.costs $(ARGS)
+
+desk-bench: .venv-dev/.synced ## Show the milliseconds of each page of the desk at 20,000 and 100,000 events; a missed goal fails (ARGS="--events 2000")
+	@$(PYTHON) -m tests.ops.desk_bench $(ARGS)
 
 store-costs: .venv-dev/.synced ## Show what a month of records costs in each store (ARGS="--operations 1e8 --window 1")
 	@$(PYTHON) -m tools.store_costs $(ARGS)

@@ -16,6 +16,8 @@ from ops.audit.queues import json_object
 from ops.audit.reading import delivered_in, published_in
 from ops.desk.outages import Outages
 
+_FEW: Final = 4
+"""A search looks at all facts in their order, unless fewer than one in so many may match."""
 PAGE: Final = 100
 """Events on one page."""
 BUCKET_S: Final = 5
@@ -97,6 +99,8 @@ class Fact:
     runs: list[Run] = field(default_factory=list)
     letters: dict[str, DeadLettered] = field(default_factory=dict)
     """Its dead letters, by consumer, as the last audit has read them."""
+    number: int = 0
+    """Grows from each fact of the index to the next one."""
 
     def attempts(self, consumer: str) -> list[Run]:
         """Return a consumer's runs, the oldest first, with the crashes that a takeover shows."""
@@ -211,7 +215,13 @@ class Index:
         self.version = 0
         """Grows with every change."""
         self._most = most
+        self._number = 0
         self._lettered: list[Fact] = []
+        # What the facts are searched by: ids by type, ids by consumer and outcome of a run, and
+        # the ids of those that break the contract.
+        self._of_type = defaultdict[str | None, set[str]](set)
+        self._ran = defaultdict[tuple[str, str], set[str]](set)
+        self._broken: set[str] = set()
         # The runs of the invocation that each log stream is in.
         self._open = defaultdict[str, list[Run]](list)
 
@@ -226,6 +236,9 @@ class Index:
         if not fact.copies:
             self.known += 1
             fact.type = event.type
+            self._of_type[fact.type].add(fact.id)
+            if event.fact is None:
+                self._broken.add(fact.id)
             fact.time_ms = time_ms
             if event.named:
                 fact.ride = event.named.order_id
@@ -262,6 +275,7 @@ class Index:
             self.outages.add(run.consumer, run.outcome, found.fact, run.reason, run.ended_ms)
             if found.fact is not None:
                 self._fact(found.fact).runs.append(run)
+                self._ran[run.consumer, run.outcome].add(found.fact)
                 if run.outcome in _SETTLED:
                     self.waiting.get(run.consumer, set()).discard(found.fact)
 
@@ -282,12 +296,24 @@ class Index:
 
     def _fact(self, name: str) -> Fact:
         """Return a fact, a new one if it is not known; the oldest one is forgotten for it."""
-        if name not in self.facts and len(self.facts) >= self._most:
-            oldest = next(iter(self.facts))
-            self._forget_ride_of(self.facts.pop(oldest))
-            for names in self.waiting.values():
-                names.discard(oldest)
-        return self.facts.setdefault(name, Fact(name))
+        fact = self.facts.get(name)
+        if fact is not None:
+            return fact
+        if len(self.facts) >= self._most:
+            self._forget(self.facts.pop(next(iter(self.facts))))
+        self._number += 1
+        fact = self.facts[name] = Fact(name, number=self._number)
+        return fact
+
+    def _forget(self, fact: Fact) -> None:
+        """Take a fact out of whatever it is found by."""
+        self._forget_ride_of(fact)
+        self._of_type[fact.type].discard(fact.id)
+        self._broken.discard(fact.id)
+        for run in fact.runs:
+            self._ran[run.consumer, run.outcome].discard(fact.id)
+        for names in self.waiting.values():
+            names.discard(fact.id)
 
     def _forget_ride_of(self, fact: Fact) -> None:
         """Take a fact out of its ride; a ride without facts is forgotten."""
@@ -317,14 +343,47 @@ class Index:
 
     def page(self, wanted: Filter, number: int = 0) -> tuple[list[Fact], bool]:
         """Return a page of published facts, the newest first, and whether there are older ones."""
-        newest_first = reversed(self.facts.values())
-        published = (fact for fact in newest_first if fact.copies)
+        published = (fact for fact in self._candidates(wanted) if fact.copies)
         matching = (fact for fact in published if wanted.matches(fact, self.consumers))
         begin = number * PAGE
         one_too_many = begin + PAGE + 1
         found = list(islice(matching, begin, one_too_many))
         has_older = len(found) > PAGE
         return found[:PAGE], has_older
+
+    def _candidates(self, wanted: Filter) -> Iterable[Fact]:
+        """Return facts that may match, all that do among them, the newest first."""
+        names = self._names(wanted)
+        if names is None or len(names) > len(self.facts) // _FEW:
+            return reversed(self.facts.values())
+        found = [self.facts[name] for name in names if name in self.facts]
+        return sorted(found, key=lambda fact: -fact.number)
+
+    def _names(self, wanted: Filter) -> set[str] | None:
+        """Return the ids of facts that may match; None: any may."""
+        if wanted.ride and "*" not in wanted.ride:
+            return {*self.rides.get(wanted.ride, ()), wanted.ride}
+        if wanted.outcome:
+            return self._with_outcome(wanted)
+        if wanted.type:
+            return self._of_type.get(wanted.type, set())
+        return None
+
+    def _with_outcome(self, wanted: Filter) -> set[str]:
+        outcomes = set(GROUPS.get(wanted.outcome, {wanted.outcome}))
+        found = set[str]()
+        if observation.DEAD_LETTERED in outcomes:
+            found.update(fact.id for fact in self._lettered)
+        if CRASHED in outcomes:
+            outcomes.add(observation.TAKEOVER)  # which shows the crash
+        for each in self.consumers:
+            if wanted.at not in {"", each.name}:
+                continue
+            if WAITING in outcomes:
+                found |= self.waiting[each.name] | self._broken
+            for outcome in outcomes:
+                found |= self._ran.get((each.name, outcome), set())
+        return found
 
     def recent(self, lane: str, now_s: float) -> list[Counter[str]]:
         """Return the totals of a lane by time bucket, the oldest first.

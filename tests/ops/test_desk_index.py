@@ -1,0 +1,45 @@
+"""Searches of the desk's index."""
+
+import json
+import random
+from itertools import product
+
+import pytest
+
+from carride.events import DETAIL_TYPE, SOURCE
+from ops.audit.evidence import CONSUMERS, DeadLettered
+from ops.desk.index import CRASHED, GROUPS, PAGE, WAITING, Filter, Index
+from ops.desk.pictures import LOOKS
+from tests.carride.rides import Life
+from tests.ops.desk_world import BEGIN_MS, deliver, event_of, line, publish
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_search_finds_what_a_look_at_every_fact_finds(seed: int) -> None:
+    """Whatever is searched for, also after the oldest facts were forgotten."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable
+    index = Index(CONSUMERS, most=60)
+    for number in range(100):
+        life = Life(f"order_{number % 40}")
+        event = event_of(chance.choice([life.created, life.accepted, life.completed]))
+        if chance.random() < 0.8:
+            publish(index, event, BEGIN_MS + number)
+        for _ in range(chance.randrange(3)):
+            outcome = chance.choice([*LOOKS])
+            if outcome not in {WAITING, CRASHED}:
+                consumer = chance.choice(CONSUMERS).name
+                attempt = chance.randrange(1, 4)
+                deliver(index, event, consumer, BEGIN_MS + number, outcome, attempt=attempt)
+        broken = {"id": f"broken_{number}", "source": SOURCE, "detail-type": DETAIL_TYPE}
+        index.add_published(line(json.dumps({**broken, "detail": {}}), BEGIN_MS + number))
+    some = chance.sample([*index.facts.values()], 5)
+    index.add_letters(DeadLettered("q", "r", "payment", None, fact.id) for fact in some)
+    rides = ["", "order_7", "order_1*", some[0].id, "none"]
+    types = ["", "CarRideCreated", "CarRideCompleted", "none"]
+    for wanted in map(
+        Filter._make, product(rides, types, ["", "payment", "none"], ["", *LOOKS, *GROUPS, "none"])
+    ):
+        newest_first = [fact for fact in reversed(index.facts.values()) if fact.copies]
+        expected = [fact for fact in newest_first if wanted.matches(fact, CONSUMERS)]
+        found, _ = index.page(wanted)
+        assert found == expected[:PAGE], wanted
