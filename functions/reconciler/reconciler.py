@@ -351,13 +351,19 @@ def make_handler(
 
         The answer counts rides: ``reconciled`` (dealt with in this run) and ``overdue`` (dealt with
         in an earlier run, and not settled yet). A run that comes again returns what it returned
-        before.
+        before. One that comes while another delivery of it runs does nothing.
         """
         now = shaped(raw, Tick).time
-        with (
-            lambda_deadline(context, clock),
-            reconciler.consumer.operation(now.isoformat(), name="run") as run,
-        ):
+        with lambda_deadline(context, clock):
+            try:
+                return once(now, context)
+            except BusyError:
+                # It began within the length of a lease, and Lambda repeats it if it fails.
+                logger.info("another delivery of this tick is running")
+                return {"reconciled": 0, "overdue": 0}
+
+    def once(now: datetime, context: LambdaContext) -> dict[str, int]:
+        with reconciler.consumer.operation(now.isoformat(), name="run") as run:
             if not run.done:
                 # Counted first: whatever fails below, somebody hears of the rides that stay
                 # overdue.

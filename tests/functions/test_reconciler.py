@@ -15,11 +15,12 @@ from carride.overdue import LIMIT, Stage, shard, shards
 from carride_idempotency import StoreError
 from carride_idempotency.stores.transport import ServiceError
 from carride_idempotency.testing import Crash, FakeDynamoDB
-from carride_idempotency.testing.worlds import CRASH_BEFORE, Fault
+from carride_idempotency.testing.worlds import CRASH_BEFORE, OVERTAKEN, Fault
 from local.simulated_gateway import Books, Troubles
 from tests.carride.rides import Life
 from tests.functions.gateways import FakeGateway
 from tests.functions.world import World
+from tools.transformed import source
 
 WAYS = [["accept"], ["accept", "start"], ["accept", "start", "complete"], ["accept", "cancel"]]
 
@@ -251,6 +252,40 @@ def test_a_ride_is_settled_however_many_runs_have_failed(world: World, trouble: 
         world.clock.advance(300)
     assert world.tick() == {"reconciled": 1, "overdue": 0}
     assert world.item("bookings", order_id)["status"] == "cancelled"
+
+
+TIMEOUT_S: Final = source()["Resources"]["ReconcilerFunction"]["Properties"]["Timeout"]
+
+
+def test_lambdas_first_retry_takes_over_a_killed_run(world: World) -> None:
+    """Otherwise a run that was killed twice would leave a letter that needs nobody."""
+    order_id = world.booked("accept")
+    world.flow()
+    world.clock.advance(LIMIT.total_seconds() + 60)
+    event = {"time": world.now().isoformat()}
+    killed = Fault(CRASH_BEFORE, lambda _, what: what.startswith("TransactWriteItems"))
+    with pytest.raises(Crash):
+        world.run("reconciler", event, "run", TIMEOUT_S, killed)
+    world.clock.advance(60)
+    counts = world.run("reconciler", event, "run", TIMEOUT_S)
+    assert counts == {"reconciled": 1, "overdue": 0}
+    assert world.item("bookings", order_id)["status"] == "cancelled"
+
+
+def test_a_second_delivery_of_a_tick_leaves_the_work_to_the_first(world: World) -> None:
+    """It would fail until its retries are used up, and leave a letter that needs nobody."""
+    world.booked("accept")
+    world.flow()
+    world.clock.advance(LIMIT.total_seconds() + 60)
+    event = {"time": world.now().isoformat()}
+    seconds: list[dict[str, int]] = []
+
+    def again() -> None:
+        seconds.append(world.run("reconciler", event, "run", TIMEOUT_S))
+
+    meanwhile = Fault(OVERTAKEN, lambda _, what: what.startswith("TransactWriteItems"), again)
+    assert world.run("reconciler", event, "run", TIMEOUT_S, meanwhile)["reconciled"] == 1
+    assert seconds == [{"reconciled": 0, "overdue": 0}]
 
 
 def _refuse_commits(patch: pytest.MonkeyPatch, error: Exception) -> None:

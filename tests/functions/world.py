@@ -59,6 +59,8 @@ TABLES: Final = {
 }
 HISTORY_STORE: Final = "dynamodb:history"
 """The store of ride_history; the other functions share one."""
+RECONCILER_S: Final = 180.0
+"""The reconciler's timeout."""
 SETTINGS: Final = from_environment(Settings)  # of the API, in stage `local`
 DEV: Final = replace(SETTINGS, stage="dev", staff_group="staff")
 # A token of the staff of DEV.
@@ -352,13 +354,19 @@ class World(testing.World):
         """Read a ride."""
         return self.ask(request("GET", f"/carrides/{order_id}"))
 
-    def reconcile(self, *, lost: Lost = lambda *_: False, timeout_s: float = 120) -> dict[str, int]:
+    def reconcile(
+        self, *, lost: Lost = lambda *_: False, timeout_s: float = RECONCILER_S
+    ) -> dict[str, int]:
         """Let the clock pass each open ride's deadline, run the reconciler, deliver its events."""
         self.clock.advance(LIMIT.total_seconds() + 60)
         return self.tick(lost=lost, timeout_s=timeout_s)
 
     def tick(
-        self, *, lost: Lost = lambda *_: False, timeout_s: float = 120, fault: Fault = NO_FAULT
+        self,
+        *,
+        lost: Lost = lambda *_: False,
+        timeout_s: float = RECONCILER_S,
+        fault: Fault = NO_FAULT,
     ) -> dict[str, int]:
         """Run the reconciler now, and have its events delivered."""
         event = {"time": self.now().isoformat()}

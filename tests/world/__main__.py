@@ -15,18 +15,21 @@ it, and to say nothing of a story that has no place for it. Without --seed or --
 many stories as others are sabotaged.
 
 Then the shop is lived, on the same engine: the layer alone, with handlers that misbehave (--shop:
-only that). The exit status is 0 only if no promise was broken.
+only that). The exit status is 0 only if no promise was broken, and if 2,000 stories or more have
+used every freedom of docs/simulation.md.
 """
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
+from tests.world.freedoms import FREEDOMS, rows
 from tests.world.setting import prepare
 from tests.world.shop import telling as shop
 from tests.world.story import Tier, tell
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 
 _PROCESSES: Final = 2
 _AT_ONCE: Final = 5
+_ENOUGH: Final = 2_000
+"""Stories of all tiers that use every freedom."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,10 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--shop" in given:
         return shop.main([each for each in given if each != "--shop"])
     options = _parser().parse_args(given)
+    if options.freedoms:
+        print("\n".join(rows()))
+        return 0
     if options.sabotage is not None:
         return _sabotaged(options, options.seeds)
     status = _stories(options)
-    if options.seed is None and options.tier is None:
+    if options.seed is None and options.tier is None and not options.json:
         print("\nThe audit, with a saboteur:", flush=True)
         options.sabotage = ""
         status = max(status, _sabotaged(options, max(1, options.seeds // 4)))
@@ -83,36 +91,100 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KIND",
         help="plant wrong things, and print how often the audit named each kind",
     )
-    parser.add_argument("--json", action="store_true", help="with --sabotage: the table as JSON")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print only the stories' counters, as JSON; with --sabotage: its table",
+    )
+    parser.add_argument("--freedoms", action="store_true", help="print the table of freedoms")
     parser.add_argument("--stop", action="store_true", help="stop at the first broken promise")
     return parser
 
 
 def _stories(options: argparse.Namespace) -> int:
-    totals: Counter[str] = Counter()
-    met: Counter[str] = Counter()
-    hours = 0.0
-    runs = 0
-    failed = 0
+    total = Total()
     began = time.monotonic()
     for report in _reports(options):
-        totals.update(report.counts)
-        met.update(report.counts.keys())
-        hours += report.hours
-        runs += 1
-        failed += bool(report.broken)
-        if report.broken or options.explain:
-            print(text_of(report, explains=options.explain), flush=True)
+        total.add(report)
+        is_told = report.broken or options.explain
+        if is_told:
+            print(text_of(report, explains=options.explain), file=_texts(options), flush=True)
         if report.broken and options.stop:
             break
     seconds = time.monotonic() - began
-    print(
-        f"{runs:,} stories, {failed} broke a promise; "
-        f"{hours:,.0f} simulated hours in {seconds:.0f} s"
-    )
-    for name in sorted(totals):
-        print(f"  {name:60}{totals[name]:12,}  in {met[name] / runs:4.0%} of the stories")
-    return 1 if failed else 0
+    print(total.as_json(seconds) if options.json else total.as_text(seconds))
+    needs_all = total.stories >= _ENOUGH and options.tier is None
+    return 1 if total.failed or (needs_all and total.unused) else 0
+
+
+def _texts(options: argparse.Namespace) -> TextIO:
+    """Return where stories are told: not between the braces of JSON."""
+    return sys.stderr if options.json else sys.stdout
+
+
+class Total:
+    """What stories have in sum.
+
+    Attributes:
+        stories: how many there were.
+        failed: how many of them broke a promise.
+        hours: how long they lasted, in simulated time.
+        counts: how often each freedom was used, each outcome observed.
+        met: in how many stories.
+    """
+
+    def __init__(self) -> None:
+        self.stories = 0
+        self.failed = 0
+        self.hours = 0.0
+        self.counts: Counter[str] = Counter()
+        self.met: Counter[str] = Counter()
+
+    def add(self, report: "Report") -> None:
+        self.stories += 1
+        self.failed += bool(report.broken)
+        self.hours += report.hours
+        self.counts.update(report.counts)
+        self.met.update(report.counts.keys())
+
+    @property
+    def unused(self) -> list[str]:
+        """The freedoms that no story used."""
+        return [name for name in FREEDOMS if not self.counts[name]]
+
+    def as_text(self, seconds: float) -> str:
+        first = (
+            f"{self.stories:,} stories, {self.failed} broke a promise; "
+            f"{self.hours:,.0f} simulated hours in {seconds:.0f} s"
+        )
+        others = sorted(self.counts.keys() - FREEDOMS.keys())
+        used = [name for name in FREEDOMS if self.counts[name]]
+        lines = [first, "Freedoms that were used:", *map(self._line, used)]
+        if self.unused:
+            lines.append(f"Freedoms that no story used: {', '.join(self.unused)}")
+        lines += ["What else was counted:", *map(self._line, others)]
+        return "\n".join(lines)
+
+    def _line(self, name: str) -> str:
+        share = self.met[name] / self.stories
+        return f"  {name:60}{self.counts[name]:12,}  in {share:4.0%} of the stories"
+
+    def as_json(self, seconds: float) -> str:
+        """Return the counters: of each freedom, also of an unused one, and the others."""
+        freedoms = {
+            name: {**freedom._asdict(), "times": self.counts[name], "stories": self.met[name]}
+            for name, freedom in FREEDOMS.items()
+        }
+        others = {name: self.counts[name] for name in sorted(self.counts.keys() - FREEDOMS.keys())}
+        whole = {
+            "stories": self.stories,
+            "broken": self.failed,
+            "hours": round(self.hours),
+            "seconds": round(seconds),
+            "freedoms": freedoms,
+            "counts": others,
+        }
+        return json.dumps(whole, indent=1)
 
 
 def _reports(options: argparse.Namespace) -> Iterator["Report"]:

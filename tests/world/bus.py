@@ -121,7 +121,7 @@ class Bus:
                 partial(self._hand_over, event, f"{name} copy {copy}", target.to),
                 partial(self._dead_letter, event, rule, target),
             )
-            self._cloud.simulation.after(self._cloud.delay_s(name), delivery.start)
+            self._cloud.simulation.after(self._cloud.delay_s("an event", name), delivery.start)
 
     def _hand_over(self, event: Mapping[str, Any], name: str, to: str) -> bool:
         """Hand an event to a target, and return whether that took it."""
@@ -180,7 +180,7 @@ class Pipe:
                 partial(self._put, record, f"{name} copy {copy}"),
                 partial(self._dead_letter, record),
             )
-            self._cloud.simulation.after(self._cloud.delay_s(name), delivery.start)
+            self._cloud.simulation.after(self._cloud.delay_s("a record", name), delivery.start)
 
     def _put(self, record: Mapping[str, Any], name: str) -> bool:
         if self._cloud.window("pipe", name):
@@ -239,6 +239,8 @@ class QueueMapping:
         while self._function.busy < self._spec.concurrency:
             most = 1 + int(self._spec.batch * self._cloud.roll("batch") ** 0.5)
             most = min(most, self._spec.batch)
+            if most < self._spec.batch:
+                self._cloud.use("a batch that is not full")
             visible_s = self._queue.spec.visible_s
             batch = self._queues.receive(self._queue, most, visible_s)
             if not batch:
@@ -313,7 +315,9 @@ class Schedule:
     def _run(self, event: Mapping[str, Any], name: str) -> bool:
         if self._cloud.window("schedule", name):
             return False
-        self._function.send(event, name)
+        times = 1 + self._cloud.happens("a tick sent twice", _TWICE, name)
+        for copy in range(times):
+            self._function.send(event, f"{name} copy {copy}")
         return True
 
 
@@ -353,13 +357,16 @@ class Api:
             answers.append((ok, answer))
             task.resume()
 
+        if self._is_lost("a request lost on its way from the client", invoked.name):
+            return 503, {}
         self._function.invoke(event, invoked, invoked.name, done)
         self._cloud.simulation.sleep(None)
         ok, answer = answers[0]
         if not ok:
             return 500, {}
-        if not self._cloud.healed and self._cloud.happens(
-            "an answer lost on its way to the client", self._cloud.story.share, invoked.name
-        ):
+        if self._is_lost("an answer lost on its way to the client", invoked.name):
             return 503, {}
         return answer["statusCode"], json.loads(answer["body"])
+
+    def _is_lost(self, what: str, name: str) -> bool:
+        return not self._cloud.healed and self._cloud.happens(what, self._cloud.story.share, name)

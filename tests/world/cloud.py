@@ -27,22 +27,24 @@ from carride_idempotency.testing import START_MS, FakeDynamoDB
 from carride_idempotency.testing.expressions import InvalidRequestError, Item, Request
 from persistent_gateway import PersistentGateway
 from tests.world.engine.scheduler import OUTSIDE, Killed, Machine, Simulation, here
+from tests.world.freedoms import FREEDOMS
 from tests.world.story import Story, Tier
 from tests.world.wiring import Wiring
 
 MOST_FAULTS: Final = 2
 """That an event meets at a consumer in a light story: one less than its attempts."""
-_FEWER_FAULTS: Final = {"ReconcilerFunction": 1}
-"""A killed run holds its key for longer than the minute until its retry, which takes an attempt."""
 _SHARES: Final = {"ReconcilerFunction": 0.1}
 """Its runs look into 144 partitions of indexes, most of them empty."""
+_SQS_SHARE: Final = 3.0
+"""Functions send few messages, so that more of them meet a fault."""
 _LONGEST_TRY_S: Final = FakeDynamoDB.longest_try_s
 _STALE: Final = 0.1
-"""The share of reads of an index that miss its latest writes."""
+"""The share of eventually consistent reads that miss the latest writes."""
 _STALEST_MS: Final = 2_000
 _LATE: Final = 0.03
 """The share of deliveries that are on their way for minutes."""
 _THROTTLED: Final = ServiceError("ThrottlingException", 400, "Rate exceeded", {})
+_FAILED: Final = ServiceError("InternalServerError", 500, "Internal server error", {})
 _CONFLICT: Final = ServiceError(
     "TransactionCanceledException",
     400,
@@ -57,9 +59,9 @@ _KINDS: Final = (
     "late",
     "slow",
     "throttled",
-    "conflict",
 )
 """What may happen to a request to DynamoDB or SQS."""
+_KINDS_OF_DYNAMODB: Final = (*_KINDS, "failed before", "failed after")
 
 
 class Invoked:
@@ -156,8 +158,12 @@ class Cloud(testing.World):
         drawn = self.roll(f"{what} {label}")
         if drawn >= share or not self._may_happen(f"{what}: {label} ({drawn:.9f})"):
             return False
-        self.counts[what] += 1
+        self.use(what)
         return True
+
+    def use(self, freedom: str) -> None:
+        """Count that a freedom was used; it has a row in `freedoms`."""
+        self.counts[FREEDOMS[freedom].what] += 1
 
     def _may_happen(self, name: str) -> bool:
         """Return whether a freedom or a fault is among those that are kept, and note it."""
@@ -166,9 +172,12 @@ class Cloud(testing.World):
         self.used.append(name)
         return True
 
-    def delay_s(self, label: str) -> float:
-        """Return how long something is on its way: mostly a moment, sometimes minutes."""
-        if self.happens("late by minutes", _LATE, label):
+    def delay_s(self, what: str, label: str) -> float:
+        """Return how long something is on its way: mostly a moment, sometimes minutes.
+
+        ``what`` is an event, a record or an invocation.
+        """
+        if self.happens(f"{what} late by minutes", _LATE, label):
             return 600 * self.roll(f"minutes {label}")
         return 0.05 + 2 * self.roll(f"delay {label}") ** 4
 
@@ -205,11 +214,11 @@ class Cloud(testing.World):
         for each in self.story.windows:
             is_open = each.begins_s <= self.now_s < each.ends_s
             if is_open and each.what == what and self.roll(f"window {label}") < each.share:
-                self.counts[f"window: {what}"] += 1
+                self.use(f"window: {what}")
                 return True
         return False
 
-    def fault(self, kinds: Sequence[str], what: str, share: float) -> str:
+    def fault(self, service: str, kinds: Sequence[str], what: str, share: float) -> str:
         """Return the kind of the fault that the running invocation's request meets, or nothing."""
         invoked = self.running.get(here())
         if self.healed or invoked is None:
@@ -220,20 +229,21 @@ class Cloud(testing.World):
             return ""
         kind = kinds[int(drawn / share * len(kinds))]
         name = f"{kind}: {invoked.name}, {what} ({drawn:.9f})"
-        return kind if self._may_meet(invoked, kind, what, name) else ""
+        if not self._may_meet(invoked, name):
+            return ""
+        self.use(f"{service}: {kind}")
+        self.say(f"{what} meets: {kind.upper()}")
+        return kind
 
-    def _may_meet(self, invoked: Invoked, kind: str, what: str, called: str) -> bool:
+    def _may_meet(self, invoked: Invoked, called: str) -> bool:
         """Return whether a fault is allowed, and note it: in a light story few are."""
         names = [(invoked.function, fact) for fact in invoked.facts]
         is_light = self.story.tier is Tier.LIGHT
-        most = _FEWER_FAULTS.get(invoked.function, MOST_FAULTS)
-        if is_light and any(self._met[name] >= most for name in names):
+        if is_light and any(self._met[name] >= MOST_FAULTS for name in names):
             return False
         if not self._may_happen(called):
             return False
         self._met.update(names)
-        self.counts[f"fault: {kind}"] += 1
-        self.say(f"{what} meets: {kind.upper()}")
         return True
 
     def has_met(self, function: str, facts: Iterable[str]) -> bool:
@@ -245,9 +255,11 @@ class Cloud(testing.World):
     ) -> Mapping[str, Any]:
         """Send a request to DynamoDB."""
         what = _about(operation, request)
-        kinds = _KINDS if operation == "TransactWriteItems" else _KINDS[:-1]
+        kinds: Sequence[str] = _KINDS_OF_DYNAMODB
+        if operation == "TransactWriteItems":
+            kinds = (*kinds, "conflict")
         perform = partial(self._sent, operation, request, send)
-        return self.travel("dynamodb", what, kinds, perform, NoAnswerError, _THROTTLED)
+        return self.travel("DynamoDB", what, kinds, perform, NoAnswerError, _THROTTLED)
 
     def _sent(
         self, operation: str, request: Request, send: Callable[[str, Request], Any]
@@ -279,24 +291,45 @@ class Cloud(testing.World):
         if self.window(service, f"{self.doing()} {what}"):
             self.simulation.sleep(_LONGEST_TRY_S)
             raise lost("it is out of order")
-        kind = self.fault(kinds, what, self.story.share)
-        if kind in {"throttled", "conflict"}:
-            raise throttled if kind == "throttled" else _CONFLICT
+        share = self.story.share
+        if service == "SQS":
+            share *= _SQS_SHARE
+        kind = self.fault(service, kinds, what, share)
+        self._on_the_way(kind, what, perform, lost, throttled)
+        answer = perform()
+        self._on_the_way_back(kind, lost)
+        return answer
+
+    def _on_the_way(
+        self,
+        kind: str,
+        what: str,
+        perform: Callable[[], object],
+        lost: Callable[[str], Exception],
+        throttled: Exception,
+    ) -> None:
+        """Meet what keeps a request from taking place now."""
+        refusals = {"throttled": throttled, "conflict": _CONFLICT, "failed before": _FAILED}
+        if kind in refusals:
+            raise refusals[kind]
+        if kind == "late":
+            late_s = _LONGEST_TRY_S + 60 * self.roll(f"late {what}") ** 3
+            self.simulation.after(late_s, partial(_unheard, perform))
         if kind in {"request lost", "late"}:
-            if kind == "late":
-                late_s = _LONGEST_TRY_S + 60 * self.roll(f"late {what}") ** 3
-                self.simulation.after(late_s, partial(_unheard, perform))
             self._give_up(lost(kind))
         if kind == "killed before":
             self.kill_here()
-        answer = perform()
+
+    def _on_the_way_back(self, kind: str, lost: Callable[[str], Exception]) -> None:
+        """Meet what happens to the answer to a request that has taken place."""
         if kind == "killed after":
             self.kill_here()
+        if kind == "failed after":
+            raise _FAILED
         if kind == "answer lost":
             self._give_up(lost(kind))
         if kind == "slow":
             self.simulation.sleep(_LONGEST_TRY_S * 0.9)
-        return answer
 
     def _give_up(self, error: Exception) -> None:
         self.simulation.sleep(_LONGEST_TRY_S)
@@ -314,7 +347,7 @@ class Cloud(testing.World):
         what = f"SendMessage {url.rpartition('/')[2]}"
         answer: Any = {"Error": {"Code": "RequestThrottled"}}
         throttled = ClientError(answer, "SendMessage")
-        self.travel("sqs", what, _KINDS[:-1], send, _no_answer, throttled)
+        self.travel("SQS", what, _KINDS, send, _no_answer, throttled)
 
 
 def _no_answer(_: str) -> Exception:
@@ -344,7 +377,7 @@ class _Inline:
 
 
 class Tables(FakeDynamoDB):
-    """The stack's tables. Requests travel, indexes lag, and each write is told.
+    """The stack's tables. Requests travel, reads lag, and each write is told.
 
     Attributes:
         written: is called after each write with the table and the item before and after it.
@@ -365,10 +398,10 @@ class Tables(FakeDynamoDB):
         return self._cloud.request(operation, request, self._take_place)
 
     def _take_place(self, operation: str, request: Request) -> Mapping[str, Any]:
-        if "IndexName" not in request or here() is OUTSIDE:
+        if not _may_be_stale(operation, request) or here() is OUTSIDE:
             return super().__call__(operation, request)
         label = f"{self._cloud.doing()} {request['TableName']}"
-        if not self._cloud.happens("a stale index", _STALE, label):
+        if not self._cloud.happens("a stale read", _STALE, label):
             return super().__call__(operation, request)
         lag_ms = int(_STALEST_MS * self._cloud.roll(f"lag {label}"))
         self._as_of_ms = self._cloud.simulation.now_ms - lag_ms
@@ -378,7 +411,7 @@ class Tables(FakeDynamoDB):
             self._as_of_ms = None
 
     def all(self, table: str) -> list[Item]:
-        """Return every item; for a stale index, as they were a moment ago."""
+        """Return every item; for a stale read, as they were a moment ago."""
         items = super().all(table)
         if self._as_of_ms is None:
             return items
@@ -390,6 +423,16 @@ class Tables(FakeDynamoDB):
                 items += [] if before is None else [before]
         return items
 
+    def find(self, request: Request) -> Item | None:
+        """Return the item under a request's key; for a stale read, as it was a moment ago."""
+        if self._as_of_ms is None:
+            return super().find(request)
+        key = self.key(request)
+        for item in self.all(request["TableName"]):
+            if self.key({"TableName": request["TableName"], "Key": item}) == key:
+                return item
+        return None
+
     def _commit(self, writes: Sequence[Any]) -> None:
         super()._commit(writes)
         now_ms = self._cloud.simulation.now_ms
@@ -398,6 +441,13 @@ class Tables(FakeDynamoDB):
             self._latest.append((now_ms, write.table, write.before, write.after))
         for write in writes:
             self.written(write.table, write.before, write.after)
+
+
+def _may_be_stale(operation: str, request: Request) -> bool:
+    """Return whether a read is eventually consistent, as every read of an index is."""
+    if operation not in {"GetItem", "Query", "Scan"}:
+        return False
+    return not request.get("ConsistentRead", False)
 
 
 def _about(operation: str, request: Request) -> str:

@@ -20,6 +20,8 @@ RETRIED_AFTER_S: Final = (60.0, 120.0)
 """https://docs.aws.amazon.com/lambda/latest/dg/invocation-async-error-handling.html"""
 _SKEW_MS: Final = 800
 _INVOKED_TWICE: Final = 0.05
+_ENDED: Final = 0.05
+"""The share of invocations before which Lambda ends an idle sandbox."""
 _LONGEST_PAUSE_S: Final = 300.0
 
 type Handler = Callable[[Any, Any], Any]
@@ -76,6 +78,10 @@ class Function:
         if self._cloud.window(self.spec.name, invoked.name):
             self._simulation.after(0.01, partial(done, False, "it fails at once"))
             return
+        if self._idle and self._cloud.happens(
+            "a sandbox that is ended while idle", _ENDED, invoked.name
+        ):
+            self._idle.pop()
         machine, handler = self._idle.pop() if self._idle else self._sandbox(invoked)
         self.busy += 1
         self._cloud.counts["invocations"] += 1
@@ -94,6 +100,7 @@ class Function:
     def _sandbox(self, invoked: Invoked) -> tuple[Machine, Handler]:
         self._machines += 1
         ahead_ms = round((self._cloud.roll(f"skew {invoked.name}") - 0.5) * _SKEW_MS)
+        self._cloud.use("a clock that is wrong")
         machine = Machine(f"{self.spec.name}-{self._machines}", ahead_ms)
         machine.on_death = partial(self._died, machine)
         return machine, self._build()
@@ -133,7 +140,9 @@ class Function:
         times = 1 + self._cloud.happens("an event invoked twice", _INVOKED_TWICE, name)
         for number in range(times):
             delivery = Delivery(self, text, f"{name} {number}", request_id)
-            self._simulation.after(self._cloud.delay_s(delivery.name), delivery.attempt)
+            self._simulation.after(
+                self._cloud.delay_s("an invocation", delivery.name), delivery.attempt
+            )
 
     def give_up(self, text: str, why: str, answer: Any) -> None:
         """Send an event that failed to the function's destination."""

@@ -1,6 +1,7 @@
 """The payment gateway, within docs/payment-gateway.md: each freedom that the page allows it."""
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -16,6 +17,8 @@ _WITHIN_S: Final = 3_500.0
 """A request is finished within an hour, or never."""
 _UNSEEN: Final = 0.5
 """The share of late requests that no lookup shows before they are finished."""
+_WITH_EFFECT: Final = 0.5
+"""The share of errors kept under a key whose request took effect."""
 _SOON_S: Final = 30.0
 """In a light story: before the last attempt of its event."""
 _LOOKUPS: Final = ("killed before", "killed after", "refused", "failed", "no answer", "slow")
@@ -31,6 +34,18 @@ _POSTS: Final = (
     "refused for good",
     "slow",
 )
+_OF_HOURS: Final = ("kept under its key",)
+"""What may happen in heavy stories only: the event needs more than an hour, and an operator."""
+_FINAL: Final = (400, 402, 404, 405, 406, 410, 422, 451)
+"""The statuses by which a POST is refused for good."""
+_OF_THE_BOOKS: Final = {
+    "forgotten": "gateway: key forgotten",
+    "pending": "gateway: pending",
+    "declined": "gateway: declined",
+    "refused": "gateway: declined",
+    "capped": "gateway: raise refused",
+}
+"""The freedoms that a story gives to rides or keys, by the name of the trouble."""
 _REFUSALS: Final = (400, 401, 402, 403, 404, 405, 408, 409, 410, 422, 425, 429, 451, 500, 503)
 _PASSING: Final = (401, 403, 408, 409, 425, 429, 500, 502, 503)
 
@@ -39,12 +54,16 @@ class Gateway:
     """A connection to the gateway; its books are the evidence of charges.
 
     Attributes:
-        refusals: how often it refused a capture or a raise for good.
+        refusals: how often it refused a reservation, a capture or a raise for good.
     """
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
         self.refusals = 0
+        self._taken: set[str] = set()
+        """The keys of requests that it has taken in."""
+        self._kept: dict[str, HttpResponse] = {}
+        """The errors that it repeats, by key."""
         self.books = Books(cloud.story.troubles, seed=cloud.story.seed, clock=lambda: cloud.now_s)
 
     def ledger(self) -> list[dict[str, Any]]:
@@ -63,16 +82,16 @@ class Gateway:
         cloud.simulation.sleep(0.05 + 0.5 * cloud.roll(f"gateway {who}") ** 4)
         if cloud.window("gateway", who):
             self._give_up("the gateway is down")
-        kinds = _LOOKUPS if request.method == "GET" else _POSTS
-        kind = cloud.fault(kinds, what, cloud.story.gateways_share)
-        if kind:
-            cloud.counts[f"gateway: {request.method} {kind}"] += 1
+        if cloud.window("slow gateway", who):
+            cloud.simulation.sleep(_READ_TIMEOUT_S * 0.9)
+        kept = self._kept.get(request.headers.get("Idempotency-Key", ""))
+        if kept is not None:
+            return kept
+        kind = cloud.fault("gateway", self._kinds(request), what, cloud.story.gateways_share)
         self._before(kind, request, who)
-        if kind == "refused for good":
-            return self._refusal(request)
-        if kind in {"refused", "busy"}:
-            statuses = _REFUSALS if kind == "refused" else _PASSING
-            return _problem(statuses[int(cloud.roll(f"status {who}") * len(statuses))])
+        refused = self._refused(kind, request, who)
+        if refused is not None:
+            return refused
         reply = self._reply(request)
         cloud.say(f"{what}: {reply.status}")
         if kind == "killed after":
@@ -83,12 +102,49 @@ class Gateway:
             self._give_up("the answer is lost")
         return HttpResponse(reply.status, json.dumps(reply.body).encode())
 
-    def _refusal(self, request: HttpRequest) -> HttpResponse:
-        """Refuse a capture or a raise for good; any other request for now."""
-        if request.path.endswith(("/capture", "/adjust")):
-            self.refusals += 1
-            return _problem(402)
-        return _problem(503)
+    def _kinds(self, request: HttpRequest) -> Sequence[str]:
+        """Return what may happen to a request."""
+        if request.method == "GET":
+            return _LOOKUPS
+        if self._cloud.story.tier is Tier.HEAVY:
+            return (*_POSTS, *_OF_HOURS)
+        return _POSTS
+
+    def _refused(self, kind: str, request: HttpRequest, who: str) -> HttpResponse | None:
+        """Return the error that a request gets instead of its answer, if it gets one."""
+        match kind:
+            case "refused for good":
+                return self._refusal(request, who)
+            case "kept under its key":
+                return self._failure(request, who)
+            case "refused":
+                return _problem(self._one_of(_REFUSALS, who))
+            case "busy":
+                return _problem(self._one_of(_PASSING, who))
+        return None
+
+    def _refusal(self, request: HttpRequest, who: str) -> HttpResponse:
+        """Refuse a reservation, a capture or a raise for good; any other request for now.
+
+        A second request with a key gets the first answer, so one that may still be finished is not
+        refused for good.
+        """
+        key = request.headers["Idempotency-Key"]
+        if request.path.endswith("/refund") or key in self._taken:
+            return _problem(503)
+        self.refusals += 1
+        self._kept[key] = _problem(self._one_of(_FINAL, who))
+        return self._kept[key]
+
+    def _failure(self, request: HttpRequest, who: str) -> HttpResponse:
+        """Fail, and repeat that under the key; the request took effect, or did not."""
+        if self._cloud.roll(f"effect {who}") < _WITH_EFFECT:
+            self._carry_out(_asked(request))
+        self._kept[request.headers["Idempotency-Key"]] = _problem(500)
+        return _problem(500)
+
+    def _one_of(self, statuses: Sequence[int], who: str) -> int:
+        return statuses[int(self._cloud.roll(f"status {who}") * len(statuses))]
 
     def _before(self, kind: str, request: HttpRequest, who: str) -> None:
         """Do what keeps a request from being answered, or delays it."""
@@ -113,18 +169,31 @@ class Gateway:
         Until then lookups may show it as pending, or not at all: they include what was answered.
         """
         asked = _asked(request)
+        self._taken.add(asked.key)
         is_light = self._cloud.story.tier is Tier.LIGHT
         within_s = _SOON_S if is_light else _WITHIN_S
         late_s = within_s * self._cloud.roll(f"finish {who}")
-        if self._cloud.roll(f"unseen {who}") < _UNSEEN:
+        # Two requests would take effect if the key were forgotten before the first is finished.
+        forgets = self._cloud.story.troubles.forgotten > 0
+        if not forgets and self._cloud.roll(f"unseen {who}") < _UNSEEN:
             self._cloud.simulation.after(late_s, partial(self._carry_out, asked))
         elif self.books.begin(asked) is None:
-            self._cloud.simulation.after(late_s, partial(self.books.finish, asked))
+            self._cloud.simulation.after(late_s, partial(self._finish, asked))
         self._give_up("it is taken in")
 
     def _carry_out(self, asked: GatewayRequest) -> Reply:
+        self._taken.add(asked.key)
         reply = self.books.begin(asked)
-        return self.books.finish(asked) if reply is None else reply
+        return self._finish(asked) if reply is None else reply
+
+    def _finish(self, asked: GatewayRequest) -> Reply:
+        """Have a request take effect; count which of the story's troubles it met."""
+        before = self.books.met.copy()
+        reply = self.books.finish(asked)
+        for trouble, freedom in _OF_THE_BOOKS.items():
+            if self.books.met[trouble] > before[trouble]:
+                self._cloud.use(freedom)
+        return reply
 
     def _give_up(self, why: str) -> None:
         self._cloud.simulation.sleep(_READ_TIMEOUT_S)

@@ -10,6 +10,8 @@ from typing import Any, Final
 from tests.world.cloud import Cloud
 from tests.world.wiring import QueueSpec, queue_url
 
+_TWICE: Final = 0.02
+"""The share of receives whose message stays visible: one of its copies was not reached."""
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
 
 
@@ -63,6 +65,8 @@ class Queues:
         now_ms = self._cloud.simulation.now_ms
         visible = [each for each in queue.messages if each.visible_ms <= now_ms]
         visible.sort(key=lambda each: self._cloud.roll(f"order {queue.spec.name} {each.id}"))
+        if [each.id for each in visible] != sorted((each.id for each in visible), key=_number_in):
+            self._cloud.use("messages in another order")
         received: list[Message] = []
         for message in visible:
             if len(received) == most:
@@ -72,7 +76,8 @@ class Queues:
                 queue.messages.remove(message)
                 self.send(queue.spec.dlq, message.body, message.attributes)
                 continue
-            message.visible_ms = now_ms + hidden_s * 1000
+            if not self._cloud.happens("a message received twice", _TWICE, message.id):
+                message.visible_ms = now_ms + hidden_s * 1000
             received.append(message)
         return received
 
@@ -148,6 +153,10 @@ class Queues:
             if message.id in shown:
                 message.visible_ms = now_ms + shown[message.id] * 1000
         return {}
+
+
+def _number_in(message_id: str) -> int:
+    return int(message_id.rpartition("-")[2])
 
 
 def _name_in(url: str) -> str:

@@ -82,7 +82,9 @@ class Story(NamedTuple):
 
 WINDOWS: Final = (
     "gateway",
-    "dynamodb",
+    "slow gateway",
+    "DynamoDB",
+    "SQS",
     "deliveries",
     "pipe",
     "schedule",
@@ -157,6 +159,8 @@ def _troubles(dice: random.Random) -> Troubles:
         declined=dice.choice((0.0, 0.0, 0.3)),
         refused=dice.choice((0.0, 0.0, 0.3)),
         capped=dice.choice((0.0, 0.0, 1.0)),
+        forgotten=dice.choice((0.0, 0.0, 0.5)),
+        pending=dice.choice((0.0, 0.0, 0.0, 0.5)),
     )
 
 
@@ -170,6 +174,7 @@ def _windows(dice: random.Random, story: Story) -> Iterator[Window]:
         begins_s = max(0.0, dice.choice(moments) - dice.choice((0.5, 5.0, 60.0)))
         lasts_s = dice.choice((20.0, 5 * _MINUTE, 40 * _MINUTE, 3 * _HOUR, 8 * _HOUR))
         share = dice.choice((0.5, 1.0))
-        yield Window(
-            dice.choice((*WINDOWS, "gateway", "gateway")), round(begins_s, 3), lasts_s, share
-        )
+        what = dice.choice((*WINDOWS, "gateway", "gateway"))
+        if what == "SQS":  # only dead letters are sent to it, hours after their events
+            lasts_s = 8 * _HOUR
+        yield Window(what, round(begins_s, 3), lasts_s, share)

@@ -1,0 +1,121 @@
+"""The freedoms of the world: what a service may do, where that is documented, and its counter.
+
+A freedom is used only under the name of its row, and `make simulate` counts it under that name.
+`python -m tests.world --freedoms` prints the table of docs/simulation.md.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+_AWS: Final = "https://docs.aws.amazon.com"
+_EVENTBRIDGE: Final = f"{_AWS}/eventbridge/latest/userguide"
+_LAMBDA: Final = f"{_AWS}/lambda/latest/dg"
+_SQS: Final = f"{_AWS}/AWSSimpleQueueService/latest/SQSDeveloperGuide"
+_DYNAMODB: Final = f"{_AWS}/amazondynamodb/latest/developerguide"
+
+_DELIVERY: Final = f"{_EVENTBRIDGE}/eb-troubleshooting.html"
+_RETRIES: Final = f"{_EVENTBRIDGE}/eb-rule-retry-policy.html"
+_PIPES: Final = f"{_EVENTBRIDGE}/eb-pipes-error-troubleshooting.html"
+_SCHEDULER: Final = f"{_AWS}/scheduler/latest/UserGuide/what-is-scheduler.html"
+_ASYNCHRONOUS: Final = f"{_LAMBDA}/invocation-async-error-handling.html"
+_ENVIRONMENTS: Final = f"{_LAMBDA}/lambda-runtime-environment.html"
+_MAPPINGS: Final = f"{_LAMBDA}/invocation-eventsourcemapping.html"
+_AT_LEAST_ONCE: Final = f"{_SQS}/standard-queues-at-least-once-delivery.html"
+_STANDARD: Final = f"{_SQS}/standard-queues.html"
+_CONSISTENCY: Final = f"{_DYNAMODB}/HowItWorks.ReadConsistency.html"
+_ERRORS: Final = f"{_DYNAMODB}/Programming.Errors.html"
+_TRANSACTIONS: Final = f"{_DYNAMODB}/transaction-apis.html"
+_SDK: Final = f"{_AWS}/sdkref/latest/guide/feature-retry-behavior.html"
+_HTTP_API: Final = f"{_AWS}/apigateway/latest/developerguide/limits.html"
+_PROTOCOL: Final = "payment-gateway.md#protocol"
+_CLOCKS: Final = "guarantees.md#conditions"
+
+
+class Freedom(NamedTuple):
+    """What a service may do."""
+
+    service: str
+    what: str
+    """The counter's name."""
+    source: str
+    """The URL of AWS's documentation, or a page of docs/."""
+
+
+FREEDOMS: Final[Mapping[str, Freedom]] = {
+    what: Freedom(service, what, source)
+    for service, what, source in (
+        ("EventBridge", "an event delivered twice", _DELIVERY),
+        ("EventBridge", "an event late by minutes", _DELIVERY),
+        ("EventBridge", "a target that refuses", _RETRIES),
+        ("EventBridge", "window: deliveries", _RETRIES),
+        ("Pipes", "a record piped twice", _PIPES),
+        ("Pipes", "a record late by minutes", _PIPES),
+        ("Pipes", "a bus that refuses", _PIPES),
+        ("Pipes", "window: pipe", _PIPES),
+        ("Scheduler", "a tick sent twice", _SCHEDULER),
+        ("Scheduler", "window: schedule", _SCHEDULER),
+        ("Lambda", "an event invoked twice", _ASYNCHRONOUS),
+        ("Lambda", "an invocation late by minutes", _ASYNCHRONOUS),
+        ("Lambda", "an invocation throttled", _ASYNCHRONOUS),
+        ("Lambda", "a sandbox that is ended while idle", _ENVIRONMENTS),
+        ("Lambda", "window: CarRideApiFunction", _ENVIRONMENTS),
+        ("Lambda", "window: RideHistoryFunction", _ENVIRONMENTS),
+        ("Lambda", "window: DispatchFunction", _ENVIRONMENTS),
+        ("Lambda", "window: PaymentFunction", _ENVIRONMENTS),
+        ("Lambda", "window: ReconcilerFunction", _ENVIRONMENTS),
+        ("Lambda", "a clock that is wrong", _CLOCKS),
+        ("SQS", "a message received twice", _AT_LEAST_ONCE),
+        ("SQS", "a delete that is lost", _AT_LEAST_ONCE),
+        ("SQS", "messages in another order", _STANDARD),
+        ("SQS", "a batch that is not full", _MAPPINGS),
+        ("SQS", "SQS: killed before", _ENVIRONMENTS),
+        ("SQS", "SQS: killed after", _ENVIRONMENTS),
+        ("SQS", "SQS: request lost", _SDK),
+        ("SQS", "SQS: answer lost", _SDK),
+        ("SQS", "SQS: late", _SDK),
+        ("SQS", "SQS: slow", _SDK),
+        ("SQS", "SQS: throttled", _SDK),
+        ("SQS", "window: SQS", _SDK),
+        ("DynamoDB", "a stale read", _CONSISTENCY),
+        ("DynamoDB", "DynamoDB: killed before", _ENVIRONMENTS),
+        ("DynamoDB", "DynamoDB: killed after", _ENVIRONMENTS),
+        ("DynamoDB", "DynamoDB: request lost", _SDK),
+        ("DynamoDB", "DynamoDB: answer lost", _SDK),
+        ("DynamoDB", "DynamoDB: late", _SDK),
+        ("DynamoDB", "DynamoDB: slow", _SDK),
+        ("DynamoDB", "DynamoDB: throttled", _ERRORS),
+        ("DynamoDB", "DynamoDB: failed before", _ERRORS),
+        ("DynamoDB", "DynamoDB: failed after", _ERRORS),
+        ("DynamoDB", "DynamoDB: conflict", _TRANSACTIONS),
+        ("DynamoDB", "window: DynamoDB", _ERRORS),
+        ("API", "a request lost on its way from the client", _HTTP_API),
+        ("API", "an answer lost on its way to the client", _HTTP_API),
+        ("gateway", "gateway: killed before", _ENVIRONMENTS),
+        ("gateway", "gateway: killed after", _ENVIRONMENTS),
+        ("gateway", "gateway: busy", _PROTOCOL),
+        ("gateway", "gateway: refused", _PROTOCOL),
+        ("gateway", "gateway: refused for good", _PROTOCOL),
+        ("gateway", "gateway: failed", _PROTOCOL),
+        ("gateway", "gateway: no answer", _PROTOCOL),
+        ("gateway", "gateway: answer lost", _PROTOCOL),
+        ("gateway", "gateway: finished late", _PROTOCOL),
+        ("gateway", "gateway: slow", _PROTOCOL),
+        ("gateway", "gateway: kept under its key", _PROTOCOL),
+        ("gateway", "gateway: key forgotten", _PROTOCOL),
+        ("gateway", "gateway: pending", _PROTOCOL),
+        ("gateway", "gateway: declined", _PROTOCOL),
+        ("gateway", "gateway: raise refused", _PROTOCOL),
+        ("gateway", "window: slow gateway", _PROTOCOL),
+        ("gateway", "window: gateway", _PROTOCOL),
+    )
+}
+
+
+def rows() -> Iterator[str]:
+    """Yield the lines of the table in docs/simulation.md."""
+    yield "| service | freedom | documented |"
+    yield "| --- | --- | --- |"
+    for freedom in FREEDOMS.values():
+        page = freedom.source.rpartition("/")[2].partition("#")[0]
+        name = page.removesuffix(".html").removesuffix(".md")
+        yield f"| {freedom.service} | `{freedom.what}` | [{name}]({freedom.source}) |"
