@@ -7,7 +7,7 @@ orders, and at once, with crashes.
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -35,6 +35,7 @@ from carride_idempotency import (
     Policy,
     PowertoolsRecords,
     Store,
+    TableLayout,
     Update,
     forget,
     open_store,
@@ -51,6 +52,15 @@ from tests.idempotency.stores.backends import local_client
 OLD: Final = "PowertoolsRecords"
 NEW: Final = "Records"
 EFFECTS: Final = "Effects"
+SORTED: Final[Mapping[str, str]] = {
+    "key_attr": "pk",
+    "sort_key_attr": "sk",
+    "static_pk_value": "idempotency#shop",
+}
+"""The settings of Powertools for one table with a sort key, which has our records, too."""
+IN_THEIR_TABLE: Final = TableLayout(
+    "pk", "sk", partition_value="idempotency#shop", expiry="expiration"
+)
 PREFIX: Final = "shop-function.tests.idempotency.test_migration.Town.old.<locals>.handler"
 START: Final = datetime(2026, 12, 1, 12, tzinfo=UTC)
 UNTIL: Final = START + timedelta(days=10)
@@ -67,10 +77,13 @@ class Town:
     Args:
         dynamodb: a client.
         atomic: whether the new version commits without a claim.
+        one_table: whether the table of Powertools, which then has a sort key, has our records, too.
     """
 
-    def __init__(self, dynamodb: Any, *, atomic: bool = False, **settings: Any) -> None:
+    def __init__(self, dynamodb: Any, *, atomic: bool = False, one_table: bool = False) -> None:
         self.dynamodb = dynamodb
+        self.one_table = one_table
+        self.names: Mapping[str, Any] = SORTED if one_table else {}
         self.step: Callable[[str, Callable[[], Any]], Any] = lambda _, request: request()
         self.failures: dict[str, int] = {}
         """How many of the next runs of a version fail."""
@@ -79,13 +92,17 @@ class Town:
         self.box = DeadLetterBox()
         self.time = time_machine.travel(START, tick=False)
         self.traveller: Any = None
-        self.before = PowertoolsRecords(OLD, {"shop": PREFIX}, until=UNTIL, **settings)
-        self.store = DynamoDBStore(
-            NEW, before=self.before, transport=BotocoreTransport(_Stepping(self), 1.5)
-        )
+        self.before = PowertoolsRecords(OLD, {"shop": PREFIX}, until=UNTIL, **self.names)
+        self.store = self.store_before(self.before, _Stepping(self))
         self.atomic = atomic
         self.consumer = self.consumer_over(self.store)
         self.old = self.old_version()
+
+    def store_before(self, before: PowertoolsRecords, client: Any) -> DynamoDBStore:
+        transport = BotocoreTransport(client, 1.5)
+        if self.one_table:
+            return DynamoDBStore(OLD, layout=IN_THEIR_TABLE, before=before, transport=transport)
+        return DynamoDBStore(NEW, before=before, transport=transport)
 
     def consumer_over(self, store: Store, **policy: Any) -> Consumer[dict[str, Any]]:
         chosen = Policy(**{"atomic": self.atomic, "same_delivery_takes_over": False} | policy)
@@ -96,7 +113,7 @@ class Town:
     def old_version(self) -> Callable[[str], object]:
         """Return what delivers an event to the old version, by its key."""
         client: Any = _Stepping(self)
-        layer = DynamoDBPersistenceLayer(OLD, boto3_client=client)
+        layer = DynamoDBPersistenceLayer(OLD, boto3_client=client, **self.names)
         config = IdempotencyConfig(event_key_jmespath="detail.id", expires_after_seconds=86_400)
 
         def handler(event: dict[str, Any], context: Any) -> object:
@@ -182,8 +199,8 @@ def event_of(key: str) -> dict[str, Any]:
     }
 
 
-def fake() -> FakeDynamoDB:
-    return FakeDynamoDB({OLD: ("id",), EFFECTS: ("id",)})
+def fake(*, one_table: bool = False) -> FakeDynamoDB:
+    return FakeDynamoDB({OLD: ("pk", "sk") if one_table else ("id",), EFFECTS: ("id",)})
 
 
 @pytest.fixture(autouse=True)
@@ -199,23 +216,34 @@ def local() -> Iterator[Callable[[], Any]]:
         yield cache(lambda: running.enter_context(local_client()))
 
 
-@pytest.fixture(params=["fake", "moto", pytest.param("local", marks=pytest.mark.peer)])
+@pytest.fixture(
+    params=[
+        "fake",
+        "moto",
+        "fake, one table",
+        pytest.param("local", marks=pytest.mark.peer),
+        pytest.param("local, one table", marks=pytest.mark.peer),
+    ]
+)
 def town(request: pytest.FixtureRequest, local: Callable[[], Any]) -> Iterator[Town]:
     """A town over a DynamoDB in this process, and over AWS's DynamoDB Local."""
+    where, _, together = request.param.partition(", ")
+    one_table = bool(together)
     with ExitStack() as running:
-        if request.param == "fake":
-            client: Any = fake()
-        elif request.param == "moto":
+        if where == "fake":
+            client: Any = fake(one_table=one_table)
+        elif where == "moto":
             running.enter_context(mock_aws())
             client = boto3.client("dynamodb", region_name="us-east-1")
         else:
             client = local()
-        if request.param != "fake":
-            tables = {OLD: "id", NEW: "idempotencyKey", EFFECTS: "id"}
+        if where != "fake":
+            old = ("pk", "sk") if one_table else ("id",)
+            tables = {OLD: old, NEW: ("idempotencyKey",), EFFECTS: ("id",)}
             create_tables(client, tables)
             for table in tables:
                 running.callback(client.delete_table, TableName=table)
-        yield running.enter_context(Town(client))
+        yield running.enter_context(Town(client, one_table=one_table))
 
 
 # ── One after the other ───────────────────────────────────────────────────────────────────────────
@@ -234,7 +262,7 @@ def test_whichever_version_an_event_comes_to_it_takes_effect_once(
 
 def test_a_duplicate_gets_the_result_of_the_other_version(town: Town) -> None:
     """Each stores results where the other finds them, in a form that it reads."""
-    layer = DynamoDBPersistenceLayer(OLD, boto3_client=town.dynamodb)
+    layer = DynamoDBPersistenceLayer(OLD, boto3_client=town.dynamodb, **town.names)
     config = IdempotencyConfig(event_key_jmespath="id")
 
     def charge(order: dict[str, Any]) -> object:
@@ -246,10 +274,8 @@ def test_a_duplicate_gets_the_result_of_the_other_version(town: Town) -> None:
     )
     config.register_lambda_context(Invocation(epoch_ms))  # type: ignore[arg-type]
     prefix = f"shop-function.{charge.__module__}.charge"
-    before = PowertoolsRecords(OLD, {"shop/charge": prefix}, until=UNTIL)
-    consumer = town.consumer_over(
-        DynamoDBStore(NEW, before=before, transport=BotocoreTransport(town.dynamodb, 1.5))
-    )
+    before = PowertoolsRecords(OLD, {"shop/charge": prefix}, until=UNTIL, **town.names)
+    consumer = town.consumer_over(town.store_before(before, town.dynamodb))
 
     @consumer.function(key="id", name="charge")
     def new(id: str) -> object:  # noqa: A002 - the name of the key
@@ -501,13 +527,19 @@ def options(actors: list[Actor], crashes: int) -> list[tuple[int, str]]:
 
 
 def schedules(
-    versions: tuple[str, ...], *, crashes: int, atomic: bool, failing: str | None, begun: str | None
+    versions: tuple[str, ...],
+    *,
+    crashes: int,
+    atomic: bool,
+    failing: str | None,
+    begun: str | None,
+    one_table: bool,
 ) -> Iterator[tuple[list[tuple[int, str]], Town]]:
     """Run every schedule of a few deliveries of one event; yield it with what it has left."""
     paths: list[list[int]] = [[]]
     while paths:
         prefix = paths.pop()
-        town = Town(fake(), atomic=atomic)
+        town = Town(fake(one_table=one_table), atomic=atomic, one_table=one_table)
         with town:
             if begun is not None:
                 interrupted(town, begun, at=1, done=True)
@@ -549,11 +581,19 @@ def nothing_twice(
     atomic: bool,
     failing: str | None = None,
     begun: str | None = None,
+    one_table: bool = False,
 ) -> int:
     """Check every schedule, with later deliveries in both orders; return how many there are."""
     count = 0
     for last in LAST:
-        every = schedules(versions, crashes=crashes, atomic=atomic, failing=failing, begun=begun)
+        every = schedules(
+            versions,
+            crashes=crashes,
+            atomic=atomic,
+            failing=failing,
+            begun=begun,
+            one_table=one_table,
+        )
         for taken, town in every:
             count += 1
             assert town.effects() <= 1, taken
@@ -571,6 +611,12 @@ def test_two_versions_at_once_and_a_crash_give_one_effect(
 ) -> None:
     """In every order of their requests, with a crash before or after any of them."""
     assert nothing_twice(("old", "new"), crashes=1, atomic=atomic, failing=failing) > 20
+
+
+@pytest.mark.parametrize("atomic", [False, True], ids=["claimed", "atomic"])
+def test_two_versions_at_once_and_a_crash_give_one_effect_in_one_table(atomic: bool) -> None:
+    """Our records stand beside those of Powertools, in one partition."""
+    assert nothing_twice(("old", "new"), crashes=1, atomic=atomic, one_table=True) > 20
 
 
 @pytest.mark.parametrize("begun", ["old", "new"])
