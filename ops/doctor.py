@@ -24,6 +24,12 @@ class Finding(NamedTuple):
     how: str
 
 
+class Findings(NamedTuple):
+    """What is there and what is missing."""
+
+    findings: list[Finding]
+
+
 _ANSWER_SECONDS: Final = 1.0
 _PROGRAMS: Final = (
     ("git", ("git",), True, "the sources", "install git with the system's package manager"),
@@ -65,16 +71,16 @@ _ENVIRONMENTS: Final = {
 }
 
 
-def _status_of(result: dict[str, list[Finding]]) -> int:
+def _status_of(result: Findings) -> int:
     """Return 1 if something that is needed is missing."""
-    for each in result["findings"]:
+    for each in result.findings:
         if each.needed and not each.found:
             return 1
     return 0
 
 
 @reads("doctor", status=_status_of)
-def doctor(session: Session) -> dict[str, list[Finding]]:
+def doctor(session: Session) -> Findings:
     """Show what is missing on this machine or in the account, and how to get it.
 
     Status 0: everything that is needed is there; 1: something is missing.
@@ -83,7 +89,7 @@ def doctor(session: Session) -> dict[str, list[Finding]]:
     for each in (*_machine(), *_stack(session)):
         how = "" if each.found else each.how
         findings.append(each._replace(how=how))
-    return {"findings": findings}
+    return Findings(findings)
 
 
 def _machine() -> Iterator[Finding]:

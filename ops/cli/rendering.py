@@ -15,6 +15,7 @@ from carride_idempotency.operators.explaining import Explained
 from ops.audit.evidence import Delivered, Published
 from ops.cli.show import plain, show, table
 from ops.dead_letters import DeadLetter, DeadLetters, Failure
+from ops.doctor import Findings
 from ops.lookup import Event, Ride
 from ops.records import RecordList
 from ops.redrive import Redriven, RedrivePlan
@@ -249,7 +250,7 @@ def _published(line: Published) -> RenderableType:
         _time(line),
         _what(line.type, order_id),
         ("on the bus", "blue"),
-        f"{replayed}  {line.event_id}",
+        f"{replayed}  EventBridge id {line.event_id}",
     )
 
 
@@ -262,8 +263,12 @@ def _delivered(line: Delivered) -> RenderableType:
         _what(line.type, line.ride),
         (f"{line.consumer}: ", "cyan"),
         _state(line.outcome),
-        f"{attempt}{why}  {line.fact or ''}",
+        f"{attempt}{why}{_named(line.fact)}",
     )
+
+
+def _named(fact: str | None) -> str:
+    return f"  idempotency id {fact}" if fact else ""
 
 
 def _what(event_type: str | None, ride: str | None) -> str:
@@ -273,6 +278,18 @@ def _what(event_type: str | None, ride: str | None) -> str:
 def _time(line: Published | Delivered) -> Text:
     milliseconds = line.time.microsecond // 1000
     return Text(f"  {line.time:%H:%M:%S}.{milliseconds:03}  ", "dim")
+
+
+# ── This machine ──────────────────────────────────────────────────────────────────────────────────
+
+
+@show.register
+def _findings(found: Findings) -> RenderableType:
+    rows = table("what", "found", "needed", "for", "how to get it")
+    for each in found.findings:
+        needed = "yes" if each.needed else "no"
+        rows.add_row(each.what, each.found or "missing", needed, each.why, each.how)
+    return rows
 
 
 # ── Records ───────────────────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from ops.desk.outages import Outages
 
 _FEW: Final = 4
 """A search looks at all facts in their order, unless fewer than one in so many may match."""
-PAGE: Final = 100
+PAGE: Final = 30
 """Events on one page."""
 BUCKET_S: Final = 5
 BUCKETS: Final = 60

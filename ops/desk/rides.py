@@ -220,8 +220,10 @@ def _listed(desk: Seen, name: str, broken: Mapping[str, Sequence[str]]) -> Liste
     if not facts:
         return None
     status, kind, icon = _status(facts)
-    why = "; ".join(broken.get(name, ()))
-    if why:
+    problems = broken.get(name, ())
+    why = ""
+    if problems:
+        why = problems[0] + (f"; and {len(problems) - 1} more" if len(problems) > 1 else "")
         status = "broken"
         kind = "fail"
         icon = "cross"

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from carride_idempotency import observation
 from ops import plans, replay
 from ops.audit import Report
+from ops.audit.evidence import grouped
 from ops.audit.ledger import ROWS
 from ops.desk.index import WAITING
 from ops.desk.jobs import Job, State
@@ -17,6 +18,8 @@ from ops.desk.told import goes_nowhere, result_of, scope_of, steps_of, table_of
 from ops.desk.words import clip
 
 _MOST_NAMED: Final = 40
+_FEW: Final = 5
+"""Of the rides or events with the same failure, so many are named."""
 _LIVES_S: Final = plans.LIVES.total_seconds()
 
 
@@ -210,17 +213,32 @@ def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
 
 def _explained(report: Report) -> dict[str, Any]:
     """Return what the ledger's sums are explained by: the rides and events that do not add up."""
-    problems = [*report.saga.problems.items()]
+    by_why = grouped(("; ".join(why), ride) for ride, why in report.saga.problems.items())
+    problems = _folded(by_why)
     overdue = [*report.saga.overdue.items()]
-    named = report.ledger.named()
+    named = _folded(grouped((each.rpartition(" ")[0], each) for each in report.ledger.named()))
     return {
         "named": named[:_MOST_NAMED],
         "more_named": max(0, len(named) - _MOST_NAMED),
         "problems": problems[:_MOST_NAMED],
         "more_problems": max(0, len(problems) - _MOST_NAMED),
         "overdue": overdue[:_MOST_NAMED],
+        "few": _FEW,
         "endings": [(name, count) for name, count in report.saga.endings.items() if count],
     }
+
+
+class Alike(NamedTuple):
+    """Rides or events with the same failure."""
+
+    why: str
+    names: list[str]
+
+
+def _folded(by_why: Mapping[str, list[str]]) -> list[Alike]:
+    """Return the failures, the most frequent first."""
+    found = [Alike(why, names) for why, names in by_why.items()]
+    return sorted(found, key=lambda each: -len(each.names))
 
 
 @act("/audit")

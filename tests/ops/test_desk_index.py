@@ -1,17 +1,20 @@
-"""Searches of the desk's index."""
+"""Searches of the desk's index, and lists of many failures."""
 
 import json
 import random
 from itertools import product
 
 import pytest
+from moto import mock_aws
 
 from carride.events import DETAIL_TYPE, SOURCE
 from ops.audit.evidence import CONSUMERS, DeadLettered
 from ops.desk.index import CRASHED, GROUPS, PAGE, WAITING, Filter, Index
 from ops.desk.pictures import LOOKS
 from tests.carride.rides import Life
-from tests.ops.desk_world import BEGIN_MS, deliver, event_of, line, publish
+from tests.ops.desk_bench import judged
+from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, line, publish
+from tests.ops.world import empty_stack
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -43,3 +46,16 @@ def test_a_search_finds_what_a_look_at_every_fact_finds(seed: int) -> None:
         expected = [fact for fact in newest_first if wanted.matches(fact, CONSUMERS)]
         found, _ = index.page(wanted)
         assert found == expected[:PAGE], wanted
+
+
+def test_rides_and_events_with_the_same_failure_are_folded() -> None:
+    """The ledger names a few of each failure and counts the others, the most frequent first."""
+    with mock_aws():
+        desk = desk_of(empty_stack())
+        for number in range(30):
+            publish(desk.feed.index, event_of(Life(f"order_{number}").assigned), BEGIN_MS + number)
+        judged(desk)
+        text = get(desk, "/ledger").text
+    assert text.count("broken</span> <small>and 29 more rides alike") == 1
+    assert text.count(">ride-history: lost ") == 5
+    assert "and 25 more: ride-history: lost" in text

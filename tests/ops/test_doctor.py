@@ -9,15 +9,16 @@ import pytest
 from botocore.exceptions import NoCredentialsError
 from moto import mock_aws
 
-from ops.doctor import Finding, doctor
+from ops.doctor import Finding, Findings, doctor
 from ops.stack import ClientFactory, aws_clients
 from ops.verbs import Session
+from tests.ops.test_show import printed
 from tests.ops.world import HOME, World
 
 
 def missing(clients: ClientFactory) -> dict[str, Finding]:
     """Return what is missing, by name, without environments of the tools."""
-    found = doctor(Session(print, clients, stack="carride", region=HOME))["findings"]
+    found = doctor(Session(print, clients, stack="carride", region=HOME)).findings
     return {
         each.what: each
         for each in found
@@ -77,6 +78,17 @@ def test_without_a_region_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
     """Credentials and stack are looked for in a region."""
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
-    assert [each.what for each in doctor(Session(print, without_credentials))["findings"]][
+    assert [each.what for each in doctor(Session(print, without_credentials)).findings][
         -1
     ] == "region"
+
+
+def test_the_table_names_its_columns_and_says_yes_or_no() -> None:
+    """What is missing is called so, and how to get it stands beside it."""
+    found = Finding("jq", None, False, "commands of the runbooks", "install jq")
+    there = Finding("git", "/usr/bin/git", True, "the sources", "")
+    text = printed(Findings([found, there]))
+    columns = ["what", "found", "needed", "for", "how to get it"]
+    assert text.split("\n")[0].split() == " ".join(columns).split()
+    assert "jq    missing       no      commands of the runbooks  install jq" in text
+    assert "git   /usr/bin/git  yes     the sources" in text
