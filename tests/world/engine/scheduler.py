@@ -46,7 +46,8 @@ class Task(greenlet):  # type: ignore[misc] # greenlet is published without type
     """One thread of a machine: it runs until it sleeps or waits."""
 
     machine: Machine
-    waiter: "Task | None" = None
+    ended: Callable[[], object] | None = None
+    """Is called when it has ended."""
 
     def resume(self) -> None:
         if not self.dead:
@@ -72,6 +73,8 @@ class Simulation(ManualClock):
         self._rolls: Counter[str] = Counter()
         self.moved: Callable[[], object] = lambda: None
         """Called after each move of the time by `run`."""
+        self.doing: Callable[[], str] = lambda: here().name
+        """Names what draws random bytes, so that others' draws do not disturb it."""
 
     def roll(self, label: str = "") -> float:
         """Draw from 0 to 1. Each label has draws of its own, which other labels do not disturb."""
@@ -87,7 +90,9 @@ class Simulation(ManualClock):
         """Make libraries use the simulated time and randomness; end all tasks in the end."""
 
         def draw(count: int) -> bytes:
-            return b"".join(int(self.roll("bytes") * 256).to_bytes() for _ in range(count))
+            who = f"bytes {self.doing()}"
+            text = f"{who} {self.roll(who)}"
+            return hashlib.blake2b(text.encode(), digest_size=count).digest()
 
         with (
             patch.object(time, "time", lambda: self.now_ms / 1000),
@@ -115,8 +120,8 @@ class Simulation(ManualClock):
                 if machine.alive:
                     work()
             del self._tasks[task]
-            if task.waiter is not None:
-                self.after(0, task.waiter.resume)
+            if task.ended is not None:
+                self.after(0, task.ended)
 
         task = Task(run, self._hub)
         task.gr_context = contextvars.copy_context()
@@ -135,10 +140,30 @@ class Simulation(ManualClock):
         if not task.machine.alive:
             raise Killed
 
-    def join(self, task: Task) -> None:
-        if not task.dead:
-            task.waiter = getcurrent()
-            self.sleep(None)
+    def join(self, task: Task, timeout_s: float | None = None) -> None:
+        """Wait until a task has ended, or for so many seconds."""
+        if task.dead:
+            return
+        task.ended = self.waker()
+        if timeout_s is not None:
+            self.after(timeout_s, task.ended)
+        self.sleep(None)
+
+    def waker(self) -> Callable[[], None]:
+        """Return what wakes the running task once.
+
+        A later call does not disturb its next sleep.
+        """
+        task = getcurrent()
+        woken = False
+
+        def wake() -> None:
+            nonlocal woken
+            if not woken:
+                woken = True
+                task.resume()
+
+        return wake
 
     def kill(self, machine: Machine, why: str) -> None:
         if machine.alive:

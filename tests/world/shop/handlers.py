@@ -1,11 +1,12 @@
 """The application of one run: a consumer, and handlers that behave as their messages say."""
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from carride_idempotency import (
     Consumer,
@@ -16,13 +17,29 @@ from carride_idempotency import (
     observation,
 )
 from carride_idempotency.externals import NOT_DONE, Done
+from carride_idempotency.http import ANY_CALLER, HttpProblemError
 from carride_idempotency.observation import Observation
-from carride_idempotency.sources import EVENTBRIDGE, SQS
+from carride_idempotency.sources import DYNAMODB_STREAM, EVENTBRIDGE, KINESIS, SQS, Source
+from carride_idempotency.stores.dynamodb import DynamoDBStore
 from carride_idempotency.testing import START_MS
 from tests.world.engine.scheduler import Machine, here
-from tests.world.shop.network import Network, number_in
+from tests.world.shop.network import Call, ShopNetwork, SignedTransport, number_in
+from tests.world.shop.plan import REFUSED, UNSENDABLE, Message
 
 type Handler = Callable[[Any, Any], Any]
+type Behind = Callable[[Call, int], int | None]
+"""Returns which message of its group a message of a call has overtaken."""
+
+_SOURCES: Final[Mapping[str, Source | None]] = {
+    "queue": SQS,
+    "fifo": SQS,
+    "rule": EVENTBRIDGE,
+    "kinesis": KINESIS,
+    "stream": DYNAMODB_STREAM,
+    "http": None,
+}
+SESSION: Final = "session=secret"
+"""A cookie of the first answer, which no replay may have."""
 
 
 class HandlerError(Exception):
@@ -34,7 +51,14 @@ class HopelessError(PermanentError):
 
 
 def content_of(event: Any) -> Any:
-    return event["detail"]["data"] if "detail" in event else event
+    """Return what a producer or a client wrote."""
+    if "detail" in event:
+        return event["detail"]["data"]
+    if "NewImage" in event:
+        return json.loads(event["NewImage"]["body"]["S"])
+    if "requestContext" in event:
+        return json.loads(event["body"])
+    return event
 
 
 def order_of(event: Any) -> Any:
@@ -49,9 +73,14 @@ def occurred(event: Any) -> datetime | None:
 
 
 class Shop:
-    """Builds handlers, and does their work."""
+    """Builds handlers, and does their work.
 
-    def __init__(self, network: Network) -> None:
+    Attributes:
+        overtaken: says which message another one of its group has overtaken.
+    """
+
+    def __init__(self, network: ShopNetwork) -> None:
+        self.overtaken: Behind = lambda call, number: None
         self._network = network
         self._plan = network.plan
         self._messages = {message.number: message for message in network.plan.messages}
@@ -59,26 +88,47 @@ class Shop:
         self._running: dict[int, list[Machine]] = defaultdict(list)
         self._latest: dict[int, Operation] = {}
 
+    def running_on(self, machine: Machine) -> list[Message]:
+        """Return the messages that a machine works on."""
+        numbers = [number for number, on in self._running.items() if machine in on]
+        return [self._messages[number] for number in numbers]
+
     def handler(self) -> Handler:
         plan = self._plan
-        with self._network.installed():
+        network = self._network
+        with network.installed():
+            store = network.store
+            if plan.credentials_s:
+                store = DynamoDBStore("Idempotency", transport=SignedTransport(network))
+            is_http = plan.source == "http"
             consumer: Consumer[Any] = Consumer(
                 "shop",
-                self._network.store,
-                key=order_of,
+                store,
+                key=None if is_http else order_of,
                 payload=content_of,
-                occurred=occurred,
-                source=EVENTBRIDGE if plan.source == "rule" else SQS,
+                occurred=None if is_http else occurred,
+                source=_SOURCES[plan.source],
                 policy=plan.policy,
-                dead_letters=self._network,
+                dead_letters=None if is_http else network.letters(),
                 observe=self._observe,
                 region="eu-west-1",
             )
-        return (
-            consumer.event_handler(self._work)
-            if plan.source == "rule"
-            else consumer.batch_handler(self._work)
-        )
+        if is_http:
+            return consumer.http_handler(caller=ANY_CALLER)(self._serve)
+        if plan.source == "rule":
+            return consumer.event_handler(self._work)
+        return consumer.batch_handler(self._work)
+
+    def _serve(self, request: Any, operation: Operation | None) -> Any:
+        """Work on a client's order, and answer."""
+        assert operation is not None
+        done = self._work(request, operation)
+        if not isinstance(done, dict):
+            return done
+        number = number_in(done["order"])
+        if self._messages[number or 0].behaviour == UNSENDABLE and not self._network.healed:
+            return {"statusCode": 201, "body": object()}
+        return {"statusCode": 201, "body": done, "cookies": [SESSION]}
 
     def _work(self, event: Any, operation: Operation) -> Any:
         network = self._network
@@ -88,16 +138,37 @@ class Shop:
         message = self._messages[number]
         network.runs[number] += 1
         run = network.runs.total()
-        with self._alone(number, operation):
+        call = network.calls[here()]
+        call.started.add(number)
+        before = self.overtaken(call, number)
+        if before is not None:
+            words = f"it ran before order-{before} of its group was done"
+            network.broken.append((number, words))
+        with self._alone(number, operation), self._busy(call):
             network.simulation.sleep(message.work_s / 2)
             network.call(f"works on {order}", lambda: None, ConnectionError)
             self._check_claim(number, operation)
+            if message.behaviour == REFUSED:
+                raise HttpProblemError(422, "No such goods", order=order)
             steps = (partial(self._take_effect, order), partial(self._misbehave, number))
             for step in steps if number % 2 else reversed(steps):
                 if (odd := step(operation)) is not None:
                     return odd
             network.simulation.sleep(message.work_s / 2)
         return {"order": order, "run": run}
+
+    @contextmanager
+    def _busy(self, call: Call) -> Generator[None]:
+        """Note for how long a call runs handlers."""
+        if not call.running:
+            call.busy_since_s = self._network.now_s
+        call.running += 1
+        try:
+            yield
+        finally:
+            call.running -= 1
+            if not call.running:
+                call.busy_s += self._network.now_s - call.busy_since_s
 
     @contextmanager
     def _alone(self, number: int, operation: Operation) -> Generator[None]:
@@ -164,7 +235,7 @@ class Shop:
                 raise RetryableError("not now")
             case "crasher":
                 network.say(f"the handler of order-{number} kills its process")
-                network.crash("killed by its handler", by_company=True)
+                network.kill_here("killed by its handler", by_company=True)
             case "permanent":
                 raise HopelessError("poison")
             case "awaitable":
@@ -174,9 +245,18 @@ class Shop:
         return None
 
     def _observe(self, seen: Observation) -> None:
-        self._network.counts[f"outcome: {seen.outcome}"] += 1
-        self._network.say(f"outcome of {seen.key}: {seen.outcome} {seen.reason or ''}")
-        if seen.outcome in observation.COMMITTED:
-            self._network.measured.add(here())
+        network = self._network
+        network.counts[f"outcome: {seen.outcome}"] += 1
+        network.say(f"outcome of {seen.key}: {seen.outcome} {seen.reason or ''}")
+        number = number_in(seen.key)
+        call = network.calls.get(here())
+        if call is not None and number is not None:
+            call.started.add(number)
+            if seen.outcome in observation.COMMITTED:
+                call.committed.add(number)
+        if number is not None and seen.outcome in observation.COMMITTED:
+            network.lately[here()].append(self._messages[number].work_s)
         if seen.outcome == observation.BUSY:
-            self._network.excuse(number_in(seen.key), attempt=False)
+            network.excuse(number, attempt=False)
+        if self._plan.observer_raises and not network.healed:
+            raise HandlerError("the observer's own failure")

@@ -1,23 +1,31 @@
-"""The world of one run: the way of each request, with its faults, and the notes for the judge."""
+"""The requests of one run of the shop, with their faults, and the notes for the judge."""
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Container, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
+from unittest.mock import patch
 
-from carride_idempotency.dead_letters import DeadLetter, DeadLetterError
+from botocore.exceptions import ReadTimeoutError
+
+from carride_idempotency.dead_letters import DeadLetter, SqsDeadLetters
 from carride_idempotency.record import Record
 from carride_idempotency.record_items import record_of
+from carride_idempotency.stores.lean import LeanTransport
+from carride_idempotency.stores.signing import ContainerCredentials, Credentials
 from carride_idempotency.stores.transport import ServiceError
-from carride_idempotency.testing import START_MS, FakeDynamoDB, World
-from tests.world.engine.scheduler import OUTSIDE, Killed, Machine, Simulation, here
-from tests.world.shop.plan import Fault, Message, Plan
+from carride_idempotency.testing.expressions import Request
+from tests.world.engine.network import LONGEST_TRY_S, REQUEST_LOST, Network
+from tests.world.engine.scheduler import OUTSIDE, Machine, here
+from tests.world.shop.plan import AGENT_HANGS, LETTERS_HANG, Fault, Message, Plan
 
 COMPANY: Final = "company"
-_LONGEST_TRY_S: Final = FakeDynamoDB.longest_try_s
+_SQS_HANGS_S: Final = 2.0
+_AGENT_HANGS_S: Final = 2.0
 _TTL_IS_LATE_S: Final = 172_800
 _ORDER: Final = re.compile(r"order-(\d+)")
 _REFUSALS: Final = {
@@ -59,50 +67,72 @@ class Call:
     done: Callable[[bool, Any], None]
     touched: bool = False
     """A fault has hit it, so it may fail."""
+    starved: bool = False
+    """Letters that hang may have taken all of its concurrency."""
+    started: set[int] = field(default_factory=set)
+    """The messages that it began to work on, or decided about."""
+    committed: set[int] = field(default_factory=set)
+    """The messages whose effects it is known to have committed."""
+    running: int = 0
+    """How many runs of handlers there are now."""
+    busy_s: float = 0.0
+    """For how long there was at least one."""
+    busy_since_s: float = 0.0
 
 
-class Network(World):
-    """Carries the requests of all machines, and is the layer's dead-letter queue.
+class ShopNetwork(Network):
+    """Carries the requests of all machines, and is the client of the dead-letter queue.
 
     Attributes:
         calls: what each machine is working on.
-        undelivered: what a transport gave up, and why.
+        undelivered: what a source gave up, and why.
+        gave_up: requests whose clients have no answer, or the one that they were given up.
+        answers: what clients were answered, for good.
         broken: promises that were broken on the way: of which message, and how.
         attempts_excused: reasons for which each message may have lost an attempt.
         deliveries_excused: the calls which may fail for each message.
         killed: messages of which a call was killed, or a request's outcome could not be known or
             recorded.
-        measured: machines on which a run has ended normally. Before that nothing says how long the
-            work takes: a run that failed says only that it takes longer.
+        lately: for how many seconds the latest runs of each machine were to work that ended
+            normally. A run that failed does not say how long the work takes.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self.simulation = Simulation(plan.seed)
-        super().__init__({"Orders": ("id",)}, clock=self.simulation)
-        self.concurrency = self.simulation
-        self.jitter = self.simulation.roll
+    def __init__(self, plan: Plan, kept: Container[str] | None = None) -> None:
+        super().__init__(plan.seed, {"Orders": ("id",)}, kept)
+        self.jitter = partial(self.roll, "jitter")
         self.plan = plan
         self.healed = False
         self.calls: dict[Machine, Call] = {}
-        self.counts: Counter[str] = Counter()
         self.undelivered: list[tuple[Entry, str]] = []
+        self.gave_up: set[int] = set()
+        self.answers: dict[int, list[tuple[int, str]]] = defaultdict(list)
         self.broken: list[tuple[int | None, str]] = []
         self.runs: Counter[int] = Counter()
         self.attempts_excused: dict[int, set[str]] = defaultdict(set)
         self.deliveries_excused: dict[int, set[str]] = defaultdict(set)
         self.killed: set[int] = set()
-        self.measured: set[Machine] = set()
+        self.lately: dict[Machine, deque[float]] = defaultdict(partial(deque, maxlen=20))
         self._at_a_request = {(fault.message, int(fault.at)): fault for fault in plan.faults}
         self._for_a_while = [fault for fault in plan.faults if fault.message is None]
         self._at_fault = {message.number for message in plan.messages if message.behaviour != "ok"}
         self._requests: Counter[int] = Counter()
 
+    @contextmanager
+    def living(self) -> Generator[None]:
+        """Have everything inside live in this world: its time, its chance, its services."""
+        fetch = partial(_fetch, self)
+        with (
+            self.threads(),
+            patch.object(ContainerCredentials, "_fetch", lambda _: fetch()),
+            self.simulation.patched(),
+        ):
+            yield
+
     # ── What is seen ──────────────────────────────────────────────────────────────────────────────
 
     def say(self, text: str, who: str = "") -> None:
         """Add a line to the timeline."""
-        now_s = (self.simulation.now_ms - START_MS) / 1000
-        self.timeline.append(f"{now_s:12.3f} s  {who or here().name:11} {text:.160}")
+        self.timeline.append(f"{self.now_s:12.3f} s  {who or here().name:11} {text:.160}")
 
     def stored(self) -> list[Record]:
         return [record_of(item) for item in self.dynamodb.all("Idempotency")]
@@ -120,6 +150,13 @@ class Network(World):
         ]
         return sum(found) + len(self.effects.get(f"external charges {order}", ()))
 
+    def dead(self) -> set[int]:
+        """Return the numbers of the messages in any dead-letter queue, or without an answer."""
+        letters = {number_in(letter.key or letter.event) for letter in self.dead_letters.letters}
+        undelivered = {entry.message.number for entry, _ in self.undelivered}
+        dead = undelivered | self.gave_up
+        return dead | {number for number in letters if number is not None}
+
     def excuse(self, number: int | None, why: str = "", *, attempt: bool = True) -> None:
         """Note that the running call may fail for a message, which may cost an ``attempt``."""
         call = self.calls.get(here())
@@ -135,10 +172,41 @@ class Network(World):
 
     # ── Requests ──────────────────────────────────────────────────────────────────────────────────
 
-    def send(self, dead_letter: DeadLetter) -> None:
-        number = number_in(dead_letter.key or dead_letter.event)
-        what = f"dead letter of order-{number}, {dead_letter.reason}: {dead_letter.message[:60]}"
-        self.call(what, partial(self.dead_letters.letters.append, dead_letter), DeadLetterError)
+    def letters(self) -> SqsDeadLetters:
+        """Return a dead-letter queue for the handler of one machine."""
+        url = "https://sqs.eu-west-1.amazonaws.com/123456789012/dead-letters"
+        return SqsDeadLetters(url, client=self, clock=self.simulation)
+
+    def send_message(self, *, MessageBody: str, **_: object) -> None:  # noqa: N803 - botocore's name
+        """Send a dead letter, as a client of SQS does."""
+        letter = DeadLetter.from_body(MessageBody)
+        number = number_in(letter.key or letter.event)
+        what = f"dead letter of order-{number}, {letter.reason}: {letter.message[:60]}"
+        if self.lasts(LETTERS_HANG):
+            self.excuse(number)
+            self._note_hanging_letter()
+            self.say(f"{what} HANGS")
+            self.simulation.sleep(_SQS_HANGS_S)
+            raise _no_answer("hangs")
+        self.call(what, partial(self.dead_letters.letters.append, letter), _no_answer)
+
+    def _note_hanging_letter(self) -> None:
+        """Note that letters may have taken all the concurrency of a call."""
+        call = self.calls.get(here())
+        if call is None:
+            return
+        at_fault = sum(entry.message.number in self._at_fault for entry in call.entries)
+        call.starved = at_fault >= self.plan.policy.concurrency
+
+    def lasts(self, kind: str) -> bool:
+        """Return whether something hangs now."""
+        if self.healed:
+            return False
+        for fault in self._for_a_while:
+            if fault.kind == kind and fault.at <= self.now_s < fault.at + fault.amount:
+                self.counts[f"fault: {kind}"] += 1
+                return True
+        return False
 
     def call[T](
         self,
@@ -151,26 +219,22 @@ class Network(World):
         if here() is OUTSIDE:
             return perform()  # the operator meets no faults
         number = number_in(what)
-        way_s = 0.002 + 0.02 * self.simulation.roll(f"way {number}") ** 3
+        way_s = 0.002 + 0.02 * self.roll(f"way {number}") ** 3
         self.simulation.sleep(way_s)
         kind = self._meet(number, what)
-        if kind == "crash before":
-            self.crash("crashed")
-        if kind == "late":
-            late_s = _LONGEST_TRY_S + 60 * self.simulation.roll("late") ** 3
-            self.simulation.after(
-                late_s, partial(self._late, f"{what}, late", number, perform, note)
-            )
-        if kind in ("late", "request lost", "outage"):
-            raise self._unknown(number, lost(kind))
         if kind == "odd":
-            raise self._unknown(number, OSError("something odd about the connection"))
-        answer = self._take_place(what, number, perform, note)
-        if kind == "crash after":
-            self.crash("crashed")
-        if kind == "answer lost":
-            raise self._unknown(number, lost(kind))
-        self.simulation.sleep(_LONGEST_TRY_S * 0.9 if kind == "slow" else way_s)
+            self._note_unknown(number)
+            self.give_up(OSError("something odd about the connection"))
+        if kind == "outage":
+            kind = REQUEST_LOST
+
+        def lose(why: str) -> Exception:
+            self._note_unknown(number)
+            return lost(why)
+
+        place = partial(self._take_place, what, number, perform, note)
+        answer = self.carry(kind, what, place, lose)
+        self.simulation.sleep(way_s)
         return answer
 
     def _meet(self, number: int | None, what: str) -> str:
@@ -178,9 +242,7 @@ class Network(World):
         if self.healed or number is None:
             return ""
         self._requests[number] += 1
-        now_s = (self.simulation.now_ms - START_MS) / 1000
-        lasting = (each for each in self._for_a_while if each.at <= now_s < each.at + each.amount)
-        fault = self._at_a_request.get((number, self._requests[number])) or next(lasting, None)
+        fault = self._at_a_request.get((number, self._requests[number])) or self._lasting()
         if fault is None:
             return ""
         self.counts[f"fault: {fault.kind}"] += 1
@@ -196,13 +258,19 @@ class Network(World):
             raise refusal
         return fault.kind
 
-    def _unknown(self, number: int | None, error: Exception) -> Exception:
-        """Return the error of a sender who gives up, and cannot know what became of the request."""
+    def _lasting(self) -> Fault | None:
+        """Return the fault that every request to the store meets now."""
+        for fault in self._for_a_while:
+            is_open = fault.at <= self.now_s < fault.at + fault.amount
+            if is_open and fault.kind not in (LETTERS_HANG, AGENT_HANGS):
+                return fault
+        return None
+
+    def _note_unknown(self, number: int | None) -> None:
+        """Note that a sender gives up, and cannot know what became of its request."""
         self.excuse(number)
         if number is not None:
             self.killed.add(number)
-        self.simulation.sleep(_LONGEST_TRY_S)
-        return error
 
     def _take_place[T](
         self, what: str, number: int | None, perform: Callable[[], T], note: Callable[[T], object]
@@ -224,28 +292,72 @@ class Network(World):
             )
             self.say(f"{what}{refused}  [{', '.join(states)}]")
 
-    def _late(self, *request: Any) -> None:
-        with suppress(Exception):  # nobody is there any more to hear of it
-            self._take_place(*request)
-
     def _delete_expired(self) -> None:
         """Delete records as the TTL does, up to two days late."""
         for item in self.dynamodb.all("Idempotency"):
             key = item["idempotencyKey"]
             ended_s = int(item.get("expiryTimestamp", {"N": "99999999999"})["N"])
             late_s = self.simulation.now_ms / 1000 - ended_s
-            if late_s > 0 and late_s > _TTL_IS_LATE_S * self.simulation.roll(f"ttl {key}"):
+            if late_s > 0 and late_s > _TTL_IS_LATE_S * self.roll(f"ttl {key}"):
                 self.dynamodb.delete({"TableName": "Idempotency", "Key": {"idempotencyKey": key}})
 
-    def crash(self, why: str, *, by_company: bool = False) -> None:
+    def kill_here(self, why: str = "crashed", *, by_company: bool = False) -> None:
         """End the current machine, by a fault or ``by_company``, a record beside it."""
         if (call := self.calls.get(here())) is not None:
             self.excuse_all(call, f"{COMPANY} in {call.id}" if by_company else "")
-        self.simulation.kill(here(), why)
-        raise Killed
+        super().kill_here(why)
+
+
+def _no_answer(_: str) -> Exception:
+    return ReadTimeoutError(endpoint_url="sqs")
 
 
 def _refusal(operation: str, fault: Fault) -> ServiceError | None:
     if operation == "TransactWriteItems" and fault.kind in _REASONS:
         return ServiceError("TransactionCanceledException", 400, "cancelled", _REASONS[fault.kind])
     return _REFUSALS.get(fault.kind) if operation.endswith(("Item", "Items")) else None
+
+
+# ── Credentials ───────────────────────────────────────────────────────────────────────────────────
+
+
+class SignedTransport(LeanTransport):
+    """The layer's transport, with an agent that hands out credentials, as far as the signature."""
+
+    def __init__(self, network: ShopNetwork) -> None:
+        clock = network.simulation
+        self._agent = ContainerCredentials("http://127.0.0.1/", {}, clock)
+        super().__init__("http://dynamodb", "eu-west-1", self._agent, clock=clock)
+        self.longest_try_s = LONGEST_TRY_S
+        self._network = network
+
+    def __call__(self, operation: str, request: Request, /) -> Any:
+        network = self._network
+        began_ms = network.simulation()
+        # The agent has no name for it, since nobody else may ask.
+        holds = self._agent._expires_ms > began_ms  # noqa: SLF001 - see above
+        try:
+            self._signed(operation, b"")
+        except ServiceError:
+            call = network.calls.get(here())
+            if call is not None:
+                call.touched = True
+                network.excuse_all(call)
+                network.killed |= {entry.message.number for entry in call.entries}
+            raise
+        if holds and network.simulation() > began_ms:
+            words = "a request waited for the agent, although its credentials hold"
+            network.broken.append((None, words))
+        return network.dynamodb(operation, request)
+
+
+def _fetch(network: ShopNetwork) -> tuple[Credentials, int]:
+    """Fetch credentials from the agent: what they are, and when they expire."""
+    if network.lasts(AGENT_HANGS):
+        network.say("the agent HANGS")
+        network.simulation.sleep(_AGENT_HANGS_S)
+        raise TimeoutError("the agent does not answer")
+    network.simulation.sleep(0.02)
+    expires_ms = network.simulation.now_ms + int(network.plan.credentials_s * 1000)
+    network.say(f"fetches credentials until {datetime.fromtimestamp(expires_ms / 1000, UTC):%T}")
+    return Credentials("AKIA", "secret"), expires_ms

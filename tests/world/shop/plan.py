@@ -8,26 +8,44 @@ from carride_idempotency.policy import DAY, Policy
 
 SOURCES: Final[Mapping[str, str]] = {
     "queue": "an SQS queue: duplicates, receive counts, redrive, partial failures",
+    "fifo": "an SQS FIFO queue: groups in order",
     "rule": "an EventBridge rule: asynchronous invokes with two retries, duplicates, replays, "
     "manual invokes",
+    "kinesis": "a Kinesis shard: order, checkpoints, bisected batches, several batches at once",
+    "stream": "a shard of a DynamoDB stream, likewise",
+    "http": "clients of an HTTP API who lose patience and repeat their request under its key",
 }
+BATCHES: Final = ("queue", "fifo", "kinesis", "stream")
+ORDERED: Final = ("fifo", "kinesis", "stream")
+"""Messages of one group are worked on one after another."""
+SHARDS: Final = ("kinesis", "stream")
 
 PASSING: Final = ("ok", "flaky", "retryable")
 HOPELESS: Final = ("poison", "permanent", "crasher", "crasher", "awaitable")
 THE_CODES_FAULT: Final = ("typo", "overflow")
-"""Reading raises AttributeError or OverflowError: the code's fault, so the transport delivers the
+"""Reading raises AttributeError or OverflowError: the code's fault, so the source delivers the
 message again."""
 UNREADABLE: Final = ("nested", "keyless", *THE_CODES_FAULT)
 """JSON that is nested too deeply, an event without a key, and the code's faults."""
+REFUSED: Final = "refused"
+"""A request that the handler refuses for good: the refusal is its stored answer."""
+UNSENDABLE: Final = "unsendable"
+"""A request whose answer cannot be encoded."""
 
 AT_A_REQUEST: Final = (
-    *("crash before", "crash after", "request lost", "answer lost", "late", "slow", "odd"),
+    *("killed before", "killed after", "request lost", "answer lost", "late", "slow", "odd"),
     *("throttled", "denied", "conflict", "no reasons"),
 )
 """Faults of one request of one message: ``at`` says which one."""
+LETTERS_HANG: Final = "letters hang"
+"""The dead-letter queue does not answer."""
+AGENT_HANGS: Final = "agent hangs"
+"""The agent that hands out credentials does not answer."""
 FOR_A_WHILE: Final = ("throttled", "denied", "conflict", "outage")
 """Faults of every request: ``at`` is the second in which it begins, ``amount`` for how many seconds
 it lasts."""
+SLOW_SHARE: Final = 0.75
+"""The part of the timeout that a slow job takes; no other takes more than half of it."""
 
 
 class Copy(NamedTuple):
@@ -44,6 +62,7 @@ class Message(NamedTuple):
     behaviour: str = "ok"
     times: int = 0
     """How often a passing failure happens."""
+    group: int = 0
     copies: tuple[Copy, ...] = ()
 
 
@@ -66,10 +85,19 @@ class Plan(NamedTuple):
     batch: int
     sandboxes: int
     receives: int
-    """The queue's maxReceiveCount."""
+    """The queue's maxReceiveCount, or how often a shard's batch is tried again."""
     reports: bool
     """The mapping has ReportBatchItemFailures; without it a batch holds one message."""
     policy: Policy
+    bisects: bool = False
+    """A shard's batch whose invocation failed is cut in two."""
+    parallel: int = 1
+    """How many batches of a shard are worked on at once, by groups."""
+    forever: bool = False
+    """A shard's batch is tried again until its records are an hour old."""
+    observer_raises: bool = False
+    credentials_s: float = 0.0
+    """For how long the agent's credentials hold; 0: they are in the environment."""
     messages: tuple[Message, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -82,12 +110,14 @@ def draw(seed: int, source: str | None = None) -> Plan:
     calm = dice.random() < 0.3  # no faults except those of the messages
     work = dice.choice(("external", "effects"))
     timeout_s = dice.choice((10, 30, 60, 60, 120, 300, 900))
-    reports = dice.random() < 0.8
+    reports = source not in BATCHES or dice.random() < 0.8
     rush_s = dice.choice((1.0, 1.0, 20.0, 600.0))  # all messages come within so many seconds
+    atomic = dice.random() < 0.5
+    is_short = dice.random() < 0.2
     policy = Policy(
         max_attempts=dice.choice((2, 3, 3, 3, 5)),
-        atomic=work == "effects" and dice.random() < 0.5,
-        window=7200 if dice.random() < 0.2 else 30 * DAY,
+        atomic=work == "effects" and atomic,
+        window=7200 if is_short and source != "http" else 30 * DAY,
         concurrency=dice.choice((1, 2, 5, 10, 10, 10)),
         lease=dice.choice((10, 10, 30, 90)),
     )
@@ -101,28 +131,25 @@ def draw(seed: int, source: str | None = None) -> Plan:
         receives=policy.max_attempts + dice.choice((3, 3, 4, 7)),
         reports=reports,
         policy=policy,
+        bisects=dice.random() < 0.5,
+        parallel=dice.choice((1, 1, 2, 10)),
+        forever=dice.random() < 0.2,
+        observer_raises=dice.random() < 0.1,
+        credentials_s=dice.choice((0.0, 0.0, 0.0, 660.0, 900.0)),
     )
     plan = plan._replace(messages=tuple(_messages(plan, dice, rush_s)))
-    return plan if calm else plan._replace(faults=tuple(_faults(plan, dice, rush_s)))
+    if calm:
+        return plan
+    return plan._replace(faults=(*_faults(plan, dice, rush_s), *_hanging(plan, dice, rush_s)))
 
 
 def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Message]:
-    longest_s = plan.timeout_s * 0.45
-    usual_s = dice.choice((0.2, 0.2, 1.0, longest_s / 2, longest_s))
-    mixed = dice.random() < 0.3
+    pace = _Pace(plan, dice)
     all_flaky = dice.random() < 0.2
-    kinds_of_odd: tuple[tuple[str, ...], ...] = (
-        (),
-        ("crasher",),
-        HOPELESS,
-        UNREADABLE,
-        (*HOPELESS, *UNREADABLE),
-    )
-    odd = [kind for kind in dice.choice(kinds_of_odd) if plan.source != "rule" or kind != "nested"]
-    kinds = (
-        ("again", "resent", "replayed", "invoked") if plan.source == "rule" else ("again", "resent")
-    )
-    for number in range(dice.choice((1, 2, 4, 8, 12, 12, 20))):
+    odd = dice.choice(_oddities(plan.source))
+    number_of_messages = dice.choice((1, 2, 4, 8, 12, 12, 20))
+    slow = dice.randrange(number_of_messages) if dice.random() < 0.15 else None
+    for number in range(number_of_messages):
         behaviour = "ok"
         if odd and dice.random() < 0.25:
             behaviour = dice.choice(odd)
@@ -131,27 +158,64 @@ def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Messag
         most = {"flaky": 1 if all_flaky else plan.policy.max_attempts - 1, "retryable": 4}.get(
             behaviour, 0
         )
-        copies = [
-            Copy(
-                round(
-                    dice.choice((0.01, 0.5, 5.0, 5.0, 90.0, 4000.0, 90_000.0))
-                    * (0.5 + dice.random()),
-                    3,
-                ),
-                kind,
-            )
-            for kind in dice.choices(kinds, k=dice.choice((0, 0, 0, 1, 1, 2)))
-        ]
-        yield Message(
+        copies = tuple(_copies(plan, dice))
+        message = Message(
             number,
             round(dice.random() * rush_s, 3),
-            round(
-                usual_s if not mixed else dice.choice((0.2, usual_s, longest_s * dice.random())), 1
-            ),
+            pace.work_s(),
             behaviour,
             dice.randint(1, most) if most else 0,
-            copies=tuple(copies) if behaviour not in UNREADABLE else (),
+            group=dice.randrange(3),
+            copies=copies if behaviour not in UNREADABLE else (),
         )
+        if slow is not None:
+            work_s = plan.timeout_s * (SLOW_SHARE if number == slow else 0.05)
+            message = message._replace(work_s=work_s)
+        yield message
+
+
+class _Pace:
+    """How long the work of a plan's messages takes."""
+
+    def __init__(self, plan: Plan, dice: random.Random) -> None:
+        self._dice = dice
+        self._longest_s = plan.timeout_s * 0.45
+        longest_s = self._longest_s
+        self._usual_s = dice.choice((0.2, 0.2, 1.0, longest_s / 2, longest_s))
+        self._is_mixed = dice.random() < 0.3
+
+    def work_s(self) -> float:
+        dice = self._dice
+        drawn_s = dice.choice((0.2, self._usual_s, self._longest_s * dice.random()))
+        return round(drawn_s if self._is_mixed else self._usual_s, 1)
+
+
+def _oddities(source: str) -> tuple[tuple[str, ...], ...]:
+    """Return which odd behaviours a plan may have, as sets of which one is drawn."""
+    if source == "http":
+        return (), ("crasher",), HOPELESS, (REFUSED, UNSENDABLE), (*HOPELESS, REFUSED, UNSENDABLE)
+    # The code reads these as JSON inside of something that was read already.
+    unreadable = tuple(
+        kind for kind in UNREADABLE if source not in ("rule", "stream") or kind != "nested"
+    )
+    return (), ("crasher",), HOPELESS, unreadable, (*HOPELESS, *unreadable)
+
+
+_KINDS_OF_COPIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "queue": ("again", "resent"),
+    "rule": ("again", "resent", "replayed", "invoked"),
+    "fifo": ("resent",),
+    "kinesis": ("resent",),
+    "stream": ("resent",),
+    "http": ("again",),
+}
+
+
+def _copies(plan: Plan, dice: random.Random) -> Iterator[Copy]:
+    number = dice.choice((0, 0, 0, 1, 1, 2))
+    for kind in dice.choices(_KINDS_OF_COPIES[plan.source], k=number):
+        after_s = dice.choice((0.01, 0.5, 5.0, 5.0, 90.0, 4000.0, 90_000.0))
+        yield Copy(round(after_s * (0.5 + dice.random()), 3), kind)
 
 
 def _faults(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Fault]:
@@ -164,3 +228,12 @@ def _faults(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Fault]:
             yield Fault(
                 kind, dice.randrange(len(plan.messages)), dice.choice((1, 1, 2, 2, 3, 4, 5, 6, 8))
             )
+
+
+def _hanging(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Fault]:
+    """Draw services beside the store that hang, for as long as somebody may need them."""
+    if dice.random() < 0.3:
+        yield Fault(LETTERS_HANG, None, 0.0, dice.choice((rush_s, 600.0, 7200.0, 40_000.0)))
+    if plan.credentials_s and dice.random() < 0.7:
+        at_s = round(dice.random() * plan.credentials_s, 2)
+        yield Fault(AGENT_HANGS, None, at_s, dice.choice((30.0, 300.0, 3600.0)))

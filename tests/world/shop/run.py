@@ -1,23 +1,36 @@
 """One run of a plan, the operator who repairs what is left of it, and the judge of both."""
 
+import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
+from unittest.mock import patch
 
 from carride_idempotency import release
 from carride_idempotency.dead_letters import BEYOND_WINDOW, QUARANTINED, UNKNOWN, DeadLetter
 from carride_idempotency.record import COMPLETED
 from carride_idempotency.testing import START_MS
 from tests.world.engine.scheduler import RestlessError
-from tests.world.shop.network import COMPANY, Entry, Network, number_in
-from tests.world.shop.plan import PASSING, THE_CODES_FAULT, UNREADABLE, Message, Plan
-from tests.world.shop.sources import TRANSPORTS, Function
+from tests.world.shop.network import COMPANY, Entry, ShopNetwork, number_in
+from tests.world.shop.plan import (
+    BATCHES,
+    ORDERED,
+    PASSING,
+    REFUSED,
+    THE_CODES_FAULT,
+    UNREADABLE,
+    UNSENDABLE,
+    Message,
+    Plan,
+)
+from tests.world.shop.sources import SOURCES, Function
 
 _OPERATOR_WAITS_S: Final = 3600
 _ROUNDS_OF_THE_OPERATOR: Final = 2
 """A key whose last attempt crashed is still claimed when its transport gives up: its first redrive
 quarantines it."""
+_UNPROCESSABLE: Final = 422
 _CRASHED: Final = "every attempt ended without an answer"
 """The message of the dead letter of a key whose attempts crashed."""
 
@@ -26,16 +39,22 @@ type Broken = tuple[int | None, str]
 
 
 class Report(NamedTuple):
-    plan: Plan
-    broken: list[Broken]
-    timeline: list[str]
+    """What became of a plan."""
+
+    story: Plan
+    broken: Sequence[Broken]
+    timeline: Sequence[str]
     counts: Counter[str]
     hours: float
+    used: Sequence[str]
+    """The names of the freedoms that were used."""
 
 
-def run(plan: Plan) -> Report:
-    network = Network(plan)
-    with network.simulation.patched():
+def run(plan: Plan, kept: Container[str] | None = None) -> Report:
+    """Live a plan, and judge it; ``kept`` as in the engine's `Network`."""
+    network = ShopNetwork(plan, kept)
+    complaints = logging.getLogger("carride_idempotency")
+    with network.living(), patch.object(complaints, "disabled", new=True):
         judge = Judge(network)
         broken: list[Broken] = []
         try:
@@ -48,19 +67,19 @@ def run(plan: Plan) -> Report:
                 broken += judge.in_the_end()
         except RestlessError as error:
             broken.append((None, str(error)))
-    hours = (network.simulation.now_ms - START_MS) / 3_600_000
-    return Report(plan, broken, network.timeline, network.counts, hours)
+    hours = network.now_s / 3_600
+    return Report(plan, broken, network.timeline, network.counts, hours, network.used)
 
 
 class Judge:
     """Sends what a plan says, operates, and says which promises were broken."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: ShopNetwork) -> None:
         self._network = network
         self._plan = network.plan
         self._messages = {message.number: message for message in network.plan.messages}
         self._function = Function(network)
-        self._transport = TRANSPORTS[network.plan.source](network, self._function)
+        self._source = SOURCES[network.plan.source](network, self._function)
         self._entries: list[Entry] = []
         for message in network.plan.messages:
             first = self._entry(message, message.at_s)
@@ -73,13 +92,13 @@ class Judge:
                 self._send(entry, at_s)
 
     def _entry(self, message: Message, at_s: float) -> Entry:
-        unique = self._network.simulation.hexadecimal("id")
-        name = f"{unique}-{len(self._entries)}-order-{message.number}"
+        unique = self._network.simulation.hexadecimal(f"id {message.number}")
+        name = f"{unique}-order-{message.number}"
         self._entries.append(Entry(message, name, START_MS + round(at_s * 1000)))
         return self._entries[-1]
 
     def _send(self, entry: Entry, after_s: float) -> None:
-        self._network.simulation.after(after_s, partial(self._transport.send, entry))
+        self._network.simulation.after(after_s, partial(self._source.send, entry))
 
     def operate(self) -> None:
         """Mend handlers and network, release quarantined keys, redrive what was given up."""
@@ -91,9 +110,10 @@ class Judge:
         for record in network.stored():
             if release(network.store, record.key, clock=network.simulation):
                 network.say(f"releases {record.key}", "operator")
-        again = self._dead()
+        again = self._network.dead()
         network.dead_letters.letters.clear()
         network.undelivered.clear()
+        network.gave_up.clear()
         network.runs.clear()
         for number in sorted(again):
             if self._messages[number].behaviour not in UNREADABLE:
@@ -104,12 +124,13 @@ class Judge:
     # ── Judgement ─────────────────────────────────────────────────────────────────────────────────
 
     def after_the_run(self) -> Iterator[Broken]:
-        dead = self._dead()
+        dead = self._network.dead()
         for number, message in self._messages.items():
-            if not self._network.charges(number) and number not in dead:
+            if not self._is_done(message) and number not in dead:
                 yield number, "it is lost: neither done nor in a dead-letter queue"
             if message.behaviour in PASSING:
                 yield from self._of_health(message)
+                yield from self._of_patience(message)
             yield from self._of_bounds(message)
         for dead_letter in self._network.dead_letters.letters:
             yield from self._of_reason(dead_letter)
@@ -126,7 +147,7 @@ class Judge:
             if (
                 message.behaviour not in UNREADABLE
                 and number not in late
-                and not self._network.charges(number)
+                and not self._is_done(message)
             ):
                 yield (
                     number,
@@ -137,7 +158,10 @@ class Judge:
                 words = f"it was given up again: {dead_letter.reason} {dead_letter.message}"
                 yield number_in(dead_letter.key), words
         for entry, words in self._network.undelivered:
-            yield entry.message.number, f"it was given up again by its transport: {words}"
+            yield entry.message.number, f"it was given up again by its source: {words}"
+        for number in sorted(self._network.gave_up):
+            if self._messages[number].behaviour != UNSENDABLE:  # its answer was never stored
+                yield number, "its client has no answer, though everything was repaired"
         for record in self._network.stored():
             if record.status != COMPLETED and number_in(record.key) not in late:
                 yield number_in(record.key), f"{record.key} is {record.status} in the end"
@@ -176,20 +200,60 @@ class Judge:
                 yield (
                     number,
                     (
-                        f"it is healthy and was given up by its transport ({why}): "
+                        f"it is healthy and was given up by its source ({why}): "
                         f"{calls} are unexcused"
                     ),
                 )
+
+    def _of_patience(self, message: Message) -> Iterator[Broken]:
+        """Judge that a client whose request is healthy was left without an answer for a reason."""
+        network = self._network
+        number = message.number
+        if number not in network.gave_up:
+            return
+        attempts = self._plan.policy.max_attempts
+        quarantined = any(
+            record.status == QUARANTINED and number_in(record.key) == number
+            for record in network.stored()
+        )
+        excused = len(network.attempts_excused[number])
+        if quarantined and excused < attempts:
+            yield number, f"its client was told that it is given up; {excused} attempts are excused"
+        if quarantined:
+            return
+        calls = {
+            call.id for entry in self._entries if entry.message is message for call in entry.calls
+        }
+        if unexcused := sorted(calls - network.deliveries_excused[number]):
+            yield number, f"its client has no answer, and {unexcused} are unexcused"
+
+    def _of_answers(self) -> Iterator[Broken]:
+        """Judge that a client's repeated request gets the first answer, and that it is true."""
+        for number, answers in self._network.answers.items():
+            if len(set(answers)) > 1:
+                yield number, f"its client was answered differently: {answers}"
+            status = answers[0][0]
+            is_refused = self._messages[number].behaviour == REFUSED
+            if (status == _UNPROCESSABLE) != is_refused:
+                yield number, f"its client was answered {status}"
+
+    def _is_done(self, message: Message) -> bool:
+        """Return whether a message has taken effect, or was refused as it should be."""
+        if message.behaviour == REFUSED:
+            return message.number in self._network.answers
+        return bool(self._network.charges(message.number))
 
     def _deliveries_allowed(self, number: int) -> int:
         """Return how many deliveries a healthy message may need beside slow neighbours."""
         plan = self._plan
         killed = self._network.killed
-        if plan.source == "rule":
+        if plan.source not in BATCHES:
             return 0
         longest_s = max(message.work_s for message in plan.messages) + 1
         in_turn = max(1, int((plan.timeout_s - 1) / longest_s))
-        at_once = 1 if number in killed else plan.policy.concurrency  # suspects run alone
+        # Suspects and the messages of a group run one after another.
+        is_alone = plan.source in ORDERED or number in killed
+        at_once = 1 if is_alone else plan.policy.concurrency
         return bool(killed) - -plan.batch // (at_once * in_turn)
 
     def _of_bounds(self, message: Message) -> Iterator[Broken]:
@@ -227,7 +291,10 @@ class Judge:
 
     def _of_effects(self) -> Iterator[Broken]:
         yield from self._network.broken
-        for number in self._messages:
+        yield from self._of_answers()
+        for number, message in self._messages.items():
+            if self._network.charges(number) and message.behaviour == REFUSED:
+                yield number, "it was refused, and took effect"
             if (times := self._network.charges(number)) > 1:
                 yield (
                     number,
@@ -241,14 +308,6 @@ class Judge:
                 yield None, f"the downstream key {key} was used for {orders} orders"
 
     # ── What there is ─────────────────────────────────────────────────────────────────────────────
-
-    def _dead(self) -> set[int]:
-        """Return the numbers of the messages in any dead-letter queue."""
-        letters = {
-            number_in(letter.key or letter.event) for letter in self._network.dead_letters.letters
-        }
-        undelivered = {entry.message.number for entry, _ in self._network.undelivered}
-        return undelivered | {number for number in letters if number is not None}
 
     def _is_late(self, dead_letter: DeadLetter) -> bool:
         """Whether a dead letter says that the window is over, and it can be."""

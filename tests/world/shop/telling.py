@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def text_of(report: Report, options: str) -> str:
     """Describe a run that broke a promise: which, and what happened to the messages concerned."""
-    plan = report.plan
+    plan = report.story
     concerned = {number for number, _ in report.broken}
     return "\n".join(
         (
