@@ -49,7 +49,7 @@ chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS
 test: test-unit test-proofs test-integration ## Run every test that needs nothing but this checkout
 
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
-	@$(PYTHON) -m pytest -q -n auto --maxprocesses 8 -m "not integration and not proof and not peer" tests $(ARGS)
+	@$(PYTHON) -m pytest -q -n auto --maxprocesses 8 --dist worksteal -p no:schemathesis -m "not integration and not proof and not peer" tests $(ARGS)
 
 test-proofs: $(ENVIRONMENTS) ## Run the explorer, the simulation, the conformance suite and the comparison with Powertools
 	@$(PYTHON) -m pytest -q -n auto --maxprocesses 8 -m proof tests $(ARGS)

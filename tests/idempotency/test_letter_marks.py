@@ -213,6 +213,7 @@ def stories() -> Iterator[tuple[str, ...]]:
     return product(STEPS, repeat=LENGTH)
 
 
+@pytest.mark.proof
 def test_after_every_story_a_broken_event_is_in_the_queue_or_comes_again() -> None:
     """Whatever order deliveries, replays, redrives, refused letters, lost marks and weeks have."""
     for story in stories():

@@ -619,6 +619,7 @@ def test_two_versions_at_once_and_a_crash_give_one_effect_in_one_table(atomic: b
     assert nothing_twice(("old", "new"), crashes=1, atomic=atomic, one_table=True) > 20
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("begun", ["old", "new"])
 @pytest.mark.parametrize(
     "versions", list(itertools.product(("old", "new"), repeat=2)), ids="-".join

@@ -2,15 +2,12 @@
 
 import pytest
 
-from tests.idempotency.stores.backends import LAYOUTS, openers, over
+from tests.idempotency.stores.backends import EXISTING, openers, over
 from tests.idempotency.stores.test_conformance import *  # noqa: F403 - the suite itself, run on this module's fixtures
 
 pytestmark = pytest.mark.proof
 
 __all__ = ["backend", "openers", "transactional"]
-
-EXISTING = [f"{where}_{name}" for where in ("fake", "moto") for name in LAYOUTS]
-"""DynamoDBStores over tables that were made for something else."""
 
 backend = over("memory", "fake_dynamodb", "fake_valkey", "fake_redis", *EXISTING)
 transactional = over("memory", "fake_dynamodb", *EXISTING)

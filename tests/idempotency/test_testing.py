@@ -80,6 +80,7 @@ def test_a_right_handler_passes(
     assert crash_everywhere(handler, event, world=make, next_version=partial(handler)) >= 24
 
 
+@pytest.mark.proof
 def test_calls_of_boto3_are_seen(crash_everywhere: Crash) -> None:
     """On moto's tables a registered write passes.
 

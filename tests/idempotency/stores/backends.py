@@ -331,6 +331,13 @@ STORES: Final[Mapping[str, Callable[[], AbstractContextManager[Opener]]]] = {
 """What starts each store's server, if it needs one, and opens the store."""
 
 
+EXISTING: Final[Sequence[Any]] = (
+    *(f"fake_{name}" for name in LAYOUTS),
+    *(pytest.param(f"moto_{name}", marks=pytest.mark.proof) for name in LAYOUTS),
+)
+"""Tables that exist already: on the fake, and on moto, which takes longer."""
+
+
 @pytest.fixture(scope="module")
 def openers() -> Iterator[Callable[[str], Opener]]:
     """Start the server of a store, once, and return what opens the store."""
