@@ -28,6 +28,8 @@ COPIED: Final = (
 )
 SEEDS: Final = "3000"
 """How many seeds the simulation may need to find a broken promise."""
+STORIES: Final = "300"
+"""How many stories the whole application may need."""
 LONGEST_RUN_S: Final = 900
 _ENTRY: Final = re.compile(r"@@ (.+) \| (\S+) \| (.+)\n((?:[-+ ] .*\n?)+)")
 
@@ -52,7 +54,8 @@ class Mutant(NamedTuple):
     rule: str
     file: Path
     by: str
-    """What must fail: tests; or ``explorer`` and its world, or ``simulation`` and its source."""
+    """What must fail: tests; or ``explorer`` and its world, or ``simulation`` and its source; or
+    ``world`` with a tier and, if known, a seed; or ``sabotage`` with a seed and a kind."""
     code: str
     """Text that occurs once in the file."""
     without: str
@@ -132,6 +135,11 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
             command = ["tests.idempotency.explorer", "--scenario", world]
         case ["simulation", source]:
             command = ["tests.world", "--shop", "--stop", "--seeds", SEEDS, "--source", source]
+        case ["world", tier, *seed]:
+            chosen = ["--seed", *seed] if seed else ["--stop", "--seeds", STORIES]
+            command = ["tests.world", "--tier", tier, *chosen]
+        case ["sabotage", seed, *kind]:
+            command = ["tests.world", "--sabotage", " ".join(kind), "--seed", seed]
         case tests:
             command = ["pytest", "-x", "-q", "-p", "no:cacheprovider"]
             command += [str(mutant.catalogue.tests / test) for test in tests]
@@ -149,7 +157,8 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
         )
     finally:
         file.write_text(whole)
-    red = run.returncode == 1 and ("BROKEN" in run.stdout or command[0] == "pytest")
+    said = run.stdout + run.stderr
+    red = run.returncode == 1 and ("BROKEN" in said or command[0] == "pytest")
     if run.returncode and not red:
         raise SystemExit(
             f"{mutant.rule}: {command[0]} could not run:\n{run.stdout[-2000:]}{run.stderr[-2000:]}"

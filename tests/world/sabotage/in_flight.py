@@ -40,6 +40,8 @@ from tests.world.sabotage.hand import (
 _PROGRESS: Final = frozenset({"CarRideAccepted", "CarRideStarted", "CarRideCompleted"})
 _MUCH: Final = 100_000_000
 """In cents: more than any price."""
+_RECORDED_S: Final = 7_200.0
+"""When payment has recorded what the gateway has answered, or a further event has to."""
 _LATER_S: Final = 400.0
 """When no process remembers a key any more."""
 
@@ -390,12 +392,18 @@ def reserved_twice(hand: Hand) -> None:
 
 
 def refund_is_lost(hand: Hand) -> None:
-    """Have the gateway forget a refund that it has answered."""
+    """Have the gateway forget a refund, once payment has recorded it."""
 
     def changed(charge: Payment, response: HttpResponse) -> HttpResponse:
-        charge.status = "captured" if charge.captures else "authorized"
-        charge.refunds = []
-        hand.planted(charge.reference, "but the gateway as")
+        hand.world.cloud.simulation.after(_RECORDED_S, partial(forget, charge))
         return response
+
+    def forget(charge: Payment) -> None:
+        if hand.expected is None and hand.items(
+            "PaymentTable", orderID=charge.reference, state="refunded"
+        ):
+            charge.status = "captured" if charge.captures else "authorized"
+            charge.refunds = []
+            hand.planted(charge.reference, "but the gateway as")
 
     _on_answers(hand, "/refund", changed)
