@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from email import message_from_bytes
@@ -15,11 +14,11 @@ from zipfile import ZipFile
 import pytest
 from readme_renderer import markdown
 
+from tests.wheels import ROOT, UV, build, install, link, run
+
 pytestmark = pytest.mark.proof
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = ROOT / "docs" / "library"
-UV: Final = shutil.which("uv") or str(ROOT / ".venv-uv" / "bin" / "uv")
 FILE: Final = re.compile(r'^```python title="(\w+\.py)"\n(.*?)^```', re.DOTALL | re.MULTILINE)
 OF_SERVICES: Final = "test_services.py"
 """The page that needs FastAPI, whose validation is compiled for the Python of these tests."""
@@ -45,20 +44,10 @@ print(*loaded - sys.stdlib_module_names - {"__main__", "billing"})
 imported."""
 
 
-def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
-    done = subprocess.run(
-        command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with wheel, sdist and layer."""
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, ROOT / "tools" / "scripts" / "dist", folder)
-    return folder
+    return build(tmp_path_factory.mktemp("dist"))
 
 
 def interpreter(version: str) -> str:
@@ -71,30 +60,14 @@ def interpreter(version: str) -> str:
     return path or pytest.skip(f"this machine has no Python {version}")
 
 
-def link(folder: Path, *names: str) -> None:
-    """Link distributions, and what they need, from the environment of the tests."""
-    for found in map(distribution, names):
-        for name in {file.parts[0] for file in found.files or () if file.parts[0] != ".."}:
-            if not (folder / name).exists():
-                (folder / name).symlink_to(Path(str(found.locate_file(name))))
-        link(
-            folder,
-            *(re.split(r"[^\w.-]", need)[0] for need in found.requires or () if ";" not in need),
-        )
-
-
 @pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
 def test_files_of_the_documentation_run_with_the_wheel_alone(
     version: str, built: Path, tmp_path: Path
 ) -> None:
     """Their tests pass, their types are strict, and the library needs only botocore."""
-    run(interpreter(version), "-m", "venv", "--without-pip", tmp_path)
-    python, site, pages, tools = (
-        tmp_path / "bin" / "python",
-        *tmp_path.glob("lib/*/site-packages"),
-        *(tmp_path / name for name in ("pages", "tools")),
-    )
-    run(UV, "pip", "install", "--offline", "--no-deps", "--python", python, *built.glob("*.whl"))
+    python, site = install(built, tmp_path, interpreter(version))
+    pages = tmp_path / "pages"
+    tools = tmp_path / "tools"
     run(python, "-m", "compileall", "-q", site)
     pages.mkdir()
     has_fastapi = version == f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -130,7 +103,7 @@ def test_files_of_the_documentation_run_with_the_wheel_alone(
 
 def test_build_is_reproducible_and_complete(built: Path, tmp_path: Path) -> None:
     """The same source gives the same bytes; wheel and layer have the package."""
-    run(sys.executable, ROOT / "tools" / "scripts" / "dist", tmp_path)
+    build(tmp_path)
     layer, wheel, sdist = sorted(built.iterdir())
     assert [
         (tmp_path / file.name).read_bytes() == file.read_bytes() for file in (layer, wheel, sdist)
@@ -193,11 +166,8 @@ def test_it_installs_beside_the_package_that_is_called_idempotency(
 
     The two share no file, and both can be used in one process.
     """
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path)
-    python = tmp_path / "bin" / "python"
-    (site,) = tmp_path.glob("lib/*/site-packages")
+    python, site = install(built, tmp_path)
     link(site, "botocore", "idempotency", "pytest")
-    run(UV, "pip", "install", "--offline", "--no-deps", "--python", python, *built.glob("*.whl"))
     (wheel,) = built.glob("*.whl")
     theirs = {file.as_posix() for file in distribution("idempotency").files or ()}
     assert theirs.isdisjoint(ZipFile(wheel).namelist())
