@@ -34,6 +34,8 @@ _POSTS: Final = (
     "refused for good",
     "slow",
 )
+_OVERLAP_S: Final = 200.0
+"""How long attempts may overlap, and some more: until then no key is forgotten."""
 _OF_HOURS: Final = ("kept under its key",)
 """What may happen in heavy stories only: the event needs more than an hour, and an operator."""
 _FINAL: Final = (400, 402, 404, 405, 406, 410, 422, 451)
@@ -64,6 +66,8 @@ class Gateway:
         """The keys of requests that it has taken in."""
         self._kept: dict[str, HttpResponse] = {}
         """The errors that it repeats, by key."""
+        self._finished: dict[str, tuple[float, GatewayRequest, Reply]] = {}
+        """When each key's request was finished, that request, and its answer."""
         self.books = Books(cloud.story.troubles, seed=cloud.story.seed, clock=lambda: cloud.now_s)
 
     def ledger(self) -> list[dict[str, Any]]:
@@ -177,13 +181,13 @@ class Gateway:
         forgets = self._cloud.story.troubles.forgotten > 0
         if not forgets and self._cloud.roll(f"unseen {who}") < _UNSEEN:
             self._cloud.simulation.after(late_s, partial(self._carry_out, asked))
-        elif self.books.begin(asked) is None:
+        elif self._lately(asked) is None and self.books.begin(asked) is None:
             self._cloud.simulation.after(late_s, partial(self._finish, asked))
         self._give_up("it is taken in")
 
     def _carry_out(self, asked: GatewayRequest) -> Reply:
         self._taken.add(asked.key)
-        reply = self.books.begin(asked)
+        reply = self._lately(asked) or self.books.begin(asked)
         return self._finish(asked) if reply is None else reply
 
     def _finish(self, asked: GatewayRequest) -> Reply:
@@ -193,7 +197,16 @@ class Gateway:
         for trouble, freedom in _OF_THE_BOOKS.items():
             if self.books.met[trouble] > before[trouble]:
                 self._cloud.use(freedom)
+        self._finished[asked.key] = (self._cloud.now_s, asked, reply)
         return reply
+
+    def _lately(self, asked: GatewayRequest) -> Reply | None:
+        """Return the answer of a key that was used lately: overlapping attempts need the key."""
+        if asked.key not in self._finished:
+            return None
+        finished_s, before, reply = self._finished[asked.key]
+        is_late = self._cloud.now_s - finished_s >= _OVERLAP_S
+        return None if is_late or before != asked else reply
 
     def _give_up(self, why: str) -> None:
         self._cloud.simulation.sleep(_READ_TIMEOUT_S)
