@@ -11,20 +11,38 @@ import os
 import random
 import select
 import shutil
+import socket
 import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from aws_lambda_powertools.utilities.idempotency import (
+    DynamoDBPersistenceLayer,
+    IdempotencyConfig,
+    idempotent,
+)
+from aws_lambda_powertools.utilities.idempotency.exceptions import (
+    IdempotencyAlreadyInProgressError,
+    IdempotencyPersistenceLayerError,
+)
 
 from carride_idempotency.clock import epoch_ms
-from carride_idempotency.testing import http_event, kinesis_event, sqs_event
+from carride_idempotency.testing import (
+    eventbridge_event,
+    http_event,
+    kinesis_event,
+    lambda_context,
+    sqs_event,
+)
 from tests.idempotency.samples import create_tables
 from tests.idempotency.stores.backends import local_client
 from tests.wheels import build, install, link
@@ -38,7 +56,8 @@ MOST_LINES: Final = 99
 ANSWERS_IN_S: Final = 30.0
 ENDS_IN_S: Final = 120.0
 RECORDS: Final = "Records"
-EFFECTS: Final = ("Receipts", "Bookings", "Totals")
+EFFECTS: Final = ("Receipts", "Bookings", "Totals", "Seats", "Invoices")
+OLD_RECORDS: Final = "PowertoolsRecords"
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +70,19 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with FastAPI and uvicorn, for the application that needs them."""
+    folder = tmp_path_factory.mktemp("services")
+    link(folder, "fastapi", "uvicorn", "idna")
+    return folder
+
+
+@pytest.fixture(scope="module")
 def dynamodb() -> Iterator[Any]:
     with local_client() as client:
-        create_tables(client, {RECORDS: "idempotencyKey"} | dict.fromkeys(EFFECTS, "id"))
+        create_tables(
+            client, {RECORDS: "idempotencyKey"} | dict.fromkeys((*EFFECTS, OLD_RECORDS), "id")
+        )
         yield client
 
 
@@ -94,7 +123,8 @@ class Function:
             "IDEMPOTENCY_STORE": f"dynamodb:{RECORDS}",
             "IDEMPOTENCY_TRANSPORT": "auto",
         }
-        self.command = (python, "runtime.py", module)
+        self.command: Sequence[str | Path] = (python, "runtime.py", module)
+        self.passed: Sequence[int] = ()
         self.folder = folder
         self.chance = chance
         self.kills = Counter[str]()
@@ -105,17 +135,15 @@ class Function:
     def deliver(self, event: Mapping[str, Any]) -> Any:
         """Return the answer, or None if the process was killed or the handler raised."""
         process = self.process or self._start()
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(event).encode() + b"\n")
-        process.stdin.flush()
+        sent = self._send(process, event)
         if self.answers_left == 0 and self.kills.total() < KILLS:
-            self._kill_soon(process)
+            self._kill_soon(sent)
             return None
         self.answers_left -= 1
         began = time.monotonic()
-        said = self._said(process)
+        answer = self._answer(sent)
         self.takes_s = time.monotonic() - began
-        return said.get("answer")
+        return answer
 
     def stop(self) -> None:
         """End the process, if there is one."""
@@ -124,6 +152,10 @@ class Function:
         self.process.kill()
         self.process.communicate()
         self.process = None
+
+    def close(self) -> None:
+        """End it for good."""
+        self.stop()
 
     def _start(self) -> subprocess.Popen[bytes]:
         with (self.folder / "stderr").open("ab") as errors:
@@ -134,27 +166,87 @@ class Function:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                pass_fds=self.passed,
             )
         self.answers_left = self.chance.randrange(3)
-        assert "ready" in self._said(self.process)
+        self._await_start(self.process)
         return self.process
 
-    def _kill_soon(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
+    def _await_start(self, process: subprocess.Popen[bytes]) -> None:
+        assert "ready" in self._said(process.stdout)
+
+    def _send(self, process: subprocess.Popen[bytes], event: Mapping[str, Any]) -> Any:
+        """Send an event; return what the answer will be read from."""
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(event).encode() + b"\n")
+        process.stdin.flush()
+        return process.stdout
+
+    def _answer(self, sent: Any) -> Any:
+        return self._said(sent).get("answer")
+
+    def _kill_soon(self, sent: Any) -> None:
         after_s = self.chance.uniform(0, 1.3 * self.takes_s)
         give_up = time.monotonic() + after_s
-        answered, _, _ = select.select([process.stdout], [], [], after_s)
+        answered, _, _ = select.select([sent], [], [], after_s)
         threading.Event().wait(max(0.0, give_up - time.monotonic()))
         self.stop()
         self.kills["after its answer" if answered else "at work"] += 1
 
-    def _said(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
-        assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], ANSWERS_IN_S)
-        line = process.stdout.readline() if ready else b""
+    def _said(self, output: Any) -> dict[str, Any]:
+        ready, _, _ = select.select([output], [], [], ANSWERS_IN_S)
+        line = output.readline() if ready else b""
         assert line, f"no answer:\n{(self.folder / 'stderr').read_text()}"
         said: dict[str, Any] = json.loads(line)
         return said
+
+
+class Service(Function):
+    """An ASGI application under uvicorn, whose socket outlives its processes."""
+
+    def __init__(self, *args: Any, **environment: Any) -> None:
+        super().__init__(*args, **environment)
+        self.connection: HTTPConnection | None = None
+        python, _, module = self.command
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.passed = (self.listener.fileno(),)
+        self.command = (python, "-m", "uvicorn", f"{module}:app", "--fd", str(*self.passed))
+
+    def stop(self) -> None:
+        """End the process, if there is one, and what is left of its connection."""
+        super().stop()
+        if self.connection is not None:
+            self.connection.close()
+
+    def close(self) -> None:
+        """End it for good."""
+        super().close()
+        self.listener.close()
+
+    def _await_start(self, process: subprocess.Popen[bytes]) -> None:
+        self._request("GET", "/health", None, {})
+        assert self._answer(None) == 200
+
+    def _send(self, process: subprocess.Popen[bytes], event: Mapping[str, Any]) -> Any:
+        return self._request("POST", event["path"], event["body"], event["headers"])
+
+    def _request(self, method: str, path: str, body: object, headers: Mapping[str, str]) -> Any:
+        """Send a request over a new connection; return its socket."""
+        if self.connection is not None:
+            self.connection.close()
+        _, port = self.listener.getsockname()
+        self.connection = HTTPConnection("127.0.0.1", port, timeout=ANSWERS_IN_S)
+        content = None if body is None else json.dumps(body).encode()
+        given = {"Content-Type": "application/json", **headers}
+        self.connection.request(method, path, content, given)
+        return self.connection.sock
+
+    def _answer(self, sent: Any) -> Any:
+        """Return the status."""
+        assert self.connection is not None
+        answer = self.connection.getresponse()
+        answer.read()
+        return answer.status
 
 
 @pytest.fixture
@@ -164,9 +256,9 @@ def function(
     """Make the function of an application, from its module and its environment."""
     with ExitStack() as running:
 
-        def start(module: str, **environment: str) -> Function:
-            made = Function(module, python, tmp_path, dynamodb, chance, **environment)
-            running.callback(made.stop)
+        def start(module: str, kind: type[Function] = Function, **environment: str) -> Function:
+            made = kind(module, python, tmp_path, dynamodb, chance, **environment)
+            running.callback(made.close)
             return made
 
         yield start
@@ -347,3 +439,64 @@ def test_a_stream_counts_each_reading_once(
             at = chance.randrange(len(shard))  # the checkpoint was lost
     assert_killed(totals)
     assert rows(dynamodb, "Totals") == expected
+
+
+def test_a_service_reserves_each_seat_once(
+    function: Callable[..., Function], dynamodb: Any, chance: random.Random, services: Path
+) -> None:
+    service = function("service", Service, PYTHONPATH=str(services))
+    seats = [f"seat-{number}" for number in range(DELIVERIES)]
+
+    def deliver(batch: Sequence[str]) -> set[str]:
+        (seat,) = batch
+        headers = {"Idempotency-Key": seat, "X-Passenger": "ada"}
+        request = {"path": "/seats", "body": {"name": seat}, "headers": headers}
+        return {seat} if service.deliver(request) == 201 else set()
+
+    until_acknowledged(seats, chance, 1, deliver)
+    assert_killed(service)
+    assert rows(dynamodb, "Seats") == {seat: {"reserved": 1} for seat in seats}
+
+
+def test_a_migration_from_powertools_writes_each_invoice_once(
+    function: Callable[..., Function], dynamodb: Any, chance: random.Random
+) -> None:
+    """Both versions take deliveries of one stream, as during a gradual deployment.
+
+    The old one is not killed: it can repeat an effect by itself.
+    """
+    layer = DynamoDBPersistenceLayer(OLD_RECORDS, boto3_client=dynamodb)
+    config = IdempotencyConfig(event_key_jmespath="detail.orderID", expires_after_seconds=86_400)
+    written = Counter[str]()
+
+    @idempotent(persistence_store=layer, config=config, key_prefix="invoices")
+    def old(event: dict[str, Any], context: Any) -> dict[str, str]:
+        order = event["detail"]["orderID"]
+        written[order] += 1
+        dynamodb.update_item(
+            TableName="Invoices",
+            Key={"id": {"S": order}},
+            UpdateExpression="ADD written :one",
+            ExpressionAttributeValues={":one": {"N": "1"}},
+        )
+        return {"by": "old"}
+
+    ends = datetime.now(UTC) + timedelta(days=2)
+    new = function("migration", MIGRATION_ENDS=ends.isoformat())
+    orders = [f"order-{number}" for number in range(DELIVERIES)]
+
+    def deliver(batch: Sequence[str]) -> set[str]:
+        (order,) = batch
+        event = eventbridge_event({"orderID": order}, event_id=order, clock=epoch_ms)
+        if chance.random() < 0.7:
+            return {order} if new.deliver(event) is not None else set()
+        try:
+            old(event, lambda_context(timeout_s=2.0, clock=epoch_ms))
+        except (IdempotencyAlreadyInProgressError, IdempotencyPersistenceLayerError):
+            return set()
+        return {order}
+
+    until_acknowledged(orders, chance, 1, deliver)
+    assert_killed(new)
+    assert 0 < len(written) < DELIVERIES
+    assert rows(dynamodb, "Invoices") == {order: {"written": 1} for order in orders}
