@@ -45,7 +45,7 @@ chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS
 
 ##@ Check
 
-.PHONY: test test-unit test-proofs test-integration test-peers test-library lint types template check
+.PHONY: test test-unit test-proofs test-integration test-peers screenshots test-library lint types template check
 test: test-unit test-proofs test-integration ## Run every test that needs nothing but this checkout
 
 test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process: seconds, no network
@@ -59,6 +59,9 @@ test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pi
 
 test-peers: $(ENVIRONMENTS) ## Run the tests in containers, in a browser, and on DynamoDB Local, Redis and localstripe; skip what is missing
 	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m peer tests $(ARGS)
+
+screenshots: $(ENVIRONMENTS) ## Take the pictures of the documentation anew: look at them
+	@SCREENSHOTS=1 $(PYTHON) -m pytest -q -m peer tests/pipeline/test_desk.py -k stall $(ARGS)
 
 test-library: .venv-dev/.synced ## Run the library's unit tests and its wheel on one of its Pythons: LIBRARY_PYTHON=3.12
 	@tools/scripts/on-python $(or $(LIBRARY_PYTHON),3.13) $(ARGS)
