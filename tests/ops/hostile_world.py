@@ -3,10 +3,12 @@
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import batched
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
+
+import pytest
 
 from carride.events import RideEvent
 from carride_idempotency import observation
@@ -295,3 +297,12 @@ def _fakes(outputs: Mapping[str, str], text: str) -> dict[str, Any]:
         "ssm": SimpleNamespace(get_parameter=nothing, exceptions=missing),
         "sts": SimpleNamespace(get_caller_identity=lambda: {"Arn": text}),
     }
+
+
+def in_tiers[T](cases: Sequence[T], *, one_in: int) -> list[Any]:
+    """Return cases as parameters: one in so many is a proof; the others take longer: peers."""
+    found = []
+    for number, case in enumerate(cases):
+        tier = pytest.mark.proof if number % one_in == 0 else pytest.mark.peer
+        found.append(pytest.param(case, marks=tier))
+    return found
