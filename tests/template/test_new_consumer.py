@@ -113,6 +113,7 @@ def replace(path: Path, before: str, after: str) -> None:
     path.write_text(content.replace(before, after), encoding="utf-8")
 
 
+@pytest.mark.peer  # a thousand tests in a copy take minutes
 def test_a_new_consumer_passes_every_check_unchanged(project: Path) -> None:
     """Tests of template, documents, samples and consumers are green, and so are the linters."""
     run(project, *TESTS, GENERATED, *OF_THE_TEMPLATE)
