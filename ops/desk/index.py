@@ -354,10 +354,12 @@ class Index:
     def _candidates(self, wanted: Filter) -> Iterable[Fact]:
         """Return facts that may match, all that do among them, the newest first."""
         names = self._names(wanted)
-        if names is None or len(names) > len(self.facts) // _FEW:
+        few = len(self.facts) // _FEW
+        if names is None or len(names) > few:
             return reversed(self.facts.values())
         found = [self.facts[name] for name in names if name in self.facts]
-        return sorted(found, key=lambda fact: -fact.number)
+        found.sort(key=lambda fact: fact.number, reverse=True)
+        return found
 
     def _names(self, wanted: Filter) -> set[str] | None:
         """Return the ids of facts that may match; None: any may."""

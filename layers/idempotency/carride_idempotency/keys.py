@@ -152,10 +152,12 @@ def record_key(consumer: str, value: object, operation: str | None = None) -> st
 
 def shortened(key: str, longest: int) -> str:
     """Return the key of a record; one of more than ``longest`` bytes with the hash of its text."""
-    if len(key) * 4 <= longest or len(key.encode()) <= longest:
+    is_surely_short = len(key) * 4 <= longest  # a character has at most four bytes
+    if is_surely_short or len(key.encode()) <= longest:
         return key
     name, _, text = key.partition("#")
-    return f"{name}#%sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    digest = hashlib.sha256(text.encode())
+    return f"{name}#%sha256:{digest.hexdigest()}"
 
 
 def letter_key(consumer: str, region: str | None, message_id: str) -> str:

@@ -261,29 +261,41 @@ def _answer(options: argparse.Namespace) -> Done[Any] | Answer:
 def _change(
     store: Store, options: argparse.Namespace, command: "_Command", now_ms: int
 ) -> Finished:
+    """Show what would change, or change exactly what was shown."""
+    action = options.verb
     preview = _preview(store, options, _planner(options, now_ms), now_ms)
-    exact = preview.exact(options.verb)
-    shown: dict[str, Any] = {
-        "action": options.verb,
-        "records": [
-            {"key": each.seen.key, "says": each.change.record.says, "then": each.change.then}
-            for each in preview.planned
-        ],
-        "left_alone": dict(preview.left_alone),
-    }
-    lines = _lines_of(options.verb, preview)
+    exact = preview.exact(action)
+    if options.yes and preview.planned:
+        command.take(exact)
+        return _carried_out(store, action, preview.planned)
+    shown = _shown_of(action, preview)
+    lines = _lines_of(action, preview)
     if not preview.planned:
         return Finished(shown, "\n".join(lines), _LEFT_TO_DO)
-    if not options.yes:
-        shown["plan"] = command.save(exact)
-        return Finished(shown, "\n".join([*lines, _what_yes_does(shown["plan"])]))
-    command.take(exact)
-    changed = [each.seen.key for each in preview.planned if not carry_out(store, each)]
-    done = len(preview.planned) - len(changed)
-    result = {"action": options.verb, "done": done, "changed_meanwhile": changed}
-    said = [f"{options.verb}: {done} of {len(preview.planned)} done"]
+    shown["plan"] = command.save(exact)
+    lines.append(_what_yes_does(shown["plan"]))
+    return Finished(shown, "\n".join(lines))
+
+
+def _carried_out(store: Store, action: str, planned: Sequence[Planned]) -> Finished:
+    """Change each record that is still as it was shown."""
+    changed = [each.seen.key for each in planned if not carry_out(store, each)]
+    number = len(planned)
+    done = number - len(changed)
+    result = {"action": action, "done": done, "changed_meanwhile": changed}
+    said = [f"{action}: {done} of {number} done"]
     said += [f"{key} has changed since it was read, and was left alone" for key in changed]
-    return Finished(result, "\n".join(said), _LEFT_TO_DO if changed else 0)
+    status = _LEFT_TO_DO if changed else 0
+    return Finished(result, "\n".join(said), status)
+
+
+def _shown_of(action: str, preview: Preview) -> dict[str, Any]:
+    """Return a preview as JSON."""
+    records = []
+    for each in preview.planned:
+        says = each.change.record.says
+        records.append({"key": each.seen.key, "says": says, "then": each.change.then})
+    return {"action": action, "records": records, "left_alone": dict(preview.left_alone)}
 
 
 def _lines_of(action: str, preview: Preview) -> list[str]:
@@ -313,10 +325,8 @@ def _what_yes_does(plan: str | None) -> str:
 def _redrive(
     store: Store, options: argparse.Namespace, command: "_Command", clients: Clients
 ) -> Finished:
-    if options.queue is None:
-        raise UsageError("name the dead-letter queue: --queue URL, or set DEAD_LETTER_QUEUE_URL")
-    if any(given is not None and given <= 0 for given in (options.limit, options.rate)):
-        raise UsageError("--limit and --rate have to be more than 0")
+    """Show what a redrive would send, or send exactly what was shown."""
+    _check_redrive(options)
     wait_s = seconds_of(options.wait)
     sqs = clients("sqs")
     target = _target(options.to, clients)
@@ -350,6 +360,19 @@ def _redrive(
         wait_s=wait_s,
         report=lambda text: print(text, file=sys.stderr, flush=True),
     )
+    return _redriven(redrive)
+
+
+def _check_redrive(options: argparse.Namespace) -> None:
+    if options.queue is None:
+        raise UsageError("name the dead-letter queue: --queue URL, or set DEAD_LETTER_QUEUE_URL")
+    for given in (options.limit, options.rate):
+        if given is not None and given <= 0:
+            raise UsageError("--limit and --rate have to be more than 0")
+
+
+def _redriven(redrive: Redrive) -> Finished:
+    """Send the letters of a plan; if that ends early, say how far it is."""
     try:
         done = redrive.carry_out()
     except _UNREACHABLE as error:

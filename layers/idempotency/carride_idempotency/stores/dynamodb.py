@@ -160,7 +160,9 @@ class DynamoDBStore:
         layout = self.layout
         names = {"idempotencyKey": {"S": key}} if layout is None else layout.key_of(key)
         request = {"TableName": self._table, "Key": names, "ConsistentRead": True}
-        return self._found(self._send("GetItem", request, until_ms).get("Item"), key)
+        answer = self._send("GetItem", request, until_ms)
+        item = answer.get("Item")
+        return self._found(item, key)
 
     def _found(self, item: Mapping[str, Any] | None, key: str) -> Record | None:
         """Return the item under a key as a record; None if there is none."""

@@ -165,8 +165,9 @@ class TableLayout:
 
     def key_in(self, key: Mapping[str, Mapping[str, Any]]) -> str:
         """Return which record's key an item or its key has; an empty text if it is no record's."""
-        if any(key.get(name) != value for name, value in self._constant.items()):
-            return ""
+        for name, value in self._constant.items():
+            if key.get(name) != value:
+                return ""
         text: str = key.get(self._key, {}).get("S", "")
         return text
 

@@ -174,7 +174,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 class _Seen(NamedTuple):
-    """What a record of theirs was made of: our record, and the end of their claim."""
+    """The revision of a record that stands for their claim: what was read in both places."""
 
     ours: list[Any] | None
     """Status, owner, attempt and lease of our own record, if there is one."""
