@@ -226,7 +226,8 @@ def test_no_button_loses_or_doubles(
     told = page.locator(f"#at-{consumer} .runs .chip")
     expect(told).to_have_text([re.compile(each) for each in outcomes], timeout=PATIENCE_MS)
     if "fenced" in outcomes[0] and os.environ.get("SCREENSHOTS"):
-        page.screenshot(path=PICTURE, full_page=True)
+        page.set_viewport_size({"width": 1280, "height": 1480})  # as high as the page
+        page.screenshot(path=PICTURE)
     ledger = site.pipeline.ledger()
     assert (ledger.lost, ledger.doubled) == (0, 0)
     page.goto("/ledger")
