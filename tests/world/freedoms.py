@@ -102,6 +102,7 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("gateway", "gateway: slow", _PROTOCOL),
         ("gateway", "gateway: kept under its key", _PROTOCOL),
         ("gateway", "gateway: key forgotten", _PROTOCOL),
+        ("gateway", "gateway: answers about something else", _PROTOCOL),
         ("gateway", "gateway: pending", _PROTOCOL),
         ("gateway", "gateway: declined", _PROTOCOL),
         ("gateway", "gateway: raise refused", _PROTOCOL),

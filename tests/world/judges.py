@@ -4,6 +4,7 @@ import base64
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import assignments
@@ -25,6 +26,8 @@ CONSUMED: Final = {"dispatch": assignments.CONSUMED, "payment": payments.CONSUME
 _TABLES: Final = {"dispatch": "AssignmentTable", "payment": "PaymentTable"}
 _WITH_OPEN_RIDES: Final = ("BookingTable", "AssignmentTable", "PaymentTable")
 _OVERDUE: Final = "CarRideOverdue"
+_CANCELLED: Final = "cancelled"
+_CLOCKS_DIFFER: Final = timedelta(seconds=1)
 _OF_TICKS: Final = "ReconcilerDlq"
 """Its letters are runs that were given up, too."""
 _HARMLESS: Final = "reconciler/run#"
@@ -157,6 +160,7 @@ def _of_ride(
     outcomes = {json.loads(_data(each))["outcome"] for each in told.get(_OVERDUE, ())}
     declined = "PaymentDeclined" in told
     served = "CarAssigned" in told
+    ride = str(booking["orderID"])
     if len(captures) > 1:
         yield f"money was taken {len(captures)} times"
     if status in {"authorized", "pending"}:
@@ -164,7 +168,9 @@ def _of_ride(
     if refunds and status != "refunded":
         yield "it was refunded, and is not"
     if booking["status"] == "completed":
-        is_due = served and not declined and outcomes != {"cancelled"}
+        is_due = served and not declined and outcomes != {_CANCELLED}
+        if _CANCELLED in outcomes and not _was_heard_of(ride, told[_OVERDUE], world):
+            yield "it was driven, and called off before dispatch had heard of it"
         yield from _of_price(booking, charges, is_due=is_due, world=world)
         if not served and captures:
             yield "it had no car, and was paid"
@@ -172,6 +178,25 @@ def _of_ride(
         yield "it was not driven, and was paid"
     if ("PaymentCaptured" in told) != bool(captures) and "CarRideCancelled" not in told:
         yield f"PaymentCaptured was published {len(told.get('PaymentCaptured', ()))} times"
+
+
+def _was_heard_of(order_id: str, overdue: Sequence[Item], world: "World") -> bool:
+    """Return whether dispatch had heard of a ride before it was settled as overdue."""
+    settled = {f"reconciler/settle#{each['idempotencyid']}" for each in overdue}
+    records: list[Item] = world.table("IdempotencyTable")
+    items: list[Item] = world.table("AssignmentTable")
+    began_ms = [each["createdAt"] for each in records if each["idempotencyKey"] in settled]
+    heard = [
+        datetime.fromisoformat(item[name]["time"])
+        for item in items
+        if item["orderID"] == order_id
+        for name in item
+        if name.startswith(EVENT_PREFIX)
+    ]
+    if not began_ms or not heard:
+        return not began_ms
+    began = datetime.fromtimestamp(min(began_ms) / 1000, UTC)
+    return min(heard) < began + _CLOCKS_DIFFER
 
 
 def _of_price(

@@ -12,7 +12,7 @@ from tests.world.bus import Api, Bus, Pipe, QueueMapping, Schedule
 from tests.world.cloud import Cloud
 from tests.world.engine.scheduler import Machine, RestlessError
 from tests.world.functions import Function
-from tests.world.gateway import Gateway
+from tests.world.mistaken import MistakenGateway
 from tests.world.people import Lived, Person
 from tests.world.queues import Queues
 from tests.world.story import Story, Tier
@@ -43,7 +43,7 @@ class World:
         self.cloud = Cloud(wired, story, kept)
         self.queues = Queues(self.cloud)
         self.cloud.dead_letters = self.queues  # type: ignore[assignment] # a client of SQS as well
-        self.gateway = Gateway(self.cloud)
+        self.gateway = MistakenGateway(self.cloud)
         self.functions = {
             name: Function(spec, self.cloud, self.queues, self.gateway)
             for name, spec in wired.functions.items()
