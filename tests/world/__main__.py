@@ -261,6 +261,7 @@ def text_of(report: "Report", *, explains: bool) -> str:
     if explains:
         lines += [f"  {life}" for life in story.lives]
         lines += [f"  {window}" for window in story.windows]
+        lines += [f"  {act}" for act in story.acts]
         lines += report.timeline
     command = f"--seed {story.seed} --tier {story.tier} --explain"
     lines.append(f'again: make simulate ARGS="{command}"')

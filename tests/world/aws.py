@@ -86,9 +86,7 @@ class Services:
 
     def events(self) -> Any:
         rules = self._wiring.rules
-
-        def described(**request: Any) -> dict[str, str]:
-            return {"State": "ENABLED" if rules[request["Name"]].enabled else "DISABLED"}
+        archive = self._world.archive
 
         def targets(**request: Any) -> dict[str, Any]:
             found = rules[request["Rule"]].targets
@@ -96,13 +94,15 @@ class Services:
 
         bus = f"arn:aws:events:{REGION}:{ACCOUNT}:event-bus/CarRideBus"
 
-        def archived(**_: object) -> dict[str, int]:
-            return {"EventCount": len(self._world.bus.published), "RetentionDays": 14}
-
         return SimpleNamespace(
-            describe_rule=described,
+            describe_rule=archive.describe_rule,
             list_targets_by_rule=targets,
-            describe_archive=archived,
+            describe_archive=archive.describe_archive,
+            start_replay=archive.start_replay,
+            describe_replay=archive.describe_replay,
+            list_replays=archive.list_replays,
+            get_paginator=archive.get_paginator,
+            exceptions=archive.exceptions,
             describe_event_bus=lambda **_: {"Arn": bus},
         )
 

@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -79,6 +79,7 @@ class Bus:
 
     Attributes:
         published: every event that it accepted.
+        accepted: is called with each of them.
     """
 
     def __init__(self, cloud: Cloud, queues: Queues, functions: Mapping[str, Function]) -> None:
@@ -86,6 +87,7 @@ class Bus:
         self._queues = queues
         self._functions = functions
         self.published: list[dict[str, Any]] = []
+        self.accepted: Callable[[Mapping[str, Any]], object] = lambda _: None
 
     def put(self, detail: Mapping[str, Any], source: str, detail_type: str, time: str) -> None:
         """Accept an event, and deliver it to the targets of the rules that it matches."""
@@ -103,14 +105,25 @@ class Bus:
             "detail": dict(detail),
         }
         self.published.append(event)
+        self.accepted(event)
         self._cloud.say(f"{detail['type']} of {detail['subject']}: {name}", "bus")
         for rule in self._cloud.wiring.rules.values():
             if rule.enabled and matches(rule.pattern, event):
                 for target in rule.targets:
                     self._deliver(event, rule.name, target)
 
+    def replay(self, event: Mapping[str, Any], name: str, rules: Container[str]) -> None:
+        """Deliver an archived event once more, to those of some rules that it matches."""
+        replayed = {**event, "replay-name": name}
+        for rule in self._cloud.wiring.rules.values():
+            if rule.name in rules and rule.enabled and matches(rule.pattern, replayed):
+                for target in rule.targets:
+                    self._deliver(replayed, rule.name, target)
+
     def _deliver(self, event: Mapping[str, Any], rule: str, target: Target) -> None:
         unique = event["id"][-6:]
+        if "replay-name" in event:  # draws of its own, so that it disturbs no first delivery
+            unique += f" {event['replay-name']}"
         name = f"{event['detail']['idempotencyid']} {unique} to {target.to}"
         times = 1 + self._cloud.happens("an event delivered twice", _TWICE, name)
         for copy in range(times):

@@ -14,6 +14,8 @@ _SQS: Final = f"{_AWS}/AWSSimpleQueueService/latest/SQSDeveloperGuide"
 _DYNAMODB: Final = f"{_AWS}/amazondynamodb/latest/developerguide"
 
 _DELIVERY: Final = f"{_EVENTBRIDGE}/eb-troubleshooting.html"
+_ARCHIVE: Final = f"{_EVENTBRIDGE}/eb-archive-event.html"
+_REPLAYS: Final = f"{_EVENTBRIDGE}/eb-replay-archived-event.html"
 _RETRIES: Final = f"{_EVENTBRIDGE}/eb-rule-retry-policy.html"
 _PIPES: Final = f"{_EVENTBRIDGE}/eb-pipes-error-troubleshooting.html"
 _SCHEDULER: Final = f"{_AWS}/scheduler/latest/UserGuide/what-is-scheduler.html"
@@ -29,6 +31,10 @@ _SDK: Final = f"{_AWS}/sdkref/latest/guide/feature-retry-behavior.html"
 _HTTP_API: Final = f"{_AWS}/apigateway/latest/developerguide/limits.html"
 _PROTOCOL: Final = "payment-gateway.md#protocol"
 _CLOCKS: Final = "guarantees.md#conditions"
+_REPLAYING: Final = "operations.md#replaying-the-archive"
+_CHANGING: Final = "operations.md#changing-something"
+_OVERDUE: Final = "runbooks/overdue.md"
+_HISTORY: Final = "adr/0004-read-model-is-a-timeline.md"
 
 
 class Freedom(NamedTuple):
@@ -48,6 +54,9 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("EventBridge", "an event late by minutes", _DELIVERY),
         ("EventBridge", "a target that refuses", _RETRIES),
         ("EventBridge", "window: deliveries", _RETRIES),
+        ("EventBridge", "an event replayed from the archive", _REPLAYS),
+        ("EventBridge", "replayed events in another order", _REPLAYS),
+        ("EventBridge", "an event late in the archive", _ARCHIVE),
         ("Pipes", "a record piped twice", _PIPES),
         ("Pipes", "a record late by minutes", _PIPES),
         ("Pipes", "a bus that refuses", _PIPES),
@@ -108,6 +117,12 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("gateway", "gateway: raise refused", _PROTOCOL),
         ("gateway", "window: slow gateway", _PROTOCOL),
         ("gateway", "window: gateway", _PROTOCOL),
+        ("operator", "operator: replay", _REPLAYING),
+        ("operator", "operator: redrive", _CHANGING),
+        ("operator", "operator: release", _CHANGING),
+        ("operator", "operator: forget", _CHANGING),
+        ("operator", "operator: forget an entry", _HISTORY),
+        ("operator", "operator: free a car", _OVERDUE),
     )
 }
 

@@ -1,17 +1,51 @@
-"""The operator, who mends what is left of a story: with the functions of `./carride`."""
+"""The operator: changes something while a story is lived, and mends what is left of it.
 
-from typing import TYPE_CHECKING, Final
+Everything is done with the functions of `./carride`.
+"""
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import assignments
+from carride_idempotency import marshalling
+from carride_idempotency.clock import to_ms
+from carride_idempotency.record import FAILED, IN_PROGRESS
+from ops import fleet, plans, records, replay
+from ops.audit.evidence import HISTORY
 from ops.dead_letters import READERS
 from ops.redrive import Redrive, plan_redrive
+from ops.stack import FAILURES, OperatorError
 from tests.world.aws import stack_of
+from tests.world.engine.scheduler import Machine
+from tests.world.story import (
+    FORGET,
+    FORGET_AN_ENTRY,
+    FREE_A_CAR,
+    REDRIVE,
+    RELEASE,
+    REPLAY,
+    Act,
+)
 
 if TYPE_CHECKING:
+    from ops.redrive import Redriven
     from tests.world.run import World
 
 ROUNDS: Final = 3
 """A key whose last attempt was killed is quarantined by its first redrive, and released by the
 second."""
+_LOST_RIDE: Final = "ride-of-a-table-that-was-restored"
+_LOST_CAR: Final = assignments.Car("car_lost", "sector_28")
+_CONSUMERS: Final = ("", "RideHistoryRule", "DispatchRule", "PaymentRule")
+_SPANS: Final = (timedelta(minutes=10), timedelta(hours=1), timedelta(days=1))
+_AGAIN_S: Final = 1800.0
+_TRIES: Final = 40
+_READS_S: Final = 20.0
+"""How long an operator looks at a plan before it is carried out."""
+_POLL_S: Final = 15.0
 
 
 def redrive(world: "World") -> None:
@@ -19,16 +53,18 @@ def redrive(world: "World") -> None:
 
     A tick of the reconciler is not redriven: the next one has done its work.
     """
-    stack = stack_of(world)
     world.queues.by_name["ReconcilerDlq"].messages.clear()
-    for queue in READERS:
-        if not world.queues.by_name[queue].messages:
-            continue
+    for queue in _filled(world):
         world.cloud.say(f"redrives {queue}", "operator")
-        plan = plan_redrive(stack, queue, release=True)
+        plan = plan_redrive(stack_of(world), queue, release=True)
         for each in plan.letters:
             world.cloud.counts[f"redrive: {each.verdict.why}"] += 1
-        Redrive(stack, plan, canary=False, report=_silent, sleep=_at_once).carry_out()
+        Redrive(stack_of(world), plan, canary=False, report=_silent, sleep=_at_once).carry_out()
+
+
+def _filled(world: "World") -> list[str]:
+    """Return the dead-letter queues of consumers that hold letters."""
+    return [name for name in READERS if world.queues.by_name[name].messages]
 
 
 def _silent(_: str) -> None:
@@ -37,3 +73,181 @@ def _silent(_: str) -> None:
 
 def _at_once(_: float) -> None:
     """Wait for nothing."""
+
+
+# ── While a story is lived ────────────────────────────────────────────────────────────────────────
+
+
+def begin(world: "World") -> None:
+    """Have the operator of a story act when it is time, as a task of its own."""
+    simulation = world.cloud.simulation
+    if any(act.what == FREE_A_CAR for act in world.story.acts):
+        _lose_a_car(world)
+    for number, act in enumerate(world.story.acts):
+        operator = Operator(world, f"operator-{number}")
+        work = partial(operator.act, act)
+        simulation.after(act.at_s, partial(simulation.spawn, Machine(operator.name), work))
+
+
+def _lose_a_car(world: "World") -> None:
+    """Have a ride hold a car of which dispatch knows nothing, as after a table was restored."""
+    place = {
+        "zone": assignments.zone(_LOST_CAR.sector),
+        "carID": _LOST_CAR.car_id,
+        "sector": _LOST_CAR.sector,
+        "rideID": _LOST_RIDE,
+    }
+    table = world.cloud.wiring.tables["CarTable"].name
+    world.cloud.dynamodb.put_item(TableName=table, Item=marshalling.item(place))
+
+
+class Operator:
+    """Does one thing to a stack at work. Its requests travel, so that others come in between."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.name = name
+        self._world = world
+        self._cloud = world.cloud
+        self._sleep = world.cloud.simulation.sleep
+        self._stack = stack_of(world)
+
+    def act(self, act: Act) -> None:
+        """Do something; again after a while if a service is out of order."""
+        does: dict[str, Callable[[], bool]] = {
+            REPLAY: self._replay,
+            REDRIVE: self._redrive,
+            RELEASE: self._release,
+            FORGET: self._forget,
+            FORGET_AN_ENTRY: self._forget_an_entry,
+            FREE_A_CAR: self._free_cars,
+        }
+        for _ in range(_TRIES):
+            self._cloud.say(f"will {act.what}", self.name)
+            with suppress(*FAILURES):
+                if does[act.what]():
+                    self._cloud.use(f"operator: {act.what}")
+                return
+            self._sleep(_AGAIN_S)
+
+    def _pick[T](self, things: list[T]) -> T | None:
+        """Return one of some things, or None of none."""
+        if not things:
+            return None
+        return things[int(len(things) * self._cloud.roll(f"{self.name} picks"))]
+
+    # ── What it does; each returns whether there was anything to do ───────────────────────────────
+
+    def _replay(self) -> bool:
+        """Replay what happened lately, to one consumer or to all."""
+        rule = self._pick([*_CONSUMERS])
+        span = self._pick([*_SPANS])
+        until = datetime.now(UTC)
+        self._replayed(until - (span or _SPANS[0]), until, rule or None)
+        return True
+
+    def _replayed(self, since: datetime, until: datetime, rule: str | None) -> None:
+        """Start a replay, and wait until it was handed over."""
+        replay.check(self._stack)
+        replay.warnings(self._stack, since, until, datetime.now(UTC))
+        rules = replay.receivers(self._stack, only=rule)
+        name = replay.name_for(self._stack.region, plans.now())
+        replay.start(self._stack, name, since, until, rules)
+        replay.handed_over(self._stack, name, sleep=lambda _: self._sleep(_POLL_S))
+
+    def _redrive(self) -> bool:
+        """Redrive what lies in the queues; one letter of each group goes first."""
+        releases = self._cloud.roll(f"{self.name} releases") < 0.5
+        sent = 0
+        for queue in _filled(self._world):
+            with suppress(OperatorError):  # another one came first, or a request got no answer
+                sent += self._redriven(queue, releases=releases).sent
+        return bool(sent)
+
+    def _redriven(self, queue: str, *, releases: bool) -> "Redriven":
+        plan = plan_redrive(self._stack, queue, release=releases)
+        self._sleep(_READS_S)
+        return Redrive(self._stack, plan, report=_silent, sleep=self._pause).carry_out()
+
+    def _pause(self, seconds: float) -> None:
+        """Wait before a further look at what became of the first letters."""
+        if seconds:
+            self._sleep(_POLL_S)
+
+    def _release(self) -> bool:
+        """Let a quarantined key run again. Its letter is redriven later."""
+        listed = records.quarantined(self._stack).records
+        return self._change(records.release, [each.key for each in listed])
+
+    def _forget(self) -> bool:
+        """Delete the record of a key that has not taken effect, and that nobody holds."""
+        listed = [
+            *records.records(self._stack, status=FAILED).records,
+            *records.records(self._stack, status=IN_PROGRESS).records,
+            *records.quarantined(self._stack).records,
+        ]
+        return self._change(records.forget, [each.key for each in listed if not each.held])
+
+    def _change(self, verb: Callable[..., Any], keys: list[str]) -> bool:
+        """Change the record of one key, as it was planned some seconds before."""
+        key = self._pick(keys)
+        if key is None:
+            return False
+        try:
+            plan = verb(self._stack, key)
+            self._sleep(_READS_S * self._cloud.roll(f"{self.name} reads"))
+            plan.do()
+        except OperatorError as error:
+            self._cloud.say(f"changes nothing: {error}", self.name)
+            return False
+        self._cloud.say(f"{verb.__name__} {key}", self.name)
+        return True
+
+    def _forget_an_entry(self) -> bool:
+        """Delete an entry of the ride history, and have the archive's event write it again."""
+        long_ago = datetime.now(UTC) - replay.ARCHIVED_IN
+        # The archive has their events by now, however late those were.
+        known: list[dict[str, Any]] = self._world.table(HISTORY)
+        entries = [
+            each for each in known if "entry" in each and each["updatedAt"] < to_ms(long_ago)
+        ]
+        times = {each["idempotencyKey"]: _time_of(each) for each in entries}
+        found = self._pick([*times])
+        if found is None or not self._change(records.forget, [found]):
+            return False
+        moment = timedelta(seconds=1)
+        time = times[found]
+        self._until_done(partial(self._replayed, time - moment, time + moment, "RideHistoryRule"))
+        return True
+
+    def _until_done(self, work: Callable[[], object]) -> None:
+        for _ in range(_TRIES):
+            with suppress(*FAILURES):
+                work()
+                return
+            self._sleep(_AGAIN_S)
+
+    def _free_cars(self) -> bool:
+        """Give back every car that a ride holds of which dispatch knows nothing."""
+        return sum(self._freed(car_id) for car_id in self._cars()) > 0
+
+    def _cars(self) -> Iterator[str]:
+        for item in self._world.table("CarTable"):
+            yield str(item["carID"])
+
+    def _freed(self, car_id: str) -> bool:
+        try:
+            held = fleet.held(self._stack, car_id)
+            self._sleep(_READS_S * self._cloud.roll(f"{self.name} reads"))
+            fleet.give_back(self._stack, held)
+        except OperatorError as error:
+            self._cloud.say(f"frees nothing: {error}", self.name)
+            return False
+        self._cloud.say(f"frees {car_id} of {held.ride_id}", self.name)
+        if held.ride_id != _LOST_RIDE:
+            self._world.found.append(f"the operator took {car_id} from {held.ride_id}")
+        return True
+
+
+def _time_of(record: Mapping[str, Any]) -> datetime:
+    """Return the time of the event whose entry a record of the ride history keeps."""
+    return datetime.fromisoformat(record["entry"]["time"])

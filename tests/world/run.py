@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from carride_idempotency import marshalling
 from ops import fleet
 from tests.world import aws, judges, operators
+from tests.world.archive import Archive
 from tests.world.bus import Api, Bus, Pipe, QueueMapping, Schedule
 from tests.world.cloud import Cloud
 from tests.world.engine.scheduler import Machine, RestlessError
@@ -49,6 +50,7 @@ class World:
             for name, spec in wired.functions.items()
         }
         self.bus = Bus(self.cloud, self.queues, self.functions)
+        self.archive = Archive(self.cloud, self.bus)
         pipes = [Pipe(self.cloud, spec, self.bus, self.queues) for spec in wired.pipes]
         for pipe in pipes:
             self.cloud.dynamodb.written = pipe.written
@@ -60,6 +62,8 @@ class World:
         ]
         self.api = Api(self.cloud, self.functions[wired.api_function])
         self.lived: list[Lived] = []
+        self.found: list[str] = []
+        """What went wrong while the story was lived."""
 
     def table(self, name: str) -> list[dict[str, object]]:
         """Return every item of a table, by its logical id, as Python values."""
@@ -77,6 +81,7 @@ class World:
                 life.at_s,
                 partial(self.cloud.simulation.spawn, Machine(f"person-{life.number}"), person.live),
             )
+        operators.begin(self)
         end_s = self.story.ends_s + _HOUR_S
         is_calm = self.story.tier is Tier.CALM
         if not is_calm or any(life.is_abandoned for life in self.story.lives):
@@ -112,7 +117,7 @@ def run(story: Story, wired: Wiring | None = None, kept: Container[str] | None =
             if story.tier is Tier.HEAVY:
                 world.mend()
             world.wait(_HOUR_S)
-            broken += judges.of(world)
+            broken += [*world.found, *judges.of(world)]
         except RestlessError as error:
             broken.append(str(error))
     hours = world.cloud.now_s / _HOUR_S

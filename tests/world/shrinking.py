@@ -44,6 +44,7 @@ class _Shrinking:
         """Leave out what can be left out: the largest things first."""
         self._leave_out_lives()
         self._leave_out_windows()
+        self._leave_out_acts()
         self._leave_out_faults()
         self._leave_out_lives()
         return Shrunk(self._best, self._runs)
@@ -72,6 +73,12 @@ class _Shrinking:
             story = self._best.story
             others = tuple(each for each in story.windows if each != window)
             self._breaks(story._replace(windows=others), self._kept)
+
+    def _leave_out_acts(self) -> None:
+        for act in self._best.story.acts:
+            story = self._best.story
+            others = tuple(each for each in story.acts if each != act)
+            self._breaks(story._replace(acts=others), self._kept)
 
     def _leave_out_faults(self) -> None:
         """Leave out all, then ever smaller parts, as long as any can go."""

@@ -60,6 +60,14 @@ class Window(NamedTuple):
         return self.begins_s + self.lasts_s
 
 
+class Act(NamedTuple):
+    """What the operator does while a story is lived."""
+
+    what: str
+    """One of `ACTS`."""
+    at_s: float
+
+
 class Story(NamedTuple):
     seed: int
     tier: Tier
@@ -73,6 +81,7 @@ class Story(NamedTuple):
     windows: tuple[Window, ...] = ()
     ticks: int = 1
     """Every how many runs of the schedule one takes place."""
+    acts: tuple[Act, ...] = ()
 
     @property
     def ends_s(self) -> float:
@@ -95,6 +104,19 @@ WINDOWS: Final = (
     "ReconcilerFunction",
 )
 """What may fail for a while: a service, or every invocation of a function."""
+REPLAY: Final = "replay"
+REDRIVE: Final = "redrive"
+RELEASE: Final = "release"
+FORGET: Final = "forget"
+FORGET_AN_ENTRY: Final = "forget an entry"
+FREE_A_CAR: Final = "free a car"
+ACTS: Final = (REPLAY, REDRIVE, RELEASE, FORGET, FORGET_AN_ENTRY, FREE_A_CAR)
+"""What an operator may do at any time, without breaking a promise."""
+_ACTS: Final = {
+    Tier.CALM: (REPLAY, FORGET_AN_ENTRY, FREE_A_CAR),
+    Tier.LIGHT: (REPLAY, REPLAY, FORGET, FORGET_AN_ENTRY, FREE_A_CAR),
+    Tier.HEAVY: (REPLAY, REDRIVE, REDRIVE, RELEASE, FORGET, FORGET_AN_ENTRY, FREE_A_CAR),
+}
 _PRICES: Final = (1, 550, 1250, 2000, 10_000_000)
 _MINUTE: Final = 60.0
 _HOUR: Final = 3600.0
@@ -115,6 +137,7 @@ def tell(seed: int, tier: Tier | None = None, rides: int | None = None) -> Story
     lives = tuple(_life(dice, each, begin_s, paces) for each in range(number))
     story = Story(seed, tier, lives, cars=dice.choice((number, number, number, 2, 1)))
     story = story._replace(troubles=_troubles(dice), ticks=dice.choice((1, 6, 6, 6, 6)))
+    story = story._replace(acts=tuple(_acts(story)))
     if tier is Tier.LIGHT:
         share = dice.choice((0.01, 0.03, 0.1))
         return story._replace(share=share, gateways_share=dice.choice((0.0, 0.1, 0.3)))
@@ -167,10 +190,7 @@ def _troubles(dice: random.Random) -> Troubles:
 def _windows(dice: random.Random, story: Story) -> Iterator[Window]:
     """Draw faults that last, aimed: each begins while something happens to a ride."""
     for _ in range(dice.choice((0, 1, 1, 2, 3))):
-        life = dice.choice(story.lives)
-        moments = [life.at_s]
-        for step in life.steps:
-            moments.append(moments[-1] + step.after_s)
+        moments = _moments(dice.choice(story.lives))
         begins_s = max(0.0, dice.choice(moments) - dice.choice((0.5, 5.0, 60.0)))
         lasts_s = dice.choice((20.0, 5 * _MINUTE, 40 * _MINUTE, 3 * _HOUR, 8 * _HOUR))
         share = dice.choice((0.5, 1.0))
@@ -178,3 +198,25 @@ def _windows(dice: random.Random, story: Story) -> Iterator[Window]:
         if what == "SQS":  # only dead letters are sent to it, hours after their events
             lasts_s = 8 * _HOUR
         yield Window(what, round(begins_s, 3), lasts_s, share)
+
+
+def _moments(life: Life) -> list[float]:
+    """Return when something is asked of the API about a ride, in seconds."""
+    moments = [life.at_s]
+    for step in life.steps:
+        moments.append(moments[-1] + step.after_s)
+    return moments
+
+
+def _acts(story: Story) -> Iterator[Act]:
+    """Draw what the operator does: while rides are driven, and while letters come."""
+    dice = random.Random(f"{story.seed} operator")  # noqa: S311 - the same every time
+    for _ in range(dice.choice((0, 0, 0, 1, 1, 2))):
+        what = dice.choice(_ACTS[story.tier])
+        moment = dice.choice(_moments(dice.choice(story.lives)))
+        after_s = dice.choice((1.0, 20.0, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR)) * dice.random()
+        if what == FORGET_AN_ENTRY:  # its event has to be in the archive
+            after_s += 15 * _MINUTE
+        if what in {REDRIVE, RELEASE}:  # letters come late
+            after_s += dice.choice((10 * _MINUTE, 4 * _HOUR))
+        yield Act(what, round(moment + after_s, 3))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.world.freedoms import FREEDOMS, rows
 from tests.world.run import run
-from tests.world.story import WINDOWS, Story, Tier, Window, tell
+from tests.world.story import ACTS, WINDOWS, Act, Story, Tier, Window, tell
 
 pytestmark = pytest.mark.proof
 
@@ -37,11 +37,13 @@ def _in_which_much_fails(seed: int) -> Story:
     """Return a story in which every service fails now and then."""
     story = tell(seed, Tier.HEAVY, rides=6)
     windows = tuple(Window(what, begins_s=0.0, lasts_s=7_200.0, share=0.1) for what in WINDOWS)
+    acts = tuple(Act(what, at_s) for what in ACTS for at_s in (2_000.0, 20_000.0))
     capped = float(seed % 2)
     return story._replace(
         share=0.3,
         gateways_share=0.8,
         windows=windows,
         ticks=12,
+        acts=acts,
         troubles=story.troubles._replace(capped=capped),
     )

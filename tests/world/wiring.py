@@ -75,6 +75,13 @@ class RuleSpec(NamedTuple):
     targets: tuple[Target, ...]
 
 
+class ArchiveSpec(NamedTuple):
+    name: str
+    pattern: Mapping[str, Any]
+    days: int
+    """How long an event is kept."""
+
+
 class QueueSpec(NamedTuple):
     name: str
     visible_s: float
@@ -125,6 +132,7 @@ class Wiring(NamedTuple):
 
     functions: Mapping[str, FunctionSpec]
     rules: Mapping[str, RuleSpec]
+    archives: Mapping[str, ArchiveSpec]
     queues: Mapping[str, QueueSpec]
     mappings: tuple[MappingSpec, ...]
     pipes: tuple[PipeSpec, ...]
@@ -157,6 +165,10 @@ class _Reader:
             functions={name: self._function(name, each) for name, each in self._functions()},
             rules={
                 name: self._rule(name, each) for name, each in of_type("AWS::Events::Rule").items()
+            },
+            archives={
+                name: self._archive(name, each)
+                for name, each in of_type("AWS::Events::Archive").items()
             },
             queues={
                 name: self._queue(name, each) for name, each in of_type("AWS::SQS::Queue").items()
@@ -257,6 +269,10 @@ class _Reader:
             enabled=given.get("State", "ENABLED") == "ENABLED",
             targets=tuple(targets),
         )
+
+    def _archive(self, name: str, given: Mapping[str, Any]) -> ArchiveSpec:
+        days = int(self.text(given["RetentionDays"]))
+        return ArchiveSpec(name, self._resolved(given["EventPattern"]), days)
 
     def _resolved(self, value: Any) -> Any:
         match value:
