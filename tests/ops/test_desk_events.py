@@ -16,6 +16,8 @@ from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publ
 from tests.ops.test_lookup import delivery, on_bus
 from tests.ops.world import empty_stack, log
 
+pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
+
 LIFE: Final = Life("order_01")
 CREATED: Final = event_of(LIFE.created)
 ACCEPTED: Final = event_of(LIFE.accepted)

@@ -21,6 +21,8 @@ from tests.carride.rides import Life
 from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
 from tests.ops.world import empty_stack, stack
 
+pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
+
 FINISHED: Final = event_of(Life("order_01").completed)
 NO_ANSWER: Final = "GatewayUnavailableError: no answer to order_01 within 3.0 s"
 BROKEN_ID: Final = "b7f0c9b2-0000-4000-8000-000000000007"

@@ -29,6 +29,8 @@ from tests.carride.rides import Life
 from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
 from tests.ops.world import empty_stack
 
+pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
+
 LIFE: Final = Life("order_01")
 CREATED: Final = event_of(LIFE.created)
 ACCEPTED: Final = event_of(LIFE.accepted)

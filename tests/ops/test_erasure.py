@@ -32,6 +32,8 @@ from ops.verbs import Plan
 from tests.carride.rides import Life, event
 from tests.ops.world import AWAY, empty_stack
 
+pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
+
 RIDE: Final = Life()
 NAMES: Final = ("customer_a", "sector_01", "sector_64", "waited too long", "jwt:anna")
 LONG_AGO: Final = timedelta(days=3)

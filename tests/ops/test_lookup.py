@@ -20,6 +20,8 @@ from ops.stack import OperatorError, StackRef
 from tests.carride.rides import booked, event
 from tests.ops.world import AWAY, empty_stack, log, put_record, stack
 
+pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
+
 CREATED: Final = event(CarRideCreated.of(booked()))
 NOBODY: Final = "00000000-0000-4000-8000-000000000000"
 

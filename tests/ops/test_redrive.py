@@ -26,6 +26,8 @@ from tests.carride.fakes import FakeBus, client_error
 from tests.carride.rides import NOW, entry
 from tests.ops.world import AWAY, create_table, put_record, stack
 
+pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
+
 DLQ: Final = "RideHistoryDlq"
 AT_ONCE: Final[Any] = {"report": lambda _: None, "sleep": lambda _: None}
 
@@ -272,7 +274,6 @@ def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> No
         assert (found.status, found.attempt) == ((FAILED, 0) if release else (IN_PROGRESS, 3))
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("at", range(16))
 def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) -> None:
     """Whichever call is interrupted, each letter was delivered or is in the queue."""

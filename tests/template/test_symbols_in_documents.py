@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,7 @@ DOCUMENTS: Final = sorted(
     ]
 )
 DOTTED: Final = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)+)(?:\([^`]*\))?`")
+CLASS: Final = re.compile(r"^ *class (\w+)", re.MULTILINE)
 FILE: Final = r"`([\w./-]+\.(?:py|yaml))`"
 SYMBOL: Final = r"`([A-Za-z_][\w.]*)`"
 LISTED_BEFORE_THEIR_FILE: Final = re.compile(
@@ -41,38 +42,40 @@ def class_of(name: str) -> str:
 
 
 @cache
-def classes() -> dict[str, set[str]]:
-    """Return the members of the classes of all rooms; of those with one name, of all of them.
-
-    A class has the members of its bases.
-    """
-    members = defaultdict[str, set[str]](set)
-    bases = defaultdict[str, set[str]](set)
+def files_of_classes() -> dict[str, list[Path]]:
+    """Return the files of all rooms that define a class, by the class's name."""
+    found = defaultdict[str, list[Path]](list)
     for room in ROOMS:
         for path in (ROOT / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ClassDef):
-                    members[node.name] |= set(names_bound_in(node.body))
-                    bases[node.name] |= {
-                        each.id for each in node.bases if isinstance(each, ast.Name)
-                    }
-    return {name: members_with_inherited(name, members, bases) for name in members}
+            for name in CLASS.findall(path.read_text(encoding="utf-8")):
+                found[name].append(path)
+    return dict(found)
 
 
-def members_with_inherited(
-    name: str, members: Mapping[str, set[str]], bases: Mapping[str, set[str]]
-) -> set[str]:
-    """Return the members of a class and of its bases in the same rooms."""
+@cache
+def classes_in(path: Path) -> list[ast.ClassDef]:
+    """Return the classes that a file defines."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+@cache
+def members_of(name: str) -> frozenset[str]:
+    """Return the members of the classes with a name, and those of their bases."""
     found: set[str] = set()
     seen: set[str] = set()
     waiting = [name]
     while waiting:
         each = waiting.pop()
-        if each not in seen:
-            seen.add(each)
-            found |= members.get(each, set())
-            waiting += bases.get(each, set())
-    return found
+        if each in seen:
+            continue
+        seen.add(each)
+        for path in files_of_classes().get(each, []):
+            for node in classes_in(path):
+                if node.name == each:
+                    found |= set(names_bound_in(node.body))
+                    waiting += [base.id for base in node.bases if isinstance(base, ast.Name)]
+    return frozenset(found)
 
 
 def names_bound_in(body: list[ast.stmt]) -> Iterator[str]:
@@ -143,8 +146,8 @@ def test_symbols_in_a_document_exist(path: Path) -> None:
             continue
         if owner in PACKAGES:
             assert is_module(dotted), dotted
-        elif class_of(owner) in classes():
-            assert member.partition(".")[0] in classes()[class_of(owner)], dotted
+        elif class_of(owner) in files_of_classes():
+            assert member.partition(".")[0] in members_of(class_of(owner)), dotted
     for symbol, file in symbols_with_files(text):
         assert any(is_defined(symbol, found) for found in files_called(file)), f"{symbol} in {file}"
 
