@@ -132,9 +132,9 @@ class Ledger:
         sentences = []
         if self.lost:
             note = f" ({early} dropped before their expiry time)" if early else ""
-            sentences.append(f"lost {self.lost}{note}")
+            sentences.append(f"lost {self.lost:,}{note}")
         if self.doubled:
-            sentences.append(f"doubled {self.doubled}")
+            sentences.append(f"doubled {self.doubled:,}")
         if unpublished:
             sentences.append(
                 f"{counted(unpublished, 'effect')} of events that were never published"

@@ -468,7 +468,9 @@ def _contradictions_of_dispatch(ride: _Ride) -> Iterator[str]:
     holders = [ride.items[DISPATCH].detail] if state == "assigned" else []
     if list(ride.cars) != holders:
         known = state or "unknown"
-        yield f"dispatch has it as {known}, but the cars that have it are {list(ride.cars)}"
+        cars = ", ".join(ride.cars) or "no car"
+        has = "have" if len(ride.cars) > 1 else "has"
+        yield f"dispatch has it as {known}, but {cars} {has} it"
 
 
 def _contradictions_of_payment(ride: _Ride) -> Iterator[str]:

@@ -40,6 +40,7 @@ from ops.desk.words import (
     finished,
     marked,
     moment,
+    moment_text,
     part,
     short_id,
     size,
@@ -47,6 +48,7 @@ from ops.desk.words import (
     until_text,
 )
 from ops.stack import FAILURES, reason
+from ops.text import counted
 
 _HERE: Final = Path(__file__).parent
 _FADE_S: Final = 2
@@ -128,7 +130,8 @@ class Desk(Seen):
         """Return the page for an address that leads nowhere."""
         context = {
             "title": "No such page",
-            "sentence": f"There is no page {request.url.path}. The views are at the side.",
+            "sentence": f"There is no page {request.url.path}. Choose a view, or search "
+            "for a ride, an event or a key.",
         }
         return self._answer(request, "sentence.html", context, 404)
 
@@ -199,13 +202,13 @@ class Desk(Seen):
 
     def _frame(self, request: Request) -> dict[str, str]:
         """Return the parts around each page."""
-        context = {"here": request.url.path, "now": self.feed.standing(), "badges": self._badges()}
+        context = {"here": request.url.path, "now": self.feed.standing(), "badges": self.badges()}
         return {
             name: self._render(f"{name}.html", context)
             for name in ("status", "nav", "bottom", "said")
         }
 
-    def _badges(self) -> dict[str, Badge]:
+    def badges(self) -> dict[str, Badge]:
         """Return the counts in the navigation that are above zero, by the paths of their pages."""
         letters = self.feed.letters()
         running = self.jobs.running()
@@ -213,7 +216,7 @@ class Desk(Seen):
         if letters:
             found["/letters"] = Badge(f"{letters:,}", "dead")
         if self.feed.quarantined:
-            found["/keys"] = Badge(f"{self.feed.quarantined:,}", "fail")
+            found["/keys"] = Badge(f"{self.feed.quarantined:,}", "dead")
         if running:
             found["/jobs"] = Badge(f"{running}", "pub")
         return found
@@ -264,10 +267,12 @@ def _environment() -> Environment:
         "age": age,
         "bytes": lambda text: size(len(text.encode(errors="replace"))),
         "capital": lambda text: text[:1].upper() + text[1:],
+        "counted": counted,
         "clip": clip,
         "clock": lambda time_ms: marked(time_ms, clock_text(time_ms, time.time() * 1000)),
         "exact": exact,
-        "moment": lambda time_ms: marked(time_ms, exact(time_ms)[11:23]),
+        "minute": lambda time_ms: f"{moment(time_ms):%H:%M}",
+        "moment": lambda time_ms: marked(time_ms, moment_text(time_ms, time.time() * 1000)),
         "n": "{:,}".format,
         "part": part,
         "place": "{:.2f}%".format,

@@ -36,7 +36,7 @@ def _facts(desk: Seen, request: Request) -> dict[str, Any]:
     with desk.feed.lock:
         found, more = desk.feed.index.page(wanted, number)
         return {
-            "title": "Facts",
+            "title": "Events",
             "rows": [(fact, _outcomes(desk, fact)) for fact in found],
             "wanted": wanted,
             "is_filtered": any(wanted),
@@ -86,6 +86,11 @@ class Stop(NamedTuple):
     says: str
     effect: Effect | None
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether the event has anything to do with the consumer."""
+        return self.takes or bool(self.runs) or self.letter is not None
+
 
 @page("/event/{id}", "event.html")
 def _event(desk: Seen, request: Request) -> dict[str, Any]:
@@ -109,7 +114,8 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
             "fact": fact,
             "copies": tuple(fact.copies)[-_MOST_COPIES:],
             "more_copies": max(0, len(fact.copies) - _MOST_COPIES),
-            "stops": stops,
+            "stops": [each for each in stops if each.is_shown],
+            "others": [each.name for each in stops if not each.is_shown],
             "picture": shown,
             "records": seen,
             "explain": lambda record: records.explain(record, desk.now()),

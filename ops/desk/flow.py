@@ -82,6 +82,7 @@ def _flow(desk: Seen, _request: Request) -> dict[str, Any]:
             "minutes": _MINUTES,
             "bucket_s": BUCKET_S,
             "since_ms": feed.index.begun_ms,
+            "is_local": feed.stack.local is not None,
             "unfinished": _unfinished(feed),
             "in_flight": sum(len(names) for names in feed.index.waiting.values()),
             "injected": _INJECTED if feed.stack.local is not None else (),
@@ -151,10 +152,20 @@ def _shares(sources: Mapping[str, int]) -> str:
     """Return the share of each producer in words."""
     whole = sum(sources.values())
     named = sorted(sources.items(), key=lambda pair: -pair[1])[:3]
-    return " · ".join(
-        f"{clip(name.removeprefix('acr.com.'), 30)} {100 * count // whole}%"
+    shares = [
+        f"{clip(name.removeprefix('acr.com.'), 30)} {_percent(count, whole)}"
         for name, count in named
-    )
+    ]
+    if len(shares) == 1:
+        ((name, _),) = named
+        return f"all from {clip(name.removeprefix('acr.com.'), 30)}"
+    return "from " + " · ".join(shares)
+
+
+def _percent(count: int, whole: int) -> str:
+    """Return a share in percent: one above zero is never shown as 0%."""
+    share = round(100 * count / whole)
+    return f"{share}%" if share or not count else "<1%"
 
 
 def _quiet(feed: Feed, chart: Stacked) -> str:

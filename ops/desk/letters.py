@@ -1,11 +1,14 @@
 """The pages that mend: dead letters, and the keys that wait for an operator."""
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from carride_idempotency.record import COMPLETED, QUARANTINED, STATUSES
+from carride_idempotency.operators.explaining import Explained
+from carride_idempotency.record import COMPLETED, QUARANTINED, STATUSES, Record
+from carride_idempotency.record_items import record_of
 from ops import records
 from ops.desk.index import Fact
 from ops.desk.letterbox import Found, Group, chosen_in, groups_of
@@ -121,7 +124,10 @@ def _keys(desk: Seen, request: Request) -> dict[str, Any]:
         found = records.records(stack, **asked, limit=_MOST_RECORDS)
     else:
         found = records.quarantined(stack)
-    shown = found.records[:_MOST_RECORDS]
+    shown = [*found.records[:_MOST_RECORDS]]
+    given_up = _given_up(desk, shown)
+    if not asked:
+        shown = sorted(shown, key=lambda each: -given_up[each.key].updated_ms)
     with desk.feed.lock:
         rides = {each.key: _ride_of(desk, each.key) for each in shown}
     return {
@@ -132,10 +138,17 @@ def _keys(desk: Seen, request: Request) -> dict[str, Any]:
         "shown": shown,
         "more": len(found.records) - len(shown),
         "rides": rides,
+        "given_up": given_up,
         "statuses": sorted(STATUSES),
         "quarantined": QUARANTINED,
         "completed": COMPLETED,
     }
+
+
+def _given_up(desk: Seen, shown: Sequence[Explained]) -> dict[str, Record]:
+    """Return the records of the quarantined keys among those that are shown."""
+    keys = [each.key for each in shown if each.status == QUARANTINED]
+    return {each.key: each for each in map(record_of, records.items_at(desk.feed.stack, keys))}
 
 
 def _ride_of(desk: Seen, key: str) -> Fact | None:

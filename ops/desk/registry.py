@@ -116,7 +116,7 @@ class Place(NamedTuple):
 PLACES: Final = (
     Place("/", "Flow", "flow", "f", 1, "Flow"),
     Place("/rides", "Rides", "car", "r", 1, "Rides"),
-    Place("/facts", "Facts", "list", "a", 1, None),
+    Place("/facts", "Events", "list", "e", 1, None),
     Place("/letters", "Dead letters", "mail", "d", 2, "Letters"),
     Place("/keys", "Keys", "key", "k", 2, None),
     Place("/replays", "Replay", "replay", "p", 3, None),

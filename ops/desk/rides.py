@@ -1,4 +1,4 @@
-"""The pages of rides: one ride with all that happened to it, and the rides that need an eye."""
+"""The pages of rides: one ride with all that happened to it, and the rides that need attention."""
 
 import json
 from collections import deque
@@ -166,7 +166,7 @@ class Listed(NamedTuple):
     last: Fact
     events: int
     why: str
-    """What it needs an eye for; empty if nothing."""
+    """What it needs attention for; empty if nothing."""
 
 
 @page("/rides", "rides.html")
@@ -183,7 +183,7 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
         count = len(desk.feed.index.rides)
     tabs = [
         ("", "All", count),
-        ("stuck", "Need an eye", len(broken) + len(stuck)),
+        ("stuck", "Need attention", len(broken) + len(stuck)),
         ("open", "Under way", len(under_way)),
     ]
     return {

@@ -72,6 +72,10 @@ def standing(known: Known) -> Standing:
         why = "The audit compares every event with its effects."
         return Standing("wait", "clock", verdict, why, _counts(known, None), "…", "", None)
     kind, icon, verdict = _verdict(report, known.failing)
+    if kind == "new" and not report.ledger.published:
+        kind = "wait"
+        icon = "clock"
+        verdict = "No events yet"
     return Standing(
         kind,
         icon,

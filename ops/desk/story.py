@@ -293,7 +293,7 @@ def _about(known: Known, latest: Told | None) -> Iterator[str]:
     yield counted(ride.passengers, "passenger")
     yield ride.customer_id
     owner = known.tables["BookingTable"].get("owner")
-    if owner:
+    if owner and owner != ride.customer_id:
         yield f"booked by {clip(str(owner), 60)}"
 
 
@@ -582,7 +582,7 @@ def _after_redrive(known: Known, letters: Sequence[Delivered]) -> Next:
     return Next(
         "wrench",
         "a redrive",
-        f"yours: {counted(len(letters), 'letter')}",
+        f"your decision, {counted(len(letters), 'dead letter')}",
         f"if you redrive {names}",
         f"{frees}{does}",
     )

@@ -16,22 +16,25 @@ from carride_idempotency import observation
 from ops.audit.evidence import AuditedConsumer
 from ops.desk.index import ABSORBED, CRASHED, Fact, Run
 from ops.desk.pictures import look
-from ops.desk.words import clock_text, span
+from ops.desk.words import clock_text, rough, span
 
 _ALWAYS_CUT_MS: Final = 20_000.0
 _CUT_MS: Final = 1_000.0
-"""A shorter pause is cut from this length on, if it is a large part of the whole."""
-_LARGE_PART: Final = 0.1
+"""A shorter pause is cut from this length on, if it is a large part of what is drawn."""
+_OF_LETTER: Final = 1.7
+"""The width of a letter of the axis, where the picture is narrow."""
+_LARGE_PART: Final = 0.2
 _MOST_CUTS: Final = 10
 _CUT_WIDTH: Final = 2.0
-_LEAST_WIDTH: Final = 2.5
-"""Of a piece, so that two events in it can be told apart."""
+_LEAST_WIDTH: Final = 7.0
+"""Of a piece, so that its events, and the pauses beside it, can be told apart."""
+_LEAST_WIDTHS: Final = 55.0
+"""Of all pieces together: with many of them, each is narrower."""
 _MARGIN: Final = 1.5
 _AHEAD: Final = 8.0
 """The width of what is expected, right of now."""
-_BETWEEN_LABELS: Final = 9.0
-_BETWEEN_MAJOR: Final = 22.0
-_BETWEEN_CUTS: Final = 5.0
+_BETWEEN_LABELS: Final = 15.0
+_BETWEEN_MAJOR: Final = 24.0
 _WORDS_FIT: Final = 8.0
 """A wait of this width has room for how long it is."""
 _LEAST_WAIT_MS: Final = 100.0
@@ -128,6 +131,8 @@ class Picture(NamedTuple):
     """The places of lines from runs to events that pass a row, by the id of its event or lane."""
     begins: Mapping[str, tuple[tuple[float, float], ...]]
     """Where such lines begin, by the id of the lane: the end of the run, and the event's place."""
+    events: int
+    """How many are drawn or hidden."""
     hidden: int
     """Rows that are left out because all went well in them."""
     runs: int
@@ -156,7 +161,8 @@ class Axis:
         cut = _cuts(whole)
         self._pieces = _pieces(whole, cut)
         width = 100.0 - 2 * _MARGIN - _CUT_WIDTH * (len(self._pieces) - 1)
-        width -= _LEAST_WIDTH * len(self._pieces)
+        self._least = min(_LEAST_WIDTH, _LEAST_WIDTHS / len(self._pieces))
+        width -= self._least * len(self._pieces)
         self.end = 100.0 - _MARGIN
         if has_ahead:
             width -= _AHEAD
@@ -174,7 +180,7 @@ class Axis:
         alone = width / len(self._pieces) if not length else 0.0
         for begin, end in self._pieces:
             found.append(x)
-            x += _LEAST_WIDTH + (end - begin) * self._per_ms + alone + _CUT_WIDTH
+            x += self._least + (end - begin) * self._per_ms + alone + _CUT_WIDTH
         return found
 
     def x(self, time_ms: float) -> float:
@@ -184,7 +190,7 @@ class Axis:
             if time_ms < begin:
                 return x
             inside = min(time_ms, end) - begin
-            x = start + _LEAST_WIDTH / 2 + inside * self._per_ms
+            x = start + self._least / 2 + inside * self._per_ms
         return min(x, self.end)
 
     def bands(self) -> Iterator[Band]:
@@ -193,10 +199,13 @@ class Axis:
         places = zip(pairwise(self._pieces), self._starts[1:], strict=True)
         for ((_, before), (after, _)), start in places:
             x = start - _CUT_WIDTH
-            text = ""
-            if x >= free:
-                text = span(after - before)
-                free = x + _BETWEEN_CUTS
+            text = rough(after - before)
+            half = _OF_LETTER * len(text) / 2
+            middle = x + _CUT_WIDTH / 2
+            if middle - half < free:
+                text = ""
+            else:
+                free = middle + half
             yield Band(x, _CUT_WIDTH, text)
 
     def ticks(self, now_ms: float) -> Iterator[Tick]:
@@ -254,18 +263,24 @@ def _merged(spans: Iterable[_Span]) -> list[_Span]:
 
 
 def _cuts(spans: Sequence[_Span]) -> set[int]:
-    """Return the numbers of the spans after which the pause is cut: the longest ones."""
+    """Return the numbers of the spans after which the pause is cut: the longest ones.
+
+    What is left decides whether a shorter one is cut too, so that it does not fill the picture.
+    """
     first_begin, _ = spans[0]
     _, last_end = spans[-1]
-    large_part = (last_end - first_begin) * _LARGE_PART
-    long_enough = min(_ALWAYS_CUT_MS, max(_CUT_MS, large_part))
-    found = []
+    left = last_end - first_begin
+    pauses = []
     for number, ((_, end), (next_begin, _)) in enumerate(pairwise(spans)):
-        pause = next_begin - end
-        if pause >= long_enough:
-            found.append((pause, number))
-    found.sort(key=lambda each: each[0], reverse=True)
-    return {number for _, number in found[:_MOST_CUTS]}
+        pauses.append((next_begin - end, number))
+    pauses.sort(key=lambda each: each[0], reverse=True)
+    found = set[int]()
+    for pause, number in pauses[:_MOST_CUTS]:
+        if pause < min(_ALWAYS_CUT_MS, max(_CUT_MS, left * _LARGE_PART)):
+            break
+        found.add(number)
+        left -= pause
+    return found
 
 
 def _pieces(spans: Sequence[_Span], cut: set[int]) -> list[_Span]:
@@ -370,6 +385,7 @@ def picture(
         rows=tuple(kept),
         lines=lines,
         begins=begins,
+        events=len(rows),
         hidden=_count(rows) - _count(kept),
         runs=sum(len(each.runs) for _, delivered in shown for each in delivered),
         hides=hides,

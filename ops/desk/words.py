@@ -20,6 +20,7 @@ _UNITS: Final = (
 )
 """Units of long spans, each with the next smaller one."""
 _TENS: Final = 10 * _SECOND
+_JUST_NOW: Final = 2 * _SECOND
 LONGEST: Final = 300
 """The most characters of a stranger's text in a sentence or a cell."""
 _MOST: Final = 20_000
@@ -88,6 +89,15 @@ def span(milliseconds: float) -> str:
     raise AssertionError("a minute is the smallest of the units")
 
 
+def rough(milliseconds: float) -> str:
+    """Return a span of a second or more in one unit: ``18 s``, ``2 min``, ``3 h``, ``5 d``."""
+    length = max(float(_SECOND), milliseconds)
+    for unit, unit_ms, _, _ in _UNITS:
+        if length >= unit_ms:
+            return f"{length / unit_ms:.0f} {unit}"
+    return f"{length / _SECOND:.0f} s"
+
+
 def moment(time_ms: float) -> datetime:
     """Return a time in UTC; one beyond the calendar is its end."""
     return datetime.fromtimestamp(min(max(0.0, time_ms), _EVER) / _SECOND, UTC)
@@ -106,10 +116,22 @@ def clock_text(time_ms: float, now_ms: float) -> str:
     return f"{time.day} {time:%b %H:%M:%S}"
 
 
+def moment_text(time_ms: float, now_ms: float) -> str:
+    """Return a time of day to the millisecond, with the day if it is not today's."""
+    milliseconds = exact(time_ms)[19:23]
+    return clock_text(time_ms, now_ms) + milliseconds
+
+
 def ago_text(time_ms: float, now_ms: float) -> str:
-    """Return how long ago a time was, up to an hour; else the time."""
-    if 0 <= now_ms - time_ms < _HOUR:
-        return f"{span(now_ms - time_ms)} ago"
+    """Return how long ago a time was, up to an hour; else the time.
+
+    In one unit: a list whose rows change every second cannot be read.
+    """
+    age = now_ms - time_ms
+    if abs(age) < _JUST_NOW:
+        return "just now"
+    if 0 <= age < _HOUR:
+        return f"{rough(age)} ago"
     return clock_text(time_ms, now_ms)
 
 

@@ -180,7 +180,8 @@ def test_flow_says_what_fails_and_what_does_not() -> None:
     desk = desk_of(empty_stack())
     empty = get(desk, "/").text
     assert "nothing yet" in empty
-    assert "Everything is processed" in empty
+    assert "No events yet" in empty
+    assert "./carride simulate --rides 100 --yes" in empty
     now_ms = time.time() * 1000
     for number in range(4):
         event = completed(f"order_{number}")

@@ -200,7 +200,7 @@ def test_the_payload_of_a_letter_is_cut_and_shown_in_full_elsewhere(ref: StackRe
     reading = desk.letterbox.read({})
     longest = max(reading.found, key=lambda found: len(str(found.letter.event)))
     chosen = f"letter={longest.letter.id}"
-    assert "show all" in get(desk, f"/letters?{chosen}").text
+    assert "Show all" in get(desk, f"/letters?{chosen}").text
     raw = get(desk, f"/raw/letter?{chosen}")
     assert len(raw.text) > 60_000
     assert raw.headers["content-type"].startswith("text/plain")

@@ -279,15 +279,31 @@ def test_the_axis_keeps_the_order_and_its_width(
     assert places[0] >= 0
     assert places[-1] <= axis.end
     ticks = list(axis.ticks(times[-1]))
-    assert all(other.x - one.x >= 9 - 1e-9 for one, other in pairwise(ticks))
+    assert all(other.x - one.x >= 15 - 1e-9 for one, other in pairwise(ticks))
 
 
 def test_a_long_pause_is_cut_and_says_how_long_it_was() -> None:
     """A pause of six minutes takes no more room than its label."""
     axis = Axis([(0, 1_000), (360_000, 361_000)], has_ahead=False)
     (band,) = axis.bands()
-    assert (band.text, band.width) == ("5 min 59 s", 2.0)
-    assert axis.x(360_000) - axis.x(1_000) < 6
+    assert (band.text, band.width) == ("6 min", 2.0)
+    assert axis.x(360_000) - axis.x(1_000) < 10
+
+
+def test_a_short_pause_is_cut_once_longer_ones_are() -> None:
+    """It would fill the picture: a ride is accepted after seconds, and driven for minutes."""
+    axis = Axis([(0, 100), (4_000, 4_900), (300_000, 300_300)], has_ahead=False)
+    assert [band.text for band in axis.bands()] == ["4 s", "5 min"]
+    assert axis.x(4_900) - axis.x(4_000) > axis.x(4_000) - axis.x(100)
+
+
+def test_labels_of_pauses_do_not_overlap() -> None:
+    """One without room is left out, and its band stays."""
+    busy = [(30_000.0 * number, 30_000.0 * number + 10) for number in range(11)]
+    bands = list(Axis(busy, has_ahead=True).bands())
+    named = [band for band in bands if band.text]
+    assert len(bands) == 10
+    assert all(other.x - one.x >= 1.7 * len("30 s") for one, other in pairwise(named))
 
 
 def test_a_wait_for_a_retry_is_not_cut() -> None:
@@ -400,7 +416,7 @@ def test_the_page_of_a_ride_joins_logs_and_tables(ref: StackRef) -> None:
         assert text in answer.text
     assert "order_01" in get(desk, "/rides").text
     assert "order_01" in get(desk, "/rides?only=open").text
-    assert "No ride needs an eye" in get(desk, "/rides?only=stuck").text
+    assert "No ride needs attention" in get(desk, "/rides?only=stuck").text
 
 
 @pytest.mark.parametrize("name", ["order_02", "%3Cscript%3E", "a%2Fb", "x" * 200])

@@ -12,7 +12,8 @@ from ops.desk.outages import Outage, Outages
 from ops.desk.standing import Known, Standing, standing
 
 NOW_MS: Final = 1_800_000_000_000
-SOUND: Final = judge(Evidence(consumers=()))
+NOTHING: Final = judge(Evidence(consumers=()))
+SOUND: Final = NOTHING._replace(ledger=replace(NOTHING.ledger, published=1))
 BROKEN: Final = SOUND._replace(saga=replace(SOUND.saga, problems={"order_01": ["has 2 cars"]}))
 BLIND: Final = SOUND._replace(ledger=replace(SOUND.ledger, blind=("no log",)))
 FAILING: Final = Outage("payment", NOW_MS, NOW_MS)
@@ -39,6 +40,7 @@ def bar(report: Report | None = SOUND, **changes: Any) -> Standing:
         (BROKEN, {}, "fail", "1 ride broken"),
         (BROKEN, {"failing": [FAILING]}, "fail", "1 ride broken, payment fails now"),
         (BLIND, {}, "wait", "Cannot tell"),
+        (NOTHING, {}, "wait", "No events yet"),
         (None, {}, "wait", "First audit is running"),
         (None, {"audits_by_itself": False}, "wait", "Not audited yet"),
         (SOUND, {"silent_since_ms": NOW_MS}, "wait", "Unknown"),

@@ -32,10 +32,12 @@ def test_a_span_has_two_units_at_most(milliseconds: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("ago_ms", "text"),
     [
-        (138_000, "2 min 18 s ago"),
+        (500, "just now"),
+        (18_400, "18 s ago"),
+        (138_000, "2 min ago"),
         (3_600_000, "11:02:11"),
         (86_400_000, "22 Nov 12:02:11"),
-        (-1_000, "12:02:12"),
+        (-5_000, "12:02:16"),
     ],
 )
 def test_a_time_is_relative_up_to_an_hour(ago_ms: float, text: str) -> None:

@@ -202,7 +202,7 @@ BROKEN: Final[dict[str, tuple[str, Evidence]]] = {
     ),
     "a second car": ("has 2 cars", ASSIGNED._replace(cars={"car_01": RIDE, "car_02": RIDE})),
     "a car that another ride has": (
-        "the cars that have it are []",
+        "but no car has it",
         ASSIGNED._replace(cars={"car_01": None}),
     ),
     "a car that was not released": ("it still has car_01", PAID._replace(cars={"car_01": RIDE})),

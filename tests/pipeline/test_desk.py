@@ -149,7 +149,7 @@ def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
     page.goto("/")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip")).to_be_focused()
-    page.get_by_role("link", name="Facts").first.press("Enter")
+    page.get_by_role("link", name="Events").first.press("Enter")
     page.get_by_label("ride or event").press_sequentially("order_1_00003")
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile("ride=order_1_00003"))
@@ -183,7 +183,7 @@ def test_single_keys_find_move_and_explain(site: Site, page: Page) -> None:
     expect(field).to_have_value("j/?")
     page.keyboard.press("Escape")
     page.keyboard.press("g")
-    page.keyboard.press("a")
+    page.keyboard.press("e")
     page.wait_for_url(re.compile("/facts"))
     links = page.locator(".facts tbody tr td a[href^='/event/']")
     shown(links.first)
@@ -348,6 +348,19 @@ def test_a_replay_is_predicted_run_interrupted_and_cancelled(site: Site, page: P
     assert (ledger.lost, ledger.doubled) == (0, 0)
 
 
+def jobs_with_a_plan(page: Page) -> tuple[str, str]:
+    """Return the addresses of a job whose plan waits, and of one whose plan was discarded."""
+    found = []
+    for _ in range(2):
+        page.goto("/replays")
+        page.get_by_role("button", name="Plan a replay").click()
+        shown(page.locator("#confirm"))
+        found.append(page.url)
+    page.locator("#discard").click()
+    expect(page.locator(".toast")).to_contain_text("discarded")
+    return found[0], found[1]
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 400), ("light", 1920)])
 def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, width: int) -> None:
     """No page breaks a rule of WCAG AA, such as contrast, or is wider than the window."""
@@ -355,9 +368,17 @@ def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, wi
         base_url=site.url, color_scheme=scheme, viewport={"width": width, "height": 900}
     )
     event = event_of(page, f"at={CONSUMER}&outcome=LostLease")
+    page.goto("/letters")
+    letter = str(page.locator(".groups li a").first.get_attribute("href"))
+    waiting, discarded = jobs_with_a_plan(page)
     for path in (
         *(place.path for place in PLACES),
         "/more",
+        "/ride/order_1_00003",
+        "/rides?only=stuck",
+        letter,
+        waiting,
+        discarded,
         event,
         f"{event}/edit",
         "/nope",

@@ -1,0 +1,572 @@
+"""A desk over synthetic rides, to look at in a browser: `make desk-seeded EVENTS=20000`.
+
+Rides of the last hours are put into the desk's index, and further ones follow as time passes.
+Tables, queues and records are moto's, in this process. So the views are those of a large stack, but
+a job, which is a process of its own, finds no stack: `make demo ARGS=--keep` has one.
+"""
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import batched
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import uvicorn
+from moto import mock_aws
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.sqs.models import sqs_backends
+
+from carride import telemetry
+from carride.events import DETAIL_TYPE, RideEvent
+from carride.facts import (
+    CarAssigned,
+    CarReleased,
+    Fact,
+    NoCarAvailable,
+    PaymentAuthorized,
+    PaymentCaptured,
+    PaymentDeclined,
+)
+from carride_idempotency import observation
+from carride_idempotency.record import QUARANTINED, Record
+from ops.audit import Evidence, judge
+from ops.audit.evidence import (
+    CONSUMERS,
+    DISPATCH,
+    PAYMENT,
+    DeadLettered,
+    Effect,
+    Named,
+    RideItem,
+)
+from ops.audit.reading import delivered_in, published_in
+from ops.desk.app import Desk
+from ops.desk.feed import Feed
+from tests.carride.rides import Life
+from tests.ops.desk_world import line
+from tests.ops.hostile_world import hostile_stack
+from tests.ops.world import put_record
+
+_APART_S: Final = 4.0
+"""Seconds between the beginnings of two rides at 20,000 events; fewer if there are more."""
+_AHEAD_S: Final = 3_600.0
+"""Rides follow for so long."""
+_WHOLE: Final = 3_000
+"""Of so many rides, the newest, the tables have items too."""
+_SECTORS: Final = 64
+_EVENTS_OF_RIDE: Final = 8
+_ERRORS: Final = (
+    "GatewayUnavailableError: the gateway answered 503 for POST /payments",
+    "GatewayUnavailableError: no answer within 5 s",
+    "ConditionalCheckFailedException: the car is held by another ride",
+)
+
+
+class Happened(NamedTuple):
+    """A line of a log, at its time in milliseconds. The consumer is empty for the bus."""
+
+    time_ms: float
+    number: int
+    consumer: str
+    text: str
+    took_ms: float = 0.0
+
+
+class World:
+    """The lines of all logs in the order of their times, and what the tables would hold."""
+
+    def __init__(self, count: int, now_ms: float) -> None:
+        self._random = Random(1)  # noqa: S311 - the same rides every time
+        self._number = 0
+        self.lines: list[Happened] = []
+        self.items: dict[tuple[str, str], RideItem] = {}
+        """By consumer and ride, when all is over."""
+        self.states: dict[tuple[str, str], str | None] = {}
+        """Of a ride at a consumer after an event, by the event's id."""
+        self.letters: list[tuple[str, RideEvent, str]] = []
+        """Consumer, event and error."""
+        self._fill(count, now_ms)
+        self.lines.sort()
+
+    def _fill(self, count: int, now_ms: float) -> None:
+        if count == 0:
+            return
+        if count == 1:
+            self._ride("order_1", now_ms - 4_000, most=1)
+            return
+        rides = count // _EVENTS_OF_RIDE + 1
+        apart_ms = 1_000 * _APART_S * min(1.0, 2_500 / rides)
+        ahead = int(_AHEAD_S * 1_000 / apart_ms)
+        for number in range(rides + ahead):
+            begin_ms = now_ms + (number - rides) * apart_ms
+            self._ride(f"order_{number + 1:05}", begin_ms + self._random.uniform(0, apart_ms))
+        for number in range(6):
+            self._broken(now_ms - 60_000 * (number + 2))
+
+    def _ride(self, ride: str, begin_ms: float, most: int = _EVENTS_OF_RIDE) -> None:
+        """Add what happens to a ride."""
+        pick = self._random
+        life = Life(
+            ride,
+            pickup=f"sector_{pick.randrange(1, _SECTORS):02}",
+            price=pick.randrange(450, 4_200, 10),
+            customer=f"customer_{pick.randrange(1, 400)}",
+        )
+        at_ms = begin_ms
+        known: dict[str, RideEvent] = {}
+        story = list(_story(life, pick.random()))[:most]
+        types = {type(fact).__name__ for _, fact in story}
+        for wait_s, fact in story:
+            at_ms += 1_000 * wait_s * pick.uniform(0.6, 1.6)
+            event = RideEvent.of(
+                fact,
+                source="acr.com.car-ride",
+                time=datetime.fromtimestamp(at_ms / 1_000, UTC),
+                cause=known.get(_cause_of(type(fact).__name__, types) or ""),
+            )
+            known[event.type] = event
+            self._publish(event, at_ms)
+            if pick.random() < 0.04:
+                self._publish(event, at_ms + pick.uniform(200, 4_000), copy=True)
+            takers = [each.name for each in CONSUMERS if each.takes(event.type)]
+            went_well = [
+                self._deliver(name, event, at_ms + pick.uniform(25, 90), types) for name in takers
+            ]
+            if not all(went_well):
+                return
+
+    def _publish(self, event: RideEvent, at_ms: float, *, copy: bool = False) -> None:
+        content = {
+            "id": _uuid(self._random),
+            "source": event.source,
+            "detail-type": DETAIL_TYPE,
+            "detail": event.to_detail(),
+        }
+        self._add(at_ms, "", json.dumps(content))
+        if copy:
+            for each in CONSUMERS:
+                if each.takes(event.type):
+                    self._said(each.name, event, at_ms + 40, observation.DUPLICATE, took_ms=6)
+
+    def _broken(self, at_ms: float) -> None:
+        """Add an event without a ride."""
+        content = {
+            "id": _uuid(self._random),
+            "source": "acr.com.car-ride",
+            "detail-type": DETAIL_TYPE,
+            "detail": {"type": "CarRideCreated", "data": {"price": "a lot"}},
+        }
+        self._add(at_ms, "", json.dumps(content))
+
+    def _deliver(
+        self, consumer: str, event: RideEvent, at_ms: float, types: Collection[str]
+    ) -> bool:
+        """Add a delivery, and return whether it took effect. ``types`` are those of its ride."""
+        chance = self._random.random()
+        took = self._random.lognormvariate(3.6, 0.5)
+        if consumer != "ride-history" and chance < 0.0016:
+            error = self._random.choice(_ERRORS[:2] if consumer == PAYMENT else _ERRORS[2:])
+            for attempt, wait_ms in ((1, 0), (2, 1_400), (3, 4_100)):
+                self._said(consumer, event, at_ms + wait_ms, observation.FAILED, attempt, error)
+            last_ms = at_ms + 4_200
+            self._said(consumer, event, last_ms, observation.DEAD_LETTERED, 3, error)
+            self.letters.append((consumer, event, error))
+            return False
+        if consumer != "ride-history" and chance < 0.006:
+            error = _ERRORS[0] if consumer == PAYMENT else _ERRORS[2]
+            self._said(consumer, event, at_ms, observation.FAILED, 1, error)
+            self._said(consumer, event, at_ms + 1_500, observation.RETRIED, 2)
+        elif consumer != "ride-history" and chance < 0.009:
+            self._said(consumer, event, at_ms + 6_000, observation.TAKEOVER, 2)
+            if chance < 0.0075:
+                self._said(consumer, event, at_ms + 6_400, observation.LOST_LEASE, 1)
+        else:
+            self._said(consumer, event, at_ms + took, observation.NEW, took_ms=took)
+        self._take_effect(consumer, event, at_ms, types)
+        return True
+
+    def _said(
+        self,
+        consumer: str,
+        event: RideEvent,
+        at_ms: float,
+        outcome: str,
+        attempt: int = 1,
+        reason: str | None = None,
+        took_ms: float = 30,
+    ) -> None:
+        told = {
+            "message": telemetry.DELIVERY,
+            "consumer": consumer,
+            "outcome": outcome,
+            "attempt": attempt,
+            "key": f"{consumer}#{event.idempotencyid}",
+            "idempotencyid": event.idempotencyid,
+            "correlationid": event.correlationid,
+            "type": event.type,
+            "delivery": _uuid(self._random),
+        }
+        if reason is not None:
+            told["reason"] = reason
+        self._add(at_ms, consumer, json.dumps(told), took_ms)
+
+    def _add(self, at_ms: float, consumer: str, text: str, took_ms: float = 0.0) -> None:
+        self._number += 1
+        self.lines.append(Happened(at_ms, self._number, consumer, text, took_ms))
+
+    def _take_effect(
+        self, consumer: str, event: RideEvent, at_ms: float, types: Collection[str]
+    ) -> None:
+        ride = event.subject
+        emitted = [
+            name
+            for name in sorted(types)
+            if _EMITS.get(name) == consumer and _cause_of(name, types) == event.type
+        ]
+        named = Named(ride, event.type, event.data.version)
+        time_ = datetime.fromtimestamp(at_ms / 1_000, UTC)
+        effect = Effect(event.idempotencyid, named, time_, tuple(emitted))
+        known = self.items.get((consumer, ride))
+        effects = (*(known.effects if known else ()), effect)
+        state = known.state if known else None
+        for name in emitted:
+            state = _STATES[name]
+        if (consumer, event.type) == (PAYMENT, "NoCarAvailable"):
+            state = "cancelled"
+        detail: str | int = _car(ride)
+        if consumer == PAYMENT:
+            detail = event.data.price
+        self.states[consumer, event.idempotencyid] = state
+        self.items[consumer, ride] = RideItem(consumer, ride, effects, len(effects), state, detail)
+
+
+def _cause_of(name: str, types: Collection[str]) -> str | None:
+    """Return the type of the event that one follows from, in a ride that has events of types."""
+    if name == "CarReleased" and "PaymentDeclined" in types:
+        return "PaymentDeclined"
+    return _CAUSES.get(name)
+
+
+_CAUSES: Final = {
+    "CarAssigned": "CarRideAccepted",
+    "NoCarAvailable": "CarRideAccepted",
+    "PaymentAuthorized": "CarAssigned",
+    "PaymentDeclined": "CarAssigned",
+    "CarReleased": "CarRideCompleted",
+    "PaymentCaptured": "CarRideCompleted",
+}
+_EMITS: Final = {
+    "CarAssigned": DISPATCH,
+    "CarReleased": DISPATCH,
+    "NoCarAvailable": DISPATCH,
+    "PaymentDeclined": PAYMENT,
+    "PaymentAuthorized": PAYMENT,
+    "PaymentCaptured": PAYMENT,
+}
+_STATES: Final = {
+    "CarAssigned": "assigned",
+    "NoCarAvailable": "unserved",
+    "CarReleased": "released",
+    "PaymentAuthorized": "authorized",
+    "PaymentDeclined": "declined",
+    "PaymentCaptured": "captured",
+}
+"""The state of a ride at the consumer that has emitted an event."""
+
+
+def _story(life: Life, chance: float) -> Iterator[tuple[float, Fact]]:
+    """Yield what happens to a ride, each with the seconds since what was before."""
+    paid = {"payment_id": f"pay_{life.order_id}", "amount": life.created.price}
+    yield 0.0, life.created
+    yield 5.0, life.accepted
+    if chance < 0.01:
+        yield 0.3, NoCarAvailable.of(life.accepted)
+        return
+    yield 0.3, CarAssigned.of(life.accepted, car_id=_car(life.order_id))
+    if chance < 0.05:
+        yield (
+            0.3,
+            PaymentDeclined.of(
+                life.accepted, amount=life.created.price, reason="insufficient funds"
+            ),
+        )
+        yield 0.3, CarReleased.of(life.accepted, car_id=_car(life.order_id))
+        return
+    yield 0.3, PaymentAuthorized.of(life.accepted, **paid)
+    if chance < 0.06:
+        return  # it stands still
+    yield 45.0, life.started
+    yield 240.0, life.completed
+    yield 0.3, CarReleased.of(life.completed, car_id=_car(life.order_id))
+    yield 0.2, PaymentCaptured.of(life.completed, **paid)
+
+
+def _car(ride: str) -> str:
+    return f"car_{ride.removeprefix('order_')}"
+
+
+def _uuid(random: Random) -> str:
+    text = f"{random.getrandbits(128):032x}"
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-8{text[17:20]}-{text[20:]}"
+
+
+# ── The desk ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Seeded:
+    """A desk whose feed is written by a world instead of being polled."""
+
+    def __init__(self, count: int, host: str) -> None:
+        self.stack = hostile_stack((), "replay")
+        self.desk = Desk(Feed(self.stack), host)
+        vars(self.desk)["overdue_limit"] = timedelta(hours=6)
+        now_ms = time.time() * 1_000
+        self._world = World(count, now_ms)
+        self._lines = iter(self._world.lines)
+        self._next = next(self._lines, None)
+        self._published: list[Any] = []
+        self._delivered: list[Any] = []
+        self._is_stopping = threading.Event()
+        self.advance(now_ms)
+        self._send_letters(now_ms)
+        newest = [*self.desk.feed.index.rides][-_WHOLE:]
+        self._store([*newest, *(event.subject for _, event, _ in self._world.letters)])
+        self.audit()
+        feed = self.desk.feed
+        feed._count_queues()  # noqa: SLF001 - as the thread does that this feed has not started
+
+    def advance(self, until_ms: float) -> list[str]:
+        """Add the lines up to a time, and return the rides of the events among them."""
+        feed = self.desk.feed
+        rides = []
+        with feed.lock:
+            while self._next is not None and self._next.time_ms <= until_ms:
+                rides.append(self._read(self._next))
+                self._next = next(self._lines, None)
+            feed.answered_at = time.time()
+        return [ride for ride in rides if ride]
+
+    def _read(self, happened: Happened) -> str | None:
+        index = self.desk.feed.index
+        text = line(happened.text, happened.time_ms, happened.consumer)
+        if not happened.consumer:
+            index.add_published(text)
+            published = published_in(text)
+            self._published.append(published)
+            return published.named.order_id if published and published.named else None
+        stream = happened.consumer
+        index.add_line(line("START RequestId: 1", happened.time_ms - happened.took_ms, stream))
+        index.add_line(text)
+        report = f"REPORT RequestId: 1 Duration: {happened.took_ms:.2f} ms"
+        index.add_line(line(report, happened.time_ms, stream))
+        found = delivered_in(text)
+        if found is not None:
+            self._delivered.append(found)
+        return None if found is None else found.ride
+
+    def _send_letters(self, now_ms: float) -> None:
+        """Put the letters of the past into their queues, with the records of their keys."""
+        resources = {each.name: each.resources for each in CONSUMERS}
+        for consumer, event, error in self._world.letters:
+            at_ms = event.time.timestamp() * 1_000
+            if at_ms > now_ms - 10_000:
+                continue
+            envelope = {
+                "version": "0",
+                "id": event.id,
+                "source": event.source,
+                "detail-type": DETAIL_TYPE,
+                "time": event.time.isoformat(),
+                "detail": event.to_detail(),
+            }
+            said = {"reason": "QUARANTINED", "consumer": consumer, "message": error}
+            body = json.dumps(said | {"event": envelope})
+            url = self.stack.outputs[f"{resources[consumer]}DlqUrl"]
+            self._send(url, body, at_ms + 4_300)
+            put_record(self.stack, _record(consumer, event, QUARANTINED, error))
+        for published in self._published:
+            if published is not None and published.fact is None:
+                fact = self.desk.feed.index.facts[published.event_id]
+                said = {"reason": "CONTRACT", "consumer": "ride-history"}
+                said["message"] = "ContractError: data.orderID is missing"
+                body = json.dumps(said | {"event": json.loads(fact.body)})
+                url = self.stack.outputs["RideHistoryDlqUrl"]
+                self._send(url, body, fact.time_ms + 80)
+
+    def _send(self, url: str, body: str, at_ms: float) -> None:
+        """Put a letter into a queue as if it were sent at a time."""
+        self.stack.client("sqs").send_message(QueueUrl=url, MessageBody=body)
+        queue = sqs_backends[DEFAULT_ACCOUNT_ID]["us-east-1"].queues[url.rpartition("/")[2]]
+        message: Any = queue._messages[-1]  # noqa: SLF001 - SQS has no such option
+        message.sent_timestamp = int(at_ms)
+
+    def _store(self, rides: Iterable[str]) -> None:
+        """Put rides into the tables."""
+        index = self.desk.feed.index
+        dynamodb = self.stack.client("dynamodb")
+        requests = []
+        for ride in dict.fromkeys(rides):
+            for table, item in _items(self._world, index.of_ride(ride), ride):
+                name = self.stack.outputs[f"{table}Name"]
+                requests.append((name, {"PutRequest": {"Item": item}}))
+        for some in batched(requests, 25, strict=False):
+            asked: dict[str, list[Any]] = {}
+            for name, request in some:
+                asked.setdefault(name, []).append(request)
+            dynamodb.batch_write_item(RequestItems=asked)
+
+    def audit(self) -> None:
+        """Judge what has happened so far."""
+        letters = []
+        resources = {each.name: each.resources for each in CONSUMERS}
+        index = self.desk.feed.index
+        for consumer, event, _ in self._world.letters:
+            if event.idempotencyid in index.facts:
+                queue = f"{resources[consumer]}Dlq"
+                letters.append(
+                    DeadLettered(queue, "QUARANTINED", consumer, event.id, event.idempotencyid)
+                )
+        for published in self._published:
+            if published is not None and published.fact is None:
+                name = published.event_id
+                letter = DeadLettered("RideHistoryDlq", "CONTRACT", "ride-history", name, None)
+                letters += [letter]
+        at = datetime.now(UTC)
+        items = []
+        for item in self._world.items.values():
+            effects = tuple(each for each in item.effects if each.fact in index.facts)
+            if effects:
+                state = self._world.states.get((item.consumer, effects[-1].fact))
+                items.append(item._replace(effects=effects, total=len(effects), state=state))
+        cars = {}
+        for item in items:
+            if item.consumer == DISPATCH and item.state == "assigned":
+                cars[str(item.detail)] = item.order_id
+        evidence = Evidence(
+            cars=cars,
+            consumers=self.desk.feed.consumers,
+            published=[each for each in self._published if each is not None],
+            deliveries=self._delivered,
+            dead_letters=letters,
+            items=items,
+            at=at,
+            grace=timedelta(minutes=20),
+        )
+        report = judge(evidence)
+        feed = self.desk.feed
+        with feed.lock:
+            feed.index.add_letters(letters)
+            feed.report = report
+            feed.audited_at = time.time()
+
+    def live(self) -> None:
+        """Add lines as time passes, and audit when somebody asks, until `stop`."""
+        feed = self.desk.feed
+        while not self._is_stopping.wait(0.5):
+            self._store(self.advance(time.time() * 1_000))
+            if feed.audit_wanted.is_set():
+                feed.audit_wanted.clear()
+                self.audit()
+
+    def stop(self) -> None:
+        """End `live`."""
+        self._is_stopping.set()
+
+
+def _record(consumer: str, event: RideEvent, status: str, error: str | None) -> Record:
+    at_ms = int(event.time.timestamp() * 1_000)
+    return Record(
+        key=f"{consumer}#{event.idempotencyid}",
+        status=status,
+        owner="5f0c2a71" if status == QUARANTINED else None,
+        attempt=3 if status == QUARANTINED else 1,
+        lease_ms=None,
+        expiry=None if status == QUARANTINED else at_ms // 1_000 + 30 * 86_400,
+        fingerprint=None,
+        delivery="d",
+        region="us-east-1",
+        created_ms=at_ms,
+        updated_ms=at_ms + 4_200,
+        error=error,
+        dead_lettered=status == QUARANTINED,
+    )
+
+
+def _items(world: World, facts: Sequence[Any], ride: str) -> Iterator[tuple[str, Any]]:
+    """Yield the items of a ride as its facts leave them, each with its table."""
+    if not facts:
+        return
+    newest = facts[-1]
+    data = json.loads(newest.body)["detail"]["data"]
+    at = datetime.fromtimestamp(newest.time_ms / 1_000, UTC).isoformat()
+    booking = {"orderID": {"S": ride}, "status": {"S": str(data["status"])}}
+    booking["owner"] = {"S": str(data["customerID"])}
+    if data["status"] not in ("completed", "cancelled"):
+        booking["changedAt"] = {"S": at}
+    yield "BookingTable", booking
+    for table, consumer in (("AssignmentTable", DISPATCH), ("PaymentTable", PAYMENT)):
+        state = None
+        for fact in facts:
+            state = world.states.get((consumer, fact.id), state)
+        if state is None:
+            continue
+        item = {"orderID": {"S": ride}, "state": {"S": state}}
+        if consumer == DISPATCH:
+            item["carID"] = {"S": _car(ride)}
+        else:
+            item["amount"] = {"N": str(data["price"])}
+            item["currency"] = {"S": str(data["currency"])}
+            item["paymentID"] = {"S": f"pay_{ride}"}
+        yield table, item
+
+
+@contextmanager
+def serving(count: int, port: int) -> Iterator[str]:
+    """Serve a desk over so many events for the time of the ``with`` block; yield its URL."""
+    with ExitStack() as running:
+        running.enter_context(mock_aws())
+        host = f"127.0.0.1:{port}"
+        seeded = Seeded(count, host)
+        settings = uvicorn.Config(
+            seeded.desk.app, host="127.0.0.1", port=port, log_level="warning", lifespan="off"
+        )
+        server = uvicorn.Server(settings)
+        threads = [threading.Thread(target=server.run), threading.Thread(target=seeded.live)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield f"http://{host}/"
+        finally:
+            seeded.stop()
+            server.should_exit = True
+            for thread in threads:
+                thread.join()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="make desk-seeded", description=__doc__)
+    parser.add_argument("--events", type=int, default=20_000)
+    parser.add_argument("--port", type=int, default=8_780)
+    asked = parser.parse_args(arguments)
+    with serving(asked.events, asked.port) as url:
+        print(f"{asked.events:,} events: {url} until Ctrl-C", flush=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("AWS_ACCESS_KEY_ID", "test")
+    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "test")
+    os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
+    sys.exit(main())
