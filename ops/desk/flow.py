@@ -144,7 +144,7 @@ def _bus(feed: Feed, now: float) -> Strip:
             *(Part("", kind, total[kind], "/facts") for kind in KINDS if kind != REPLAYED),
             Part("dead", "dead letters", letters, "/letters"),
         ),
-        quiet=_quiet(feed, chart),
+        quiet=_quiet(chart),
     )
 
 
@@ -159,6 +159,8 @@ def _shares(sources: Mapping[str, int]) -> str:
     if len(shares) == 1:
         ((name, _),) = named
         return f"all from {clip(name.removeprefix('acr.com.'), 30)}"
+    if not shares:
+        return ""
     return "from " + " · ".join(shares)
 
 
@@ -168,10 +170,10 @@ def _percent(count: int, whole: int) -> str:
     return f"{share}%" if share or not count else "<1%"
 
 
-def _quiet(feed: Feed, chart: Stacked) -> str:
+def _quiet(chart: Stacked) -> str:
     if chart.bars:
         return ""
-    return f"quiet for {_MINUTES} minutes" if feed.index.begun_ms else "nothing yet"
+    return f"quiet for {_MINUTES} minutes"
 
 
 def _consumer(feed: Feed, consumer: AuditedConsumer, now: float) -> Strip:
@@ -199,7 +201,7 @@ def _consumer(feed: Feed, consumer: AuditedConsumer, now: float) -> Strip:
             *_parts(consumer.name, total),
             Part("dead", "dead letters", _letters(feed, dlqs), "/letters"),
         ),
-        quiet=_quiet(feed, chart),
+        quiet=_quiet(chart),
     )
 
 

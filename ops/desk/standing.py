@@ -72,15 +72,17 @@ def standing(known: Known) -> Standing:
         why = "The audit compares every event with its effects."
         return Standing("wait", "clock", verdict, why, _counts(known, None), "…", "", None)
     kind, icon, verdict = _verdict(report, known.failing)
+    why = report.verdict
     if kind == "new" and not report.ledger.published:
         kind = "wait"
         icon = "clock"
         verdict = "No events yet"
+        why = "The audit has found no published event."
     return Standing(
         kind,
         icon,
         verdict,
-        report.verdict,
+        why,
         _counts(known, report),
         "?",
         "audited",

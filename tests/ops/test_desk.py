@@ -179,7 +179,6 @@ def test_flow_says_what_fails_and_what_does_not() -> None:
     """The sentence has the consumer, the newest error and who is spared; the title is short."""
     desk = desk_of(empty_stack())
     empty = get(desk, "/").text
-    assert "nothing yet" in empty
     assert "No events yet" in empty
     assert "./carride simulate --rides 100 --yes" in empty
     now_ms = time.time() * 1000
