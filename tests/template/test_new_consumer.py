@@ -26,8 +26,8 @@ BIN: Final = Path(sys.executable).parent
 LINES: Final = 75
 """How long a consumer's part of the template may be."""
 TESTS: Final = (
-    # Proofs are about the application's own consumers.
-    *("pytest", "-q", "-p", "no:cacheprovider", "-m", "not proof"),
+    # Proofs and peers are about the application's own consumers.
+    *("pytest", "-q", "-p", "no:cacheprovider", "-m", "not proof and not peer"),
     *(
         f"tests/functions/test_{NAME}.py",
         "tests/carride/contract/test_samples.py",
