@@ -13,9 +13,8 @@ OPERATIONS: Final = 500
 AT_ONCE: Final = 100
 STORE_S: Final = 0.005
 """How long a slow store takes for each step, as DynamoDB does."""
-
-
 PAUSE_S: Final = 0.001
+"""How often the loop looks at the clock while slow stores keep threads busy."""
 
 
 class _SlowStore(MemoryStore):
