@@ -1,12 +1,14 @@
 """`crash_everywhere` finds planted mistakes, and accepts unusual handlers that are right."""
 
+import asyncio
+import inspect
 import secrets
 import socket
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -83,7 +85,11 @@ class Case(NamedTuple):
         def work(event: Any, operation: Operation) -> object:
             return self.work(world, operation, event.get("detail", event))
 
-        return self.wrap(decorate(work, **self.options))
+        async def work_in_a_loop(event: Any, operation: Any) -> object:
+            return await self.work(world, operation, event.get("detail", event))  # type: ignore[misc] # an async def
+
+        is_async = inspect.iscoroutinefunction(self.work)
+        return self.wrap(decorate(work_in_a_loop if is_async else work, **self.options))
 
     def run(self) -> int:
         return crash_everywhere(self.build, self.event, world=Systems)
@@ -240,6 +246,36 @@ def unawaited_future(world: Any, operation: Operation, _: Any) -> None:
     pool.shutdown(wait=False)
 
 
+def slow_future(world: Any, operation: Operation, _: Any) -> None:
+    """Leave a job behind whose call comes long after the handler's end."""
+    pool = ThreadPoolExecutor(1)
+
+    def compute_and_charge(key: str) -> None:
+        sum(range(300_000))
+        world.charge(key)
+
+    pool.submit(compute_and_charge, operation.downstream_key)
+    add(operation)
+
+
+def future_behind_an_awaited_one(world: Any, operation: Operation, _: Any) -> None:
+    pool = ThreadPoolExecutor(1)
+    first = pool.submit(int)
+    pool.submit(world.charge, operation.downstream_key)
+    first.result()
+    add(operation)
+    pool.shutdown(wait=False)
+
+
+def thread_of_a_joined_thread(world: Any, operation: Operation, _: Any) -> None:
+    key = operation.downstream_key
+    inner = threading.Thread(target=lambda: world.charge(key))
+    outer = threading.Thread(target=inner.start)
+    outer.start()
+    outer.join()
+    add(operation)
+
+
 def swallowed(*errors: type[Exception]) -> Work:
     def work(world: Any, operation: Operation, _: Any) -> None:
         with suppress(*errors):
@@ -375,6 +411,9 @@ MISTAKES: Final[Mapping[str, Case]] = {
     "a thread that nobody joins": Case(unjoined_thread),
     "a thread that goes on": Case(unjoined_slow_thread),
     "a future that nobody awaits": Case(unawaited_future),
+    "a slow future that nobody awaits": Case(slow_future),
+    "a future that nobody awaits, behind an awaited one": Case(future_behind_an_awaited_one),
+    "a thread of a joined thread": Case(thread_of_a_joined_thread),
     "a swallowed timeout": Case(swallowed(TimeoutError)),
     "a swallowed error": Case(swallowed(Exception)),
     "a swallowed timeout beside a dead-lettered neighbour": Case(
@@ -428,15 +467,19 @@ MISTAKES: Final[Mapping[str, Case]] = {
 }
 
 
+CALL_OF_A_THREAD: Final = "a thread makes the call charge .* after its invocation"
 FINDINGS: Final[Mapping[str, str]] = {
     "a write around the operation": "direct Update Points took effect 2 times",
     "a call without a key": "external mail took effect 2 times",
     "an HTTP call beside a registered write": "a connection to 127.0.0.1 is not declared",
     "a socket beside a registered write": "a connection to 127.0.0.1 is not declared",
     "a host's name beside a registered write": "a connection to mail.example.com is not declared",
-    "a thread that nobody joins": "a thread makes the call charge .* after its invocation",
+    "a thread that nobody joins": CALL_OF_A_THREAD,
     "a thread that goes on": "goes on after its invocation",
-    "a future that nobody awaits": "a thread makes the call charge .* after its invocation",
+    "a future that nobody awaits": CALL_OF_A_THREAD,
+    "a slow future that nobody awaits": CALL_OF_A_THREAD,
+    "a future that nobody awaits, behind an awaited one": CALL_OF_A_THREAD,
+    "a thread of a joined thread": CALL_OF_A_THREAD,
     "a swallowed timeout": "external charge is lost for points#k1",
     "a swallowed error": "external charge is lost for points#k1",
     "a swallowed timeout beside a dead-lettered neighbour": "external charge is lost for points#k1",
@@ -523,6 +566,41 @@ def joined_threads(world: Any, operation: Operation, _: Any) -> None:
     add(operation)
 
 
+def lock_between_threads(world: Any, operation: Operation, _: Any) -> None:
+    """Wait for a thread in a way that no function of threading shows."""
+    lock = threading.Lock()
+    lock.acquire()
+    told = charge_in_a_thread_that_tells(world, operation)
+    told.add_done_callback(lambda _: lock.release())
+    lock.acquire()
+    told.result()
+    add(operation)
+
+
+def thread_that_tells_its_end(world: Any, operation: Operation, _: Any) -> None:
+    """Wait for the last step of a thread, which then ends by itself."""
+    charge_in_a_thread_that_tells(world, operation).result()
+    add(operation)
+
+
+def charge_in_a_thread_that_tells(world: Any, operation: Operation) -> Future[str]:
+    told: Future[str] = Future()
+
+    def charge() -> None:
+        try:
+            told.set_result(world.charge(operation.downstream_key))
+        except BaseException as error:  # noqa: BLE001 - raised where the thread is awaited
+            told.set_exception(error)
+
+    threading.Thread(target=charge).start()
+    return told
+
+
+async def charge_in_a_thread(world: Any, operation: Any, _: Any) -> None:
+    await asyncio.to_thread(world.charge, operation.downstream_key)
+    add(operation)
+
+
 def waits(_: World, operation: Operation, __: Any) -> None:
     time.sleep(2)
     add(operation)
@@ -586,6 +664,9 @@ RIGHT: Final[Mapping[str, Case]] = {
     ),
     "full expressions": Case(full_expressions),
     "threads that are joined": Case(joined_threads),
+    "a thread that tells its end": Case(thread_that_tells_its_end),
+    "a lock between threads": Case(lock_between_threads),
+    "an async def and a thread": Case(charge_in_a_thread),
     "a handler that waits": Case(waits),
     "a call that changes nothing": Case(reads_elsewhere),
     "a deletion and a put": Case(deletes_and_puts),
@@ -617,3 +698,29 @@ RIGHT: Final[Mapping[str, Case]] = {
 def test_an_unusual_right_handler_passes(case: Case) -> None:
     """However its effects are made, each takes place once."""
     assert case.run() >= 6
+
+
+def test_threads_make_their_calls_in_the_order_of_their_starts() -> None:
+    """Their speed has no influence: a thread whose call comes early waits for its turn."""
+
+    def charge_in_two_threads(world: Any, _: Operation, __: Any) -> None:
+        second_begins = threading.Event()
+
+        def first() -> None:
+            second_begins.wait()
+            world.charge("first")
+
+        def second() -> None:
+            second_begins.set()
+            world.charge("second")
+
+        threads = [threading.Thread(target=each) for each in (first, second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    world = Systems()
+    with world.installed():
+        world.invoke(Case(charge_in_two_threads).build(world), EVENT)
+    assert world.charges == {"first": "receipt 0", "second": "receipt 1"}

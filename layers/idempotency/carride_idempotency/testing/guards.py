@@ -1,24 +1,17 @@
 """Guards of a handler under test.
 
-It must not go by the real clock, open an undeclared connection, or leave a thread behind.
+It must not go by the real clock, or open an undeclared connection.
 """
 
 import importlib
 import socket
-import threading
 import time
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any
 from unittest.mock import patch
-
-_GRACE_S: Final = 0.05
-"""How long a thread's call waits for the end of its invocation, and an ended invocation for a
-thread."""
-_MAY_STAY: Final = ("ThreadPoolExecutor", "asyncio", "idempotency-")
-"""Names of threads that wait for their next work between invocations."""
 
 
 class UndeclaredCallError(ConnectionError):
@@ -97,37 +90,3 @@ def refused_sockets(refuses: Callable[[str], bool]) -> Generator[None]:
         ):
             stack.enter_context(patch.object(owner, name, guarded(getattr(owner, name), place)))
         yield
-
-
-class InvocationThreads:
-    """The threads of one invocation, which must have been joined when it ends."""
-
-    def __init__(self) -> None:
-        self._main = threading.current_thread()
-        self._before = set(threading.enumerate())
-        self._ended = threading.Event()
-
-    def outlives(self) -> bool:
-        """Return whether the calling thread goes on although the invocation has ended.
-
-        The thread waits a moment for that end: otherwise the answer would depend on which of both
-        is faster.
-        """
-        thread = threading.current_thread()
-        if thread is self._main:
-            return False
-        if thread in self._before and not thread.name.startswith(_MAY_STAY):
-            return True
-        return self._ended.wait(_GRACE_S)
-
-    def end(self) -> list[str]:
-        """End the invocation; return the names of its threads that go on."""
-        self._ended.set()
-        left = []
-        for thread in threading.enumerate():
-            if thread in self._before or thread.name.startswith(_MAY_STAY):
-                continue
-            thread.join(_GRACE_S)
-            if thread.is_alive():
-                left.append(thread.name)
-        return left

@@ -48,7 +48,8 @@ from carride_idempotency.testing.dynamodb import (
     answered,
 )
 from carride_idempotency.testing.expressions import Item, Request
-from carride_idempotency.testing.guards import InvocationThreads, Time, refused_sockets
+from carride_idempotency.testing.guards import Time, refused_sockets
+from carride_idempotency.testing.turns import InvocationThreads
 
 if TYPE_CHECKING:
     from carride_idempotency.stores.layouts import TableLayout
@@ -339,7 +340,8 @@ class World:
         mark = "" if kind == _NONE else f"  <- {kind.upper()}"
         self.say(f"{run.name} call {run.calls}: {what}{mark}")
         if kind in {OVERTAKEN, TAKEN_OVER}:
-            run.fault.meanwhile()
+            with run.threads.paused():
+                run.fault.meanwhile()
             self._time.follow()
         if kind in {CRASH_BEFORE, CRASH_AFTER}:
             if kind == CRASH_AFTER:
