@@ -6,17 +6,15 @@ keep the earlier ones.
 
 import base64
 import json
-from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from carride_idempotency.testing.worlds import CRASH_BEFORE, Fault
 from gateway import GatewayUnavailableError
 from tests.carride.pipe import piped
 from tests.functions.world import TABLES, World
+from tests.upgrades.samples import FOLDER, Samples
 
-FOLDER: Final = Path(__file__).parent
 KEPT: Final = ("idempotency", *(table for table in TABLES if table != "points"))
 DRIVEN: Final = "customer_a"
 """Their ride has ended and is paid."""
@@ -28,19 +26,6 @@ CRASHED: Final = "customer_d"
 """Payment was killed: its record is IN_PROGRESS."""
 GIVEN_UP: Final = "customer_e"
 """Payment has used up its attempts: its record is QUARANTINED."""
-
-type Item = Mapping[str, Mapping[str, Any]]
-
-
-class Samples(NamedTuple):
-    """What a release wrote."""
-
-    clock_ms: int
-    """When it ended."""
-    tables: Mapping[str, list[Item]]
-    """Items in the wire format, by table."""
-    events: list[Mapping[str, Any]]
-    """CloudEvents events, as the bus had them."""
 
 
 def lived() -> World:
@@ -79,13 +64,6 @@ def assigned(world: World, customer: str) -> dict[str, Any]:
     return world.envelope(event)
 
 
-def read(version: str) -> Samples:
-    """Return the samples of a release."""
-    text = (FOLDER / version / "written.json").read_text(encoding="utf-8")
-    samples = json.loads(text, object_hook=_with_bytes)
-    return Samples(samples["clock"], samples["tables"], samples["events"])
-
-
 def restored(samples: Samples) -> World:
     """Return a world whose tables are as a release left them, with today's functions.
 
@@ -100,13 +78,6 @@ def restored(samples: Samples) -> World:
             world.dynamodb.put_item(TableName=table, Item=item)
     world.dynamodb.inserted = publish
     return world
-
-
-def _with_bytes(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an object of a sample, whose binary attributes are in base64."""
-    if value.keys() == {"B"}:
-        return {"B": base64.b64decode(value["B"])}
-    return value
 
 
 def _as_text(value: bytes) -> str:

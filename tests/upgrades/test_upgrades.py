@@ -12,9 +12,9 @@ from carride_idempotency.record_items import record_of
 from tests.carride.pipe import piped
 from tests.functions.world import CONSUMED, World
 from tests.upgrades import lived
-from tests.upgrades.lived import CRASHED, FOLDER, GIVEN_UP, WAITING, Item, Samples, restored
+from tests.upgrades.lived import CRASHED, GIVEN_UP, WAITING, restored
+from tests.upgrades.samples import RELEASES, Item, Samples, read
 
-RELEASES: Final = sorted(path.name for path in FOLDER.iterdir() if (path / "written.json").exists())
 HISTORY: Final = {"orderID", "entry"}
 """What a record of the ride history keeps besides the protocol's attributes."""
 assert RELEASES, "write the samples of a release: python -m tests.upgrades.write VERSION"
@@ -23,7 +23,7 @@ assert RELEASES, "write the samples of a release: python -m tests.upgrades.write
 @pytest.fixture(params=RELEASES)
 def samples(request: pytest.FixtureRequest) -> Samples:
     """What a release wrote."""
-    return lived.read(request.param)
+    return read(request.param)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-replay-archived-even
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby
 from types import SimpleNamespace
@@ -135,10 +135,10 @@ class Archive:
     def _run(self, replay: Replay, rules: set[str]) -> None:
         """Hand over the events of the window, minute by minute."""
         replay.state = "RUNNING"
-        window = (replay.since, replay.until)
-        chosen = sorted(
-            (each for each in self._events if window[0] <= _time(each) <= window[1]), key=_time
-        )
+        oldest = datetime.now(UTC) - timedelta(days=self._spec.days)
+        since = max(replay.since, oldest)
+        chosen = [each for each in self._events if since <= _time(each) <= replay.until]
+        chosen.sort(key=_time)
         self._cloud.say(f"replays {len(chosen)} events as {replay.name}", "archive")
         after_s = 0.0
         for _, minute in groupby(chosen, key=lambda each: each["time"][:16]):

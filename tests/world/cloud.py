@@ -26,6 +26,7 @@ from carride_idempotency.stores.transport import NoAnswerError, ServiceError
 from carride_idempotency.testing import START_MS, FakeDynamoDB
 from carride_idempotency.testing.expressions import InvalidRequestError, Item, Request
 from persistent_gateway import PersistentGateway
+from tests.world import releases
 from tests.world.engine.scheduler import OUTSIDE, Killed, Machine, Simulation, here
 from tests.world.freedoms import FREEDOMS
 from tests.world.story import Story, Tier
@@ -98,6 +99,10 @@ class Cloud(testing.World):
         super().__init__(None, clock=self.simulation)
         self.wiring = wiring
         self.story = story
+        self.began_ms = START_MS
+        if story.release:
+            self.began_ms = releases.begins_ms(story.release)
+            self.simulation.now_ms = self.began_ms
         self.concurrency = self.simulation
         self.jitter = partial(self.roll, "jitter")
         self.dynamodb = Tables(self)
@@ -115,7 +120,7 @@ class Cloud(testing.World):
         self.simulation.moved = lambda: traveller.move_to(self.simulation.now_ms / 1000, tick=False)
         level = logger.log_level
         with (
-            time_machine.travel(START_MS / 1000, tick=False) as traveller,
+            time_machine.travel(self.began_ms / 1000, tick=False) as traveller,
             ExitStack() as stack,
         ):
             stack.enter_context(patch.object(os, "urandom", self._draw))
@@ -139,7 +144,7 @@ class Cloud(testing.World):
     @property
     def now_s(self) -> float:
         """Seconds since the story began."""
-        return (self.simulation.now_ms - START_MS) / 1000
+        return (self.simulation.now_ms - self.began_ms) / 1000
 
     def doing(self) -> str:
         """Return what the running task does: the same text in every run of a story."""

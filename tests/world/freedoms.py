@@ -26,11 +26,13 @@ _AT_LEAST_ONCE: Final = f"{_SQS}/standard-queues-at-least-once-delivery.html"
 _STANDARD: Final = f"{_SQS}/standard-queues.html"
 _CONSISTENCY: Final = f"{_DYNAMODB}/HowItWorks.ReadConsistency.html"
 _ERRORS: Final = f"{_DYNAMODB}/Programming.Errors.html"
+_TTL: Final = f"{_DYNAMODB}/TTL.html"
 _TRANSACTIONS: Final = f"{_DYNAMODB}/transaction-apis.html"
 _SDK: Final = f"{_AWS}/sdkref/latest/guide/feature-retry-behavior.html"
 _HTTP_API: Final = f"{_AWS}/apigateway/latest/developerguide/limits.html"
 _PROTOCOL: Final = "payment-gateway.md#protocol"
 _CLOCKS: Final = "guarantees.md#conditions"
+_UPGRADES: Final = "guarantees.md#nothing-lost"
 _REPLAYING: Final = "operations.md#replaying-the-archive"
 _CHANGING: Final = "operations.md#changing-something"
 _OVERDUE: Final = "runbooks/overdue.md"
@@ -97,6 +99,8 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("DynamoDB", "DynamoDB: failed after", _ERRORS),
         ("DynamoDB", "DynamoDB: conflict", _TRANSACTIONS),
         ("DynamoDB", "window: DynamoDB", _ERRORS),
+        ("DynamoDB", "an expired item that is still there", _TTL),
+        ("DynamoDB", "an expired item that is deleted", _TTL),
         ("API", "a request lost on its way from the client", _HTTP_API),
         ("API", "an answer lost on its way to the client", _HTTP_API),
         ("gateway", "gateway: killed before", _ENVIRONMENTS),
@@ -117,6 +121,7 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("gateway", "gateway: raise refused", _PROTOCOL),
         ("gateway", "window: slow gateway", _PROTOCOL),
         ("gateway", "window: gateway", _PROTOCOL),
+        ("release", "records and events of the last release", _UPGRADES),
         ("operator", "operator: replay", _REPLAYING),
         ("operator", "operator: redrive", _CHANGING),
         ("operator", "operator: release", _CHANGING),

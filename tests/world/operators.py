@@ -75,6 +75,12 @@ def _at_once(_: float) -> None:
     """Wait for nothing."""
 
 
+def replay_all(world: "World") -> None:
+    """Replay everything that the archive still has."""
+    operator = Operator(world, "operator-in-the-end")
+    world.cloud.simulation.spawn(Machine(operator.name), operator.replay_all)
+
+
 # ── While a story is lived ────────────────────────────────────────────────────────────────────────
 
 
@@ -144,6 +150,12 @@ class Operator:
         until = datetime.now(UTC)
         self._replayed(until - (span or _SPANS[0]), until, rule or None)
         return True
+
+    def replay_all(self) -> None:
+        """Replay everything that the archive still has, to every consumer."""
+        until = datetime.now(UTC)
+        self._replayed(until - timedelta(days=30), until, None)
+        self._cloud.use(f"operator: {REPLAY}")
 
     def _replayed(self, since: datetime, until: datetime, rule: str | None) -> None:
         """Start a replay, and wait until it was handed over."""

@@ -1,5 +1,6 @@
 """The customers and the staff: tasks that book rides, change them, and ask again until answered."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,15 +31,43 @@ class Lived:
 
 
 class Person:
-    """Lives one ride."""
+    """Lives one ride.
 
-    def __init__(self, cloud: Cloud, api: Api, life: Life) -> None:
+    Args:
+        cloud: the world.
+        api: what is asked.
+        life: how the ride is meant to go.
+        ride: the ride as the API has it, if it was booked before the story.
+    """
+
+    def __init__(
+        self, cloud: Cloud, api: Api, life: Life, ride: Mapping[str, Any] | None = None
+    ) -> None:
         self._cloud = cloud
         self._api = api
         self._life = life
+        self._booked = ride
         self.lived = Lived(life)
 
     def live(self) -> None:
+        ride = self._booked or self._book()
+        if ride is not None:
+            self._go_on(ride)
+
+    def book_again(self) -> str:
+        """Send the booking once more, days later; return the kind of the answer.
+
+        Its answer is kept for a day. Then the ride refuses a second booking.
+        """
+        body, customer = self._booking()
+        key = f"ride-{self._life.number}-booking"
+        status, answer = self._api.ask("POST", "/carrides", body, key, customer)
+        if status in range(200, 300) and answer["orderID"] == self.lived.order_id:
+            return "the same ride"
+        return str(answer.get("type", status)).rpartition(":")[2]
+
+    def _booking(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the body of the booking, and the claims of the customer."""
         life = self._life
         body = {
             "customerID": f"customer_{life.number}",
@@ -47,21 +76,25 @@ class Person:
             "passengers": 1,
             "price": life.price,
         }
-        customer = {"sub": f"customer_{life.number}"}
-        ride = self._ask("POST", "/carrides", body, "booking", customer, again=False)
-        if ride is None:
-            return
+        return body, {"sub": f"customer_{life.number}"}
+
+    def _book(self) -> dict[str, Any] | None:
+        body, customer = self._booking()
+        return self._ask("POST", "/carrides", body, "booking", customer, again=False)
+
+    def _go_on(self, ride: Mapping[str, Any]) -> None:
         self._note(ride)
-        for number, step in enumerate(life.steps):
+        for number, step in enumerate(self._life.steps):
             self._cloud.simulation.sleep(step.after_s)
             path = f"/carrides/{self.lived.order_id}"
             asked = _change(step, ride)
-            ride = self._ask("PUT", path, asked, f"{step.action}-{number}", _STAFF, step.again)
-            if ride is None:
+            changed = self._ask("PUT", path, asked, f"{step.action}-{number}", _STAFF, step.again)
+            if changed is None:
                 return
+            ride = changed
             self._note(ride)
 
-    def _note(self, ride: dict[str, Any]) -> None:
+    def _note(self, ride: Mapping[str, Any]) -> None:
         self.lived.order_id = ride["orderID"]
         self.lived.status = ride["status"]
         self.lived.price = ride["price"]
@@ -99,7 +132,7 @@ class Person:
         return found
 
 
-def _change(step: Step, ride: dict[str, Any]) -> dict[str, Any]:
+def _change(step: Step, ride: Mapping[str, Any]) -> dict[str, Any]:
     asked: dict[str, Any] = {"action": step.action, "version": ride["version"]}
     match step.action:
         case "cancel":

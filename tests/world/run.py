@@ -1,17 +1,18 @@
 """One story lived to its end: the people, then the operator, then the judges."""
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from carride_idempotency import marshalling
 from ops import fleet
-from tests.world import aws, judges, operators
+from tests.world import aws, judges, operators, releases
 from tests.world.archive import Archive
 from tests.world.bus import Api, Bus, Pipe, QueueMapping, Schedule
 from tests.world.cloud import Cloud
 from tests.world.engine.scheduler import Machine, RestlessError
+from tests.world.expiry import Expiry
 from tests.world.functions import Function
 from tests.world.mistaken import MistakenGateway
 from tests.world.people import Lived, Person
@@ -20,6 +21,10 @@ from tests.world.story import Story, Tier
 from tests.world.wiring import Wiring, wiring
 
 _HOUR_S: Final = 3600.0
+_DAY_S: Final = 24 * _HOUR_S
+_SWEEPS: Final = 4
+_FORGOTTEN: Final = "idempotency-key-forgotten"
+"""What a booking is answered that is repeated after its answer has expired, deleted or not."""
 _RECONCILED_S: Final = 6 * _HOUR_S
 """After the last change of a ride: the limit of four hours, and time for what follows."""
 
@@ -61,6 +66,8 @@ class World:
             for spec in wired.schedules
         ]
         self.api = Api(self.cloud, self.functions[wired.api_function])
+        self.expiry = Expiry(self.cloud)
+        self.people: list[Person] = []
         self.lived: list[Lived] = []
         self.found: list[str] = []
         """What went wrong while the story was lived."""
@@ -75,18 +82,26 @@ class World:
         dynamodb = aws.Tables(self.cloud.dynamodb)
         fleet.seed(dynamodb, self.cloud.wiring.tables["CarTable"].name, self.story.cars)
         for life in self.story.lives:
-            person = Person(self.cloud, self.api, life)
-            self.lived.append(person.lived)
-            self.cloud.simulation.after(
-                life.at_s,
-                partial(self.cloud.simulation.spawn, Machine(f"person-{life.number}"), person.live),
-            )
+            self._have_live(Person(self.cloud, self.api, life))
+        if self.story.release:
+            rides = releases.restore(self)
+            for life, ride in zip(self.story.inherited, rides, strict=False):
+                self._have_live(Person(self.cloud, self.api, life, ride))
         operators.begin(self)
         end_s = self.story.ends_s + _HOUR_S
         is_calm = self.story.tier is Tier.CALM
-        if not is_calm or any(life.is_abandoned for life in self.story.lives):
+        lives = (*self.story.lives, *self.story.inherited)
+        if not is_calm or any(life.is_abandoned for life in lives):
             end_s += _RECONCILED_S
         self._run_until(end_s)
+
+    def _have_live(self, person: Person) -> None:
+        """Have a person live from the beginning of their life on."""
+        self.people.append(person)
+        self.lived.append(person.lived)
+        machine = Machine(f"person-{person.lived.life.number}")
+        begin = partial(self.cloud.simulation.spawn, machine, person.live)
+        self.cloud.simulation.after(person.lived.life.at_s, begin)
 
     def wait(self, seconds: float) -> None:
         """Let time pass in a world at rest."""
@@ -101,6 +116,30 @@ class World:
             operators.redrive(self)
             self._run_until(self.cloud.now_s + _RECONCILED_S)
 
+    def look_again(self) -> None:
+        """Days later, have customers repeat their bookings and an operator replay the archive."""
+        self.cloud.healed = True
+        self.wait(self.story.days / 2 * _DAY_S)
+        simulation = self.cloud.simulation
+        for each in range(_SWEEPS):
+            simulation.after(each * _HOUR_S / _SWEEPS, self.expiry.sweep)
+        for person in self.people:
+            if person.lived.order_id and not person.lived.life.is_inherited:
+                at_s = _HOUR_S * self.cloud.roll(f"again {person.lived.life.number}")
+                machine = Machine(f"person-{person.lived.life.number} again")
+                simulation.after(at_s, partial(simulation.spawn, machine, self._ask_again(person)))
+        operators.replay_all(self)
+        self._run_until(self.cloud.now_s + _HOUR_S)
+
+    def _ask_again(self, person: Person) -> Callable[[], None]:
+        def ask() -> None:
+            answer = person.book_again()
+            self.cloud.counts[f"booked again: {answer}"] += 1
+            if answer != _FORGOTTEN:
+                self.found.append(f"ride {person.lived.life.number} was booked again: {answer}")
+
+        return ask
+
     def _run_until(self, end_s: float) -> None:
         for schedule in self.schedules:
             schedule.start(end_s)
@@ -114,8 +153,12 @@ def run(story: Story, wired: Wiring | None = None, kept: Container[str] | None =
     with world.cloud.living():
         try:
             world.live()
+            world.wait(story.days / 2 * _DAY_S)
+            world.expiry.sweep()
             if story.tier is Tier.HEAVY:
                 world.mend()
+            if story.days:
+                world.look_again()
             world.wait(_HOUR_S)
             broken += [*world.found, *judges.of(world)]
         except RestlessError as error:

@@ -11,6 +11,10 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from local.simulated_gateway import Troubles
+from tests.upgrades.samples import RELEASES
+
+_INHERITED: Final = 100
+"""The number of the first life of an earlier release."""
 
 
 class Tier(StrEnum):
@@ -38,6 +42,11 @@ class Life(NamedTuple):
     price: int
     pickup: str
     steps: tuple[Step, ...]
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether the ride was booked before the story."""
+        return self.number >= _INHERITED
 
     @property
     def is_abandoned(self) -> bool:
@@ -82,11 +91,18 @@ class Story(NamedTuple):
     ticks: int = 1
     """Every how many runs of the schedule one takes place."""
     acts: tuple[Act, ...] = ()
+    release: str = ""
+    """The version of an earlier release whose tables and events are there at the beginning."""
+    inherited: tuple[Life, ...] = ()
+    """How its open rides go on: one life for each."""
+    days: float = 0.0
+    """How long the story is left alone before it is looked at again."""
 
     @property
     def ends_s(self) -> float:
         """When the last ride has ended if all goes well."""
-        return max(life.at_s + sum(step.after_s for step in life.steps) for life in self.lives)
+        lives = (*self.lives, *self.inherited)
+        return max(life.at_s + sum(step.after_s for step in life.steps) for life in lives)
 
 
 WINDOWS: Final = (
@@ -117,6 +133,9 @@ _ACTS: Final = {
     Tier.LIGHT: (REPLAY, REPLAY, FORGET, FORGET_AN_ENTRY, FREE_A_CAR),
     Tier.HEAVY: (REPLAY, REDRIVE, REDRIVE, RELEASE, FORGET, FORGET_AN_ENTRY, FREE_A_CAR),
 }
+_RELEASED: Final = 0.12
+"""The share of stories that begin with what an earlier release has left."""
+_OPEN_RIDES: Final = 4
 _PRICES: Final = (1, 550, 1250, 2000, 10_000_000)
 _MINUTE: Final = 60.0
 _HOUR: Final = 3600.0
@@ -137,7 +156,7 @@ def tell(seed: int, tier: Tier | None = None, rides: int | None = None) -> Story
     lives = tuple(_life(dice, each, begin_s, paces) for each in range(number))
     story = Story(seed, tier, lives, cars=dice.choice((number, number, number, 2, 1)))
     story = story._replace(troubles=_troubles(dice), ticks=dice.choice((1, 6, 6, 6, 6)))
-    story = story._replace(acts=tuple(_acts(story)))
+    story = _with_a_past(story)._replace(acts=tuple(_acts(story)))
     if tier is Tier.LIGHT:
         share = dice.choice((0.01, 0.03, 0.1))
         return story._replace(share=share, gateways_share=dice.choice((0.0, 0.1, 0.3)))
@@ -220,3 +239,26 @@ def _acts(story: Story) -> Iterator[Act]:
         if what in {REDRIVE, RELEASE}:  # letters come late
             after_s += dice.choice((10 * _MINUTE, 4 * _HOUR))
         yield Act(what, round(moment + after_s, 3))
+
+
+def _with_a_past(story: Story) -> Story:
+    """Draw whether a story goes on with what an earlier release has left, and how long it lasts."""
+    dice = random.Random(f"{story.seed} past")  # noqa: S311 - the same every time
+    story = story._replace(days=dice.choice((*[0.0] * 15, 2.5, 8.0, 12.0)))
+    if dice.random() >= _RELEASED:
+        return story
+    number = _OPEN_RIDES if story.tier is Tier.HEAVY else 1
+    lives = tuple(_inherited(dice, _INHERITED + each, story.tier) for each in range(number))
+    return story._replace(release=RELEASES[-1], inherited=lives)
+
+
+def _inherited(dice: random.Random, number: int, tier: Tier) -> Life:
+    """Draw how an accepted ride of an earlier release goes on."""
+    steps = [
+        Step("start", round(dice.uniform(10, 20 * _MINUTE), 3)),
+        Step("complete", round(dice.uniform(60, 50 * _MINUTE), 3)),
+    ]
+    if tier is Tier.HEAVY:
+        steps = dice.choice((steps, steps, steps[:1], []))
+    at_s = round(dice.uniform(0, 10 * _MINUTE), 3)
+    return Life(number, at_s, price=1250, pickup="sector_01", steps=tuple(steps))

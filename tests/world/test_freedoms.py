@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from tests.upgrades.samples import RELEASES
 from tests.world.freedoms import FREEDOMS, rows
 from tests.world.run import run
 from tests.world.story import ACTS, WINDOWS, Act, Story, Tier, Window, tell
@@ -45,5 +46,7 @@ def _in_which_much_fails(seed: int) -> Story:
         windows=windows,
         ticks=12,
         acts=acts,
+        days=2.5 if seed % 3 == 1 else 0.0,
+        release=RELEASES[-1] if seed % 3 == 0 else "",
         troubles=story.troubles._replace(capped=capped),
     )

@@ -125,6 +125,8 @@ class TableSpec(NamedTuple):
     """As requests name it."""
     keys: tuple[str, ...]
     indexes: Mapping[str, tuple[str, ...]]
+    expires: str
+    """The attribute with the time to live; empty: nothing expires."""
 
 
 class Wiring(NamedTuple):
@@ -343,6 +345,7 @@ class _Reader:
             indexes={
                 each["IndexName"]: _keys(each) for each in given.get("GlobalSecondaryIndexes", ())
             },
+            expires=given.get("TimeToLiveSpecification", {}).get("AttributeName", ""),
         )
 
     def _routes(self) -> Iterator[str]:
