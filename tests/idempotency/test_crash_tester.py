@@ -702,19 +702,19 @@ def test_an_unusual_right_handler_passes(case: Case) -> None:
 
 def test_threads_make_their_calls_in_the_order_of_their_starts() -> None:
     """Their speed has no influence: a thread whose call comes early waits for its turn."""
+    names = [f"call {number}" for number in range(6)]
 
-    def charge_in_two_threads(world: Any, _: Operation, __: Any) -> None:
-        second_begins = threading.Event()
+    def charge_in_threads(world: Any, _: Operation, __: Any) -> None:
+        """Have the thread that was started last come to its call first."""
+        begins = [threading.Event() for _ in names]
+        begins[-1].set()
 
-        def first() -> None:
-            second_begins.wait()
-            world.charge("first")
+        def charge(number: int) -> None:
+            begins[number].wait()
+            begins[number - 1].set()
+            world.charge(names[number])
 
-        def second() -> None:
-            second_begins.set()
-            world.charge("second")
-
-        threads = [threading.Thread(target=each) for each in (first, second)]
+        threads = [threading.Thread(target=charge, args=(each,)) for each in range(len(names))]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -722,5 +722,5 @@ def test_threads_make_their_calls_in_the_order_of_their_starts() -> None:
 
     world = Systems()
     with world.installed():
-        world.invoke(Case(charge_in_two_threads).build(world), EVENT)
-    assert world.charges == {"first": "receipt 0", "second": "receipt 1"}
+        world.invoke(Case(charge_in_threads).build(world), EVENT)
+    assert list(world.charges) == names

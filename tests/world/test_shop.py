@@ -1,13 +1,15 @@
 """The shop keeps the layer's promises, a seed is one run, and what is wrong is noticed."""
 
 import os
+import re
 import subprocess
 import sys
 from typing import Final
 
 import pytest
 
-from tests.world.shop.plan import SOURCES, draw
+from carride_idempotency import Policy
+from tests.world.shop.plan import SOURCES, Copy, Fault, Message, draw
 from tests.world.shop.run import run
 from tests.world.shop.telling import main
 
@@ -51,6 +53,34 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
     }
     assert len(runs) == 1
     assert len(runs.pop().splitlines()) > 50
+
+
+def test_a_copy_acknowledged_for_a_holder_is_covered_by_the_holders_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A shard gives up the delivery of a holder that crashed, and then delivers a copy.
+
+    While the lease holds, the copy is acknowledged. The event waits in the shard's on-failure
+    destination, and takes effect after its redrive. Without that destination it would be lost.
+    """
+    plan = draw(0, "kinesis")._replace(
+        work="external",
+        timeout_s=60,
+        receives=2,
+        reports=True,
+        policy=Policy(lease=30),
+        bisects=False,
+        parallel=1,
+        forever=False,
+        messages=(Message(0, 0.0, copies=(Copy(1.0, "resent"),)),),
+        faults=(Fault("killed before", 0, 2),),
+    )
+    report = run(plan)
+    told = "\n".join(report.timeline)
+    assert re.search(r"up: retried too often(?s:.*)outcome of shop#order-0: Busy\s*\n", told)
+    assert not report.broken
+    monkeypatch.setattr("tests.world.shop.sources.Shard._give_up", lambda *_: None)
+    assert (0, "it is lost: neither done nor in a dead-letter queue") in run(plan).broken
 
 
 def test_a_broken_promise_is_shown(

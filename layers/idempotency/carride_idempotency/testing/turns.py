@@ -83,7 +83,6 @@ class InvocationThreads:
 
     def end(self) -> list[str]:
         """End the invocation; return the names of its threads that go on."""
-        self._let_the_others_act()
         self._ended = True
         self._let_the_others_act()
         return [
