@@ -219,7 +219,7 @@ def local() -> Iterator[Callable[[], Any]]:
 @pytest.fixture(
     params=[
         "fake",
-        "moto",
+        pytest.param("moto", marks=pytest.mark.proof),
         "fake, one table",
         pytest.param("local", marks=pytest.mark.peer),
         pytest.param("local, one table", marks=pytest.mark.peer),

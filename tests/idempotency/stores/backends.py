@@ -331,11 +331,13 @@ STORES: Final[Mapping[str, Callable[[], AbstractContextManager[Opener]]]] = {
 """What starts each store's server, if it needs one, and opens the store."""
 
 
+MOTO: Final = pytest.param("moto_dynamodb", marks=pytest.mark.proof)
+"""moto answers every request through botocore, which takes longer than the fake."""
 EXISTING: Final[Sequence[Any]] = (
     *(f"fake_{name}" for name in LAYOUTS),
     *(pytest.param(f"moto_{name}", marks=pytest.mark.proof) for name in LAYOUTS),
 )
-"""Tables that exist already: on the fake, and on moto, which takes longer."""
+"""Tables that exist already: on the fake, and on moto."""
 
 
 @pytest.fixture(scope="module")
