@@ -123,24 +123,27 @@ class World:
         known: dict[str, RideEvent] = {}
         story = list(_story(life, pick.random()))[:most]
         types = {type(fact).__name__ for _, fact in story}
+        given_up: set[tuple[str | None, str | None]] = set()
         for wait_s, fact in story:
+            name = type(fact).__name__
+            cause = _cause_of(name, types)
+            if given_up and (cause is None or (_EMITS.get(name), cause) in given_up):
+                continue
             at_ms += 1_000 * wait_s * pick.uniform(0.6, 1.6)
             event = RideEvent.of(
                 fact,
                 source="acr.com.car-ride",
                 time=datetime.fromtimestamp(at_ms / 1_000, UTC),
-                cause=known.get(_cause_of(type(fact).__name__, types) or ""),
+                cause=known.get(cause or ""),
             )
             known[event.type] = event
             self._publish(event, at_ms)
             if pick.random() < 0.04:
                 self._publish(event, at_ms + pick.uniform(200, 4_000), copy=True)
             takers = [each.name for each in CONSUMERS if each.takes(event.type)]
-            went_well = [
-                self._deliver(name, event, at_ms + pick.uniform(25, 90), types) for name in takers
-            ]
-            if not all(went_well):
-                return
+            for taker in takers:
+                if not self._deliver(taker, event, at_ms + pick.uniform(25, 90), types):
+                    given_up.add((taker, event.type))
 
     def _publish(self, event: RideEvent, at_ms: float, *, copy: bool = False) -> None:
         content = {
