@@ -436,6 +436,13 @@ def _too_much(ride: _Ride) -> Iterator[str]:
             )
 
 
+def _often(times: int) -> str:
+    """Return how often an event was published, in words."""
+    if not times:
+        return "never published"
+    return "published once" if times == 1 else f"published {times} times"
+
+
 def _contradictions_of_booking(ride: _Ride) -> Iterator[str]:
     """Yield where the API's table and the ride's latest change disagree.
 
@@ -532,7 +539,7 @@ def _disagreements(ride: _Ride, consumer: str) -> Iterator[str]:
         times = ride.count(name)
         agrees = (times > 0) == (state in states)
         if not agrees and name not in may_precede:
-            yield f"{consumer} has it as {state}, but {name} was published {times} times"
+            yield f"{consumer} has it as {state}, but {name} was {_often(times)}"
 
 
 def _left_undone(ride: _Ride) -> Iterator[str]:

@@ -307,7 +307,7 @@ def _state(known: Known, status: str) -> State | None:
             "fail",
             "cross",
             "This ride is broken",
-            f"The audit says: it {'; it '.join(known.problems)}.",
+            f"The audit says: {'; '.join(map(_clause, known.problems))}.",
             "",
         )
     for find in (_given_up, _failing, _running, _late):
@@ -315,6 +315,11 @@ def _state(known: Known, status: str) -> State | None:
         if found is not None:
             return found
     return None
+
+
+def _clause(problem: str) -> str:
+    """Return what the audit says is wrong, with a subject: some problems begin with their verb."""
+    return f"it {problem}" if problem.startswith(("has ", "was ")) else problem
 
 
 def _given_up(known: Known, status: str) -> State | None:

@@ -61,7 +61,7 @@ def part(text: str) -> str:
 def size(count: int) -> str:
     """Return a number of bytes with its unit: ``812 bytes``, ``1.1 KB``, ``1.0 MB``."""
     if count < _KIB:
-        return f"{count} bytes"
+        return f"{count:,} bytes"
     if count < _KIB * _KIB:
         return f"{count / _KIB:.1f} KB"
     return f"{count / _KIB / _KIB:.1f} MB"

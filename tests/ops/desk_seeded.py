@@ -127,7 +127,10 @@ class World:
         for wait_s, fact in story:
             name = type(fact).__name__
             cause = _cause_of(name, types)
-            if given_up and (cause is None or (_EMITS.get(name), cause) in given_up):
+            is_missing = cause is not None and cause not in known
+            if is_missing or (given_up and cause is None):
+                continue
+            if (_EMITS.get(name), cause) in given_up:
                 continue
             at_ms += 1_000 * wait_s * pick.uniform(0.6, 1.6)
             event = RideEvent.of(

@@ -447,3 +447,17 @@ def test_the_index_knows_the_rides_of_its_events_only() -> None:
         publish(index, event_of(Life(f"order_{number}").created), BEGIN_MS + number)
     assert list(index.rides) == ["order_2", "order_3"]
     assert COMPLETED not in index.rides
+
+
+@pytest.mark.parametrize(
+    ("problem", "says"),
+    [
+        ("has 2 cars: a, b", "The audit says: it has 2 cars: a, b."),
+        ("payment has it as captured", "The audit says: payment has it as captured."),
+    ],
+)
+def test_what_the_audit_says_is_a_sentence(problem: str, says: str) -> None:
+    """Some problems begin with their verb, others with their subject."""
+    story, _ = drawn(driven(), problems=[problem])
+    assert story.state is not None
+    assert story.state.text == says
