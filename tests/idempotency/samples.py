@@ -29,8 +29,10 @@ def event(key: str | None = "k1", **data: object) -> dict[str, Any]:
     )
 
 
-def create_tables(dynamodb: Any, keys: Mapping[str, str | Sequence[str]]) -> None:
-    """Create tables by their key attributes: partition key, sort key."""
+def create_tables(
+    dynamodb: Any, keys: Mapping[str, str | Sequence[str]], types: str = "SS"
+) -> None:
+    """Create tables by their key attributes, partition key and sort key, and their types."""
     for table, key in keys.items():
         names = [key] if isinstance(key, str) else key
         dynamodb.create_table(
@@ -39,7 +41,10 @@ def create_tables(dynamodb: Any, keys: Mapping[str, str | Sequence[str]]) -> Non
                 {"AttributeName": name, "KeyType": kind}
                 for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
             ],
-            AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in names],
+            AttributeDefinitions=[
+                {"AttributeName": name, "AttributeType": kind}
+                for name, kind in zip(names, types, strict=False)
+            ],
             BillingMode="PAY_PER_REQUEST",
         )
 

@@ -21,6 +21,7 @@ from carride_idempotency import (
     EventHandler,
     Keep,
     Operation,
+    Policy,
     PowertoolsRecords,
     StoreRefusedError,
     TableLayout,
@@ -187,6 +188,39 @@ def test_a_table_of_another_key_is_answered_with_the_settings_that_name_it(
         assert "layout=TableLayout(partition_key=..., sort_key=..., names=...)" in str(
             refused.value
         )
+
+
+@pytest.mark.parametrize(
+    ("types", "mismatch"),
+    [
+        ("N", "Type mismatch for key pk expected: N"),
+        ("B", "Type mismatch for key pk expected: B"),
+        ("SN", "Type mismatch for key sk expected: N"),
+        ("NS", "Type mismatch for key pk expected: N"),
+    ],
+)
+@pytest.mark.parametrize("atomic", [False, True], ids=["claim", "atomic"])
+def test_a_table_whose_key_is_no_string_is_refused_at_the_first_delivery(
+    client: Any, types: str, mismatch: str, *, atomic: bool
+) -> None:
+    """The message names the attribute and its type, and says that another table is needed."""
+    names = ("pk", "sk")[: len(types)]
+    create_tables(client, {TABLE: names}, types)
+    create_tables(client, {RIDES: "id"})
+    transport = BotocoreTransport(client, 1.5)
+    store = DynamoDBStore(TABLE, layout=TableLayout(*names), transport=transport)
+    consumer: Consumer[dict[str, Any]] = Consumer(
+        "shop", store, key="detail.id", policy=Policy(atomic=atomic)
+    )
+
+    @consumer.event_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        operation.write(EFFECT)
+
+    with pytest.raises((StoreRefusedError, EffectsRejectedError), match=mismatch) as refused:
+        handler(event("1"), Invocation(epoch_ms))
+    assert f"writes {' and '.join(names)}, of type string" in str(refused.value)
+    assert "can hold no record: take another table" in str(refused.value)
 
 
 @pytest.mark.parametrize(

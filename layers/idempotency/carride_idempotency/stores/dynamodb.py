@@ -273,7 +273,9 @@ class DynamoDBStore:
             return "; check the table, what was sent and the function's role"
         names = ["idempotencyKey"] if self.layout is None else self.layout.key_names
         return (
-            f". If that is about a key: this store writes {' and '.join(names)}, of type string. "
+            f". If that is about a key: this store writes {' and '.join(names)}, of type string, "
+            "because the key of a record is text. A table whose key is a number or binary can "
+            "hold no record: take another table. "
             f"`aws dynamodb describe-table --table-name {self._table}` shows the keys of the table "
             "and of its indexes: name them with "
             "layout=TableLayout(partition_key=..., sort_key=..., names=...), or in the address of "

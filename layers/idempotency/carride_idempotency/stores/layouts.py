@@ -49,6 +49,9 @@ class TableLayout:
     constant sort key, or all records in one partition, each under its key as sort key. A partition
     takes 1,000 write units a second, so one for all limits the consumers together.
 
+    A key that is a number or binary cannot hold a record's key, which is text: the consumer's name
+    and the event's id. The first claim on such a table raises a StoreRefusedError, which says so.
+
     Args:
         partition_key: the attribute that is the table's partition key, of type string.
         sort_key: the attribute that is its sort key, of type string; None if it has none.
