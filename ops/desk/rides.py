@@ -184,7 +184,7 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
     tabs = [
         ("", "All", count),
         ("stuck", "Need attention", len(broken) + len(stuck)),
-        ("open", "Being processed", len(under_way)),
+        ("open", "Processing", len(under_way)),
     ]
     return {
         "title": "Rides",
