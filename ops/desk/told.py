@@ -68,14 +68,22 @@ def _redrive(preview: Mapping[str, Any]) -> Iterator[Step]:
         yield _releasing(released)
     if going:
         yield _sending(going, str(preview.get("target", "")))
-        first = "one letter of each failure goes first, the others follow if it succeeds"
-        yield Step(f"Delete each from {queue} once its target has accepted it", note=first)
+        yield _deleting(len(going), str(queue))
     if staying:
         leaving = counted(len(staying), "letter")
-        yield Step(f"Leave {leaving} where they are", note="; ".join(_reasons_of(staying)))
+        where = "where it is" if len(staying) == 1 else "where they are"
+        yield Step(f"Leave {leaving} {where}", note="; ".join(_reasons_of(staying)))
     others = preview.get("others")
     if others:
-        yield Step(f"Leave the other {others:,} letters of {queue}", note="not chosen")
+        rest = "letter" if others == 1 else f"{others:,} letters"
+        yield Step(f"Leave the other {rest} of {queue}", note="not chosen")
+
+
+def _deleting(count: int, queue: str) -> Step:
+    if count == 1:
+        return Step(f"Delete it from {queue} once its target has accepted it")
+    first = "one letter of each failure goes first, the others follow if it succeeds"
+    return Step(f"Delete each from {queue} once its target has accepted it", note=first)
 
 
 def _releasing(letters: Sequence[Mapping[str, Any]]) -> Step:
@@ -149,7 +157,10 @@ def _redriven(result: Mapping[str, Any]) -> str:
     first = result.get("first", {})
     trials = Counter(first.values())
     for trial, count in trials.items():
-        parts.append(f"the first of {count:,} kinds {trial}")
+        tried = "the first one" if count == 1 else f"the first of {count:,} kinds"
+        if result.get("planned") == 1:
+            tried = "it"
+        parts.append(f"{tried} {trial}")
     return "; ".join(parts) + "."
 
 
@@ -163,7 +174,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "replay run": lambda result: (
         f"The replay has ended. The audit says: {result.get('audit', {}).get('verdict')}."
     ),
-    "replay cancel": lambda result: f"The replay is {result.get('state')}.",
+    "replay cancel": lambda result: f"The replay is {str(result.get('state')).lower()}.",
     "replay plan": _predicted,
 }
 

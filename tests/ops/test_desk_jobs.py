@@ -31,8 +31,8 @@ def test_the_steps_of_a_redrive_name_what_it_is_bound_to() -> None:
     assert [step.title for step in steps] == [
         "Release 1 key",
         "Send 1 letter to payment",
-        "Delete each from PaymentDlq once its target has accepted it",
-        "Leave 1 letter where they are",
+        "Delete it from PaymentDlq once its target has accepted it",
+        "Leave 1 letter where it is",
         "Leave the other 7 letters of PaymentDlq",
     ]
     assert steps[0] == Step(
@@ -59,7 +59,17 @@ def test_a_plan_with_many_letters_lists_some() -> None:
         (
             "redrive",
             {"planned": 3, "sent": 2, "stayed": {"held": 1}, "gone": 0, "first": {"g": "failed"}},
-            "2 of 3 letters sent; 1 stayed: held; the first of 1 kinds failed.",
+            "2 of 3 letters sent; 1 stayed: held; the first one failed.",
+        ),
+        (
+            "redrive",
+            {"planned": 1, "sent": 1, "gone": 0, "first": {"g": "failed"}},
+            "1 of 1 letter sent; it failed.",
+        ),
+        (
+            "redrive",
+            {"planned": 9, "sent": 9, "first": {"g": "succeeded", "h": "succeeded"}},
+            "9 of 9 letters sent; the first of 2 kinds succeeded.",
         ),
         ("release", {}, "The key is released: its next delivery runs as attempt 1."),
         (
@@ -67,7 +77,7 @@ def test_a_plan_with_many_letters_lists_some() -> None:
             {"replay": "r", "audit": {"verdict": "balanced"}},
             "The replay has ended. The audit says: balanced.",
         ),
-        ("replay cancel", {"state": "CANCELLED"}, "The replay is CANCELLED."),
+        ("replay cancel", {"state": "CANCELLED"}, "The replay is cancelled."),
         ("replay plan", {"events": 538}, "A replay would deliver 538 archived events."),
         ("redrive", None, ""),
     ],
