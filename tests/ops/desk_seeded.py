@@ -432,9 +432,9 @@ class Seeded:
         """Judge what has happened so far."""
         letters = []
         resources = {each.name: each.resources for each in CONSUMERS}
-        index = self.desk.feed.index
+        known = {each.fact for each in self._published if each is not None}
         for consumer, event, _ in self._world.letters:
-            if event.idempotencyid in index.facts:
+            if event.idempotencyid in known:
                 queue = f"{resources[consumer]}Dlq"
                 letters.append(
                     DeadLettered(queue, "QUARANTINED", consumer, event.id, event.idempotencyid)
@@ -447,7 +447,7 @@ class Seeded:
         at = datetime.now(UTC)
         items = []
         for item in self._world.items.values():
-            effects = tuple(each for each in item.effects if each.fact in index.facts)
+            effects = tuple(each for each in item.effects if each.fact in known)
             if effects:
                 state = self._world.states.get((item.consumer, effects[-1].fact))
                 items.append(item._replace(effects=effects, total=len(effects), state=state))
