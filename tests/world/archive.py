@@ -5,7 +5,8 @@ minute come in any order:
 https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-replay-archived-event.html
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any, Final
 from tests.world.bus import Bus
 from tests.world.cloud import Cloud
 from tests.world.patterns import matches
-from tests.world.wiring import ACCOUNT, REGION
+from tests.world.wiring import ACCOUNT
 
 _LATE: Final = 0.05
 _ARCHIVED_IN_S: Final = 600.0
@@ -75,7 +76,7 @@ class Archive:
 
     def describe_rule(self, *, Name: str, **_: object) -> dict[str, str]:  # noqa: N803 - boto3's names
         is_enabled = self._cloud.wiring.rules[Name].enabled
-        return {"State": "ENABLED" if is_enabled else "DISABLED", "Arn": _rule_arn(Name)}
+        return {"State": "ENABLED" if is_enabled else "DISABLED", "Arn": self._rule_arn(Name)}
 
     def get_paginator(self, operation: str) -> Any:
         pages = {"list_rules": self._rules, "list_rule_names_by_target": self._rules_to}
@@ -83,13 +84,25 @@ class Archive:
 
     def _rules(self, **_: object) -> dict[str, Any]:
         names = self._cloud.wiring.rules
-        return {"Rules": [{"Name": name, "Arn": _rule_arn(name)} for name in names]}
+        return {"Rules": [{"Name": name, "Arn": self._rule_arn(name)} for name in names]}
 
     def _rules_to(self, *, TargetArn: str, **_: object) -> dict[str, Any]:  # noqa: N803
         wanted = TargetArn.rpartition(":")[2]
         rules = self._cloud.wiring.rules.values()
         names = [rule.name for rule in rules if wanted in {target.to for target in rule.targets}]
         return {"RuleNames": names}
+
+    def _rule_arn(self, name: str) -> str:
+        region = self._cloud.wiring.region
+        return f"arn:aws:events:{region}:{ACCOUNT}:rule/CarRideBus/{name}"
+
+    def put_events(self, *, Entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:  # noqa: N803
+        """Publish events on the bus of this region."""
+        for entry in Entries:
+            time = entry["Time"].isoformat().replace("+00:00", "Z")
+            detail = json.loads(entry["Detail"])
+            self._bus.put(detail, entry["Source"], entry["DetailType"], time)
+        return {"FailedEntryCount": 0, "Entries": [{"EventId": "published"} for _ in Entries]}
 
     def start_replay(
         self,
@@ -159,7 +172,3 @@ class Archive:
 
 def _time(event: Event) -> datetime:
     return datetime.fromisoformat(event["time"])
-
-
-def _rule_arn(name: str) -> str:
-    return f"arn:aws:events:{REGION}:{ACCOUNT}:rule/CarRideBus/{name}"

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from ops.stack import StackRef
-from tests.world.wiring import ACCOUNT, REGION, STACK, Wiring
+from tests.world.wiring import ACCOUNT, STACK, Wiring
 
 if TYPE_CHECKING:
     from tests.world.run import World
@@ -22,8 +22,15 @@ _CONSUMERS: Final = {"RideHistory": "ride-history", "Dispatch": "dispatch", "Pay
 
 def stack_of(world: "World") -> StackRef:
     """Return a reference to the world's stack."""
+    regions = {each.cloud.wiring.region: each for each in world.regions}
+    clients = {region: _clients_of(each) for region, each in regions.items()}
+    here = world.cloud.wiring.region
+    return StackRef(STACK, here, lambda service, region: clients[region][service])
+
+
+def _clients_of(world: "World") -> dict[str, Any]:
     services = Services(world)
-    clients = {
+    return {
         "cloudformation": services.cloudformation(),
         "dynamodb": Tables(world.cloud.dynamodb),
         "events": services.events(),
@@ -31,8 +38,8 @@ def stack_of(world: "World") -> StackRef:
         "logs": services.logs(),
         "sns": services.sns(),
         "sqs": world.queues,
+        "ssm": world.parameters,
     }
-    return StackRef(STACK, REGION, lambda service, _: clients[service])
 
 
 class Services:
@@ -92,12 +99,13 @@ class Services:
             found = rules[request["Rule"]].targets
             return {"Targets": [{"Arn": self._arn(each.to)} for each in found]}
 
-        bus = f"arn:aws:events:{REGION}:{ACCOUNT}:event-bus/CarRideBus"
+        bus = f"arn:aws:events:{self._wiring.region}:{ACCOUNT}:event-bus/CarRideBus"
 
         return SimpleNamespace(
             describe_rule=archive.describe_rule,
             list_targets_by_rule=targets,
             describe_archive=archive.describe_archive,
+            put_events=archive.put_events,
             start_replay=archive.start_replay,
             describe_replay=archive.describe_replay,
             list_replays=archive.list_replays,
@@ -109,7 +117,7 @@ class Services:
     def _arn(self, name: str) -> str:
         kind = self._wiring.resources[name]
         services = {"AWS::Lambda::Function": "lambda", "AWS::SQS::Queue": "sqs"}
-        return f"arn:aws:{services.get(kind, 'other')}:{REGION}:{ACCOUNT}:{name}"
+        return f"arn:aws:{services.get(kind, 'other')}:{self._wiring.region}:{ACCOUNT}:{name}"
 
 
 class Lambda:

@@ -12,13 +12,13 @@ from greenlet import getcurrent
 
 from carride_idempotency.testing import http_event, sqs_event
 from carride_idempotency.testing.expressions import Item
+from ops.fence import LOG_RULE
 from tests.world.cloud import Cloud, Invoked
 from tests.world.functions import Function, facts_in
 from tests.world.patterns import matches
 from tests.world.queues import Message, Queues
 from tests.world.wiring import (
     ACCOUNT,
-    REGION,
     Attempts,
     MappingSpec,
     PipeSpec,
@@ -88,6 +88,9 @@ class Bus:
         self._functions = functions
         self.published: list[dict[str, Any]] = []
         self.accepted: Callable[[Mapping[str, Any]], object] = lambda _: None
+        self.copied: Callable[[Mapping[str, Any]], object] = lambda _: None
+        """Is called with each event that the endpoint copies to the other region."""
+        self.is_fenced = False
 
     def put(self, detail: Mapping[str, Any], source: str, detail_type: str, time: str) -> None:
         """Accept an event, and deliver it to the targets of the rules that it matches."""
@@ -100,28 +103,36 @@ class Bus:
             "source": source,
             "account": ACCOUNT,
             "time": time,
-            "region": REGION,
+            "region": self._cloud.wiring.region,
             "resources": [],
             "detail": dict(detail),
         }
         self.published.append(event)
-        self.accepted(event)
+        self.copied(event)
         self._cloud.say(f"{detail['type']} of {detail['subject']}: {name}", "bus")
+        self.take(event)
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Archive an event that was published here or copied from the other region; deliver it."""
+        self.accepted(event)
+        self._route(event, self._cloud.wiring.rules)
+
+    def _route(self, event: Mapping[str, Any], rules: Container[str]) -> None:
+        """Deliver an event to the targets of those of some rules that it matches."""
         for rule in self._cloud.wiring.rules.values():
-            if rule.enabled and matches(rule.pattern, event):
+            is_on = rule.enabled and not (self.is_fenced and rule.name != LOG_RULE)
+            if rule.name in rules and is_on and matches(rule.pattern, event):
                 for target in rule.targets:
                     self._deliver(event, rule.name, target)
 
     def replay(self, event: Mapping[str, Any], name: str, rules: Container[str]) -> None:
         """Deliver an archived event once more, to those of some rules that it matches."""
-        replayed = {**event, "replay-name": name}
-        for rule in self._cloud.wiring.rules.values():
-            if rule.name in rules and rule.enabled and matches(rule.pattern, replayed):
-                for target in rule.targets:
-                    self._deliver(replayed, rule.name, target)
+        self._route({**event, "replay-name": name}, rules)
 
     def _deliver(self, event: Mapping[str, Any], rule: str, target: Target) -> None:
         unique = event["id"][-6:]
+        if event["region"] != self._cloud.wiring.region:
+            unique += f" {self._cloud.wiring.region}"
         if "replay-name" in event:  # draws of its own, so that it disturbs no first delivery
             unique += f" {event['replay-name']}"
         name = f"{event['detail']['idempotencyid']} {unique} to {target.to}"
@@ -171,7 +182,10 @@ class Pipe:
     def __init__(self, cloud: Cloud, spec: PipeSpec, bus: Bus, queues: Queues) -> None:
         self._cloud = cloud
         self._spec = spec
-        self._bus = bus
+        self.publish = bus.put
+        self._is_stopped = False
+        self._waiting: list[tuple[Mapping[str, Any], str]] = []
+        """The records that came to their turn while the pipe was stopped."""
         self._queues = queues
         self._table = cloud.wiring.tables[spec.table].name
 
@@ -186,16 +200,30 @@ class Pipe:
         name = f"pipe {image['id']['S']}"
         times = 1 + self._cloud.happens("a record piped twice", _TWICE, name)
         for copy in range(times):
-            delivery = Retried(
-                self._cloud,
-                name,
-                self._spec.attempts,
-                partial(self._put, record, f"{name} copy {copy}"),
-                partial(self._dead_letter, record),
-            )
-            self._cloud.simulation.after(self._cloud.delay_s("a record", name), delivery.start)
+            self._pipe(record, f"{name} copy {copy}", self._cloud.delay_s("a record", name))
+
+    def _pipe(self, record: Mapping[str, Any], name: str, after_s: float) -> None:
+        delivery = Retried(
+            self._cloud,
+            name,
+            self._spec.attempts,
+            partial(self._put, record, name),
+            partial(self._dead_letter, record),
+        )
+        self._cloud.simulation.after(after_s, delivery.start)
+
+    def switch(self, *, on: bool) -> None:
+        """Stop or start the pipe. Meanwhile the stream keeps its records."""
+        self._is_stopped = not on
+        waiting = self._waiting
+        self._waiting = []
+        for record, name in waiting:
+            self._pipe(record, f"{name} again", self._cloud.delay_s("a record", name))
 
     def _put(self, record: Mapping[str, Any], name: str) -> bool:
+        if self._is_stopped:
+            self._waiting.append((record, name))
+            return True
         if self._cloud.window("pipe", name):
             return False
         fails = 0.0 if self._cloud.healed else _FAILS
@@ -206,7 +234,7 @@ class Pipe:
         source, detail_type, time = (
             str(_value(record, each)) for each in (spec.source, spec.detail_type, spec.time)
         )
-        self._bus.put(json.loads(filled), source, detail_type, time)
+        self.publish(json.loads(filled), source, detail_type, time)
         return True
 
     def _dead_letter(self, record: Mapping[str, Any], why: str) -> None:
@@ -247,8 +275,11 @@ class QueueMapping:
         self._queue = queues.by_name[spec.queue]
         self._queue.told = self.poll
         self._function = function
+        self.is_off = False
 
     def poll(self) -> None:
+        if self.is_off:
+            return
         while self._function.busy < self._spec.concurrency:
             most = 1 + int(self._spec.batch * self._cloud.roll("batch") ** 0.5)
             most = min(most, self._spec.batch)

@@ -90,17 +90,24 @@ class Cloud(testing.World):
         wiring: what is connected with what.
         story: what happens.
         kept: the names of the only freedoms and faults that may happen. Default: all.
+        first: the other region of the same story, whose time and chance are shared.
     """
 
     timed = (DynamoDB, PersistentGateway)
 
-    def __init__(self, wiring: Wiring, story: Story, kept: Container[str] | None = None) -> None:
-        self.simulation = Simulation(story.seed)
+    def __init__(
+        self,
+        wiring: Wiring,
+        story: Story,
+        kept: Container[str] | None = None,
+        first: "Cloud | None" = None,
+    ) -> None:
+        self.simulation: Simulation = first.simulation if first else Simulation(story.seed)
         super().__init__(None, clock=self.simulation)
         self.wiring = wiring
         self.story = story
         self.began_ms = START_MS
-        if story.release:
+        if story.release and first is None:
             self.began_ms = releases.begins_ms(story.release)
             self.simulation.now_ms = self.began_ms
         self.concurrency = self.simulation
@@ -113,6 +120,16 @@ class Cloud(testing.World):
         self.used: list[str] = []
         self._kept = kept
         self._met: Counter[tuple[str, str]] = Counter()
+        self.second: Cloud | None = None
+        """The secondary region of a story of two."""
+        if first is not None:
+            first.second = self
+            self.began_ms = first.began_ms
+            self.counts = first.counts
+            self.running = first.running
+            self.used = first.used
+            self.timeline = first.timeline
+            self._met = first._met  # noqa: SLF001 - its twin
 
     @contextmanager
     def living(self) -> Generator[None]:
@@ -124,8 +141,8 @@ class Cloud(testing.World):
             ExitStack() as stack,
         ):
             stack.enter_context(patch.object(os, "urandom", self._draw))
-            stack.enter_context(patch.object(carride.consumer, "observe", self._observe))
-            stack.enter_context(patch.object(carride_api, "observe", self._observe))
+            stack.enter_context(patch.object(carride.consumer, "observe", self._observed))
+            stack.enter_context(patch.object(carride_api, "observe", self._observed))
             for module in (dispatch, reconciler):
                 stack.enter_context(patch.object(module, "count", self._count))
             # It sends in a thread, to be able to give up waiting.
@@ -197,6 +214,12 @@ class Cloud(testing.World):
         who = self.doing()
         text = f"{who} {self.roll(f'bytes {who}')}"
         return blake2b(text.encode(), digest_size=count).digest()
+
+    def _observed(self, seen: Observation) -> None:
+        """Log what a consumer has observed, in the region of its process."""
+        second = self.second
+        is_there = second is not None and here().name.startswith(second.wiring.region)
+        (second if second is not None and is_there else self)._observe(seen)  # noqa: SLF001 - its twin
 
     def _observe(self, seen: Observation) -> None:
         self.counts[f"outcome: {seen.outcome}"] += 1
@@ -414,6 +437,11 @@ class Tables(FakeDynamoDB):
             return super().__call__(operation, request)
         finally:
             self._as_of_ms = None
+
+    def replicate(self, table: str, item: Item, *, is_gone: bool) -> None:
+        """Have a write of the other region take place here: unconditionally, as replicas do."""
+        request = {"TableName": table, "Item": item, "Key": item}
+        self._commit([self._prepared("Delete" if is_gone else "Put", request)])
 
     def all(self, table: str) -> list[Item]:
         """Return every item; for a stale read, as they were a moment ago."""

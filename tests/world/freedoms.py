@@ -14,6 +14,7 @@ _SQS: Final = f"{_AWS}/AWSSimpleQueueService/latest/SQSDeveloperGuide"
 _DYNAMODB: Final = f"{_AWS}/amazondynamodb/latest/developerguide"
 
 _DELIVERY: Final = f"{_EVENTBRIDGE}/eb-troubleshooting.html"
+_ENDPOINTS: Final = f"{_EVENTBRIDGE}/eb-global-endpoints.html"
 _ARCHIVE: Final = f"{_EVENTBRIDGE}/eb-archive-event.html"
 _REPLAYS: Final = f"{_EVENTBRIDGE}/eb-replay-archived-event.html"
 _RETRIES: Final = f"{_EVENTBRIDGE}/eb-rule-retry-policy.html"
@@ -26,6 +27,7 @@ _AT_LEAST_ONCE: Final = f"{_SQS}/standard-queues-at-least-once-delivery.html"
 _STANDARD: Final = f"{_SQS}/standard-queues.html"
 _CONSISTENCY: Final = f"{_DYNAMODB}/HowItWorks.ReadConsistency.html"
 _ERRORS: Final = f"{_DYNAMODB}/Programming.Errors.html"
+_GLOBAL: Final = f"{_DYNAMODB}/V2globaltables_HowItWorks.html"
 _TTL: Final = f"{_DYNAMODB}/TTL.html"
 _TRANSACTIONS: Final = f"{_DYNAMODB}/transaction-apis.html"
 _SDK: Final = f"{_AWS}/sdkref/latest/guide/feature-retry-behavior.html"
@@ -33,6 +35,7 @@ _HTTP_API: Final = f"{_AWS}/apigateway/latest/developerguide/limits.html"
 _PROTOCOL: Final = "payment-gateway.md#protocol"
 _CLOCKS: Final = "guarantees.md#conditions"
 _UPGRADES: Final = "guarantees.md#nothing-lost"
+_REGIONS: Final = "two-regions.md#failing-over"
 _REPLAYING: Final = "operations.md#replaying-the-archive"
 _CHANGING: Final = "operations.md#changing-something"
 _OVERDUE: Final = "runbooks/overdue.md"
@@ -59,6 +62,7 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("EventBridge", "an event replayed from the archive", _REPLAYS),
         ("EventBridge", "replayed events in another order", _REPLAYS),
         ("EventBridge", "an event late in the archive", _ARCHIVE),
+        ("EventBridge", "an event copied to the other region", _ENDPOINTS),
         ("Pipes", "a record piped twice", _PIPES),
         ("Pipes", "a record late by minutes", _PIPES),
         ("Pipes", "a bus that refuses", _PIPES),
@@ -99,6 +103,8 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("DynamoDB", "DynamoDB: failed after", _ERRORS),
         ("DynamoDB", "DynamoDB: conflict", _TRANSACTIONS),
         ("DynamoDB", "window: DynamoDB", _ERRORS),
+        ("DynamoDB", "a write that reaches the other region late", _GLOBAL),
+        ("DynamoDB", "a write that arrives after a later one", _GLOBAL),
         ("DynamoDB", "an expired item that is still there", _TTL),
         ("DynamoDB", "an expired item that is deleted", _TTL),
         ("API", "a request lost on its way from the client", _HTTP_API),
@@ -122,6 +128,7 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("gateway", "window: slow gateway", _PROTOCOL),
         ("gateway", "window: gateway", _PROTOCOL),
         ("release", "records and events of the last release", _UPGRADES),
+        ("operator", "a failover", _REGIONS),
         ("operator", "operator: replay", _REPLAYING),
         ("operator", "operator: redrive", _CHANGING),
         ("operator", "operator: release", _CHANGING),

@@ -1,11 +1,13 @@
 """Lambda functions: their handlers, sandboxes, retries and failures."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
+from unittest.mock import patch
 
 from carride.settings import from_environment
 from carride_idempotency.testing import Invocation
@@ -14,7 +16,7 @@ from tests.world.cloud import Cloud, Invoked
 from tests.world.engine.scheduler import Killed, Machine, Simulation
 from tests.world.gateway import Gateway
 from tests.world.queues import Queues
-from tests.world.wiring import FunctionSpec
+from tests.world.wiring import REGION, FunctionSpec
 
 RETRIED_AFTER_S: Final = (60.0, 120.0)
 """https://docs.aws.amazon.com/lambda/latest/dg/invocation-async-error-handling.html"""
@@ -65,7 +67,11 @@ class Function:
         self._cloud = cloud
         self._simulation: Simulation = cloud.simulation
         self._queues = queues
-        self._build = partial(handler_of, spec, cloud, gateway)
+        self._gateway = gateway
+        self.is_off = False
+        """Whether its reserved concurrency is 0."""
+        first = cloud.wiring.region == REGION
+        self._prefix = "" if first else f"{cloud.wiring.region} "
         self._idle: list[tuple[Machine, Handler]] = []
         self._dones: dict[Machine, Done] = {}
         self._machines = 0
@@ -101,9 +107,17 @@ class Function:
         self._machines += 1
         ahead_ms = round((self._cloud.roll(f"skew {invoked.name}") - 0.5) * _SKEW_MS)
         self._cloud.use("a clock that is wrong")
-        machine = Machine(f"{self.spec.name}-{self._machines}", ahead_ms)
+        machine = Machine(f"{self._prefix}{self.spec.name}-{self._machines}", ahead_ms)
         machine.on_death = partial(self._died, machine)
         return machine, self._build()
+
+    def _build(self) -> Handler:
+        """Start a process in its region."""
+        if not self._prefix:
+            return handler_of(self.spec, self._cloud, self._gateway)
+        region = {"AWS_REGION": self._cloud.wiring.region}
+        with patch.dict(os.environ, region), self._cloud.installed():
+            return handler_of(self.spec, self._cloud, self._gateway)
 
     def _run(self, machine: Machine, handler: Handler, event: Any, context: Invocation) -> None:
         try:
@@ -175,6 +189,9 @@ class Delivery:
         self._throttled = 0
 
     def attempt(self) -> None:
+        if self._function.is_off:
+            self._function.give_up(self._text, "ZeroReservedConcurrency", "")
+            return
         attempts = self._function.spec.attempts
         if self._cloud.now_s - self._began_s > attempts.oldest_s:
             self._function.give_up(self._text, "EventAgeExceeded", "")

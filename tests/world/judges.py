@@ -38,9 +38,10 @@ _HARMLESS: Final = "reconciler/run#"
 def of(world: "World") -> Iterator[str]:
     """Yield each promise that a story broke, given the world at rest, after the operator."""
     facts = Facts(world)
-    for name, queue in world.queues.by_name.items():
-        for message in queue.messages if name != _OF_TICKS else ():
-            yield f"{name} still holds {message.body:.300}"
+    for region in world.regions:
+        for name, queue in region.queues.by_name.items():
+            for message in queue.messages if name != _OF_TICKS else ():
+                yield f"{name} still holds {message.body:.300}"
     yield from _of_records(world)
     yield from _of_effects(world, facts)
     yield from _of_cars(world)
@@ -58,7 +59,8 @@ class Facts:
         self.of_ride: dict[str, dict[str, list[Item]]] = defaultdict(lambda: defaultdict(list))
         self.ids: dict[str, set[str]] = defaultdict(set)
         """The ids of the facts of a type."""
-        for event in world.bus.published:
+        published = [event for each in world.regions for event in each.bus.published]
+        for event in published:
             detail = event["detail"]
             self.of_ride[detail["subject"]][detail["type"]].append(detail)
             self.ids[detail["type"]].add(detail["idempotencyid"])
@@ -67,11 +69,11 @@ class Facts:
 def audited(world: "World") -> Audit:
     """Return the report of the audit."""
     ledger = gateway_payments(world.gateway.ledger())
-    return judge(collect_evidence(stack_of(world), payments=ledger))
+    return judge(collect_evidence(*stack_of(world).regions(), payments=ledger))
 
 
 def _of_audit(report: Audit, world: "World") -> Iterator[str]:
-    waits = len(world.queues.by_name[_OF_TICKS].messages)
+    waits = sum(len(each.queues.by_name[_OF_TICKS].messages) for each in world.regions)
     if report.status or report.ledger.waiting != waits or report.ledger.in_flight:
         yield f"the audit says {report.verdict}: {report.to_text()}"
 

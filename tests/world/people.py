@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from tests.world.bus import Api
 from tests.world.cloud import Cloud
 from tests.world.story import Life, Step
 from tests.world.wiring import STAFF_GROUP
@@ -30,6 +29,15 @@ class Lived:
     """What the API refused for good."""
 
 
+class Asked(Protocol):
+    """What answers requests."""
+
+    def ask(
+        self, method: str, path: str, body: object, key: str, claims: Mapping[str, str], /
+    ) -> tuple[int, Any]:
+        """Return a status and a body."""
+
+
 class Person:
     """Lives one ride.
 
@@ -41,7 +49,7 @@ class Person:
     """
 
     def __init__(
-        self, cloud: Cloud, api: Api, life: Life, ride: Mapping[str, Any] | None = None
+        self, cloud: Cloud, api: Asked, life: Life, ride: Mapping[str, Any] | None = None
     ) -> None:
         self._cloud = cloud
         self._api = api

@@ -17,8 +17,9 @@ from tests.world.functions import Function
 from tests.world.mistaken import MistakenGateway
 from tests.world.people import Lived, Person
 from tests.world.queues import Queues
+from tests.world.regions import Pair, Parameters
 from tests.world.story import Story, Tier
-from tests.world.wiring import Wiring, wiring
+from tests.world.wiring import Wiring, paired, wiring
 
 _HOUR_S: Final = 3600.0
 _DAY_S: Final = 24 * _HOUR_S
@@ -44,33 +45,51 @@ class Report(NamedTuple):
 class World:
     """The application of one story."""
 
-    def __init__(self, story: Story, wired: Wiring, kept: Container[str] | None = None) -> None:
+    def __init__(
+        self,
+        story: Story,
+        wired: Wiring,
+        kept: Container[str] | None = None,
+        first: "World | None" = None,
+    ) -> None:
         self.story = story
-        self.cloud = Cloud(wired, story, kept)
+        self.cloud: Cloud = Cloud(wired, story, kept, first.cloud if first else None)
         self.queues = Queues(self.cloud)
         self.cloud.dead_letters = self.queues  # type: ignore[assignment] # a client of SQS as well
-        self.gateway = MistakenGateway(self.cloud)
+        self.gateway: MistakenGateway = first.gateway if first else MistakenGateway(self.cloud)
+        self.parameters = Parameters()
         self.functions = {
             name: Function(spec, self.cloud, self.queues, self.gateway)
             for name, spec in wired.functions.items()
         }
-        self.bus = Bus(self.cloud, self.queues, self.functions)
+        self.bus: Bus = Bus(self.cloud, self.queues, self.functions)
         self.archive = Archive(self.cloud, self.bus)
-        pipes = [Pipe(self.cloud, spec, self.bus, self.queues) for spec in wired.pipes]
-        for pipe in pipes:
+        self.pipes: list[Pipe] = [
+            Pipe(self.cloud, spec, self.bus, self.queues) for spec in wired.pipes
+        ]
+        for pipe in self.pipes:
             self.cloud.dynamodb.written = pipe.written
-        for mapping in wired.mappings:
+        self.mappings = [
             QueueMapping(self.cloud, mapping, self.queues, self.functions[mapping.function])
-        self.schedules = [
+            for mapping in wired.mappings
+        ]
+        self.schedules: list[Schedule] = [
             Schedule(self.cloud, spec, self.functions[spec.function], self.queues)
             for spec in wired.schedules
         ]
-        self.api = Api(self.cloud, self.functions[wired.api_function])
+        self.api: Api = Api(self.cloud, self.functions[wired.api_function])
         self.expiry = Expiry(self.cloud)
         self.people: list[Person] = []
         self.lived: list[Lived] = []
         self.found: list[str] = []
         """What went wrong while the story was lived."""
+        self.pair: Pair | None = None
+        self.regions: tuple[World, ...] = (self,) if first is None else (first, self)
+        if story.has_peer and first is None:
+            _, secondary = paired()
+            peer = World(story, secondary, kept, self)
+            self.regions = peer.regions
+            self.pair = Pair(self, peer)
 
     def table(self, name: str) -> list[dict[str, object]]:
         """Return every item of a table, by its logical id, as Python values."""
@@ -82,12 +101,14 @@ class World:
         dynamodb = aws.Tables(self.cloud.dynamodb)
         fleet.seed(dynamodb, self.cloud.wiring.tables["CarTable"].name, self.story.cars)
         for life in self.story.lives:
-            self._have_live(Person(self.cloud, self.api, life))
+            self._have_live(Person(self.cloud, self.pair or self.api, life))
         if self.story.release:
             rides = releases.restore(self)
             for life, ride in zip(self.story.inherited, rides, strict=False):
-                self._have_live(Person(self.cloud, self.api, life, ride))
+                self._have_live(Person(self.cloud, self.pair or self.api, life, ride))
         operators.begin(self)
+        if self.pair is not None and self.story.fails_over_s:
+            self.cloud.simulation.after(self.story.fails_over_s, self.pair.fail_over)
         end_s = self.story.ends_s + _HOUR_S
         is_calm = self.story.tier is Tier.CALM
         lives = (*self.story.lives, *self.story.inherited)
@@ -110,15 +131,41 @@ class World:
 
     def mend(self) -> None:
         """Have an operator repair everything, and the world come to rest again."""
-        self.cloud.healed = True
+        self._heal()
         for _ in range(operators.ROUNDS):
             self.wait(_HOUR_S)
-            operators.redrive(self)
+            # Two regions must not work on the same event at once, whose letters both may have.
+            for region in self.regions:
+                operators.redrive(region)
+                self.cloud.simulation.run()
             self._run_until(self.cloud.now_s + _RECONCILED_S)
+
+    def _heal(self) -> None:
+        """Have nothing fail any more; a fenced region works again."""
+        for region in self.regions:
+            region.cloud.healed = True
+        if self.pair is not None:
+            self.pair.take_the_fence_down()
+
+    def switch(self, *, on: bool) -> None:
+        """Switch on or off what a fence stops: all but the log's rule and the API's reads."""
+        self.bus.is_fenced = not on
+        for pipe in self.pipes:
+            pipe.switch(on=on)
+        for name, function in self.functions.items():
+            function.is_off = not on and name != self.cloud.wiring.api_function
+        for mapping in self.mappings:
+            mapping.is_off = not on
+            mapping.poll()
+
+    def stop_schedules(self) -> None:
+        """Have the schedules run no more."""
+        for schedule in self.schedules:
+            schedule.until_s = 0.0
 
     def look_again(self) -> None:
         """Days later, have customers repeat their bookings and an operator replay the archive."""
-        self.cloud.healed = True
+        self._heal()
         self.wait(self.story.days / 2 * _DAY_S)
         simulation = self.cloud.simulation
         for each in range(_SWEEPS):
@@ -141,14 +188,17 @@ class World:
         return ask
 
     def _run_until(self, end_s: float) -> None:
-        for schedule in self.schedules:
+        active = self if self.pair is None else self.pair.active
+        for schedule in active.schedules:
             schedule.start(end_s)
         self.cloud.simulation.run()
 
 
 def run(story: Story, wired: Wiring | None = None, kept: Container[str] | None = None) -> Report:
     """Live a story, and judge it; ``kept`` as in `Cloud`."""
-    world = World(story, wired or wiring(), kept)
+    if wired is None:
+        wired = paired()[0] if story.has_peer else wiring()
+    world = World(story, wired, kept)
     broken: list[str] = []
     with world.cloud.living():
         try:
@@ -161,6 +211,8 @@ def run(story: Story, wired: Wiring | None = None, kept: Container[str] | None =
                 world.look_again()
             world.wait(_HOUR_S)
             broken += [*world.found, *judges.of(world)]
+            if world.pair is not None:
+                broken += world.pair.differences()
         except RestlessError as error:
             broken.append(str(error))
     hours = world.cloud.now_s / _HOUR_S

@@ -97,6 +97,10 @@ class Story(NamedTuple):
     """How its open rides go on: one life for each."""
     days: float = 0.0
     """How long the story is left alone before it is looked at again."""
+    has_peer: bool = False
+    """Whether the stack has a second region."""
+    fails_over_s: float = 0.0
+    """When an operator moves the processing to the second region; 0: never."""
 
     @property
     def ends_s(self) -> float:
@@ -136,6 +140,8 @@ _ACTS: Final = {
 _RELEASED: Final = 0.12
 """The share of stories that begin with what an earlier release has left."""
 _OPEN_RIDES: Final = 4
+_PAIRED: Final = 0.08
+"""The share of stories with two regions."""
 _PRICES: Final = (1, 550, 1250, 2000, 10_000_000)
 _MINUTE: Final = 60.0
 _HOUR: Final = 3600.0
@@ -157,6 +163,7 @@ def tell(seed: int, tier: Tier | None = None, rides: int | None = None) -> Story
     story = Story(seed, tier, lives, cars=dice.choice((number, number, number, 2, 1)))
     story = story._replace(troubles=_troubles(dice), ticks=dice.choice((1, 6, 6, 6, 6)))
     story = _with_a_past(story)._replace(acts=tuple(_acts(story)))
+    story = _with_a_peer(story)
     if tier is Tier.LIGHT:
         share = dice.choice((0.01, 0.03, 0.1))
         return story._replace(share=share, gateways_share=dice.choice((0.0, 0.1, 0.3)))
@@ -250,6 +257,19 @@ def _with_a_past(story: Story) -> Story:
     number = _OPEN_RIDES if story.tier is Tier.HEAVY else 1
     lives = tuple(_inherited(dice, _INHERITED + each, story.tier) for each in range(number))
     return story._replace(release=RELEASES[-1], inherited=lives)
+
+
+def _with_a_peer(story: Story) -> Story:
+    """Draw whether the stack has a second region, and whether and when that takes over."""
+    dice = random.Random(f"{story.seed} regions")  # noqa: S311 - the same every time
+    if dice.random() >= _PAIRED:
+        return story
+    # An operator of one region acts in one region only.
+    story = story._replace(has_peer=True, release="", inherited=(), acts=(), days=0.0)
+    if story.tier is not Tier.HEAVY:
+        return story
+    moment = dice.choice(_moments(dice.choice(story.lives)))
+    return story._replace(fails_over_s=round(moment + dice.uniform(1, 5 * _MINUTE), 3))
 
 
 def _inherited(dice: random.Random, number: int, tier: Tier) -> Life:

@@ -45,8 +45,10 @@ def _in_which_much_fails(seed: int) -> Story:
         gateways_share=0.8,
         windows=windows,
         ticks=12,
-        acts=acts,
+        acts=acts if seed % 3 < 2 else (),
         days=2.5 if seed % 3 == 1 else 0.0,
         release=RELEASES[-1] if seed % 3 == 0 else "",
+        has_peer=seed % 3 == 2,
+        fails_over_s=3_000.0,
         troubles=story.troubles._replace(capped=capped),
     )

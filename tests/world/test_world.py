@@ -26,6 +26,14 @@ def test_promises_hold_in_every_story(tier: Tier) -> None:
         assert not report.broken, f'make simulate ARGS="--seed {seed} --tier {tier} --explain"'
 
 
+def test_promises_hold_through_a_failover() -> None:
+    """The replicas agree, and each fact took effect once, whichever region worked on it."""
+    for seed in range(8):
+        story = tell(seed, Tier.HEAVY)._replace(acts=(), release="", inherited=(), days=0.0)
+        report = run(story._replace(has_peer=True, fails_over_s=600.0 * (seed + 1)))
+        assert not report.broken, f"seed {seed} with a failover: {report.broken}"
+
+
 def test_a_seed_is_the_same_story_in_every_process() -> None:
     """Its timeline depends on nothing else, not even on how a process hashes strings."""
     command = [sys.executable, "-m", "tests.world", "--seed", "3", "--tier", "heavy", "--explain"]

@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 from tools.transformed import TEMPLATE, Stack, named, stack
 
 REGION: Final = "us-east-1"
+PEER_REGION: Final = "us-west-2"
+"""The secondary's, in stories of two regions."""
 ACCOUNT: Final = "123456789012"
 STACK: Final = "carride"
 STAFF_GROUP: Final = "staff"
@@ -23,8 +25,6 @@ PARAMETERS: Final[Mapping[str, str]] = {
 _PSEUDO: Final = {
     "AWS::AccountId": ACCOUNT,
     "AWS::Partition": "aws",
-    "AWS::Region": REGION,
-    "AWS::StackId": f"arn:aws:cloudformation:{REGION}:{ACCOUNT}:stack/{STACK}/1",
     "AWS::StackName": STACK,
     "AWS::URLSuffix": "amazonaws.com",
 }
@@ -146,19 +146,36 @@ class Wiring(NamedTuple):
     outputs: Mapping[str, str]
     resources: Mapping[str, str]
     """The types of all resources."""
+    region: str = REGION
 
 
 @cache
 def wiring(path: Path = TEMPLATE) -> Wiring:
     """Read a template."""
-    return _Reader(stack(path, **PARAMETERS)).wiring()
+    return _Reader(stack(path, **PARAMETERS), REGION).wiring()
+
+
+@cache
+def paired() -> tuple[Wiring, Wiring]:
+    """Read the template as it is deployed in two regions: primary and secondary."""
+    primary = stack(TEMPLATE, **PARAMETERS, Role="primary", PeerRegion=PEER_REGION)
+    secondary = stack(TEMPLATE, **PARAMETERS, Role="secondary", PeerRegion=REGION)
+    here = _Reader(primary, REGION).wiring()
+    there = _Reader(secondary, PEER_REGION).wiring()
+    return here, there._replace(tables=here.tables)  # its tables are the primary's replicas
 
 
 class _Reader:
     """Resolves references: a resource is called by its logical id."""
 
-    def __init__(self, deployed: Stack) -> None:
+    def __init__(self, deployed: Stack, region: str) -> None:
         self._stack = deployed
+        self._region = region
+        self._pseudo = {
+            **_PSEUDO,
+            "AWS::Region": region,
+            "AWS::StackId": f"arn:aws:cloudformation:{region}:{ACCOUNT}:stack/{STACK}/1",
+        }
         self._types = {name: each["Type"] for name, each in deployed.resources.items()}
 
     def wiring(self) -> Wiring:
@@ -191,6 +208,7 @@ class _Reader:
             api_function=self._api_function(),
             outputs={name: self.text(each["Value"]) for name, each in self._stack.outputs.items()},
             resources=self._types,
+            region=self._region,
         )
 
     # ── References ────────────────────────────────────────────────────────────────────────────────
@@ -217,8 +235,8 @@ class _Reader:
         return self._arn(resource) if attribute else self._ref(resource)
 
     def _ref(self, name: str) -> str:
-        if name in _PSEUDO:
-            return _PSEUDO[name]
+        if name in self._pseudo:
+            return self._pseudo[name]
         if name in self._stack.parameters:
             return self._stack.parameters[name]
         match self._types.get(name):
@@ -233,7 +251,7 @@ class _Reader:
         service = _SERVICES.get(self._types.get(name, ""), "unknown")
         if service == "events" and self._types[name].endswith("Archive"):
             name = f"archive/{name}"
-        return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{name}"
+        return f"arn:aws:{service}:{self._region}:{ACCOUNT}:{name}"
 
     # ── Resources ─────────────────────────────────────────────────────────────────────────────────
 
@@ -255,7 +273,7 @@ class _Reader:
             name=name,
             module=given["Handler"].partition(".")[0],
             environment={key: self.text(each) for key, each in variables.items()}
-            | {"AWS_REGION": REGION},
+            | {"AWS_REGION": self._region},
             timeout_s=given["Timeout"],
             attempts=attempts,
         )
