@@ -102,6 +102,11 @@ class Story(NamedTuple):
     fails_over_s: float = 0.0
     """When an operator moves the processing to the second region; 0: never."""
 
+    def plain(self) -> "Story":
+        """Return the same story in one region, without an operator, and without past or future."""
+        alone = self._replace(has_peer=False, fails_over_s=0.0, acts=())
+        return alone._replace(release="", inherited=(), days=0.0)
+
     @property
     def ends_s(self) -> float:
         """When the last ride has ended if all goes well."""

@@ -29,7 +29,7 @@ def test_promises_hold_in_every_story(tier: Tier) -> None:
 def test_promises_hold_through_a_failover() -> None:
     """The replicas agree, and each fact took effect once, whichever region worked on it."""
     for seed in range(8):
-        story = tell(seed, Tier.HEAVY)._replace(acts=(), release="", inherited=(), days=0.0)
+        story = tell(seed, Tier.HEAVY).plain()
         report = run(story._replace(has_peer=True, fails_over_s=600.0 * (seed + 1)))
         assert not report.broken, f"seed {seed} with a failover: {report.broken}"
 

@@ -165,9 +165,7 @@ def assignment_went_backwards(hand: Hand) -> None:
     item = hand.one(hand.items("AssignmentTable", state="released"))
     if item is not None:
         hand.put("AssignmentTable", item | {"state": "assigned"})
-        hand.planted(
-            item["orderID"], "dispatch has it as assigned, but the cars that have it are []"
-        )
+        hand.planted(item["orderID"], "dispatch has it as assigned, but no car has it")
 
 
 def booking_that_is_ahead(hand: Hand) -> None:
@@ -226,7 +224,7 @@ def car_of_nobody(hand: Hand) -> None:
         hand.put(CARS, held(car, "order_of_nobody"))
         hand.planted(
             "order_of_nobody",
-            f"dispatch has it as unknown, but the cars that have it are ['{car['carID']}']",
+            f"dispatch has it as unknown, but {car['carID']} has it",
         )
 
 

@@ -56,8 +56,8 @@ def sabotage(
     """
     kind = kind or kind_of(seed)
     planting = KINDS[kind]
-    # An operator would mend what is planted.
-    story = planting.suited(tell(seed, tier, rides))._replace(ticks=_TICKS, acts=())
+    # An operator would mend what is planted, and so would a replay or another region's replica.
+    story = planting.suited(tell(seed, tier, rides)).plain()._replace(ticks=_TICKS)
     world = World(story, wiring())
     with world.cloud.living(), ExitStack() as taps:
         dice = Random(f"{seed}/{kind}")  # noqa: S311 - it has to be the same every time
