@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from assignments import BLOCKS, SHARD
 from carride.overdue import SHARDS
 from tools import costs
-from tools.costs import EVENTS, REQUESTS, SECONDS, TABLES, round_trips
-from tools.transformed import Stack, source, stack
+from tools.costs import EVENTS, NEW_TABLE, PARTITION, REQUESTS, SECONDS, TABLES, round_trips
+from tools.transformed import Properties, Stack, source, stack
 
 _DOCS: Final = "https://docs.aws.amazon.com"
 _BUS: Final = f"{_DOCS}/eventbridge/latest/userguide/eb-quota.html"
@@ -48,9 +48,6 @@ QUOTAS: Final[Mapping[str, Quota]] = {
     "table": Quota("DynamoDB: write units a second of a table and its indexes", 40_000, _DYNAMODB),
 }
 """In us-east-1, us-west-2 and eu-west-1, as documented on 2026-11-22."""
-# Write units a second of a table on demand, before it has grown or was warmed.
-NEW_TABLE: Final = 4_000
-PARTITION: Final = 1_000  # write units a second of one partition, on which a key of an index lies
 TRIP_S: Final = 0.01  # assumed for a request to DynamoDB, with the code around it
 CALL_S: Final = 0.2  # assumed for a call of the payment gateway
 PIPE_S: Final = 0.05  # assumed for a batch of the pipe
@@ -110,9 +107,7 @@ def _bus(deployed: Stack) -> Station:
 def _pipe(deployed: Stack) -> Station:
     [pipe] = deployed.of_type("AWS::Pipes::Pipe").values()
     stream = pipe["SourceParameters"]["DynamoDBStreamParameters"]
-    warm_units = int(deployed.parameters["WarmUnits"])
-    shards = max(NEW_TABLE, warm_units) // PARTITION
-    servers = shards * stream["ParallelizationFactor"]
+    servers = costs.shards(deployed, "MaxCapacity") * stream["ParallelizationFactor"]
     events = len(EVENTS)
     return Station(events, servers, stream["BatchSize"], PIPE_S)
 
@@ -130,9 +125,8 @@ def _concurrency(deployed: Stack, name: str) -> tuple[int, int]:
 
 
 def bounds(deployed: Stack) -> list[Bound]:
-    """Return every bound of a stack on demand, the lowest first."""
+    """Return every bound of a stack, the lowest first."""
     found = stations(deployed)
-    largest, units = _busiest_table()
     needed = {
         "api": REQUESTS,
         "concurrency": sum(found[name].each for name in round_trips(deployed)),
@@ -142,33 +136,22 @@ def bounds(deployed: Stack) -> list[Bound]:
         "invocations": found["Bus"].load,
         "pipes": found["OutboxPipe"].each,
         "logs": len(EVENTS),
-        "table": units,
+        "table": max(table.write_units for table in TABLES.values()),
     }
-    result = _bounds_of_the_stack(deployed, found, largest, units)
+    result = [*_bounds_of_the_stack(deployed, found), *_bounds_of_tables(deployed, found)]
     for key, quota in QUOTAS.items():
         result.append(Bound(quota.name, quota.value / needed[key], key, needed[key]))
     return sorted(result, key=lambda bound: bound.rides)
 
 
-def _busiest_table() -> tuple[str, float]:
-    """Return the table that takes the most units of a ride, and how many."""
-    name = max(TABLES, key=lambda table: TABLES[table].write_units)
-    return name, TABLES[name].write_units
-
-
-def _bounds_of_the_stack(
-    deployed: Stack, found: Mapping[str, Station], largest: str, units: float
-) -> list[Bound]:
+def _bounds_of_the_stack(deployed: Stack, found: Mapping[str, Station]) -> list[Bound]:
     parameters = deployed.parameters
     dispatch = found["Dispatch"]
-    pipe = found["OutboxPipe"]
-    warm = max(NEW_TABLE, int(parameters["WarmUnits"]))
     by_dispatch = "DispatchConcurrency"
     if parameters["ReservedConcurrency"] != "0":
         by_dispatch = "ReservedConcurrency"
     open_rides = SHARDS * PARTITION / INDEX_WRITES
     free_cars = BLOCKS**2 / SHARD * PARTITION / INDEX_WRITES
-    batches = pipe.servers / pipe.each
     return [
         Bound("requests to the API", int(parameters["ApiRate"]) / REQUESTS, "ApiRate", REQUESTS),
         Bound(
@@ -177,11 +160,42 @@ def _bounds_of_the_stack(
             by_dispatch,
             dispatch.each,
         ),
-        Bound(f"units of {largest} while it is new", warm / units, "WarmUnits", units),
-        Bound("batches of the pipe", batches, "WarmUnits", warm / batches),
         Bound("shards of an index of open rides", open_rides, ""),
         Bound("shards of the index of free cars", free_cars, ""),
     ]
+
+
+def _bounds_of_tables(deployed: Stack, found: Mapping[str, Station]) -> list[Bound]:
+    """Return the bounds of the busiest table of each billing mode, and of the outbox's pipe."""
+    warm = max(NEW_TABLE, int(deployed.parameters["WarmUnits"]))
+    most = int(deployed.parameters["MaxCapacity"])
+    tables = deployed.of_type("AWS::DynamoDB::GlobalTable")
+    result = list[Bound]()
+    on_demand = _busiest(tables, are_provisioned=False)
+    if on_demand:
+        units = TABLES[on_demand].write_units
+        what = f"units of {on_demand} while it is new"
+        result.append(Bound(what, warm / units, "WarmUnits", units))
+    provisioned = _busiest(tables, are_provisioned=True)
+    if provisioned:
+        units = TABLES[provisioned].write_units
+        what = f"units of {provisioned}, once it has scaled"
+        result.append(Bound(what, most / units, "MaxCapacity", units))
+    pipe = found["OutboxPipe"]
+    batches = pipe.servers / pipe.each
+    by_outbox = "MaxCapacity" if costs.is_provisioned(tables["OutboxTable"]) else "WarmUnits"
+    units = PARTITION * costs.shards(deployed, "MaxCapacity")
+    result.append(Bound("batches of the pipe", batches, by_outbox, units / batches))
+    return result
+
+
+def _busiest(tables: Mapping[str, Properties], *, are_provisioned: bool) -> str | None:
+    """Return the table of a billing mode that takes the most units of a ride, if there is one."""
+    names = list[str]()
+    for name in TABLES:
+        if costs.is_provisioned(tables[name]) == are_provisioned:
+            names.append(name)
+    return max(names, key=lambda name: TABLES[name].write_units, default=None)
 
 
 def for_rides(rides: float, **chosen: str) -> dict[str, str]:
@@ -225,8 +239,8 @@ def _remedy(bound: Bound, value: int) -> tuple[str, str]:
 
 def current(page: str) -> str:
     """Return docs/limits.md with the current tables."""
-    defaults = bounds(stack())
-    raised = bounds(stack(**for_rides(10_000)))
+    defaults = bounds(stack(**costs.PRODUCTION))
+    raised = bounds(stack(**for_rides(10_000, **costs.PRODUCTION)))
     of_the_stack = [bound for bound in raised if bound.by not in QUOTAS]
     tables = {"defaults": table(defaults, 1000), "raised": table(of_the_stack[:3], 10_000)}
     return costs.filled(page, "limits", tables)
@@ -243,7 +257,7 @@ def main() -> None:
     options, chosen = costs.parsed(parser)
     found = bounds(stack(**chosen))
     first = found[0]
-    _, rides = costs.bill(SECONDS)
+    _, rides = costs.bill(SECONDS, **chosen)
     dollars = sum(use.dollars for use in rides)
     print(table(found, options.rides))
     print(f"First: {first.what}, at {first.rides:,.0f} rides a second.")

@@ -7,6 +7,7 @@ and nothing is batched or compressed.
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections import Counter, defaultdict
@@ -66,8 +67,8 @@ PRICES: Final[Mapping[str, Price]] = {
         0.20,
         "million",
         "dynamodb",
-        "how often a pipe reads a shard, and how many there are (docs/adr/0029-the-pipe-stays-"
-        "though-its-reads-are-billed.md)",
+        "how often a pipe reads a shard, and how many there are (docs/adr/0029-one-shard-for-the-"
+        "pipe-of-a-dev-stack.md)",
     ),
     "table storage": Price(0.25, "GB-month", "dynamodb"),
     "recovery": Price(0.20, "GB-month", "dynamodb"),
@@ -155,12 +156,21 @@ OUTCOMES: Final = ("New", "Duplicate", "Retried")
 ROUTE_METRICS: Final = 6  # API Gateway, http-api-metrics.html
 PLATFORM_BYTES: Final = 400  # of Lambda's lines START, END and REPORT
 ACCESS_BYTES: Final = 350  # of a line in the API's access log
-SCALING_ALARMS: Final = 4  # of each scalable target
+# Of each scalable target: docs.aws.amazon.com/amazondynamodb/latest/developerguide/AutoScaling.html
+SCALING_ALARMS: Final = 4
 POLLS: Final = 5 * SECONDS / 20  # of an idle queue: five pollers that wait for 20 seconds
-# Four shards, which an on-demand table begins with, four times a second. AWS charges the reads of
-# every consumer but Lambda: docs.aws.amazon.com/amazondynamodb/latest/developerguide/
-# CostOptimization_StreamsUsage.html
-STREAM_READS: Final = 4 * 4 * SECONDS
+# Of one shard, four times a second. AWS charges the reads of every consumer but Lambda:
+# docs.aws.amazon.com/amazondynamodb/latest/developerguide/CostOptimization_StreamsUsage.html
+SHARD_READS: Final = 4 * SECONDS
+NEW_TABLE: Final = 4_000  # write units a second of a table on demand, before it has grown
+PARTITION: Final = 1_000  # write units a second of one partition, on which a key of an index lies
+PARTITION_READS: Final = 3_000  # read units a second of one partition
+PRODUCTION: Final = {
+    "Stage": "prod",
+    "Protected": "yes",
+    "PaymentGatewayUrl": "https://gateway.example",
+}
+"""Parameters of a stack in production, which takes payments."""
 SAMPLED: Final = 0.05  # after the first request of a second
 MILLISECONDS: Final = 20  # assumed for an invocation; only an account shows it
 
@@ -259,12 +269,33 @@ def idle(deployed: Stack) -> Iterator[Use]:
     yield Use("secret of the gateway", "secret", secrets)
     polls = POLLS * _number(deployed, "Lambda::EventSourceMapping")
     yield Use("SQS: Lambda's polls", "queue request", polls)
-    reads = STREAM_READS * _number(deployed, "Pipes::Pipe")
+    reads = SHARD_READS * shards(deployed, "MinCapacity") * _number(deployed, "Pipes::Pipe")
     yield Use("DynamoDB: the pipe's reads of the stream", "stream read", reads)
     for table in deployed.of_type("AWS::DynamoDB::GlobalTable").values():
         yield from _provisioned(deployed, table)
     for schedule in deployed.of_type("AWS::Scheduler::Schedule").values():
         yield from _scheduled(deployed, schedule)
+
+
+def shards(deployed: Stack, capacity: str) -> int:
+    """Return how many shards the outbox's stream has: one for each of the table's partitions.
+
+    A secondary reads a replica, which is billed as the primary's table.
+
+    Args:
+        deployed: a stack; its outbox has not grown yet.
+        capacity: the parameter with the units that a provisioned table has.
+    """
+    if not deployed.conditions["ProvisionsOutbox"]:
+        return max(NEW_TABLE, int(deployed.parameters["WarmUnits"])) // PARTITION
+    units = int(deployed.parameters[capacity])
+    return math.ceil(units / PARTITION + units / PARTITION_READS)
+
+
+def is_provisioned(table: Properties) -> bool:
+    """Return whether a table is billed by its capacity rather than on demand."""
+    mode: str = table["BillingMode"]
+    return mode == "PROVISIONED"
 
 
 def _number(deployed: Stack, kind: str) -> int:
@@ -291,7 +322,7 @@ def _monitoring(deployed: Stack) -> Iterator[Use]:
 
 def _provisioned(deployed: Stack, table: Properties) -> Iterator[Use]:
     """Yield what the least capacity of a table and its indexes costs, and what scales it."""
-    if "WriteProvisionedThroughputSettings" not in table:
+    if not is_provisioned(table):
         return
     indexes = len(table.get("GlobalSecondaryIndexes", []))
     targets = (1 + indexes) * len(table["Replicas"])
@@ -329,11 +360,12 @@ def load(deployed: Stack, rides: float) -> Iterator[Use]:
         requests = rides * len(EVENTS)
         yield Use("Pipes: requests, if each carries one event", "pipe request", requests)
         yield from _processed(deployed, rides)
-        yield from _units(deployed, "read", READ_UNITS * rides)
+        # No function reads the outbox.
+        by_capacity = deployed.conditions["ProvisionsTables"]
+        yield from _units(deployed, "read", READ_UNITS * rides, by_capacity=by_capacity)
     for name, table in deployed.of_type("AWS::DynamoDB::GlobalTable").items():
-        replicas = len(table["Replicas"])
-        yield from _written(deployed, name, replicas, rides)
-        yield from _stored(deployed, name, replicas, rides)
+        yield from _written(deployed, name, table, rides)
+        yield from _stored(deployed, name, len(table["Replicas"]), rides)
 
 
 def _on_the_bus(deployed: Stack, rides: float, *, is_copy: bool) -> Iterator[Use]:
@@ -356,18 +388,19 @@ def _on_the_bus(deployed: Stack, rides: float, *, is_copy: bool) -> Iterator[Use
     yield Use("SQS: send, receive and delete, one by one", "queue request", 3 * to("SQS::Queue"))
 
 
-def _written(deployed: Stack, name: str, replicas: int, rides: float) -> Iterator[Use]:
+def _written(deployed: Stack, name: str, table: Properties, rides: float) -> Iterator[Use]:
     """Yield what the writes of rides to a table cost."""
+    others = len(table["Replicas"]) - 1
+    by_capacity = is_provisioned(table)
     if name in TABLES:
         units = TABLES[name].write_units * rides
-        yield from _units(deployed, "write", units * replicas)
-        others = replicas - 1
+        yield from _units(deployed, "write", units * (1 + others), by_capacity=by_capacity)
         yield Use("transfer to the other region", "transfer", units * 1024 * others)
     # The region that deletes an expired item pays nothing, a replica a write unit:
     # docs.aws.amazon.com/amazondynamodb/latest/developerguide/
     # bp-global-table-design.prescriptive-guidance.throughput.html
-    deletes = EXPIRING_ITEMS.get(name, 0) * rides * (replicas - 1)
-    for use in _units(deployed, "write", deletes):
+    deletes = EXPIRING_ITEMS.get(name, 0) * rides * others
+    for use in _units(deployed, "write", deletes, by_capacity=by_capacity):
         yield use._replace(what="DynamoDB: deletes of expired items, in the replica")
 
 
@@ -460,9 +493,9 @@ def _processed(deployed: Stack, rides: float) -> Iterator[Use]:
         yield Use("custom metrics, without failures", "custom metric", len(OUTCOMES))
 
 
-def _units(deployed: Stack, kind: str, units: float) -> Iterator[Use]:
+def _units(deployed: Stack, kind: str, units: float, *, by_capacity: bool) -> Iterator[Use]:
     """Yield what read or write units cost, on demand or by a capacity that follows the load."""
-    if deployed.parameters["TableBilling"] == "on-demand":
+    if not by_capacity:
         yield Use(f"DynamoDB: {kind} units", f"{kind} unit", units)
         return
     percent_used = int(deployed.parameters["TargetUtilization"])
@@ -508,6 +541,8 @@ COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
     "`Monitoring=full`": {"Monitoring": "full"},
     "`Retention=long`": {"Retention": "long"},
     "`RouteMetrics=yes`": {"RouteMetrics": "yes"},
+    "`Stage=prod Protected=yes`": PRODUCTION,
+    "`TableBilling=on-demand`": {"TableBilling": "on-demand"},
     "`TableBilling=provisioned`": {"TableBilling": "provisioned"},
     "`Tracing=Active`": {"Tracing": "Active"},
     "two regions": {"regions": 2},
@@ -549,7 +584,7 @@ def _shortest(number: str) -> str:
 
 def current(page: str) -> str:
     """Return docs/costs.md with the current tables."""
-    _, rides = bill(1e6)
+    _, rides = bill(1e6, **PRODUCTION)
     choices = []
     for name, chosen in COMPARED.items():
         resting, driving = bill(1e6, **chosen)

@@ -58,7 +58,7 @@ INVALID: Final[list[tuple[str, str, Json, str, tuple[Any, ...]]]] = [
     ("POST", SIMULATE, {"duplicates": 1}, "rides", (500, 501)),  # too many events
     ("POST", SIMULATE, {"rate": 50}, "duration", (600,)),
     # Too slow.
-    *(("POST", SIMULATE, end, "rate", (0.001,)) for end in ({"rides": 500}, {"duration": 600})),
+    *(("POST", SIMULATE, end, "rate", (0.001,)) for end in ({"rides": 150}, {"duration": 600})),
 ]
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import carride_simulator
 from api.commands import Simulate
-from api.simulations import start
+from api.simulations import MOST_EVENTS, start
 from carride.decoding import shaped
 from carride.publisher import ENTRY_TOO_LARGE, PublishError
 from carride.settings import SettingsError, from_environment
@@ -150,7 +150,7 @@ def test_no_event_is_published_before_it_is_due(rate: float, delay_ms: int) -> N
     mode=st.sampled_from(["random", "predefined"]),
     duplicates=st.floats(0, 1),
 )
-@example(end={"rides": 500}, rate={"rate": 2.5}, mode="predefined", duplicates=0.0)
+@example(end={"rides": 150}, rate={"rate": 2.5}, mode="predefined", duplicates=0.0)
 @settings(max_examples=15)
 def test_what_the_api_starts_is_published_whole(
     end: dict[str, float], rate: dict[str, float], mode: str, duplicates: float
@@ -172,7 +172,7 @@ def test_what_the_api_starts_is_published_whole(
         return
     summary = Stage().simulate(**started[0])
     assert (summary["complete"], summary["published"]) == (True, summary["total"])
-    assert summary["total"] <= 3_000
+    assert summary["total"] <= MOST_EVENTS["dev"]
 
 
 def test_a_global_endpoint_that_cannot_be_signed_for_fails_the_start(

@@ -267,3 +267,68 @@ def test_files_without_git_have_no_commit(tmp_path: Path) -> None:
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     assert len(commit(tmp_path).split()[0]) == 40
+
+
+class Billed:
+    """An outbox with as many open shards and write units, and what scales it."""
+
+    def __init__(self, *, open_shards: int, units: int, scaled: bool = True) -> None:
+        ended = {"StartingSequenceNumber": "1", "EndingSequenceNumber": "2"}
+        running = {"StartingSequenceNumber": "3"}
+        self._shards = [{"SequenceNumberRange": each} for each in [ended, *[running] * open_shards]]
+        self._units = units
+        self._targets = [{"ResourceId": "table/carride-OutboxTable"}] if scaled else []
+
+    def describe_table(self, **_: Any) -> Any:
+        return {
+            "Table": {
+                "TableName": "carride-OutboxTable",
+                "LatestStreamArn": "arn:stream",
+                "ProvisionedThroughput": {"WriteCapacityUnits": self._units},
+            }
+        }
+
+    def describe_stream(self, *, StreamArn: str, ExclusiveStartShardId: str = "0") -> Any:  # noqa: N803 - boto3's names
+        assert StreamArn == "arn:stream"
+        page = int(ExclusiveStartShardId)
+        description: dict[str, Any] = {"Shards": self._shards[page : page + 1]}
+        if page + 1 < len(self._shards):
+            description["LastEvaluatedShardId"] = str(page + 1)
+        return {"StreamDescription": description}
+
+    def get_paginator(self, name: str) -> Any:
+        assert name == "describe_scalable_targets"
+        return SimpleNamespace(paginate=lambda **_: [{"ScalableTargets": self._targets}])
+
+
+OUTBOX = {"AWS::DynamoDB::GlobalTable": {"OutboxTable": "carride-OutboxTable"}}
+
+
+@pytest.mark.parametrize(
+    ("open_shards", "units", "verdict"),
+    [(1, 5, Verdict.PASSED), (4, 5, Verdict.UNTOLD), (4, 0, Verdict.PASSED)],
+)
+def test_shards_that_cost_more_than_is_counted_are_named(
+    open_shards: int, units: int, verdict: Verdict
+) -> None:
+    """Closed shards are read to their end; an outbox on demand has as many as its load needs."""
+    found = Billed(open_shards=open_shards, units=units)
+    result = check("provisioned outbox has one shard", found, OUTBOX)
+    assert result.verdict is verdict
+    assert f"{open_shards} open shard" in result.detail
+
+
+def test_a_secondary_has_no_outbox_of_its_own() -> None:
+    """Its replica belongs to the primary's stack."""
+    result = check("provisioned outbox has one shard", Billed(open_shards=1, units=5), {})
+    assert result.verdict is Verdict.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("units", "scaled", "verdict"),
+    [(5, True, Verdict.PASSED), (5, False, Verdict.FAILED), (0, False, Verdict.SKIPPED)],
+)
+def test_what_is_provisioned_scales(units: int, scaled: bool, verdict: Verdict) -> None:
+    """Also if only the outbox is; a table on demand has nothing that scales."""
+    found = Billed(open_shards=1, units=units, scaled=scaled)
+    assert check("indexes scale", found, OUTBOX).verdict is verdict

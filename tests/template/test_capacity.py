@@ -14,15 +14,18 @@ def test_no_setting_stops_a_grown_stack_before_aws_does() -> None:
 
     With the parameters for it, and raised quotas, 10,000 rides a second fit.
     """
-    found = bounds(stack())
+    found = bounds(stack(**costs.PRODUCTION))
     first_quota = min(bound.rides for bound in found if bound.by in QUOTAS)
     earlier = [bound.what for bound in found if bound.rides < first_quota]
     assert [each for each in earlier if "while it is new" not in each] == []
-    wide = bounds(stack(**for_rides(10_000)))
-    assert min(bound.rides for bound in wide if bound.by not in QUOTAS) >= 10_000
+    for chosen in (costs.PRODUCTION, {}, {"TableBilling": "provisioned"}):
+        wide = bounds(stack(**for_rides(10_000, **chosen)))
+        assert min(bound.rides for bound in wide if bound.by not in QUOTAS) >= 10_000, chosen
 
 
-@pytest.mark.parametrize("parameter", ["ApiRate", "DispatchConcurrency", "WarmUnits"])
+@pytest.mark.parametrize(
+    "parameter", ["ApiRate", "DispatchConcurrency", "MaxCapacity", "WarmUnits"]
+)
 def test_a_bound_follows_its_parameter(parameter: str) -> None:
     """Twice the parameter is twice the rides, and "needed" is what one ride a second takes."""
     once, twice = (
@@ -35,6 +38,14 @@ def test_a_bound_follows_its_parameter(parameter: str) -> None:
     )
     assert twice.rides == pytest.approx(2 * once.rides)
     assert once.rides * once.needed == pytest.approx(500_000, rel=0.01)
+
+
+def test_the_first_bound_of_a_dev_stack_is_its_outbox() -> None:
+    """It is provisioned: MaxCapacity bounds it, however much the tables on demand take."""
+    first = bounds(stack())[0]
+    assert "OutboxTable" in first.what
+    assert first.by == "MaxCapacity"
+    assert first.rides == 500 / costs.TABLES["OutboxTable"].write_units
 
 
 def test_every_function_of_a_ride_has_a_station() -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from tests.template.stack import every_choice
-from tools.costs import Use, beyond_free_tier, bill, idle, load, summed
+from tools.costs import PRODUCTION, Use, beyond_free_tier, bill, idle, load, shards, summed
 from tools.transformed import ROLES, Stack, stack
 
 pytestmark = pytest.mark.integration
@@ -110,9 +110,17 @@ def test_rides_cost_in_proportion() -> None:
         ({"PaymentGatewayUrl": ""}, "Lambda|Logs|write units"),  # the simulated one
         ({"PaymentGatewaySecretArn": "arn"}, "secret"),
         (
-            {"Stage": "local", "Monitoring": "essential", "StaffGroup": ""},
-            "Scheduler|Lambda|Logs",
+            {
+                "Stage": "local",
+                "Monitoring": "essential",
+                "StaffGroup": "",
+                "TableBilling": "provisioned",
+            },
+            "Scheduler|Lambda|Logs|capacity|units|alarm",
         ),
+        ({"TableBilling": "on-demand"}, "capacity|write units|alarms of auto|stream"),
+        ({"Stage": "local"}, "Scheduler|Lambda|Logs|capacity|write units|alarms|dashboard|stream"),
+        ({"MinCapacity": "9"}, "the least"),
         ({"Monitoring": "full"}, "alarms|dashboard"),
         ({"RouteMetrics": "yes"}, "metrics of routes"),
         ({"ReservedConcurrency": "100", "AlarmEmail": "you@example.com", "StaffGroup": ""}, ""),
@@ -135,12 +143,43 @@ def test_a_parameter_changes_its_lines(chosen: dict[str, Any], changed: str) -> 
 
 
 def test_the_targets_are_kept() -> None:
-    """A million rides cost no more than $105; an account with nothing but an idle stack, $12."""
-    resting, rides = bill(RIDES)
-    assert sum(use.dollars for use in rides) <= 105
-    assert sum(use.dollars for use in beyond_free_tier(resting)) <= 12
-    streams = sum(use.dollars for use in resting if use.price == "stream read")
-    assert sum(use.dollars for use in resting) - streams <= 6
+    """An idle stack of stage `dev` costs no more than $12, a million rides $105 in any stage.
+
+    Nothing is subtracted for what an account has free.
+    """
+    resting, in_dev = bill(RIDES)
+    assert sum(use.dollars for use in resting) <= 12
+    _, in_production = bill(RIDES, **PRODUCTION)
+    for rides in (in_dev, in_production):
+        assert sum(use.dollars for use in rides) <= 105
+
+
+@pytest.mark.parametrize(
+    ("chosen", "number"),
+    [
+        ({}, 1),
+        ({"MinCapacity": "750"}, 1),  # 750 / 1,000 + 750 / 3,000
+        ({"MinCapacity": "751"}, 2),
+        ({"Stage": "prod"}, 4),
+        ({"TableBilling": "on-demand"}, 4),
+        ({"WarmUnits": "8000"}, 8),
+    ],
+)
+def test_the_pipe_reads_a_shard_for_each_partition(chosen: dict[str, str], number: int) -> None:
+    """A partition takes 1,000 writes or 3,000 reads a second, a new table on demand four times."""
+    deployed = stack(**chosen)
+    assert shards(deployed, "MinCapacity") == number
+    reads = [use.units for use in idle(deployed) if use.price == "stream read"]
+    assert reads == [pytest.approx(number * 4 * 730 * 3600 / 1e6)]
+
+
+def test_both_regions_read_a_shard() -> None:
+    """A secondary's pipe reads the stream of its replica, which has as many partitions."""
+    reads = [
+        sum(use.quantity for use in bill(0, regions=number)[0] if use.price == "stream read")
+        for number in (1, 2)
+    ]
+    assert reads[1] == 2 * reads[0]
 
 
 def test_the_free_tier_is_given_once() -> None:
@@ -157,8 +196,9 @@ def test_the_free_tier_is_given_once() -> None:
 
 def test_two_regions_copy_events_and_items() -> None:
     """Both stacks rest; each event and item is stored twice, but processed once."""
+    chosen = {"TableBilling": "on-demand"}
     one, two = (
-        {use.what: use.quantity for part in bill(RIDES, regions=each) for use in part}
+        {use.what: use.quantity for part in bill(RIDES, regions=each, **chosen) for use in part}
         for each in (1, 2)
     )
     for what in ("composite alarms", "EventBridge: archived events"):
@@ -169,7 +209,7 @@ def test_two_regions_copy_events_and_items() -> None:
     assert two["DynamoDB: deletes of expired items, in the replica"] == 16 * RIDES
     assert not any("deletes of expired" in what for what in one)
     primary, single = (
-        stack(PaymentGateway="none", **ROLES[role]) for role in ("primary", "standalone")
+        stack(PaymentGateway="none", **chosen, **ROLES[role]) for role in ("primary", "standalone")
     )
     assert dollars(primary)["DynamoDB: write units"] == pytest.approx(
         2 * dollars(single)["DynamoDB: write units"], rel=1e-3

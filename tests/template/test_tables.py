@@ -7,7 +7,7 @@ import pytest
 
 from carride.outbox import KEPT
 from carride_idempotency.policy import DAY, Policy
-from tools.transformed import Stack, source
+from tools.transformed import Stack, source, stack
 
 pytestmark = pytest.mark.integration
 
@@ -51,23 +51,53 @@ def test_everything_is_kept_as_long_as_the_chosen_preset_says(deployed: Stack) -
         assert variables["OUTBOX_DAYS"] == chosen["OutboxDays"], name
 
 
-def test_tables_scale_in_every_direction_or_have_no_capacity(deployed: Stack) -> None:
-    """If provisioned, each table, index and replica scales reads and writes.
+def test_the_template_bills_tables_as_it_is_told(deployed: Stack) -> None:
+    """Only what is provisioned costs while idle: every table, or the outbox in stage `dev`.
 
-    On demand, nothing costs while idle.
+    A stack of stage `dev` that is warmed for a load is on demand.
+    """
+    tables = deployed.of_type("AWS::DynamoDB::GlobalTable")
+    expected = {
+        "on-demand": set[str](),
+        "provisioned": set(tables),
+        "by-stage": set[str](),
+    }
+    parameters = deployed.parameters
+    if parameters["Stage"] == "dev" and parameters["WarmUnits"] == "0" and tables:
+        expected["by-stage"] = {"OutboxTable"}
+    provisioned = {name for name, table in tables.items() if table["BillingMode"] == "PROVISIONED"}
+    assert provisioned == expected[parameters["TableBilling"]]
+    for name in tables.keys() - provisioned:
+        assert tables[name]["BillingMode"] == "PAY_PER_REQUEST", name
+
+
+@pytest.mark.parametrize(
+    ("chosen", "provisioned"),
+    [
+        ({}, ["OutboxTable"]),
+        ({"Role": "primary", "PeerRegion": "eu-west-1"}, ["OutboxTable"]),
+        ({"WarmUnits": "8000"}, []),
+        ({"Stage": "prod"}, []),
+        ({"Stage": "local"}, []),
+        ({"TableBilling": "on-demand"}, []),
+    ],
+    ids=str,
+)
+def test_by_default_the_outbox_of_a_dev_stack_is_provisioned(
+    chosen: dict[str, str], provisioned: list[str]
+) -> None:
+    """Its stream has one shard then, whose reads by the pipe are billed; elsewhere load matters."""
+    tables = stack(**chosen).of_type("AWS::DynamoDB::GlobalTable")
+    found = [name for name, table in tables.items() if table["BillingMode"] == "PROVISIONED"]
+    assert found == provisioned
+
+
+def test_a_table_scales_in_every_direction_or_has_no_capacity(deployed: Stack) -> None:
+    """If provisioned, a table, its indexes and its replicas scale reads and writes.
 
     CloudFormation switches an existing table, to or back from `provisioned`, only with a
     `SeedCapacity` for each.
     """
-    tables = deployed.of_type("AWS::DynamoDB::GlobalTable")
-    if deployed.parameters["TableBilling"] == "on-demand":
-        assert all(table["BillingMode"] == "PAY_PER_REQUEST" for table in tables.values())
-        assert "ProvisionedThroughput" not in json.dumps(tables)
-        warm = sum(1 + len(table.get("GlobalSecondaryIndexes", [])) for table in tables.values())
-        assert json.dumps(tables).count("WarmThroughput") == warm * (
-            deployed.parameters["WarmUnits"] != "0"
-        )
-        return
     scaling = {
         "MinCapacity": {"Ref": "MinCapacity"},
         "MaxCapacity": {"Ref": "MaxCapacity"},
@@ -76,9 +106,15 @@ def test_tables_scale_in_every_direction_or_have_no_capacity(deployed: Stack) ->
     }
     writes = {"WriteCapacityAutoScalingSettings": scaling}
     reads = {"ReadCapacityAutoScalingSettings": scaling}
-    for name, table in tables.items():
+    for name, table in deployed.of_type("AWS::DynamoDB::GlobalTable").items():
         indexes = table.get("GlobalSecondaryIndexes", [])
-        assert table["BillingMode"] == "PROVISIONED", name
+        is_warmed = deployed.parameters["WarmUnits"] != "0"
+        if table["BillingMode"] == "PAY_PER_REQUEST":
+            assert "ProvisionedThroughput" not in json.dumps(table), name
+            warm = (1 + len(indexes)) * is_warmed
+            assert json.dumps(table).count("WarmThroughput") == warm, name
+            continue
+        assert "WarmThroughput" not in json.dumps(table), name
         assert all(
             each["WriteProvisionedThroughputSettings"] == writes for each in [table, *indexes]
         ), name
