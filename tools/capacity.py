@@ -257,7 +257,7 @@ def main() -> None:
     options, chosen = costs.parsed(parser)
     found = bounds(stack(**chosen))
     first = found[0]
-    _, rides = costs.bill(SECONDS, **chosen)
+    _, rides = costs.bill(SECONDS, regions=1, **chosen)
     dollars = sum(use.dollars for use in rides)
     print(table(found, options.rides))
     print(f"First: {first.what}, at {first.rides:,.0f} rides a second.")

@@ -165,7 +165,7 @@ SHARD_READS: Final = 4 * SECONDS
 NEW_TABLE: Final = 4_000  # write units a second of a table on demand, before it has grown
 PARTITION: Final = 1_000  # write units a second of one partition, on which a key of an index lies
 PARTITION_READS: Final = 3_000  # read units a second of one partition
-PRODUCTION: Final = {
+PRODUCTION: Final[Mapping[str, Any]] = {
     "Stage": "prod",
     "Protected": "yes",
     "PaymentGatewayUrl": "https://gateway.example",
