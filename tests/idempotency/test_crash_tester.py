@@ -601,6 +601,13 @@ async def charge_in_a_thread(world: Any, operation: Any, _: Any) -> None:
     add(operation)
 
 
+async def charge_in_the_loop(world: Any, operation: Any, _: Any) -> None:
+    """Make the call in the loop's thread, where no other invocation could run."""
+    await asyncio.sleep(20)
+    world.charge(operation.downstream_key)
+    add(operation)
+
+
 def waits(_: World, operation: Operation, __: Any) -> None:
     time.sleep(2)
     add(operation)
@@ -667,6 +674,7 @@ RIGHT: Final[Mapping[str, Case]] = {
     "a thread that tells its end": Case(thread_that_tells_its_end),
     "a lock between threads": Case(lock_between_threads),
     "an async def and a thread": Case(charge_in_a_thread),
+    "an async def that waits": Case(charge_in_the_loop),
     "a handler that waits": Case(waits),
     "a call that changes nothing": Case(reads_elsewhere),
     "a deletion and a put": Case(deletes_and_puts),
@@ -724,3 +732,107 @@ def test_threads_make_their_calls_in_the_order_of_their_starts() -> None:
     with world.installed():
         world.invoke(Case(charge_in_threads).build(world), EVENT)
     assert list(world.charges) == names
+
+
+# ── The time of event loops ───────────────────────────────────────────────────────────────────────
+
+
+def invoke_async(work: Any) -> tuple[Any, float]:
+    """Invoke an ``async def`` in a world; return what it returns and how many seconds passed."""
+    world = Systems()
+    returned = []
+
+    async def keep_what_it_returns(_: World, __: Any, ___: Any) -> None:
+        returned.append(await work())
+
+    began_ms = world.clock()
+    with world.installed():
+        run = world.invoke(Case(keep_what_it_returns).build(world), EVENT)
+    if run.error is not None:
+        raise run.error
+    return returned[0], (world.clock() - began_ms) / 1000
+
+
+def test_a_loop_that_waits_moves_the_clock() -> None:
+    """An hour takes no time, and the handler sees that it has passed."""
+
+    async def work() -> float:
+        began = time.time()
+        await asyncio.sleep(3_600)
+        return time.time() - began
+
+    really = time.monotonic()
+    assert invoke_async(work) == (3_600, 3_600)
+    assert time.monotonic() - really < 60
+
+
+def test_a_loop_of_a_handlers_own_moves_the_clock() -> None:
+    """A plain handler may run coroutines by itself."""
+    world = Systems()
+    began_ms = world.clock()
+    handler = Case(lambda *_: asyncio.run(asyncio.sleep(2))).build(world)
+    with world.installed():
+        assert world.invoke(handler, EVENT).error is None
+    assert world.clock() - began_ms == 2_000
+
+
+def test_timers_of_a_loop_come_in_their_order() -> None:
+    """Each sees the time at which it was due."""
+
+    async def work() -> list[float]:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        async def wake(after_s: float) -> float:
+            await asyncio.sleep(after_s)
+            return loop.time() - began
+
+        return await asyncio.gather(*(wake(after_s) for after_s in (30, 0.25, 5, 0.0001)))
+
+    woken, passed_s = invoke_async(work)
+    assert woken == pytest.approx([30, 0.25, 5, 0], abs=0.01)
+    assert passed_s == 30
+
+
+def test_a_timeout_of_a_loop_ends_what_waits() -> None:
+    """It comes at its time, and not when the work would have ended."""
+
+    async def work() -> str:
+        try:
+            async with asyncio.timeout(5):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            return "timeout"
+        return "end"
+
+    assert invoke_async(work) == ("timeout", 5)
+
+
+def test_time_stands_still_while_a_thread_works_for_a_loop() -> None:
+    """A timeout does not overtake it, however slow the machine is."""
+
+    async def work() -> int:
+        async with asyncio.timeout(0.001):
+            return await asyncio.to_thread(lambda: sum(range(1_000_000)))
+
+    assert invoke_async(work) == (499_999_500_000, 0)
+
+
+def test_a_loop_that_waits_for_a_connection_has_the_real_time() -> None:
+    """What comes over it is not overtaken by a timeout."""
+
+    async def work() -> bytes:
+        ours, theirs = socket.socketpair()
+        answer = threading.Timer(0.05, theirs.sendall, [b"answer"])
+        answer.start()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        async with asyncio.timeout(60):
+            received = await reader.read(6)
+        answer.join()
+        writer.close()
+        theirs.close()
+        return received
+
+    received, passed_s = invoke_async(work)
+    assert received == b"answer"
+    assert passed_s == 0

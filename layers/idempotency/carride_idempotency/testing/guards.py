@@ -38,7 +38,7 @@ class Time:
         time_machine = importlib.import_module("time_machine")
         with (
             time_machine.travel(self._clock() / 1000, tick=False) as traveller,
-            patch.object(time, "sleep", self._wait),
+            patch.object(time, "sleep", self.wait),
         ):
             self._travellers.append(traveller)
             try:
@@ -51,7 +51,8 @@ class Time:
         if self._travellers:
             self._travellers[-1].move_to(self._clock() / 1000, tick=False)
 
-    def _wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
+        """Move the clock, and show its time."""
         self._sleep(seconds)
         self.follow()
 

@@ -33,6 +33,7 @@ _MOST_ALIKE: Final = 50
 """After how many equal looks a thread counts as waiting, in a way that is not known here."""
 _MOST_LOOKS: Final = 5_000
 """After how many looks the end of an invocation waits no longer for threads that run."""
+_NOW: Final = 0.0
 _MAY_STAY: Final = ("ThreadPoolExecutor", "asyncio", "idempotency-")
 """Names of threads that wait for their next work between invocations."""
 
@@ -48,7 +49,8 @@ class InvocationThreads:
             for thread in self._before
             if thread is not self._main and not (_may_stay(thread) and _waits(thread))
         }
-        self._in_line: set[threading.Thread] = set()
+        self._in_line: dict[threading.Thread, float] = {}
+        """Threads that wait for their turn, and from when on: `_NOW`, or epoch milliseconds."""
         self._paused = False
         self._ended = False
 
@@ -58,19 +60,43 @@ class InvocationThreads:
         if thread in self._before and thread is not self._main and not _may_stay(thread):
             return True
         self._busy_elsewhere.discard(thread)
-        self._in_line.add(thread)
-        try:
-            return self._ends_before_the_turn_of(thread)
-        finally:
-            self._in_line.discard(thread)
-
-    def _ends_before_the_turn_of(self, thread: threading.Thread) -> bool:
         looks = _Looks(1 if thread is self._main else _LOOKS)
-        while not self._ended:
-            if self._is_next(thread) and looks.find_waiting(self._others()):
-                return False
-            sleep(_LOOK_S)
+        with self._standing_in_line(thread, _NOW):
+            while not self._ended:
+                if self._is_next(thread) and looks.find_waiting(self._others()):
+                    return False
+                sleep(_LOOK_S)
         return True
+
+    def works_in(self, thread: threading.Thread) -> bool:
+        """Return whether a thread works for this invocation, which has not ended."""
+        is_new = thread not in self._before or thread is self._main
+        is_lent = _may_stay(thread) and thread not in self._busy_elsewhere
+        return not self._ended and (is_new or is_lent)
+
+    def pass_time[T](self, when_ms: float, ready: Callable[[float], Sequence[T]]) -> Sequence[T]:
+        """Wait until something is ready; return nothing if that cannot be before ``when_ms``.
+
+        ``ready`` returns what is ready, and waits for it for so many seconds at most.
+        """
+        thread = threading.current_thread()
+        looks = _Looks(_LOOKS)
+        with self._standing_in_line(thread, when_ms):
+            while not self._ended:
+                if self._is_next(thread) and looks.find_waiting(self._others()):
+                    break
+                found = ready(_LOOK_S)
+                if found:
+                    return found
+        return ready(0)
+
+    @contextmanager
+    def _standing_in_line(self, thread: threading.Thread, when_ms: float) -> Generator[None]:
+        self._in_line[thread] = when_ms
+        try:
+            yield
+        finally:
+            del self._in_line[thread]
 
     @contextmanager
     def paused(self) -> Generator[None]:
@@ -100,9 +126,12 @@ class InvocationThreads:
             sleep(_LOOK_S)
 
     def _is_next(self, thread: threading.Thread) -> bool:
-        """Return whether it is a thread's turn as soon as no other one runs."""
-        in_line = (each for each in threading.enumerate() if each in self._in_line)
-        return not self._paused and next(in_line, None) is thread
+        """Return whether it is a thread's turn as soon as no other one runs.
+
+        Calls come first, then the earliest timer.
+        """
+        in_line = [each for each in threading.enumerate() if each in self._in_line]
+        return not self._paused and min(in_line, key=self._in_line.__getitem__) is thread
 
     def _others(self) -> list[threading.Thread]:
         """Return the other threads of the invocation, without those that wait for their turn."""

@@ -1,8 +1,10 @@
 """One world for the handlers of a test: its clock, store, dead-letter box and count of effects."""
 
 import inspect
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -13,6 +15,7 @@ from botocore.client import BaseClient
 from botocore.exceptions import ReadTimeoutError
 from botocore.session import get_session
 
+from carride_idempotency.concurrency import is_in_a_loop
 from carride_idempotency.consumer import Consumer
 from carride_idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
 from carride_idempotency.effects import Effect, Keep
@@ -49,6 +52,7 @@ from carride_idempotency.testing.dynamodb import (
 )
 from carride_idempotency.testing.expressions import Item, Request
 from carride_idempotency.testing.guards import Time, refused_sockets
+from carride_idempotency.testing.loop_time import LoopTime, loops_of
 from carride_idempotency.testing.turns import InvocationThreads
 
 if TYPE_CHECKING:
@@ -192,6 +196,7 @@ class World:
         self._time = Time(self.clock, self.clock.advance)
         self._tables: _KnownTables = {}
         self._began_ms = self.clock()
+        self._invocations: list[InvocationThreads] = []
 
     @property
     def store(self) -> Store:
@@ -223,8 +228,17 @@ class World:
                     patch.object(default_transport, "botocore_transport", lambda **_: self.dynamodb)
                 )
             stack.enter_context(refused_sockets(self._refuses))
+            time = LoopTime(self.clock, self._time.wait, self._invocation_of)
+            stack.enter_context(loops_of(time))
             stack.enter_context(patch.object(BaseClient, "_make_api_call", make_api_call))
             yield
+
+    def _invocation_of(self, thread: threading.Thread) -> InvocationThreads | None:
+        """Return the invocation in which a thread works, the innermost one."""
+        for invocation in reversed(self._invocations):
+            if invocation.works_in(thread):
+                return invocation
+        return None
 
     def _as_defaults_of(self, kind: type) -> AbstractContextManager[object]:
         """Have a class take this world's clock, and what belongs to it, where it is given none."""
@@ -295,6 +309,7 @@ class World:
         outer = self._run
         run = Run(delivery, fault)
         self._run = run
+        self._invocations.append(run.threads)
         self.say(f"{delivery} begins")
         context = Invocation(self.clock, request_id=delivery, timeout_s=timeout_s)
         with self._time.frozen():
@@ -305,6 +320,7 @@ class World:
             finally:
                 for thread in run.threads.end():
                     self._violate(f"the thread {thread} goes on after its invocation: join it")
+                self._invocations.remove(run.threads)
                 self._run = outer
         self._time.follow()
         if run.dead:
@@ -341,7 +357,7 @@ class World:
         self.say(f"{run.name} call {run.calls}: {what}{mark}")
         if kind in {OVERTAKEN, TAKEN_OVER}:
             with run.threads.paused():
-                run.fault.meanwhile()
+                _outside_of_loops(run.fault.meanwhile)
             self._time.follow()
         if kind in {CRASH_BEFORE, CRASH_AFTER}:
             if kind == CRASH_AFTER:
@@ -569,6 +585,15 @@ class World:
     def once_for_each_key(self) -> Counter[tuple[str, str | None]]:
         """Return how often each effect took place for each idempotency key."""
         return Counter((sighting.name, key) for sighting, key in self.owners.items())
+
+
+def _outside_of_loops(function: Callable[[], object]) -> None:
+    """Call a function in a thread without an event loop: in one with a loop, no other can run."""
+    if not is_in_a_loop():
+        function()
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="idempotency-meanwhile") as pool:
+        pool.submit(function).result()
 
 
 class _Environment:
