@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 import secrets
 import socket
 import threading
@@ -42,6 +43,7 @@ from carride_idempotency.testing import (
     http_event,
     sqs_event,
 )
+from carride_idempotency.testing.worlds import OVERTAKEN, Fault
 
 DETAIL: Final = {"id": "k1", "order": "order-1", "total": 20}
 EVENT: Final = eventbridge_event(DETAIL)
@@ -808,14 +810,31 @@ def test_a_timeout_of_a_loop_ends_what_waits() -> None:
     assert invoke_async(work) == ("timeout", 5)
 
 
-def test_time_stands_still_while_a_thread_works_for_a_loop() -> None:
-    """A timeout does not overtake it, however slow the machine is."""
+def test_a_timeout_does_not_overtake_a_thread_that_works_for_its_loop() -> None:
+    """It ends before the timeout in reality, so it does in the world."""
 
     async def work() -> int:
-        async with asyncio.timeout(0.001):
+        async with asyncio.timeout(60):
             return await asyncio.to_thread(lambda: sum(range(1_000_000)))
 
     assert invoke_async(work) == (499_999_500_000, 0)
+
+
+def test_a_timeout_does_not_overtake_a_thread_that_waits_for_something_else() -> None:
+    """What it waits for may come, as an answer that is read in a thread."""
+
+    async def work() -> bytes:
+        reads, writes = os.pipe()
+        answer = threading.Timer(0.3, os.write, [writes, b"answer"])
+        answer.start()
+        async with asyncio.timeout(60):
+            received = await asyncio.to_thread(os.read, reads, 6)
+        answer.join()
+        os.close(reads)
+        os.close(writes)
+        return received
+
+    assert invoke_async(work) == (b"answer", 0)
 
 
 def test_a_loop_that_waits_for_a_connection_has_the_real_time() -> None:
@@ -836,3 +855,19 @@ def test_a_loop_that_waits_for_a_connection_has_the_real_time() -> None:
     received, passed_s = invoke_async(work)
     assert received == b"answer"
     assert passed_s == 0
+
+
+def test_a_call_in_a_loop_can_be_overtaken() -> None:
+    """The other delivery finds the key claimed, and not the loop in its way."""
+    world = Systems()
+    handler = Case(charge_in_the_loop).build(world)
+    others = []
+
+    def overtake() -> None:
+        others.append(world.invoke(handler, EVENT, delivery="delivery-2"))
+
+    fault = Fault(OVERTAKEN, lambda _, what: what.startswith("charge"), overtake)
+    with world.installed():
+        run = world.invoke(handler, EVENT, fault=fault)
+    assert run.error is None
+    assert [other.answer["outcome"] for other in others] == ["Busy"]

@@ -1,8 +1,8 @@
 """Event loops whose time is a world's.
 
 A loop that has nothing to do until a timer is due moves the clock there, as soon as every other
-thread of the invocation waits as well. While another thread works, time stands still. While the
-loop waits for a connection, time passes as it does in reality: nobody can know what will come.
+thread of the invocation waits as well. While another thread works, or the loop waits for a
+connection, time passes as it does in reality: nobody can know what will come.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class _Selector(selectors.DefaultSelector):
             ready = super().select(timeout)
         else:
             when_ms = self._time.clock() + timeout * 1000
-            ready = list(invocation.pass_time(when_ms, super().select))
+            ready = list(invocation.pass_time(when_ms, timeout, super().select))
         if not ready:
             self._time.wait(timeout)
         return ready

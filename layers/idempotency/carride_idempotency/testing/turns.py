@@ -74,20 +74,26 @@ class InvocationThreads:
         is_lent = _may_stay(thread) and thread not in self._busy_elsewhere
         return not self._ended and (is_new or is_lent)
 
-    def pass_time[T](self, when_ms: float, ready: Callable[[float], Sequence[T]]) -> Sequence[T]:
+    def pass_time[T](
+        self, when_ms: float, timeout_s: float, ready: Callable[[float], Sequence[T]]
+    ) -> Sequence[T]:
         """Wait until something is ready; return nothing if that cannot be before ``when_ms``.
 
-        ``ready`` returns what is ready, and waits for it for so many seconds at most.
+        While another thread works, or waits in an unknown way, real time passes: ``timeout_s`` at
+        most. ``ready`` returns what is ready, and waits for it for so many seconds.
         """
         thread = threading.current_thread()
-        looks = _Looks(_LOOKS)
+        looks = _Looks(_LOOKS, believes_stillness=False)
+        waited_s = 0.0
         with self._standing_in_line(thread, when_ms):
-            while not self._ended:
+            while not self._ended and waited_s < timeout_s:
                 if self._is_next(thread) and looks.find_waiting(self._others()):
                     break
                 found = ready(_LOOK_S)
                 if found:
                     return found
+                if not self._paused:
+                    waited_s += _LOOK_S
         return ready(0)
 
     @contextmanager
@@ -148,8 +154,9 @@ class InvocationThreads:
 class _Looks:
     """Looks at threads, one after the other."""
 
-    def __init__(self, needed: int) -> None:
+    def __init__(self, needed: int, *, believes_stillness: bool = True) -> None:
         self._needed = needed
+        self._believes_stillness = believes_stillness
         self._waiting = 0
         self._alike = 0
         self._places: object = None
@@ -166,7 +173,7 @@ class _Looks:
         places = [_place(thread) for thread in running]
         self._alike = self._alike + 1 if places == self._places else 0
         self._places = places
-        return self._alike >= _MOST_ALIKE
+        return self._believes_stillness and self._alike >= _MOST_ALIKE
 
 
 def _may_stay(thread: threading.Thread) -> bool:
