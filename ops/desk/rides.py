@@ -17,7 +17,7 @@ from ops.audit.evidence import COPY
 from ops.cli.line import CHANGES
 from ops.desk.index import PAGE, WAITING, Fact
 from ops.desk.registry import NotThereError, Seen, page, page_number
-from ops.desk.story import Deed, Known, story_of
+from ops.desk.story import LATE_MS, Deed, Known, story_of
 from ops.desk.waterfall import deliveries_of, picture
 from ops.desk.words import clip
 from ops.lookup import is_ride
@@ -219,6 +219,7 @@ def _listed(desk: Seen, name: str, broken: Mapping[str, Sequence[str]]) -> Liste
     facts = desk.feed.index.of_ride(name)
     if not facts:
         return None
+    now_ms = desk.now().timestamp() * 1000
     status, kind, icon = _status(facts)
     problems = broken.get(name, ())
     why = ""
@@ -229,16 +230,16 @@ def _listed(desk: Seen, name: str, broken: Mapping[str, Sequence[str]]) -> Liste
         icon = "cross"
     for fact in facts:
         for each in desk.takers(fact):
-            why = why or _why(fact, each.name, fact.outcome(each))
+            why = why or _why(fact, each.name, fact.outcome(each), now_ms)
     return Listed(name, status, kind, icon, facts[0].time_ms, facts[-1], len(facts), why)
 
 
-def _why(fact: Fact, consumer: str, outcome: str | None) -> str:
+def _why(fact: Fact, consumer: str, outcome: str | None, now_ms: float) -> str:
     if outcome == observation.DEAD_LETTERED:
         return f"{consumer} gave up {fact.type}"
     if outcome == observation.FAILED:
         return f"{consumer} fails on {fact.type}"
-    if outcome == WAITING:
+    if outcome == WAITING and now_ms - fact.time_ms >= LATE_MS:
         return f"{fact.type} waits for {consumer}"
     return ""
 

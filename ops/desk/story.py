@@ -21,7 +21,7 @@ from ops.desk.waterfall import Delivered, began_ms
 from ops.desk.words import clip, money, span
 from ops.text import counted
 
-_LATE_MS: Final = 30_000.0
+LATE_MS: Final = 30_000.0
 """A delivery without an outcome for so long is worth a sentence."""
 _RUNS_LONG_MS: Final = 5_000.0
 _MOST_DEEDS: Final = 60
@@ -417,7 +417,7 @@ def _late(known: Known, _status: str) -> State | None:
     """Return the state of a ride with an event that no consumer has got for long."""
     for fact, delivered in known.found:
         late = [each.consumer for each in delivered if each.outcome == WAITING]
-        if late and known.now_ms - fact.time_ms >= _LATE_MS:
+        if late and known.now_ms - fact.time_ms >= LATE_MS:
             return State(
                 "wait",
                 "clock",

@@ -1,5 +1,6 @@
 """The page of a ride: what it says, and the picture of what happened."""
 
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -461,3 +462,13 @@ def test_what_the_audit_says_is_a_sentence(problem: str, says: str) -> None:
     story, _ = drawn(driven(), problems=[problem])
     assert story.state is not None
     assert story.state.text == says
+
+
+def test_a_ride_needs_attention_only_if_its_event_waits_for_long(ref: StackRef) -> None:
+    """A list of busy rides would be full of events of the last second."""
+    now_ms = time.time() * 1000
+    for age_ms, is_named in ((2_000, False), (60_000, True)):
+        desk = desk_of(ref)
+        publish(desk.feed.index, CREATED, now_ms - age_ms)
+        waits = "CarRideCreated waits for ride-history" in get(desk, "/rides").text
+        assert waits is is_named
