@@ -23,6 +23,7 @@ from botocore.exceptions import ReadTimeoutError
 from carride_idempotency import (
     ANY_CALLER,
     NOT_DONE,
+    ConfigurationError,
     Consumer,
     Delete,
     Done,
@@ -734,6 +735,15 @@ def test_threads_make_their_calls_in_the_order_of_their_starts() -> None:
     with world.installed():
         world.invoke(Case(charge_in_threads).build(world), EVENT)
     assert list(world.charges) == names
+
+
+def test_a_coroutine_function_is_no_declared_call() -> None:
+    """Its call does nothing before it is awaited, so a fault would meet it too early."""
+
+    async def charge(key: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="an async handler calls it without await"):
+        World().external("charge", charge, key=str)
 
 
 # ── The time of event loops ───────────────────────────────────────────────────────────────────────

@@ -19,7 +19,8 @@ from carride_idempotency.concurrency import is_in_a_loop
 from carride_idempotency.consumer import Consumer
 from carride_idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
 from carride_idempotency.effects import Effect, Keep
-from carride_idempotency.errors import StoreUnavailableError
+from carride_idempotency.errors import ConfigurationError, StoreUnavailableError
+from carride_idempotency.handlers import is_asynchronous
 from carride_idempotency.record import IN_PROGRESS, Record
 from carride_idempotency.record_items import record_of
 from carride_idempotency.stores import Store, default_transport
@@ -269,7 +270,15 @@ class World:
                 arguments; `NO_KEY` if it recognises none; None if the call changes nothing. Calls
                 with one key count as one effect.
             lost: what is raised when the request or its answer is lost.
+
+        Raises:
+            ConfigurationError: ``function`` is an ``async def``, whose call does nothing yet.
         """
+        if is_asynchronous(function):
+            raise ConfigurationError(
+                f"world.external({name!r}, ...) takes a plain function, not an async def: an "
+                "async handler calls it without await, or by asyncio.to_thread"
+            )
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
