@@ -274,7 +274,9 @@ def _with_a_peer(story: Story) -> Story:
     if story.tier is not Tier.HEAVY:
         return story
     moment = dice.choice(_moments(dice.choice(story.lives)))
-    return story._replace(fails_over_s=round(moment + dice.uniform(1, 5 * _MINUTE), 3))
+    # Soon after a request, while its events are on their way.
+    after_s = dice.choice((3.0, 30.0, 5 * _MINUTE)) * dice.random()
+    return story._replace(fails_over_s=round(moment + after_s, 3))
 
 
 def _inherited(dice: random.Random, number: int, tier: Tier) -> Life:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.world.regions import Pair
 from tests.world.run import Report, run
 from tests.world.shrinking import kinds_of, shrink
-from tests.world.story import Tier, tell
-from tests.world.wiring import Attempts, Wiring, wiring
+from tests.world.story import Story, Tier, tell
+from tests.world.wiring import Attempts, Wiring, paired, wiring
 
 pytestmark = pytest.mark.proof
 
@@ -28,9 +29,8 @@ def test_promises_hold_in_every_story(tier: Tier) -> None:
 
 def test_promises_hold_through_a_failover() -> None:
     """The replicas agree, and each fact took effect once, whichever region worked on it."""
-    for seed in range(8):
-        story = tell(seed, Tier.HEAVY).plain()
-        report = run(story._replace(has_peer=True, fails_over_s=600.0 * (seed + 1)))
+    for seed in range(4):
+        report = run(_failing_over(seed))
         assert not report.broken, f"seed {seed} with a failover: {report.broken}"
 
 
@@ -137,6 +137,39 @@ def _variable(function: str, name: str, value: str) -> Change:
         return wired._replace(functions={**wired.functions, function: changed})
 
     return change
+
+
+def _rules_that_take_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the secondary's rules match the events of both regions."""
+    primary, secondary = paired()
+    alone = wiring().rules
+    rules = {
+        name: rule._replace(pattern=alone[name].pattern) for name, rule in secondary.rules.items()
+    }
+    wrong = (primary, secondary._replace(rules=rules))
+    monkeypatch.setattr("tests.world.run.paired", lambda: wrong)
+
+
+def _no_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the secondary begin while the primary still works."""
+    monkeypatch.setattr(Pair, "_drain", lambda self: None)
+
+
+@pytest.mark.parametrize("spoil", [_rules_that_take_copies, _no_drain])
+def test_two_regions_that_work_on_the_same_events_are_noticed(
+    spoil: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their effects are doubled, and the audit of both regions says so."""
+    spoil(monkeypatch)
+    assert any("doubled" in each for seed in range(8) for each in run(_failing_over(seed)).broken)
+
+
+def _failing_over(seed: int) -> Story:
+    """Return a story that fails over while a ride has just been accepted."""
+    story = tell(seed, Tier.HEAVY).plain()
+    accepted = sorted(life.at_s + life.steps[0].after_s for life in story.lives if life.steps)
+    moment = accepted[len(accepted) // 2] if accepted else 100.0
+    return story._replace(has_peer=True, fails_over_s=moment + 2.0)
 
 
 @pytest.mark.parametrize(
