@@ -737,6 +737,28 @@ def test_threads_make_their_calls_in_the_order_of_their_starts() -> None:
     assert list(world.charges) == names
 
 
+def test_a_call_does_not_wait_for_ever_for_a_thread_that_never_waits() -> None:
+    """The handler ends that thread after its call."""
+
+    def charge_beside_a_busy_thread(world: Any, operation: Operation, _: Any) -> None:
+        ends = threading.Event()
+
+        def spin() -> None:
+            while not ends.is_set():
+                sum(range(100))
+
+        thread = threading.Thread(target=spin)
+        thread.start()
+        world.charge(operation.downstream_key)
+        ends.set()
+        thread.join()
+
+    world = Systems()
+    with world.installed():
+        run = world.invoke(Case(charge_beside_a_busy_thread).build(world), EVENT)
+    assert (run.error, world.violations, len(world.charges)) == (None, [], 1)
+
+
 def test_a_coroutine_function_is_no_declared_call() -> None:
     """Its call does nothing before it is awaited, so a fault would meet it too early."""
 

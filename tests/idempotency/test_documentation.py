@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import boto3
@@ -10,13 +12,14 @@ import pytest
 from moto import mock_aws
 
 import carride_idempotency
-from carride_idempotency import Observation
+from carride_idempotency import Consumer, MemoryStore, Observation, Operation
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.telemetry import span_attributes
 from carride_idempotency.testing import Invocation
 from tests.idempotency.samples import World, create_tables, event
 
 GUIDE: Final = Path(carride_idempotency.__file__).parents[1] / "README.md"
+PAGES: Final = GUIDE.parents[2] / "docs"
 
 
 @pytest.fixture
@@ -25,6 +28,40 @@ def invoices() -> Iterator[Any]:
         client = boto3.client("dynamodb")
         create_tables(client, {"IdempotencyTable": "idempotencyKey", "Invoices": "id"})
         yield client
+
+
+FRAGMENTS: Final = ("stores.md", "powertools.md")
+"""Pages with one fragment of Python each, which defines a consumer."""
+
+
+@pytest.mark.parametrize("page", FRAGMENTS)
+def test_a_fragment_that_builds_a_consumer_runs(invoices: Any, page: str) -> None:
+    """It needs the package's names alone, and those of datetime."""
+    (code,) = re.findall(r"```py\n(.*?)```", (PAGES / page).read_text(), re.DOTALL)
+    names: dict[str, Any] = {"datetime": datetime, "UTC": UTC}
+    names |= {name: getattr(carride_idempotency, name) for name in carride_idempotency.__all__}
+    exec(compile(code, page, "exec"), names)  # noqa: S102 - the page's own code
+    assert isinstance(names["consumer"], Consumer)
+
+
+def test_the_guides_external_call_is_made_once() -> None:
+    """Its fragment makes the call under a key of its own, and keeps the result."""
+    (code,) = re.findall(r"```py\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    consumer: Consumer[Any] = Consumer("payments", MemoryStore(), key="detail.idempotencyid")
+    charges: dict[str, int] = {}
+    gateway = SimpleNamespace(charge=charges.setdefault, look_up=charges.get)
+    results: list[int] = []
+
+    @consumer.event_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        names: dict[str, Any] = {"operation": operation, "gateway": gateway, "price": 20}
+        exec(compile(code, "guide", "exec"), names)  # noqa: S102 - the guide's own code
+        assert list(charges) == [operation.downstream_key_for("charge")]
+        results.append(names["charge"])
+
+    for _ in range(2):
+        handler(event() | {"time": "2999-01-01T00:00:00Z"}, Invocation(epoch_ms))
+    assert results == [20]
 
 
 def test_five_line_consumer_runs(invoices: Any) -> None:

@@ -32,7 +32,9 @@ queue still seems to wait for it."""
 _MOST_ALIKE: Final = 50
 """After how many equal looks a thread counts as waiting, in a way that is not known here."""
 _MOST_LOOKS: Final = 5_000
-"""After how many looks the end of an invocation waits no longer for threads that run."""
+"""After how many looks nobody waits any longer for threads that run."""
+_MOST_LOOKS_OF_THE_HANDLER: Final = 50
+"""The same for calls of the handler's own thread, which no verdict depends on."""
 _NOW: Final = 0.0
 _MAY_STAY: Final = ("ThreadPoolExecutor", "asyncio", "idempotency-")
 """Names of threads that wait for their next work between invocations."""
@@ -60,7 +62,9 @@ class InvocationThreads:
         if thread in self._before and thread is not self._main and not _may_stay(thread):
             return True
         self._busy_elsewhere.discard(thread)
-        looks = _Looks(1 if thread is self._main else _LOOKS)
+        looks = _Looks(_LOOKS)
+        if thread is self._main:
+            looks = _Looks(1, most=_MOST_LOOKS_OF_THE_HANDLER)
         with self._standing_in_line(thread, _NOW):
             while not self._ended:
                 if self._is_next(thread) and looks.find_waiting(self._others()):
@@ -83,7 +87,7 @@ class InvocationThreads:
         most. ``ready`` returns what is ready, and waits for it for so many seconds.
         """
         thread = threading.current_thread()
-        looks = _Looks(_LOOKS, believes_stillness=False)
+        looks = _Looks(_LOOKS, most=sys.maxsize, believes_stillness=False)
         waited_s = 0.0
         with self._standing_in_line(thread, when_ms):
             while not self._ended and waited_s < timeout_s:
@@ -126,9 +130,7 @@ class InvocationThreads:
     def _let_the_others_act(self) -> None:
         """Wait until each other thread of the invocation waits or has ended."""
         looks = _Looks(_LOOKS)
-        for _ in range(_MOST_LOOKS):
-            if looks.find_waiting(self._others()):
-                return
+        while not looks.find_waiting(self._others()):
             sleep(_LOOK_S)
 
     def _is_next(self, thread: threading.Thread) -> bool:
@@ -152,10 +154,13 @@ class InvocationThreads:
 
 
 class _Looks:
-    """Looks at threads, one after the other."""
+    """Looks at threads, ``most`` times, and takes them for waiting then."""
 
-    def __init__(self, needed: int, *, believes_stillness: bool = True) -> None:
+    def __init__(
+        self, needed: int, *, most: int = _MOST_LOOKS, believes_stillness: bool = True
+    ) -> None:
         self._needed = needed
+        self._left = most
         self._believes_stillness = believes_stillness
         self._waiting = 0
         self._alike = 0
@@ -163,7 +168,8 @@ class _Looks:
 
     def find_waiting(self, threads: Sequence[threading.Thread]) -> bool:
         """Look at threads; return whether they wait, as the last looks have found, too."""
-        if not threads:
+        self._left -= 1
+        if not threads or self._left <= 0:
             return True
         running = [thread for thread in threads if not _waits(thread)]
         if not running:
