@@ -134,6 +134,7 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("operator", "operator: release", _CHANGING),
         ("operator", "operator: forget", _CHANGING),
         ("operator", "operator: forget an entry", _HISTORY),
+        ("operator", "operator: settle", _CHANGING),
         ("operator", "operator: free a car", _OVERDUE),
     )
 }

@@ -54,12 +54,22 @@ def redrive(world: "World") -> None:
     A tick of the reconciler is not redriven: the next one has done its work.
     """
     world.queues.by_name["ReconcilerDlq"].messages.clear()
+    _settle(world)
     for queue in _filled(world):
         world.cloud.say(f"redrives {queue}", "operator")
         plan = plan_redrive(stack_of(world), queue, release=True)
         for each in plan.letters:
             world.cloud.counts[f"redrive: {each.verdict.why}"] += 1
         Redrive(stack_of(world), plan, canary=False, report=_silent, sleep=_at_once).carry_out()
+
+
+def _settle(world: "World") -> None:
+    """Record of each call with an unknown outcome that it was not made."""
+    stack = stack_of(world)
+    for each in records.quarantined(stack).records:
+        with suppress(OperatorError):  # most keys are quarantined for another reason
+            records.settle(stack, each.key, not_done=True).do()
+            world.cloud.use("operator: settle")
 
 
 def _filled(world: "World") -> list[str]:
