@@ -16,7 +16,7 @@ from carride_idempotency.record import Record
 from carride_idempotency.record_items import record_of
 from ops import records, tables
 from ops.audit.evidence import CONSUMERS, MARKS
-from ops.audit.queues import HIDDEN_SECONDS, fact_of, json_object, opened, peek, waiting
+from ops.audit.queues import GLIMPSE_SECONDS, fact_of, json_object, opened, peek, waiting
 from ops.audit.reading import type_of
 from ops.stack import OperatorError, StackRef
 from ops.verbs import reads
@@ -166,13 +166,13 @@ def received_from(
     queue: str,
     *,
     at_once: int = _AT_ONCE,
-    hidden_s: int = HIDDEN_SECONDS,
+    hidden_s: int = GLIMPSE_SECONDS,
     reads_s: float | None = None,
 ) -> Generator[Received]:
     """Yield every visible letter of a queue with its record.
 
-    Other readers do not see the letters for ``hidden_s`` seconds. Reading ends after ``reads_s``
-    seconds, if they are given.
+    Other readers do not see a letter for ``hidden_s`` seconds, or for longer if reading takes
+    longer (`peek`). Reading ends after ``reads_s`` seconds, if they are given.
     """
     sqs = stack.client("sqs")
     with closing(peek(sqs, url_of(stack, queue), hidden_s, reads_s)) as messages:

@@ -30,6 +30,7 @@ from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTIN
 from carride_idempotency.record_items import item_of, record_of
 from ops import records, tables
 from ops.audit.evidence import HISTORY, LOG_RULE_DLQ, MARKS, RECORD_TABLES
+from ops.audit.queues import GLIMPSE_SECONDS, HIDDEN_SECONDS
 from ops.dead_letters import DeadLetter, Received, queues_of, received_from, url_of
 from ops.policies import records_of
 from ops.stack import OperatorError, StackRef
@@ -244,12 +245,15 @@ def _names_somebody(booking: tables.Wire) -> bool:
     return any(name in values for name in _OF_THE_OWNER) or values != erased(values)
 
 
-def _letters(stack: StackRef) -> Iterator[Received]:
-    """Yield every dead letter but those that count as the log's lines."""
+def _letters(stack: StackRef, hidden_s: int = GLIMPSE_SECONDS) -> Iterator[Received]:
+    """Yield every dead letter but those that count as the log's lines.
+
+    Others do not see them for ``hidden_s`` seconds: for long, if they are to be deleted.
+    """
     for queue in queues_of(stack):
         if queue == LOG_RULE_DLQ:
             continue
-        with closing(received_from(stack, queue)) as letters:
+        with closing(received_from(stack, queue, hidden_s=hidden_s)) as letters:
             yield from letters
 
 
@@ -316,7 +320,7 @@ def _erase(stack: StackRef, found: _Found) -> None:
         dynamodb.delete_item(TableName=stack.outputs["OutboxTableName"], Key={"id": item["id"]})
     for item in found.records:
         _erase_record(stack, item)
-    _delete_letters(stack, found.rides)
+    _delete_letters(stack, found.letters)
     for item in found.bookings:
         _erase_booking(stack, item)
     for item in found.history:
@@ -372,11 +376,12 @@ def _erase_entry(stack: StackRef, item: tables.Wire) -> None:
     )
 
 
-def _delete_letters(stack: StackRef, rides: frozenset[str]) -> None:
-    """Delete the dead letters of rides, after a record answers for each event."""
+def _delete_letters(stack: StackRef, planned: Iterable[DeadLetter]) -> None:
+    """Delete the dead letters that were planned, after a record answers for each event."""
     sqs = stack.client("sqs")
-    for letter, record, receipt in _letters(stack):
-        if letter.ride not in rides:
+    ids = {letter.id for letter in planned}
+    for letter, record, receipt in _letters(stack, hidden_s=HIDDEN_SECONDS):
+        if letter.id not in ids:
             continue
         if letter.consumer is not None:
             if letter.fact is not None and record is None:

@@ -56,10 +56,16 @@ def is_running(stack: Kept) -> bool:
 
 def is_quiet(stack: StackRef) -> bool:
     """Return whether nothing more happens in a local stack by itself. On AWS nobody knows."""
+    return work_left(stack) == 0
+
+
+def work_left(stack: StackRef) -> int | None:
+    """Return how many invocations, messages and events a local engine has in work; None on AWS."""
     if stack.local is None:
-        return False
+        return None
     with urlopen(f"{stack.local.endpoint}/_engine/in-flight", timeout=_ANSWER_SECONDS) as answer:  # noqa: S310 - loopback
-        return not any(json.load(answer).values())
+        counts: dict[str, int] = json.load(answer)
+    return sum(counts.values())
 
 
 def local_clients(stack: Kept) -> ClientFactory:

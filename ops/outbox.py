@@ -3,7 +3,7 @@
 import base64
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -40,9 +40,19 @@ def republish(
     The stack's own replica of the table is read.
 
     Raises:
-        OperatorError: some events are in neither.
+        OperatorError: some events are neither on the bus nor in the ProducerDlq.
     """
-    entries = list(written(stack, region, since, until))
+    return publish(stack, list(written(stack, region, since, until)), report)
+
+
+def publish(
+    stack: StackRef, entries: Sequence[BusEntry], report: Callable[[str], None] = print
+) -> Republished:
+    """Publish entries of an outbox on a stack's bus.
+
+    Raises:
+        OperatorError: some events are neither on the bus nor in the ProducerDlq.
+    """
     report(f"republishing {counted(len(entries), 'event')} of the outbox")
     bus = stack.outputs["CarRideBusName"]
     dlq = stack.outputs["ProducerDlqUrl"]

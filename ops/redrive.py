@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from hashlib import sha256
 from typing import Annotated, Any, Final, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -24,9 +25,9 @@ from carride.bus_entry import TOO_LARGE, BusEntry
 from carride.decoding import FieldError, shaped
 from carride.publisher import Outcome, Publisher
 from carride_idempotency import DynamoDBStore, StoreError, observation
-from carride_idempotency import release as release_record
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.dead_letters import BEYOND_WINDOW, CONTRACT, PAYLOAD_MISMATCH
+from carride_idempotency.operators.changing import ChangeRefusedError, carry_out, plan_release
 from carride_idempotency.policy import DAY
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
 from carride_idempotency.recovery import has_crashed, released
@@ -36,8 +37,9 @@ from ops.audit.queues import HIDDEN_SECONDS, json_object, waiting
 from ops.dead_letters import READERS, DeadLetter, Received, count_key, received_from, url_of
 from ops.policies import records_of
 from ops.prediction import Predictor
+from ops.records import explain
 from ops.stack import OperatorError, StackRef
-from ops.verbs import POSITIVE, Plan, Session, Span, acts
+from ops.verbs import POSITIVE, RATE, Plan, Session, Span, acts
 
 PRODUCER_DLQ: Final = "ProducerDlq"
 WAIT: Final = timedelta(minutes=5)
@@ -56,6 +58,7 @@ _UNKNOWN: Final = (
     "read the function's log, then try again"
 )
 HELD: Final = "the first letter of its group did not succeed"
+CHANGED: Final = "it or its record has changed since it was planned: run the command again"
 _GOES: Final = {
     **dict.fromkeys(observation.COMMITTED, RUNS),
     observation.DUPLICATE: "the consumer recognises it: it has taken effect",
@@ -92,6 +95,8 @@ class Planned(NamedTuple):
     verdict: Verdict
     revision: str = "none"
     """Status, attempt and owner of the record that the letter's key has."""
+    event: str = ""
+    """The hash of the event that is sent."""
 
 
 class RedrivePlan(NamedTuple):
@@ -110,7 +115,12 @@ class RedrivePlan(NamedTuple):
     def exact(self) -> Mapping[str, Any]:
         """Return the letters that go, in what state they are, and where to."""
         letters = [
-            {"id": each.letter.id, "verdict": each.verdict, "record": each.revision}
+            {
+                "id": each.letter.id,
+                "verdict": each.verdict,
+                "record": each.revision,
+                "event": each.event,
+            }
             for each in self.letters
         ]
         return {"target": self.target, "letters": letters}
@@ -248,7 +258,7 @@ def redrive(
     group: str | None = None,
     letter: str | None = None,
     limit: Annotated[int | None, POSITIVE] = None,
-    rate: float | None = None,
+    rate: Annotated[float | None, RATE] = None,
     release: bool = False,
     no_canary: bool = False,
     wait: Span = WAIT,
@@ -270,8 +280,6 @@ def redrive(
         no_canary: Send all letters at once, without waiting for the first of each group.
         wait: How long to wait for the outcome of the first letters.
     """
-    if (limit is not None and limit < 1) or (rate is not None and rate <= 0):
-        raise OperatorError("--limit and --rate have to be more than 0")
     stack = session.stack
     planned = plan_redrive(
         stack, queue, key=key, reason=reason, group=group, id=letter, limit=limit, release=release
@@ -300,12 +308,11 @@ def plan_redrive(
     predictor = predictor_of(stack, queue)
     selected = list[Planned]()
     others = list[DeadLetter]()
-    for letter, record, _ in received_from(stack, queue):
-        if _is_chosen(letter, chosen):
-            verdict = verdict_on(letter, record, predictor, release=release)
-            selected.append(Planned(replace(letter, event=None), verdict, _revision_of(record)))
+    for found in received_from(stack, queue):
+        if _is_chosen(found.letter, chosen):
+            selected.append(_judged(found, predictor, release=release))
         else:
-            others.append(letter)
+            others.append(found.letter)
     if others and not selected:
         groups = sorted({f"{letter.group} ({letter.reason})" for letter in others})
         raise OperatorError(f"{queue} has no such letter: its groups are {', '.join(groups)}")
@@ -313,6 +320,14 @@ def plan_redrive(
     taken = tuple(selected[:limit])
     left_out = len(others) + len(selected) - len(taken)
     return RedrivePlan(queue, target, taken, left_out, hidden, release)
+
+
+def _judged(found: Received, predictor: Predictor | None, *, release: bool) -> Planned:
+    """Return a letter without its event, and what a redrive would do with it now."""
+    letter = found.letter
+    verdict = verdict_on(letter, found.record, predictor, release=release)
+    event = sha256(_json(letter.event).encode(errors="surrogatepass")).hexdigest()
+    return Planned(replace(letter, event=None), verdict, _revision_of(found.record), event)
 
 
 def _revision_of(record: Record | None) -> str:
@@ -382,6 +397,8 @@ class Redrive:
         staying = [each.verdict.why for each in self.plan.letters if not each.verdict.goes]
         self.stayed = Counter(staying)
         self.first: dict[str, Trial] = {}
+        self.tried = set[str]()
+        """Keys of letters that went: this redrive itself has changed their records."""
         self.predictor = predictor_of(self.stack, self.plan.queue)
         transport = BotocoreTransport(self.stack.client("dynamodb"), _ANSWER_SECONDS)
         self.stores = {
@@ -482,17 +499,40 @@ class Redrive:
         return _Sent(problem, record)
 
     def _release(self, found: Received) -> _Sent:
-        """Release the key of a letter, if that is due, or say why the letter stays."""
-        verdict = verdict_on(found.letter, found.record, self.predictor, release=self.plan.release)
-        if not verdict.goes:
-            return _Sent(verdict.why, found.record)
-        if not verdict.releases:
+        """Release the key of a letter, if that is due, or say why the letter stays.
+
+        What was not shown is not done: a letter that has changed stays.
+        """
+        judged = _judged(found, self.predictor, release=self.plan.release)
+        if not judged.verdict.goes:
+            return _Sent(judged.verdict.why, found.record)
+        if not self._is_as_planned(judged):
+            return _Sent(CHANGED, found.record)
+        if found.letter.key is not None:
+            self.tried.add(found.letter.key)
+        if not judged.verdict.releases or found.record is None:
             return _Sent(None, found.record)
-        key = found.letter.key or ""
-        store = self.stores[records_of(key)]
-        if not release_record(store, key):
-            return _Sent("its record changed meanwhile: run the command again", found.record)
-        return _Sent(None, store.read(key))
+        return self._released(found.record)
+
+    def _is_as_planned(self, judged: Planned) -> bool:
+        """Return whether the same would be done as was planned, with the same event and record."""
+        planned = self.left[judged.letter.id]
+        if judged.event != planned.event:
+            return False
+        if judged.letter.key in self.tried:
+            return judged.verdict.releases <= planned.verdict.releases
+        return (judged.verdict, judged.revision) == (planned.verdict, planned.revision)
+
+    def _released(self, record: Record) -> _Sent:
+        """Release a key if its record is still as it was read."""
+        store = self.stores[records_of(record.key)]
+        try:
+            change = plan_release(record, explain(record, datetime.now(UTC)))
+        except ChangeRefusedError:
+            return _Sent(CHANGED, record)
+        if not carry_out(store, change):
+            return _Sent(CHANGED, record)
+        return _Sent(None, store.read(record.key))
 
     def _forget(self, found: Received) -> None:
         """Delete a letter that was sent."""

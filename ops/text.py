@@ -1,6 +1,11 @@
 """Numbers in sentences and tables, and text of strangers."""
 
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
+from typing import Final, NamedTuple
+
+NARROW: Final = 80
+"""Below so many columns, records stand in the place of tables."""
 
 _BYTES: Final = (*range(0x20), *range(0x7F, 0xA0))
 _DIRECTIONS: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -27,16 +32,68 @@ def is_encodable(text: str) -> bool:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 event``, ``2,000 events``."""
-    ending = "" if number == 1 else "s"
-    return f"{number:,} {noun}{ending}"
+    """Return a number with its noun: ``1 event``, ``2,000 events``, ``3 deliveries``."""
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
 
 
-def row(label: str, *values: int | str, note: str = "") -> str:
-    """Return a row of a table as text."""
-    line = f"{label:<26}"
-    for value in values:
-        cell = f"{value:,}" if isinstance(value, int) else value
-        line += f" {cell:>13}"
-    line += f"  {note}"
-    return line.rstrip()
+def plural(noun: str) -> str:
+    """Return the plural of a noun that follows the rule: ``events``, ``deliveries``, ``copies``."""
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}s"
+
+
+class Row(NamedTuple):
+    """A row of a report: a label, numbers or the names of their columns, and a remark."""
+
+    label: str
+    """Empty for a row with the names of columns."""
+    values: tuple[int | str, ...]
+    note: str = ""
+
+
+def row(label: str, *values: int | str, note: str = "") -> Row:
+    """Return a row of a report."""
+    return Row(label, values, note)
+
+
+def laid_out(lines: Iterable[Row | str], width: int | None = None) -> str:
+    """Return the lines of a report as text.
+
+    Below `NARROW` columns each number stands in a line of its own, beside the name of its column,
+    and remarks are wrapped.
+    """
+    if width is None or width >= NARROW:
+        return "\n".join(line if isinstance(line, str) else _in_columns(line) for line in lines)
+    columns: tuple[int | str, ...] = ()
+    laid = list[str]()
+    for line in lines:
+        if isinstance(line, str):
+            laid += wrap(line, width, subsequent_indent="  ") or [""]
+        elif not line.label:
+            columns = line.values
+        else:
+            laid += _below_each_other(line, columns, width)
+    return "\n".join(laid)
+
+
+def _in_columns(line: Row) -> str:
+    text = f"{line.label:<26}"
+    for value in line.values:
+        text += f" {_cell(value):>13}"
+    return f"{text}  {line.note}".rstrip()
+
+
+def _below_each_other(line: Row, columns: Sequence[int | str], width: int) -> Iterator[str]:
+    remark = wrap(line.note, width, initial_indent="    ", subsequent_indent="    ")
+    if len(line.values) == 1:
+        yield f"{line.label}: {_cell(line.values[0])}"
+    else:
+        yield line.label
+        for name, value in zip(columns, line.values, strict=True):
+            yield f"  {name}: {_cell(value)}"
+    yield from remark
+
+
+def _cell(value: int | str) -> str:
+    return f"{value:,}" if isinstance(value, int) else value

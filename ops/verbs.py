@@ -14,10 +14,17 @@ from typing import Annotated, Any, Final, NamedTuple
 from cyclopts import Parameter
 
 from ops import plans, regions
+from ops.bounds import clipped
 from ops.finding import find, kept
 from ops.stack import ClientFactory, OperatorError, StackRef, aws_clients
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_DIGITS: Final = 9
+"""The most digits of a span of time."""
+LONGEST_SPAN: Final = timedelta(days=3_650)
+YEARS: Final = range(2000, 2101)
+"""Those of a time. Times near the ends of the calendar cannot be moved to another zone."""
+_MOST: Final = 1_000_000_000
 
 
 class Plan(NamedTuple):
@@ -141,15 +148,19 @@ def _needs_two_regions(problem: str) -> OperatorError:
 
 def span(text: str) -> timedelta:
     """Read a span of time, such as ``90s``, ``10m``, ``6h`` or ``2d``, or raise a ValueError."""
-    match = re.fullmatch(r"(\d+)([smhd])", text)
+    match = re.fullmatch(r"([0-9]+)([smhd])", text)
     if match is None:
         raise ValueError(f"{text!r} is not a span of time: write 90s, 10m, 6h or 2d")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    number = int(match[1][:_DIGITS])
+    value = timedelta(**{_UNITS[match[2]]: number})
+    if len(match[1]) > _DIGITS or value > LONGEST_SPAN:
+        raise ValueError(f"{clipped(text, 20)!r} is too long: write at most {spelt(LONGEST_SPAN)}")
+    return value
 
 
 def moment(text: str) -> datetime:
     """Read a time: a span before now, or ISO 8601 with a time zone; or raise a ValueError."""
-    if re.fullmatch(r"\d+[smhd]", text):
+    if re.fullmatch(r"[0-9]+[smhd]", text):
         return plans.now() - span(text)
     try:
         time = datetime.fromisoformat(text)
@@ -157,6 +168,8 @@ def moment(text: str) -> datetime:
         raise ValueError(f"{text!r} is not a time: write 6h, or 2026-11-21T10:00:00Z") from None
     if time.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone: write {text}Z for UTC")
+    if time.year not in YEARS:
+        raise ValueError(f"{text!r} is not in the years from {YEARS[0]} to {YEARS[-1]}")
     return time
 
 
@@ -186,15 +199,15 @@ def _converted(by: Callable[[str], Any]) -> Callable[[Any, Any], Any]:
     return lambda _, tokens: by(tokens[0].value)
 
 
-def _within(least: int, most: int | None = None) -> Callable[[Any, Any], None]:
-    """Return a validator that refuses numbers below ``least`` or above ``most`` in words."""
-    wanted = f"{least} or more" if most is None else f"from {least} to {most}"
+def _within(least: float, most: float = _MOST) -> Callable[[Any, Any], None]:
+    """Return a validator that refuses numbers below ``least`` or above ``most`` in words.
+
+    It refuses NaN, too, which is neither.
+    """
 
     def check(_type: Any, value: Any) -> None:
-        if value is None:
-            return
-        if value < least or (most is not None and value > most):
-            raise ValueError(f"{value} is out of range: write a number {wanted}")
+        if value is not None and not least <= value <= most:
+            raise ValueError(f"{value} is out of range: write a number from {least:,} to {most:,}")
 
     return check
 
@@ -211,3 +224,5 @@ PORT_NUMBER: Final = Parameter(validator=_within(0, 65_535))
 """Of a TCP port; 0 leaves the choice to the system."""
 SHARE: Final = Parameter(validator=_within(0, 1))
 """Of a share, from 0 to 1."""
+RATE: Final = Parameter(validator=_within(0.001, 10_000))
+"""Of a number a second."""

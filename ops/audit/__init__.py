@@ -11,6 +11,7 @@ from ops.audit.reading import DEFAULT_GRACE, READING, gateway_payments, regional
 from ops.audit.regions import as_one_stack
 from ops.audit.saga import Saga, saga_of
 from ops.stack import StackRef
+from ops.text import laid_out
 
 __all__ = [
     "CONSUMERS",
@@ -49,9 +50,10 @@ class Report(NamedTuple):
         """Return the ledger as JSON-ready values, with the saga under a key of its own."""
         return self.ledger.to_json() | {"verdict": self.verdict, "saga": self.saga.to_json()}
 
-    def to_text(self) -> str:
-        """Return both as tables."""
-        return f"{self.saga.to_text()}\n\n{self.ledger.to_text()}\n\n{self.verdict}"
+    def to_text(self, width: int | None = None) -> str:
+        """Return both as tables, or in lines that fit into this width."""
+        lines = [*self.saga.lines(), "", *self.ledger.lines(), "", self.verdict]
+        return laid_out(lines, width)
 
 
 def collect_evidence(

@@ -20,7 +20,7 @@ from carride.events import idempotency_id
 from carride_idempotency import observation
 from ops.audit.evidence import ALWAYS, CHANGES, AuditedConsumer, Evidence, RideItem
 from ops.audit.missing import applied_facts, missing_at
-from ops.text import counted, row
+from ops.text import Row, counted, laid_out, row
 
 _MOST_NAMES: Final = 10
 """Of what does not add up, in the table."""
@@ -181,7 +181,11 @@ class Ledger:
 
     def to_text(self) -> str:
         """Return the ledger as a table."""
-        lines = [*self._events(), "", *self._accounts(), "", *self._queues()]
+        return laid_out(self.lines())
+
+    def lines(self) -> list[Row | str]:
+        """Return the ledger as the lines of a report."""
+        lines: list[Row | str] = [*self._events(), "", *self._accounts(), "", *self._queues()]
         for route, state in self.routes.items():
             lines.append(f"{route}: {state}")
         lines.append(row("lost", self.lost))
@@ -190,9 +194,9 @@ class Ledger:
         lines += [f"  {name}" for name in names[:_MOST_NAMES]]
         if len(names) > _MOST_NAMES:
             lines.append("  …")
-        return "\n".join(lines)
+        return lines
 
-    def _events(self) -> Iterator[str]:
+    def _events(self) -> Iterator[Row | str]:
         """Yield the lines about published events."""
         first = self.span["first"]
         last = self.span["last"]
@@ -206,14 +210,14 @@ class Ledger:
         if judged:
             yield f"judged: events since {judged}, when the log begins"
 
-    def _accounts(self) -> Iterator[str]:
+    def _accounts(self) -> Iterator[Row]:
         """Yield the lines about what became of events, with a column for each consumer."""
         yield row("", *self.consumers)
         for name, label in ROWS.items():
             counts = [getattr(account, name) for account in self.consumers.values()]
             yield row(label, *counts)
 
-    def _queues(self) -> Iterator[str]:
+    def _queues(self) -> Iterator[Row]:
         """Yield the lines about messages in queues."""
         yield row("waiting for redrive", self.waiting)
         for queue, reasons in self.dead_lettered.items():

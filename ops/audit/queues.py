@@ -9,13 +9,19 @@ from typing import Any, Final
 
 from carride.events import MOST_LEVELS, ContractError, parse_event, read_json
 from carride.publisher import GZIP
-from carride_idempotency.operators.queues import HIDDEN_SECONDS, peek, waiting
+from carride_idempotency.operators.queues import (
+    GLIMPSE_SECONDS,
+    HIDDEN_SECONDS,
+    peek,
+    waiting,
+)
 from ops.audit.evidence import DeadLettered
 from ops.stack import StackRef
 
 __all__ = [
     "GLANCE_HIDDEN_S",
     "GLANCE_READS_S",
+    "GLIMPSE_SECONDS",
     "HIDDEN_SECONDS",
     "UNREADABLE",
     "Letters",
@@ -49,7 +55,7 @@ _event_id: Final = re.compile(
 class Letters:
     """The messages of a dead-letter queue, to be read once.
 
-    They are read to the end of the queue and hidden from other readers meanwhile; a stack that
+    They are read to the end of the queue, and hidden from other readers for seconds; a stack that
     `glances` reads for `GLANCE_READS_S`, and hides them for `GLANCE_HIDDEN_S`.
     """
 

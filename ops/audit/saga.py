@@ -30,7 +30,7 @@ from ops.audit.evidence import (
     grouped,
 )
 from ops.audit.missing import missing_at
-from ops.text import counted, row
+from ops.text import Row, counted, laid_out, row
 
 _OVERDUE: Final = "CarRideOverdue"
 """The reconciler's event. It settles the ride."""
@@ -141,6 +141,10 @@ class Saga:
 
     def to_text(self) -> str:
         """Return the saga as a table."""
+        return laid_out(self.lines())
+
+    def lines(self) -> list[Row]:
+        """Return the saga as the lines of a report."""
         rides = sum(self.endings.values())
         rows = [row("rides", rides)]
         for ending, count in self.endings.items():
@@ -163,9 +167,9 @@ class Saga:
             rows.append(row(f"broken: {ride}", len(problems), note="; ".join(problems)))
         for ride, since in self.overdue.items():
             rows.append(row(f"overdue: {ride}", 1, note=since))
-        return "\n".join(rows)
+        return rows
 
-    def _money(self) -> list[str]:
+    def _money(self) -> list[Row]:
         kept = f"{self.captured_amount / 100:,.2f}"
         return [
             row("charged", self.charged, note="rides, by the gateway's own ledger"),

@@ -127,8 +127,9 @@ def _redrive_plan(plan: RedrivePlan) -> RenderableType:
 
 def _verdicts(plan: RedrivePlan) -> RenderableType:
     rows = table("group", "reason", "key", "ride", "age", "redriven", "what happens")
-    for letter, verdict, _ in plan.letters[:_SHOWN]:
-        what = "goes" if verdict.goes else "stays"
+    for each in plan.letters[:_SHOWN]:
+        letter = each.letter
+        what = "goes" if each.verdict.goes else "stays"
         rows.add_row(
             letter.group,
             letter.reason,
@@ -136,7 +137,7 @@ def _verdicts(plan: RedrivePlan) -> RenderableType:
             letter.ride or "",
             _age(letter.sent),
             str(letter.redriven),
-            f"{what}: {verdict.why}",
+            f"{what}: {each.verdict.why}",
         )
     return rows
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 from rich.console import Group, RenderableType
@@ -12,7 +13,7 @@ from ops import outbox, plans, replay
 from ops.audit import Report, audit
 from ops.cli.show import show, table
 from ops.replay import ReplayState
-from ops.replay.planning import PAUSE, Fate, Progress, ReplayPlan, predict, watch
+from ops.replay.planning import PAUSE, Fate, Progress, ReplayPlan, predict, standing, watch
 from ops.stack import OperatorError, StackRef
 from ops.text import counted
 from ops.verbs import Moment, Plan, Session, Steps, acts, before, reads
@@ -95,7 +96,15 @@ def replay_run(
         _wait(session, name)
         return Replayed(name, audit(*stack.regions()))
 
-    return Plan(Steps(steps), do, (stack,))
+    exact = {
+        "steps": steps,
+        "since": since,
+        "until": end,
+        # By ARN: a rule more, or another archive, is another replay.
+        "rules": sorted(rules),
+        "archive": stack.outputs["CarRideArchiveArn"],
+    }
+    return Plan(Steps(steps), do, (stack,), exact=exact)
 
 
 def _chosen(only: str | None, *, partners: bool) -> str:
@@ -124,7 +133,7 @@ def _wait(session: Session, name: str) -> None:
 @reads("replay status", "")
 def replay_status(session: Session) -> Iterator[ReplayState]:
     """Show the newest replays of the archive, and what waits in the queues of consumers."""
-    found = replay.status(session.stack)
+    found = standing(session.stack)
     if not found:
         session.say("there are no replays")
     yield from found
@@ -213,11 +222,23 @@ def _number(count: int | None) -> str:
 @show.register
 def _show_state(state: ReplayState) -> RenderableType:
     window = f"from {_spelt(state.since)} to {_spelt(state.until)}"
-    if state.ended:
-        left = "nothing is in flight as far as AWS can tell"
-    else:
-        left = f"{counted(state.waiting, 'message')} in queues of consumers"
-    return Text(f"{state.name} {state.state}: events {window}; {left}")
+    return Text(f"{state.name} {state.state}: events {window}; {_what_is_left(state)}")
+
+
+def _what_is_left(state: ReplayState) -> str:
+    """Return in words what consumers still have to do."""
+    left = list[str]()
+    if state.waiting:
+        left.append(f"{counted(state.waiting, 'message')} in queues of consumers")
+    if state.running:
+        left.append(f"{counted(state.running, 'delivery')} in flight")
+    if state.running is None and state.logged is not None:
+        left.append(f"consumers logged deliveries until {state.logged:%H:%M:%S %Z}")
+    if left:
+        return ", ".join(left)
+    if state.handed_over:
+        return "nothing is in flight as far as AWS can tell"
+    return "no delivery has been logged lately"
 
 
 @show.register
@@ -258,11 +279,13 @@ def republish(session: Session, *, since: Moment, until: Moment | None = None) -
     stack = session.stack
     region = stack.region
     end = before(since, until)
-    number = sum(1 for _ in outbox.written(stack, region, since, end))
-    events = counted(number, "event")
+    entries = list(outbox.written(stack, region, since, end))
+    events = counted(len(entries), "event")
     step = f"publish {events} that were written to the outbox in {region} from {since} to {end}"
 
     def publish() -> outbox.Republished:
-        return outbox.republish(stack, region, since, end, session.say)
+        return outbox.publish(stack, entries, session.say)
 
-    return Plan(Steps((step,)), publish, (stack,))
+    hashes = sorted(sha256(entry.detail.encode()).hexdigest() for entry in entries)
+    exact = {"step": step, "events": hashes}
+    return Plan(Steps((step,)), publish, (stack,), exact=exact)

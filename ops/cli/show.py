@@ -7,18 +7,19 @@ A module with verbs registers how its types look:
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import singledispatch
 from typing import Any, TextIO
 
 import msgspec
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from ops.audit import Report
-from ops.text import visible
+from ops.text import NARROW, visible
 from ops.verbs import Steps
 
 _WIDE = 10_000
@@ -41,9 +42,46 @@ def console(stream: TextIO) -> Console:
     return _SafeConsole(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
+class _Table(Table):
+    """A table, or a record for each row where the table would be cut or too narrow to be read."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._fits(console, options):
+            yield from super().__rich_console__(console, options)
+            return
+        if self.title:
+            yield Text(str(self.title), "italic")
+        rows = [[*column.cells] for column in self.columns]
+        for number, cells in enumerate(zip(*rows, strict=True)):
+            if number:
+                yield ""
+            for column, cell in zip(self.columns, cells, strict=True):
+                yield from _field(str(column.header), cell, console, options)
+
+    def _fits(self, console: Console, options: ConsoleOptions) -> bool:
+        needed = Measurement.get(console, options.update(max_width=_WIDE), self)
+        most = options.max_width
+        if needed.maximum <= most or not self.show_header:
+            return True
+        return most >= NARROW and needed.minimum <= most
+
+
+def _field(
+    name: str, cell: RenderableType, console: Console, options: ConsoleOptions
+) -> Iterator[Text]:
+    """Yield a line for a field of a record, or none if it is empty."""
+    shown = console.render_lines(cell, options.update(max_width=_WIDE), pad=False)
+    text = " ".join("".join(part.text for part in line).strip() for line in shown)
+    if text:
+        yield Text(f"{name}: {text}" if name else text)
+
+
 def table(*columns: str, title: str | None = None) -> Table:
-    """Return a table without lines, which is readable as plain text too."""
-    return Table(
+    """Return a table without lines, which is readable as plain text too.
+
+    Where it does not fit, each row is shown as a record.
+    """
+    return _Table(
         *columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold"
     )
 
@@ -101,9 +139,19 @@ def _steps(steps: Steps) -> RenderableType:
     return Text("\n".join(lines))
 
 
+class _Report:
+    """A report in the width of the terminal."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(self._report.to_text(options.max_width))
+
+
 @show.register
 def _report(report: Report) -> RenderableType:
-    return Text(report.to_text())
+    return _Report(report)
 
 
 def plain(data: Any) -> Any:

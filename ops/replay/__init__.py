@@ -41,6 +41,10 @@ class ReplayState(NamedTuple):
     waiting: int
     """Messages in the queues of consumers: waiting or being processed, of any origin."""
     reason: str
+    running: int | None = None
+    """Deliveries that a local engine has not finished; None on AWS, which does not tell."""
+    logged: datetime | None = None
+    """When a consumer last logged a delivery, of any origin; None if none has lately."""
 
     @property
     def handed_over(self) -> bool:
@@ -54,10 +58,20 @@ class ReplayState(NamedTuple):
 
     def check(self) -> None:
         """Raise an OperatorError unless the replay is completed."""
-        if self.state != "COMPLETED":
-            raise OperatorError(
-                f"the replay {self.name} is {self.state}: {self.reason or 'without a reason'}"
+        if self.state in ("CANCELLING", "CANCELLED"):
+            last = self.replayed_until
+            until = (
+                f"with a time until {last:%Y-%m-%d %H:%M:%S %Z}" if last else "that it began with"
             )
+            raise OperatorError(
+                f"somebody cancelled the replay {self.name}. Consumers process the events {until}; "
+                "`./carride replay run` with the same window replays all, and they recognise those"
+            )
+        if self.state != "COMPLETED":
+            why = (
+                self.reason or "EventBridge gives no reason; `./carride replay run` starts another"
+            )
+            raise OperatorError(f"the replay {self.name} is {self.state}: {why}")
 
 
 def name_for(region: str, now: datetime) -> str:

@@ -18,9 +18,18 @@ from carride_idempotency.record_items import record_of
 from ops.audit.evidence import CONSUMERS, AuditedConsumer
 from ops.audit.queues import fact_of, waiting
 from ops.audit.reading import deliveries, type_of
+from ops.finding import work_left
 from ops.prediction import Predictor
 from ops.records import items_at
-from ops.replay import PLAN_PREFIX, ReplayState, describe, name_for, start, warnings
+from ops.replay import (
+    PLAN_PREFIX,
+    ReplayState,
+    describe,
+    name_for,
+    start,
+    status,
+    warnings,
+)
 from ops.stack import OperatorError, StackRef
 
 PAUSE: Final = 5.0
@@ -37,6 +46,8 @@ _AT_ONCE: Final = 1_000
 """The most events of a list."""
 _LATE: Final = timedelta(minutes=5)
 """How much later than others CloudWatch may show a line."""
+_LATELY: Final = timedelta(seconds=30)
+"""If consumers have logged nothing for so long, they may be done."""
 _matter: Final = jmespath.compile(
     '[source, "detail-type", region, detail.type, detail.attributes.type]'
 )
@@ -341,6 +352,24 @@ class Progress(NamedTuple):
     fates: Mapping[str, Mapping[Fate, int]]
     """What consumers have logged since the replay began: deliveries by consumer and by the fate of
     their last attempt. Deliveries of new events are among them."""
+
+
+def standing(stack: StackRef) -> list[ReplayState]:
+    """Return the last replays of a stack, the newest first, with what is still delivered."""
+    found = status(stack)
+    if not found:
+        return []
+    running = work_left(stack)
+    logged = _last_logged(stack, datetime.now(UTC) - _LATELY)
+    return [each._replace(running=running, logged=logged) for each in found]
+
+
+def _last_logged(stack: StackRef, since: datetime) -> datetime | None:
+    """Return when a consumer last logged a delivery, or None if none has since then."""
+    times = list[datetime]()
+    for consumer in CONSUMERS:
+        times += [delivery.time for delivery in deliveries(stack, consumer, since)]
+    return max(times, default=None)
 
 
 def watch(

@@ -1,12 +1,17 @@
 """The operator's commands: what they show, and how they refuse."""
 
+import inspect
 import json
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest.mock import Mock
 
 import pytest
@@ -15,12 +20,15 @@ from moto import mock_aws
 
 from ops.cli import regions
 from ops.cli.app import command_line, main
+from ops.cli.show import console, show
 from ops.failover import Patience
+from ops.replay import ReplayState
 from ops.stack import OperatorError
 from ops.verbs import VERBS, Plan, Session, Verb
 from tests.ops.world import AWAY, HOME, NOW, World
 
-WORKFLOW = Path(__file__).parents[2] / ".github" / "workflows" / "deploy.yml"
+ROOT: Final = Path(__file__).parents[2]
+WORKFLOW = ROOT / ".github" / "workflows" / "deploy.yml"
 AT_HOME = ("--region", HOME, "--stack", "carride")
 RUNNING = {HOME: [], AWAY: [{"ReplayName": "new", "State": "RUNNING"}]}
 
@@ -67,14 +75,17 @@ def run(*arguments: str, **changes: Any) -> int:
             "the stack has no dead-letter queue Nowhere: it has RideHistoryDlq",
         ),
         (["replay", "run", "--since", "1h", "--yse"], "Unknown option"),
-        (["records", "--limit", "-3"], "-3 is out of range: write a number 1 or more"),
-        (["redrive", "PaymentDlq", "--limit", "0"], "0 is out of range: write a number 1 or more"),
-        (["desk", "--port", "99999"], "99999 is out of range: write a number from 0 to 65535"),
-        (["fleet", "--cars", "-5"], "-5 is out of range: write a number 1 or more"),
-        (["simulate", "--rides", "-5"], "-5 is out of range: write a number 1 or more"),
+        (["records", "--limit", "-3"], "-3 is out of range: write a number from 1 to 1,000,"),
+        (
+            ["redrive", "PaymentDlq", "--limit", "0"],
+            "0 is out of range: write a number from 1 to 1,000,",
+        ),
+        (["desk", "--port", "99999"], "99999 is out of range: write a number from 0 to 65,535"),
+        (["fleet", "--cars", "-5"], "-5 is out of range: write a number from 1 to 1,000,"),
+        (["simulate", "--rides", "-5"], "-5 is out of range: write a number from 1 to 1,000,"),
         (["simulate", "--duplicates", "2"], "2.0 is out of range: write a number from 0 to 1"),
-        (["verify", "--rides", "-5"], "-5 is out of range: write a number 0 or more"),
-        (["book", "--price", "0"], "0 is out of range: write a number 1 or more"),
+        (["verify", "--rides", "-5"], "-5 is out of range: write a number from 0 to 1,000,"),
+        (["book", "--price", "0"], "0 is out of range: write a number from 1 to 1,000,"),
         (["replay", "cancel", *AT_HOME], "no replay runs in us-west-2: there is nothing to cancel"),
         (["nothing"], "Unknown command"),
     ],
@@ -85,6 +96,43 @@ def test_a_mistake_is_explained(
     """The message says what to write instead, and the status is 2."""
     assert run(*arguments) == 2
     assert problem in capsys.readouterr().err
+
+
+NUMBERS: Final = {
+    "int": ("-1", "-99999999999999999999", "9" * 25, "x", "nan", "inf", ""),
+    "float": ("-1", "-0.001", "1" + "0" * 400, "x", "nan", "inf", "-inf", ""),
+    "Span": ("-5s", "5", "s", "1.5h", "9" * 30 + "d", "4000d", "nan", "", "5 m", "٣d"),
+    "Moment": ("-5s", "5", "9" * 30 + "d", "4000d", "nan", "", "0001-01-01T00:00:00+23:59",
+               "9999-12-31T23:59:59-23:59", "٣d", "2026-13-01T00:00:00Z"),
+}  # fmt: skip
+"""Values that an option of a type cannot have."""
+
+
+def options_with_numbers() -> Iterator[tuple[str, str, str]]:
+    """Yield each verb's options that take a number, a span or a time, with values to refuse."""
+    for verb in VERBS.values():
+        for name, option in inspect.signature(verb.function).parameters.items():
+            kind = re.search(r"\b(Span|Moment|int|float)\b", str(option.annotation))
+            if kind is None or "parse=False" in str(option.annotation):
+                continue
+            for value in NUMBERS[kind[1]]:
+                yield verb.name, f"--{name.replace('_', '-')}", value
+
+
+@pytest.mark.parametrize(("verb", "option", "value"), [*options_with_numbers()])
+def test_a_wrong_number_is_refused_in_words(
+    verb: str, option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every option of every verb: before a stack is asked, with the option's name, and status 2."""
+    needed = [
+        name if each.kind is each.POSITIONAL_ONLY else f"--{name}=1h"
+        for name, each in inspect.signature(VERBS[verb].function).parameters.items()
+        if each.default is each.empty and name not in ("session", "stack", option[2:])
+    ]
+    assert run(*verb.split(), *needed, f"{option}={value}", *AT_HOME) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: Invalid value")
+    assert option in said
 
 
 STANDALONE = dict.fromkeys((HOME, AWAY), "standalone")
@@ -175,6 +223,24 @@ def test_a_replay_that_cannot_be_done_is_not_offered(
     assert problem in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"running": 0}, "nothing is in flight as far as AWS can tell"),
+        ({"running": 1_203}, "1,203 deliveries in flight"),
+        ({"running": 1, "waiting": 1}, "1 message in queues of consumers, 1 delivery in flight"),
+        ({"logged": NOW}, "consumers logged deliveries until 12:00:00 UTC"),
+        ({}, "nothing is in flight as far as AWS can tell"),
+        ({"state": "RUNNING"}, "no delivery has been logged lately"),
+    ],
+)
+def test_the_state_of_a_replay_says_what_is_still_delivered(changes: Any, says: str) -> None:
+    """EventBridge has handed over all events long before consumers have processed them."""
+    ended = ReplayState("one", "COMPLETED", NOW, NOW, NOW, None, 0, "")
+    console(printed := StringIO()).print(show(ended._replace(**changes)))
+    assert printed.getvalue().strip().endswith(f"; {says}")
+
+
 def test_the_only_replay_is_cancelled_without_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     """Of several, one has to be named."""
     two = {HOME: [{"ReplayName": name, "State": "RUNNING"} for name in ("new", "old")]}
@@ -245,6 +311,30 @@ def test_each_change_leaves_a_line(
         {**rest, "command": f"carride change {word} --yes", "exact": {"what": what}}
         for word, what in (("'it'\"'\"'s'", "it's"), ("that", "that"))
     ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_interrupted_while_it_starts_shows_no_stack_trace(
+    number: signal.Signals,
+) -> None:
+    """Importing takes a second: whoever presses Ctrl-C then gets a line, and status 130."""
+    starts = (
+        "import os, runpy, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'ops.cli.app': os.kill(os.getpid(), NUMBER)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "runpy.run_module('ops', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", starts.replace("NUMBER", str(int(number)))],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "interrupted; run it again to continue\n"
 
 
 def test_an_error_without_aws_names_the_local_stack(

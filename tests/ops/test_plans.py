@@ -1,6 +1,7 @@
 """What is done is what was shown, or nothing."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -124,19 +125,44 @@ def test_a_plan_belongs_to_its_words_and_its_stack(changing: Changing, folder: P
     """Another command cannot carry it out, and it never reaches another stack."""
     assert changing.run("change", "a", "--plan=0123abcd", *AT_HOME) == 0
     assert changing.run("change", "b", "--plan=0123abcd", *AT_HOME, "--yes") == 2
-    (file,) = folder.iterdir()
-    plan = json.loads(file.read_text())
-    file.write_text(json.dumps(plan | {"places": ["carride in another region"]}))
+    keeper = PlanFolder(folder, "./carride")
+    (plan,) = keeper.saved()
+    keeper.save(plan._replace(places=("carride in another region",)))
     assert changing.run("change", "a", *AT_HOME, "--yes") == 2
     assert changing.done == []
 
 
 def test_a_plan_expires(changing: Changing, folder: Path) -> None:
-    """After an hour its file is gone."""
+    """After an hour it is refused, until the same words show a new one; so it is without its id."""
     old = SavedPlan("0123abcd", datetime.now(UTC) - timedelta(minutes=61), ("change", *AT_HOME))
     assert PlanFolder(folder, "./carride").save(old) == "0123abcd"
     assert changing.run("change", *AT_HOME, "--plan=0123abcd", "--yes") == 2
-    assert (changing.done, list(folder.iterdir())) == ([], [])
+    assert changing.run("change", *AT_HOME, "--yes") == 2
+    assert (changing.done, plans.saved()) == ([], [])
+    assert changing.run("change", *AT_HOME) == 0
+    assert changing.run("change", *AT_HOME, "--yes") == 0
+    assert list(folder.iterdir()) == [], "what was shown anew refuses nothing any more"
+    assert changing.run("change", *AT_HOME, "--yes") == 0
+
+
+def test_a_plan_of_yesterday_is_forgotten(changing: Changing, folder: Path) -> None:
+    """Its file is deleted, and the same words plan anew."""
+    assert changing.run("change", "--plan=0123abcd", *AT_HOME) == 0
+    (file,) = folder.iterdir()
+    yesterday = (datetime.now(UTC) - timedelta(hours=25)).timestamp()
+    os.utime(file, (yesterday, yesterday))
+    assert plans.saved() == []
+    assert list(folder.iterdir()) == []
+
+
+def test_a_plan_that_somebody_edited_is_not_carried_out(changing: Changing, folder: Path) -> None:
+    """Nobody can tell what was shown, so nothing is done, with its id or without."""
+    assert changing.run("change", "--plan=0123abcd", *AT_HOME) == 0
+    (file,) = folder.iterdir()
+    file.write_text(file.read_text().replace("null", "1"))
+    assert changing.run("change", "--plan=0123abcd", *AT_HOME, "--yes") == 2
+    assert changing.run("change", *AT_HOME, "--yes") == 2
+    assert changing.done == []
 
 
 @pytest.mark.parametrize("name", ["", "../../etc", "0123ABCD", "0123abcde"])

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -31,7 +32,13 @@ from ops.audit.evidence import (
     Published,
     RideItem,
 )
-from ops.audit.queues import GLANCE_HIDDEN_S, GLANCE_READS_S, dead_letter, peek
+from ops.audit.queues import (
+    GLANCE_HIDDEN_S,
+    GLANCE_READS_S,
+    GLIMPSE_SECONDS,
+    dead_letter,
+    peek,
+)
 from ops.audit.reading import (
     deliveries,
     is_unlisted,
@@ -212,6 +219,8 @@ class SlowQueue:
         self._read_s = read_s
         self.shown_from = dict.fromkeys(map(str, range(300)), 0.0)
         self._hidden_from: dict[str, float] = {}
+        self.asked: list[tuple[int, float]] = []
+        """For how many seconds each read hid its messages, and when it began."""
 
     def get_queue_attributes(self, **request: Any) -> Any:
         """Return a count that is too low."""
@@ -219,6 +228,7 @@ class SlowQueue:
 
     def receive_message(self, **request: Any) -> Any:
         """Return messages that are not hidden, the oldest first."""
+        self.asked.append((request["VisibilityTimeout"], self.now))
         shown = [number for number, since in self.shown_from.items() if since <= self.now][:3]
         self._hidden_from |= dict.fromkeys(shown, self.now)
         self.shown_from |= dict.fromkeys(shown, self.now + request["VisibilityTimeout"])
@@ -241,11 +251,22 @@ class SlowQueue:
         return max(self.shown_from[each] - since for each, since in self._hidden_from.items())
 
 
-def test_peeking_into_a_slow_queue_reads_every_message_once_and_ends() -> None:
-    """A message that shows again is yielded once, and is visible afterwards like the others."""
-    queue: Any = SlowQueue()
+@pytest.mark.parametrize("read_s", [0.001, 0.1, 2, 10])
+def test_peeking_into_a_slow_queue_reads_every_message_once_and_ends(
+    read_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that shows again is yielded once, and is visible afterwards like the others.
+
+    None is hidden for longer than twice the time that reading has taken, or two seconds: a reader
+    that is killed hides it no longer, either.
+    """
+    queue: Any = SlowQueue(read_s)
+    clock = SimpleNamespace(monotonic=lambda: queue.now)
+    monkeypatch.setattr("carride_idempotency.operators.queues.time", clock)
     assert [each["MessageId"] for each in peek(queue, "url")] == list(map(str, range(300)))
     assert max(queue.shown_from.values()) <= queue.now
+    for hidden_s, since in queue.asked:
+        assert hidden_s <= max(GLIMPSE_SECONDS, math.ceil(2 * since))
 
 
 @pytest.mark.parametrize("read_s", [0.01, 0.1, 0.5, 1.0, 1.5])

@@ -1,6 +1,6 @@
 """Where a replay may be started, its name and what it leaves out."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -106,6 +106,29 @@ def test_a_replay_has_ended_when_nothing_is_in_flight(
 ) -> None:
     """EventBridge has handed over everything, and consumers have emptied their queues."""
     assert replay.ReplayState("one", state, NOW, NOW, NOW, None, waiting, "").ended == ended
+
+
+@pytest.mark.parametrize(
+    ("state", "until", "reason", "says"),
+    [
+        (
+            "CANCELLED",
+            NOW,
+            "",
+            "somebody cancelled .* until 2026-11-21 12:00:00 UTC; .* replays all",
+        ),
+        ("CANCELLED", None, "", "somebody cancelled .* that it began with; .* replays all"),
+        ("FAILED", NOW, "", "is FAILED: EventBridge gives no reason; .* starts another"),
+        ("FAILED", NOW, "no access", "is FAILED: no access"),
+    ],
+)
+def test_a_replay_that_was_not_completed_ends_in_words(
+    state: str, until: datetime | None, reason: str, says: str
+) -> None:
+    """They say what has become of its events, and what to do."""
+    ended = replay.ReplayState("one", state, NOW, NOW, NOW, until, 0, reason)
+    with pytest.raises(OperatorError, match=says):
+        ended.check()
 
 
 BROKEN: Final = eventbridge_event({"type": "CarRideCreated"}, event_id="e1", clock=epoch_ms)

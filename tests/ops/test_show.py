@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ops.cli.rendering  # noqa: F401 - how letters and events look
+from ops.audit import judge
+from ops.audit.evidence import CONSUMERS, Evidence, Published
 from ops.bounds import shortened
 from ops.cli.show import console, plain, show
 from ops.dead_letters import DeadLetter, DeadLetters, Failure
@@ -24,10 +26,22 @@ HOSTILE: Final = st.text(
 STEERING: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def printed(data: object) -> str:
-    stream = StringIO()
-    console(stream).print(show(shortened(data)))
-    return stream.getvalue()
+class Terminal(StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(data: object, width: int | None = None) -> str:
+    """Return what is printed: to a file, or to a terminal without colours of this width."""
+    stream = StringIO() if width is None else Terminal()
+    writer = console(stream)
+    if width is not None:
+        writer.width = width
+        writer.no_color = True
+    writer.print(show(shortened(data)))
+    return re.sub(r"\x1b\[[0-9;]*m| +$", "", stream.getvalue(), flags=re.MULTILINE)
 
 
 def letters(text: str) -> DeadLetters:
@@ -84,3 +98,44 @@ def test_json_keeps_every_character(text: str) -> None:
     encoded = json.dumps(plain({"text": text}))
     assert encoded.isascii()
     assert json.loads(encoded) == {"text": text}
+
+
+def letters_of(name: str) -> list[dict[str, str]]:
+    key = f"payment#{name}-8c22-525e-93f3-3e3838254b1c"
+    return [{"key": key, "ride": "order_01", "why": "it breaks the contract"}] * 2
+
+
+@pytest.mark.parametrize("width", [20, 40, 70])
+def test_a_table_that_does_not_fit_is_shown_as_records(width: int) -> None:
+    """Below 80 columns each field has a line of its own, and nothing is cut."""
+    shown = printed(letters_of("37134231"), width)
+    assert "key:payment#37134231" in "".join(shown.split())
+    assert "why: it breaks" in " ".join(shown.split())
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= width
+    assert "".join(shown.split()).count("3e3838254b1c") == 2
+
+
+@pytest.mark.parametrize("width", [40, 120])
+def test_a_table_that_fits_is_a_table(width: int) -> None:
+    """However narrow the terminal is."""
+    assert printed([{"a": "1", "b": "2"}], width).split() == ["a", "b", "1", "2"]
+
+
+def test_a_word_that_is_wider_than_its_column_is_never_cut() -> None:
+    """A wide terminal may be too narrow for a key: then there are records, too."""
+    assert "3e3838254b1c" in printed(letters_of("x" * 80), 100)
+    assert "…" not in printed(letters_of("x" * 80), 100)
+
+
+@pytest.mark.parametrize("width", [40, 60, 79])
+def test_an_audit_fits_into_a_narrow_terminal(width: int) -> None:
+    """Each number stands beside its label or its consumer."""
+    consumers = ("ride-history", "dispatch", "payment")
+    report = judge(Evidence(CONSUMERS, [Published("event-1", "CarRideAccepted", "a")]))
+    shown = printed(report, width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert "published events: 1\n" in shown
+    effects = shown.partition("effects\n")[2].splitlines()
+    assert effects[:3] == [f"  {name}: 0" for name in consumers]
+    assert re.search("published events +1", printed(report, 80))

@@ -1,7 +1,8 @@
 """Keeps the plans that acting commands have shown, so that `--yes` does what was shown, or nothing.
 
 A preview is written to a file. The same words with `--yes` find it, make the plan again, and
-compare: only a plan that is still the same is carried out.
+compare: only a plan that is still the same is carried out. An expired plan is refused, and so is a
+file that was edited: without them `--yes` would do what nobody was shown.
 """
 
 import json
@@ -10,11 +11,14 @@ import secrets
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 LIVES: Final = timedelta(hours=1)
 """How long a plan can be carried out."""
+_KEPT: Final = timedelta(days=1)
+"""How long the file of an expired plan refuses the same words with `--yes`."""
 _MOST_DIFFERENCES: Final = 10
 _LONGEST_VALUE: Final = 80
 is_plan_id = re.compile(r"[0-9a-f]{8}").fullmatch
@@ -55,17 +59,8 @@ class PlanFolder:
         self.program = program
 
     def saved(self) -> list[SavedPlan]:
-        """Return the plans that can be carried out, the newest first; delete older ones."""
-        found = []
-        for file in self._files():
-            plan = _read(file)
-            if plan is None:
-                continue
-            if datetime.now(UTC) - plan.made > LIVES:
-                file.unlink(missing_ok=True)
-            else:
-                found.append(plan)
-        return sorted(found, key=lambda plan: plan.made, reverse=True)
+        """Return the plans that can be carried out, the newest first; delete those of yesterday."""
+        return [plan for plan in self._kept() if not _has_expired(plan)]
 
     def named(self, name: str) -> SavedPlan:
         """Return a plan that can be carried out, by its id.
@@ -73,9 +68,11 @@ class PlanFolder:
         Raises:
             PlanError: there is none.
         """
-        for plan in self.saved():
+        for plan in self._kept():
             if plan.id == name:
+                self._refuse_expired(plan)
                 return plan
+        self._refuse_damaged(file for file in self._files() if file.stem == name)
         raise PlanError(
             f"there is no plan {name}: it was carried out, or is more than an hour old; "
             "run the command without --yes for a new one"
@@ -85,10 +82,11 @@ class PlanFolder:
         """Return the plan to carry out, or None if none was shown for these words.
 
         Raises:
-            PlanError: ``name`` is not a plan of these words.
+            PlanError: ``name`` is not a plan of these words; or what was shown has expired, or
+                cannot be read any more.
         """
         if name is None:
-            return next((plan for plan in self.saved() if plan.words == words), None)
+            return self._newest(words)
         plan = self.named(name)
         if plan.words != words:
             raise PlanError(
@@ -97,18 +95,50 @@ class PlanFolder:
             )
         return plan
 
+    def _newest(self, words: tuple[str, ...]) -> SavedPlan | None:
+        """Return the newest plan of these words, or None."""
+        plan = next((plan for plan in self._kept() if plan.words == words), None)
+        # One that cannot be read may have been of these words.
+        self._refuse_damaged(self._files())
+        if plan is not None:
+            self._refuse_expired(plan)
+        return plan
+
+    def _refuse_expired(self, plan: SavedPlan) -> None:
+        if _has_expired(plan):
+            raise PlanError(
+                f"nothing was done: the plan {plan.id} has expired, because it was shown more than "
+                "an hour ago; run the command without --yes to see what it would do now"
+            )
+
+    def _refuse_damaged(self, files: Iterable[Path]) -> None:
+        for file in files:
+            if file.exists() and _read(file) is None:
+                raise PlanError(
+                    f"nothing was done: {file} is not as it was written, so nobody can tell what "
+                    "was shown; delete it, and run the command without --yes for a new plan"
+                )
+
     def save(self, plan: SavedPlan) -> str | None:
         """Keep a plan, and return its id; None if plans cannot be kept."""
         fields = plan._asdict() | {"made": plan.made.isoformat()}
+        file = self._file_of(plan)
+        unfinished = file.with_suffix(".new")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._file_of(plan).write_text(json.dumps(fields), encoding="utf-8")
+            as_read = json.loads(json.dumps(fields))
+            written = json.dumps(as_read | {"checksum": _checksum(as_read)})
+            unfinished.write_text(written, encoding="utf-8")
+            # Another command sees the whole file, or none.
+            unfinished.replace(file)
         except OSError:
             return None
         return plan.id
 
     def take(self, plan: SavedPlan, exact: Any, places: Iterable[str]) -> str:
         """Remove a plan from the folder in order to carry it out; return its id.
+
+        Expired plans of the same words go too: what they showed has been shown again.
 
         Raises:
             PlanError: what was shown has changed; then the plan stays in the folder. Or another
@@ -125,19 +155,48 @@ class PlanFolder:
             raise PlanError(
                 f"nothing was done: another command has carried out the plan {plan.id}"
             ) from None
+        for other in self._kept():
+            if other.words == plan.words and _has_expired(other):
+                self._file_of(other).unlink(missing_ok=True)
         return plan.id
 
-    def _files(self) -> Iterable[Path]:
-        return self.folder.glob("*.json") if self.folder.is_dir() else ()
+    def _kept(self) -> list[SavedPlan]:
+        """Return all plans, expired ones too, the newest first; delete those of yesterday."""
+        found = []
+        for file in self._files():
+            if _is_of_yesterday(file):
+                file.unlink(missing_ok=True)
+            elif (plan := _read(file)) is not None:
+                found.append(plan)
+        return sorted(found, key=lambda plan: plan.made, reverse=True)
+
+    def _files(self) -> list[Path]:
+        if not self.folder.is_dir():
+            return []
+        return [file for file in self.folder.glob("*.json") if is_plan_id(file.stem)]
 
     def _file_of(self, plan: SavedPlan) -> Path:
         return self.folder / f"{plan.id}.json"
 
 
+def _has_expired(plan: SavedPlan) -> bool:
+    return not timedelta() <= datetime.now(UTC) - plan.made <= LIVES
+
+
+def _is_of_yesterday(file: Path) -> bool:
+    try:
+        written = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+    except FileNotFoundError:
+        return True
+    return datetime.now(UTC) - written > _KEPT
+
+
 def _read(file: Path) -> SavedPlan | None:
-    """Return the plan in a file; None if another command has removed it, or it is not one."""
+    """Return the plan in a file; None if it is gone, or not as it was written."""
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
+        if fields.pop("checksum") != _checksum(fields) or fields["id"] != file.stem:
+            return None
         return SavedPlan(
             id=fields["id"],
             made=datetime.fromisoformat(fields["made"]),
@@ -145,8 +204,13 @@ def _read(file: Path) -> SavedPlan | None:
             places=tuple(fields["places"]),
             exact=fields["exact"],
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    """Return what tells an edited file from one that was written here."""
+    return sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def _refusal(plan: SavedPlan, changes: Sequence[str]) -> str:

@@ -1,11 +1,14 @@
 """Reads a dead-letter queue and leaves every message in it."""
 
+import math
 import time
 from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple
 
 HIDDEN_SECONDS: Final = 120
-"""How long messages stay hidden while a queue is read. It is doubled if reading takes longer."""
+"""How long messages are hidden that are to be deleted."""
+GLIMPSE_SECONDS: Final = 2
+"""How long messages are hidden that are only read, at first."""
 _LONGEST_HIDDEN_SECONDS: Final = 43_200
 _MANY: Final = 10
 _LONG_POLL_S: Final = 1
@@ -38,18 +41,22 @@ def waiting(sqs: Any, url: str, *, taken: bool = True, visible: bool = False) ->
 
 
 def peek(
-    sqs: Any, url: str, hidden_s: int = HIDDEN_SECONDS, reads_s: float | None = None
+    sqs: Any, url: str, hidden_s: int = GLIMPSE_SECONDS, reads_s: float | None = None
 ) -> Generator[dict[str, Any]]:
     """Yield every visible message of a queue once, and make all of them visible again.
 
-    If messages become visible again while the queue is read, later ones are hidden for longer.
+    If messages become visible again while the queue is read, later ones are hidden for longer: for
+    twice the time that reading has taken so far. A queue cannot be read to its end otherwise, and
+    what a killed reader leaves hidden shows soon.
+
     Reading ends when only known messages are received, or after ``reads_s`` seconds. With such an
     end, which must come before ``hidden_s``, no message is hidden for longer than ``hidden_s``.
     """
     expected = waiting(sqs, url, taken=False, visible=True)
     taken: dict[str, _Taken] = {}
     shown_again = 0
-    until = float("inf") if reads_s is None else time.monotonic() + reads_s
+    start = time.monotonic()
+    until = math.inf if reads_s is None else start + reads_s
     try:
         while shown_again <= 2 * len(taken) and (began := time.monotonic()) < until:
             polls = len(taken) < expected and began + _LONG_POLL_S < until
@@ -71,7 +78,9 @@ def peek(
                 receipt = message["ReceiptHandle"]
                 taken[message["MessageId"]] = _Taken(receipt, began + hidden_s)
             if len(new) < len(messages) and reads_s is None:
-                hidden_s = min(2 * hidden_s, _LONGEST_HIDDEN_SECONDS)
+                so_far_s = time.monotonic() - start
+                hidden_s = max(hidden_s, math.ceil(2 * so_far_s))
+                hidden_s = min(hidden_s, _LONGEST_HIDDEN_SECONDS)
             yield from new
     finally:
         _show(sqs, url, list(taken.values()))
