@@ -74,7 +74,8 @@ class Candidate(NamedTuple):
     def git(self, *arguments: str) -> str:
         """Return what git prints; nothing if it fails."""
         command = ["git", "-C", str(self.root), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip("\n")
 
 
 def candidate(root: Path = ROOT) -> Candidate:
