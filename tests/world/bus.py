@@ -176,13 +176,17 @@ class Bus:
         self._queues.send(target.attempts.dlq, json.dumps(event), attributes)
 
 
+type Publish = Callable[[Mapping[str, Any], str, str, str], object]
+"""Takes the detail of an event, its source, its detail type and its time."""
+
+
 class Pipe:
     """Publishes the new items of a table, as its filter and its template say."""
 
     def __init__(self, cloud: Cloud, spec: PipeSpec, bus: Bus, queues: Queues) -> None:
         self._cloud = cloud
         self._spec = spec
-        self.publish = bus.put
+        self.publish: Publish = lambda *event: bus.put(*event)  # noqa: PLW0108 - a saboteur replaces it
         self._is_stopped = False
         self._waiting: list[tuple[Mapping[str, Any], str]] = []
         """The records that came to their turn while the pipe was stopped."""

@@ -307,7 +307,7 @@ def second_car(hand: Hand) -> None:
             ride = taken[0].after["rideID"]["S"]
             later = partial(hand.put, CARS, held(free[0], ride))
             hand.world.cloud.simulation.after(0, later)
-            hand.planted(ride, f"['{free[0]['carID']}']")
+            hand.planted(ride, f"but {free[0]['carID']} has it")
         return writes
 
     _on_commits(hand, changed)
