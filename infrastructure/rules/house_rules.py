@@ -490,6 +490,8 @@ CONDITION_KEYS: Final = frozenset(
         "aws:SecureTransport",
         "aws:SourceAccount",
         "aws:SourceArn",
+        # docs.aws.amazon.com/service-authorization/latest/reference/list_awscloudformation.html
+        "cloudformation:RoleArn",
         # docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_iam-condition-keys.html
         "iam:PassedToService",
         "iam:PermissionsBoundary",
