@@ -18,7 +18,7 @@ _RESULTS: Final = ROOT / ".aws-sam"
 def verify_stack(
     session: Session,
     *,
-    rides: Annotated[int, COUNT] = 20,
+    rides: Annotated[int, COUNT] = Deployment.RIDES,
     drills: bool = False,
     record: Path | None = None,
 ) -> Plan:

@@ -24,12 +24,16 @@ _NOT_ASKED: Final = frozenset(
     {
         "AccessDenied",
         "AccessDeniedException",
+        "AuthFailure",
         "AuthorizationError",
         "ExpiredToken",
         "ExpiredTokenException",
         "InvalidClientTokenId",
+        "LimitExceededException",
+        "ProvisionedThroughputExceededException",
         "RequestExpired",
         "RequestLimitExceeded",
+        "SignatureDoesNotMatch",
         "ThrottledException",
         "Throttling",
         "ThrottlingException",
@@ -39,6 +43,8 @@ _NOT_ASKED: Final = frozenset(
     }
 )
 """AWS's codes for a question that it did not answer. They say nothing about the stack."""
+_AWS_FAILED: Final = 500
+"""AWS's own failures have this status or a higher one."""
 
 
 class FailedError(Exception):
@@ -60,7 +66,10 @@ class Deployment:
     may take ``wait`` seconds to reach their end.
     """
 
-    def __init__(self, stack: StackRef, *, rides: int = 20, wait: float = 600) -> None:
+    RIDES: Final = 20
+    """As many rides as are simulated by default."""
+
+    def __init__(self, stack: StackRef, *, rides: int = RIDES, wait: float = 600) -> None:
         self.stack = stack
         self.rides = rides
         self.began = datetime.now(UTC)
@@ -178,8 +187,11 @@ def _outcome(deployment: Deployment, check: Check) -> tuple[Verdict, str]:
         return Verdict.SKIPPED, str(error)
     except CannotTellError as error:
         deployment.untold.append(str(error))
-    except (FailedError, OperatorError) as error:
+    except FailedError as error:
         deployment.wrong.append(str(error))
+    except OperatorError as error:
+        told = deployment.untold if _is_unanswered(error.__cause__) else deployment.wrong
+        told.append(str(error))
     except BotoCoreError as error:
         deployment.untold.append(reason(error))
     except ClientError as error:
@@ -192,9 +204,14 @@ def _outcome(deployment: Deployment, check: Check) -> tuple[Verdict, str]:
     return Verdict.PASSED, detail
 
 
-def _is_unanswered(error: ClientError) -> bool:
-    """Return whether AWS refused the question rather than answered it."""
-    return error.response["Error"]["Code"] in _NOT_ASKED
+def _is_unanswered(error: BaseException | None) -> bool:
+    """Return whether an error of AWS refused the question rather than answered it."""
+    if not isinstance(error, ClientError):
+        return False
+    if error.response["Error"]["Code"] in _NOT_ASKED:
+        return True
+    answer = error.response.get("ResponseMetadata", {})
+    return answer.get("HTTPStatusCode", 0) >= _AWS_FAILED
 
 
 def status_of(found: Mapping[str, Any]) -> int:

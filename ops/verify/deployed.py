@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import batched
 from typing import Any, Final
 
 from ops.text import counted
@@ -12,6 +13,8 @@ from ops.verify.policies import lets_in
 from ops.verify.registry import ON_AWS, check
 
 _COMPLETE: Final = frozenset({"CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE"})
+_ALARMS_A_REQUEST: Final = 100
+"""The most that CloudWatch describes by name at once."""
 _EXPIRING: Final = frozenset(
     {"IdempotencyTable", "OperatorTable", "OutboxTable", "RideHistoryTable"}
 )
@@ -198,7 +201,8 @@ def _scaling(it: Deployment) -> str:
     mine = set[str]()
     for page in scaling.paginate(ServiceNamespace="dynamodb"):
         for target in page["ScalableTargets"]:
-            if it.stack.name in target["ResourceId"]:
+            _, table, *_ = target["ResourceId"].split("/")
+            if table in provisioned:
                 mine.add(target["ResourceId"])
     for name in provisioned:
         if f"table/{name}" not in mine:
@@ -301,23 +305,43 @@ def _replicas(it: Deployment) -> str:
 @check("No alarm is on, and the dashboard is there if it was asked for", Stage=ON_AWS)
 def _alarms(it: Deployment) -> str:
     client = it.client("cloudwatch")
-    prefix = f"{it.stack.name}-"
-    pages = client.get_paginator("describe_alarms").paginate(
-        AlarmNamePrefix=prefix, AlarmTypes=["MetricAlarm", "CompositeAlarm"]
-    )
-    alarms = []
-    for page in pages:
-        alarms += [*page["MetricAlarms"], *page["CompositeAlarms"]]
-    for alarm in alarms:
-        if alarm["StateValue"] == "ALARM":
-            it.wrong.append(f"{alarm['AlarmName']} is on")
-    dashboards = client.list_dashboards(DashboardNamePrefix=prefix)["DashboardEntries"]
-    if _declares_dashboard(it) and not dashboards:
-        it.wrong.append(f"there is no dashboard {prefix}…")
+    alarms = sorted(_names(it, "AWS::CloudWatch::Alarm", "AWS::CloudWatch::CompositeAlarm"))
+    states = _states(client, alarms)
+    for name in alarms:
+        if name not in states:
+            it.wrong.append(f"{name} is missing")
+        elif states[name] == "ALARM":
+            it.wrong.append(f"{name} is on")
+    dashboards = _names(it, "AWS::CloudWatch::Dashboard")
+    for name in dashboards:
+        found = client.list_dashboards(DashboardNamePrefix=name)["DashboardEntries"]
+        if name not in {each["DashboardName"] for each in found}:
+            it.wrong.append(f"there is no dashboard {name}")
     return f"{counted(len(alarms), 'alarm')}, {counted(len(dashboards), 'dashboard')}"
 
 
-def _declares_dashboard(it: Deployment) -> bool:
-    """Return whether the stack or one of its nested stacks made a dashboard."""
-    stacks = map(it.stack.nested, _all_stacks(it))
-    return any(stack.named("AWS::CloudWatch::Dashboard") for stack in stacks)
+def _names(it: Deployment, *types: str) -> set[str]:
+    """Return the names of what the stack and its nested stacks made of these types.
+
+    A prefix would not do: `carride-` is also that of the alarms of `carride-prod`.
+    """
+    found = set[str]()
+    nested = it.stack.named("AWS::CloudFormation::Stack").values()
+    for stack in (it.stack, *map(it.stack.nested, nested)):
+        for kind in types:
+            found.update(stack.named(kind).values())
+    return found
+
+
+def _states(client: Any, names: list[str]) -> dict[str, str]:
+    """Return the state of each alarm that exists."""
+    found = {}
+    for batch in batched(names, _ALARMS_A_REQUEST, strict=False):
+        answer = client.describe_alarms(
+            AlarmNames=list(batch),
+            AlarmTypes=["MetricAlarm", "CompositeAlarm"],
+            MaxRecords=_ALARMS_A_REQUEST,
+        )
+        for alarm in (*answer["MetricAlarms"], *answer["CompositeAlarms"]):
+            found[alarm["AlarmName"]] = alarm["StateValue"]
+    return found

@@ -18,6 +18,7 @@ from moto import mock_aws
 from urllib3.exceptions import HTTPError
 
 from ops.api import NoAnswerError, nobody
+from ops.stack import OperatorError
 from ops.verify import (
     CannotTellError,
     Check,
@@ -75,9 +76,20 @@ def test_production_is_protected_from_deletion(
     assert result.verdict is verdict
 
 
-def refused(code: str) -> ClientError:
+def refused(code: str, status: int = 400) -> ClientError:
     """Return an error of AWS with a code."""
-    return ClientError({"Error": {"Code": code, "Message": "because"}}, "GetRule")
+    answer: Any = {
+        "Error": {"Code": code, "Message": "because"},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
+    return ClientError(answer, "GetRule")
+
+
+def caused(cause: Exception) -> OperatorError:
+    """Return an error in an operator's words, with what caused it."""
+    error = OperatorError("you may not act as staff")
+    error.__cause__ = cause
+    return error
 
 
 @pytest.mark.parametrize(
@@ -86,6 +98,10 @@ def refused(code: str) -> ClientError:
         (refused("AccessDeniedException"), Verdict.UNTOLD),
         (refused("ExpiredToken"), Verdict.UNTOLD),
         (refused("Throttling"), Verdict.UNTOLD),
+        (refused("ProvisionedThroughputExceededException"), Verdict.UNTOLD),
+        (refused("InternalServerError", 500), Verdict.UNTOLD),
+        (caused(refused("AccessDenied")), Verdict.UNTOLD),
+        (caused(refused("NoSuchBucket")), Verdict.FAILED),
         (EndpointConnectionError(endpoint_url="https://x"), Verdict.UNTOLD),
         (CannotTellError("nobody knows"), Verdict.UNTOLD),
         (refused("ResourceNotFoundException"), Verdict.FAILED),
@@ -267,6 +283,62 @@ def test_files_without_git_have_no_commit(tmp_path: Path) -> None:
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     assert len(commit(tmp_path).split()[0]) == 40
+
+
+def test_who_is_not_staff_cannot_tell_whether_a_booking_takes_effect_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stack that makes no staff role takes one of your own: another caller gets a 403."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    booked = {"orderID": "o", "version": 1}
+
+    def answer(method: str, *_: Any, **__: Any) -> Any:
+        if method == "POST":
+            return SimpleNamespace(status=201, json=lambda: booked)
+        return SimpleNamespace(status=403, data=b"not staff")
+
+    monkeypatch.setattr("urllib3.request", answer)
+    client = described(Stage="dev")
+    deployment = Deployment(ref(lambda *_: client, CarRideApiUrl="https://api"))
+    deployment.parameters = {"Stage": "dev", "ApiAuthorization": "iam"}
+    (wanted,) = (each for each in CHECKS if "booking over the API" in each.statement)
+    (result,) = verify(deployment, [wanted])
+    assert result.verdict is Verdict.UNTOLD
+    assert "not staff" in result.detail
+
+
+@mock_aws
+def test_only_the_stacks_own_alarms_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`carride-prod` has alarms of a similar name; one of the stack's own is on or is missing."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
+    client = boto3.client("cloudwatch")
+    for name in ("carride-OverdueAlarm", "carride-prod-OverdueAlarm"):
+        client.put_metric_alarm(
+            AlarmName=name,
+            MetricName="Overdue",
+            Namespace="CarRide",
+            Period=60,
+            EvaluationPeriods=1,
+            Statistic="Sum",
+            Threshold=0,
+            ComparisonOperator="GreaterThanThreshold",
+        )
+        client.set_alarm_state(AlarmName=name, StateValue="OK", StateReason="a test")
+    of = {"AWS::CloudWatch::Alarm": {"OverdueAlarm": "carride-OverdueAlarm"}}
+
+    def turn(name: str) -> None:
+        client.set_alarm_state(AlarmName=name, StateValue="ALARM", StateReason="a test")
+
+    turn("carride-prod-OverdueAlarm")
+    found = check("No alarm is on", client, of)
+    assert (found.verdict, found.detail) == (Verdict.PASSED, "1 alarm, 0 dashboards")
+    turn("carride-OverdueAlarm")
+    found = check("No alarm is on", client, of)
+    assert (found.verdict, found.detail) == (Verdict.FAILED, "carride-OverdueAlarm is on")
+    client.delete_alarms(AlarmNames=["carride-OverdueAlarm"])
+    found = check("No alarm is on", client, of)
+    assert (found.verdict, found.detail) == (Verdict.FAILED, "carride-OverdueAlarm is missing")
 
 
 class Billed:

@@ -79,7 +79,7 @@ def test_what_a_deleted_stack_leaves(cloud: LocalAws, name: str, chosen: dict[st
 
     The engine protects no table: docs/on-an-account.md says what comes before a deletion there.
     """
-    cloud.deploy_fast(name, **chosen)
+    cloud.deploy_fast(name, None, **chosen)
     deployed = stack(**chosen)
     before = inventory(cloud, name)
     for kind in COUNTED:

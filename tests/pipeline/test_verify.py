@@ -2,7 +2,6 @@
 
 import pytest
 
-from ops import fleet
 from ops.verify import Deployment, Result, Verdict, to_json, to_markdown, verify
 from ops.verify.checks import CHECKS
 from tests.pipeline.pipeline import Pipeline
@@ -25,8 +24,7 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sound_stack_passes(pipeline: Pipeline) -> None:
-    """No check fails, drills included, and the reports have a row for each."""
-    fleet.seed(pipeline.cloud.client("dynamodb"), pipeline.stack.outputs["CarTableName"], 8)
+    """No check fails, drills included, although nobody has parked cars; each has its row."""
     results = verified(pipeline, drills=True)
     assert [each for each in results if each.verdict is Verdict.FAILED] == []
     assert sum(each.verdict is Verdict.PASSED for each in results) >= 10

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import pytest
 
+from ops.verify import Deployment
 from tests.template.stack import every_choice
 from tools.costs import PRODUCTION, Use, beyond_free_tier, bill, idle, load, shards, summed
 from tools.transformed import ROLES, Stack, stack
@@ -152,6 +153,20 @@ def test_the_targets_are_kept() -> None:
     _, in_production = bill(RIDES, **PRODUCTION)
     for rides in (in_dev, in_production):
         assert sum(use.dollars for use in rides) <= 105
+
+
+def test_an_hour_of_a_trial_costs_less_than_five_cents() -> None:
+    """A stack of stage `dev`, its metrics, and the rides of `./carride verify`.
+
+    By the month are alarms, capacity and metrics, which AWS bills by the hour:
+    aws.amazon.com/cloudwatch/pricing
+    """
+    rides = Deployment.RIDES * 1.1  # a tenth of them is booked, too
+    by_the_month, of_rides = bill(rides)
+    hourly = [*by_the_month, *(use for use in of_rides if "metrics" in use.what)]
+    others = [use for use in of_rides if "metrics" not in use.what]
+    hour = sum(use.dollars for use in hourly) / 730
+    assert hour + sum(use.dollars for use in others) < 0.05
 
 
 @pytest.mark.parametrize(
