@@ -127,7 +127,6 @@ class World:
     def wait(self, seconds: float) -> None:
         """Let time pass in a world at rest."""
         self.cloud.simulation.advance(seconds)
-        self.cloud.simulation.moved()
 
     def mend(self) -> None:
         """Have an operator repair everything, and the world come to rest again."""

@@ -71,8 +71,10 @@ class Simulation(ManualClock):
         self._agenda: list[tuple[int, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._rolls: Counter[str] = Counter()
-        self.moved: Callable[[], object] = lambda: None
-        """Called after each move of the time by `run`."""
+        self._steps = 0
+        """Of the present run: moves of the time, and what takes place at the same time."""
+        self._end_ms = 0
+        """When the present run has lasted too long."""
         self.doing: Callable[[], str] = lambda: here().name
         """Names what draws random bytes, so that others' draws do not disturb it."""
 
@@ -133,12 +135,26 @@ class Simulation(ManualClock):
     def sleep(self, seconds: float | None) -> None:
         """Give way for some time, or until resumed."""
         task = getcurrent()
-        if task.machine.alive:
+        if task.machine.alive and not self._passes(seconds):
             if seconds is not None:
                 self.after(seconds, task.resume)
             self._hub.switch()
         if not task.machine.alive:
             raise Killed
+
+    def _passes(self, seconds: float | None) -> bool:
+        """Let some time pass if nothing else takes place in it; return whether that is so.
+
+        The running task goes on at once, as it would after a way over the agenda.
+        """
+        if seconds is None or self._steps >= _MOST_STEPS:
+            return False
+        when_ms = self.now_ms + round(max(seconds, 0) * 1000)
+        if when_ms > self._end_ms or (self._agenda and self._agenda[0][0] <= when_ms):
+            return False
+        self._steps += 1
+        self.now_ms = when_ms
+        return True
 
     def join(self, task: Task, timeout_s: float | None = None) -> None:
         """Wait until a task has ended, or for so many seconds."""
@@ -179,16 +195,16 @@ class Simulation(ManualClock):
         Raises:
             RestlessError: the agenda does not become empty.
         """
-        end_ms = self.now_ms + _LONGEST_MS
-        for _ in range(_MOST_STEPS):
+        self._end_ms = self.now_ms + _LONGEST_MS
+        self._steps = 0
+        while self._steps < _MOST_STEPS:
             if not self._agenda:
                 return
             when_ms, _, call = heapq.heappop(self._agenda)
-            if when_ms > self.now_ms:
-                self.now_ms = when_ms
-                self.moved()
-            if self.now_ms > end_ms:
+            self.now_ms = max(self.now_ms, when_ms)
+            if self.now_ms > self._end_ms:
                 break
+            self._steps += 1
             call()
         raise RestlessError(
             "the world does not come to rest: something is delivered again and again"
