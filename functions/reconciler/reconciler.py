@@ -1,9 +1,8 @@
 """Finds rides that have needed something for too long, and has them settled, once each."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -164,6 +163,7 @@ class Reader:
         self, table: str, stage: Stage, before: datetime, page: int | None
     ) -> Iterator[str]:
         limit = {} if page is None else {"Limit": page}
+        latest = sortable_time(before)
         for each in shards(stage):
             pages = self._client.query(
                 TableName=table,
@@ -171,7 +171,7 @@ class Reader:
                 KeyConditionExpression="openShard = :shard AND openSince <= :before",
                 ExpressionAttributeValues={
                     ":shard": {"S": each},
-                    ":before": {"S": sortable_time(before)},
+                    ":before": {"S": latest},
                 },
                 **limit,
             )
@@ -232,12 +232,17 @@ class Reconciler:
             settings.outbox_table, settings.aws_region, timedelta(days=settings.outbox_days)
         )
 
-    def unsettled(self, now: datetime) -> int:
-        """Return how many rides were dealt with in earlier runs, and still need something."""
-        return sum(1 for _ in self.reader.open_rides(Stage.RECONCILED, now - self.limit))
+    def unsettled(self, now: datetime) -> list[str]:
+        """Return the rides that were dealt with in earlier runs, and still need something."""
+        return list(self.reader.open_rides(Stage.RECONCILED, now - self.limit))
 
-    def reconcile(self, now: datetime, left_ms: Callable[[], int]) -> int:
+    def reconcile(self, now: datetime, unsettled: Sequence[str], left_ms: Callable[[], int]) -> int:
         """Settle rides while there is time, and return how many.
+
+        Args:
+            now: the run's present.
+            unsettled: the rides that were set aside before.
+            left_ms: returns the time that is left.
 
         Raises:
             ExceptionGroup: Some rides could not be settled. It is raised after the others were.
@@ -259,21 +264,22 @@ class Reconciler:
                 failed += 1
                 if len(failures) < _REPORTED:
                     failures.append(error)
-        settled += self._look_again(now, left_ms)
+        settled += self._look_again(unsettled, now, left_ms)
         if settled:
             count("reconciler", {"Reconciled": settled})
         if failures:
             raise ExceptionGroup(f"{failed} rides could not be settled, {settled} were", failures)
         return settled
 
-    def _look_again(self, now: datetime, left_ms: Callable[[], int]) -> int:
+    def _look_again(
+        self, unsettled: Sequence[str], now: datetime, left_ms: Callable[[], int]
+    ) -> int:
         """Settle driven rides of which dispatch has heard since they were set aside; count them.
 
         Payment may never have heard of such a ride's car. Then nothing else has the ride paid.
         """
         settled = 0
-        aside = self.reader.open_rides(Stage.RECONCILED, now - self.limit, _PAGE)
-        for order_id in islice(aside, _LOOKED_AT_AGAIN):
+        for order_id in unsettled[:_LOOKED_AT_AGAIN]:
             if left_ms() < _NEEDED_MS:
                 break
             with suppress(*_UNREADABLE, EffectConflictError, BusyError):
@@ -367,10 +373,12 @@ def make_handler(
             if not run.done:
                 # Counted first: whatever fails below, somebody hears of the rides that stay
                 # overdue.
-                overdue = reconciler.unsettled(now)
+                unsettled = reconciler.unsettled(now)
+                overdue = len(unsettled)
                 if overdue:
                     count("reconciler", {"Overdue": overdue})
-                reconciled = reconciler.reconcile(now, context.get_remaining_time_in_millis)
+                left_ms = context.get_remaining_time_in_millis
+                reconciled = reconciler.reconcile(now, unsettled, left_ms)
                 counts = {"reconciled": reconciled, "overdue": overdue}
                 logger.info("reconciled", extra=counts)
                 run.complete(counts)

@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 import reconciler
+from carride.dynamodb import DynamoDB
 from carride.events import SOURCE, RideEvent
 from carride.facts import ALIASES, Fact
-from carride.overdue import LIMIT, Stage, shard, shards
+from carride.overdue import LIMIT, SHARDS, Stage, shard, shards
 from carride_idempotency import StoreError
 from carride_idempotency.stores.transport import ServiceError
 from carride_idempotency.testing import Crash, FakeDynamoDB
@@ -174,6 +175,21 @@ def test_what_has_ended_is_not_set_aside(world: World) -> None:
 def test_rides_are_spread_over_all_partitions() -> None:
     """No partition of the index is hot, and none is overlooked."""
     assert {shard(f"order_{number}") for number in range(300)} == set(shards(Stage.OPEN))
+
+
+def test_a_run_reads_each_partition_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most runs, one every five minutes, find nothing: a second look would only cost."""
+    asked: list[tuple[str, str]] = []
+    query = DynamoDB.query
+
+    def noted(self: Any, **request: Any) -> Any:
+        asked.append((request["TableName"], request["ExpressionAttributeValues"][":shard"]["S"]))
+        return query(self, **request)
+
+    monkeypatch.setattr(DynamoDB, "query", noted)
+    assert world.reconcile() == {"reconciled": 0, "overdue": 0}
+    tables = 3
+    assert len(asked) == len(set(asked)) == tables * len(Stage) * SHARDS
 
 
 # ── Stated outcomes: docs/architecture.md has a row for each ──────────────────────────────────────

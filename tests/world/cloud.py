@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
@@ -14,20 +14,28 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 
 import carride.consumer
 import carride_api
-import carride_idempotency.dead_letters
 import dispatch
 import reconciler
 from carride.dynamodb import DynamoDB
 from carride.telemetry import logger
-from carride_idempotency import testing
 from carride_idempotency.errors import ConfigurationError
 from carride_idempotency.observation import Observation
 from carride_idempotency.stores.transport import NoAnswerError, ServiceError
-from carride_idempotency.testing import START_MS, FakeDynamoDB
+from carride_idempotency.testing import FakeDynamoDB
 from carride_idempotency.testing.expressions import InvalidRequestError, Item, Request
 from persistent_gateway import PersistentGateway
 from tests.world import releases
-from tests.world.engine.scheduler import OUTSIDE, Killed, Machine, Simulation, here
+from tests.world.engine.network import (
+    ANSWER_LOST,
+    FAILED_AFTER,
+    KILLED_AFTER,
+    KILLED_BEFORE,
+    LATE,
+    REQUEST_LOST,
+    SLOW,
+    Network,
+)
+from tests.world.engine.scheduler import OUTSIDE, Machine, here
 from tests.world.freedoms import FREEDOMS
 from tests.world.story import Story, Tier
 from tests.world.wiring import Wiring
@@ -35,34 +43,38 @@ from tests.world.wiring import Wiring
 MOST_FAULTS: Final = 2
 """That an event meets at a consumer in a light story: one less than its attempts."""
 _SHARES: Final = {"ReconcilerFunction": 0.1}
-"""Its runs look into 144 partitions of indexes, most of them empty."""
+"""Each of its runs looks into 144 partitions of indexes, most of them empty."""
 _SQS_SHARE: Final = 3.0
 """Functions send few messages, so that more of them meet a fault."""
-_LONGEST_TRY_S: Final = FakeDynamoDB.longest_try_s
 _STALE: Final = 0.1
-"""The share of eventually consistent reads that miss the latest writes."""
+"""The share of eventually consistent reads that miss the latest writes, if there are any."""
 _STALEST_MS: Final = 2_000
 _LATE: Final = 0.03
 """The share of deliveries that are on their way for minutes."""
-_THROTTLED: Final = ServiceError("ThrottlingException", 400, "Rate exceeded", {})
 _FAILED: Final = ServiceError("InternalServerError", 500, "Internal server error", {})
-_CONFLICT: Final = ServiceError(
-    "TransactionCanceledException",
-    400,
-    "cancelled",
-    {"CancellationReasons": [{"Code": "None"}, {"Code": "TransactionConflict"}]},
-)
+_REFUSALS: Final = {
+    "throttled": ServiceError("ThrottlingException", 400, "Rate exceeded", {}),
+    "conflict": ServiceError(
+        "TransactionCanceledException",
+        400,
+        "cancelled",
+        {"CancellationReasons": [{"Code": "None"}, {"Code": "TransactionConflict"}]},
+    ),
+    "failed before": _FAILED,
+    FAILED_AFTER: _FAILED,
+}
+"""How DynamoDB refuses a request, by the kind of the fault."""
 _KINDS: Final = (
-    "killed before",
-    "killed after",
-    "request lost",
-    "answer lost",
-    "late",
-    "slow",
+    KILLED_BEFORE,
+    KILLED_AFTER,
+    REQUEST_LOST,
+    ANSWER_LOST,
+    LATE,
+    SLOW,
     "throttled",
 )
 """What may happen to a request to DynamoDB or SQS."""
-_KINDS_OF_DYNAMODB: Final = (*_KINDS, "failed before", "failed after")
+_KINDS_OF_DYNAMODB: Final = (*_KINDS, "failed before", FAILED_AFTER)
 
 
 class Invoked:
@@ -76,15 +88,13 @@ class Invoked:
         """What it works on: idempotency ids, or a request's key."""
 
 
-class Cloud(testing.World):
+class Cloud(Network):
     """Carries the requests of all machines.
 
     Attributes:
         counts: how often each freedom was used, each fault met, each outcome observed.
         running: the invocation of each machine.
         logs: the lines of each log group, by the consumer's name or ``bus``: time and content.
-        used: the names of the freedoms that were used and of the faults that were met. A name is
-            the same in every run of a story.
 
     Args:
         wiring: what is connected with what.
@@ -102,23 +112,16 @@ class Cloud(testing.World):
         kept: Container[str] | None = None,
         first: "Cloud | None" = None,
     ) -> None:
-        self.simulation: Simulation = first.simulation if first else Simulation(story.seed)
-        super().__init__(None, clock=self.simulation)
+        super().__init__(story.seed, None, kept, first.simulation if first else None)
         self.wiring = wiring
         self.story = story
-        self.began_ms = START_MS
         if story.release and first is None:
             self.began_ms = releases.begins_ms(story.release)
             self.simulation.now_ms = self.began_ms
-        self.concurrency = self.simulation
-        self.jitter = partial(self.roll, "jitter")
         self.dynamodb = Tables(self)
-        self.counts: Counter[str] = Counter()
         self.running: dict[Machine, Invoked] = {}
         self.logs: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
         self.healed = story.tier is Tier.CALM
-        self.used: list[str] = []
-        self._kept = kept
         self._met: Counter[tuple[str, str]] = Counter()
         self.second: Cloud | None = None
         """The secondary region of a story of two."""
@@ -146,9 +149,7 @@ class Cloud(testing.World):
             stack.enter_context(patch.object(carride_api, "observe", self._observed))
             for module in (dispatch, reconciler):
                 stack.enter_context(patch.object(module, "count", self._count))
-            # It sends in a thread, to be able to give up waiting.
-            letters = carride_idempotency.dead_letters
-            stack.enter_context(patch.object(letters, "Thread", _Inline))
+            stack.enter_context(self.threads())
             stack.enter_context(self.installed())
             logger.setLevel("CRITICAL")
             try:
@@ -159,44 +160,20 @@ class Cloud(testing.World):
 
     # ── Time, chance and what is seen ─────────────────────────────────────────────────────────────
 
-    @property
-    def now_s(self) -> float:
-        """Seconds since the story began."""
-        return (self.simulation.now_ms - self.began_ms) / 1000
-
     def _now_ns(self) -> int:
         return self.simulation.now_ms * 1_000_000
 
     def doing(self) -> str:
         """Return what the running task does: the same text in every run of a story."""
-        invoked = self.running.get(here())
-        return here().name if invoked is None else invoked.name
+        return self._doing(here())
 
-    def roll(self, label: str) -> float:
-        """Draw from 0 to 1.
-
-        A label names what is decided, so that one decision more or less changes no other.
-        """
-        return self.simulation.roll(label)
-
-    def happens(self, what: str, share: float, label: str) -> bool:
-        """Decide whether AWS uses one of its freedoms, and count that."""
-        drawn = self.roll(f"{what} {label}")
-        if drawn >= share or not self._may_happen(f"{what}: {label} ({drawn:.9f})"):
-            return False
-        self.use(what)
-        return True
+    def _doing(self, machine: Machine) -> str:
+        invoked = self.running.get(machine)
+        return machine.name if invoked is None else invoked.name
 
     def use(self, freedom: str) -> None:
         """Count that a freedom was used; it has a row in `freedoms`."""
         self.counts[FREEDOMS[freedom].what] += 1
-
-    def _may_happen(self, name: str) -> bool:
-        """Return whether a freedom or a fault is among those that are kept, and note it."""
-        if self._kept is not None and name not in self._kept:
-            return False
-        self.used.append(name)
-        return True
 
     def delay_s(self, what: str, label: str) -> float:
         """Return how long something is on its way: mostly a moment, sometimes minutes.
@@ -243,9 +220,10 @@ class Cloud(testing.World):
         """Return whether something meets a fault that lasts."""
         if self.healed:
             return False
+        now_s = self.now_s
         for each in self.story.windows:
-            is_open = each.begins_s <= self.now_s < each.ends_s
-            if is_open and each.what == what and self.roll(f"window {label}") < each.share:
+            is_met = each.what == what and each.begins_s <= now_s < each.ends_s
+            if is_met and self.roll(f"window {label}") < each.share:
                 self.use(f"window: {what}")
                 return True
         return False
@@ -273,7 +251,7 @@ class Cloud(testing.World):
         is_light = self.story.tier is Tier.LIGHT
         if is_light and any(self._met[name] >= MOST_FAULTS for name in names):
             return False
-        if not self._may_happen(called):
+        if not self.may_happen(called):
             return False
         self._met.update(names)
         return True
@@ -291,7 +269,7 @@ class Cloud(testing.World):
         if operation == "TransactWriteItems":
             kinds = (*kinds, "conflict")
         perform = partial(self._sent, operation, request, send)
-        return self.travel("DynamoDB", what, kinds, perform, NoAnswerError, _THROTTLED)
+        return self.travel("DynamoDB", what, kinds, perform, NoAnswerError, _REFUSALS)
 
     def _sent(
         self, operation: str, request: Request, send: Callable[[str, Request], Any]
@@ -312,65 +290,21 @@ class Cloud(testing.World):
         kinds: Sequence[str],
         perform: Callable[[], T],
         lost: Callable[[str], Exception],
-        throttled: Exception,
+        refusals: Mapping[str, Exception],
     ) -> T:
         """Have a request travel, take place, and its answer travel back."""
         machine = here()
         if machine is OUTSIDE:
             return perform()
-        way_s = 0.002 + 0.03 * self.roll(f"way {self.doing()}") ** 3
-        self.simulation.sleep(way_s)
-        if self.window(service, f"{self.doing()} {what}"):
-            self.simulation.sleep(_LONGEST_TRY_S)
-            raise lost("it is out of order")
+        doing = self._doing(machine)
+        self.simulation.sleep(0.002 + 0.03 * self.roll(f"way {doing}") ** 3)
+        if self.window(service, f"{doing} {what}"):
+            self.give_up(lost("it is out of order"))
         share = self.story.share
         if service == "SQS":
             share *= _SQS_SHARE
         kind = self.fault(service, kinds, what, share)
-        self._on_the_way(kind, what, perform, lost, throttled)
-        answer = perform()
-        self._on_the_way_back(kind, lost)
-        return answer
-
-    def _on_the_way(
-        self,
-        kind: str,
-        what: str,
-        perform: Callable[[], object],
-        lost: Callable[[str], Exception],
-        throttled: Exception,
-    ) -> None:
-        """Meet what keeps a request from taking place now."""
-        refusals = {"throttled": throttled, "conflict": _CONFLICT, "failed before": _FAILED}
-        if kind in refusals:
-            raise refusals[kind]
-        if kind == "late":
-            late_s = _LONGEST_TRY_S + 60 * self.roll(f"late {what}") ** 3
-            self.simulation.after(late_s, partial(_unheard, perform))
-        if kind in {"request lost", "late"}:
-            self._give_up(lost(kind))
-        if kind == "killed before":
-            self.kill_here()
-
-    def _on_the_way_back(self, kind: str, lost: Callable[[str], Exception]) -> None:
-        """Meet what happens to the answer to a request that has taken place."""
-        if kind == "killed after":
-            self.kill_here()
-        if kind == "failed after":
-            raise _FAILED
-        if kind == "answer lost":
-            self._give_up(lost(kind))
-        if kind == "slow":
-            self.simulation.sleep(_LONGEST_TRY_S * 0.9)
-
-    def _give_up(self, error: Exception) -> None:
-        self.simulation.sleep(_LONGEST_TRY_S)
-        raise error
-
-    def kill_here(self) -> None:
-        """Kill the process whose task is running."""
-        self.simulation.kill(here(), "killed")
-        raise Killed
+        return self.carry(kind, what, perform, lost, refusals)
 
     # ── SQS, as a function's client ───────────────────────────────────────────────────────────────
 
@@ -378,34 +312,12 @@ class Cloud(testing.World):
         """Send a message to a queue from a function."""
         what = f"SendMessage {url.rpartition('/')[2]}"
         answer: Any = {"Error": {"Code": "RequestThrottled"}}
-        throttled = ClientError(answer, "SendMessage")
-        self.travel("SQS", what, _KINDS, send, _no_answer, throttled)
+        refusals = {"throttled": ClientError(answer, "SendMessage")}
+        self.travel("SQS", what, _KINDS, send, _no_answer, refusals)
 
 
 def _no_answer(_: str) -> Exception:
     return ReadTimeoutError(endpoint_url="sqs")
-
-
-def _unheard(perform: Callable[[], object]) -> None:
-    """Have a request take place whose sender has given up."""
-    with suppress(Exception):
-        perform()
-
-
-class _Inline:
-    """A thread that runs in the task that starts it."""
-
-    def __init__(self, target: Callable[[], None], **_: object) -> None:
-        self._target = target
-
-    def start(self) -> None:
-        self._target()
-
-    def join(self, timeout: float | None = None) -> None:
-        """Do nothing: it has ended."""
-
-    def is_alive(self) -> bool:
-        return False
 
 
 class Tables(FakeDynamoDB):
@@ -424,13 +336,15 @@ class Tables(FakeDynamoDB):
         self._cloud = cloud
         self._latest: list[tuple[int, str, Item | None, Item | None]] = []
         self._as_of_ms: int | None = None
+        self._written_ms: dict[str, int] = {}
+        """When each table was written to last."""
         self.written: Callable[[str, Item | None, Item | None], object] = lambda *_: None
 
     def __call__(self, operation: str, request: Request, /) -> Mapping[str, Any]:
         return self._cloud.request(operation, request, self._take_place)
 
     def _take_place(self, operation: str, request: Request) -> Mapping[str, Any]:
-        if not _may_be_stale(operation, request) or here() is OUTSIDE:
+        if not self._may_be_stale(operation, request) or here() is OUTSIDE:
             return super().__call__(operation, request)
         label = f"{self._cloud.doing()} {request['TableName']}"
         if not self._cloud.happens("a stale read", _STALE, label):
@@ -441,6 +355,16 @@ class Tables(FakeDynamoDB):
             return super().__call__(operation, request)
         finally:
             self._as_of_ms = None
+
+    def _may_be_stale(self, operation: str, request: Request) -> bool:
+        """Return whether a read may miss a write.
+
+        Every read of an index is eventually consistent.
+        """
+        if operation not in {"GetItem", "Query", "Scan"} or request.get("ConsistentRead", False):
+            return False
+        written_ms = self._written_ms.get(request["TableName"], 0)
+        return self._cloud.simulation.now_ms - written_ms < _STALEST_MS
 
     def replicate(self, table: str, item: Item, *, is_gone: bool) -> None:
         """Have a write of the other region take place here: unconditionally, as replicas do."""
@@ -476,15 +400,9 @@ class Tables(FakeDynamoDB):
         self._latest = [each for each in self._latest if each[0] > now_ms - _STALEST_MS]
         for write in writes:
             self._latest.append((now_ms, write.table, write.before, write.after))
+            self._written_ms[write.table] = now_ms
         for write in writes:
             self.written(write.table, write.before, write.after)
-
-
-def _may_be_stale(operation: str, request: Request) -> bool:
-    """Return whether a read is eventually consistent, as every read of an index is."""
-    if operation not in {"GetItem", "Query", "Scan"}:
-        return False
-    return not request.get("ConsistentRead", False)
 
 
 def _about(operation: str, request: Request) -> str:

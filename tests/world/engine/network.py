@@ -40,6 +40,7 @@ class Network(World):
 
     Attributes:
         simulation: its time and its order.
+        began_ms: when the story began, in epoch milliseconds.
         counts: how often each thing happened.
         used: the names of the freedoms that were used and of the faults that were met. A name is
             the same in every run of a story.
@@ -48,12 +49,21 @@ class Network(World):
         seed: what everything is drawn from.
         tables: the key attributes of each table; None if a subclass has its own tables.
         kept: the names of the only freedoms and faults that may happen. Default: all.
+        simulation: another world's, whose time and chance are shared. Default: its own.
     """
 
-    def __init__(self, seed: int, tables: Names | None, kept: Container[str] | None = None) -> None:
-        self.simulation = Simulation(seed)
+    def __init__(
+        self,
+        seed: int,
+        tables: Names | None,
+        kept: Container[str] | None = None,
+        simulation: Simulation | None = None,
+    ) -> None:
+        self.simulation = simulation or Simulation(seed)
         super().__init__(tables, clock=self.simulation)
+        self.began_ms = START_MS
         self.concurrency = self.simulation
+        self.jitter = partial(self.roll, "jitter")
         self.counts: Counter[str] = Counter()
         self.used: list[str] = []
         self._kept = kept
@@ -75,7 +85,7 @@ class Network(World):
     @property
     def now_s(self) -> float:
         """Seconds since the story began."""
-        return (self.simulation.now_ms - START_MS) / 1000
+        return (self.simulation.now_ms - self.began_ms) / 1000
 
     def roll(self, label: str) -> float:
         """Draw from 0 to 1.
@@ -124,6 +134,8 @@ class Network(World):
             refusals: what refuses the request before it takes place, by the fault's kind;
                 `FAILED_AFTER` is raised afterwards.
         """
+        if not kind:
+            return perform()
         if kind in refusals and kind != FAILED_AFTER:
             raise refusals[kind]
         if kind == LATE:

@@ -6,7 +6,6 @@ import heapq
 import itertools
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -70,7 +69,7 @@ class Simulation(ManualClock):
         self._tasks: dict[Task, None] = {}
         self._agenda: list[tuple[int, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
-        self._rolls: Counter[str] = Counter()
+        self._rolls: dict[str, int] = {}
         self._steps = 0
         """Of the present run: moves of the time, and what takes place at the same time."""
         self._end_ms = 0
@@ -80,8 +79,9 @@ class Simulation(ManualClock):
 
     def roll(self, label: str = "") -> float:
         """Draw from 0 to 1. Each label has draws of its own, which other labels do not disturb."""
-        self._rolls[label] += 1
-        text = f"{self._seed}/{label}/{self._rolls[label]}"
+        number = self._rolls.get(label, 0) + 1
+        self._rolls[label] = number
+        text = f"{self._seed}/{label}/{number}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest()) / 2**56
 
     def hexadecimal(self, label: str) -> str:

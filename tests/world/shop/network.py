@@ -99,7 +99,6 @@ class ShopNetwork(Network):
 
     def __init__(self, plan: Plan, kept: Container[str] | None = None) -> None:
         super().__init__(plan.seed, {"Orders": ("id",)}, kept)
-        self.jitter = partial(self.roll, "jitter")
         self.plan = plan
         self.healed = False
         self.calls: dict[Machine, Call] = {}

@@ -164,22 +164,21 @@ class FakeDynamoDB:
         def place(item: Item) -> list[str]:
             return [item[name]["S"] for name in names]
 
-        def is_after_start(item: Item) -> bool:
-            if not start:
-                return True
-            return place(item) < place(start) if descends else place(item) > place(start)
-
+        needed = set(names)
+        items = [
+            item
+            for item in self.all(request["TableName"])
+            if item.keys() >= needed and holds(request, item, "KeyConditionExpression")
+        ]
         descends = not request.get("ScanIndexForward", True)
-        start = request.get("ExclusiveStartKey")
-        items = []
-        for item in self.all(request["TableName"]):
-            is_in_the_index = item.keys() >= set(names)
-            if not is_in_the_index or not is_after_start(item):
-                continue
-            if holds(request, item, "KeyConditionExpression"):
-                items.append(item)
         items.sort(key=place, reverse=descends)
-        return items
+        start = request.get("ExclusiveStartKey")
+        if not start:
+            return items
+        begin = place(start)
+        if descends:
+            return [item for item in items if place(item) < begin]
+        return [item for item in items if place(item) > begin]
 
     def _get_batch(self, request: Request) -> Mapping[str, Any]:
         answers: dict[str, list[Item]] = {}

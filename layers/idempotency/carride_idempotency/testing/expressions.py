@@ -92,7 +92,7 @@ def validate(request: Request) -> None:
     Raises:
         InvalidRequestError: DynamoDB would refuse the request whatever its tables hold.
     """
-    texts = tuple(request[each] for each in EXPRESSIONS if request.get(each) is not None)
+    texts = tuple([request[each] for each in EXPRESSIONS if request.get(each) is not None])
     _validate(texts, tuple(request.get(_NAMES) or ()), tuple(request.get(_VALUES) or ()))
 
 
