@@ -139,6 +139,40 @@ def test_result_comes_back_equal_and_of_its_type(value: Any) -> None:
     assert back == value
     assert type(back) is type(value)
     assert codec.encode(back) == text
+    assert codec.as_stored(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "NaN",
+        "1e999",
+        '"\\ud800"',
+        "[" * 100_000,
+        '{"$": ["uuid", "no"]}',
+        '{"$": ["uuid"]}',
+        '{"$": ["colour", "red"]}',
+        '{"$": ["fields", "Box", {}]}',
+        '{"$": ["fields", "module:Box"]}',
+        '{"$": ["tuple", {"a": 1}]}',
+        '{"$": ["tuple", [{"$": ["decimal", []]}]]}',
+        '{"$": "text"}',
+        '{"$": ["set", []], "more": 1}',
+    ],
+)
+def test_what_no_value_is_stored_as_is_refused(text: str) -> None:
+    """An operator who mistypes a result is told so before it is written."""
+    with pytest.raises(ValueError, match=r"\S"):
+        codec.as_stored(text)
+
+
+def test_a_stored_form_needs_no_class() -> None:
+    """The operator's process has not loaded the application."""
+    text = '{"$":["fields","shop.calls:Receipt",{"cents":{"$":["decimal","5"]}}]}'
+    assert codec.as_stored(f" {text} ") == text
+    with pytest.raises(UndecodableResultError, match="has not loaded"):
+        codec.decode(text)
 
 
 def test_result_of_our_own_class_is_readable_under_the_former_name_of_the_package() -> None:

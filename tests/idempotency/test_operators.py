@@ -4,6 +4,8 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +25,7 @@ from carride_idempotency.clock import epoch_ms
 from carride_idempotency.operators.choosing import cause_of
 from carride_idempotency.operators.command import main, without_password
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED
+from carride_idempotency.recovery import stored_form
 from carride_idempotency.testing import FakeDynamoDB, Invocation, eventbridge_event
 from tests.idempotency.stores.backends import EXISTING, MOTO, Backend, openers, over
 
@@ -165,9 +168,62 @@ def test_a_record_is_shown_with_what_its_next_delivery_does(run: Console, store:
     assert "further deliveries are answered as duplicates" in shown
     assert "externals" not in shown
     assert re.search(r"^updated_ms +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$", shown, re.MULTILINE)
-    assert run.json("show billing/charge#e", store)["unknown_calls"] == ["charge"]
+    assert list(run.json("show billing/charge#e", store)["unknown_calls"]) == ["charge"]
     assert "there is no record of 'billing#z'" in run("show billing#z", store)
     assert run.status == 2
+
+
+def test_what_an_unknown_call_has_sent_is_shown(run: Console, backend: Backend) -> None:
+    """An operator looks up at the other system what `list` and `show` print."""
+    sent = list[str]()
+    own = list[str]()
+
+    def charge(key: str) -> str:
+        sent.append(key)
+        raise OSError("no answer")
+
+    def work(event: dict[str, Any], operation: Operation) -> None:
+        own.append(operation.downstream_key)
+        operation.external("charge", charge)
+
+    with pytest.raises(OSError, match="no answer"):
+        consumer_over(backend.store, work)()
+    assert f"charge {sent[0]}" in run("list", backend.store)
+    shown = run.json("show shop#7", backend.store)
+    assert shown["unknown_calls"] == {"charge": sent[0]}
+    assert shown["downstream_key"] == own[0]
+    assert sent[0] in shown["says"]
+
+
+def test_a_list_without_unknown_calls_has_no_column_for_them(run: Console, store: Store) -> None:
+    """Most keys fail in another way."""
+    assert "downstream_keys" in run("list", store)
+    assert "downstream_keys" not in run("list --cause invoice", store)
+
+
+@pytest.mark.parametrize(
+    ("key", "status", "action"),
+    [
+        ("billing/charge#7", QUARANTINED, "release"),
+        ("billing/charge#7", QUARANTINED, "forget"),
+        ("billing/charge#7", QUARANTINED, "settle --not-done"),
+    ],
+)
+def test_the_key_of_a_function_is_called_again(
+    run: Console, backend: Backend, key: str, status: str, action: str
+) -> None:
+    """It has no delivery, and its dead letter cannot be redriven."""
+    for letter in (False, True):
+        found = record(key, status, externals='{"pay":null}', dead_lettered=letter)
+        before = backend.store.put_if_absent(found)
+        backend.store.compare_and_swap(before, found)
+        says = run.json(f"show {key}", backend.store)["says"]
+        (planned,) = run.json(action, backend.store, key)["records"]
+        for text in (says, planned["then"]):
+            assert "delivery" not in text
+            assert "redrive" not in text
+            assert "dead-letter queue" not in text
+        assert "the next call" in planned["then"]
 
 
 def test_an_index_of_what_waits_is_read_in_place_of_the_table(run: Console) -> None:
@@ -366,6 +422,66 @@ def test_a_released_key_runs_and_a_settled_call_is_not_made_again(
     assert (got, len(called)) == ([{"id": 5}], 1)
 
 
+@dataclass(frozen=True)
+class Receipt:
+    """What a call returns."""
+
+    id: str
+    cents: Decimal
+
+
+def test_a_settled_call_returns_what_the_call_would(run: Console, backend: Backend) -> None:
+    """A result in its stored form has its type; one of the wrong type can be corrected."""
+    got = list[Receipt]()
+
+    def charge(key: str) -> Receipt:
+        raise OSError("no answer")
+
+    def work(event: dict[str, Any], operation: Operation) -> None:
+        receipt = operation.external("charge", charge)
+        assert receipt.cents == 5
+        got.append(receipt)
+
+    deliver = consumer_over(backend.store, work)
+    with pytest.raises(OSError, match="no answer"):
+        deliver()
+    run("settle shop#7 --yes --done", backend.store, '{"id": "r1", "cents": 5}')
+    with pytest.raises(AttributeError):
+        deliver()
+    assert "no external call" in run("settle shop#7 --not-done", backend.store)
+    right = stored_form(Receipt("r1", Decimal(5)))
+    preview = run("settle shop#7 --call charge --done", backend.store, right)
+    assert 'this replaces what is known of it: {"id":"r1","cents":5}' in preview
+    run("settle shop#7 --call charge --yes --done", backend.store, right)
+    assert deliver() in {"New", "Retried"}
+    assert got == [Receipt("r1", Decimal(5))]
+    assert "no external call 'charge'" in run(
+        "settle shop#7 --call charge --not-done", backend.store
+    )
+
+
+def test_a_call_that_was_settled_by_mistake_is_made(run: Console, backend: Backend) -> None:
+    """``--not-done`` takes back an answer, as long as no attempt has used it."""
+    called = list[str]()
+
+    def charge(key: str) -> str:
+        called.append(key)
+        if len(called) == 1:
+            raise OSError("no answer")
+        return "paid"
+
+    def work(event: dict[str, Any], operation: Operation) -> None:
+        operation.external("charge", charge)
+
+    deliver = consumer_over(backend.store, work)
+    with pytest.raises(OSError, match="no answer"):
+        deliver()
+    run("settle shop#7 --yes --done", backend.store, "1")
+    run("settle shop#7 --yes --call charge --not-done", backend.store)
+    assert deliver() in {"New", "Retried"}
+    assert len(called) == 2
+
+
 def test_a_permanent_failure_is_released(run: Console, backend: Backend) -> None:
     """After its cause is fixed, the key runs as attempt 1."""
     broken = [True]
@@ -404,6 +520,10 @@ def in_a_process(*words: str, **environment: str) -> subprocess.CompletedProcess
         (["list", "--store", "dynamodb:Records", "--older", "soon"], "write 90s, 10m, 6h or 2d"),
         (["list", "--store", "dynamodb:Records", "--status", "LOST"], "there is no status LOST"),
         (["settle", "--store", "dynamodb:Records", "a#b", "--done", "{"], "is not JSON"),
+        (
+            ["settle", "--store", "dynamodb:Records", "a#b", "--done", '{"$": ["uuid", "no"]}'],
+            "is not JSON, nor what",
+        ),
         (["settle", "--store", "dynamodb:Records", "a#b"], "--done --not-done is required"),
     ],
 )

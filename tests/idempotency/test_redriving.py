@@ -183,6 +183,22 @@ def test_a_letter_that_came_since_the_preview_is_not_sent(shop: Shop) -> None:
     assert (shop.ran, shop.left) == ([], 2)
 
 
+def test_a_letter_of_a_function_is_not_delivered(shop: Shop) -> None:
+    """It holds the arguments of a call, and the target would take them for an event."""
+    consumer: Consumer = Consumer(
+        "shop", shop.store, dead_letters=SqsDeadLetters(shop.url, client=shop.sqs)
+    )
+
+    @consumer.function(key="order")
+    def charge(order: str) -> None:
+        raise PermanentError("no tariff")
+
+    with pytest.raises(PermanentError):
+        charge("1")
+    assert "it holds the arguments of a call" in shop.run("--to shop --release")
+    assert (shop.status, shop.ran, shop.left) == (1, [], 1)
+
+
 def test_a_letter_whose_event_took_effect_is_recognised(shop: Shop) -> None:
     """It leaves the queue without a second effect."""
     shop.deliver("1")

@@ -77,6 +77,55 @@ def decode(text: str) -> Any:
         ) from error
 
 
+def as_stored(text: str) -> str:
+    """Return a text as `encode` writes it, if it is the stored form of a value.
+
+    JSON is its own stored form, unless a dictionary of it has the key ``$``. No class needs to be
+    loaded: the process that decodes it has the class.
+
+    Raises:
+        ValueError: the text is not JSON, or no stored form.
+    """
+    try:
+        stored = json.loads(text, parse_constant=_no_constant)
+        _require_form(stored)
+        written = _dump(stored)
+        written.encode()
+    except ValueError:
+        raise
+    except Exception as error:  # it is nested too deeply, or its content does not fit its tag
+        raise ValueError(describe(error)) from error
+    return written
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _require_form(stored: Any) -> None:
+    """Require what `_unpack` can read, as far as that is known without the classes."""
+    if isinstance(stored, list):
+        for element in stored:
+            _require_form(element)
+    if not isinstance(stored, dict):
+        return
+    if _TAG not in stored:
+        _require_form(list(stored.values()))
+        return
+    if len(stored) != 1 or not isinstance(stored[_TAG], list):
+        raise ValueError(f"{_TAG!r} is the only key of a tagged value, which is a list")
+    tag, *content = stored[_TAG]
+    if tag in _OF_A_CLASS:
+        name, fields = content
+        if not isinstance(name, str) or not all(name.partition(":")):
+            raise ValueError(f"{name!r} is not a class: write module:Class")
+        _require_form(fields)
+    elif tag in _OF_VALUES:
+        _require_form(_list(*content))
+    else:
+        _UNPACKERS[tag](*content)
+
+
 # ── Values to JSON ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -218,6 +267,10 @@ _PACKERS: Final = {kind: (kind.__name__.lower(), pack) for kind, pack, _ in _FOR
 _UNPACKERS: Final[dict[str, Callable[[Any], Any]]] = {
     kind.__name__.lower(): unpack for kind, _, unpack in _FORMS
 } | {"dict": _unpack_pairs}
+_OF_VALUES: Final = frozenset({"tuple", "set", "frozenset", "dict"})
+"""The tags whose content is a list of further values."""
+_OF_A_CLASS: Final = frozenset({"enum", "namedtuple", "pydantic", "fields"})
+"""The tags whose content is a class's name, and what `_unpack_instance` makes of it."""
 
 
 _CLASS: Final[Any] = object.__dict__["__class__"]

@@ -55,6 +55,13 @@ class Done[T](NamedTuple):
     result: T
 
 
+class Stored(NamedTuple):
+    """An operator's answer: the call took effect, and this is its result as a record holds it."""
+
+    text: str
+    """What `codec.as_stored` returns."""
+
+
 class Answer(Enum):
     """A probe's other answers. ``NOT_DONE``: the call took no effect, and never will."""
 
@@ -120,12 +127,16 @@ def noted(record: Record, name: str, known: Known) -> Record:
     return record._replace(externals=text)
 
 
-def settled(record: Record, name: str, answer: Done[Any] | Answer) -> Record:
-    """Return the record with an operator's answer about a call: ``Done(result)`` or ``NOT_DONE``.
+def settled(record: Record, name: str, answer: Done[Any] | Stored | Answer) -> Record:
+    """Return the record with an operator's answer about a call.
+
+    It is ``Done(result)``, ``Stored(text)`` or ``NOT_DONE``.
 
     Raises:
         UnencodableResultError: the result has no stored form.
     """
+    if isinstance(answer, Stored):
+        return noted(record, name, Known(State.DONE, answer.text))
     if not isinstance(answer, Done):
         return noted(record, name, Known(State.NOT_DONE))
     from carride_idempotency import codec

@@ -2,7 +2,7 @@
 
 `release`, `settle` and `forget` read and write the record. A tool that shows its plan first uses
 the pure functions: `released`, `settled`, `forgotten`, `has_crashed` and `is_corrupt`.
-`python -m carride_idempotency` is such a tool.
+`python -m carride_idempotency` is such a tool. `stored_form` writes a result as its `--done`.
 """
 
 import os
@@ -25,6 +25,7 @@ __all__ = [
     "released",
     "settle",
     "settled",
+    "stored_form",
 ]
 
 
@@ -101,6 +102,19 @@ def settle(
         return False
     known = settled(seen, name, answer)
     return _write(store, seen, released(known, new_owner(), now_ms, window))
+
+
+def stored_form(result: object) -> str:
+    """Return the result of an external call as a record holds it, and as ``--done`` takes it.
+
+    A dataclass's is ``{"$": ["fields", "module:Class", {...}]}``.
+
+    Raises:
+        TypeError: the result has no stored form.
+    """
+    from carride_idempotency import codec
+
+    return codec.encode(result)
 
 
 def _may_be_released(seen: Record, now_ms: int) -> bool:

@@ -86,7 +86,14 @@ def _settle_options(verb: argparse.ArgumentParser) -> None:
     _change_options(verb)
     verb.add_argument("--call", help="the call's name (default: the first unknown one)")
     answer = verb.add_mutually_exclusive_group(required=True)
-    answer.add_argument("--done", metavar="JSON", help="it took effect: its result")
+    answer.add_argument(
+        "--done",
+        metavar="JSON",
+        help="it took effect: its result, as the call returns it. JSON comes back as JSON. A "
+        "dataclass, Decimal or another type is what carride_idempotency.recovery.stored_form"
+        "(result) returns, such as "
+        '\'{"$": ["fields", "module:Class", {"id": "7"}]}\'',
+    )
     answer.add_argument("--not-done", action="store_true", help="it did not, and never will")
 
 

@@ -3,16 +3,27 @@
 A change is planned on the record as it was read, and written only if the record is still so.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.decision import is_corrupt, released
-from carride_idempotency.externals import NOT_DONE, Answer, Done, settled
-from carride_idempotency.operators.explaining import Explained
+from carride_idempotency.externals import (
+    NOT_DONE,
+    Answer,
+    Done,
+    State,
+    Stored,
+    known_of,
+    settled,
+)
+from carride_idempotency.operators.explaining import Explained, how_to_run_again, next_one
 from carride_idempotency.policy import DAY
-from carride_idempotency.record import IN_PROGRESS, QUARANTINED, Record, unknown_calls
+from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
 from carride_idempotency.recovery import forgotten, new_owner
 from carride_idempotency.stores import Store
+
+_KNOWN: Final = (State.DONE, State.NOT_DONE)
+"""What an operator may have said of a call by mistake."""
 
 
 class ChangeRefusedError(Exception):
@@ -44,21 +55,28 @@ def plan_release(seen: Record, found: Explained) -> Planned:
             f"{seen.key} is neither quarantined nor crashed, so there is nothing to release: "
             f"{found.says}"
         )
-    then = "the next delivery runs as attempt 1: redrive its dead letter"
+    then = f"{next_one(seen)} runs as attempt 1: {how_to_run_again(seen)}"
     return Planned(Change("release", found, then), seen, seen)
 
 
 def plan_settle(
-    seen: Record, found: Explained, answer: Done[Any] | Answer, call: str | None = None
+    seen: Record,
+    found: Explained,
+    answer: Done[Any] | Stored | Answer,
+    call: str | None = None,
 ) -> Planned:
     """Plan to record what became of an external call, and to let its key run again.
 
-    ``call`` is the call's name. None stands for the first one whose outcome is unknown.
+    ``call`` is the call's name. None stands for the first one whose outcome is unknown. A call that
+    is named may be settled again, while its operation is not completed.
     """
     _refuse_held(found)
     name = _call_to_settle(seen, found, call)
     does = "makes" if answer is NOT_DONE else "takes the result of"
-    then = f"the next delivery {does} {name}: redrive its dead letter"
+    then = f"{next_one(seen)} {does} {name}: {how_to_run_again(seen)}"
+    known = known_of(seen, name)
+    if known.state in _KNOWN:
+        then += f"; this replaces what is known of it: {known.result or known.state.value}"
     return Planned(Change("settle", found, then), seen, settled(seen, name, answer))
 
 
@@ -69,15 +87,22 @@ def _call_to_settle(seen: Record, found: Explained, call: str | None) -> str:
         return unknown[0]
     if call is not None and call in unknown:
         return call
+    if call is not None and _may_be_settled_again(seen, call):
+        return call
     which = "no external call" if call is None else f"no external call {call!r}"
     raise ChangeRefusedError(f"{seen.key} has {which} whose outcome is unknown: {found.says}")
+
+
+def _may_be_settled_again(seen: Record, call: str) -> bool:
+    """Return whether an operator can correct what is known of a call."""
+    return seen.status in (FAILED, QUARANTINED) and known_of(seen, call).state in _KNOWN
 
 
 def plan_forget(seen: Record, found: Explained) -> Planned:
     """Plan to forget a key, whatever has become of it."""
     _refuse_held(found)
     then = (
-        "the next delivery runs as if it were the first: an effect that took place can take place "
+        f"{next_one(seen)} runs as if it were the first: an effect that took place can take place "
         "again"
     )
     if seen.kept is not None:

@@ -65,6 +65,14 @@ def consumer_of(key: str) -> str:
     return key.partition("#")[0]
 
 
+def is_of_a_call(key: str) -> bool:
+    """Return whether a key is of a function or a named block, whose caller calls again.
+
+    An unnamed block looks like a handler.
+    """
+    return "/" in consumer_of(key)
+
+
 class Choice(NamedTuple):
     """Which records are meant. What is None chooses all."""
 

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -21,8 +21,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
 
 from carride_idempotency.clock import epoch_ms
+from carride_idempotency.codec import as_stored
 from carride_idempotency.errors import ConfigurationError, StoreError
-from carride_idempotency.externals import NOT_DONE, Answer, Done
+from carride_idempotency.externals import NOT_DONE, Answer, Stored
+from carride_idempotency.keys import downstream_key
 from carride_idempotency.operators.arguments import (
     PROGRAM,
     UsageError,
@@ -40,7 +42,12 @@ from carride_idempotency.operators.changing import (
     plan_settle,
 )
 from carride_idempotency.operators.choosing import Choice, cause_of
-from carride_idempotency.operators.explaining import explain, is_forgotten, text_of
+from carride_idempotency.operators.explaining import (
+    explain,
+    is_forgotten,
+    sent_keys,
+    text_of,
+)
 from carride_idempotency.operators.plans import (
     PlanError,
     PlanFolder,
@@ -58,7 +65,7 @@ from carride_idempotency.operators.redriving import (
     groups_of,
     plan_redrive,
 )
-from carride_idempotency.record import Record, unknown_calls
+from carride_idempotency.record import Record
 from carride_idempotency.stores import Store
 from carride_idempotency.stores.factory import open_store
 from carride_idempotency.stores.transport import botocore_transport
@@ -127,7 +134,7 @@ def _list(store: Store, options: argparse.Namespace, now_ms: int) -> Finished:
     shown = {"records": rows, "complete": complete}
     if not rows:
         return Finished(shown, "there are no such records")
-    lines = _table([list(row.values()) for row in rows], list(rows[0]))
+    lines = _table(*_cells(rows))
     if not complete:
         lines.append(f"There may be more than {options.limit}: --limit shows more of them.")
     return Finished(shown, "\n".join(lines))
@@ -142,7 +149,24 @@ def _row(record: Record, now_ms: int) -> dict[str, Any]:
         "written": text_of(record.updated_ms),
         "cause": "" if cause is None else cause.id,
         "says": "" if cause is None else cause.says,
+        "downstream_keys": sent_keys(record),
     }
+
+
+def _cells(rows: Sequence[Mapping[str, Any]]) -> tuple[list[list[object]], list[str]]:
+    """Return the table and its titles. Its last column, if any, has what unknown calls sent."""
+    table = []
+    for row in rows:
+        *cells, sent = row.values()
+        table.append([*cells, _calls_in_words(sent)])
+    titles = list(rows[0])
+    if any(cells[-1] for cells in table):
+        return table, titles
+    return [cells[:-1] for cells in table], titles[:-1]
+
+
+def _calls_in_words(sent: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {key}" for name, key in sent.items())
 
 
 def _table(rows: Sequence[Sequence[object]], titles: Sequence[str]) -> list[str]:
@@ -166,8 +190,9 @@ def _show(store: Store, options: argparse.Namespace, now_ms: int) -> Finished:
     cause = cause_of(record, now_ms)
     if cause is not None:
         values["cause"] = cause.id
-    values["unknown_calls"] = unknown_calls(record)
-    shown = {name: value for name, value in values.items() if value not in (None, False, [])}
+    values["downstream_key"] = downstream_key(record.key)
+    values["unknown_calls"] = sent_keys(record)
+    shown = {name: value for name, value in values.items() if value not in (None, False, {})}
     width = max(map(len, shown))
     lines = []
     for name, value in shown.items():
@@ -177,6 +202,8 @@ def _show(store: Store, options: argparse.Namespace, now_ms: int) -> Finished:
 
 
 def _in_words(name: str, value: Any) -> str:
+    if name == "unknown_calls":
+        return _calls_in_words(value)
     if name.endswith("_ms"):
         return text_of(value)
     if name == "expiry":
@@ -247,14 +274,15 @@ def _planner(options: argparse.Namespace, now_ms: int) -> Callable[[Record], Pla
     return lambda record: plan_settle(record, explain(record, now), answer, options.call)
 
 
-def _answer(options: argparse.Namespace) -> Done[Any] | Answer:
+def _answer(options: argparse.Namespace) -> Stored | Answer:
     if options.not_done:
         return NOT_DONE
     try:
-        return Done(json.loads(options.done))
-    except ValueError:
+        return Stored(as_stored(options.done))
+    except ValueError as error:
         raise UsageError(
-            f"{options.done!r} is not JSON: write a text as '\"text\"', and no result as null"
+            f"{options.done!r} is not JSON, nor what recovery.stored_form(result) returns: write a "
+            f"text as '\"text\"', and no result as null ({error})"
         ) from None
 
 

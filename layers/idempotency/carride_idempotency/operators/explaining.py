@@ -5,8 +5,9 @@ from typing import Final, NamedTuple
 
 from carride_idempotency.clock import to_ms
 from carride_idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt
-from carride_idempotency.keys import LETTER
-from carride_idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.keys import LETTER, downstream_key
+from carride_idempotency.operators.choosing import is_of_a_call
+from carride_idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
 
 _LONGEST_LEFT_MS: Final = LONGEST_LEASE_MS + 60_000
 """The most that can be left of a lease. The minute is for a consumer's clock that is ahead."""
@@ -62,6 +63,27 @@ def is_forgotten(record: Record, now_ms: int) -> bool:
     return record.expiry * 1000 < now_ms
 
 
+def sent_keys(record: Record) -> dict[str, str]:
+    """Return the key that each external call of unknown outcome has sent, by the call's name.
+
+    An operator looks for it in the other system.
+    """
+    return {name: downstream_key(record.key, name) for name in unknown_calls(record)}
+
+
+def how_to_run_again(record: Record) -> str:
+    """Return what an operator does so that a key that was freed runs again."""
+    if is_of_a_call(record.key):
+        letter = ", and delete its dead letter" if record.dead_lettered else ""
+        return f"call it again{letter}"
+    return "redrive its dead letter, or send its event again"
+
+
+def next_one(record: Record) -> str:
+    """Return what uses a key next: a call, or a delivery."""
+    return "the next call" if is_of_a_call(record.key) else "the next delivery"
+
+
 def _says_held(record: Record) -> str:
     """Return the meaning of a record whose key an attempt may hold."""
     since = text_of(record.updated_ms)
@@ -85,7 +107,7 @@ def _says(record: Record, now_ms: int, max_attempts: int | None) -> str:
         return _says_lettered(record)
     if is_forgotten(record, now_ms):
         ended = f"{record.status} at {text_of(record.updated_ms)}, and its window has ended"
-        return f"{ended}: the next delivery runs as attempt 1"
+        return f"{ended}: {next_one(record)} runs as attempt 1"
     if record.status == QUARANTINED:
         return _says_quarantined(record)
     if record.status == COMPLETED:
@@ -95,17 +117,33 @@ def _says(record: Record, now_ms: int, max_attempts: int | None) -> str:
 
 def _says_quarantined(record: Record) -> str:
     given_up = f"given up at {text_of(record.updated_ms)} after attempt {record.attempt}"
+    why = record.error or "its outcome is unknown"
+    runs = "call" if is_of_a_call(record.key) else "delivery"
     then = _after_quarantine(record)
-    return f"{given_up} ({record.error}); no delivery runs until you release it; {then}"
+    return f"{given_up} ({why}); no {runs} runs until you {_way_out(record)}; {then}"
+
+
+def _way_out(record: Record) -> str:
+    """Return what an operator does about a quarantined key."""
+    sent = sent_keys(record)
+    if not sent:
+        return "release it"
+    name, key = next(iter(sent.items()))
+    return f"settle {name}, which has sent the downstream key {key}"
 
 
 def _after_quarantine(record: Record) -> str:
     """Return where the event of a quarantined key is, or when its record expires."""
     if record.expiry is not None:
         return f"it expires at {text_of(record.expiry * 1000)}"
+    if is_of_a_call(record.key):
+        return "until then its callers get an error"
     if record.dead_lettered:
         return "its event is in the dead-letter queue"
-    return "the next delivery puts its event into the dead-letter queue"
+    return (
+        "the next delivery puts its event into the dead-letter queue, or raises if its consumer "
+        "has none"
+    )
 
 
 def _says_crashed(record: Record, now_ms: int, max_attempts: int | None) -> str:
@@ -128,6 +166,8 @@ def _says_completed(record: Record) -> str:
     when = text_of(record.updated_ms)
     done = f"attempt {record.attempt} committed at {when}"
     duplicates = "further deliveries are answered as duplicates"
+    if is_of_a_call(record.key):
+        duplicates = "further calls get its result"
     if record.expiry is None:
         return f"{done}; {duplicates}, and the record does not expire"
     end = text_of(record.expiry * 1000)
@@ -146,14 +186,13 @@ def _says_failed(record: Record, max_attempts: int | None) -> str:
 
 def _next_run(record: Record, max_attempts: int | None) -> str:
     """Return what the next delivery of a key that may run again does."""
-    next_one = f"the next delivery runs as attempt {record.attempt + 1}"
+    runs = f"{next_one(record)} runs as attempt {record.attempt + 1}"
     if max_attempts is None:
-        return next_one if not record.attempt else f"{next_one}, if its policy allows as many"
+        return runs if not record.attempt else f"{runs}, if its policy allows as many"
     if record.attempt >= max_attempts:
-        return (
-            f"all {max_attempts:,} attempts are used up, so the next delivery quarantines the key"
-        )
-    return next_one
+        used_up = f"all {max_attempts:,} attempts are used up"
+        return f"{used_up}, so {next_one(record)} quarantines the key"
+    return runs
 
 
 def moment(ms: int) -> datetime | None:
