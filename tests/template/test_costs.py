@@ -8,7 +8,7 @@ import pytest
 from ops.verify import Deployment
 from tests.template.stack import every_choice
 from tools.costs import PRODUCTION, Use, beyond_free_tier, bill, idle, load, shards, summed
-from tools.transformed import ROLES, Stack, stack
+from tools.transformed import ROLES, ROOT, Stack, stack
 
 pytestmark = pytest.mark.integration
 
@@ -153,6 +153,37 @@ def test_the_targets_are_kept() -> None:
     _, in_production = bill(RIDES, **PRODUCTION)
     for rides in (in_dev, in_production):
         assert sum(use.dollars for use in rides) <= 105
+
+
+def test_the_figures_of_the_pages_are_those_of_the_command() -> None:
+    """What costs.md and ADR 0029 say of an idle stack, outside of the tables that are written."""
+
+    def of(uses: list[Use], *words: str) -> float:
+        lines = [use for use in uses if not words or any(word in use.what for word in words)]
+        return sum(round(use.dollars, 2) for use in lines)  # as the command adds them up
+
+    outbox = ("stream", "auto scaling", "capacity, the least")
+    by_default = bill(0)[0]
+    on_demand = bill(0, TableBilling="on-demand")[0]
+    provisioned = of(by_default, *outbox)
+    figures = {
+        "an idle stack": of(by_default),
+        "the same in an account of its own": of(beyond_free_tier(by_default)),
+        "the same on demand": of(on_demand),
+        "the reads of one shard": of(by_default, "stream"),
+        "the reads of four": of(on_demand, "stream"),
+        "the outbox": provisioned,
+        "its capacity": of(by_default, "capacity, the least"),
+        "its alarms": of(by_default, "auto scaling"),
+        "what is saved": of(on_demand, "stream") - provisioned,
+        "what is lost with four shards": of(by_default, *outbox[1:]),
+    }
+    pages = [
+        (ROOT / "docs" / "costs.md").read_text(encoding="utf-8"),
+        *(each.read_text(encoding="utf-8") for each in (ROOT / "docs" / "adr").glob("0029-*.md")),
+    ]
+    text = " ".join(pages)
+    assert [what for what, amount in figures.items() if f"{amount:.2f}" not in text] == []
 
 
 def test_an_hour_of_a_trial_costs_less_than_five_cents() -> None:
