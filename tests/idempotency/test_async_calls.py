@@ -186,15 +186,17 @@ def test_an_observer_sees_the_variables_of_the_caller() -> None:
     assert desk.colours == ["red"]
 
 
-def test_the_operation_of_a_block_that_was_done_is_none() -> None:
-    """Nothing is running, and saying so is not an AttributeError of None."""
+def test_work_in_a_block_that_was_done_is_refused() -> None:
+    """It has forgotten to ask, so a duplicate would take effect again."""
     desk = Desk()
 
     async def service() -> None:
         await desk.book()
         async with desk.consumer.operation("k1") as block:
-            with pytest.raises(RuntimeError, match="nothing is running"):
+            with pytest.raises(RuntimeError, match=r"if not block\.done"):
                 assert block.operation
+            with pytest.raises(RuntimeError, match=r"if not block\.done"):
+                block.complete("again")
 
     asyncio.run(service())
 

@@ -9,19 +9,39 @@ from unittest.mock import MagicMock, Mock
 import pytest
 
 from carride_idempotency import (
+    ANY_CALLER,
+    CANNOT_TELL,
     EVENTBRIDGE,
     KAFKA,
     SNS,
     SQS,
     TRANSPORT_ID,
+    AsyncOperation,
     ConfigurationError,
     Consumer,
     DynamoDBStore,
+    MissingKeyError,
+    Operation,
     Policy,
+    Put,
     SqsDeadLetters,
+    UnfinishedWorkError,
+    ValkeyStore,
+    emf,
+    forget,
+    logged,
     open_store,
+    release,
+    settle,
 )
-from carride_idempotency.testing import eventbridge_event, lambda_context, sqs_event
+from carride_idempotency.record import FAILED
+from carride_idempotency.testing import World as Tables
+from carride_idempotency.testing import (
+    crash_everywhere,
+    eventbridge_event,
+    lambda_context,
+    sqs_event,
+)
 from tests.idempotency.samples import World, event
 
 KINESIS_BATCH: Final = {
@@ -58,6 +78,24 @@ def batch(message: Any, context: Any = None, **given: Any) -> Callable[[World], 
         return handler(message, lambda_context() if context is None else context)
 
     return deliver
+
+
+def request(message: Any) -> Callable[[World], object]:
+    """Deliver an event to a handler of requests."""
+
+    def deliver(world: World) -> object:
+        handler = world.consumer(key=None).http_handler(caller=ANY_CALLER)(answer)
+        return handler(message, lambda_context())
+
+    return deliver
+
+
+def answer(_: Any, __: Any) -> object:
+    return {"statusCode": 200}
+
+
+def handler_of(world: World) -> Callable[[Any], Any]:
+    return lambda _: world.consumer().event_handler(world.work)
 
 
 def bare_function(world: World) -> object:
@@ -134,10 +172,76 @@ MISTAKES: Final[dict[str, tuple[Callable[[World], object], str]]] = {
         lambda _: Policy(window=timedelta(seconds=1.5)),
         r"window must be a whole number of seconds",
     ),
-    "limit is a text": (lambda _: Policy(max_attempts="3"), r"must be a number, not '3'"),  # type: ignore[arg-type]
+    "limit is a text": (lambda _: Policy(lease="3"), r"must be a number, not '3'"),  # type: ignore[arg-type]
+    "limit is a fraction": (
+        lambda _: Policy(max_attempts=2.5),  # type: ignore[arg-type]
+        r"max_attempts must be a whole number, not 2\.5",
+    ),
+    "choice is misspelt": (
+        lambda _: Policy(on_crash="quarantined"),  # type: ignore[arg-type]
+        r"'retry' or 'quarantine', not 'quarantined'",
+    ),
+    "backoff is a number": (lambda _: Policy(backoff=3), r"backoff must be a function .*not 3"),  # type: ignore[arg-type]
     "outage is a class": (
         lambda _: Policy(outages=ConnectionError),  # type: ignore[arg-type]
         r"tuple of exceptions, such as \(ConnectionError,\)",
+    ),
+    "outage is a name": (
+        lambda _: Policy(outages=("ConnectionError",)),  # type: ignore[arg-type]
+        r"tuple of exceptions, such as \(ConnectionError,\)",
+    ),
+    "metrics without a namespace": (settings(observe=emf), r"emf\(namespace\), logged\(logger\)"),
+    "log without a logger": (settings(observe=[logged]), r"emf\(namespace\), logged\(logger\)"),
+    "namespace is empty": (lambda _: emf(""), r"write emf\('Billing'\), not emf\(''\)"),
+    "logger is a name": (lambda _: logged("shop"), r"logged\(logging\.getLogger\('billing'\)\)"),  # type: ignore[arg-type]
+    "transport is a client": (
+        lambda _: DynamoDBStore("Records", transport=SimpleNamespace()),
+        r"transport= is a SimpleNamespace: write transport=botocore_transport",
+    ),
+    "client of Valkey is an address": (
+        lambda _: ValkeyStore("valkey://localhost"),
+        r"takes a client, not a str: .*open_store\(\"valkey://<host>\"\)",
+    ),
+    "released store is an address": (
+        lambda _: release("dynamodb:Records", "history#1"),  # type: ignore[arg-type]
+        r"write release\(open_store",
+    ),
+    "forgotten key stands first": (
+        lambda world: forget("history#1", world.store),  # type: ignore[arg-type]
+        r"the first argument is a store",
+    ),
+    "call is settled with a text": (
+        lambda world: settle(world.store, "history#1", "charge", "done"),  # type: ignore[arg-type]
+        r"Done\(result\) or NOT_DONE, not 'done'",
+    ),
+    "call is settled with a doubt": (
+        lambda world: settle(world.store, "history#1", "charge", CANNOT_TELL),
+        r"Done\(result\) or NOT_DONE",
+    ),
+    "methods are one text": (
+        lambda world: world.consumer(key=None).http_handler(caller="id", methods="POST")(answer),
+        r"write methods=\['POST'\]",
+    ),
+    "queue's event for a request handler": (
+        request(sqs_event({"id": "1"})),
+        r"fields \['Records'\]\. Do this: decorate it with @consumer\.batch_handler",
+    ),
+    "console's event for a request handler": (request(CONSOLE_TEST_EVENT), r"http_event builds"),
+    "application is a name": (
+        lambda world: world.consumer(key=None).asgi("app", caller=ANY_CALLER),  # type: ignore[arg-type]
+        r"wraps an application, not 'app': write app\.add_middleware",
+    ),
+    "key of a test's table is a text": (
+        lambda _: Tables({"Invoices": "id"}),
+        r"write \{'Invoices': \['id'\]\}",
+    ),
+    "test's world is not a function": (
+        lambda world: crash_everywhere(handler_of(world), event(), world=Tables()),  # type: ignore[arg-type]
+        r"write world=lambda: World\(\.\.\.\)",
+    ),
+    "test builds no handler": (
+        lambda _: crash_everywhere(lambda world: None, event(), world=Tables),  # type: ignore[arg-type]
+        r"build\(world\) returns the handler, but it returned None",
     ),
     "function without parentheses": (
         bare_function,
@@ -233,3 +337,114 @@ def test_a_window_may_be_a_timedelta(world: World) -> None:
     record = world.store.read("history#k1")
     assert record is not None
     assert record.expiry == world.clock() // 1000 + 604_800
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("charge", "call"),
+        (lambda key: key, "charge"),
+        ("charge", lambda: "paid"),
+        ("charge", lambda key, amount: amount),
+        ("charge", lambda key: key, "probe"),
+    ],
+    ids=["no function", "in the wrong order", "no argument", "two arguments", "no probe"],
+)
+def test_an_external_call_that_cannot_be_made_leaves_no_doubt(world: World, given: Any) -> None:
+    """No intent is written, so the next attempt makes it without an operator."""
+    consumer = world.consumer()
+
+    @consumer.event_handler
+    def wrong(_: Any, operation: Operation) -> None:
+        operation.external(*given)
+
+    @consumer.event_handler
+    def right(_: Any, operation: Operation) -> None:
+        operation.external("charge", lambda key: key)
+
+    with pytest.raises(ConfigurationError, match="Nothing was called"):
+        wrong(event(), lambda_context())
+    assert right(event(), lambda_context())["outcome"] == "Retried"
+
+
+def test_an_external_call_that_is_not_awaited_fails_its_run(world: World) -> None:
+    """It was not made, so the work is not done."""
+
+    @world.consumer().event_handler
+    async def handler(_: Any, operation: AsyncOperation) -> None:
+        operation.external("charge", charge).close()
+
+    async def charge(key: str) -> str:
+        return key
+
+    with pytest.raises(UnfinishedWorkError, match=r"charge\. Write `await operation\.external"):
+        handler(event(), lambda_context())
+    record = world.store.read("history#k1")
+    assert record is not None
+    assert record.status == FAILED
+
+
+def test_a_plain_call_of_an_async_operation_has_been_made(world: World) -> None:
+    """Its answer is the result: an error would leave a call of unknown outcome."""
+    charges: list[str] = []
+
+    def charge(key: str) -> str:
+        charges.append(key)
+        return "paid"
+
+    @world.consumer().event_handler
+    async def handler(_: Any, operation: AsyncOperation) -> None:
+        plain: Any = charge
+        assert await operation.external("charge", plain) == "paid"
+
+    assert handler(event(), lambda_context())["outcome"] == "New"
+    assert len(charges) == 1
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_what_comes_after_the_end_of_a_run_is_refused(world: World, *, atomic: bool) -> None:
+    """The effect would be lost without a word, and so would the record of the call."""
+    kept: list[Operation] = []
+
+    @world.consumer(policy={"atomic": atomic}).event_handler
+    def handler(_: Any, operation: Operation) -> None:
+        kept.append(operation)
+
+    handler(event(), lambda_context())
+    with pytest.raises(UnfinishedWorkError, match="call write before the handler returns"):
+        kept[0].write(Put("Invoices", {"id": "1"}))
+    with pytest.raises(UnfinishedWorkError, match="make external calls before"):
+        kept[0].external("charge", lambda key: pytest.fail("it is called"))
+
+
+@pytest.mark.parametrize("effects", [Put("Invoices", {"id": "1"}), [Put("Invoices", {"id": "1"})]])
+def test_effects_that_are_returned_and_not_registered_fail_the_run(
+    world: World, effects: Any
+) -> None:
+    """A handler's result is not read, so they would be lost."""
+    handler = world.consumer().event_handler(lambda _, __: effects)
+    with pytest.raises(UnfinishedWorkError, match=r"returned a Put.*operation\.write"):
+        handler(event(), lambda_context())
+
+
+def test_work_of_a_block_that_was_done_is_refused(world: World) -> None:
+    """It has forgotten to ask, so a duplicate would take effect again."""
+    with world.consumer().operation("k1") as block:
+        block.complete("first")
+    with (
+        pytest.raises(RuntimeError, match=r"write `if not block\.done:`"),
+        world.consumer().operation("k1") as block,
+    ):
+        block.complete("second")
+
+
+def test_a_call_without_its_key_names_the_argument(world: World) -> None:
+    """A function has no event in which the key was looked for."""
+
+    @world.consumer().function(key="order_id")
+    def confirm(order_id: Any) -> None: ...
+
+    with pytest.raises(MissingKeyError, match=r"is missing.*the argument order_id of confirm"):
+        confirm(None)
+    with pytest.raises(MissingKeyError, match=r"a float is not .*give a string, a whole number"):
+        confirm(1.5)

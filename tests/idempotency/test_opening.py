@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import valkey
+from botocore.session import get_session
 
 from carride_idempotency import ConfigurationError, DynamoDBStore, open_store
+from carride_idempotency.stores.transport import region_of
 from carride_idempotency.stores.valkey import ValkeyStore
 
 WORD = "hunter2"
@@ -75,6 +77,7 @@ NONSENSE = f"""
     redis:worker:{WORD}@localhost
     redis://worker:{WORD}@ redis://worker:{WORD}/x@localhost redis://worker:{WORD}?x@localhost
     redis://worker:x@{WORD}@localhost redis://localhost:{WORD}
+    dynamodb://worker:{WORD}@localhost dynamodb:T
 """
 
 
@@ -82,9 +85,10 @@ NONSENSE = f"""
     "address", [*NONSENSE.split(), "", " dynamodb:Idempotency", "redis://localhost\n"]
 )
 def test_nonsense_is_refused_without_repeating_a_password(address: str) -> None:
-    """The error lists the valid forms, without the address, which may hold a password."""
+    """The error shows the valid form, without the address, which may hold a password."""
     with pytest.raises(
-        ConfigurationError, match=r"dynamodb:<table>, or valkey://|cluster has no databases"
+        ConfigurationError,
+        match=r"write (dynamodb:<table>|\w+://\[<user>)|cluster has no databases",
     ) as refused:
         open_store(address)
     assert WORD not in str(refused.value)
@@ -124,3 +128,25 @@ def test_only_what_was_chosen_is_imported(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_the_region_may_stand_in_either_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Botocore reads AWS_DEFAULT_REGION alone, but other tools set AWS_REGION."""
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    assert region_of(get_session()) == "eu-central-1"
+    assert isinstance(open_store("dynamodb:Idempotency"), DynamoDBStore)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert region_of(get_session()) == "eu-west-1"
+
+
+def test_an_unknown_region_is_named_where_the_store_is_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first delivery would be too late."""
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.delenv("AWS_REGION")
+    with pytest.raises(ConfigurationError, match="set AWS_REGION"):
+        open_store("dynamodb:Idempotency")

@@ -131,6 +131,10 @@ def protected[E](
     problem_types: str | None,
 ) -> ASGIApp:
     """Return the application that runs its requests once: see `Consumer.asgi`."""
+    if not callable(app):
+        from carride_idempotency.misuse import not_an_asgi_application
+
+        raise not_an_asgi_application(reader.consumer, app)
     requests = Requests.of(reader, caller)
     if not (caller is None or isinstance(caller, AnyCaller) or callable(caller)):
         from carride_idempotency.misuse import not_a_caller

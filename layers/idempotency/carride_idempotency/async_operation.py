@@ -1,10 +1,11 @@
 """One attempt at one operation, as an ``async def`` handler, function or block sees it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from carride_idempotency.async_steps import in_thread
-from carride_idempotency.externals import Step, steps_of
+from carride_idempotency.externals import Step, require_call, steps_of
 from carride_idempotency.keys import downstream_key
 from carride_idempotency.operation import AnyOperation
 from carride_idempotency.record import Record
@@ -27,26 +28,37 @@ class AsyncOperation(AnyOperation):
         """Renew the lease now, as `Operation.heartbeat` does."""
         return await in_thread(self._held.renew)
 
-    async def external[T](
+    def external[T](
         self,
         name: str,
         call: Callable[[str], Awaitable[T]],
         probe: "Callable[[str], Awaitable[Done[T] | Answer]] | None" = None,
-    ) -> T:
-        """Make a call to another system, as `Operation.external` does.
+    ) -> Coroutine[Any, Any, T]:
+        """Make a call to another system, as `Operation.external` does: ``await`` it.
 
         ``call`` and ``probe`` are asynchronous functions. If the task is cancelled during the call,
-        nobody knows whether it took effect: its intent stands.
+        nobody knows whether it took effect: its intent stands. A run that has not awaited it fails.
         """
+        require_call(name, call, probe)
+        self._held.promised_calls.add(name)
+        return self._external(name, call, probe)
+
+    async def _external[T](
+        self,
+        name: str,
+        call: Callable[[str], Awaitable[T]],
+        probe: "Callable[[str], Awaitable[Done[T] | Answer]] | None",
+    ) -> T:
         key = downstream_key(self.key, name)
         claim = self._held
+        claim.promised_calls.discard(name)
 
         async def take(step: Record | Step) -> Any:
             if isinstance(step, Record):
                 return await in_thread(lambda: claim.write(step, claim.request.deadline_ms))
             if probe is not None and step is Step.PROBE:
-                return finished(await probe(key))
-            return finished(await call(key))
+                return finished(await _awaited(probe(key)))
+            return finished(await _awaited(call(key)))
 
         steps: Steps[T] = steps_of(claim, name, probes=probe is not None)
         try:
@@ -62,3 +74,8 @@ class AsyncOperation(AnyOperation):
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+async def _awaited(answer: Any) -> Any:
+    """Return the answer of a call. A plain function has given it already: the call was made."""
+    return await answer if isawaitable(answer) else answer

@@ -42,12 +42,19 @@ class AnyBlock:
         return self._answer.value()
 
     def complete(self, result: object) -> None:
-        """Set the result; the end of the block completes the operation with it."""
+        """Set the result; the end of the block completes the operation with it.
+
+        Raises:
+            RuntimeError: the operation was done before, so its work has now been done again.
+        """
+        self._running()
         self._result = finished(result)
 
     def _running(self) -> Operation:
         if self._started is None:
-            raise RuntimeError("nothing is running: the operation was done before")
+            raise RuntimeError(
+                "the operation was done before: write `if not block.done:` before its work"
+            )
         return self._started.operation
 
 

@@ -12,7 +12,7 @@ from weakref import ReferenceType, ref
 from carride_idempotency.call_steps import AnyBlock, ReadCall, fail_run, take_step
 from carride_idempotency.concurrency import is_in_a_loop
 from carride_idempotency.delivery import Delivery, DeliveryAnswer
-from carride_idempotency.errors import ConfigurationError
+from carride_idempotency.errors import ConfigurationError, MissingKeyError
 from carride_idempotency.handlers import is_asynchronous
 from carride_idempotency.messages import Reader
 from carride_idempotency.observation import COMMITTED
@@ -200,7 +200,10 @@ def _call_reader(
             for argument in payload or defaults
             if argument in given and not _equals(given[argument], defaults[argument])
         }
-        return bound, reader.call(own_key, compared, name)
+        try:
+            return bound, reader.call(own_key, compared, name)
+        except MissingKeyError as error:
+            raise MissingKeyError(f"{error}; it is the argument {key} of {name}") from error
 
     return read_call
 

@@ -21,8 +21,10 @@ class HeldClaim:
         "_store",
         "begun_calls",
         "clock",
+        "has_ended",
         "is_first",
         "lease_ms",
+        "promised_calls",
         "record",
         "request",
     )
@@ -35,6 +37,10 @@ class HeldClaim:
     """When the lease ends that the store has confirmed."""
     begun_calls: set[str]
     """The names of the external calls of this run."""
+    promised_calls: set[str]
+    """The names of those that a coroutine has asked for, and not awaited yet."""
+    has_ended: bool
+    """Whether the run has ended: what it registers or calls now would be lost."""
 
     def __init__(
         self,
@@ -52,6 +58,8 @@ class HeldClaim:
         self.is_first = first
         self.lease_ms = record.lease_ms if claimed else None
         self.begun_calls = set()
+        self.promised_calls = set()
+        self.has_ended = False
         self._store = store
         self._is_taken = False
         # Guards `record` against heartbeats, and is held during no request.

@@ -445,10 +445,17 @@ def _check_choices(name: str, policy: object, source: object, observe: object) -
         raise not_a_source(name, source)
     observers = observe if isinstance(observe, (list, tuple)) else (observe,)
     for observer in observers:
-        if not callable(observer):
+        if not callable(observer) or _makes_observers(observer):
             from carride_idempotency.misuse import not_an_observer
 
             raise not_an_observer(name, observer)
+
+
+def _makes_observers(observer: object) -> bool:
+    """Return whether it is `emf` or `logged` itself, which would observe nothing."""
+    return getattr(observer, "__module__", None) == "carride_idempotency.observers" and (
+        getattr(observer, "__qualname__", None) in {"emf", "logged"}
+    )
 
 
 def _has(value: object, method: str) -> bool:

@@ -169,12 +169,16 @@ class SqsDeadLetters:
             from botocore.config import Config
             from botocore.session import get_session
 
+            from carride_idempotency.stores.transport import region_of
+
             config = Config(
                 connect_timeout=_CONNECT_S,
                 read_timeout=_READ_S,
                 retries={"mode": "standard", "total_max_attempts": 1},
             )
-            self._client = get_session().create_client("sqs", config=config)
+            session = get_session()
+            region = region_of(session)
+            self._client = session.create_client("sqs", region_name=region, config=config)
         return self._client
 
     def _in_time(self, request: Callable[[], object], deadline_ms: int | None) -> None:

@@ -76,6 +76,11 @@ type Effect = Put | Update | Delete | Check | Keep
 _EFFECTS: Final = (Put, Update, Delete, Check, Keep)
 
 
+def is_effect(value: object) -> bool:
+    """Return whether a value is an effect."""
+    return isinstance(value, _EFFECTS)
+
+
 def prepared(effect: Effect, taken: frozenset[str] = ATTRIBUTE_NAMES) -> Effect:
     """Return the effect converted and checked. Later changes to its values have no effect on it.
 
@@ -86,7 +91,7 @@ def prepared(effect: Effect, taken: frozenset[str] = ATTRIBUTE_NAMES) -> Effect:
             DynamoDB cannot hold. The commit checks what the table decides, such as the type of a
             key.
     """
-    if not isinstance(effect, _EFFECTS):
+    if not is_effect(effect):
         kind = type(effect).__name__
         raise EffectsRejectedError(
             f"a {kind} is not an effect: use Put, Update, Delete, Check or Keep"

@@ -79,7 +79,11 @@ class ContentionError(RetryableError):
 
 
 class UnfinishedWorkError(IdempotencyError, TypeError):
-    """Raised when a handler returned an awaitable or a generator: its work is not done."""
+    """Raised when a handler has ended before its work.
+
+    It returned an awaitable or a generator, or an effect that it has not registered; it did not
+    await a call; or it calls or registers something after its end.
+    """
 
 
 class PermanentError(IdempotencyError):

@@ -29,6 +29,8 @@ A run that ends while an intent stands is never completed: its key is quarantine
 import json
 from collections.abc import Callable, Generator
 from enum import Enum
+from inspect import CO_VARARGS
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from carride_idempotency.decision import intended
@@ -36,6 +38,7 @@ from carride_idempotency.errors import (
     ConfigurationError,
     LostLeaseError,
     NotDoneError,
+    UnfinishedWorkError,
     UnknownOutcomeError,
 )
 from carride_idempotency.keys import downstream_key
@@ -200,6 +203,7 @@ def perform[T](
     claim: "HeldClaim", name: str, call: Callable[[str], T], probe: Probe[T] | None
 ) -> T:
     """Make a call, or return what an earlier attempt got from it: see `Operation.external`."""
+    require_call(name, call, probe)
     key = downstream_key(claim.record.key, name)
 
     def take(step: Record | Step) -> Any:
@@ -266,8 +270,31 @@ def steps_of(claim: "HeldClaim", name: str, *, probes: bool) -> Steps[Any]:
     return _keep(claim, name, result)
 
 
+def require_call(name: object, call: object, probe: object) -> None:
+    """Refuse what cannot be called before its intent is written, which would have to be settled."""
+    if isinstance(name, str) and _takes_a_key(call) and (probe is None or _takes_a_key(probe)):
+        return
+    from carride_idempotency.misuse import not_an_external_call
+
+    raise not_an_external_call(name, call, probe)
+
+
+def _takes_a_key(function: object) -> bool:
+    """Return whether a function can be called with a key, as far as a look at its code tells."""
+    if not isinstance(function, FunctionType):
+        return callable(function)
+    code = function.__code__
+    needed = code.co_argcount - len(function.__defaults__ or ())
+    return needed <= 1 and (code.co_argcount > 0 or bool(code.co_flags & CO_VARARGS))
+
+
 def _begin(claim: "HeldClaim", name: str) -> None:
     """Note that this run makes the call, or refuse it."""
+    if claim.has_ended:
+        raise UnfinishedWorkError(
+            f"{claim.record.key}: the operation has ended, so {name} was not called: make external "
+            "calls before the handler returns, or inside the `with` block"
+        )
     if claim.lease_ms is None or claim.request.limits.same_delivery_takes_over:
         raise ConfigurationError(
             f"{name} needs a claim of its own: set neither atomic nor same_delivery_takes_over"

@@ -162,7 +162,8 @@ def _plain_fields(value: Any) -> dict[str, Any]:
     known = _defaults(kind)
     if known is None:
         raise TypeError(
-            f"a payload cannot hold a {kind.__qualname__}: its fingerprint would not be stable"
+            f"a payload cannot hold a {kind.__qualname__}: its fingerprint would not be stable. "
+            "Choose what is compared with payload="
         )
     plain = {}
     for name, default in known.items():

@@ -15,7 +15,6 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypedDict
 from urllib.parse import parse_qsl, unquote_plus
 from uuid import UUID
 
-from carride_idempotency.errors import ConfigurationError
 from carride_idempotency.fingerprint import fields_of
 
 type Event = Mapping[str, Any]
@@ -109,9 +108,9 @@ class Request(NamedTuple):
                 "requestContext": {},
             }:
                 return cls(event, "1.0", method, path, _by_name(_parameters(event)))
-        raise ConfigurationError(
-            "this is not a request from API Gateway, a function URL or a load balancer"
-        )
+        from carride_idempotency.misuse import not_a_request
+
+        raise not_a_request(event)
 
     def body(self) -> bytes:
         """Return the body.

@@ -47,6 +47,10 @@ def make_handler[E](
     problem_types: str = PROBLEM_TYPES,
 ) -> HttpHandler:
     """Return the Lambda handler: see `Consumer.http_handler`."""
+    if isinstance(methods, str):
+        from carride_idempotency.misuse import one_text_as_methods
+
+        raise one_text_as_methods(methods)
     run = checked(work, "http_handler")
     service = _Service(
         Requests.of(reader, caller),

@@ -140,7 +140,7 @@ def record_key(consumer: str, value: object, operation: str | None = None) -> st
     prefix = consumer if operation is None else f"{consumer}/{operation}"
     if isinstance(value, list | tuple):
         if not value:
-            raise MissingKeyError(f"{consumer}: the event has no idempotency key")
+            raise MissingKeyError(f"{consumer}: the idempotency key is an empty list")
         text = "#".join([_scalar(consumer, part) for part in value])
         if len(value) == 1:
             text += "#"
@@ -180,7 +180,7 @@ def _scalar(consumer: str, part: object) -> str:
     text = part if type(part) is str else _text(consumer, part)
     if not text:
         raise MissingKeyError(
-            f"{consumer}: the event's idempotency key is missing, or a part of it is"
+            f"{consumer}: the idempotency key is missing, or a part of it is: None or an empty text"
         )
     if "%" in text or "#" in text:
         text = text.replace("%", "%25").replace("#", "%23")
@@ -203,4 +203,7 @@ def _text(consumer: str, part: object) -> str:
             ) from error
     if isinstance(part, UUID):
         return str(part)
-    raise MissingKeyError(f"{consumer}: a {type(part).__name__} is not an idempotency key")
+    raise MissingKeyError(
+        f"{consumer}: a {type(part).__name__} is not an idempotency key, nor a part of one: give a "
+        "string, a whole number, a UUID, an enum member with such a value, or a list of those"
+    )

@@ -24,7 +24,7 @@ from carride_idempotency.sources import (
     event_ms,
     require_trigger,
 )
-from carride_idempotency.unfinished import finished
+from carride_idempotency.unfinished import finished, registered
 
 _LETTERS_WITHOUT_A_KEY: Final = 3
 """How many messages without a key a process dead-letters before it has found any key."""
@@ -334,7 +334,9 @@ class MessageHandler[E]:
         event, delivery = message
 
         def work(operation: Operation) -> None:
-            finished(self._work(event, operation))
+            result = finished(self._work(event, operation))
+            if result is not None:
+                registered(result)
 
         token = enter(LambdaInvocation(delivery.deadline_ms, delivery.context))
         try:

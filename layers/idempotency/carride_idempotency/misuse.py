@@ -25,6 +25,30 @@ def not_a_store(consumer: str, value: object) -> ConfigurationError:
     return ConfigurationError(f"{consumer}: store= is {_kind(value)}: {_TEXT_AS_STORE}")
 
 
+def not_an_address(address: str, options: list[str]) -> ConfigurationError:
+    """Return the error of ``open_store`` for an address of no store.
+
+    It does not repeat an address that may hold a password.
+    """
+    scheme, colon, rest = address.partition(":")
+    if colon and scheme == "dynamodb" and "@" not in rest:
+        table = rest.partition("?")[0]
+        return ConfigurationError(
+            f"{table!r:.100} is not the name of a table: write dynamodb:<table>, with a name of 3 "
+            "to 255 letters, digits, _, - and ., or with the ARN of the table"
+        )
+    if colon and scheme in {"valkey", "valkeys", "redis", "rediss"}:
+        return ConfigurationError(
+            "this is not an address of a Valkey or Redis server: write "
+            f"{scheme}://[<user>:<password>@]<host>[:<port>][/<database>]; user and password are "
+            f"percent-encoded, and options after a ? are {', '.join(options)}"
+        )
+    return ConfigurationError(
+        "this is not an address of a store: write dynamodb:<table>, or valkey://<host>, or that "
+        "with valkeys:// (TLS), redis:// or rediss:// (TLS)"
+    )
+
+
 def not_earlier_records(value: object) -> ConfigurationError:
     """Return the error of a DynamoDBStore whose ``before`` is not of another layer."""
     return ConfigurationError(f"before= takes PowertoolsRecords(table, ...), not {value!r}")
@@ -41,6 +65,14 @@ def not_dead_letters(consumer: str, value: object) -> ConfigurationError:
     """Return the error of a consumer whose ``dead_letters`` cannot send any."""
     return ConfigurationError(
         f"{consumer}: dead_letters= is {_kind(value)}: {_TEXT_AS_DEAD_LETTERS}"
+    )
+
+
+def not_a_transport(value: object) -> ConfigurationError:
+    """Return the error of a DynamoDBStore whose ``transport`` cannot be called."""
+    return ConfigurationError(
+        f"transport= is {_kind(value)}: write transport=botocore_transport(session=...), which "
+        "carride_idempotency.stores.transport has"
     )
 
 
@@ -75,6 +107,14 @@ def not_a_caller(consumer: str, value: object) -> ConfigurationError:
     )
 
 
+def not_an_asgi_application(consumer: str, value: object) -> ConfigurationError:
+    """Return the error of a middleware around something that is not an application."""
+    return ConfigurationError(
+        f"{consumer}: consumer.asgi wraps an application, not {value!r:.100}: write "
+        "app.add_middleware(consumer.asgi, caller=...), or app = consumer.asgi(app, caller=...)"
+    )
+
+
 def no_request_operation() -> ConfigurationError:
     """Return the error of an endpoint that asks for its operation and has none."""
     return ConfigurationError(
@@ -95,6 +135,13 @@ def wrapped_twice() -> ConfigurationError:
     """Return the error of a request that would wait for its own key."""
     return ConfigurationError(
         "consumer.asgi wraps this request twice: wrap either the application or its routes"
+    )
+
+
+def one_text_as_methods(methods: str) -> ConfigurationError:
+    """Return the error of ``methods=``, whose letters would be taken for the methods."""
+    return ConfigurationError(
+        f"methods= is a collection of methods: write methods=[{methods!r}], and not {methods!r}"
     )
 
 
@@ -188,4 +235,27 @@ def not_an_event(source: "Source", event: Any, error: Exception) -> Configuratio
     return ConfigurationError(
         f"the handler takes events of {own}, and this one has {fields:.200}, "
         f"but {type(error).__name__}: {error}. Do this: {help_text}"
+    )
+
+
+def not_a_request(event: Any) -> ConfigurationError:
+    """Return the error of an event that is no HTTP request."""
+    from carride_idempotency.sources import remedy_for
+
+    fields = f"the fields {sorted(map(str, event))}" if isinstance(event, dict) else _kind(event)
+    help_text = remedy_for(event) or (
+        "send one of those; carride_idempotency.testing.http_event builds one for tests"
+    )
+    return ConfigurationError(
+        "this is not a request from API Gateway, a function URL or a load balancer: it has "
+        f"{fields:.200}. Do this: {help_text}"
+    )
+
+
+def not_an_external_call(name: object, call: object, probe: object) -> ConfigurationError:
+    """Return the error of ``operation.external`` with arguments that it cannot use."""
+    given = f"{name!r:.50}, {call!r:.100}, {probe!r:.100}"
+    return ConfigurationError(
+        f"external takes a name, and one or two functions of a key, not {given}. Nothing was "
+        'called: write operation.external("charge", lambda key: ..., lambda key: ...)'
     )

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from carride_idempotency.clock import Clock, epoch_ms
+from carride_idempotency.errors import ConfigurationError
 from carride_idempotency.observation import (
     BUSY,
     DUPLICATE,
@@ -39,7 +40,14 @@ def emf(namespace: str, *, clock: Clock = epoch_ms) -> Observer:
     It prints a line in the embedded metric format, from which CloudWatch makes a metric for each
     outcome (``New``, ``Duplicate``, ...) with the dimension ``consumer``. The line also has what
     the observation says, for queries.
+
+    Raises:
+        ConfigurationError: it is not the name of a namespace.
     """
+    if not isinstance(namespace, str) or not namespace:
+        raise ConfigurationError(
+            f"emf takes the name of a namespace: write emf('Billing'), not emf({namespace!r:.50})"
+        )
 
     def observe(seen: Observation) -> None:
         counted = {"Name": seen.outcome, "Unit": "Count"}
@@ -60,7 +68,15 @@ def logged(logger: OutcomeLog) -> Observer:
     """Return an observer that logs each outcome: information, or a warning if it needs attention.
 
     ``extra`` of the log record has the observation as ``idempotency``.
+
+    Raises:
+        ConfigurationError: it is not a logger.
     """
+    if not hasattr(logger, "warning"):
+        raise ConfigurationError(
+            f"logged takes a logger: write logged(logging.getLogger('billing')), "
+            f"not logged({logger!r:.50})"
+        )
 
     def observe(seen: Observation) -> None:
         log = logger.info if seen.outcome in _AS_EXPECTED else logger.warning

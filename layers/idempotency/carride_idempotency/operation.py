@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from carride_idempotency.claims import HeldClaim
-from carride_idempotency.errors import ConfigurationError
+from carride_idempotency.errors import ConfigurationError, UnfinishedWorkError
 from carride_idempotency.keys import downstream_key
 from carride_idempotency.stores import Store
 
@@ -80,15 +80,21 @@ class AnyOperation:
         They are converted and checked now, before the handler does anything that cannot be undone.
 
         Raises:
+            UnfinishedWorkError: the run has ended, so nothing can be committed with it.
             EffectsRejectedError: DynamoDB cannot hold one of them, or the record cannot hold all
                 that it is to keep.
             ConfigurationError: the store has no transactions.
         """
+        if self._held.has_ended:
+            raise UnfinishedWorkError(
+                f"{self.key}: the operation has ended, and takes no more effects: call write "
+                "before the handler returns, or inside the `with` block"
+            )
         if not self._store.transactional:
             raise ConfigurationError(
                 "this store has no transactions, so effects cannot be committed with the record: "
-                "keep this consumer's records in a DynamoDBStore, or write the effects yourself "
-                "under a condition that recognises a second write"
+                "keep this consumer's records in a DynamoDBStore (in tests a MemoryStore(apply=...)"
+                "), or write the effects yourself under a condition that recognises a second write"
             )
         from carride_idempotency.effects import prepared, require_room
         from carride_idempotency.record_items import ATTRIBUTE_NAMES
@@ -136,7 +142,8 @@ class Operation(AnyOperation):
 
         Raises:
             ConfigurationError: the policy makes no claim that outlives the call, or the name was
-                used before.
+                used before, or the arguments are not a name and functions.
+            UnfinishedWorkError: the run has ended.
             LostLeaseError: another attempt holds the key, or may soon; nothing was called.
             UnknownOutcomeError: nobody can tell whether the call was made.
             StoreError: the intent could not be written; nothing was called.

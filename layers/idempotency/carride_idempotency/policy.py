@@ -17,25 +17,25 @@ HEARTBEATS_PER_LEASE: Final = 3
 """A lease survives two heartbeats that fail in a row."""
 
 
-_NUMBERS: Final = (
+_NUMBERS: Final = ("lease", "margin", "clock_skew", "reserve", "wait_limit", "warm_seconds")
+"""The settings that are numbers."""
+
+_WHOLE_NUMBERS: Final = (
     "max_attempts",
-    "lease",
-    "margin",
-    "clock_skew",
-    "reserve",
-    "wait_limit",
     "conflict_reruns",
     "concurrency",
     "max_result_bytes",
     "warm_cache",
-    "warm_seconds",
 )
-"""The settings that are numbers."""
 
 
 def no_backoff(attempt: int) -> float:  # noqa: ARG001 - every back-off gets the attempt
     """Allow a retry at once: Lambda itself waits between the tries of asynchronous invokes."""
     return 0.0
+
+
+def _is_exception(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,15 +124,24 @@ class Policy:
                 isinstance(self.letter_retention, int) and self.letter_retention >= 0,
                 "letter_retention must be a whole number of seconds, or 0",
             ),
-            (self.on_crash in ("retry", "quarantine"), "on_crash must be 'retry' or 'quarantine'"),
-            (self.missing_key in ("reject", "run"), "missing_key must be 'reject' or 'run'"),
+            (
+                self.on_crash in ("retry", "quarantine"),
+                f"on_crash must be 'retry' or 'quarantine', not {self.on_crash!r}",
+            ),
+            (
+                self.missing_key in ("reject", "run"),
+                f"missing_key must be 'reject' or 'run', not {self.missing_key!r}",
+            ),
             (3.0 <= self.lease <= 900.0, "lease must be 3 to 900 seconds"),
             (
                 min(self.margin, self.clock_skew, self.reserve) >= 0,
                 "margin, clock_skew and reserve cannot be negative",
             ),
             (self.clock_skew < self.window_s, "clock_skew must be shorter than the window"),
-            (self.busy in ("raise", "wait"), "busy must be 'raise' or 'wait'"),
+            (
+                self.busy in ("raise", "wait"),
+                f"busy must be 'raise' or 'wait', not {self.busy!r}",
+            ),
             (
                 0 < self.wait_limit <= 900.0,
                 "wait_limit must be more than 0 and at most 900 seconds",
@@ -173,7 +182,16 @@ class Policy:
             value = getattr(self, name)
             if not isinstance(value, int | float):
                 raise ConfigurationError(f"{name} must be a number, not {value!r}")
-        if not isinstance(self.outages, tuple):
+        for name in _WHOLE_NUMBERS:
+            value = getattr(self, name)
+            if not isinstance(value, int):
+                raise ConfigurationError(f"{name} must be a whole number, not {value!r}")
+        if not callable(self.backoff):
+            raise ConfigurationError(
+                "backoff must be a function from the number of an attempt to seconds, such as "
+                f"lambda attempt: 2.0**attempt, not {self.backoff!r}"
+            )
+        if not isinstance(self.outages, tuple) or not all(map(_is_exception, self.outages)):
             raise ConfigurationError(
                 f"outages must be a tuple of exceptions, such as (ConnectionError,), "
                 f"not {self.outages!r}"

@@ -10,7 +10,8 @@ from typing import Any
 
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, released
-from carride_idempotency.externals import Answer, Done, settled
+from carride_idempotency.errors import ConfigurationError
+from carride_idempotency.externals import NOT_DONE, Answer, Done, settled
 from carride_idempotency.policy import DAY
 from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
 from carride_idempotency.stores import Store
@@ -36,7 +37,7 @@ def release(store: Store, key: str, *, window: int = 30 * DAY, clock: Clock = ep
     ``<consumer>#<key>`` or ``<consumer>/<operation>#<key>``. The record is remembered for
     ``window`` more seconds. Return whether there was something to release.
     """
-    seen = store.read(key)
+    seen = _read(store, key)
     now_ms = clock()
     if seen is None or not _may_be_released(seen, now_ms):
         return False
@@ -49,7 +50,7 @@ def forget(store: Store, key: str, *, clock: Clock = epoch_ms) -> bool:
     An effect that took place can take place again. ``key`` is the record's, as for `release`.
     Return whether there was something to forget; a claim whose attempt may be running is left.
     """
-    seen = store.read(key)
+    seen = _read(store, key)
     now_ms = clock()
     if seen is None:
         return False
@@ -93,8 +94,15 @@ def settle(
     ``answer`` is ``Done(result)``, which the next attempt takes, or ``NOT_DONE``: the next attempt
     makes the call. The other arguments are those of `release`. Return whether the call was settled.
     It is not if an attempt may be running, or if nothing about it is unknown.
+
+    Raises:
+        ConfigurationError: the answer is neither.
     """
-    seen = store.read(key)
+    if not isinstance(answer, Done) and answer is not NOT_DONE:
+        raise ConfigurationError(
+            f"the answer about {name} is Done(result) or NOT_DONE, not {answer!r:.100}"
+        )
+    seen = _read(store, key)
     now_ms = clock()
     if seen is None or name not in unknown_calls(seen):
         return False
@@ -115,6 +123,16 @@ def stored_form(result: object) -> str:
     from carride_idempotency import codec
 
     return codec.encode(result)
+
+
+def _read(store: Store, key: str) -> Record | None:
+    """Read a record; a ConfigurationError if the arguments are not a store and a key."""
+    if not hasattr(store, "update_if_owner") or not isinstance(key, str):
+        raise ConfigurationError(
+            f"the first argument is a store, and the second a record's key, not {store!r:.100} and "
+            f'{key!r:.100}: write release(open_store("dynamodb:<table>"), "<consumer>#<key>")'
+        )
+    return store.read(key)
 
 
 def _may_be_released(seen: Record, now_ms: int) -> bool:

@@ -194,6 +194,7 @@ class Runner:
 
     def end_failed(self, started: Started, error: Exception) -> DeliveryAnswer:
         """End a run that raised: record its failure."""
+        started.operation._held.has_ended = True
         counted = self.uses_up_an_attempt(error)
         if started.claimed:
             return self.fail(started, error, counted=counted)
@@ -204,6 +205,7 @@ class Runner:
         request = started.request
         operation = started.operation
         try:
+            _end(operation)
             outcome = self._completed(operation, value)
         except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
             return self.end_failed(started, error)
@@ -345,6 +347,7 @@ class Runner:
         if unknown:
             return self.fail(started, errors.UnknownOutcomeError(delivery.key, *unknown))
         try:
+            _end(operation)
             outcome = self._completed(operation, value)
             record = settled(started.record, outcome, started.request, self.clock())
             found = self._store.update_if_owner(
@@ -609,6 +612,22 @@ class Runner:
     ) -> Operation:
         held = HeldClaim(record, request, self._store, self.clock, claimed=claimed, first=first)
         return Operation(held, self._store, delivery.context, delivery.message)
+
+
+def _end(operation: Operation) -> None:
+    """End a run: it takes no further effects and external calls.
+
+    Raises:
+        UnfinishedWorkError: it has not awaited an external call.
+    """
+    held = operation._held
+    held.has_ended = True
+    if held.promised_calls:
+        names = ", ".join(sorted(held.promised_calls))
+        raise errors.UnfinishedWorkError(
+            f"{held.record.key}: external calls were not awaited, and not made: {names}. Write "
+            "`await operation.external(...)`"
+        )
 
 
 def _keepable(event: object) -> str | None:

@@ -33,6 +33,22 @@ def finished(value: Any) -> Any:
     )
 
 
+def registered(value: Any) -> Any:
+    """Return the result of a handler of messages, which nobody reads.
+
+    Raises:
+        UnfinishedWorkError: it is an effect, or a list of effects, that was not registered.
+    """
+    first = value[0] if isinstance(value, list) and value else value
+    effects = sys.modules.get("carride_idempotency.effects")
+    if effects is not None and effects.is_effect(first):
+        raise UnfinishedWorkError(
+            f"the handler returned a {type(first).__name__}, which takes no effect: register it "
+            "with operation.write(...)"
+        )
+    return value
+
+
 def _is_unfinished(value: Any) -> bool:
     if isinstance(value, _LAZY) or hasattr(type(value), "__await__"):
         return True

@@ -68,7 +68,7 @@ from carride_idempotency.operators.redriving import (
 from carride_idempotency.record import Record
 from carride_idempotency.stores import Store
 from carride_idempotency.stores.factory import open_store
-from carride_idempotency.stores.transport import botocore_transport
+from carride_idempotency.stores.transport import botocore_transport, region_of
 
 type Clients = Callable[[str], Any]
 """Makes a client of botocore's for a service."""
@@ -443,7 +443,8 @@ def _client(service: str) -> Any:
     config = Config(connect_timeout=5, read_timeout=910, retries={"total_max_attempts": 1})
     if service != "lambda":
         config = Config(connect_timeout=5, read_timeout=25, retries={"mode": "standard"})
-    return get_session().create_client(service, config=config)
+    session = get_session()
+    return session.create_client(service, region_name=region_of(session), config=config)
 
 
 # ── The command ───────────────────────────────────────────────────────────────────────────────────

@@ -116,6 +116,10 @@ class DynamoDBStore:
             )
         if layout is not None:
             _check_layout(layout)
+        if transport is not None and not callable(transport):
+            from carride_idempotency.misuse import not_a_transport
+
+            raise not_a_transport(transport)
         self._transport = transport or dynamodb_transport()
         self._table = table
         self.layout = layout

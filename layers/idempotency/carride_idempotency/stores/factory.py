@@ -57,12 +57,9 @@ def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
     options = set(filter(None, (server["options"] or "").split("&"))) if server else set()
     port = int(server["port"] or _PORT) if server else 0
     if server is None or options - _OPTIONS or not 0 < port <= _HIGHEST_PORT:
-        raise ConfigurationError(  # without the address: it may hold a password
-            "this is not an address of a store: write dynamodb:<table>, or "
-            "valkey://[<user>:<password>@]<host>[:<port>][/<database>], "
-            "or that with valkeys:// (TLS), redis:// or rediss:// (TLS); user and password are "
-            f"percent-encoded, and options after a ? are {', '.join(sorted(_OPTIONS))}"
-        )
+        from carride_idempotency.misuse import not_an_address
+
+        raise not_an_address(address, sorted(_OPTIONS))
     cluster = "cluster=true" in options
     database = int(server["database"] or 0)
     if cluster and database:

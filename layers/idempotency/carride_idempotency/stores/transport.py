@@ -4,9 +4,12 @@ Anything that can be called like `Transport` will do: a client of another SDK, a
 round trips.
 """
 
+import os
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
+
+from carride_idempotency.errors import ConfigurationError
 
 BOTOCORE_USED: Final = "DynamoDB is reached through botocore"
 """Begins the warning of a process in which the choice is ``auto`` and only botocore will do."""
@@ -99,6 +102,20 @@ def _require_whole(http_response: Any, **_: Any) -> None:
         raise NoAnswerError("the answer was cut or damaged")
 
 
+def region_of(session: Any) -> str:
+    """Return the region of a session, or the one of ``AWS_REGION``, which botocore does not read.
+
+    Raises:
+        ConfigurationError: no region is known.
+    """
+    region: str | None = session.get_config_variable("region") or os.environ.get("AWS_REGION")
+    if region is None:
+        raise ConfigurationError(
+            "the region of AWS is not known: set AWS_REGION, or the region of a profile"
+        )
+    return region
+
+
 def botocore_transport(
     *,
     session: Any = None,
@@ -109,11 +126,15 @@ def botocore_transport(
 
     The timeouts are short, because botocore's default of 60 seconds outlives most functions. The
     client does not validate requests: the store makes them, and its tests send them to DynamoDB.
+
+    Raises:
+        ConfigurationError: no region is known.
     """
     from botocore.config import Config
     from botocore.session import get_session
 
     session = session or get_session()
+    region = region_of(session)
     config = Config(
         # Otherwise composed twice for every request, a quarter of its CPU.
         user_agent=session.user_agent(),
@@ -124,6 +145,6 @@ def botocore_transport(
         max_pool_connections=20,
         tcp_keepalive=True,
     )
-    client = session.create_client("dynamodb", config=config)
+    client = session.create_client("dynamodb", region_name=region, config=config)
     client.meta.events.register("after-call.dynamodb", _require_whole)
     return BotocoreTransport(client, connect_timeout_s + read_timeout_s)

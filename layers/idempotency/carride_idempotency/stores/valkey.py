@@ -179,6 +179,11 @@ class ValkeyStore:
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
+        if not hasattr(client, "execute_command"):
+            raise ConfigurationError(
+                f"ValkeyStore takes a client, not a {type(client).__name__}: give one of valkey-py "
+                'or redis-py, or write open_store("valkey://<host>")'
+            )
         self._client = client
         self._prefix = prefix
         self._checks_eviction = checks_eviction

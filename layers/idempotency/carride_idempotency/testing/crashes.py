@@ -92,6 +92,10 @@ def crash_everywhere(
             the event is never acknowledged.
         ConfigurationError: a process of the handler cannot be started again.
     """
+    if not callable(world):
+        raise ConfigurationError(
+            "world= is a function, because each run has a new world: write world=lambda: World(...)"
+        )
     warn_of_real_time()
     old = _builder(handler)
     new = old if next_version is None else _builder(next_version)
@@ -159,7 +163,12 @@ class _Trial(NamedTuple):
         world = self.world()
         world.clock.advance(later_s)
         with world.installed():
-            run = world.invoke(self.first(world), self.event, timeout_s=self.timeout_s)
+            handler = self.first(world)
+            if not callable(handler):
+                raise ConfigurationError(
+                    f"build(world) returns the handler, but it returned {handler!r:.100}"
+                )
+            run = world.invoke(handler, self.event, timeout_s=self.timeout_s)
             contents = world.contents()
             end = _End(
                 world.once(),

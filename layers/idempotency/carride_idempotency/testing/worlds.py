@@ -179,6 +179,11 @@ class World:
         store: Store | None = None,
         clock: ManualClock | None = None,
     ) -> None:
+        for table, key in {**(tables or {}), **indexes}.items():
+            if isinstance(key, str):
+                raise ConfigurationError(
+                    f"the key of {table} is a list of attributes: write {{{table!r}: [{key!r}]}}"
+                )
         self._layouts = layouts
         self.clock = clock or ManualClock()
         self.dynamodb: Any = None if tables is None else _Tables(self, tables, indexes)
