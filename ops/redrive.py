@@ -273,7 +273,7 @@ def redrive(
         key: Only the letters of this key, CONSUMER#ID.
         reason: Only letters with this reason.
         group: Only letters of this group; `carride letters` shows the groups.
-        letter: Only the letter with this id of a message; `carride letters --json` shows the ids.
+        letter: Only the letter whose id begins so; `carride letters` shows the beginnings.
         limit: The most letters; the oldest go.
         rate: The most letters a second.
         release: Release quarantined keys and keys whose attempts are used up; their cause is fixed.
@@ -287,7 +287,13 @@ def redrive(
     the_redrive = Redrive(
         stack, planned, canary=not no_canary, rate=rate, wait=wait, report=session.say
     )
-    return Plan(planned, the_redrive.carry_out, (stack,), exact=planned.exact())
+    return Plan(
+        planned,
+        the_redrive.carry_out,
+        (stack,),
+        exact=planned.exact(),
+        is_empty=not any(each.verdict.goes for each in planned.letters),
+    )
 
 
 def plan_redrive(
@@ -300,7 +306,10 @@ def plan_redrive(
 ) -> RedrivePlan:
     """Return what a redrive would do with each letter, and change nothing.
 
-    ``chosen`` are fields of letters: key, reason, group or id.
+    ``chosen`` are fields of letters: key, reason, group, or the beginning of an id.
+
+    Raises:
+        OperatorError: no letter was chosen, or more than one by the beginning of an id.
     """
     url = url_of(stack, queue)
     target = target_of(stack, queue)
@@ -316,6 +325,9 @@ def plan_redrive(
     if others and not selected:
         groups = sorted({f"{letter.group} ({letter.reason})" for letter in others})
         raise OperatorError(f"{queue} has no such letter: its groups are {', '.join(groups)}")
+    if chosen.get("id") and len(selected) > 1:
+        ids = ", ".join(each.letter.id for each in selected)
+        raise OperatorError(f"{chosen['id']} begins more than one id: {ids}")
     selected.sort(key=lambda each: each.letter.sent)
     taken = tuple(selected[:limit])
     left_out = len(others) + len(selected) - len(taken)
@@ -337,7 +349,18 @@ def _revision_of(record: Record | None) -> str:
 
 
 def _is_chosen(letter: DeadLetter, chosen: Mapping[str, str | None]) -> bool:
-    return all(wanted in (None, getattr(letter, name)) for name, wanted in chosen.items())
+    """Return whether a letter has the values that were asked for; None asks for none."""
+    for name, wanted in chosen.items():
+        if wanted is not None and not _has(letter, name, wanted):
+            return False
+    return True
+
+
+def _has(letter: DeadLetter, name: str, wanted: str) -> bool:
+    value = getattr(letter, name)
+    if name == "id":
+        return str(value).startswith(wanted)
+    return bool(value == wanted)
 
 
 def predictor_of(stack: StackRef, queue: str) -> Predictor | None:

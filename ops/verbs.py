@@ -37,6 +37,8 @@ class Plan(NamedTuple):
     stacks: tuple[StackRef, ...]
     exact: Any = None
     """What has to be the same when a plan that was shown is carried out; the preview by default."""
+    is_empty: bool = False
+    """Whether there is nothing to do."""
 
 
 class Steps(NamedTuple):
@@ -161,7 +163,7 @@ def span(text: str) -> timedelta:
 def moment(text: str) -> datetime:
     """Read a time: a span before now, or ISO 8601 with a time zone; or raise a ValueError."""
     if re.fullmatch(r"[0-9]+[smhd]", text):
-        return plans.now() - span(text)
+        return plans.now().replace(microsecond=0) - span(text)
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

@@ -3,6 +3,7 @@
 The modules with verbs are imported here, so that each verb is registered.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -21,6 +22,7 @@ import ops.promotion  # noqa: F401 - these and the modules that they show regist
 from ops import plans
 from ops.bounds import abridged
 from ops.cli.line import INTERRUPTED, command_line
+from ops.cli.mistakes import mistake
 from ops.cli.show import console
 from ops.stack import FAILURES, ClientFactory, OperatorError, reason
 from ops.text import is_encodable
@@ -28,6 +30,8 @@ from ops.text import is_encodable
 __all__ = ["command_line", "main"]
 
 _FAILED: Final = 2
+_NOBODY_READS: Final = 141
+"""The exit status if the reader of the output has gone, as after SIGPIPE: ``carride … | head``."""
 
 
 def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None = None) -> None:
@@ -37,14 +41,26 @@ def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None =
         _check_encoding(typed)
         with plans.typed(typed):
             status = command_line(clients)(typed, exit_on_error=False, print_error=False)
-    except (*FAILURES, CycloptsError) as error:
+    except CycloptsError as error:
+        status = _FAILED
+        console(sys.stderr).print(f"error: {abridged(mistake(error))}")
+    except FAILURES as error:
         status = _FAILED
         console(sys.stderr).print(f"error: {abridged(reason(error))}")
+    except BrokenPipeError:
+        status = _NOBODY_READS
+        _discard_output()
     except KeyboardInterrupt as error:
         status = INTERRUPTED
         console(sys.stderr).print(str(error) or "interrupted; run it again to continue")
     if status:
         sys.exit(status)
+
+
+def _discard_output() -> None:
+    """Have Python write what is left in its buffer nowhere when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
 
 
 def _check_encoding(words: Sequence[str]) -> None:

@@ -39,6 +39,16 @@ GROUPS: Final = {
     "failover": "Move the processing to the other region, and back.",
     "replay": "Replay the archive.",
 }
+TOPICS: Final = {
+    "Look at a stack": (
+        "desk audit tail ride event letters quarantined records environments verify doctor"
+    ),
+    "Mend": "redrive replay release settle forget republish fleet erase plans",
+    "Drive rides": "book accept start complete cancel simulate",
+    "Two regions": "failover fenced unfence promote deploy-regions delete-regions",
+    "Beside a stack": "mcp --install-completion --help",
+}
+"""The headings of the help, and the commands below each."""
 
 CHANGES: Final = Path(os.environ.get("CARRIDE_CHANGES", ROOT / ".carride" / "changes.jsonl"))
 """A line of JSON for each change."""
@@ -48,6 +58,7 @@ _ABOUT_PLAN: Final = (
     "Id of the plan that is shown, or carried out with --yes; by default --yes carries out the "
     "newest that the same command has shown within an hour, and without one what is planned now."
 )
+_NOTHING_TO_DO: Final = "nothing was done; there is nothing to do, so --yes would change nothing"
 _COMMON: Final = Group("Common options", sort_key=1)
 
 
@@ -62,15 +73,34 @@ def command_line(clients: ClientFactory | None = None) -> App:
         default_parameter=Parameter(negative="", show_default=_default),
         suppress_keyboard_interrupt=False,
     )
-    groups = {name: App(name=name, help=text) for name, text in GROUPS.items()}
+    headings = _headings()
+    groups = {
+        name: App(name=name, help=text, group=headings[name]) for name, text in GROUPS.items()
+    }
     for group in groups.values():
         app.command(group)
     for verb in VERBS.values():
         group_name, _, name = verb.name.rpartition(" ")
         above = groups.get(group_name, app)
-        above.command(_command(verb, clients), name=name, help_epilogue=_examples(verb))
-    app.register_install_completion_command()
+        above.command(
+            _command(verb, clients),
+            name=name,
+            group=headings.get(verb.name),
+            help_epilogue=_examples(verb),
+        )
+    app.register_install_completion_command(group=headings["--install-completion"])
+    app["--help"].group = headings["--help"]
     return app
+
+
+def _headings() -> dict[str, Group]:
+    """Return the heading of each command in the help."""
+    found = {}
+    for place, (title, names) in enumerate(TOPICS.items()):
+        heading = Group(title, sort_key=place)
+        for name in names.split():
+            found[name] = heading
+    return found
 
 
 def _default(value: object) -> str | None:
@@ -173,7 +203,8 @@ def _shown_or_done(verb: Verb, plan: Plan, session: Session, common: _Common) ->
     exact = plain(plan.preview if plan.exact is None else plan.exact)
     if not common.yes:
         _print(plan.preview, as_json=common.as_json)
-        session.say(_what_yes_does(plans.save(exact, plan.stacks)))
+        saved = plans.save(exact, plan.stacks)
+        session.say(_NOTHING_TO_DO if plan.is_empty else _what_yes_does(saved))
         return 0
     name = plans.take(exact, plan.stacks)
     session.say(plan.preview)

@@ -26,6 +26,8 @@ _WIDTH: Final = 100
 """Columns of the dead letters, on a terminal and elsewhere."""
 _SHOWN: Final = 20
 """Letters of a plan that are printed; JSON has all."""
+_SHORT_ID: Final = 8
+"""Characters of a letter's id that are printed. `redrive --letter` takes them."""
 _UNITS: Final = (
     timedelta(days=1),
     timedelta(hours=1),
@@ -55,9 +57,13 @@ def _letters(found: DeadLetters) -> RenderableType:
 
 
 def _failure(failure: Failure) -> Iterator[RenderableType]:
-    """Yield a title, the error, a line for each letter, and the first letter's content."""
+    """Yield a title, the error, a line for each letter, and the first letter's content.
+
+    The error is that of the first letter: the group's own has no ids and numbers.
+    """
     yield _title(failure)
-    yield from wrap(failure.error, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+    error = failure.letters[0].error
+    yield from wrap(error, _WIDTH, initial_indent="  ", subsequent_indent="  ")
     for letter in failure.letters:
         yield f"    {_in_a_line(letter)}"
     first = _detail(failure.letters[0])
@@ -71,23 +77,25 @@ def _title(failure: Failure) -> Text:
     history = f", {age} old"
     if failure.redriven:
         times = counted(failure.redriven, "time")
-        history += f", redriven up to {times}"
+        history += f", an event of it redriven {times}"
     return Text.assemble((title, "bold"), history)
 
 
 def _in_a_line(letter: DeadLetter) -> str:
-    """Return what is known of a letter: its key, ride, type and age."""
+    """Return what is known of a letter: the beginning of its id, its key, ride, type and age."""
     name = letter.key or letter.fact
-    known = [name, letter.ride, letter.type, _age(letter.sent)]
+    what = letter.type or "no event of a known type"
+    known = [letter.id[:_SHORT_ID], name, letter.ride, what, _age(letter.sent)]
     return "  ".join(filter(None, known))
 
 
 def _detail(letter: DeadLetter) -> str:
-    """Return the content of a letter's event as JSON, or all of what is not an event."""
-    event = letter.event
-    if isinstance(event, Mapping):
-        event = event.get("detail")
-    return json.dumps(event, ensure_ascii=False)
+    """Return the data of a letter's event as JSON, or all of what is not an event."""
+    content = letter.event
+    for name in ("detail", "data"):
+        if isinstance(content, Mapping) and name in content:
+            content = content[name]
+    return json.dumps(content, ensure_ascii=False)
 
 
 def _hidden(messages: Mapping[str, int]) -> Iterator[str]:
@@ -156,7 +164,9 @@ def _redriven(done: Redriven) -> RenderableType:
     counts = {("stay", why): count for why, count in done.stayed.items()}
     counts["sent", ""] = done.sent
     counts["gone", _GONE] = done.gone
-    return _totals(counts)
+    if done.planned:
+        return _totals(counts)
+    return Group("nothing was sent: no letter was to go", _totals(counts))
 
 
 def _totals(counts: Mapping[tuple[str, str], int]) -> RenderableType:
@@ -210,7 +220,14 @@ def _fields(fields: Mapping[str, object] | str) -> str:
     """Return the fields of a table's item, or the sentence that stands for them."""
     if isinstance(fields, str):
         return fields
-    return ", ".join(f"{name} {value}" for name, value in fields.items())
+    return ", ".join(f"{name} {_value(value)}" for name, value in fields.items())
+
+
+def _value(value: object) -> str:
+    """Return the value of a field: a list or a map as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(plain(value), ensure_ascii=False)
 
 
 @show.register
@@ -286,11 +303,17 @@ def _time(line: Published | Delivered) -> Text:
 
 @show.register
 def _findings(found: Findings) -> RenderableType:
-    rows = table("what", "found", "needed", "for", "how to get it")
+    """Render what is missing and how to get it, and then what is there."""
+    rows = table("what", "found", "needed for")
+    lines: list[RenderableType] = []
     for each in found.findings:
-        needed = "yes" if each.needed else "no"
-        rows.add_row(each.what, each.found or "missing", needed, each.why, each.how)
-    return rows
+        if each.found:
+            rows.add_row(each.what, each.found, each.why)
+        else:
+            need = "is needed for" if each.needed else "would be of use for"
+            lines.append(Text(f"{each.what} is missing; it {need} {each.why}", "bold"))
+            lines.append(Text(f"  {each.how}"))
+    return Group(*lines, rows)
 
 
 # ── Records ───────────────────────────────────────────────────────────────────────────────────────

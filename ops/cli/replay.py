@@ -113,7 +113,7 @@ def _chosen(only: str | None, *, partners: bool) -> str:
         return only
     if partners:
         return "every rule"
-    return "every rule but those of partners (add --partners)"
+    return "every rule but those of partners"
 
 
 def _wait(session: Session, name: str) -> None:
@@ -185,7 +185,12 @@ def _spelt(time: datetime) -> str:
 
 
 def _window(since: datetime, until: datetime) -> str:
-    return f"--since {since.isoformat()} --until {until.isoformat()}"
+    return f"--since {_typed(since)} --until {_typed(until)}"
+
+
+def _typed(time: datetime) -> str:
+    """Return a time in UTC as one types it."""
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 @show.register

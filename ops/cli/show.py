@@ -8,6 +8,7 @@ A module with verbs registers how its types look:
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import singledispatch
 from typing import Any, TextIO
 
@@ -131,6 +132,11 @@ def _cell(value: object) -> RenderableType:
 @show.register
 def _text(text: str) -> RenderableType:
     return Text(text)
+
+
+@show.register
+def _time(time: datetime) -> RenderableType:
+    return Text(f"{time:%Y-%m-%d %H:%M:%S %Z}")
 
 
 @show.register

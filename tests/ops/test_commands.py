@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import re
 import shlex
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, Final
 from unittest.mock import Mock
 
@@ -20,6 +22,7 @@ from moto import mock_aws
 
 from ops.cli import regions
 from ops.cli.app import command_line, main
+from ops.cli.line import TOPICS
 from ops.cli.show import console, show
 from ops.failover import Patience
 from ops.replay import ReplayState
@@ -87,7 +90,11 @@ def run(*arguments: str, **changes: Any) -> int:
         (["verify", "--rides", "-5"], "-5 is out of range: write a number from 0 to 1,000,"),
         (["book", "--price", "0"], "0 is out of range: write a number from 1 to 1,000,"),
         (["replay", "cancel", *AT_HOME], "no replay runs in us-west-2: there is nothing to cancel"),
-        (["nothing"], "Unknown command"),
+        (["nothing"], "there is no command nothing: `./carride --help` lists them"),
+        (["replay", "ru"], "there is no command replay ru: did you mean run?"),
+        (["redrive"], "QUEUE is missing: `./carride redrive --help` explains it"),
+        (["audit", "--grace", "-5m"], "--grace has no value: write --grace=VALUE"),
+        (["letters", "PaymentDlq", "DispatchDlq"], "takes no further word, such as 'DispatchDlq'"),
     ],
 )
 def test_a_mistake_is_explained(
@@ -96,6 +103,24 @@ def test_a_mistake_is_explained(
     """The message says what to write instead, and the status is 2."""
     assert run(*arguments) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_the_help_lists_each_command_below_one_heading() -> None:
+    """A new verb needs a heading in the table."""
+    listed = " ".join(TOPICS.values()).split()
+    commands = {name.split()[0] for name in VERBS}
+    assert sorted(listed) == sorted({*commands, "--install-completion", "--help"})
+
+
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    """As in `./carride letters --json | head`: no traceback, and the status of SIGPIPE."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-m", "ops", "plans", "--json"], stdout=writer, stderr=PIPE, check=False
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 NUMBERS: Final = {

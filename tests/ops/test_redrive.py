@@ -1,6 +1,7 @@
 """What dead letters say, which ones a redrive sends, and what it leaves in their queue."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -22,6 +23,7 @@ from ops.audit.queues import peek
 from ops.cli.show import console, show
 from ops.redrive import Trial
 from ops.stack import OperatorError, StackRef
+from ops.verbs import Session
 from tests.carride.fakes import FakeBus, client_error
 from tests.carride.rides import NOW, entry
 from tests.ops.world import AWAY, create_table, put_record, stack
@@ -272,6 +274,30 @@ def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> No
         assert redriven(ref, "PaymentDlq", release=release).sent == release
         (found,) = map(record_of, records.items_at(ref, [made.key]))
         assert (found.status, found.attempt) == ((FAILED, 0) if release else (IN_PROGRESS, 3))
+
+
+def test_a_letter_is_chosen_by_the_beginning_of_its_id(ref: StackRef) -> None:
+    """A beginning that ids have in common chooses none of them."""
+    bodies = [envelope(entry(f"order_{number:02}")) for number in range(17)]
+    ids = put(ref, DLQ, *bodies).values()
+    chosen, *_ = ids
+    (planned,) = redrive.plan_redrive(ref, DLQ, id=chosen[:30]).letters
+    assert planned.letter.id == chosen
+    # Seventeen ids begin with sixteen digits.
+    (in_common, count), *_ = Counter(each[0] for each in ids).most_common()
+    assert count > 1
+    with pytest.raises(OperatorError, match=f"{in_common} begins more than one id"):
+        redrive.plan_redrive(ref, DLQ, id=in_common)
+
+
+def test_a_plan_in_which_every_letter_stays_is_empty(ref: StackRef) -> None:
+    """So no command asks for --yes where it would change nothing."""
+    put(ref, DLQ, "no event")
+    session = Session(print, None)
+    session.stack = ref
+    assert redrive.redrive(session, DLQ).is_empty
+    put(ref, DLQ, envelope(entry("order_02")))
+    assert not redrive.redrive(session, DLQ).is_empty
 
 
 @pytest.mark.parametrize("at", range(16))

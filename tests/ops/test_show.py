@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime
 from io import StringIO
 from typing import Any, Final
 
@@ -103,6 +104,13 @@ def test_json_keeps_every_character(text: str) -> None:
 def letters_of(name: str) -> list[dict[str, str]]:
     key = f"payment#{name}-8c22-525e-93f3-3e3838254b1c"
     return [{"key": key, "ride": "order_01", "why": "it breaks the contract"}] * 2
+
+
+def test_a_time_is_shown_to_the_second() -> None:
+    """With its zone, in a table and beside a name."""
+    time = datetime(2026, 11, 24, 15, 33, 18, 412_000, UTC)
+    assert "2026-11-24 15:33:18 UTC" in printed([{"made": time}])
+    assert "2026-11-24 15:33:18 UTC" in printed({"made": time})
 
 
 @pytest.mark.parametrize("width", [20, 40, 70])
