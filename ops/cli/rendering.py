@@ -209,11 +209,24 @@ def _ride_lines(ride: Ride) -> Iterator[RenderableType]:
     yield Text.assemble(ride.order_id, " is ", _state(ride.state))
     for problem in ride.problems:
         yield Text(problem, "red")
+    for queue, count in sorted(_letters_of(ride).items()):
+        letters = counted(count, "letter")
+        next_step = f"`./carride redrive {queue}` shows which of the queue's can go"
+        yield Text(f"  {letters} of it in {queue}: {next_step}", "red")
     for name, fields in ride.tables.items():
         yield f"  {name}: {_fields(fields)}"
     for event in ride.events:
         yield ""
         yield from _event_lines(event)
+
+
+def _letters_of(ride: Ride) -> Counter[str]:
+    """Return how many letters of a ride's events each queue holds."""
+    counts = Counter[str]()
+    for event in ride.events:
+        for at in event.consumers:
+            counts.update(letter.queue for letter in at.dead_letters)
+    return counts
 
 
 def _fields(fields: Mapping[str, object] | str) -> str:

@@ -16,6 +16,7 @@ from ops.audit.evidence import CONSUMERS, Evidence, Published
 from ops.bounds import shortened
 from ops.cli.show import console, plain, show
 from ops.dead_letters import DeadLetter, DeadLetters, Failure
+from ops.lookup import AtConsumer, Event, Ride
 from ops.verbs import Steps
 from tests.carride.rides import NOW
 
@@ -104,6 +105,19 @@ def test_json_keeps_every_character(text: str) -> None:
 def letters_of(name: str) -> list[dict[str, str]]:
     key = f"payment#{name}-8c22-525e-93f3-3e3838254b1c"
     return [{"key": key, "ride": "order_01", "why": "it breaks the contract"}] * 2
+
+
+def test_a_ride_begins_with_the_queues_that_hold_its_letters() -> None:
+    """Each with the command that goes on, before the tables and the events."""
+    (failure,) = letters("").failures
+    (letter,) = failure.letters
+    at_payment = AtConsumer("payment", "dead-lettered", "", [], None, [letter, letter])
+    event = Event("id", "CarRideAccepted", "order_01", 2, None, None, (), (at_payment,))
+    ride = Ride("order_01", "paid", (), {"PaymentTable": {"state": "captured"}}, (event, event))
+    shown = printed(ride).splitlines()
+    assert f"4 letters of it in {letter.queue}" in shown[1]
+    assert f"./carride redrive {letter.queue}" in shown[1]
+    assert "PaymentTable" in shown[2]
 
 
 def test_a_time_is_shown_to_the_second() -> None:
