@@ -117,6 +117,9 @@ class RedrivePlan(NamedTuple):
         letters = [
             {
                 "id": each.letter.id,
+                "key": each.letter.key,
+                "type": each.letter.type,
+                "ride": each.letter.ride,
                 "verdict": each.verdict,
                 "record": each.revision,
                 "event": each.event,
@@ -134,6 +137,18 @@ class Trial(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Tried(NamedTuple):
+    """The first letter of a group, and how it went."""
+
+    group: str
+    key: str | None
+    type: str | None
+    ride: str | None
+    trial: Trial
+    says: str
+    """What became of it: its error, if it failed again."""
+
+
 class Redriven(NamedTuple):
     """What a redrive has done."""
 
@@ -146,6 +161,8 @@ class Redriven(NamedTuple):
     """Planned letters that were no longer in the queue, or hidden by another reader."""
     first: Mapping[str, Trial]
     """How the first letter of each group went."""
+    tried: tuple[Tried, ...] = ()
+    """The same with the letters."""
 
     @property
     def succeeded(self) -> bool:
@@ -419,7 +436,7 @@ class Redrive:
         self.sent = 0
         staying = [each.verdict.why for each in self.plan.letters if not each.verdict.goes]
         self.stayed = Counter(staying)
-        self.first: dict[str, Trial] = {}
+        self.first: dict[str, Tried] = {}
         self.tried = set[str]()
         """Keys of letters that went: this redrive itself has changed their records."""
         self.predictor = predictor_of(self.stack, self.plan.queue)
@@ -453,7 +470,8 @@ class Redrive:
             sent=self.sent,
             stayed=dict(self.stayed + Counter({HELD: held})),
             gone=len(self.left) - held,
-            first=self.first,
+            first={group: each.trial for group, each in self.first.items()},
+            tried=tuple(self.first.values()),
         )
 
     @property
@@ -467,7 +485,8 @@ class Redrive:
 
     def _is_held(self, letter: DeadLetter) -> bool:
         """Return whether the first letter of its group did not succeed."""
-        return self.first.get(letter.group, Trial.SUCCEEDED) is not Trial.SUCCEEDED
+        first = self.first.get(letter.group)
+        return first is not None and first.trial is not Trial.SUCCEEDED
 
     def _send_first(self) -> None:
         """Send one letter of each group that runs, and wait for their outcomes."""
@@ -481,7 +500,7 @@ class Redrive:
                 group = found.letter.group
                 if group not in self.first:
                     sent = self._send(found)
-                    self._note(group, _first_outcome(sent))
+                    self._note(found.letter, _first_outcome(sent))
                     if sent.problem is None and found.letter.consumer:
                         pending[group] = _Pending(found.letter, sent.record)
                 if self.first.keys() == groups:
@@ -576,7 +595,7 @@ class Redrive:
             for group, each in list(pending.items()):
                 outcome = self._outcome(each, back.get(each.letter.fact), is_over=is_over)
                 if outcome is not None:
-                    self._note(group, outcome)
+                    self._note(each.letter, outcome)
                     del pending[group]
             if pending:
                 self._progress(f"outcomes that are not known yet: {len(pending)}")
@@ -602,9 +621,11 @@ class Redrive:
             return _Outcome(Trial.UNKNOWN, f"unknown so far: {silent}, and {_UNKNOWN}")
         return None
 
-    def _note(self, group: str, outcome: _Outcome) -> None:
-        self.first[group] = outcome.trial
-        self.report(f"group {group}: {outcome.says}")
+    def _note(self, letter: DeadLetter, outcome: _Outcome) -> None:
+        self.first[letter.group] = Tried(
+            letter.group, letter.key, letter.type, letter.ride, outcome.trial, outcome.says
+        )
+        self.report(f"group {letter.group}: {outcome.says}")
 
     def _progress(self, what: str) -> None:
         if time.monotonic() - self.reported >= _REPORT_SECONDS:

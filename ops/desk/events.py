@@ -14,6 +14,7 @@ from ops import records
 from ops.audit.evidence import AuditedConsumer, DeadLettered
 from ops.audit.queues import json_object
 from ops.desk import faults
+from ops.desk.changes import changes_about
 from ops.desk.index import GROUPS, Fact, Filter, Run
 from ops.desk.pictures import LOOKS
 from ops.desk.registry import Next, NotThereError, Said, Seen, act, page, page_number
@@ -102,7 +103,7 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
     items = records.tables_of(stack, fact.ride) if fact.ride else {}
     now_ms = desk.now().timestamp() * 1000
     with desk.feed.lock:
-        delivered = deliveries_of(fact, desk.takers(fact), {})
+        delivered = deliveries_of(fact, desk.takers(fact), {}, changes_about(keys))
         shown = picture([(fact, delivered)], {}, now_ms, expects=False, hides=False)
         stops = [
             _stop(desk, each, fact, seen, items.get(each.table or "", {}))

@@ -99,6 +99,8 @@ class Fact:
     runs: list[Run] = field(default_factory=list)
     letters: dict[str, DeadLettered] = field(default_factory=dict)
     """Its dead letters, by consumer, as the last audit has read them."""
+    letter_counts: Counter[str] = field(default_factory=Counter)
+    """How many it has, by consumer: copies may have one each."""
     number: int = 0
     """Grows from each fact of the index to the next one."""
 
@@ -113,7 +115,10 @@ class Fact:
                 missing = range(
                     1 + sum(each.outcome in GROUPS["failed"] for each in found), run.attempt
                 )
-                told = (None, "it logged nothing", int(run.began_ms))
+                # It began after the event was published, or after the attempt before it.
+                since_ms = found[-1].ended_ms if found else self.time_ms
+                crashed_ms = int(min(since_ms or run.began_ms, run.began_ms))
+                told = (None, "it logged nothing", crashed_ms)
                 found += [Run(consumer, CRASHED, number, *told) for number in missing]
             found.append(run)
         return found
@@ -283,6 +288,7 @@ class Index:
         """Replace what is known of dead letters."""
         for fact in self._lettered:
             fact.letters.clear()
+            fact.letter_counts.clear()
         self._lettered = []
         by_event = {copy.event_id: fact for fact in self.facts.values() for copy in fact.copies}
         for letter in letters:
@@ -291,6 +297,7 @@ class Index:
                 if not found.letters:
                     self._lettered.append(found)
                 found.letters[letter.consumer] = letter
+                found.letter_counts[letter.consumer] += 1
                 self.waiting[letter.consumer].discard(found.id)
         self.version += 1
 

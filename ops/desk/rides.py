@@ -1,9 +1,6 @@
 """The pages of rides: one ride with all that happened to it, and the rides that need attention."""
 
-import json
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -14,10 +11,10 @@ from carride_idempotency.record import FAILED, Record
 from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import COPY
-from ops.cli.line import CHANGES
+from ops.desk.changes import changes_about
 from ops.desk.index import PAGE, WAITING, Fact
 from ops.desk.registry import NotThereError, Seen, page, page_number
-from ops.desk.story import LATE_MS, Deed, Known, story_of
+from ops.desk.story import LATE_MS, Known, ending_of, story_of
 from ops.desk.waterfall import deliveries_of, picture
 from ops.desk.words import clip
 from ops.lookup import is_ride
@@ -26,8 +23,6 @@ _LAMBDA_TRIES_AGAIN_MS: Final = (60_000.0, 120_000.0)
 """After the first and after the second failure of an asynchronous invocation, on AWS."""
 _FIRST: Final = "CarRideCreated"
 """With this event, the index knows a ride from its beginning."""
-_CHANGES_READ: Final = 2_000
-"""The newest lines of the log of changes that are looked at."""
 
 
 # ── One ride ──────────────────────────────────────────────────────────────────────────────────────
@@ -84,16 +79,17 @@ def _known(desk: Seen, name: str) -> Known:
         )
     seen = {record.key: record for record in map(record_of, records.items_at(stack, keys))}
     report = desk.feed.report
+    changes = changes_about({name, *keys})
     with desk.feed.lock:
         retries = dict(_retries(desk, seen))
-        found = [(fact, deliveries_of(fact, desk.takers(fact), retries)) for fact in facts]
+        found = [(fact, deliveries_of(fact, desk.takers(fact), retries, changes)) for fact in facts]
     return Known(
         ride=name,
         found=found,
         tables=tables,
         records=seen,
         problems=report.saga.problems.get(name, ()) if report else (),
-        changes=list(_changes(name, keys)),
+        changes=changes,
         limit=desk.overdue_limit,
         retries_on_aws=stack.local is None,
         now_ms=desk.now().timestamp() * 1000,
@@ -125,31 +121,6 @@ def _retries(desk: Seen, seen: Mapping[str, Record]) -> Iterator[tuple[str, floa
             continue
         if 1 <= tries <= len(_LAMBDA_TRIES_AGAIN_MS):
             yield key, record.updated_ms + _LAMBDA_TRIES_AGAIN_MS[tries - 1]
-
-
-def _changes(ride: str, keys: Sequence[str]) -> Iterator[Deed]:
-    """Yield what operators did about a ride, by the log of changes of this machine."""
-    names = {ride, *keys}
-    for line in _newest_lines():
-        if not any(name in line for name in names):
-            continue
-        try:
-            change = json.loads(line)
-            time_ms = datetime.fromisoformat(change["time"]).timestamp() * 1000
-        except (ValueError, KeyError, TypeError):
-            continue
-        result = "" if "error" not in change else f"it failed: {clip(str(change['error']))}"
-        yield Deed(
-            time_ms, "wrench", "an operator", f"ran {clip(str(change.get('command')))}", result
-        )
-
-
-def _newest_lines() -> deque[str]:
-    try:
-        with CHANGES.open(encoding="utf-8", errors="replace") as file:
-            return deque(file, maxlen=_CHANGES_READ)
-    except OSError:
-        return deque()
 
 
 # ── All rides ─────────────────────────────────────────────────────────────────────────────────────
@@ -220,7 +191,7 @@ def _listed(desk: Seen, name: str, broken: Mapping[str, Sequence[str]]) -> Liste
     if not facts:
         return None
     now_ms = desk.now().timestamp() * 1000
-    status, kind, icon = _status(facts)
+    status, kind, icon = ending_of([fact.type for fact in facts])
     problems = broken.get(name, ())
     why = ""
     if problems:
@@ -242,25 +213,3 @@ def _why(fact: Fact, consumer: str, outcome: str | None, now_ms: float) -> str:
     if outcome == WAITING and now_ms - fact.time_ms >= LATE_MS:
         return f"{fact.type} waits for {consumer}"
     return ""
-
-
-_ENDINGS: Final = (
-    ("PaymentCaptured", "paid", "new", "check"),
-    ("PaymentDeclined", "declined", "take", "card"),
-    ("NoCarAvailable", "no car", "take", "car"),
-    ("CarRideCancelled", "cancelled", "dup", "cross"),
-    ("CarRideOverdue", "settled", "take", "robot"),
-    ("CarRideCompleted", "completed", "pub", "clock"),
-    ("CarRideStarted", "started", "pub", "clock"),
-    ("CarRideAccepted", "accepted", "pub", "clock"),
-)
-"""What the ride's row says, by the first of these events that it has."""
-
-
-def _status(facts: Sequence[Fact]) -> tuple[str, str, str]:
-    """Return where a ride is, in a word with its look."""
-    types = {fact.type for fact in facts}
-    for kind, word, look, icon in _ENDINGS:
-        if kind in types:
-            return word, look, icon
-    return "requested", "wait", "clock"

@@ -3,7 +3,8 @@
 No I/O. The state of a ride follows from its facts and from the items that consumers have of it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -11,13 +12,15 @@ import assignments
 import payments
 import settlement
 from carride.events import SIMULATOR_SOURCE, RideEvent, parse_event
+from carride.facts import PaymentDeclined
 from carride.ride import OPEN, Status
 from carride_idempotency import observation
 from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record
 from ops.audit.evidence import COPY, DISPATCH, PAYMENT
 from ops.audit.queues import json_object
-from ops.desk.index import WAITING, Fact
-from ops.desk.waterfall import Delivered, began_ms
+from ops.desk.changes import Change
+from ops.desk.index import CRASHED, WAITING, Fact
+from ops.desk.waterfall import Delivered
 from ops.desk.words import clip, money, span
 from ops.text import counted
 
@@ -58,6 +61,27 @@ _MEANS: Final[Mapping[tuple[str, str], str]] = {
     (PAYMENT, "CarRideOverdue"): "settles what it holds",
 }
 """What a consumer does on a fact."""
+_UNDONE: Final[Mapping[tuple[str, str], str]] = {
+    (DISPATCH, "CarRideAccepted"): "has not assigned a car",
+    (DISPATCH, "CarRideCompleted"): "has not released the car",
+    (DISPATCH, "CarRideCancelled"): "has not released the car, if there is one",
+    (DISPATCH, "PaymentDeclined"): "has not released the car",
+    (PAYMENT, "CarAssigned"): "has not reserved the {price}",
+    (PAYMENT, "CarRideCompleted"): "has not captured the {price}",
+    (PAYMENT, "CarRideCancelled"): "has not given the money back, if any is reserved",
+}
+"""What a consumer that gave a fact up has not done. Others lack no more than their record of it."""
+_ENDINGS: Final = (
+    ("PaymentCaptured", "paid", "new", "check"),
+    ("PaymentDeclined", "declined", "take", "card"),
+    ("NoCarAvailable", "unserved", "take", "car"),
+    ("CarRideCancelled", "cancelled", "dup", "cross"),
+    ("CarRideOverdue", "settled", "take", "robot"),
+    ("CarRideCompleted", "completed", "pub", "clock"),
+    ("CarRideStarted", "started", "pub", "clock"),
+    ("CarRideAccepted", "accepted", "pub", "clock"),
+)
+"""Where a ride is, by the first of these events that it has: the audit's words for its end."""
 _MONEY: Final[Mapping[str, tuple[str, str, str]]] = {
     "authorized": ("reserved", "wait", "clock"),
     "captured": ("captured", "new", "check"),
@@ -135,6 +159,22 @@ class Next(NamedTuple):
     """What an operator can type."""
 
 
+class Ending(NamedTuple):
+    """Where a ride is, in a word with its look."""
+
+    word: str
+    kind: str
+    icon: str
+
+
+def ending_of(types: Collection[str | None]) -> Ending:
+    """Return where a ride is that has events of these types."""
+    for kind, *look in _ENDINGS:
+        if kind in types:
+            return Ending(*look)
+    return Ending("requested", "wait", "clock")
+
+
 class Expected(NamedTuple):
     """An event that is not published yet, and who is to publish it."""
 
@@ -154,7 +194,7 @@ class Known(NamedTuple):
     """By key."""
     problems: Sequence[str]
     """What the audit says is wrong with it."""
-    changes: Sequence[Deed]
+    changes: Sequence[Change]
     """What operators did about it, as far as this machine knows."""
     limit: timedelta
     """After this time the reconciler settles a ride that stands still."""
@@ -218,10 +258,10 @@ def told_in(facts: Iterable[Fact]) -> list[Told]:
 def who_caused(told: Told) -> Who:
     """Return who caused an event: the code that emits its type, or a caller of the API."""
     kind = type(told.data).__name__
-    if told.fact.ride and COPY in told.fact.ride:
-        return Who("wrench", "the desk", "")
     if kind in _EMITTERS:
         return Who("cause", _EMITTERS[kind], "")
+    if told.fact.ride and COPY in told.fact.ride:
+        return Who("wrench", "the desk", "")
     if kind == "CarRideOverdue" or getattr(told.data, "reason", None) == settlement.REASON:
         return Who("robot", "the reconciler", "")
     if told.event.source == SIMULATOR_SOURCE:
@@ -254,9 +294,9 @@ def story_of(known: Known) -> Story:
     latest = _latest(told)
     status = _status(known, latest)
     expected = tuple(_expected(known, told, status))
-    state = _state(known, status)
+    state = _state(known, told, status)
     nexts = tuple(_nexts(known, status))[:_MOST_NEXT]
-    deeds = [*_deeds(told), *_deeds_of_consumers(known), *known.changes]
+    deeds = [*_deeds(told), *_deeds_of_consumers(known), *_deeds_of_operators(known)]
     deeds.sort(key=lambda deed: deed.time_ms)
     return Story(
         about=tuple(_about(known, latest)),
@@ -264,7 +304,7 @@ def story_of(known: Known) -> Story:
         status=status,
         state=state,
         tiles=(
-            _booking(told, latest, status),
+            _booking(known, told, latest, status),
             _car(known, told),
             _money(known, latest),
             _next_tile(nexts),
@@ -300,7 +340,7 @@ def _about(known: Known, latest: Told | None) -> Iterator[str]:
 # ── The sentence of state ─────────────────────────────────────────────────────────────────────────
 
 
-def _state(known: Known, status: str) -> State | None:
+def _state(known: Known, told: Sequence[Told], status: str) -> State | None:
     """Return what holds the ride: the first of these that is so; None if all is well."""
     if known.problems:
         return State(
@@ -310,8 +350,8 @@ def _state(known: Known, status: str) -> State | None:
             f"The audit says: {'; '.join(map(_clause, known.problems))}.",
             "",
         )
-    for find in (_given_up, _failing, _running, _late):
-        found = find(known, status)
+    for find in (_given_up, _failing, _running, _late, _refused):
+        found = find(known, told, status)
         if found is not None:
             return found
     return None
@@ -322,7 +362,7 @@ def _clause(problem: str) -> str:
     return f"it {problem}" if problem.startswith(("has ", "was ")) else problem
 
 
-def _given_up(known: Known, status: str) -> State | None:
+def _given_up(known: Known, told: Sequence[Told], status: str) -> State | None:
     """Return the state of a ride with a dead letter."""
     letters = [each for each in known.deliveries if each.has_letter]
     if not letters:
@@ -330,35 +370,107 @@ def _given_up(known: Known, status: str) -> State | None:
     first = letters[-1]
     kind = first.fact.type or "an event"
     record = known.record(first)
-    waits = f"The letter waits in {first.letter_queue}"
-    if record is not None and record.status == QUARANTINED:
-        waits += "; its key is quarantined, so no delivery runs by itself"
-    others = len(letters) - 1
-    more = f" {counted(others, 'more letter')} of this ride." if others else ""
+    total = sum(each.letters for each in letters)
     if _is_settled(known):
-        return State(
-            "dead",
-            "mail",
-            f"Settled, with {counted(len(letters), 'dead letter')} left",
-            f"The reconciler has settled it. {first.consumer} gave up {kind}. {waits}.{more}",
-            _error(first, record),
-            letter=first,
-            record=record,
-        )
-    means = _MEANS.get((first.consumer, kind))
-    undone = f" It {means} on this event, and has not." if means else ""
+        title = f"Settled, with {counted(total, 'dead letter')} left"
+        sentences = [*_settled(known, told, first)]
+    else:
+        title = f"{status.capitalize()}, and {first.consumer} gave up {kind}"
+        sentences = [*_undone(told, first)]
+    sentences += [_where(first, record), *_others(letters[:-1])]
     return State(
         "dead",
         "mail",
-        f"{status.capitalize()}, and {first.consumer} gave up {kind}",
-        f"{waits}.{undone}{more}",
+        title,
+        " ".join(sentences),
         _error(first, record),
         letter=first,
         record=record,
     )
 
 
-def _failing(known: Known, _status: str) -> State | None:
+def _undone(told: Sequence[Told], each: Delivered) -> Iterator[str]:
+    """Yield what a consumer that gave an event up has not done."""
+    latest = _latest(told)
+    undone = _UNDONE.get((each.consumer, each.fact.type or ""))
+    if undone is not None and latest is not None:
+        yield f"{each.consumer} {undone.format(price=_price(latest.data))}."
+
+
+def _where(each: Delivered, record: Record | None) -> str:
+    """Return where the letters of a delivery wait, and whether anything runs by itself."""
+    waits = f"{each.consumer}'s letter waits in {each.letter_queue}"
+    if each.letters > 1:
+        waits = f"{each.letters} letters wait in {each.letter_queue}: copies of one event"
+    if record is not None and record.status == QUARANTINED:
+        waits += "; its key is quarantined, so no delivery runs by itself"
+    return f"{waits}."
+
+
+def _others(letters: Sequence[Delivered]) -> Iterator[str]:
+    """Yield which other letters of the ride there are, if there are any."""
+    by_queue = Counter[str]()
+    for each in letters:
+        by_queue[str(each.letter_queue)] += each.letters
+    if by_queue:
+        where = _joined([f"{count} in {queue}" for queue, count in by_queue.items()])
+        yield f"The ride has {counted(by_queue.total(), 'more letter')}: {where}."
+
+
+def _settled(known: Known, told: Sequence[Told], letter: Delivered) -> Iterator[str]:
+    """Yield how a ride was settled whose consumers have given up an event."""
+    kind = letter.fact.type
+    given_up = [
+        each.consumer for each in known.deliveries if each.has_letter and each.fact is letter.fact
+    ]
+    yield f"{kind} was published, and {_joined(given_up)} gave it up."
+    overdue = next(each for each in told if each.fact.type == "CarRideOverdue")
+    settled = f"The reconciler then settled the ride as {overdue.data.outcome}"
+    paid = known.tables["PaymentTable"]
+    is_captured = paid.get("state") == "captured" and isinstance(paid.get("amount"), int)
+    if not is_captured:
+        yield f"{settled}."
+        return
+    amount = money(paid["amount"], str(paid.get("currency", "")))
+    if overdue.data.outcome == "completed":
+        yield f"{settled}, and {amount} is captured."
+    else:
+        yield (
+            f"{settled}. {amount} is captured all the same: the gateway had done that before "
+            "payment's attempt failed, and such a capture stays."
+        )
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """Return parts of a sentence with commas, and ``and`` before the last one."""
+    *others, last = parts
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _refused(known: Known, told: Sequence[Told], status: str) -> State | None:
+    """Return the state of a ride whose money was declined, or for which no car was free."""
+    if status == Status.CANCELLED or _is_settled(known):
+        return None
+    refusals = [each for each in told if each.fact.type in ("PaymentDeclined", "NoCarAvailable")]
+    if not refusals:
+        return None
+    refusal = refusals[-1].data
+    if isinstance(refusal, PaymentDeclined):
+        title = f"Payment declined: {clip(refusal.reason, 100)}"
+        is_free = known.tables["AssignmentTable"].get("state") == "released"
+        has_car = "The car is released. " if is_free else ""
+        if status == Status.COMPLETED:
+            return State("take", "card", title, "The ride was driven, and nobody pays for it.", "")
+        text = f"{has_car}Staff can cancel the ride; if it is driven, nobody pays for it."
+        return State("take", "card", title, text, "")
+    why = f": {clip(refusal.reason, 100)}" if refusal.reason else ""
+    text = "dispatch does not look again. Staff can cancel the ride, and nothing is charged."
+    if status == Status.COMPLETED:
+        text = "The ride is completed without a car of the fleet, and nothing is charged."
+    return State("take", "car", f"No car was free{why}", text, "")
+
+
+def _failing(known: Known, _told: Sequence[Told], _status: str) -> State | None:
     """Return the state of a ride with an attempt that failed and comes again."""
     for each in reversed(known.deliveries):
         record = known.record(each)
@@ -376,7 +488,7 @@ def _failing(known: Known, _status: str) -> State | None:
     return None
 
 
-def _running(known: Known, _status: str) -> State | None:
+def _running(known: Known, _told: Sequence[Told], _status: str) -> State | None:
     """Return the state of a ride with an attempt that runs for long, or has crashed."""
     for each in reversed(known.deliveries):
         record = known.record(each)
@@ -413,7 +525,7 @@ def _lease(left_ms: float) -> str:
     )
 
 
-def _late(known: Known, _status: str) -> State | None:
+def _late(known: Known, _told: Sequence[Told], _status: str) -> State | None:
     """Return the state of a ride with an event that no consumer has got for long."""
     for fact, delivered in known.found:
         late = [each.consumer for each in delivered if each.outcome == WAITING]
@@ -455,17 +567,19 @@ def _is_settled(known: Known) -> bool:
 # ── Tiles ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _booking(told: Sequence[Told], latest: Told | None, status: str) -> Tile:
+def _booking(known: Known, told: Sequence[Told], latest: Told | None, status: str) -> Tile:
     if latest is None:
         return Tile("user", "Booking", status, "no event of it is known")
     changes = [each for each in told if each.data.version == latest.data.version]
     change = next((each for each in changes if type(each.data).__name__ in _COMMANDS), latest)
     who = who_caused(change)
+    word = ending_of([fact.type for fact, _ in known.found]).word
+    booked = "" if word == status else f"{status}, "
     return Tile(
         "user",
         "Ride",
-        status,
-        f"version {latest.data.version}, by {who.name},",
+        word,
+        f"{booked}version {latest.data.version}, by {who.name},",
         time_ms=change.fact.time_ms,
     )
 
@@ -486,12 +600,22 @@ def _car(known: Known, told: Sequence[Told]) -> Tile:
         )
     if state == "cancelled":
         return Tile("car", "Car", "none", "called off before it got one")
+    return Tile("car", "Car", "none yet", _why_no_car(known, state))
+
+
+def _why_no_car(known: Known, state: object) -> str:
+    """Return why a ride has no car so far."""
     if state == "completed":
-        return Tile("car", "Car", "none yet", "dispatch waits for the acceptance")
-    return Tile("car", "Car", "none yet", "dispatch looks for one once the ride is accepted")
+        return "dispatch waits for the acceptance"
+    for each in known.deliveries:
+        if (each.consumer, each.fact.type) == (DISPATCH, "CarRideAccepted"):
+            if each.has_letter:
+                return "dispatch gave up CarRideAccepted"
+            return "dispatch has not processed CarRideAccepted yet"
+    return "dispatch looks for one once the ride is accepted"
 
 
-_LOOK_NO_CAR: Final = ("unserved", "take", "warn")
+_LOOK_NO_CAR: Final = ("unserved", "take", "car")
 
 
 def _time_of(told: Sequence[Told], kind: str) -> float | None:
@@ -569,25 +693,36 @@ def _nexts(known: Known, status: str) -> Iterator[Next]:
     for each in known.deliveries:
         yield from _after_retry(known, each)
     if status in set(OPEN):
-        yield _after_command(known, _NEXT_COMMAND[Status(status)])
+        yield _after_command(known, status)
     yield from _after_reconciler(known, status)
 
 
 def _after_redrive(known: Known, letters: Sequence[Delivered]) -> Next:
     """Return what a redrive of a ride's dead letters does."""
-    names = ", ".join(dict.fromkeys(f"{each.fact.type} at {each.consumer}" for each in letters))
+    by_type: dict[str, list[str]] = {}
+    for each in letters:
+        by_type.setdefault(each.fact.type or "an event", []).append(each.consumer)
+    names = _joined([f"{kind} at {_joined(names)}" for kind, names in by_type.items()])
     is_quarantined = any(
         record is not None and record.status == QUARANTINED for record in map(known.record, letters)
     )
-    frees = "Its key is released first. " if is_quarantined else ""
+    frees = ""
+    if is_quarantined:
+        frees = (
+            "Each key is released first. " if len(letters) > 1 else "Its key is released first. "
+        )
     if _is_settled(known):
         does = "The ride is settled: car and money stay as they are."
     else:
-        does = f"{' '.join(dict.fromkeys(map(_does, letters)))} What fails again comes back."
+        comes_back = "If it fails again, the letter comes back."
+        if len(letters) > 1:
+            comes_back = "Whatever fails again comes back as a letter."
+        does = f"{' '.join(dict.fromkeys(map(_does, letters)))} {comes_back}"
+    total = sum(each.letters for each in letters)
     return Next(
         "wrench",
         "a redrive",
-        f"your decision, {counted(len(letters), 'dead letter')}",
+        f"your decision, {counted(total, 'dead letter')}",
         f"if you redrive {names}",
         f"{frees}{does}",
     )
@@ -623,16 +758,34 @@ def _after_retry(known: Known, each: Delivered) -> Iterator[Next]:
         )
 
 
-def _after_command(known: Known, kind: str) -> Next:
+def _after_command(known: Known, status: str) -> Next:
+    kind = _NEXT_COMMAND[Status(status)]
     command, who = _COMMANDS[kind]
+    word = ending_of([fact.type for fact, _ in known.found]).word
+    if word in _STUCK:
+        return Next(
+            "user",
+            "staff decides",
+            _STUCK[word],
+            f"when staff cancels it, or {command}s it",
+            f"CarRideCancelled is published then, or {kind}.",
+            command=f"./carride cancel {known.ride} --yes",
+        )
     return Next(
         "user",
-        command,
-        f"by {who}",
-        f"when {who} {command} it",
+        f"{who} {command}s it",
+        "nobody knows when",
+        f"when {who} {command}s it",
         f"{kind} is published then.",
         command=f"./carride {command} {known.ride} --yes",
     )
+
+
+_STUCK: Final[Mapping[str, str]] = {
+    "declined": "cancel it, or drive it unpaid",
+    "unserved": "cancel it: it gets no car",
+}
+"""What staff can do about a ride that goes on without money or a car."""
 
 
 def _after_reconciler(known: Known, status: str) -> Iterator[Next]:
@@ -723,8 +876,10 @@ def _deeds_of_consumers(known: Known) -> Iterator[Deed]:
         for run in each.counting:
             what = _UNUSUAL.get(run.outcome)
             if what is not None:
-                time_ms = began_ms(each.fact, run) if run.outcome == "Crashed" else run.ended_ms
-                yield Deed(time_ms, what[1], each.consumer, what[0].format(each.fact.type))
+                did = what[0].format(each.fact.type)
+                if run.outcome == observation.TAKEOVER:
+                    did += _taken_from(each)
+                yield Deed(run.ended_ms, what[1], each.consumer, did)
         replays = [copy for copy in each.fact.copies if copy.replayed]
         if replays and each is next(iter(known.deliveries), None):
             yield Deed(
@@ -733,10 +888,55 @@ def _deeds_of_consumers(known: Known) -> Iterator[Deed]:
 
 
 _UNUSUAL: Final[Mapping[str, tuple[str, str]]] = {
-    observation.TAKEOVER: ("took {} over from a crashed attempt", "swap"),
+    observation.TAKEOVER: ("took {} over", "swap"),
     observation.LOST_LEASE: ("came late with {}: its write was fenced off", "shield"),
     observation.FAILED: ("failed on {}", "cross"),
     observation.DEAD_LETTERED: ("gave {} up, and put it into its dead-letter queue", "mail"),
     observation.EXPIRED: ("dropped {}: its expiry time had passed", "clock"),
 }
 """What an outcome says that a consumer did, with an icon."""
+
+
+def _taken_from(each: Delivered) -> str:
+    """Return from which attempt a delivery has taken an event over."""
+    outcomes = {run.outcome for run in each.counting}
+    if observation.LOST_LEASE in outcomes:
+        return " from an attempt that had stalled past its lease"
+    if CRASHED in outcomes:
+        return " from an attempt that had crashed"
+    return " from an attempt that had not ended"
+
+
+def _deeds_of_operators(known: Known) -> Iterator[Deed]:
+    """Yield what operators did, by the log of changes."""
+    types = {fact.id: fact.type for fact, _ in known.found}
+    for change in known.changes:
+        plan = f"plan {change.plan}" if change.plan else ""
+        parts = [plan, f"it failed: {change.error}" if change.error else ""]
+        more = "; ".join(filter(None, parts))
+        if change.verb == "release" and change.key:
+            what = _named_key(change.key, types)
+            yield Deed(change.time_ms, "wrench", "an operator", f"released the key of {what}", more)
+            continue
+        sent = [each for each in change.sent if each.key.partition("#")[2] in types]
+        for each in sent:
+            did = f"redrove {_named_key(each.key, types)}"
+            frees = "its key was released" if each.releases else ""
+            told = "; ".join(filter(None, [more, frees, _TRIALS.get(each.trial, "")]))
+            yield Deed(change.time_ms, "wrench", "an operator", did, told)
+        if not sent:
+            yield Deed(change.time_ms, "wrench", "an operator", f"ran {change.words}", more)
+
+
+def _named_key(key: str, types: Mapping[str, str | None]) -> str:
+    """Return a key as its event and its consumer."""
+    consumer, _, name = key.partition("#")
+    return f"{types.get(name) or name} at {consumer}"
+
+
+_TRIALS: Final[Mapping[str, str]] = {
+    "succeeded": "it succeeded",
+    "failed": "it failed again",
+    "unknown": "it had not answered when the redrive ended",
+}
+"""How the letter of a redrive went."""

@@ -8,33 +8,33 @@ from 0 to 100, from left to right. A pause in which nothing runs, and nothing is
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from carride_idempotency import observation
 from ops.audit.evidence import AuditedConsumer
+from ops.desk.changes import Change
 from ops.desk.index import ABSORBED, CRASHED, Fact, Run
 from ops.desk.pictures import look
 from ops.desk.words import clock_text, rough, span
 
-_ALWAYS_CUT_MS: Final = 20_000.0
-_CUT_MS: Final = 1_000.0
-"""A shorter pause is cut from this length on, if it is a large part of what is drawn."""
-_OF_LETTER: Final = 1.7
-"""The width of a letter of the axis, where the picture is narrow."""
-_LARGE_PART: Final = 0.2
+_CUT_MS: Final = 20_000.0
+"""A pause is cut from this length on."""
 _MOST_CUTS: Final = 10
 _CUT_WIDTH: Final = 2.0
-_LEAST_WIDTH: Final = 7.0
+_LEAST_WIDTH: Final = 9.0
 """Of a piece, so that its events, and the pauses beside it, can be told apart."""
-_LEAST_WIDTHS: Final = 55.0
+_LEAST_WIDTHS: Final = 60.0
 """Of all pieces together: with many of them, each is narrower."""
 _MARGIN: Final = 1.5
 _AHEAD: Final = 8.0
 """The width of what is expected, right of now."""
-_BETWEEN_LABELS: Final = 15.0
-_BETWEEN_MAJOR: Final = 24.0
+ROOMS: Final = (240.0, 440.0, 560.0)
+"""The widths of a picture in px from which on more labels have room: desk.css shows them."""
+_OF_LETTER_PX: Final = 6.2
+_BETWEEN_LABELS_PX: Final = 8.0
+_SECOND_MS: Final = 1_000.0
 _WORDS_FIT: Final = 8.0
 """A wait of this width has room for how long it is."""
 _LEAST_WAIT_MS: Final = 100.0
@@ -43,15 +43,36 @@ _LOUD_ROWS: Final = 40
 MOST_EVENTS: Final = 100
 _QUICK_MS: Final = 2_000.0
 _TAKE: Final = frozenset({observation.NEW})
+_NO_ATTEMPTS: Final = ABSORBED | {observation.QUARANTINED, observation.EXPIRED}
+"""Outcomes of deliveries that ran nothing."""
 
 
-class Tick(NamedTuple):
-    """A label of the axis."""
+class Label(NamedTuple):
+    """A text of the axis."""
 
     x: float
     text: str
-    is_major: bool = True
-    """Whether a phone has room for it."""
+    anchor: str = "start"
+    """``start``, ``middle`` or ``end``: the part of it that is at its place."""
+    padding_px: float = 0.0
+    """Around the text, left and right together."""
+    room: int = 1
+    """Number of the first of `ROOMS` that has room for it, from 1."""
+
+    @property
+    def width_px(self) -> float:
+        """How wide it is."""
+        return self.padding_px + _OF_LETTER_PX * len(self.text)
+
+    def span(self, picture_px: float) -> tuple[float, float]:
+        """Return from where to where it reaches in a picture of this width."""
+        width = 100 * self.width_px / picture_px
+        begin = self.x
+        if self.anchor == "middle":
+            begin -= width / 2
+        if self.anchor == "end":
+            begin -= width
+        return begin, begin + width
 
 
 class Band(NamedTuple):
@@ -59,8 +80,8 @@ class Band(NamedTuple):
 
     x: float
     width: float
-    text: str
-    """How long it was; empty if there is no room for it."""
+    label: Label | None
+    """How long it was; None if no room has a place for it."""
 
 
 class Bar(NamedTuple):
@@ -81,6 +102,23 @@ class Wait(NamedTuple):
     """How long it was; empty if there is no room for it."""
 
 
+class Redrive(NamedTuple):
+    """An operator has sent a dead letter again."""
+
+    time_ms: float
+    plan: str
+    trial: str
+    """How it went: ``succeeded``, ``failed``, ``unknown``; empty if nobody waited for it."""
+
+
+class Mark(NamedTuple):
+    """A redrive in the picture."""
+
+    id: str
+    x: float
+    redrive: Redrive
+
+
 class Lane(NamedTuple):
     """The deliveries of an event to a consumer, or those of them that do not overlap others."""
 
@@ -91,8 +129,10 @@ class Lane(NamedTuple):
     """Which attempts these are; empty for a single one."""
     bars: tuple[Bar, ...]
     waits: tuple[Wait, ...]
-    letter_x: float | None
+    letters: tuple[float, ...]
     """Where the event was dead-lettered."""
+    marks: tuple[Mark, ...]
+    """Redrives of it."""
     outcome: str
     skipped: int
     """Deliveries that were skipped, besides the one with the outcome."""
@@ -114,6 +154,11 @@ class Row(NamedTuple):
     """Id of the lane whose run emitted the event."""
 
     @property
+    def quiet_bars(self) -> tuple[Bar, ...]:
+        """The runs of the lanes that a phone does not draw."""
+        return tuple(bar for lane in self.lanes if lane.quiet for bar in lane.bars)
+
+    @property
     def quiet(self) -> bool:
         """Whether all went well."""
         return all(lane.quiet for lane in self.lanes)
@@ -122,7 +167,7 @@ class Row(NamedTuple):
 class Picture(NamedTuple):
     """What a template draws."""
 
-    ticks: tuple[Tick, ...]
+    ticks: tuple[Label, ...]
     bands: tuple[Band, ...]
     now_x: float | None
     """None if nothing is expected of the ride any more."""
@@ -164,6 +209,7 @@ class Axis:
         self._least = min(_LEAST_WIDTH, _LEAST_WIDTHS / len(self._pieces))
         width -= self._least * len(self._pieces)
         self.end = 100.0 - _MARGIN
+        self._has_ahead = has_ahead
         if has_ahead:
             width -= _AHEAD
             self.end -= _AHEAD
@@ -195,51 +241,75 @@ class Axis:
 
     def bands(self) -> Iterator[Band]:
         """Yield the pauses."""
-        free = 0.0
-        places = zip(pairwise(self._pieces), self._starts[1:], strict=True)
-        for ((_, before), (after, _)), start in places:
-            x = start - _CUT_WIDTH
-            text = rough(after - before)
-            half = _OF_LETTER * len(text) / 2
+        begins = [start - _CUT_WIDTH for start in self._starts[1:]]
+        labels = []
+        for x, ((_, before), (after, _)) in zip(begins, pairwise(self._pieces), strict=True):
             middle = x + _CUT_WIDTH / 2
-            if middle - half < free:
-                text = ""
-            else:
-                free = middle + half
-            yield Band(x, _CUT_WIDTH, text)
+            labels.append(Label(middle, rough(after - before), "middle", _PADDING_PX))
+        placed = {label.x: label for label in _placed(labels, 100.0)}
+        for x in begins:
+            yield Band(x, _CUT_WIDTH, placed.get(x + _CUT_WIDTH / 2))
 
-    def ticks(self, now_ms: float) -> Iterator[Tick]:
+    def ticks(self, now_ms: float) -> Iterator[Label]:
         """Yield labels that do not overlap: each piece's begin, and round times in long ones."""
-        free = 0.0
-        free_on_phone = 0.0
-        for time_ms, text in self._labels(now_ms):
-            x = self.x(time_ms)
-            if x < free or x + _BETWEEN_LABELS > self.end:
-                continue
-            free = x + _BETWEEN_LABELS
-            is_major = x >= free_on_phone
-            if is_major:
-                free_on_phone = x + _BETWEEN_MAJOR
-            yield Tick(x, text, is_major)
+        taken = []
+        if self._has_ahead:
+            taken.append(Label(self.x(now_ms), "now", padding_px=_PADDING_PX))
+        labels = []
+        for text, x in [*self._begins(now_ms), *self._inner()]:
+            label = Label(x, text)
+            if label.span(ROOMS[1])[1] > self.end + _MARGIN:
+                label = label._replace(x=self.end, anchor="end")
+            labels.append(label)
+        yield from _placed(labels, self.end + _MARGIN, taken)
 
-    def _labels(self, now_ms: float) -> Iterator[tuple[float, str]]:
-        for begin, end in self._pieces:
-            yield begin, clock_text(begin, now_ms)
-            yield from self._inner(begin, end, now_ms)
+    def _begins(self, now_ms: float) -> Iterator[tuple[str, float]]:
+        """Yield the time at which each piece begins; the day stands at the first one only."""
+        first, _ = self._pieces[0]
+        for begin, _ in self._pieces:
+            x = self.x(begin)
+            yield clock_text(begin, now_ms if begin == first else begin), x
 
-    def _inner(self, begin: float, end: float, now_ms: float) -> Iterator[tuple[float, str]]:
-        """Yield round times of a piece: of the clock, or since its begin if it is short."""
+    def _inner(self) -> Iterator[tuple[str, float]]:
+        """Yield round times: of the clock, or since the begin of the only piece if it is short."""
         if not self._per_ms:
             return
-        step = _round_up(_BETWEEN_LABELS / self._per_ms)
-        is_short = step < _CUT_MS
-        first = begin + step if is_short else math.ceil(begin / step) * step
-        for number in range(int(100 / _BETWEEN_LABELS) + 1):
-            time_ms = first + number * step
-            if time_ms > end:
-                return
-            text = f"+{span(time_ms - begin)}" if is_short else clock_text(time_ms, now_ms)
-            yield time_ms, text
+        least = 100 * (_OF_LETTER_PX * len("00:00:00") + _BETWEEN_LABELS_PX) / ROOMS[-1]
+        step = _round_up(least / self._per_ms)
+        is_short = step < _SECOND_MS
+        if is_short and len(self._pieces) > 1:
+            return
+        for begin, end in self._pieces:
+            first = begin + step if is_short else math.ceil(begin / step) * step
+            for number in range(int(100 / least) + 1):
+                time_ms = first + number * step
+                if time_ms > end:
+                    break
+                text = f"+{span(time_ms - begin)}" if is_short else clock_text(time_ms, time_ms)
+                yield text, self.x(time_ms)
+
+
+_PADDING_PX: Final = 10.0
+"""Around the length of a pause."""
+
+
+def _placed(labels: Sequence[Label], limit: float, taken: Sequence[Label] = ()) -> list[Label]:
+    """Return the labels that have room, each with the width of a picture that it needs.
+
+    The first ones have precedence, and before them those that are drawn in any case. None reaches
+    beyond ``limit``, or the left edge.
+    """
+    found = dict[int, Label]()
+    for room, width in enumerate(ROOMS, 1):
+        gap = 100 * _BETWEEN_LABELS_PX / width
+        for number, label in enumerate(labels):
+            begin, end = label.span(width)
+            if number in found or begin < 0 or end > limit:
+                continue
+            others = [other.span(width) for other in (*taken, *found.values())]
+            if all(end + gap <= other[0] or other[1] + gap <= begin for other in others):
+                found[number] = label._replace(room=room)
+    return [found[number] for number in sorted(found)]
 
 
 def _round_up(milliseconds: float) -> float:
@@ -263,24 +333,13 @@ def _merged(spans: Iterable[_Span]) -> list[_Span]:
 
 
 def _cuts(spans: Sequence[_Span]) -> set[int]:
-    """Return the numbers of the spans after which the pause is cut: the longest ones.
-
-    What is left decides whether a shorter one is cut too, so that it does not fill the picture.
-    """
-    first_begin, _ = spans[0]
-    _, last_end = spans[-1]
-    left = last_end - first_begin
+    """Return the numbers of the spans after which the pause is cut: the longest ones."""
     pauses = []
     for number, ((_, end), (next_begin, _)) in enumerate(pairwise(spans)):
-        pauses.append((next_begin - end, number))
-    pauses.sort(key=lambda each: each[0], reverse=True)
-    found = set[int]()
-    for pause, number in pauses[:_MOST_CUTS]:
-        if pause < min(_ALWAYS_CUT_MS, max(_CUT_MS, left * _LARGE_PART)):
-            break
-        found.add(number)
-        left -= pause
-    return found
+        if next_begin - end >= _CUT_MS:
+            pauses.append((next_begin - end, number))
+    pauses.sort(reverse=True)
+    return {number for _, number in pauses[:_MOST_CUTS]}
 
 
 def _pieces(spans: Sequence[_Span], cut: set[int]) -> list[_Span]:
@@ -310,6 +369,10 @@ class Delivered(NamedTuple):
     skipped: int
     retry_due_ms: float | None
     """When it is tried again; None if it is not, or nobody knows when."""
+    letters: int = 0
+    """How many dead letters it has: copies of an event may have one each."""
+    redrives: tuple[Redrive, ...] = ()
+    """What operators did about its letters, the oldest first."""
 
     @property
     def has_letter(self) -> bool:
@@ -321,13 +384,33 @@ class Delivered(NamedTuple):
         """The runs that were not skipped."""
         return [run for run in self.runs if run.outcome not in ABSORBED]
 
+    @property
+    def series(self) -> list[list[Run]]:
+        """The attempts, in a list for each time that they began with the first one."""
+        return _series(self.counting)
+
+
+def _series(runs: Iterable[Run]) -> list[list[Run]]:
+    """Return the attempts among runs: a new list after each one that gave the event up."""
+    found: list[list[Run]] = []
+    for run in runs:
+        if run.outcome in _NO_ATTEMPTS:
+            continue
+        if not found or found[-1][-1].outcome == observation.DEAD_LETTERED:
+            found.append([])
+        found[-1].append(run)
+    return found
+
 
 def deliveries_of(
-    fact: Fact, consumers: Iterable[AuditedConsumer], retries: Mapping[str, float]
+    fact: Fact,
+    consumers: Iterable[AuditedConsumer],
+    retries: Mapping[str, float],
+    changes: Collection[Change] = (),
 ) -> list[Delivered]:
     """Return what became of an event at each consumer that takes it.
 
-    ``retries`` are the times at which keys are tried again.
+    ``retries`` are the times at which keys are tried again, ``changes`` what operators did.
     """
     found = []
     for each in consumers:
@@ -342,9 +425,25 @@ def deliveries_of(
                     _letter_queue(fact, each, outcome),
                     fact.absorbed(each.name, outcome),
                     retries.get(f"{each.name}#{fact.id}"),
+                    _letters_of(fact, each, outcome),
+                    tuple(_redrives(f"{each.name}#{fact.id}", changes)),
                 )
             )
     return found
+
+
+def _letters_of(fact: Fact, consumer: AuditedConsumer, outcome: str) -> int:
+    """Return how many letters of a consumer an event has, as far as they were counted."""
+    if _letter_queue(fact, consumer, outcome) is None:
+        return 0
+    return max(1, fact.letter_counts[consumer.name])
+
+
+def _redrives(key: str, changes: Iterable[Change]) -> Iterator[Redrive]:
+    for change in changes:
+        for each in change.sent:
+            if each.key == key:
+                yield Redrive(change.time_ms, change.plan, each.trial)
 
 
 def _letter_queue(fact: Fact, consumer: AuditedConsumer, outcome: str) -> str | None:
@@ -395,7 +494,7 @@ def picture(
 
 def _count(rows: Sequence[Row]) -> int:
     """Return how many rows are drawn, lanes too."""
-    return sum(1 + len(row.lanes) for row in rows)
+    return sum(1 + len(row.lanes) + sum(len(lane.marks) for lane in row.lanes) for row in rows)
 
 
 def _loud(row: Row) -> Row:
@@ -413,11 +512,14 @@ def _busy(
         for each in delivered:
             for run in each.runs:
                 yield began_ms(fact, run), run.ended_ms
-            attempts = each.counting
-            for one, other in pairwise(attempts):
-                yield one.ended_ms, max(one.ended_ms, began_ms(fact, other))
-            if each.retry_due_ms is not None and attempts:
-                yield attempts[-1].ended_ms, max(now_ms, attempts[-1].ended_ms)
+            for attempts in each.series:
+                for one, other in pairwise(attempts):
+                    yield one.ended_ms, max(one.ended_ms, began_ms(fact, other))
+            if each.retry_due_ms is not None and each.counting:
+                last_ms = each.counting[-1].ended_ms
+                yield last_ms, max(now_ms, last_ms)
+            for redrive in each.redrives:
+                yield redrive.time_ms, redrive.time_ms
 
 
 def began_ms(fact: Fact, run: Run) -> float:
@@ -459,7 +561,8 @@ def _lanes(axis: Axis, each: Delivered) -> Iterator[Lane]:
             note=_note(attempts, shares=len(groups) > 1),
             bars=tuple(_bar(axis, each.fact, run) for run in runs),
             waits=tuple(_waits(axis, each, attempts, is_last=is_last)),
-            letter_x=_letter_x(axis, each, attempts) if is_last else None,
+            letters=tuple(_letters(axis, each, attempts, is_last=is_last)),
+            marks=tuple(_marks(axis, each, name)) if is_last else (),
             outcome=outcome,
             skipped=max(0, each.skipped) if is_last else 0,
             took=_took(attempts),
@@ -490,14 +593,23 @@ def _without_overlap(each: Delivered) -> list[list[Run]]:
     return lanes
 
 
-def _note(attempts: Sequence[Run], *, shares: bool) -> str:
-    if len(attempts) > 1:
-        return f"{len(attempts)} attempts"
-    if shares and attempts and attempts[0].outcome == observation.LOST_LEASE:
+def _marks(axis: Axis, each: Delivered, name: str) -> Iterator[Mark]:
+    for number, redrive in enumerate(each.redrives, 1):
+        yield Mark(f"{name}-redrive-{number}", axis.x(redrive.time_ms), redrive)
+
+
+def _note(runs: Sequence[Run], *, shares: bool) -> str:
+    """Return which attempts a lane has: their number, or their names if other lanes have some."""
+    series = _series(runs)
+    attempts = [run for some in series for run in some]
+    if shares and len(attempts) == 1 and attempts[0].outcome == observation.LOST_LEASE:
         return "an earlier attempt"
     if shares and attempts and attempts[0].attempt:
-        return f"attempt {attempts[0].attempt}"
-    return ""
+        names = dict.fromkeys(str(run.attempt) for run in attempts if run.attempt)
+        return f"{'attempt' if len(names) == 1 else 'attempts'} {', '.join(names)}"
+    if len(series) > 1:
+        return f"{len(attempts)} attempts in {len(series)} rounds"
+    return f"{len(attempts)} attempts" if len(attempts) > 1 else ""
 
 
 def _bar(axis: Axis, fact: Fact, run: Run) -> Bar:
@@ -514,15 +626,19 @@ def _bar(axis: Axis, fact: Fact, run: Run) -> Bar:
 def _waits(
     axis: Axis, each: Delivered, attempts: Sequence[Run], *, is_last: bool
 ) -> Iterator[Wait]:
-    """Yield the times between attempts, and until the first one or the next one."""
+    """Yield the times between attempts, and until the first one or the next one.
+
+    No retry is due after an attempt that gave the event up.
+    """
     if not attempts:
         return
     first = attempts[0]
     last = attempts[-1]
     if first.outcome == observation.TAKEOVER:
         yield from _wait(axis, each.fact.time_ms, began_ms(each.fact, first))
-    for one, other in pairwise(attempts):
-        yield from _wait(axis, one.ended_ms, began_ms(each.fact, other))
+    for some in _series(attempts):
+        for one, other in pairwise(some):
+            yield from _wait(axis, one.ended_ms, began_ms(each.fact, other))
     if is_last and each.retry_due_ms is not None:
         x = axis.x(last.ended_ms)
         yield Wait(x, axis.end - x, "")
@@ -536,19 +652,25 @@ def _wait(axis: Axis, begin_ms: float, end_ms: float) -> Iterator[Wait]:
     yield Wait(x, width, span(end_ms - begin_ms) if width >= _WORDS_FIT else "")
 
 
-def _letter_x(axis: Axis, each: Delivered, attempts: Sequence[Run]) -> float | None:
-    if not each.has_letter:
-        return None
-    last_ms = attempts[-1].ended_ms if attempts else each.fact.time_ms
-    return axis.x(last_ms)
+def _letters(
+    axis: Axis, each: Delivered, attempts: Sequence[Run], *, is_last: bool
+) -> Iterator[float]:
+    """Yield where the attempts of a lane gave the event up."""
+    given_up = [run for run in attempts if run.outcome == observation.DEAD_LETTERED]
+    for run in given_up:
+        yield axis.x(run.ended_ms)
+    if each.has_letter and is_last and not given_up:
+        last_ms = attempts[-1].ended_ms if attempts else each.fact.time_ms
+        yield axis.x(last_ms)
 
 
-def _took(attempts: Sequence[Run]) -> str:
-    """Return how long the last attempt took."""
+def _took(runs: Sequence[Run]) -> str:
+    """Return how long the last attempt took, and how many there were."""
+    attempts = [run for some in _series(runs) for run in some] or runs
     if not attempts or not attempts[-1].duration_ms:
         return ""
     took = span(attempts[-1].duration_ms)
-    return took if len(attempts) == 1 else f"{len(attempts)} times, {took}"
+    return took if len(attempts) == 1 else f"{len(attempts)} \u00d7 {took}"
 
 
 def _is_quiet(each: Delivered) -> bool:
@@ -566,6 +688,7 @@ def _lines(
         names.append(row.fact.id)
         for lane in row.lanes:
             names.append(lane.id)
+            names += [mark.id for mark in lane.marks]
             ends[lane.id] = _end_x(axis, lane)
     passed: dict[str, tuple[float, ...]] = {}
     begins: dict[str, tuple[tuple[float, float], ...]] = {}

@@ -124,6 +124,7 @@ class World:
         story = list(_story(life, pick.random()))[:most]
         types = {type(fact).__name__ for _, fact in story}
         given_up: set[tuple[str | None, str | None]] = set()
+        ended: dict[tuple[str, str], float] = {}
         for wait_s, fact in story:
             name = type(fact).__name__
             cause = _cause_of(name, types)
@@ -133,6 +134,9 @@ class World:
             if (_EMITS.get(name), cause) in given_up:
                 continue
             at_ms += 1_000 * wait_s * pick.uniform(0.6, 1.6)
+            if cause is not None:
+                # An event follows from the delivery that took effect, however late that was.
+                at_ms = max(at_ms, ended[_EMITS[name], cause] + pick.uniform(2, 20))
             event = RideEvent.of(
                 fact,
                 source="acr.com.car-ride",
@@ -145,8 +149,11 @@ class World:
                 self._publish(event, at_ms + pick.uniform(200, 4_000), copy=True)
             takers = [each.name for each in CONSUMERS if each.takes(event.type)]
             for taker in takers:
-                if not self._deliver(taker, event, at_ms + pick.uniform(25, 90), types):
+                ended_ms = self._deliver(taker, event, at_ms + pick.uniform(25, 90), types)
+                if ended_ms is None:
                     given_up.add((taker, event.type))
+                else:
+                    ended[taker, event.type] = ended_ms
 
     def _publish(self, event: RideEvent, at_ms: float, *, copy: bool = False) -> None:
         content = {
@@ -173,30 +180,37 @@ class World:
 
     def _deliver(
         self, consumer: str, event: RideEvent, at_ms: float, types: Collection[str]
-    ) -> bool:
-        """Add a delivery, and return whether it took effect. ``types`` are those of its ride."""
+    ) -> float | None:
+        """Add a delivery, and return when it took effect; None if it was given up.
+
+        ``types`` are the types of the events of its ride.
+        """
         chance = self._random.random()
         took = self._random.lognormvariate(3.6, 0.5)
         if consumer != "ride-history" and chance < 0.0016:
             error = self._random.choice(_ERRORS[:2] if consumer == PAYMENT else _ERRORS[2:])
-            for attempt, wait_ms in ((1, 0), (2, 1_400), (3, 4_100)):
+            for attempt, wait_ms in ((1, 0), (2, 1_400)):
                 self._said(consumer, event, at_ms + wait_ms, observation.FAILED, attempt, error)
             last_ms = at_ms + 4_200
             self._said(consumer, event, last_ms, observation.DEAD_LETTERED, 3, error)
             self.letters.append((consumer, event, error))
-            return False
+            return None
+        ended_ms = at_ms + took
         if consumer != "ride-history" and chance < 0.006:
             error = _ERRORS[0] if consumer == PAYMENT else _ERRORS[2]
             self._said(consumer, event, at_ms, observation.FAILED, 1, error)
-            self._said(consumer, event, at_ms + 1_500, observation.RETRIED, 2)
+            ended_ms = at_ms + 1_500
+            self._said(consumer, event, ended_ms, observation.RETRIED, 2)
         elif consumer != "ride-history" and chance < 0.009:
-            self._said(consumer, event, at_ms + 6_000, observation.TAKEOVER, 2)
+            ended_ms = at_ms + 6_000
+            self._said(consumer, event, ended_ms, observation.TAKEOVER, 2)
             if chance < 0.0075:
-                self._said(consumer, event, at_ms + 6_400, observation.LOST_LEASE, 1)
+                lost = observation.LOST_LEASE
+                self._said(consumer, event, at_ms + 6_400, lost, 1, took_ms=6_380)
         else:
-            self._said(consumer, event, at_ms + took, observation.NEW, took_ms=took)
+            self._said(consumer, event, ended_ms, observation.NEW, took_ms=took)
         self._take_effect(consumer, event, at_ms, types)
-        return True
+        return ended_ms
 
     def _said(
         self,

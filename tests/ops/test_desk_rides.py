@@ -1,9 +1,11 @@
 """The page of a ride: what it says, and the picture of what happened."""
 
+import json
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -16,15 +18,19 @@ from carride.events import RideEvent
 from carride.facts import (
     CarReleased,
     CarRideOverdue,
+    NoCarAvailable,
     PaymentAuthorized,
     PaymentCaptured,
+    PaymentDeclined,
 )
 from carride_idempotency import marshalling, observation
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from ops.audit.evidence import CONSUMERS
+from ops.audit.evidence import CONSUMERS, DeadLettered
+from ops.desk import changes
+from ops.desk.changes import Change, Sent
 from ops.desk.index import CRASHED, Index
-from ops.desk.story import Known, Story, story_of
-from ops.desk.waterfall import Axis, Picture, deliveries_of, picture
+from ops.desk.story import Known, Story, ending_of, story_of
+from ops.desk.waterfall import ROOMS, Axis, Label, Picture, deliveries_of, picture
 from ops.stack import StackRef
 from tests.carride.rides import Life
 from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
@@ -81,7 +87,10 @@ def known(index: Index, **changes: Any) -> Known:
         "now_ms": float(DRIVEN_MS + 1_000),
     } | changes
     retries = with_defaults.pop("retries", {})
-    found = [(fact, deliveries_of(fact, CONSUMERS, retries)) for fact in index.of_ride("order_01")]
+    found = [
+        (fact, deliveries_of(fact, CONSUMERS, retries, with_defaults["changes"]))
+        for fact in index.of_ride("order_01")
+    ]
     found = [
         (fact, [each for each in delivered if _takes(each.consumer, fact.type)])
         for fact, delivered in found
@@ -152,9 +161,123 @@ def test_a_dead_letter_is_what_holds_a_ride() -> None:
     assert story.state.title == "Completed, and payment gave up CarRideCompleted"
     assert story.state.error == NO_ANSWER
     assert "PaymentDlq; its key is quarantined" in story.state.text
-    assert "It captures the money on this event, and has not." in story.state.text
+    assert story.state.text.startswith("payment has not captured the 12.50 EUR.")
     assert story.nexts[0].title == "if you redrive CarRideCompleted at payment"
     assert "payment captures the money." in story.nexts[0].text
+
+
+def test_a_declined_ride_says_that_nobody_pays() -> None:
+    """It may be driven all the same; the page, the list and the tile say the same word."""
+    index = Index(CONSUMERS)
+    declined = PaymentDeclined.of(LIFE.accepted, amount=1250, reason="insufficient funds")
+    for event in (CREATED, ACCEPTED, ASSIGNED, event_of(declined, ASSIGNED)):
+        publish(index, event, BEGIN_MS)
+    tables = NOTHING | {"BookingTable": {"status": "accepted"}}
+    released = tables | {"AssignmentTable": {"state": "released", "carID": "car_01"}}
+    story, _ = drawn(index, tables=released, now_ms=float(BEGIN_MS))
+    assert story.state is not None
+    assert story.state.title == "Payment declined: insufficient funds"
+    assert story.state.text.startswith("The car is released. Staff can cancel the ride")
+    assert story.tiles[0].value == "declined" == ending_of(["PaymentDeclined"]).word
+    assert story.nexts[0].by == "cancel it, or drive it unpaid"
+    publish(index, event_of(LIFE.cancelled), BEGIN_MS + 10)
+    story, _ = drawn(index, tables=NOTHING | {"BookingTable": {"status": "cancelled"}})
+    assert story.state is None or "declined" not in story.state.title
+
+
+def test_a_ride_without_a_car_says_so() -> None:
+    """It is accepted, and nothing more happens to it by itself."""
+    index = Index(CONSUMERS)
+    for event in (CREATED, ACCEPTED, event_of(NoCarAvailable.of(LIFE.accepted), ACCEPTED)):
+        publish(index, event, BEGIN_MS)
+    tables = NOTHING | {"AssignmentTable": {"state": "unserved"}}
+    story, _ = drawn(index, tables=tables, now_ms=float(BEGIN_MS))
+    assert story.state is not None
+    assert story.state.title.startswith("No car was free")
+    assert story.tiles[0].value == "unserved"
+
+
+def redriven(event: RideEvent, trial: str, at_ms: float) -> Change:
+    """Return an operator's redrive of the letter that payment has of an event."""
+    sent = Sent(f"payment#{event.idempotencyid}", releases=True, trial=trial)
+    return Change(at_ms, "redrive", "carride redrive PaymentDlq", "ffbe9a9f", "", (sent,), "")
+
+
+def test_a_redrive_is_in_the_story_and_in_the_picture() -> None:
+    """With its plan and how it went; the time in which the letter waited for it is no wait."""
+    index, records = given_up()
+    at_ms = DRIVEN_MS + 130_000
+    for attempt, outcome in enumerate((observation.FAILED, observation.DEAD_LETTERED), 1):
+        told = {"attempt": attempt, "reason": NO_ANSWER}
+        deliver(index, FINISHED, "payment", at_ms + 200 * attempt, outcome, **told)
+    story, shown = drawn(
+        index, records=records, changes=[redriven(FINISHED, "failed", at_ms)], now_ms=at_ms + 900.0
+    )
+    deed = next(each for each in story.deeds if each.who == "an operator")
+    assert deed.what == "redrove CarRideCompleted at payment"
+    assert deed.more == "plan ffbe9a9f; its key was released; it failed again"
+    lane = lane_of(shown, "payment", "CarRideCompleted")
+    assert lane.note == "5 attempts in 2 rounds"
+    assert [mark.redrive.plan for mark in lane.marks] == ["ffbe9a9f"]
+    assert len(lane.letters) == 2
+    assert lane.letters[0] < lane.marks[0].x < lane.letters[1]
+    assert all(
+        wait.x + wait.width <= lane.letters[0] or wait.x >= lane.marks[0].x for wait in lane.waits
+    )
+    assert [band.label.text for band in shown.bands if band.label] == ["2 min"]
+
+
+def test_the_log_of_changes_names_what_was_sent(tmp_path: Path, monkeypatch: Any) -> None:
+    """Of each letter its key and how it went; options that every command has are left out."""
+    key = f"payment#{FINISHED.idempotencyid}"
+    letter = {"id": "m", "key": key, "verdict": {"goes": True, "releases": True}}
+    lines = [
+        {
+            "time": "2026-11-24T15:15:26+00:00",
+            "command": "carride redrive PaymentDlq --release --plan=0433d0e7 --yes --json --stack=x"
+            " --region us-east-1",
+            "plan": "0433d0e7",
+            "exact": {"letters": [letter, letter]},
+            "result": {"tried": [{"key": key, "trial": "failed"}]},
+        },
+        {"time": "no time", "command": key},
+        {"time": "2026-11-24T15:16:26+00:00", "command": "carride book --yes"},
+    ]
+    log = tmp_path / "changes.jsonl"
+    log.write_text("\n".join(map(json.dumps, lines)) + f'\n{{"cut": "{key}')
+    monkeypatch.setattr(changes, "CHANGES", log)
+    (found,) = changes.changes_about({key})
+    assert found.words == "carride redrive PaymentDlq --release"
+    assert (found.plan, found.sent) == ("0433d0e7", (Sent(key, releases=True, trial="failed"),))
+
+
+def test_a_takeover_says_from_which_attempt() -> None:
+    """One that came back late had stalled; one that never logged had crashed."""
+    index = driven()
+    taken = {"took": 50, "attempt": 2}
+    deliver(index, FINISHED, "payment", DRIVEN_MS + 700, observation.TAKEOVER, **taken)
+    story, _ = drawn(index)
+    assert "took CarRideCompleted over from an attempt that had crashed" in [
+        deed.what for deed in story.deeds
+    ]
+    deliver(index, FINISHED, "payment", DRIVEN_MS + 900, observation.LOST_LEASE, took=850)
+    story, _ = drawn(index)
+    assert "took CarRideCompleted over from an attempt that had stalled past its lease" in [
+        deed.what for deed in story.deeds
+    ]
+
+
+def test_a_ride_counts_the_letters_and_not_the_consumers() -> None:
+    """Copies of an event have a letter each; the page says in which queues the others are."""
+    index, records = given_up()
+    letter = DeadLettered("PaymentDlq", "QUARANTINED", "payment", "x", FINISHED.idempotencyid)
+    other = letter._replace(queue="DispatchDlq", consumer="dispatch")
+    index.add_letters([letter, letter, other])
+    story, _ = drawn(index, records=records)
+    assert story.state is not None
+    assert "2 letters wait in PaymentDlq: copies of one event" in story.state.text
+    assert "The ride has 1 more letter: 1 in DispatchDlq." in story.state.text
+    assert story.nexts[0].by == "your decision, 3 dead letters"
 
 
 def test_a_settled_ride_says_so_beside_its_letters() -> None:
@@ -222,7 +345,7 @@ def test_a_ride_that_is_well_has_no_sentence_of_state() -> None:
     assert story.nexts == ()
     assert story.expected == ()
     assert shown.now_x is None
-    assert [tile.value for tile in story.tiles] == ["completed", "released", "12.50 EUR", "nothing"]
+    assert [tile.value for tile in story.tiles] == ["paid", "released", "12.50 EUR", "nothing"]
 
 
 def test_each_event_names_who_caused_it() -> None:
@@ -279,32 +402,42 @@ def test_the_axis_keeps_the_order_and_its_width(
     assert all(one <= other + 1e-9 for one, other in pairwise(places))
     assert places[0] >= 0
     assert places[-1] <= axis.end
-    ticks = list(axis.ticks(times[-1]))
-    assert all(other.x - one.x >= 15 - 1e-9 for one, other in pairwise(ticks))
+    do_not_overlap(list(axis.ticks(times[-1])))
+
+
+def do_not_overlap(labels: list[Label]) -> None:
+    """Check that labels have room in the pictures that are wide enough for them."""
+    for room, width in enumerate(ROOMS, 1):
+        spans = sorted(each.span(width) for each in labels if each.room <= room)
+        assert all(one[1] < other[0] for one, other in pairwise(spans))
+        assert all(begin >= 0 and end <= 100 for begin, end in spans)
 
 
 def test_a_long_pause_is_cut_and_says_how_long_it_was() -> None:
     """A pause of six minutes takes no more room than its label."""
     axis = Axis([(0, 1_000), (360_000, 361_000)], has_ahead=False)
     (band,) = axis.bands()
-    assert (band.text, band.width) == ("6 min", 2.0)
-    assert axis.x(360_000) - axis.x(1_000) < 10
+    assert band.label is not None
+    assert (band.label.text, band.width) == ("6 min", 2.0)
+    assert axis.x(360_000) - axis.x(1_000) < 12
+    assert [tick.text for tick in axis.ticks(0) if tick.room < 3][:2] == ["00:00:00", "00:06:00"]
 
 
-def test_a_short_pause_is_cut_once_longer_ones_are() -> None:
-    """It would fill the picture: a ride is accepted after seconds, and driven for minutes."""
+def test_a_pause_below_20_s_is_drawn_to_scale() -> None:
+    """What is cut cannot be compared with what is not."""
     axis = Axis([(0, 100), (4_000, 4_900), (300_000, 300_300)], has_ahead=False)
-    assert [band.text for band in axis.bands()] == ["4 s", "5 min"]
-    assert axis.x(4_900) - axis.x(4_000) > axis.x(4_000) - axis.x(100)
+    assert [band.label.text for band in axis.bands() if band.label] == ["5 min"]
+    assert axis.x(4_000) - axis.x(100) > axis.x(4_900) - axis.x(4_000)
 
 
 def test_labels_of_pauses_do_not_overlap() -> None:
     """One without room is left out, and its band stays."""
     busy = [(30_000.0 * number, 30_000.0 * number + 10) for number in range(11)]
     bands = list(Axis(busy, has_ahead=True).bands())
-    named = [band for band in bands if band.text]
     assert len(bands) == 10
-    assert all(other.x - one.x >= 1.7 * len("30 s") for one, other in pairwise(named))
+    labels = [band.label for band in bands if band.label]
+    assert len({label.room for label in labels}) > 1
+    do_not_overlap(labels)
 
 
 def test_a_wait_for_a_retry_is_not_cut() -> None:
@@ -315,7 +448,7 @@ def test_a_wait_for_a_retry_is_not_cut() -> None:
     lane = lane_of(shown, "payment", "CarRideCompleted")
     assert (lane.note, lane.outcome) == ("3 attempts", observation.DEAD_LETTERED)
     assert len(lane.bars) == 3
-    assert lane.letter_x is not None
+    assert len(lane.letters) == 1
     assert [bar.kind for bar in lane.bars] == ["fail", "fail", "dead"]
 
 

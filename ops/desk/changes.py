@@ -1,0 +1,103 @@
+"""What operators did about a ride or a key, by the log of changes of this machine."""
+
+import json
+import shlex
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from ops.cli.line import CHANGES
+from ops.desk.words import clip
+
+_READ: Final = 2_000
+"""The newest lines of the log that are looked at."""
+_COMMON: Final = ("--yes", "--json", "--stack", "--region", "--plan")
+"""Options that say how a command was run, and not what it did."""
+
+
+class Sent(NamedTuple):
+    """A key whose letter a redrive was to send."""
+
+    key: str
+    releases: bool
+    """Whether its key was released first."""
+    trial: str
+    """How it went: ``succeeded``, ``failed``, ``unknown``; empty if nobody waited for it."""
+
+
+class Change(NamedTuple):
+    """A command that has changed a stack."""
+
+    time_ms: float
+    verb: str
+    """Its first word."""
+    words: str
+    """What was typed, without the options that every command has."""
+    plan: str
+    """Id of the plan that it carried out; empty if it had none."""
+    key: str
+    """The key that it released; empty for other commands."""
+    sent: tuple[Sent, ...]
+    error: str
+    """Why it ended early; empty if it did not."""
+
+
+def changes_about(names: Collection[str]) -> list[Change]:
+    """Return the changes that name one of these rides or keys, the oldest first."""
+    found = []
+    for line in _newest_lines():
+        if not any(name in line for name in names):
+            continue
+        try:
+            found.append(_change(json.loads(line)))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # a line of another version, or one that is cut
+    return found
+
+
+def _newest_lines() -> deque[str]:
+    try:
+        with CHANGES.open(encoding="utf-8", errors="replace") as file:
+            return deque(file, maxlen=_READ)
+    except OSError:
+        return deque()
+
+
+def _change(line: Mapping[str, Any]) -> Change:
+    words = [*_own_words(str(line["command"]))]
+    exact = line.get("exact") or {}
+    return Change(
+        time_ms=datetime.fromisoformat(line["time"]).timestamp() * 1000,
+        verb=words[1] if len(words) > 1 else "",
+        words=clip(shlex.join(words)),
+        plan=str(line.get("plan") or ""),
+        key=str(exact.get("key") or ""),
+        sent=tuple(_sent(exact, line.get("result") or {})),
+        error=clip(str(line.get("error") or "")),
+    )
+
+
+def _own_words(command: str) -> Iterator[str]:
+    """Yield the words of a command line that say what it did."""
+    is_value = False
+    for word in shlex.split(command):
+        name, is_one_word, _ = word.partition("=")
+        if is_value:
+            is_value = False
+        elif name in _COMMON:
+            is_value = not is_one_word and name not in ("--yes", "--json")
+        else:
+            yield word
+
+
+def _sent(exact: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[Sent]:
+    """Yield the keys of the letters that a redrive was to send, each once."""
+    trials = {each["key"]: str(each["trial"]) for each in result.get("tried", ())}
+    sent: dict[str, Sent] = {}
+    for each in exact.get("letters", ()):
+        verdict = each["verdict"]
+        key = each.get("key")
+        if key and verdict["goes"]:
+            sent[key] = Sent(key, bool(verdict.get("releases")), trials.get(key, ""))
+    yield from sent.values()
