@@ -1,10 +1,17 @@
 """`./carride verify` passes on a sound stack, and names what is broken on another."""
 
-import pytest
+from fnmatch import fnmatchcase
+from typing import Any, Final
 
+import pytest
+from botocore.model import OperationModel
+
+from local.local_aws import REGION, LocalAws
+from ops.stack import StackRef
 from ops.verify import Deployment, Result, Verdict, to_json, to_markdown, verify
 from ops.verify.checks import CHECKS
 from tests.pipeline.pipeline import Pipeline
+from tests.template.test_deploy_role import allowed
 
 pytestmark = pytest.mark.integration
 
@@ -54,3 +61,47 @@ def test_what_is_broken_is_named(pipeline: Pipeline) -> None:
     expected = ["RideHistoryRule may not invoke", "PaymentRule may not send to", "PaymentRuleDlq"]
     for named in (*expected, "DispatchRule is DISABLED", "OutboxPipe is STOP", "carride fleet"):
         assert named in " ".join(failed)
+
+
+class Recorder:
+    """Clients of a stack, which remember what they were asked, as actions of IAM."""
+
+    SERVICES: Final = {"monitoring": "cloudwatch"}
+    ACTIONS: Final = {"lambda:Invoke": "lambda:InvokeFunction"}
+
+    def __init__(self, cloud: LocalAws) -> None:
+        self.actions = set[str]()
+        self._cloud = cloud
+        self._known = set[int]()
+
+    def __call__(self, service: str, region: str) -> Any:
+        """Return a client, as `StackRef` asks for it."""
+        client = self._cloud.client(service, region)
+        if id(client) not in self._known:
+            self._known.add(id(client))
+            client.meta.events.register("before-call", self._remember)
+        return client
+
+    def _remember(self, model: OperationModel, **_: Any) -> None:
+        signed_for = model.service_model.signing_name
+        action = f"{self.SERVICES.get(signed_for, signed_for)}:{model.name}"
+        self.actions.add(self.ACTIONS.get(action, action))
+
+
+@pytest.mark.parametrize("chosen", [{"Stage": "dev"}, {"Stage": "prod", "Protected": "yes"}])
+def test_the_role_that_verifies_may_ask_what_is_asked(
+    cloud: LocalAws, name: str, chosen: dict[str, str]
+) -> None:
+    """Each request of a whole run is allowed to VerifyRole; in production without VerifiesTrials.
+
+    The engine lacks backups, metrics and composite alarms: checks fail, but ask.
+    """
+    cloud.deploy_fast(name, None, **chosen)
+    asked = Recorder(cloud)
+    deployment = Deployment(StackRef(name, REGION, asked), rides=1, wait=0.1)
+    found = list(verify(deployment, [each for each in CHECKS if not each.drill]))
+    assert sum(each.verdict is Verdict.PASSED for each in found) >= 8
+    patterns = [pattern for pattern, _ in allowed("VerifyRole", options=chosen["Stage"] == "dev")]
+    refused = [each for each in asked.actions if not any(fnmatchcase(each, p) for p in patterns)]
+    assert refused == []
+    cloud.reset()

@@ -238,15 +238,18 @@ NAMES: Final = {
 
 
 @cache
-def allowed(*, two_regions: bool = False) -> list[tuple[str, object]]:
-    """Return each allowed pattern of actions, with its resource."""
+def allowed(role: str = "ExecutionRole", *, options: bool = False) -> list[tuple[str, object]]:
+    """Return each allowed pattern of actions of a role, with its resource.
+
+    With ``options`` also what a parameter adds: two regions, or the verification of trials.
+    """
     template = yaml_parse((ROOT / "infrastructure" / "deploy-role.yaml").read_text())
-    (policy,) = template["Resources"]["ExecutionRole"]["Properties"]["Policies"]
+    (policy,) = template["Resources"][role]["Properties"]["Policies"]
     found = []
     for each in policy["PolicyDocument"]["Statement"]:
         statement = each
         if "Fn::If" in each:
-            if not two_regions:
+            if not options:
                 continue
             statement = each["Fn::If"][1]
         found += [(action, statement["Resource"]) for action in listed(statement["Action"])]
@@ -333,9 +336,9 @@ def patterns_of(resource: Any) -> list[str]:
     return found
 
 
-def reaches(action: str, arn: str, *, two_regions: bool = False) -> bool:
+def reaches(action: str, arn: str, *, options: bool = False) -> bool:
     """Whether the role of CloudFormation is allowed an action on a resource."""
-    for pattern, where in allowed(two_regions=two_regions):
+    for pattern, where in allowed(options=options):
         if fnmatchcase(action, pattern) and any(fnmatchcase(arn, p) for p in patterns_of(where)):
             return True
     return False
@@ -361,12 +364,10 @@ def test_every_action_reaches_the_resource_that_it_handles(kind: str) -> None:
     IAM's reference says which those are; an action without resources needs to be allowed on all.
     """
     for action in handled(kind):
-        two_regions = action.startswith("dynamodb:")  # DynamoDB fills a new replica with the role
+        fills = action.startswith("dynamodb:")  # with two regions, DynamoDB fills replicas with it
         about = resources_of(kind, action)
         assert about, action
-        assert [arn for arn in about if not reaches(action, arn, two_regions=two_regions)] == [], (
-            action
-        )
+        assert [arn for arn in about if not reaches(action, arn, options=fills)] == [], action
 
 
 def test_every_type_of_the_stack_has_its_resources() -> None:
@@ -406,14 +407,27 @@ def test_own_roles_are_out_of_reach() -> None:
     template = yaml_parse((ROOT / "infrastructure" / "deploy-role.yaml").read_text())
     own = template["Resources"]["OwnRolesPolicy"]["Properties"]
     change, hand_over, _ = own["PolicyDocument"]["Statement"]
-    both = [{"Fn::GetAtt": ["DeployRole", "Arn"]}, {"Fn::GetAtt": ["ExecutionRole", "Arn"]}]
+    roles = [{"Fn::GetAtt": [f"{name}Role", "Arn"]} for name in ("Deploy", "Execution", "Verify")]
     assert own["Roles"] == [{"Ref": "DeployRole"}, {"Ref": "ExecutionRole"}]
     assert change["Effect"] == hand_over["Effect"] == "Deny"
-    assert change["Resource"] == hand_over["Resource"] == both
+    assert change["Resource"] == hand_over["Resource"] == roles
     assert change["NotAction"] == ["iam:Get*", "iam:List*", "iam:PassRole"]
     assert hand_over["Condition"] == {
         "StringNotEquals": {"iam:PassedToService": "cloudformation.amazonaws.com"}
     }
+
+
+@pytest.mark.parametrize("kind", sorted(f"AWS::{kind}" for kind in _OWN))
+def test_whoever_verifies_may_read_each_resource(kind: str) -> None:
+    """Drift detection reads with the caller's permissions, by the handler that reads the type.
+
+    docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/using-cfn-stack-drift.html
+    """
+    reading = schema_of(kind)["handlers"].get("read", {}).get("permissions", ())
+    changing = ("iam:PassRole", "kms:Decrypt", "cloudwatch:PutMetricData", "s3:GetObject")
+    everywhere = [pattern for pattern, where in allowed("VerifyRole") if where == "*"]
+    for action in set(handled(kind)) & set(reading) - set(changing):
+        assert any(fnmatchcase(action, pattern) for pattern in everywhere), action
 
 
 def test_only_the_managed_policy_of_codedeploy_can_be_attached() -> None:

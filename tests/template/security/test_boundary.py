@@ -20,6 +20,7 @@ BOUNDARY: Final = f"arn:aws:iam::{ACCOUNT}:policy/carride-deploy-Boundary-1A"
 OTHER: Final = f"arn:aws:iam::{ACCOUNT}:policy/another"
 DEPLOY_ROLE: Final = f"arn:aws:iam::{ACCOUNT}:role/carride-deploy-DeployRole-1A"
 EXECUTION_ROLE: Final = f"arn:aws:iam::{ACCOUNT}:role/carride-deploy-ExecutionRole-1A"
+VERIFY_ROLE: Final = f"arn:aws:iam::{ACCOUNT}:role/carride-deploy-VerifyRole-1A"
 STACK_ROLE: Final = f"arn:aws:iam::{ACCOUNT}:role/carride-PaymentRole-1A"
 FUNCTION: Final = f"arn:aws:lambda:us-east-1:{ACCOUNT}:function:carride-PaymentFunction-1A"
 STAFF_ROLE: Final = f"arn:aws:iam::{ACCOUNT}:role/carride-StaffRole-1A"
@@ -50,6 +51,7 @@ _VALUES: Final = {
     "Boundary": BOUNDARY,
     "DeployRole.Arn": DEPLOY_ROLE,
     "ExecutionRole.Arn": EXECUTION_ROLE,
+    "VerifyRole.Arn": VERIFY_ROLE,
 }
 
 
@@ -106,13 +108,13 @@ OWN: Final = plain(RESOURCES["OwnRolesPolicy"]["Properties"]["PolicyDocument"], 
 
 
 def policies_of(role: str) -> list[Any]:
-    """Return the policies of one of the two roles that deploy."""
+    """Return the policies of a role of deploy-role.yaml."""
     own = RESOURCES[role]["Properties"]["Policies"]
     return [*(plain(each["PolicyDocument"], OF_THE_ROLES) for each in own), OWN]
 
 
 def by(role: str, action: str, resource: str, **context: str) -> Request:
-    """Return a request of DeployRole or ExecutionRole."""
+    """Return a request of a role of deploy-role.yaml."""
     given = {name.replace("_", ":"): value for name, value in context.items()}
     return Request(action, resource, policies_of(role), [], given)
 
@@ -275,7 +277,7 @@ CLOSED: Final[dict[str, list[Request]]] = {
     "the roles that deploy": [
         by(role, action, own, iam_PermissionsBoundary=BOUNDARY)
         for role in DEPLOYERS
-        for own in (DEPLOY_ROLE, EXECUTION_ROLE)
+        for own in (DEPLOY_ROLE, EXECUTION_ROLE, VERIFY_ROLE)
         for action in ("iam:PutRolePolicy", "iam:UpdateAssumeRolePolicy", "iam:DeleteRole")
     ],
     # docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/using-iam-servicerole.html
@@ -305,6 +307,21 @@ CLOSED: Final[dict[str, list[Request]]] = {
         *by_both(["s3:GetObject", "s3:PutObject"], f"{BUCKET}/another/0a1b"),
         *by_both(["s3:GetObject", "s3:PutObject"], f"{BUCKET}/0a1b"),
         bounded("s3:GetObject", f"{BUCKET}/carride/0a1b"),
+    ],
+    "rides, by whoever verifies": [
+        *(by("VerifyRole", action, TABLE) for action in READING),
+        by("VerifyRole", "dynamodb:GetRecords", STREAM),
+        by(
+            "VerifyRole",
+            "dynamodb:PutItem",
+            f"arn:aws:dynamodb:us-east-1:{ACCOUNT}:table/carride-CarTable",
+        ),
+        by("VerifyRole", "logs:FilterLogEvents", EVENTS),
+        by("VerifyRole", "sqs:ReceiveMessage", QUEUE),
+        by("VerifyRole", "lambda:InvokeFunction", FUNCTION),
+        by("VerifyRole", "execute-api:Invoke", f"arn:aws:execute-api:us-east-1:{ACCOUNT}:a1b2/*"),
+        by("VerifyRole", "sts:AssumeRole", STAFF_ROLE),
+        by("VerifyRole", "cloudformation:CreateChangeSet", f"{STACK}/carride/1a"),
     ],
     "the data of another application": [
         bounded("dynamodb:GetItem", f"arn:aws:dynamodb:us-east-1:{ACCOUNT}:table/other", FROM_CODE)
