@@ -28,10 +28,11 @@ ROWS: Final = {
     "distinct": "events to act on",
     "deliveries": "deliveries",
     "duplicates_absorbed": "skipped duplicates",
-    "retried": "retried after a failure",
+    "retried": "took effect on a retry",
     "takeovers": "taken over after a crash",
-    "failed": "failed, retried later",
+    "failed": "failed runs",
     "expired": "dropped as expired",
+    "lettered": "waiting as dead letters",
     "in_flight": "in flight",
     "effects": "effects",
 }
@@ -56,6 +57,8 @@ class Account:
     expired: int
     dropped_early: tuple[str, ...]
     """Events that were dropped before their expiry time. They are lost."""
+    lettered: int
+    """Events without an effect that wait for a redrive, or whose letter an operator has deleted."""
     effects: int
     in_flight: int
     """Events that are not accounted for, and too young to be lost."""
@@ -388,6 +391,7 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
         failed=outcomes[observation.FAILED] + outcomes[observation.LOST_LEASE],
         expired=missing.expired,
         dropped_early=missing.dropped_early,
+        lettered=missing.lettered,
         effects=sum(item.total for item in items),
         in_flight=len(missing.in_flight),
         undecided=missing.undecided,

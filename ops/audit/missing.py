@@ -35,6 +35,9 @@ class Missing(NamedTuple):
     """Those that the consumer dropped before their expiry time."""
     expired: int
     """How many events the consumer dropped after their expiry time. They are not missing."""
+    lettered: int
+    """How many events without an effect have a dead letter, or had one that an operator deleted.
+    Those that break the contract are left out."""
 
 
 class _Traces(NamedTuple):
@@ -110,6 +113,7 @@ def missing_at(evidence: Evidence, consumer: AuditedConsumer) -> Missing:
             young.add(name)
         else:
             old.add(name)
+    named = {event.fact for event in wanted if event.fact is not None}
     missing = tuple(sorted(old))
     # Each message holds one event.
     may_be_hidden = len(missing) <= _hidden_messages(evidence, consumer)
@@ -119,6 +123,7 @@ def missing_at(evidence: Evidence, consumer: AuditedConsumer) -> Missing:
         in_flight=tuple(sorted(young - old)),
         dropped_early=tuple(sorted(name for name in young | old if name in traces.drops)),
         expired=len(expired - traces.applied),
+        lettered=len(named - young - old - expired - traces.applied),
     )
 
 

@@ -64,6 +64,8 @@ class Feed:
         """Whether the audit is repeated; on AWS it waits until somebody asks, because it reads
         whole tables."""
         self.audit_wanted = threading.Event()
+        self._is_answering = False
+        """Whether the audit that runs was asked for."""
         self._stopping = threading.Event()
         self._audited_version = -1
         where = "local" if stack.local else "AWS"
@@ -148,11 +150,19 @@ class Feed:
                 report=self.report,
                 audited_ms=audited_ms,
                 audits_by_itself=self.audits_by_itself,
+                is_awaited=self.is_audit_awaited,
+                has_changed=self.index.version != self._audited_version,
+                now_ms=time.time() * 1000,
                 letters=self.letters(),
                 failing=self.index.outages.now(time.time() * 1000),
                 silent_since_ms=silent_since_ms,
             )
         )
+
+    @property
+    def is_audit_awaited(self) -> bool:
+        """Whether somebody has asked for an audit that has not ended."""
+        return self.audit_wanted.is_set() or self._is_answering
 
     def letters(self) -> int | None:
         """Return how many messages are in the dead-letter queues; None until they are counted."""
@@ -166,7 +176,14 @@ class Feed:
         version = self.index.version
         if not wanted and (not self.audits_by_itself or version == self._audited_version):
             return
+        self._is_answering = wanted
         self.audit_wanted.clear()
+        try:
+            self._judge_now(version)
+        finally:
+            self._is_answering = False
+
+    def _judge_now(self, version: int) -> None:
         began = time.time()
         evidence = collect_evidence(self.stack, grace=_GRACE if self.stack.local else DEFAULT_GRACE)
         report = judge(evidence)

@@ -331,9 +331,22 @@ class Index:
         if not names:
             self.rides.pop(fact.ride or "", None)
 
-    def lettered(self) -> list[Fact]:
-        """Return the facts with dead letters, the oldest first."""
-        return sorted(self._lettered, key=lambda fact: fact.time_ms)
+    def given_up(self) -> list[Fact]:
+        """Return the published facts that some consumer has given up, the oldest first.
+
+        By the log, and by the dead letters that the last audit has read.
+        """
+        names = {fact.id for fact in self._lettered}
+        for each in self.consumers:
+            for outcome in GROUPS["dead"]:
+                names |= self._ran.get((each.name, outcome), set())
+        facts = [self.facts[name] for name in names if name in self.facts]
+        found = []
+        for fact in facts:
+            outcomes = {fact.outcome(each) for each in self.consumers}
+            if fact.copies and not outcomes.isdisjoint(GROUPS["dead"]):
+                found.append(fact)
+        return sorted(found, key=lambda fact: fact.time_ms)
 
     def of_ride(self, ride: str) -> list[Fact]:
         """Return the published facts of a ride in the order of their times."""

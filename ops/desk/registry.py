@@ -64,6 +64,11 @@ class Seen:
         return [each for each in self.feed.consumers if each.takes(fact.type)]
 
     @cached_property
+    def where(self) -> str:
+        """Where the stack is."""
+        return "on this machine" if self.feed.stack.local else "on AWS"
+
+    @cached_property
     def overdue_limit(self) -> timedelta:
         """How long a ride may stand still before the reconciler settles it."""
         hours = (self.feed.stack.parameters() or {}).get("OverdueHours")

@@ -12,7 +12,7 @@ from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import COPY
 from ops.desk.changes import changes_about
-from ops.desk.index import PAGE, WAITING, Fact
+from ops.desk.index import GROUPS, PAGE, WAITING, Fact
 from ops.desk.registry import NotThereError, Seen, page, page_number
 from ops.desk.story import LATE_MS, Known, ending_of, story_of
 from ops.desk.waterfall import deliveries_of, picture
@@ -168,22 +168,22 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
 
 
 def _groups(desk: Seen) -> tuple[dict[str, Sequence[str]], list[str], list[str]]:
-    """Return broken rides with their problems, those with letters, and those under way.
+    """Return broken rides with their problems, those given up, and those under way.
 
     The newest of each group is the first.
     """
     index = desk.feed.index
     report = desk.feed.report
     broken = dict(report.saga.problems) if report else {}
-    lettered = dict[str, None]()
-    for fact in reversed(index.lettered()):
+    given_up = dict[str, None]()
+    for fact in reversed(index.given_up()):
         if fact.ride is not None and fact.ride not in broken:
-            lettered[fact.ride] = None
+            given_up[fact.ride] = None
     waiting = {name for names in index.waiting.values() for name in names}
     facts = [index.facts[name] for name in waiting if name in index.facts]
     facts.sort(key=lambda fact: -fact.time_ms)
     under_way = dict.fromkeys(fact.ride for fact in facts if fact.ride is not None)
-    return broken, [*lettered], [*under_way]
+    return broken, [*given_up], [*under_way]
 
 
 def _listed(desk: Seen, name: str, broken: Mapping[str, Sequence[str]]) -> Listed | None:
@@ -199,17 +199,25 @@ def _listed(desk: Seen, name: str, broken: Mapping[str, Sequence[str]]) -> Liste
         status = "broken"
         kind = "fail"
         icon = "cross"
-    for fact in facts:
-        for each in desk.takers(fact):
-            why = why or _why(fact, each.name, fact.outcome(each), now_ms)
+    for reason in _REASONS:
+        for fact in facts:
+            for each in desk.takers(fact):
+                why = why or reason(fact, each.name, fact.outcome(each), now_ms)
     return Listed(name, status, kind, icon, facts[0].time_ms, facts[-1], len(facts), why)
 
 
-def _why(fact: Fact, consumer: str, outcome: str | None, now_ms: float) -> str:
-    if outcome == observation.DEAD_LETTERED:
-        return f"{consumer} gave up {fact.type}"
-    if outcome == observation.FAILED:
-        return f"{consumer} fails on {fact.type}"
-    if outcome == WAITING and now_ms - fact.time_ms >= LATE_MS:
-        return f"{fact.type} waits for {consumer}"
-    return ""
+def _given_up(fact: Fact, consumer: str, outcome: str | None, _now_ms: float) -> str:
+    return f"{consumer} gave up {fact.type}" if outcome in GROUPS["dead"] else ""
+
+
+def _failing(fact: Fact, consumer: str, outcome: str | None, _now_ms: float) -> str:
+    return f"{consumer} fails on {fact.type}" if outcome == observation.FAILED else ""
+
+
+def _late(fact: Fact, consumer: str, outcome: str | None, now_ms: float) -> str:
+    is_late = outcome == WAITING and now_ms - fact.time_ms >= LATE_MS
+    return f"{fact.type} waits for {consumer}" if is_late else ""
+
+
+_REASONS: Final = (_given_up, _failing, _late)
+"""Why a ride needs attention; the first that holds is said."""

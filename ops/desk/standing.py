@@ -5,8 +5,11 @@ from typing import Final, NamedTuple
 
 from ops.audit import Report
 from ops.desk.outages import Outage
+from ops.desk.words import rough
 
 _MOST_WORDS: Final = 80
+_GETS_OLD_MS: Final = 10 * 60_000
+"""A good verdict is so long said of the present, although something has happened since."""
 
 
 class Count(NamedTuple):
@@ -42,6 +45,11 @@ class Known(NamedTuple):
     report: Report | None
     audited_ms: float | None
     audits_by_itself: bool
+    is_awaited: bool
+    """Whether somebody has asked for an audit that has not ended."""
+    has_changed: bool
+    """Whether anything has happened since the audit."""
+    now_ms: float
     letters: int | None
     """Messages in dead-letter queues, counted now."""
     failing: Sequence[Outage]
@@ -68,7 +76,8 @@ def standing(known: Known) -> Standing:
         )
     report = known.report
     if report is None:
-        verdict = "First audit is running" if known.audits_by_itself else "Not audited yet"
+        is_running = known.audits_by_itself or known.is_awaited
+        verdict = "First audit is running" if is_running else "Not audited yet"
         why = "The audit compares every event with its effects."
         return Standing("wait", "clock", verdict, why, _counts(known, None), "…", "", None)
     kind, icon, verdict = _verdict(report, known.failing)
@@ -78,16 +87,21 @@ def standing(known: Known) -> Standing:
         icon = "clock"
         verdict = "No events yet"
         why = "The audit has found no published event."
-    return Standing(
-        kind,
-        icon,
-        verdict,
-        why,
-        _counts(known, report),
-        "?",
-        "audited",
-        known.audited_ms,
-    )
+    elif kind == "new" and known.has_changed and _age_ms(known) >= _GETS_OLD_MS:
+        kind = "wait"
+        icon = "clock"
+        verdict = f"Balanced {rough(_age_ms(known))} ago"
+        why = "Events have come since the audit: another one says whether they add up."
+    since = "audited"
+    since_ms = known.audited_ms
+    if known.is_awaited:
+        since = "auditing…"
+        since_ms = None
+    return Standing(kind, icon, verdict, why, _counts(known, report), "?", since, since_ms)
+
+
+def _age_ms(known: Known) -> float:
+    return known.now_ms - (known.audited_ms or known.now_ms)
 
 
 def _verdict(report: Report, failing: Sequence[Outage]) -> tuple[str, str, str]:

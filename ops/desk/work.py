@@ -1,7 +1,7 @@
 """The pages that work: jobs and their plans, replays of the archive, and the ledger."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -10,7 +10,7 @@ from carride_idempotency import observation
 from ops import plans, replay
 from ops.audit import Report
 from ops.audit.evidence import grouped
-from ops.audit.ledger import ROWS
+from ops.audit.ledger import ROWS, Account
 from ops.desk.index import WAITING
 from ops.desk.jobs import Job, State
 from ops.desk.registry import Next, NotThereError, Said, Seen, act, page
@@ -181,8 +181,26 @@ def _replay_look(state: str) -> Look:
 
 # ── The ledger ────────────────────────────────────────────────────────────────────────────────────
 
+_BECAME: Final = (
+    ("effects", "took effect"),
+    ("doubled", "doubled: effects beyond one for each event"),
+    ("lettered", "waiting as dead letters"),
+    ("expired", "dropped as expired"),
+    ("in_flight", "in flight"),
+    ("lost", "lost"),
+    ("undecided", "not to be told"),
+    ("others", "events that break the contract, or were never published"),
+    ("distinct", "events to act on"),
+)
+"""What became of the events of a consumer: these rows add up to the last one."""
+_DELIVERED: Final = ("deliveries", "duplicates_absorbed", "retried", "takeovers", "failed")
+_ALWAYS: Final = frozenset({"effects", "doubled", "lost", "distinct", "deliveries"})
+"""The rows that are shown even if all their numbers are 0."""
+_ENDINGS: Final[Mapping[str, str]] = {"unserved": "no car", "open": "under way"}
+"""What the desk calls endings of the audit."""
 _BEHIND: Final = {
     "duplicates_absorbed": "duplicate",
+    "lettered": "dead",
     "retried": observation.RETRIED,
     "takeovers": "takeover",
     "failed": "failed",
@@ -201,7 +219,6 @@ def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
     context: dict[str, Any] = {
         "title": "Ledger",
         "report": report,
-        "rows": ROWS | {"lost": "lost", "doubled": "doubled"},
         "behind": _BEHIND,
         "standing": desk.feed.standing(),
     }
@@ -218,14 +235,58 @@ def _explained(report: Report) -> dict[str, Any]:
     overdue = [*report.saga.overdue.items()]
     named = _folded(grouped((each.rpartition(" ")[0], each) for each in report.ledger.named()))
     return {
+        "blocks": blocks_of(report),
         "named": named[:_MOST_NAMED],
         "more_named": max(0, len(named) - _MOST_NAMED),
         "problems": problems[:_MOST_NAMED],
         "more_problems": max(0, len(problems) - _MOST_NAMED),
         "overdue": overdue[:_MOST_NAMED],
         "few": _FEW,
-        "endings": [(name, count) for name, count in report.saga.endings.items() if count],
+        "endings": [
+            (_ENDINGS.get(name, name), count)
+            for name, count in report.saga.endings.items()
+            if count
+        ],
     }
+
+
+class Block(NamedTuple):
+    """Rows of the ledger below a heading."""
+
+    title: str
+    rows: list[tuple[str, str, dict[str, int]]]
+    """Name, label, and the number of each consumer."""
+
+
+def blocks_of(report: Report) -> tuple[Block, Block]:
+    """Return what became of the events of each consumer, and its deliveries."""
+    delivered = [(name, ROWS[name]) for name in _DELIVERED]
+    return (
+        _block("What became of its events", _BECAME, report),
+        _block("Its deliveries", delivered, report),
+    )
+
+
+def _block(title: str, rows: Iterable[tuple[str, str]], report: Report) -> Block:
+    found = []
+    for name, label in rows:
+        numbers = {}
+        for consumer, account in report.ledger.consumers.items():
+            numbers[consumer] = _number(account, name)
+        if name in _ALWAYS or any(numbers.values()):
+            found.append((name, label, numbers))
+    return Block(title, found)
+
+
+def _number(account: Account, name: str) -> int:
+    """Return a number of an account; doubled effects are taken off, so that the sum is right."""
+    if name == "undecided":
+        return len(account.undecided)
+    if name != "others":
+        return int(getattr(account, name))
+    parts = ("effects", "lettered", "expired", "in_flight", "lost", "undecided")
+    explained = sum(_number(account, each) for each in parts) - account.doubled
+    return account.distinct - explained
 
 
 class Alike(NamedTuple):

@@ -1,4 +1,4 @@
-"""A desk over synthetic rides, to look at in a browser: `make desk-seeded EVENTS=20000`.
+"""A desk over synthetic rides, to look at in a browser: `make desk-seeded ARGS="--events 20000"`.
 
 Rides of the last hours are put into the desk's index, and further ones follow as time passes.
 Tables, queues and records are moto's, in this process. So the views are those of a large stack, but
@@ -49,6 +49,7 @@ from ops.audit.evidence import (
 from ops.audit.reading import delivered_in, published_in
 from ops.desk.app import Desk
 from ops.desk.feed import Feed
+from ops.text import counted
 from tests.carride.rides import Life
 from tests.ops.desk_world import line
 from tests.ops.hostile_world import hostile_stack
@@ -62,6 +63,8 @@ _WHOLE: Final = 3_000
 """Of so many rides, the newest, the tables have items too."""
 _SECTORS: Final = 64
 _EVENTS_OF_RIDE: Final = 8
+_GIVEN_UP_MS: Final = 4_300
+"""How long after its publication an event is in its dead-letter queue."""
 _ERRORS: Final = (
     "GatewayUnavailableError: the gateway answered 503 for POST /payments",
     "GatewayUnavailableError: no answer within 5 s",
@@ -347,6 +350,8 @@ class Seeded:
         self.stack = hostile_stack((), "replay")
         self.desk = Desk(Feed(self.stack), host)
         vars(self.desk)["overdue_limit"] = timedelta(hours=6)
+        vars(self.desk)["where"] = "in this process, synthetic"
+        self._letters_until_ms = 0.0
         now_ms = time.time() * 1_000
         self._world = World(count, now_ms)
         self._lines = iter(self._world.lines)
@@ -356,6 +361,7 @@ class Seeded:
         self._is_stopping = threading.Event()
         self.advance(now_ms)
         self._send_letters(now_ms)
+        self._send_broken()
         newest = [*self.desk.feed.index.rides][-_WHOLE:]
         self._store([*newest, *(event.subject for _, event, _ in self._world.letters)])
         self.audit()
@@ -391,13 +397,21 @@ class Seeded:
             self._delivered.append(found)
         return None if found is None else found.ride
 
-    def _send_letters(self, now_ms: float) -> None:
-        """Put the letters of the past into their queues, with the records of their keys."""
+    def _send_letters(self, until_ms: float) -> bool:
+        """Put letters into their queues that came since the last call, with their keys' records.
+
+        Return whether there were any.
+        """
         resources = {each.name: each.resources for each in CONSUMERS}
-        for consumer, event, error in self._world.letters:
+        since_ms = self._letters_until_ms
+        self._letters_until_ms = until_ms
+        new = []
+        for letter in self._world.letters:
+            given_up_ms = letter[1].time.timestamp() * 1_000 + _GIVEN_UP_MS
+            if since_ms < given_up_ms <= until_ms:
+                new.append(letter)
+        for consumer, event, error in new:
             at_ms = event.time.timestamp() * 1_000
-            if at_ms > now_ms - 10_000:
-                continue
             envelope = {
                 "version": "0",
                 "id": event.id,
@@ -409,8 +423,12 @@ class Seeded:
             said = {"reason": "QUARANTINED", "consumer": consumer, "message": error}
             body = json.dumps(said | {"event": envelope})
             url = self.stack.outputs[f"{resources[consumer]}DlqUrl"]
-            self._send(url, body, at_ms + 4_300)
+            self._send(url, body, at_ms + _GIVEN_UP_MS)
             put_record(self.stack, _record(consumer, event, QUARANTINED, error))
+        return bool(new)
+
+    def _send_broken(self) -> None:
+        """Put the letters of events that break the contract into their queue."""
         for published in self._published:
             if published is not None and published.fact is None:
                 fact = self.desk.feed.index.facts[published.event_id]
@@ -490,7 +508,10 @@ class Seeded:
         """Add lines as time passes, and audit when somebody asks, until `stop`."""
         feed = self.desk.feed
         while not self._is_stopping.wait(0.5):
-            self._store(self.advance(time.time() * 1_000))
+            now_ms = time.time() * 1_000
+            self._store(self.advance(now_ms))
+            if self._send_letters(now_ms):
+                feed._count_queues()  # noqa: SLF001 - as the thread does that has not started
             if feed.audit_wanted.is_set():
                 feed.audit_wanted.clear()
                 self.audit()
@@ -577,7 +598,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=8_780)
     asked = parser.parse_args(arguments)
     with serving(asked.events, asked.port) as url:
-        print(f"{asked.events:,} events: {url} until Ctrl-C", flush=True)
+        print(f"{counted(asked.events, 'event')}: {url} until Ctrl-C", flush=True)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:

@@ -48,6 +48,23 @@ def test_a_search_finds_what_a_look_at_every_fact_finds(seed: int) -> None:
         assert found == expected[:PAGE], wanted
 
 
+def test_what_was_given_up_is_known_without_an_audit() -> None:
+    """The list of rides and the count of its tab are of one reading; a redrive ends it."""
+    with mock_aws():
+        desk = desk_of(empty_stack())
+        event = event_of(Life("order_1").accepted)
+        publish(desk.feed.index, event, BEGIN_MS)
+        deliver(desk.feed.index, event, "dispatch", BEGIN_MS + 9, "DeadLettered")
+        before = get(desk, "/rides").text
+        alone = get(desk, "/rides?only=stuck").text
+        deliver(desk.feed.index, event, "dispatch", BEGIN_MS + 99)
+        after = get(desk, "/rides?only=stuck").text
+    for text in (before, alone):
+        assert "dispatch gave up CarRideAccepted" in text
+        assert 'Need attention <span class="count">1<' in text
+    assert 'Need attention <span class="count">0<' in after
+
+
 def test_rides_and_events_with_the_same_failure_are_folded() -> None:
     """The ledger names a few of each failure and counts the others, the most frequent first."""
     with mock_aws():

@@ -25,6 +25,9 @@ def bar(report: Report | None = SOUND, **changes: Any) -> Standing:
         report=report,
         audited_ms=NOW_MS,
         audits_by_itself=True,
+        is_awaited=False,
+        has_changed=False,
+        now_ms=NOW_MS + 9_000,
         letters=7,
         failing=(),
         silent_since_ms=None,
@@ -61,6 +64,31 @@ def test_old_numbers_are_not_shown_as_new_ones() -> None:
     assert [count.number for count in found.counts] == [None, None, None]
     assert (found.since, found.since_ms) == ("since", NOW_MS)
     assert [count.number for count in bar().counts] == [0, 0, 7]
+
+
+@pytest.mark.parametrize(
+    ("report", "minutes", "has_changed", "kind", "verdict"),
+    [
+        (SOUND, 9, True, "new", "Balanced"),
+        (SOUND, 15, True, "wait", "Balanced 15 min ago"),
+        (SOUND, 15, False, "new", "Balanced"),
+        (BROKEN, 15, True, "fail", "1 ride broken"),
+    ],
+)
+def test_an_old_verdict_is_not_said_of_the_present(
+    report: Report, minutes: int, has_changed: bool, kind: str, verdict: str
+) -> None:
+    """If anything has happened since, it says how old it is; what is broken stays broken."""
+    now_ms = NOW_MS + 60_000 * minutes
+    found = bar(report, now_ms=now_ms, has_changed=has_changed)
+    assert (found.kind, found.verdict) == (kind, verdict)
+
+
+def test_an_audit_that_was_asked_for_is_seen_to_run() -> None:
+    """In place of the age of the last one."""
+    found = bar(is_awaited=True)
+    assert (found.since, found.since_ms) == ("auditing…", None)
+    assert bar(None, audits_by_itself=False, is_awaited=True).verdict == "First audit is running"
 
 
 def outages(*deliveries: tuple[str, str]) -> Outages:

@@ -1,0 +1,65 @@
+"""The desk's ledger: what it shows adds up."""
+
+from collections import Counter
+from datetime import timedelta
+from typing import Final
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carride.events import idempotency_id
+from carride_idempotency import observation
+from ops.audit import judge
+from ops.audit.evidence import (
+    CONSUMERS,
+    DeadLettered,
+    Delivered,
+    Effect,
+    Evidence,
+    Named,
+    Published,
+    RideItem,
+)
+from ops.desk.work import blocks_of
+from tests.ops.world import NOW
+
+FATES: Final = ("effects", "lettered", "expired", "in_flight", "lost", "doubled")
+BEFORE: Final = NOW - timedelta(hours=2)
+HISTORY: Final = CONSUMERS[0]
+
+
+def world(fates: list[str]) -> Evidence:
+    """Return a world with one event of each fate at the ride history."""
+    found = Evidence(consumers=[HISTORY], at=NOW, grace=timedelta(hours=1))
+    for number, fate in enumerate(fates):
+        named = Named(f"order_{number}", "CarRideCreated", 1)
+        fact = idempotency_id(*named)
+        time = NOW if fate == "in_flight" else BEFORE
+        event = Published(f"event_{number}", named.type, fact, named, time=time)
+        if fate == "expired":
+            event = event._replace(expires=BEFORE)
+            drop = Delivered(HISTORY.name, observation.EXPIRED, fact, NOW)
+            found = found._replace(deliveries=[*found.deliveries, drop])
+        if fate == "lettered":
+            letter = DeadLettered("q", "QUARANTINED", HISTORY.name, event.event_id, fact)
+            found = found._replace(dead_letters=[*found.dead_letters, letter])
+        if fate in {"effects", "doubled"}:
+            effect = Effect(fact, named, BEFORE, ())
+            total = 2 if fate == "doubled" else 1
+            item = RideItem(HISTORY.name, named.order_id, (effect,), total)
+            found = found._replace(items=[*found.items, item])
+        found = found._replace(published=[*found.published, event])
+    return found
+
+
+@given(st.lists(st.sampled_from(FATES), max_size=8))
+def test_the_rows_of_the_ledger_add_up(fates: list[str]) -> None:
+    """Each event is in one row, and the last row is their sum; a second effect is taken off."""
+    first, _ = blocks_of(judge(world(fates)))
+    shown = {name: numbers[HISTORY.name] for name, _, numbers in first.rows}
+    counts = Counter(fates)
+    expected = {name: counts[name] for name in FATES if counts[name]}
+    expected["effects"] = counts["effects"] + 2 * counts["doubled"]
+    expected |= {"doubled": counts["doubled"], "lost": counts["lost"], "distinct": len(fates)}
+    assert shown == expected
+    assert "others" not in shown
