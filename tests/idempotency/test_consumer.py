@@ -331,7 +331,7 @@ class TestConfiguration:
             ({"key": "detail.["}, "JMESPath"),
             ({"parse": dict}, "payload="),
             ({"key": None}, "key="),
-            ({"policy": {"atomic": True}}, "atomic"),
+            ({"policy": {"atomic": True}}, "atomic: decorate a function with @consumer.function"),
         ],
     )
     def test_consumer_is_checked_when_it_is_used(

@@ -106,6 +106,63 @@ def test_a_changed_item_has_the_images_of_its_change() -> None:
     assert "NewImage" not in removed["dynamodb"]
 
 
+def test_each_item_has_its_own_old_image() -> None:
+    """A batch of updates has as many images as items."""
+    items = [{"id": "1", "n": 2}, {"id": "2", "n": 9}]
+    old = [{"id": "1", "n": 1}, {"id": "2", "n": 8}]
+    records = dynamodb_stream_event(*items, change="MODIFY", before=old)["Records"]
+    assert [each["dynamodb"]["OldImage"]["n"]["N"] for each in records] == ["1", "8"]
+    with pytest.raises(ValueError, match="shorter"):
+        dynamodb_stream_event(*items, change="MODIFY", before=old[:1])
+
+
+BUILDERS: Final[dict[str, tuple[Any, Source]]] = {
+    "SQS": (sqs_event, SQS),
+    "SNS": (lambda order: {"Records": [sns_event(order)]}, SNS),
+    "Kinesis": (kinesis_event, KINESIS),
+    "DynamoDB": (
+        lambda *orders, **more: dynamodb_stream_event(*orders, key="order", **more),
+        DYNAMODB_STREAM,
+    ),
+    "EventBridge": (lambda order: {"Records": [eventbridge_event(order)]}, EVENTBRIDGE),
+    "Kafka": (
+        lambda *orders, first=0: kafka_event(*orders, first_offset=first),
+        KAFKA,
+    ),
+}
+
+
+@pytest.mark.parametrize(("build", "source"), BUILDERS.values(), ids=BUILDERS)
+def test_messages_of_two_events_have_different_ids(build: Any, source: Source) -> None:
+    """Otherwise they would share a `TRANSPORT_ID` key. A repeated call is a second delivery."""
+
+    def ids(event: Any) -> list[tuple[str, str]]:
+        reported = source.failure_id or source.message_id
+        return [(source.message_id(raw), reported(raw)) for raw in source.records(event)]
+
+    (one,) = ids(build(ORDERS[0]))
+    assert ids(build(ORDERS[0])) == [one]
+    if source in (SNS, EVENTBRIDGE):
+        assert ids(build(ORDERS[1])) != [one]
+        return
+    if source is not KAFKA:  # there an id is a place
+        assert one not in ids(build(ORDERS[1]))
+    assert one not in ids(build(ORDERS[0], first=7))
+    assert ids(build(ORDERS[1], ORDERS[0], first=6))[1] in ids(build(ORDERS[0], first=7))
+    assert len(set(ids(build(ORDERS[0], ORDERS[0])))) == 2
+
+
+def test_sequence_numbers_grow() -> None:
+    """A shard's records are in order."""
+    items = [{"id": letter} for letter in "abcdefghijkl"]
+    for event in (kinesis_event(*items), dynamodb_stream_event(*items)):
+        numbers = [
+            int(each.get("kinesis", {}).get("sequenceNumber") or each["dynamodb"]["SequenceNumber"])
+            for each in event["Records"]
+        ]
+        assert numbers == sorted(numbers)
+
+
 def test_a_context_has_every_attribute_of_lambdas() -> None:
     """Also the method that writes to the function's log."""
     runtime = pytest.importorskip("awslambdaric.lambda_context", reason="Lambda's, on Linux only")

@@ -124,6 +124,16 @@ def function_without_the_argument(world: World) -> object:
     return charge
 
 
+def function_of_two_keys(key: Any) -> Callable[[World], object]:
+    def decorate(world: World) -> object:
+        @world.consumer().function(key=key)
+        def charge(card: str, order_id: str) -> None: ...
+
+        return charge
+
+    return decorate
+
+
 def handler_of_one_argument(world: World) -> object:
     work: Any = lambda message: None  # noqa: E731
     return world.consumer().event_handler(work)
@@ -251,6 +261,14 @@ MISTAKES: Final[dict[str, tuple[Callable[[World], object], str]]] = {
     "function without the argument": (
         function_without_the_argument,
         r"name arguments, but charge has no argument 'order': it has \['order_id'\]",
+    ),
+    "function of two key arguments": (
+        function_of_two_keys(("card", "order_id")),
+        r"key= names one argument, not .*let one argument be a tuple",
+    ),
+    "function of two key arguments in a text": (
+        function_of_two_keys("card, order_id"),
+        r"key= names one argument, not .*let one argument be a tuple",
     ),
     "operation without a default": (
         operation_without_a_default,

@@ -547,6 +547,32 @@ def test_a_mistake_ends_the_process_without_a_stack_trace() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_reader_that_stops_early_ends_the_command() -> None:
+    """`list | head` ends without a stack trace."""
+    code = (
+        "import sys\n"
+        "from carride_idempotency import MemoryStore\n"
+        "from carride_idempotency.operators.command import main\n"
+        "sys.stdin.read()\n"
+        "sys.exit(main(['list'], MemoryStore()))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stdin.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 0
+    process.stderr.close()
+
+
 def test_the_help_names_every_verb() -> None:
     """`python -m carride_idempotency --help` is where an operator begins."""
     printed = in_a_process("--help").stdout

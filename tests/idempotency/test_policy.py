@@ -1,10 +1,12 @@
 """Each setting of a policy, at its limits."""
 
+import inspect
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from carride_idempotency import ConfigurationError, Policy
+from carride_idempotency import AnyOperation, ConfigurationError, Operation, Policy
 
 LIMITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"window": 2}, {"window": 1}),  # the clock skew is 1 second
@@ -40,3 +42,12 @@ def test_limit_is_allowed_and_what_is_beyond_it_is_not(
     name = next(iter(refused))
     with pytest.raises(ConfigurationError, match=name):
         Policy(**refused)
+
+
+def test_help_explains_each_setting_and_attribute() -> None:
+    """`help` shows a class's docstring, and no text below a field."""
+    settings = [field.name for field in fields(Policy)]
+    attributes = [name for name in AnyOperation.__annotations__ if not name.startswith("_")]
+    for kind, names in ((Policy, settings), (Operation, attributes)):
+        text = inspect.getdoc(kind) or ""
+        assert [name for name in names if f"\n    {name}: " not in text] == []

@@ -370,7 +370,7 @@ def test_a_message_keeps_its_attributes_and_group() -> None:
             "b": {"DataType": "Binary", "BinaryValue": b"hi"},
         },
         "MessageGroupId": "g",
-        "MessageDeduplicationId": "message-1",
+        "MessageDeduplicationId": event["messageId"],
     }
 
 

@@ -10,15 +10,27 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from carride_idempotency import ConfigurationError, Consumer, MemoryStore, Operation, Policy, Update
+from carride_idempotency import (
+    ConfigurationError,
+    Consumer,
+    MemoryStore,
+    Operation,
+    OutOfTimeError,
+    Policy,
+    Update,
+    lambda_deadline,
+)
 from carride_idempotency.http import idempotency_key
 from carride_idempotency.sources import DYNAMODB_STREAM
 from carride_idempotency.testing import (
+    NO_KEY,
     BrokenPromiseError,
+    CrashEverywhere,
     World,
     dynamodb_stream_event,
     eventbridge_event,
     http_event,
+    lambda_context,
     sqs_event,
 )
 from carride_idempotency.testing.worlds import CRASH_BEFORE, Fault
@@ -48,7 +60,7 @@ WORLDS: Final[dict[str, Callable[[], World]]] = {
 }
 points = WORLDS["dynamodb"]
 
-type Crash = Callable[..., int]
+type Crash = CrashEverywhere
 
 
 def right(world: World, operation: Operation) -> None:
@@ -167,6 +179,11 @@ def send_a_random_key(world: World, _: Operation) -> None:
     world.external("mail", lambda key: None, key=str)(uuid4().hex)
 
 
+def send_unrecognised(world: World, operation: Operation) -> None:
+    """Call another system that recognises no repeated call."""
+    world.external("mail", lambda key: None, key=lambda _: NO_KEY)(operation.downstream_key)
+
+
 def write_directly(world: World, _: Operation) -> None:
     """Write outside of the commit."""
     values = {":one": {"N": "1"}}
@@ -203,6 +220,11 @@ def acknowledging(world: World) -> Any:
             "mail took effect 2 times, not 1.*operation.downstream_key",
         ),
         (
+            partial(build, work=send_unrecognised),
+            None,
+            "mail took effect 2 times, not 1.*NO_KEY.*and a probe",
+        ),
+        (
             partial(build, work=write_directly),
             None,
             "Update Points took effect 2 times, not 1.*operation.write",
@@ -228,3 +250,20 @@ def test_a_handler_of_no_module_needs_its_builder(crash_everywhere: Crash) -> No
     """A process of it could not be started again."""
     with pytest.raises(ConfigurationError, match="build"):
         crash_everywhere(build(points()), EVENT)
+
+
+def test_a_deadline_outside_of_an_invocation_is_of_the_worlds_clock() -> None:
+    """A test may call a plain handler itself, and not by `World.invoke`."""
+    world = World({})
+    with world.installed():
+        consumer: Consumer = Consumer("mails", world.store)
+
+        @consumer.function(key="order", name="confirm")
+        def confirm(order: str) -> str:
+            return order
+
+        with lambda_deadline(lambda_context(clock=world.clock)):
+            assert confirm("order-1") == "order-1"
+            world.clock.advance(30)
+            with pytest.raises(OutOfTimeError):
+                confirm("order-2")

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class AsyncOperation(AnyOperation):
     """The attempt that is running, for ``async def``: what asks the store is awaited.
 
-    No request to the store is sent from the thread of the event loop.
+    No request to the store is sent from the thread of the event loop. Its attributes are those of
+    `Operation`.
     """
 
     def __init__(self, operation: AnyOperation) -> None:

@@ -329,7 +329,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         """Decorate any function: a call whose key is completed returns the stored result.
 
         Args:
-            key: the name of the argument that holds the idempotency key.
+            key: the name of the argument that holds the idempotency key. For a composite key the
+                argument is a tuple.
             name: the operation's name, a part of its record keys: functions of one consumer never
                 share a record. Default: the function's ``__name__``.
             payload: names of the arguments that are fingerprinted. Default: all that do not equal
@@ -348,6 +349,10 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             from carride_idempotency.misuse import bare_function
 
             raise bare_function(undecorated)
+        if not isinstance(key, str) or "," in key:
+            from carride_idempotency.misuse import not_one_argument
+
+            raise not_one_argument(self.name, key)
 
         def decorate[**P, R](work: Callable[P, R]) -> Callable[P, R]:
             compared = (payload,) if isinstance(payload, str) else payload
@@ -392,7 +397,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         """
         if self._policy.atomic:
             raise ConfigurationError(
-                f"{self.name}: a block needs a claim, so its policy cannot be atomic"
+                f"{self.name}: a block needs a claim, so its policy cannot be atomic: decorate a "
+                "function with @consumer.function(key=...), or take a consumer without atomic=True"
             )
         if name is not None:
             check_name(name, "an operation's name")

@@ -162,6 +162,15 @@ def bare_function(undecorated: tuple[object, ...]) -> ConfigurationError:
     )
 
 
+def not_one_argument(consumer: str, key: object) -> ConfigurationError:
+    """Return the error of a function whose ``key`` names several arguments."""
+    return ConfigurationError(
+        f"{consumer}: key= names one argument, not {key!r}. For a composite key, let one argument "
+        'be a tuple: @consumer.function(key="fact") over def work(fact: tuple[str, str], ...), and '
+        "call work((a, b), ...)"
+    )
+
+
 def operation_without_default(consumer: str, name: str) -> ConfigurationError:
     """Return the error of a function that its callers would have to give an operation."""
     return ConfigurationError(

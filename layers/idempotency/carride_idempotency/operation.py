@@ -14,25 +14,18 @@ if TYPE_CHECKING:
 
 
 class AnyOperation:
-    """What `Operation` and `AsyncOperation` have in common. It is immutable."""
+    """What `Operation` and `AsyncOperation` have in common. It is immutable.
+
+    `Operation` explains the attributes.
+    """
 
     key: str
-    """``<consumer>#<key>`` of the record, or ``<consumer>/<operation>#<key>`` of a function's or
-    block's."""
     attempt: int
-    """1 for the first run of this key. In atomic mode always 1: the commit finds out which attempt
-    it is."""
     owner: str
-    """The owner token of this attempt: random, and new for each claim."""
     delivery: str | None
-    """The transport's id of this delivery, if it has one."""
     deadline_ms: int | None
-    """When the invocation is stopped, in epoch milliseconds; None outside Lambda."""
     context: Any
-    """Lambda's context object of the invocation; None outside Lambda."""
     message: Any
-    """What the transport delivered, undecoded: a record of a batch, the event or the request. A
-    DynamoDB stream's has the ``eventName``. None for functions and blocks."""
     _held: HeldClaim
     _store: Store
     _effects: list["Effect"]
@@ -106,7 +99,20 @@ class AnyOperation:
 
 
 class Operation(AnyOperation):
-    """The attempt that is running. It is immutable, and holds all that belongs to one attempt."""
+    """The attempt that is running. It is immutable, and holds all that belongs to one attempt.
+
+    Attributes:
+        key: ``<consumer>#<key>`` of the record, or ``<consumer>/<operation>#<key>`` of a function's
+            or block's.
+        attempt: 1 for the first run of this key. In atomic mode always 1: the commit finds out
+            which attempt it is.
+        owner: the owner token of this attempt: random, and new for each claim.
+        delivery: the transport's id of this delivery; None if it has none.
+        deadline_ms: when the invocation is stopped, in epoch milliseconds; None outside Lambda.
+        context: Lambda's context object of the invocation; None outside Lambda.
+        message: what the transport delivered, undecoded: a record of a batch, the event or the
+            request. A DynamoDB stream's has the ``eventName``. None for functions and blocks.
+    """
 
     def heartbeat(self) -> bool:
         """Renew the lease now, and return whether the claim still holds.

@@ -42,72 +42,78 @@ def _is_exception(kind: object) -> bool:
 class Policy:
     """Immutable settings of one consumer. Durations are in seconds.
 
+    Attributes:
+        window: how long a record is remembered, in seconds or as a `timedelta`. Must outlast every
+            path by which an event can come back: EventBridge's 24 hours, Lambda's 6, a dead-letter
+            queue's 14 days and the archive's retention.
+        max_attempts: how often one key is run before it is quarantined: one try and Lambda's two
+            retries. The maxReceiveCount of an SQS queue must be at least two more.
+        outages: exceptions of other libraries that say that a service is out of order, such as
+            ``ConnectionError``. They use up no attempt, as a RetryableError does: an outage is not
+            the message's fault, and must not quarantine all that comes during it.
+        on_crash: what happens to a key whose attempt ended without an answer. ``retry`` runs it
+            again. ``quarantine`` is for work that must not be repeated: the event goes to the
+            dead-letter queue as UNKNOWN, and an operator decides. A crash leaves all running
+            records of a batch unknown, so run such batches with ``concurrency=1``.
+        lease: how long a claim holds if no deadline bounds it, or heartbeats renew it.
+        margin: how long a lease outlasts the invocation's deadline: by its end the function has
+            certainly stopped.
+        clock_skew: how much two clocks may differ. A larger difference can overlap runs, but never
+            commits twice.
+        reserve: kept free before the deadline for the commit: nothing else starts inside it.
+        missing_key: what happens to a message without an idempotency key. ``reject`` sends it to
+            the dead-letter queue. ``run`` runs it unprotected: a duplicate runs again, and every
+            such run is observed as ``Unprotected``.
+        busy: what a delivery that may not be acknowledged does while another attempt holds its key.
+        wait_limit: how long ``wait`` waits at the most.
+        backoff: seconds until a failed key may be tried again, from the number of the attempt that
+            failed.
+        atomic: make no claim: one transaction writes effects and completion. The store must have
+            transactions. A duplicate may run the handler, so it must have no other effects. Batches
+            claim a message from its second receive on: only a record shows which message crashed
+            its process.
+        same_delivery_takes_over: a retried delivery may take over its own live claim. Correct only
+            if all effects are in the commit.
+        conflict_reruns: how often the handler runs again in the same claim after an
+            EffectConflictError. Correct only if all effects are in the commit or made with
+            ``operation.external``.
+        concurrency: how many records of a batch run at once.
+        letter_retention: how long the dead-letter queue keeps a message, in seconds: its
+            MessageRetentionPeriod. Within it, a replay of a message that is at fault itself sends
+            no second letter: see `letter_marks`. 0: every delivery of such a message sends one.
+        keep_event: keep the raw event with a failed or quarantined record, for recovery by hand.
+        max_result_bytes: a larger encoded result is completed without its value, and flagged.
+        warm_cache: how many messages one process remembers that it has completed. If the transport
+            delivers such a message again, under the same delivery id, that costs no round trip. All
+            other deliveries ask the store: an operator may have removed the record, so that a
+            replay or a redrive runs again.
+        warm_seconds: for how long it remembers them.
+
     Raises:
         ConfigurationError: a value is out of its range, or two contradict each other.
     """
 
     window: int | timedelta = 30 * DAY
-    """How long a record is remembered, in seconds or as a `timedelta`. Must outlast every path by
-    which an event can come back: EventBridge's 24 hours, Lambda's 6, a dead-letter queue's 14 days
-    and the archive's retention."""
     max_attempts: int = 3
-    """How often one key is run before it is quarantined: one try and Lambda's two retries. The
-    maxReceiveCount of an SQS queue must be at least two more."""
     outages: tuple[type[Exception], ...] = ()
-    """Exceptions of other libraries that say that a service is out of order, such as
-    ``ConnectionError``. They use up no attempt, as a RetryableError does: an outage is not the
-    message's fault, and must not quarantine all that comes during it."""
     on_crash: Literal["retry", "quarantine"] = "retry"
-    """What happens to a key whose attempt ended without an answer. ``retry`` runs it again.
-    ``quarantine`` is for work that must not be repeated: the event goes to the dead-letter queue as
-    UNKNOWN, and an operator decides. A crash leaves all running records of a batch unknown, so run
-    such batches with ``concurrency=1``."""
     lease: float = 30.0
-    """How long a claim holds if no deadline bounds it, or heartbeats renew it."""
     margin: float = 1.0
-    """How long a lease outlasts the invocation's deadline: by its end the function has certainly
-    stopped."""
     clock_skew: float = 1.0
-    """How much two clocks may differ. A larger difference can overlap runs, but never commits
-    twice."""
     reserve: float = 1.0
-    """Kept free before the deadline for the commit: nothing else starts inside it."""
     missing_key: Literal["reject", "run"] = "reject"
-    """What happens to a message without an idempotency key. ``reject`` sends it to the dead-letter
-    queue. ``run`` runs it unprotected: a duplicate runs again, and every such run is observed as
-    ``Unprotected``."""
     busy: Literal["raise", "wait"] = "raise"
-    """What a delivery that may not be acknowledged does while another attempt holds its key."""
     wait_limit: float = 10.0
-    """How long ``wait`` waits at the most."""
     backoff: Callable[[int], float] = no_backoff
-    """Seconds until a failed key may be tried again, from the number of the attempt that failed."""
     atomic: bool = False
-    """Make no claim: one transaction writes effects and completion. The store must have
-    transactions. A duplicate may run the handler, so it must have no other effects. Batches claim a
-    message from its second receive on: only a record shows which message crashed its process."""
     same_delivery_takes_over: bool = False
-    """A retried delivery may take over its own live claim. Correct only if all effects are in the
-    commit."""
     conflict_reruns: int = 0
-    """How often the handler runs again in the same claim after an EffectConflictError. Correct only
-    if all effects are in the commit or made with ``operation.external``."""
     concurrency: int = 10
-    """How many records of a batch run at once."""
     letter_retention: int = 0
-    """How long the dead-letter queue keeps a message, in seconds: its MessageRetentionPeriod.
-    Within it, a replay of a message that is at fault itself sends no second letter: see
-    `letter_marks`. 0: every delivery of such a message sends one."""
     keep_event: bool = False
-    """Keep the raw event with a failed or quarantined record, for recovery by hand."""
     max_result_bytes: int = 200_000
-    """A larger encoded result is completed without its value, and flagged."""
     warm_cache: int = 256
-    """How many messages one process remembers that it has completed. If the transport delivers such
-    a message again, under the same delivery id, that costs no round trip. All other deliveries ask
-    the store: an operator may have removed the record, so that a replay or a redrive runs again."""
     warm_seconds: float = 300.0
-    """For how long it remembers them."""
 
     @property
     def window_s(self) -> int:

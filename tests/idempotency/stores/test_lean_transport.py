@@ -35,6 +35,7 @@ from carride_idempotency.stores.lean import (
     UnusableError,
     _received,
     lean_transport,
+    only_botocore_knows,
     tls_context,
 )
 from carride_idempotency.stores.signing import ContainerCredentials, Credentials, CredentialsError
@@ -644,15 +645,17 @@ def test_unusual_settings_are_left_to_botocore(setting: str) -> None:
     name, _, value = setting.partition("=")
     assert lean_transport(FUNCTION) is not None
     assert lean_transport(FUNCTION | {name: value}) is None
+    assert name in only_botocore_knows(FUNCTION | {name: value})
 
 
 def test_a_process_that_only_botocore_can_serve_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One warning, unless botocore was asked for."""
+    """One warning that names the setting, unless botocore was asked for."""
     for name, value in (FUNCTION | {"AWS_CONFIG_FILE": os.devnull}).items():
         monkeypatch.setenv(name, value)
     for choice in ("botocore", "auto"):
         monkeypatch.setenv("IDEMPOTENCY_TRANSPORT", choice)
         assert isinstance(dynamodb_transport(), BotocoreTransport)
     assert [each.message.startswith(BOTOCORE_USED) for each in caplog.records] == [True]
+    assert "AWS_CONFIG_FILE" in caplog.text

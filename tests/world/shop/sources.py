@@ -294,7 +294,9 @@ class Queue(Source):
         return batch
 
     def _record(self, entry: Entry) -> Any:
-        attributes = {"MessageGroupId": f"group-{entry.message.group}"} if self._is_fifo else {}
+        attributes: dict[str, Any] = {}
+        if self._is_fifo:
+            attributes["MessageGroupId"] = f"group-{entry.message.group}"
         batch = sqs_event(
             body(entry), clock=lambda: entry.sent_ms, received=entry.receives, **attributes
         )

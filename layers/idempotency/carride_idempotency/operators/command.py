@@ -559,8 +559,16 @@ def main(
     except KeyboardInterrupt as error:
         print(str(error) or "interrupted; run it again to continue", file=sys.stderr)
         return _INTERRUPTED
-    if "--json" in typed:
-        print(json.dumps(done.shown, indent=2, default=str))
-    else:
-        print(done.text)
+    text = json.dumps(done.shown, indent=2, default=str) if "--json" in typed else done.text
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # whoever reads it, such as `head`, has read enough
+        _discard_output()
     return done.status
+
+
+def _discard_output() -> None:
+    """Let the end of the process flush to nowhere what a closed pipe did not take."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

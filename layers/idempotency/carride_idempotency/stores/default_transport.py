@@ -25,18 +25,19 @@ def dynamodb_transport() -> Transport:
         raise ConfigurationError(
             f"IDEMPOTENCY_TRANSPORT is {choice!r}: set it to auto, botocore or lean"
         )
-    from carride_idempotency.stores.lean import Guarded, lean_transport
+    from carride_idempotency.stores.lean import Guarded, lean_transport, only_botocore_knows
 
     lean = lean_transport()
     if lean is not None:
         return lean if choice == "lean" else Guarded(lean, botocore_transport)
     if choice == "lean":
         raise ConfigurationError(
-            "only botocore knows these settings of AWS: set IDEMPOTENCY_TRANSPORT to auto"
+            f"only botocore knows {only_botocore_knows()}: set IDEMPOTENCY_TRANSPORT to auto"
         )
     logging.getLogger("carride_idempotency").warning(
-        "%s, which takes longer: only botocore knows these settings of AWS "
+        "%s, which takes longer: only botocore knows %s "
         "(IDEMPOTENCY_TRANSPORT=botocore: no warning)",
         BOTOCORE_USED,
+        only_botocore_knows(),
     )
     return botocore_transport()

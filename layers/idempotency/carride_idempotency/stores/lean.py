@@ -495,26 +495,55 @@ def lean_transport(
 ) -> LeanTransport | None:
     """Return the transport for an environment, by default this process's.
 
-    None means that only botocore knows what the environment says, as with
-    ``AWS_ACCOUNT_ID_ENDPOINT_MODE=required``. In the modes ``preferred`` and ``disabled`` the
-    transport uses the region's endpoint, which serves every account.
+    None means that only botocore knows what the environment says: `only_botocore_knows` names it.
     """
     given = os.environ if environment is None else environment
-    region = given.get("AWS_DEFAULT_REGION", "")
-    url = given.get("AWS_ENDPOINT_URL_DYNAMODB") or given.get("AWS_ENDPOINT_URL") or ""
-    address = urlsplit(url or f"https://dynamodb.{region}.amazonaws.com")
-    needs_botocore = (
-        any(given.get(name) for name in _ONLY_BOTOCORE)
-        or given.get("AWS_ACCOUNT_ID_ENDPOINT_MODE") == "required"
-        or not _is_standard_region(region)
-        or not _is_plain(address)
-    )
-    if needs_botocore:
+    if _setting_of_botocore(given) is not None:
         return None
     credentials = credentials_of(given, clock)
     if credentials is None:
         return None
-    return LeanTransport(address.geturl(), region, credentials, clock=clock)
+    address = _address_in(given)
+    return LeanTransport(address.geturl(), _region_in(given), credentials, clock=clock)
+
+
+def only_botocore_knows(environment: Mapping[str, str] | None = None) -> str:
+    """Return which setting of an environment makes `lean_transport` return None."""
+    given = os.environ if environment is None else environment
+    return _setting_of_botocore(given) or (
+        "where the credentials are: neither AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY nor "
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is set"
+    )
+
+
+def _setting_of_botocore(given: Mapping[str, str]) -> str | None:
+    """Return the setting whose meaning only botocore knows, if there is one.
+
+    In the modes ``preferred`` and ``disabled`` of ``AWS_ACCOUNT_ID_ENDPOINT_MODE`` the transport
+    uses the region's endpoint, which serves every account.
+    """
+    for name in _ONLY_BOTOCORE:
+        if given.get(name):
+            return name
+    if given.get("AWS_ACCOUNT_ID_ENDPOINT_MODE") == "required":
+        return "AWS_ACCOUNT_ID_ENDPOINT_MODE=required"
+    region = _region_in(given)
+    if not region:
+        return "the region: AWS_DEFAULT_REGION is not set"
+    if not _is_standard_region(region):
+        return f"AWS_DEFAULT_REGION={region}"
+    if not _is_plain(_address_in(given)):
+        return "AWS_ENDPOINT_URL_DYNAMODB or AWS_ENDPOINT_URL"
+    return None
+
+
+def _region_in(given: Mapping[str, str]) -> str:
+    return given.get("AWS_DEFAULT_REGION", "")
+
+
+def _address_in(given: Mapping[str, str]) -> SplitResult:
+    url = given.get("AWS_ENDPOINT_URL_DYNAMODB") or given.get("AWS_ENDPOINT_URL") or ""
+    return urlsplit(url or f"https://dynamodb.{_region_in(given)}.amazonaws.com")
 
 
 def _is_plain(address: SplitResult) -> bool:

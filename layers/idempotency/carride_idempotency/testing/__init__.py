@@ -4,7 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from carride_idempotency.testing.crashes import BrokenPromiseError, crash_everywhere
+    from carride_idempotency.testing.crashes import (
+        BrokenPromiseError,
+        CrashEverywhere,
+        crash_everywhere,
+    )
     from carride_idempotency.testing.doubles import (
         START_MS,
         Crash,
@@ -25,19 +29,21 @@ if TYPE_CHECKING:
         sns_event,
         sqs_event,
     )
-    from carride_idempotency.testing.worlds import NO_KEY, World
+    from carride_idempotency.testing.worlds import NO_KEY, Run, World
 
 __all__ = [
     "NO_KEY",
     "START_MS",
     "BrokenPromiseError",
     "Crash",
+    "CrashEverywhere",
     "DeadLetterBox",
     "FakeDynamoDB",
     "FaultyTransport",
     "Inline",
     "Invocation",
     "ManualClock",
+    "Run",
     "World",
     "crash_everywhere",
     "dynamodb_stream_event",
@@ -55,12 +61,14 @@ _MODULES = {
     "START_MS": "doubles",
     "BrokenPromiseError": "crashes",
     "Crash": "doubles",
+    "CrashEverywhere": "crashes",
     "DeadLetterBox": "doubles",
     "FakeDynamoDB": "dynamodb",
     "FaultyTransport": "doubles",
     "Inline": "doubles",
     "Invocation": "doubles",
     "ManualClock": "doubles",
+    "Run": "worlds",
     "World": "worlds",
     "crash_everywhere": "crashes",
 }

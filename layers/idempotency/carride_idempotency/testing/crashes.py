@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from importlib.util import module_from_spec
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from carride_idempotency.errors import ConfigurationError
 from carride_idempotency.record import COMPLETED, QUARANTINED
@@ -30,9 +30,33 @@ _ADVICE: Final[Mapping[str, str]] = {
     "derive key= from the event alone.",
 }
 
+_UNRECOGNISED: Final = (
+    "The other system recognises no repeated call (NO_KEY): make it with operation.external and a "
+    "probe, which asks whether it took effect. A probe cannot stop a call that is made late: if "
+    "your function cannot make one, leave out that fault, without=['taken over']."
+)
+
 type Handler = Callable[[Any, Any], Any]
 type Build = Callable[[Any], Handler]
 """Starts a process of the handler in a world."""
+
+
+class CrashEverywhere(Protocol):
+    """The type of the fixture `crash_everywhere`."""
+
+    def __call__(
+        self,
+        handler: Handler | Build,
+        event: Any,
+        *,
+        world: Callable[[], World] = ...,
+        state: Callable[[Any], object] = ...,
+        next_version: Handler | Build | None = ...,
+        without: Collection[str] = ...,
+        timeout_s: float = ...,
+    ) -> int:
+        """Run a handler once for each call and each fault; return the number of runs."""
+        ...
 
 
 class BrokenPromiseError(AssertionError):
@@ -78,8 +102,8 @@ def crash_everywhere(
             A handler that its module has built will do: the module is loaded anew for each process.
         event: what is delivered.
         world: makes a new world, with the tables and whatever else is there before the event.
-        state: returns what must be as it is after a run without a fault, for effects that the world
-            cannot see.
+        state: gets the world of a run, and returns what must be as it is after a run without a
+            fault, for effects that the world cannot see.
         next_version: the handler's next version. Deliveries then meet the one version and the
             other, in both orders.
         without: kinds of faults to leave out. With ``taken over``, a run continues when its lease
@@ -293,7 +317,8 @@ def _require_one_effect(world: World, when: str, allowed: list[_End]) -> None:
         expected = allowed[0].effects[name]
         if times > expected:
             what = f"{when}: {name} took effect {times} times, not {expected}"
-            raise _broken(world, f"{what}. {_ADVICE[name.split()[0]]}")
+            advice = _UNRECOGNISED if name in world.unrecognised else _ADVICE[name.split()[0]]
+            raise _broken(world, f"{what}. {advice}")
 
 
 def _require_no_loss(

@@ -1,13 +1,15 @@
 """Events as AWS delivers them.
 
-Their times are those of ``clock``, by default of a new `ManualClock`.
+Their times are those of ``clock``, by default of a new `ManualClock`. The ids of messages follow
+from what they hold and from their number: two calls with the same arguments make two deliveries of
+one message. ``first`` numbers another message with the same content.
 """
 
 import base64
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from hashlib import md5
+from hashlib import blake2b, md5
 from typing import Any, Literal
 from urllib.parse import urlencode
 
@@ -22,14 +24,17 @@ _STILL = ManualClock()
 def eventbridge_event(
     detail: Mapping[str, object],
     *,
-    event_id: str = "event-1",
+    event_id: str | None = None,
     source: str = "test",
     clock: Clock = _STILL,
 ) -> dict[str, Any]:
-    """Return an event with the complete envelope of EventBridge."""
+    """Return an event with the complete envelope of EventBridge.
+
+    Its id, unless given, follows from the detail and the source.
+    """
     return {
         "version": "0",
-        "id": event_id,
+        "id": event_id or f"event-{_digest(detail, source)}",
         "detail-type": "Test",
         "source": source,
         "account": ACCOUNT,
@@ -41,11 +46,20 @@ def eventbridge_event(
 
 
 def sqs_event(
-    *bodies: object, clock: Clock = _STILL, received: int = 1, **attributes: Any
+    *bodies: object,
+    clock: Clock = _STILL,
+    received: int = 1,
+    first: int = 1,
+    **attributes: Any,
 ) -> dict[str, Any]:
-    """Return a batch of messages, ``message-1`` and so on.
+    """Return a batch of messages. A body that is not a string is sent as JSON.
 
-    A body that is not a string is sent as JSON.
+    Args:
+        bodies: the messages.
+        clock: says when they were sent.
+        received: how often they have been received.
+        first: the number of the first message, a part of its id.
+        attributes: further attributes of each message, such as ``MessageGroupId``.
     """
     attributes = {
         "SentTimestamp": str(clock()),
@@ -60,12 +74,12 @@ def sqs_event(
     }
     messages = [
         {
-            "messageId": f"message-{number}",
+            "messageId": f"message-{number}-{_digest(text)}",
             "receiptHandle": f"receipt-{number}",
             "body": text,
             "md5OfBody": md5(text.encode(), usedforsecurity=False).hexdigest(),
         }
-        for number, text in enumerate(map(_text, bodies), 1)
+        for number, text in enumerate(map(_text, bodies), first)
     ]
     return {
         "Records": [
@@ -76,11 +90,11 @@ def sqs_event(
 
 
 def sns_event(
-    message: object, *, message_id: str = "message-1", clock: Clock = _STILL
+    message: object, *, message_id: str | None = None, clock: Clock = _STILL
 ) -> dict[str, Any]:
     """Return a notification of an SNS topic, which invokes a function with one message.
 
-    A message that is not a string is sent as JSON.
+    A message that is not a string is sent as JSON. Its id, unless given, follows from it.
     """
     topic = f"arn:aws:sns:{REGION}:{ACCOUNT}:topic"
     return {
@@ -91,7 +105,7 @@ def sns_event(
                 "EventSubscriptionArn": f"{topic}:00000000-0000-0000-0000-000000000001",
                 "Sns": {
                     "Type": "Notification",
-                    "MessageId": message_id,
+                    "MessageId": message_id or f"message-{_digest(_text(message))}",
                     "TopicArn": topic,
                     "Subject": None,
                     "Message": _text(message),
@@ -108,13 +122,24 @@ def sns_event(
 
 
 def kinesis_event(
-    *messages: object, partition_key: str = "partition-1", clock: Clock = _STILL
+    *messages: object,
+    partition_key: str = "partition-1",
+    first: int = 1,
+    clock: Clock = _STILL,
 ) -> dict[str, Any]:
     """Return a batch of a Kinesis stream, all in one shard and under one partition key.
 
-    A message that is not a string is sent as JSON.
+    Args:
+        messages: the messages; one that is not a string is sent as JSON.
+        partition_key: of all messages.
+        first: the number of the first message. Sequence numbers begin with it.
+        clock: says when they arrived.
     """
     shard = "shardId-000000000000"
+    numbered = [
+        (_sequence_number(number, _text(message), partition_key), message)
+        for number, message in enumerate(messages, first)
+    ]
     return {
         "Records": [
             {
@@ -128,12 +153,12 @@ def kinesis_event(
                 "kinesis": {
                     "kinesisSchemaVersion": "1.0",
                     "partitionKey": partition_key,
-                    "sequenceNumber": str(number),
+                    "sequenceNumber": number,
                     "data": _base64(message),
                     "approximateArrivalTimestamp": clock() / 1000,
                 },
             }
-            for number, message in enumerate(messages, 1)
+            for number, message in numbered
         ]
     }
 
@@ -147,7 +172,8 @@ def kafka_event(
 ) -> dict[str, Any]:
     """Return a batch of one partition of a topic in Amazon MSK.
 
-    A message that is not a string is sent as JSON. None is a tombstone.
+    A message that is not a string is sent as JSON. None is a tombstone. A record's id is its place:
+    give the events of a test different offsets.
     """
     return {
         "eventSource": "aws:kafka",
@@ -174,7 +200,8 @@ def dynamodb_stream_event(
     *items: Mapping[str, object],
     key: str | Sequence[str] = "id",
     change: Literal["INSERT", "MODIFY", "REMOVE"] = "INSERT",
-    before: Mapping[str, object] | None = None,
+    before: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
+    first: int = 1,
     clock: Clock = _STILL,
 ) -> dict[str, Any]:
     """Return the records of a DynamoDB stream for changed items, given as Python values.
@@ -183,15 +210,22 @@ def dynamodb_stream_event(
         items: the items as they are now; with ``REMOVE``, as they were.
         key: the partition key, or partition and sort key.
         change: what happened to the items.
-        before: with ``MODIFY``, what the items were.
+        before: with ``MODIFY``, what the items were: for each item what it was, in a list, or the
+            same for all. Default: as they are now.
+        first: the number of the first change. Sequence numbers begin with it.
         clock: says when.
+
+    Raises:
+        ValueError: ``before`` has not one image for each item.
     """
     names = (key,) if isinstance(key, str) else key
     records = []
-    for number, item in enumerate(items, 1):
+    for number, (item, old) in enumerate(zip(items, _before(items, before), strict=True), first):
         keys = {name: item[name] for name in names}
+        images = _images(item, change, old)
+        sequence_number = _sequence_number(number, change, images)
         record = {
-            "eventID": f"change-{number}",
+            "eventID": f"change-{sequence_number}",
             "eventVersion": "1.1",
             "eventName": change,
             "eventSource": "aws:dynamodb",
@@ -200,8 +234,8 @@ def dynamodb_stream_event(
             "dynamodb": {
                 "ApproximateCreationDateTime": clock() / 1000,
                 "Keys": marshalling.item(keys),
-                **_images(item, change, before),
-                "SequenceNumber": str(number),
+                **images,
+                "SequenceNumber": sequence_number,
                 "SizeBytes": len(str(item)),
                 "StreamViewType": "NEW_AND_OLD_IMAGES",
             },
@@ -210,15 +244,25 @@ def dynamodb_stream_event(
     return {"Records": records}
 
 
+def _before(
+    items: Sequence[Mapping[str, object]],
+    before: Mapping[str, object] | Sequence[Mapping[str, object]] | None,
+) -> Sequence[Mapping[str, object]]:
+    """Return what each item was."""
+    if before is None:
+        return items
+    return [before] * len(items) if isinstance(before, Mapping) else before
+
+
 def _images(
-    item: Mapping[str, object], change: str, before: Mapping[str, object] | None
+    item: Mapping[str, object], change: str, before: Mapping[str, object]
 ) -> dict[str, Any]:
     """Return the images that a stream has of a changed item."""
     if change == "REMOVE":
         return {"OldImage": marshalling.item(item)}
     images = {"NewImage": marshalling.item(item)}
     if change == "MODIFY":
-        images["OldImage"] = marshalling.item(item if before is None else before)
+        images["OldImage"] = marshalling.item(before)
     return images
 
 
@@ -272,6 +316,17 @@ def lambda_context(
     return Invocation(
         clock, request_id=request_id, timeout_s=timeout_s, function_name=function_name
     )
+
+
+def _digest(*content: object) -> str:
+    """Return 16 hexadecimal digits that follow from a content, and from nothing else."""
+    text = json.dumps(content, sort_keys=True, default=repr)
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _sequence_number(number: int, *content: object) -> str:
+    """Return a number that differs for other contents, and grows with ``number``."""
+    return f"{number}{int(_digest(*content), 16):020}"
 
 
 def _time(clock: Clock) -> str:

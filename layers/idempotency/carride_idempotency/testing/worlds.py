@@ -21,6 +21,7 @@ from carride_idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDea
 from carride_idempotency.effects import Effect, Keep
 from carride_idempotency.errors import ConfigurationError, StoreUnavailableError
 from carride_idempotency.handlers import is_asynchronous
+from carride_idempotency.invocation import lambda_deadline
 from carride_idempotency.record import IN_PROGRESS, Record
 from carride_idempotency.record_items import record_of
 from carride_idempotency.stores import Store, default_transport
@@ -118,7 +119,17 @@ def _ignore(_: object) -> None:
 
 @dataclass
 class Run:
-    """One invocation of a handler."""
+    """One invocation of a handler, as `World.invoke` returns it.
+
+    Attributes:
+        answer: what the handler returned; None if it raised.
+        error: what the handler raised; a `Crash` if a fault ended its process; otherwise None.
+        dead: whether a fault ended its process.
+        calls: how many calls it has made.
+        met: whether its fault has happened.
+        name: the id of its delivery.
+        key: the idempotency key whose claim it holds.
+    """
 
     name: str
     fault: Fault
@@ -128,7 +139,6 @@ class Run:
     answer: Any = None
     error: BaseException | None = None
     key: str | None = None
-    """The idempotency key whose claim the invocation holds."""
     unclaimed: list["Sighting"] = field(default_factory=list)
     """Effects without a claim, until the next record is written."""
     threads: InvocationThreads = field(default_factory=InvocationThreads)
@@ -155,10 +165,12 @@ class World:
 
     Attributes:
         dynamodb: the tables, as a transport and as a client of botocore's; None without ``tables``.
+            Its type is Any, so that it stands for whatever type of client a handler takes.
         dead_letters: takes what is given up.
         effects: the different identities of each effect of an invocation, by its name.
         owners: the idempotency key of each effect, if one is known.
         touched: the idempotency keys whose invocations have written an item.
+        unrecognised: the names of external calls that another system recognises by nothing.
         violations: what handlers did that no test may overlook, such as an undeclared connection.
         records: reads the record of each key that an invocation has written.
         timeline: what has happened, one line a step.
@@ -191,6 +203,7 @@ class World:
         self.effects: _Effects = defaultdict(set)
         self.owners: _Owners = {}
         self.touched: _Touched = defaultdict(set)
+        self.unrecognised: set[str] = set()
         self.violations: list[str] = []
         self.records: _Records = {}
         self.timeline: list[str] = []
@@ -225,6 +238,8 @@ class World:
         with ExitStack() as stack:
             for kind in (Consumer, DynamoDBStore, MemoryStore, SqsDeadLetters, *self.timed):
                 stack.enter_context(self._as_defaults_of(kind))
+            deadline = inspect.unwrap(lambda_deadline)
+            stack.enter_context(patch.object(deadline, "__defaults__", (self.clock,)))
             stack.enter_context(
                 patch.dict(SqsDeadLetters.__init__.__kwdefaults__, client=self.dead_letters)
             )
@@ -298,6 +313,7 @@ class World:
 
             def note(_: object) -> None:
                 if found is NO_KEY:
+                    self.unrecognised.add(f"external {name}")
                     self._see(f"external {name}", object())
                 elif found is not None:
                     self._see(f"external {name}", found)
@@ -319,7 +335,11 @@ class World:
         timeout_s: float = 30.0,
         fault: Fault = NO_FAULT,
     ) -> Run:
-        """Invoke a Lambda handler; return how that ended. ``delivery`` is Lambda's request id."""
+        """Invoke a Lambda handler; return how that ended, and do not raise.
+
+        Its `Run` has the handler's ``answer``, or its ``error``. ``delivery`` is Lambda's request
+        id.
+        """
         outer = self._run
         run = Run(delivery, fault)
         self._run = run
