@@ -16,6 +16,14 @@ _COMMON: Final = ("--yes", "--json", "--stack", "--region", "--plan")
 """Options that say how a command was run, and not what it did."""
 
 
+TRIALS: Final[Mapping[str, str]] = {
+    "succeeded": "it succeeded",
+    "failed": "it failed again",
+    "unknown": "it had not answered when the redrive ended",
+}
+"""How the letter of a redrive went."""
+
+
 class Sent(NamedTuple):
     """A key whose letter a redrive was to send."""
 

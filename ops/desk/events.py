@@ -1,6 +1,7 @@
 """The pages of events: their list, one event with its deliveries and effects, and sending."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -18,7 +19,7 @@ from ops.desk.changes import changes_about
 from ops.desk.index import GROUPS, Fact, Filter, Run
 from ops.desk.pictures import LOOKS
 from ops.desk.registry import Next, NotThereError, Said, Seen, act, page, page_number
-from ops.desk.waterfall import deliveries_of, picture
+from ops.desk.waterfall import began_ms, deliveries_of, picture
 from ops.desk.words import Whole, clip, indented, part
 from ops.stack import OperatorError
 from ops.text import visible
@@ -119,6 +120,7 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
             "others": [each.name for each in stops if not each.is_shown],
             "picture": shown,
             "records": seen,
+            "began_ms": partial(began_ms, fact),
             "explain": lambda record: records.explain(record, desk.now()),
             "faults": faults.FAULTS if stack.local and fact.ride else {},
             "content": Whole(clip(content, _MOST_PAYLOAD)),

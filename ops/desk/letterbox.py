@@ -1,5 +1,6 @@
 """Reads dead letters for the pages, in so short a time that no other reader misses them."""
 
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -144,6 +145,8 @@ class Group(NamedTuple):
     goes: bool
     """Whether a redrive sends the first of them."""
     letters: tuple[Found, ...]
+    copies: int = 0
+    """How many of them are copies of a letter in another group, which has the same key."""
 
 
 _TITLES: Final[Mapping[str, str]] = {
@@ -154,6 +157,14 @@ _TITLES: Final[Mapping[str, str]] = {
     "UNREADABLE": "Unreadable",
 }
 """The words for the reasons that this project gives."""
+_humps: Final = re.compile(r"(?<=[a-z])(?=[A-Z])").sub
+
+
+def title_of(reason: str) -> str:
+    """Return a reason in words: ``Malformed detail`` for MalformedDetail."""
+    if reason in _TITLES:
+        return _TITLES[reason]
+    return _humps(" ", reason).replace("_", " ").capitalize()
 
 
 def groups_of(found: Sequence[Found]) -> list[Group]:
@@ -161,10 +172,24 @@ def groups_of(found: Sequence[Found]) -> list[Group]:
     by_id: dict[str, list[Found]] = {}
     for each in found:
         by_id.setdefault(each.letter.group, []).append(each)
-    groups = list(map(_group, by_id.values()))
+    groups = _with_copies(list(map(_group, by_id.values())))
     groups.sort(key=_newest, reverse=True)
     groups.sort(key=lambda group: not group.goes)
     return groups
+
+
+def _with_copies(groups: Iterable[Group]) -> list[Group]:
+    """Return groups with the numbers of copies: the oldest letter of a key is none."""
+    first = dict[str, str]()
+    for group in sorted(groups, key=lambda each: each.letters[0].letter.sent):
+        for each in group.letters:
+            if each.letter.key:
+                first.setdefault(each.letter.key, group.id)
+    found = []
+    for group in groups:
+        copies = [each for each in group.letters if first.get(each.letter.key or "") != group.id]
+        found.append(group._replace(copies=sum(each.letter.key is not None for each in copies)))
+    return found
 
 
 def _group(letters: Iterable[Found]) -> Group:
@@ -173,7 +198,7 @@ def _group(letters: Iterable[Found]) -> Group:
     where = f"in {first.queue}"
     if first.consumer:
         where = f"at {first.consumer}"
-    title = _TITLES.get(first.reason, first.reason)
+    title = title_of(first.reason)
     goes = in_order[0].verdict.goes
     return Group(first.group, title, where, first.error, goes, tuple(in_order))
 

@@ -1,20 +1,26 @@
 """The pages that mend: dead letters, and the keys that wait for an operator."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from carride_idempotency import observation
 from carride_idempotency.operators.explaining import Explained
 from carride_idempotency.record import COMPLETED, QUARANTINED, STATUSES, Record
 from carride_idempotency.record_items import record_of
 from ops import records
-from ops.desk.index import Fact
-from ops.desk.letterbox import Found, Group, chosen_in, groups_of
+from ops.dead_letters import READERS, DeadLetter
+from ops.desk.changes import TRIALS, Change, changes_about
+from ops.desk.index import Fact, Run
+from ops.desk.letterbox import Found, Group, Reading, chosen_in, groups_of, title_of
+from ops.desk.pictures import look
 from ops.desk.registry import Seen, page
-from ops.desk.words import indented
+from ops.desk.waterfall import began_ms
+from ops.desk.words import indented, span
 from ops.lookup import is_ride
+from ops.redrive import PRODUCER_DLQ
 from ops.text import visible
 
 _MOST_OF_GROUP: Final = 100
@@ -31,7 +37,8 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
     is_asked_for = "letter" in asked or "event" in asked
     shown = chosen
     if shown is None and groups and not is_asked_for:
-        shown = groups[0].letters[0]
+        wanted = [each for each in groups if each.id == asked.get("group")]
+        shown = [*wanted, *groups][0].letters[0]
     total = sum(reading.counts.values())
     return {
         "title": _title(shown, total, is_chosen=chosen is not None),
@@ -42,7 +49,7 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
         "is_asked_for": is_asked_for,
         "group": _group_of(shown, groups),
         "most": _MOST_OF_GROUP,
-        **(_detail(desk, shown) if shown else {}),
+        **(_detail(desk, shown, reading) if shown else {}),
     }
 
 
@@ -71,7 +78,7 @@ def _sections(groups: list[Group]) -> list[Section]:
     goes = [each for each in groups if each.goes]
     stays = [each for each in groups if not each.goes]
     found = [
-        Section("Can be redriven", "a delivery may succeed now", "right", goes),
+        Section("Can be redriven", "once their cause is mended", "right", goes),
         Section("Would come back", "until their sender is mended", "cross", stays),
     ]
     return [each for each in found if each.groups]
@@ -81,24 +88,129 @@ def _group_of(shown: Found | None, groups: list[Group]) -> Group | None:
     return next((each for each in groups if shown is not None and shown in each.letters), None)
 
 
-def _detail(desk: Seen, found: Found) -> dict[str, Any]:
+def _detail(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
     letter = found.letter
+    changes = changes_about({letter.key}) if letter.key else []
     with desk.feed.lock:
         fact = desk.feed.index.facts.get(found.event_id or "")
-        runs = fact.attempts(letter.consumer)[-20:] if fact and letter.consumer else []
+        runs = fact.attempts(letter.consumer)[-_MOST_PAST:] if fact and letter.consumer else []
+        past = [*_of_bus(fact), *_of_consumer(fact, runs, letter), *_of_operators(changes, letter)]
+    sent_ms = letter.sent.timestamp() * 1000
+    past.append(Past(sent_ms, "in its queue", "dead", "mail", letter.queue))
+    past.sort(key=lambda each: each.time_ms)
     says = records.explain(found.record, desk.now()).says if found.record else None
     text = indented(letter.event) if letter.event is not None else ""
+    same = [
+        each
+        for each in reading.found
+        if letter.key and each.letter.key == letter.key and each.letter.id != letter.id
+    ]
     return {
         "letter": letter,
+        "reason": title_of(letter.reason),
         "found": found,
         "fact": fact if fact is not None and fact.copies else None,
-        "runs": runs,
+        "past": past[-_MOST_PAST:],
+        "same": same[:_MOST_SAME],
+        "failed_again": _has_failed_again(found),
+        "advice": _ADVICE.get(letter.reason, _RUNBOOK),
+        "runbook": _runbook_of(letter.queue),
+        "gone_ms": sent_ms + _KEPT_MS,
         "says": says,
         "is_ride": is_ride(letter.ride),
-        "sent_ms": letter.sent.timestamp() * 1000,
+        "sent_ms": sent_ms,
         "payload": text,
         "needs_release": found.verdict.releases,
     }
+
+
+_MOST_PAST: Final = 30
+_MOST_SAME: Final = 5
+_KEPT_MS: Final = 14 * 24 * 3_600_000.0
+"""How long a queue keeps a letter."""
+_RUNBOOK: Final = "The runbook of its queue says what can be done."
+_ADVICE: Final[Mapping[str, str]] = {
+    "CONTRACT": "Whoever sends it has to mend it, and to publish the corrected event.",
+    "PAYLOAD_MISMATCH": "Whoever sends it has to give each event an id of its own.",
+    "BEYOND_WINDOW": "Look at its ride: if the event has not taken effect, it can be published "
+    "again as a new one.",
+    "EntryTooLarge": "Whoever sends it has to publish a smaller event.",
+    "MalformedDetail": "Whoever sends it has to mend it, and to publish the corrected event.",
+}
+"""What helps if a redrive does not, by the letter's reason."""
+
+
+def _runbook_of(queue: str) -> str:
+    """Return the runbook of a dead-letter queue."""
+    if queue == PRODUCER_DLQ:
+        return "docs/runbooks/producer-dlq.md"
+    if queue not in READERS:
+        return "docs/runbooks/README.md"
+    kind = "rule-dlq" if queue.endswith("RuleDlq") else "consumer-dlq"
+    return f"docs/runbooks/{kind}.md"
+
+
+def _has_failed_again(found: Found) -> bool:
+    """Return whether the event was redriven, and has used up its attempts once more."""
+    is_given_up = found.record is not None and found.record.status == QUARANTINED
+    return bool(found.letter.redriven) and is_given_up
+
+
+# ── The history of a letter ───────────────────────────────────────────────────────────────────────
+
+
+class Past(NamedTuple):
+    """Something that happened to a letter's event."""
+
+    time_ms: float
+    """When it began."""
+    word: str
+    kind: str
+    icon: str
+    text: str
+    more: str = ""
+
+
+def _of_bus(fact: Fact | None) -> Iterator[Past]:
+    """Yield when an event was published."""
+    for number, copy in enumerate(fact.copies if fact else ()):
+        word = "replayed" if copy.replayed else "published"
+        text = "on the bus" if number == 0 else "a copy of the same event, on the bus"
+        yield Past(copy.time_ms, word, "pub", "right", text)
+
+
+def _of_consumer(fact: Fact | None, runs: Sequence[Run], letter: DeadLetter) -> Iterator[Past]:
+    """Yield the deliveries of an event to a consumer: attempts, and what ran nothing."""
+    deliveries = [*dict.fromkeys(run.delivery for run in runs if run.delivery)]
+    for run in runs:
+        found = look(run.outcome)
+        parts = []
+        if run.outcome == observation.QUARANTINED:
+            parts.append("refused: its key is quarantined")
+        elif run.attempt:
+            parts.append(f"attempt {run.attempt}")
+        if run.duration_ms:
+            parts.append(span(run.duration_ms))
+        if len(deliveries) > 1 and run.delivery:
+            parts.append(f"delivery {deliveries.index(run.delivery) + 1} of {len(deliveries)}")
+        reason = run.reason or ""
+        is_told = reason in letter.error or reason == letter.reason
+        more = "" if is_told else reason
+        time_ms = began_ms(fact, run) if fact else run.began_ms
+        yield Past(time_ms, found.word, found.kind, found.icon, " · ".join(parts), more)
+
+
+def _of_operators(changes: Iterable[Change], letter: DeadLetter) -> Iterator[Past]:
+    """Yield what operators did about the key of a letter."""
+    for change in changes:
+        plan = f"plan {change.plan}" if change.plan else ""
+        if change.verb == "release":
+            yield Past(change.time_ms, "released", "pub", "key", "by an operator", plan)
+        for each in change.sent:
+            if each.key == letter.key:
+                how = TRIALS.get(each.trial, "")
+                text = ", ".join(filter(None, ["by an operator", how]))
+                yield Past(change.time_ms, "redriven", "pub", "wrench", text, plan)
 
 
 def raw_letter(desk: Seen, request: Request) -> Response:

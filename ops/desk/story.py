@@ -18,7 +18,7 @@ from carride_idempotency import observation
 from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record
 from ops.audit.evidence import COPY, DISPATCH, PAYMENT
 from ops.audit.queues import json_object
-from ops.desk.changes import Change
+from ops.desk.changes import TRIALS, Change
 from ops.desk.index import CRASHED, WAITING, Fact
 from ops.desk.waterfall import Delivered
 from ops.desk.words import clip, money, span
@@ -922,7 +922,7 @@ def _deeds_of_operators(known: Known) -> Iterator[Deed]:
         for each in sent:
             did = f"redrove {_named_key(each.key, types)}"
             frees = "its key was released" if each.releases else ""
-            told = "; ".join(filter(None, [more, frees, _TRIALS.get(each.trial, "")]))
+            told = "; ".join(filter(None, [more, frees, TRIALS.get(each.trial, "")]))
             yield Deed(change.time_ms, "wrench", "an operator", did, told)
         if not sent:
             yield Deed(change.time_ms, "wrench", "an operator", f"ran {change.words}", more)
@@ -932,11 +932,3 @@ def _named_key(key: str, types: Mapping[str, str | None]) -> str:
     """Return a key as its event and its consumer."""
     consumer, _, name = key.partition("#")
     return f"{types.get(name) or name} at {consumer}"
-
-
-_TRIALS: Final[Mapping[str, str]] = {
-    "succeeded": "it succeeded",
-    "failed": "it failed again",
-    "unknown": "it had not answered when the redrive ended",
-}
-"""How the letter of a redrive went."""

@@ -1,8 +1,10 @@
 """The pages of dead letters and of keys."""
 
 import json
+import re
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -14,7 +16,8 @@ from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.record import COMPLETED, QUARANTINED, Record
 from carride_idempotency.record_items import item_of
 from ops.audit.reading import _queues, enabled
-from ops.desk.letterbox import MOST, Letterbox
+from ops.desk import changes
+from ops.desk.letterbox import MOST, Letterbox, title_of
 from ops.policies import records_of
 from ops.stack import StackRef
 from tests.carride.rides import Life
@@ -120,6 +123,10 @@ def test_a_letter_has_its_history_and_its_payload(ref: StackRef) -> None:
     text = get(desk, f"/letters?event={FINISHED.idempotencyid}&at=payment").text
     assert f'href="/event/{FINISHED.idempotencyid}"' in text
     assert "attempt 1 · 10 ms" in text
+    history = text.partition("<h2>History</h2>")[2]
+    words = ("published", "failed", "in its queue")
+    places = [history.index(f" {word}</span>") for word in words]
+    assert places == sorted(places), "in the order of their begins"
     assert "&#34;price&#34;: 1250" in text
     assert f'href="/keys?key=payment%23{FINISHED.idempotencyid}"' in text
 
@@ -134,7 +141,59 @@ def test_a_letter_that_breaks_the_contract_leads_to_its_event(ref: StackRef) -> 
     assert f'href="/event/{BROKEN_ID}"' in detail
     assert "A redrive would not help" in detail
     assert 'value="redrive"' not in detail
+    assert "Whoever sends it has to mend it" in detail
+    assert "docs/runbooks/consumer-dlq.md" in detail
     assert get(desk, f"/event/{BROKEN_ID}").status == 200
+
+
+def test_a_group_opens_with_its_first_letter(ref: StackRef) -> None:
+    """What stands beside the list belongs to the group that is open."""
+    text = get(desk_of(ref), "/letters").text
+    groups = re.findall(r'href="/letters\?group=(\w+)"', text)
+    text = get(desk_of(ref), f"/letters?group={groups[-1]}").text
+    assert 'aria-expanded="true"' in text.partition(f'id="g-{groups[-1]}"')[2].partition(">")[0]
+    assert "A redrive would not help" in text.partition('<div class="detail">')[2]
+
+
+def test_a_letter_that_failed_again_asks_for_its_cause_first(
+    ref: StackRef, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The count of redrives is the event's, a copy is named, and the operator is in the history."""
+    key = f"payment#{FINISHED.idempotencyid}"
+    put_letter(ref, "PaymentDlq", "payment", FINISHED, "QuarantinedError: it is quarantined")
+    marks = ref.outputs["OperatorTableName"]
+    item = {"id": {"S": f"redriven#{key}"}, "redriven": {"N": "2"}}
+    ref.client("dynamodb").put_item(TableName=marks, Item=item)
+    letter = {"id": "m", "key": key, "verdict": {"goes": True, "releases": True}}
+    change = {
+        "time": "2026-11-24T15:15:26+00:00",
+        "command": "carride redrive PaymentDlq",
+        "plan": "0433d0e7",
+        "exact": {"letters": [letter]},
+        "result": {"tried": [{"key": key, "trial": "failed"}]},
+    }
+    log = tmp_path / "changes.jsonl"
+    log.write_text(json.dumps(change))
+    monkeypatch.setattr(changes, "CHANGES", log)
+    text = get(desk_of(ref), f"/letters?event={FINISHED.idempotencyid}&at=payment").text
+    assert "The last redrive has failed again" in text
+    assert "this event to payment, by this letter or a copy of it" in text
+    assert "1 more letter of the same event and key" in text
+    assert "1 copy of a letter in another group" in text
+    assert "by an operator, it failed again" in text
+
+
+@pytest.mark.parametrize(
+    ("reason", "title"),
+    [
+        ("MalformedDetail", "Malformed detail"),
+        ("CONTRACT", "Breaks the contract"),
+        ("RATE_EXCEEDED", "Rate exceeded"),
+    ],
+)
+def test_a_reason_is_shown_in_words(reason: str, title: str) -> None:
+    """Whoever gave it."""
+    assert title_of(reason) == title
 
 
 class Watching:
