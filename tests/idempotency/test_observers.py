@@ -3,14 +3,26 @@
 import json
 import logging
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from aws_lambda_powertools import Logger
 
-from carride_idempotency import Observation, emf, logged, observation
+from carride_idempotency import (
+    Consumer,
+    MemoryStore,
+    Observation,
+    Operation,
+    Policy,
+    QuarantinedError,
+    emf,
+    logged,
+    observation,
+)
 from carride_idempotency.observation import PROTECTED, UNPROTECTED
+from carride_idempotency.testing import Crash, DeadLetterBox, ManualClock
 from tests.idempotency.samples import World, event
 
 PAGE: Final = Path(__file__).parents[2] / "docs/library/observing.md"
@@ -95,6 +107,50 @@ def test_the_page_names_every_metric() -> None:
     shown = " ".join(widget["properties"]["metrics"][0][0]["expression"] for widget in widgets)
     names = {name for group in re.findall(r"MetricName=\((.*?)\)", shown) for name in group.split()}
     assert names - {"OR"} <= outcomes
+
+
+def test_the_alarms_of_the_page_watch_metrics_that_there_are() -> None:
+    """An alarm on another name would never ring."""
+    page = PAGE.read_text(encoding="utf-8")
+    watched = set(re.findall(r"MetricName: (\w+)", page))
+    made_by_the_filter = {"UnknownOutcome"}
+    assert watched - made_by_the_filter <= PROTECTED
+    assert {"Quarantined", "DeadLettered", "UnknownOutcome"} <= watched
+
+
+@pytest.mark.parametrize("dead_letters", [None, DeadLetterBox()], ids=["none", "a box"])
+@pytest.mark.parametrize("crashes", [False, True])
+def test_the_filter_of_the_page_finds_unknown_outcomes(
+    dead_letters: DeadLetterBox | None, crashes: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a call without an answer, and of a crash that must not be repeated; once for a letter."""
+    (pattern,) = re.findall("FilterPattern: '(.*)'", PAGE.read_text(encoding="utf-8"))
+    reasons = re.findall(r'\$\.reason = "(.*?)"', pattern)
+    clock = ManualClock()
+    consumer: Consumer = Consumer(
+        "mails",
+        MemoryStore(clock=clock),
+        policy=Policy(on_crash="quarantine" if crashes else "retry", max_attempts=1),
+        dead_letters=dead_letters,
+        observe=emf("Mails"),
+        clock=clock,
+    )
+
+    @consumer.function(key="order", name="confirm")
+    def confirm(order: str, operation: Operation | None = None) -> None:
+        assert operation is not None
+        if crashes:
+            raise Crash
+        operation.external("send", lambda key: 1 / 0)
+
+    with pytest.raises((Crash, ZeroDivisionError)):
+        confirm("order-1")
+    clock.advance(60)
+    with pytest.raises(QuarantinedError):
+        confirm("order-1")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = [any(fnmatchcase(line["reason"], each) for each in reasons) for line in lines]
+    assert any(found)
 
 
 def test_no_observer_costs_nothing() -> None:

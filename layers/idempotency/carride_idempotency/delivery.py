@@ -233,10 +233,10 @@ class Reports:
         """Send the event to the dead-letter queue, then mark its record, then acknowledge."""
         # The mark belongs to the record's own quarantine, not to another event of the same key.
         is_own = reason in (dead_letters.QUARANTINED, dead_letters.UNKNOWN)
+        quarantine = record if is_own else None
         if self._dead_letters is None or not delivery.dead_letters:
             outcome = observation.QUARANTINED if is_own else observation.FAILED
-            return DeliveryAnswer(outcome, record, describe(error), error)
-        quarantine = record if is_own else None
+            return DeliveryAnswer(outcome, record, _message(error, quarantine), error)
         if quarantine is None or not quarantine.dead_lettered:
             dead_letter = DeadLetter(
                 reason=reason,
@@ -255,7 +255,7 @@ class Reports:
 
 
 def _message(error: Exception, quarantine: Record | None) -> str:
-    """Return a dead letter's message: the error, and the external calls of unknown outcome."""
+    """Return what a dead letter or an observation says: the error, and calls of unknown outcome."""
     text = describe(error)
     calls = [] if quarantine is None else unknown_calls(quarantine)
     if quarantine is None or not calls:
