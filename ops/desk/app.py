@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
+from uuid import UUID
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -24,6 +25,7 @@ from starlette.responses import (
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from carride.facts import FACTS
 from ops.desk import flow as _flow  # noqa: F401 - registers pages
 from ops.desk import rides as _rides  # noqa: F401 - registers pages
 from ops.desk import work as _work  # noqa: F401 - registers pages
@@ -136,7 +138,7 @@ class Desk(Seen):
         return self._answer(request, "sentence.html", context, 404)
 
     def _find(self, request: Request) -> Response:
-        """Lead to what somebody looks for: a key, an event, or else the events of a ride."""
+        """Lead to what somebody looks for: a key, an event, or else a ride."""
         text = request.query_params.get("q", "").strip()
         return RedirectResponse(self._path_of(text), 303)
 
@@ -151,14 +153,25 @@ class Desk(Seen):
         """Return the page about something that has this name."""
         if "#" in text:
             return f"/keys?key={part(text)}"
+        if "*" in text or not text:
+            return f"/facts?ride={part(text)}"
+        if text in FACTS:
+            return f"/facts?type={part(text)}"
+        if self.jobs.get(text) is not None:
+            return f"/job/{part(text)}"
+        begin, _, end = text.partition("…")  # as lists shorten ids
         with self.feed.lock:
-            is_event = text in self.feed.index.facts
-            is_known_ride = text in self.feed.index.rides
-        if is_known_ride:
-            return f"/ride/{part(text)}"
-        if is_event:
+            index = self.feed.index
+            is_ride = text in index.rides
+            events = [name for name in index.facts if name.startswith(begin) and name.endswith(end)]
+            has_rides = any(name.startswith(text) for name in index.rides)
+        if not is_ride and has_rides:
+            return f"/facts?ride={part(text)}%2A"
+        if not is_ride and (len(events) == 1 or text in events):
+            return f"/event/{part(text if text in events else events[0])}"
+        if not is_ride and _looks_like_event(text):
             return f"/event/{part(text)}"
-        return f"/facts?ride={part(text)}"
+        return f"/ride/{part(text)}"  # which looks for older ones, too
 
     def _page(self, page: Page) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
@@ -172,8 +185,8 @@ class Desk(Seen):
             try:
                 return self._answer(request, page.template, page.view(self, request), 200, headers)
             except NotThereError as error:  # an event may become known while one looks
-                context = {"title": "Not known", "sentence": str(error)}
-                return self._answer(request, "sentence.html", context, 200, headers)
+                context = {"title": error.title, "sentence": str(error)}
+                return self._answer(request, "sentence.html", context, error.status, headers)
             except FAILURES as error:
                 sentence = f"{self.feed.stack.name} cannot be asked: {reason(error)}"
                 context = {"title": "No answer", "sentence": sentence}
@@ -240,6 +253,15 @@ class Desk(Seen):
     def _render(self, template: str, context: Mapping[str, Any]) -> str:
         with self.feed.lock:
             return self._templates.get_template(template).render(context)
+
+
+def _looks_like_event(text: str) -> bool:
+    """Return whether this is an id as events have it."""
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _own_path(path: str) -> str:

@@ -16,9 +16,18 @@ from ops.audit.evidence import AuditedConsumer, DeadLettered
 from ops.audit.queues import json_object
 from ops.desk import faults
 from ops.desk.changes import changes_about
-from ops.desk.index import GROUPS, Fact, Filter, Run
+from ops.desk.index import BROKEN, BUS, DISTINCT, GROUPS, PAGE, Fact, Filter, Run
 from ops.desk.pictures import LOOKS
-from ops.desk.registry import Next, NotThereError, Said, Seen, act, page, page_number
+from ops.desk.registry import (
+    Next,
+    NotThereError,
+    Said,
+    Seen,
+    act,
+    newest_shown,
+    page,
+    page_number,
+)
 from ops.desk.waterfall import began_ms, deliveries_of, picture
 from ops.desk.words import Whole, clip, indented, part
 from ops.stack import OperatorError
@@ -36,20 +45,29 @@ def _facts(desk: Seen, request: Request) -> dict[str, Any]:
     wanted = Filter(**{name: request.query_params.get(name, "").strip() for name in Filter._fields})
     number = page_number(request)
     with desk.feed.lock:
-        found, more = desk.feed.index.page(wanted, number)
+        index = desk.feed.index
+        newest = newest_shown(request, index.newest)
+        found = index.page(wanted, number, newest)
+        fixed = request.url.include_query_params(newest=newest)
+        on_bus = index.totals[BUS]
         return {
             "title": "Events",
-            "rows": [(fact, _outcomes(desk, fact)) for fact in found],
+            "rows": [(fact, _outcomes(desk, fact)) for fact in found.facts],
+            "found": found,
+            "newest": newest,
+            "first": number * PAGE + 1,
+            "latest": str(request.url.remove_query_params(["newest", "page"]).query),
+            "in_all": on_bus[DISTINCT] + on_bus[BROKEN],
+            "held_since_ms": index.oldest_ms if index.has_forgotten else None,
             "wanted": wanted,
             "is_filtered": any(wanted),
             "groups": GROUPS,
             "looks": LOOKS,
             "types": sorted(FACTS),
             "number": number,
-            "more": more,
-            "older": str(request.url.include_query_params(page=number + 1).query),
-            "newer": str(request.url.include_query_params(page=number - 1).query),
-            "known": desk.feed.index.known,
+            "older": str(fixed.include_query_params(page=number + 1).query),
+            "newer": str(fixed.include_query_params(page=number - 1).query),
+            "known": index.known,
         }
 
 
@@ -168,7 +186,9 @@ def _fact(desk: Seen, name: str) -> Fact:
     if fact is None:
         raise NotThereError(
             f"Nothing is known of the event {clip(name)}. It may not be logged yet: this page "
-            "shows it as soon as it is."
+            "shows it as soon as it is.",
+            title=f"{clip(name, 60)}: nothing found",
+            may_come=True,
         )
     return fact
 

@@ -7,7 +7,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency import observation
@@ -20,6 +19,8 @@ _FEW: Final = 4
 """A search looks at all facts in their order, unless fewer than one in so many may match."""
 PAGE: Final = 30
 """Events on one page."""
+COUNTED: Final = 1_000
+"""Matches of a search are counted up to so many."""
 BUCKET_S: Final = 5
 BUCKETS: Final = 60
 """The charts show this many buckets."""
@@ -32,7 +33,7 @@ BUS: Final = "bus"
 PRODUCERS: Final = "producers"
 KINDS: Final = ("distinct", "copies", "break the contract", "replayed")
 """What an event on the bus counts as; `ops.audit.ledger.Ledger` counts the same."""
-_DISTINCT, _COPY, _BROKEN, REPLAYED = KINDS
+DISTINCT, _COPY, BROKEN, REPLAYED = KINDS
 ABSORBED: Final = frozenset({observation.DUPLICATE, observation.BUSY})
 GROUPS: Final[Mapping[str, frozenset[str]]] = {
     "effect": observation.COMMITTED,
@@ -176,15 +177,28 @@ class Filter(NamedTuple):
         return False
 
 
+class Matches(NamedTuple):
+    """A page of the events that a search finds."""
+
+    facts: list[Fact]
+    """The newest first."""
+    total: int
+    """All that match, without the newer ones."""
+    is_counted: bool
+    """Whether ``total`` is exact; otherwise there are more."""
+    newer: int
+    """Matches that are newer than the newest event that was asked for."""
+
+
 def _kind_of(event: Published, fact: Fact) -> str:
     """Return what a published event is to the bus, before it is added to its fact."""
     if event.replayed:
         return REPLAYED
     if event.fact is None:
-        return _BROKEN
+        return BROKEN
     if fact.copies:
         return _COPY
-    return _DISTINCT
+    return DISTINCT
 
 
 def _origin_of(event: Published, body: str) -> str:
@@ -361,15 +375,58 @@ class Index:
             for old in sorted(self._buckets)[:-BUCKETS]:
                 del self._buckets[old]
 
-    def page(self, wanted: Filter, number: int = 0) -> tuple[list[Fact], bool]:
-        """Return a page of published facts, the newest first, and whether there are older ones."""
+    @property
+    def newest(self) -> int:
+        """The number of the newest fact."""
+        return self._number
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether it has forgotten facts, because it holds the newest ones only."""
+        return self._number > len(self.facts)
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the oldest fact that it holds was published; None without any."""
+        return next((fact.time_ms for fact in self.facts.values() if fact.copies), None)
+
+    def page(self, wanted: Filter, number: int = 0, newest: int | None = None) -> Matches:
+        """Return a page of published facts, the newest first.
+
+        Its first page begins with the fact of the number ``newest``, so that facts that follow
+        move no row; by default with the newest one.
+        """
+        first = self._number if newest is None else newest
         published = (fact for fact in self._candidates(wanted) if fact.copies)
         matching = (fact for fact in published if wanted.matches(fact, self.consumers))
+        newer = 0
+        found = list[Fact]()
         begin = number * PAGE
-        one_too_many = begin + PAGE + 1
-        found = list(islice(matching, begin, one_too_many))
-        has_older = len(found) > PAGE
-        return found[:PAGE], has_older
+        most = max(COUNTED, begin + PAGE)
+        for fact in matching:
+            if fact.number > first:
+                newer += 1
+                continue
+            if len(found) == most:
+                return Matches(found[begin : begin + PAGE], most, False, newer)
+            found.append(fact)
+        return Matches(found[begin : begin + PAGE], len(found), True, newer)
+
+    def rides_by_time(self, newest: int) -> tuple[list[str], int]:
+        """Return all rides, that of the newest fact first, and how many have a newer fact.
+
+        Facts after the number ``newest`` do not count, so that they move no ride.
+        """
+        found = dict[str, None]()
+        newer = set[str]()
+        for fact in reversed(self.facts.values()):
+            if fact.ride is None:
+                continue
+            if fact.number > newest:
+                newer.add(fact.ride)
+            else:
+                found[fact.ride] = None
+        return [*found], len(newer)
 
     def _candidates(self, wanted: Filter) -> Iterable[Fact]:
         """Return facts that may match, all that do among them, the newest first."""

@@ -19,6 +19,7 @@ from ops.desk.older import Older
 _MOST_WATCHED: Final = 500
 _MOST_VERSIONS: Final = 20
 _MOST_DIGITS: Final = 4
+_MOST_DIGITS_OF_EVENTS: Final = 12
 
 
 class NotThereError(LookupError):
@@ -26,6 +27,12 @@ class NotThereError(LookupError):
 
     The message is a sentence for the page.
     """
+
+    def __init__(self, sentence: str, *, title: str = "Not known", may_come: bool = False) -> None:
+        super().__init__(sentence)
+        self.title = title
+        self.status = 200 if may_come else 404
+        """Of the page: one that waits for what may come is not missing."""
 
 
 class Watched[T](dict[str, list[T]]):
@@ -151,6 +158,16 @@ def act(path: str) -> Callable[[Act], Act]:
         return function
 
     return register
+
+
+def newest_shown(request: Request, newest: int) -> int:
+    """Return the number of the newest event of a list: what follows it waits for a click.
+
+    A link to an older page names it, and so does a page that asks for its parts again.
+    """
+    asked = request.query_params.get("newest") or request.headers.get("x-newest", "")
+    is_number = asked.isascii() and asked.isdecimal() and len(asked) <= _MOST_DIGITS_OF_EVENTS
+    return min(int(asked), newest) if is_number else newest
 
 
 def page_number(request: Request) -> int:

@@ -13,7 +13,7 @@ from ops import records
 from ops.audit.evidence import COPY
 from ops.desk.changes import changes_about
 from ops.desk.index import GROUPS, PAGE, WAITING, Fact
-from ops.desk.registry import NotThereError, Seen, page, page_number
+from ops.desk.registry import NotThereError, Seen, newest_shown, page, page_number
 from ops.desk.story import LATE_MS, Known, ending_of, story_of
 from ops.desk.waterfall import deliveries_of, picture
 from ops.desk.words import clip
@@ -66,7 +66,8 @@ def _known(desk: Seen, name: str) -> Known:
     if not is_ride(name):
         raise NotThereError(
             f"{clip(name)} cannot be the id of a ride: such an id has letters, digits, '_', '.' "
-            "and '-', as order_01 has."
+            "and '-', as order_01 has.",
+            title=f"{clip(name, 60)}: nothing found",
         )
     stack = desk.feed.stack
     facts = _facts_of(desk, name)
@@ -74,8 +75,10 @@ def _known(desk: Seen, name: str) -> Known:
     tables = records.tables_of(stack, name)
     if not facts and not any(tables.values()):
         raise NotThereError(
-            f"Nothing is known of the ride {name}. It may be older than what the desk has read, or "
-            "not logged yet."
+            f"Nothing has the id {name}. Searched were rides, events and jobs by their ids or how "
+            "these begin, and the types of events; not cars, customers and payments. A ride may be "
+            "older than the logs, or not logged yet.",
+            title=f"{name}: nothing found",
         )
     seen = {record.key: record for record in map(record_of, records.items_at(stack, keys))}
     report = desk.feed.report
@@ -133,7 +136,6 @@ class Listed(NamedTuple):
     status: str
     kind: str
     icon: str
-    begun_ms: int
     last: Fact
     events: int
     why: str
@@ -147,8 +149,10 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
     with desk.feed.lock:
         broken, stuck, under_way = _groups(desk)
         names = {"stuck": [*broken, *stuck], "open": under_way}.get(chosen)
+        newer = 0
+        newest = newest_shown(request, desk.feed.index.newest)
         if names is None:
-            names = [*reversed(desk.feed.index.rides)]
+            names, newer = desk.feed.index.rides_by_time(newest)
         begin = number * PAGE
         listed = [_listed(desk, name, broken) for name in names[begin : begin + PAGE]]
         count = len(desk.feed.index.rides)
@@ -161,9 +165,12 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
         "title": "Rides",
         "listed": listed,
         "tabs": tabs,
-        "chosen": chosen if names is not None else "",
+        "chosen": chosen if chosen in {"stuck", "open"} else "",
         "number": number,
-        "has_older": len(names) > begin + PAGE,
+        "first": begin + 1,
+        "total": len(names),
+        "newest": newest,
+        "newer": newer,
     }
 
 
@@ -203,7 +210,7 @@ def _listed(desk: Seen, name: str, broken: Mapping[str, Sequence[str]]) -> Liste
         for fact in facts:
             for each in desk.takers(fact):
                 why = why or reason(fact, each.name, fact.outcome(each), now_ms)
-    return Listed(name, status, kind, icon, facts[0].time_ms, facts[-1], len(facts), why)
+    return Listed(name, status, kind, icon, facts[-1], len(facts), why)
 
 
 def _given_up(fact: Fact, consumer: str, outcome: str | None, _now_ms: float) -> str:

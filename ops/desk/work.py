@@ -88,7 +88,10 @@ def _told(job: Job) -> dict[str, Any]:
 def _job(desk: Seen, request: Request) -> dict[str, Any]:
     job = desk.jobs.get(request.path_params["id"])
     if job is None:
-        raise NotThereError("This job is not known here any more: the desk keeps the newest 50.")
+        raise NotThereError(
+            "This job is not known here any more: the desk keeps the newest 50.",
+            title="No such job",
+        )
     told = _told(job)
     said = [line.removeprefix("error: ") for line in job.lines]
     return told | {

@@ -87,7 +87,7 @@ def test_the_index_forgets_the_oldest() -> None:
     kept = [event.idempotencyid for event in events[2:]]
     assert list(index.facts) == kept
     assert index.waiting["ride-history"] == set(kept)
-    assert [fact.id for fact in index.page(Filter())[0]] == kept[::-1]
+    assert [fact.id for fact in index.page(Filter()).facts] == kept[::-1]
 
 
 def test_a_crash_is_seen_at_its_event() -> None:

@@ -8,7 +8,7 @@ import pytest
 from moto import mock_aws
 
 from carride_idempotency import marshalling, observation
-from ops.desk.index import PAGE
+from ops.desk.index import PAGE, Index
 from ops.desk.older import Older
 from ops.stack import OperatorError, StackRef
 from tests.carride.rides import Life
@@ -84,6 +84,43 @@ def test_facts_are_listed_a_page_at_a_time(ref: StackRef) -> None:
     assert "page=0" in second
     assert "No event matches" in get(desk, "/facts?ride=nobody").text
     assert get(desk, "/facts?page=nonsense&outcome=%3Cb%3E").status == 200
+
+
+def test_new_events_move_no_row(ref: StackRef) -> None:
+    """Neither on a page that is open nor between its pages: a link leads to them."""
+    desk = desk_of(ref)
+    for number in range(PAGE + 5):
+        publish(desk.feed.index, event_of(Life(f"order_{number}").created), BEGIN_MS + number)
+    newest = desk.feed.index.newest
+    for path in ("/facts", "/rides"):
+        first = get(desk, path).text
+        assert f'data-newest="{newest}"' in first
+        assert f"1\u2013{PAGE} of {PAGE + 5}" in first
+    for number in range(3):
+        publish(desk.feed.index, event_of(Life(f"new_{number}").created), BEGIN_MS + 99)
+    again = {"accept": "application/json", "x-newest": f"{newest}"}
+    for path, row in (("/facts", f'href="/ride/order_{PAGE + 4}"'), ("/rides", "order_34")):
+        live = json.loads(get(desk, path, **again).text)["live"]
+        assert "new_0" not in live
+        assert row in live
+        assert "3 newer" in live
+        older = get(desk, f"{path}?newest={newest}&page=1").text
+        assert older.count('class="row') == 5
+        assert f"{PAGE + 1}\u2013{PAGE + 5} of {PAGE + 5}" in older
+    assert "new_0" in get(desk, "/facts").text
+    assert "Nothing is older" in get(desk, "/facts?page=9").text
+
+
+def test_a_list_says_how_many_of_how_many(ref: StackRef) -> None:
+    """Also if the index holds the newest events only."""
+    desk = desk_of(ref)
+    desk.feed.index = Index(desk.feed.consumers, most=4)
+    for number in range(6):
+        life = Life(f"order_{number}")
+        fact = life.created if number % 2 else life.accepted
+        publish(desk.feed.index, event_of(fact), BEGIN_MS + number)
+    assert "the newest 4 of 6 events, since" in get(desk, "/facts").text
+    assert "2 of the newest 4 of 6 events" in get(desk, "/facts?type=CarRideCreated").text
 
 
 def test_a_ride_that_is_older_than_the_index_is_looked_up(ref: StackRef) -> None:

@@ -44,8 +44,9 @@ def test_a_search_finds_what_a_look_at_every_fact_finds(seed: int) -> None:
     ):
         newest_first = [fact for fact in reversed(index.facts.values()) if fact.copies]
         expected = [fact for fact in newest_first if wanted.matches(fact, CONSUMERS)]
-        found, _ = index.page(wanted)
-        assert found == expected[:PAGE], wanted
+        found = index.page(wanted)
+        assert found.facts == expected[:PAGE], wanted
+        assert (found.total, found.is_counted, found.newer) == (len(expected), True, 0)
 
 
 def test_what_was_given_up_is_known_without_an_audit() -> None:

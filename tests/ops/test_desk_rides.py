@@ -570,8 +570,21 @@ def test_a_ride_is_found_by_its_id(ref: StackRef) -> None:
         (CREATED.idempotencyid, f"/event/{CREATED.idempotencyid}"),
         ("payment%23x", "/keys?key=payment%23x"),
         ("order_*", "/facts?ride=order_%2A"),
+        ("order_", "/facts?ride=order_%2A"),
+        ("00000000-0000-5000-8000-000000000000", "/event/00000000-0000-5000-8000-000000000000"),
+        (CREATED.idempotencyid[:8], f"/event/{CREATED.idempotencyid}"),
+        ("CarRideCreated", "/facts?type=CarRideCreated"),
+        ("zzz", "/ride/zzz"),
     ):
         assert get(desk, f"/find?q={text}").headers["location"] == path
+
+
+def test_an_id_that_nothing_has_is_said_so(ref: StackRef) -> None:
+    """With the status 404, and in the title."""
+    answer = get(desk_of(ref), "/ride/zzz")
+    assert answer.status == 404
+    assert "<title>zzz: nothing found · CarRide desk</title>" in answer.text
+    assert "Nothing has the id zzz" in answer.text
 
 
 def test_the_index_knows_the_rides_of_its_events_only() -> None:

@@ -88,6 +88,8 @@ function say(text, state) {
 async function refresh() {
   try {
     const headers = { accept: "application/json", "if-none-match": tag };
+    const list = document.querySelector("[data-newest]"); // its rows stay in place while it is read
+    if (list) headers["x-newest"] = list.dataset.newest;
     const answer = await fetch(location.href, { headers, cache: "no-store" });
     if (answer.status !== 304) {
       if (!answer.headers.get("content-type").includes("json")) throw new Error(answer.status);
