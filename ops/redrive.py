@@ -39,7 +39,8 @@ from ops.policies import records_of
 from ops.prediction import Predictor
 from ops.records import explain
 from ops.stack import OperatorError, StackRef
-from ops.verbs import POSITIVE, RATE, Plan, Session, Span, acts
+from ops.text import counted
+from ops.verbs import POSITIVE, RATE, Plan, Session, Span, Stage, acts
 
 PRODUCER_DLQ: Final = "ProducerDlq"
 WAIT: Final = timedelta(minutes=5)
@@ -298,6 +299,7 @@ def redrive(
         wait: How long to wait for the outcome of the first letters.
     """
     stack = session.stack
+    session.say(Stage(f"reading the letters of {queue}, and the records of their keys"))
     planned = plan_redrive(
         stack, queue, key=key, reason=reason, group=group, id=letter, limit=limit, release=release
     )
@@ -424,8 +426,8 @@ class Redrive:
     """The most letters a second."""
     wait: timedelta = WAIT
     """How long the outcome of the first letters may take."""
-    report: Callable[[str], None] = print
-    """Takes the progress, in words."""
+    report: Callable[[Any], object] = print
+    """Takes the progress: words, or a `Stage`."""
     sleep: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
@@ -507,7 +509,8 @@ class Redrive:
                     break
         if pending:
             most = f"{self.wait.total_seconds():.0f} s"
-            self.report(f"waiting for the outcome of {len(pending)} letters, up to {most}")
+            says = f"waiting for the outcome of {counted(len(pending), 'letter')}, up to {most}"
+            self.report(Stage(says))
             self._wait(pending)
 
     def _send_others(self) -> None:
@@ -537,7 +540,7 @@ class Redrive:
             self._forget(found)
         else:
             self.stayed[problem] += 1
-        self._progress(f"{self.sent} of {self.going} letters are sent")
+        self._progress(Stage("letters that are sent", self.sent, self.going))
         return _Sent(problem, record)
 
     def _release(self, found: Received) -> _Sent:
@@ -598,7 +601,7 @@ class Redrive:
                     self._note(each.letter, outcome)
                     del pending[group]
             if pending:
-                self._progress(f"outcomes that are not known yet: {len(pending)}")
+                self._progress(Stage(f"outcomes that are not known yet: {len(pending)}"))
                 self.sleep(_POLL_SECONDS)
 
     def _outcome(
@@ -627,7 +630,7 @@ class Redrive:
         )
         self.report(f"group {letter.group}: {outcome.says}")
 
-    def _progress(self, what: str) -> None:
+    def _progress(self, what: Stage) -> None:
         if time.monotonic() - self.reported >= _REPORT_SECONDS:
             self.report(what)
             self.reported = time.monotonic()

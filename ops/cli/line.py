@@ -20,7 +20,7 @@ from ops.bounds import shortened
 from ops.cli.show import console, plain, show
 from ops.regions import ROOT
 from ops.stack import ClientFactory, OperatorError, StackRef
-from ops.verbs import VERBS, Plan, Session, Verb
+from ops.verbs import VERBS, Plan, Session, Stage, Verb
 
 DESCRIPTION: Final = """\
 The operator's commands for a deployed stack. A command that changes anything shows what it would
@@ -52,6 +52,8 @@ TOPICS: Final = {
 
 CHANGES: Final = Path(os.environ.get("CARRIDE_CHANGES", ROOT / ".carride" / "changes.jsonl"))
 """A line of JSON for each change."""
+STAGES: Final = "CARRIDE_STAGES"
+"""An environment variable: if it is set, `Stage` is a line of JSON on standard error."""
 INTERRUPTED: Final = 130
 """The exit status after Ctrl-C."""
 _ABOUT_PLAN: Final = (
@@ -148,7 +150,11 @@ def _sayer(common: _Common) -> Callable[[object], None]:
     printer = console(sys.stderr if common.as_json else sys.stdout)
 
     def say(data: object) -> None:
-        printer.print(show(data))
+        if isinstance(data, Stage) and STAGES in os.environ:
+            line = {"stage": plain(data._replace(shown=None))}
+            print(json.dumps(line), file=sys.stderr, flush=True)
+        else:
+            printer.print(show(data))
 
     return say
 

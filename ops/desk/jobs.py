@@ -6,7 +6,6 @@ command prints its result as JSON, and its progress in words.
 
 import json
 import os
-import re
 import secrets
 import shlex
 import signal
@@ -20,8 +19,10 @@ from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final, NamedTuple
 
 from ops import plans
+from ops.cli.line import STAGES
 from ops.regions import ROOT
 from ops.stack import OperatorError, StackRef
+from ops.verbs import Stage
 
 _ACTS: Final = frozenset({"redrive", "release", "replay run", "replay cancel"})
 _OFFERED: Final = _ACTS | {"replay plan"}
@@ -36,7 +37,6 @@ _LONGEST_RESULT: Final = 5_000_000
 _ENDS_SECONDS: Final = 5.0
 _WRONG: Final = 1
 _INTERRUPTED: Final = 130
-_counted = re.compile(r"\b(\d[\d,]*) of (\d[\d,]*)\b").search
 
 
 class State(StrEnum):
@@ -61,6 +61,16 @@ class Share(NamedTuple):
     total: int
 
 
+def _stage_in(line: str) -> Stage | None:
+    """Return the stage that a line of a command tells; None if it is another line."""
+    if not line.startswith('{"stage"'):
+        return None
+    try:
+        return Stage(**json.loads(line)["stage"])
+    except (ValueError, TypeError):
+        return None
+
+
 class Job:
     """A command that runs or has run.
 
@@ -68,20 +78,24 @@ class Job:
     """
 
     def __init__(
-        self, verb: str, words: list[str], stack: StackRef, *, plan: str, confirmed: bool
+        self, verb: str, words: list[str], stack: StackRef, *, plan: str, previewed: Any = None
     ) -> None:
+        """``previewed`` is what the plan has shown that it carries out; None if it makes one."""
         self.id = secrets.token_hex(4)
         self.verb = verb
         self.words = words
         self.plan = plan
         """Id of the plan that it makes or carries out."""
-        self.confirmed = confirmed
-        self.asks = verb in _ACTS and not confirmed
+        self.previewed = previewed
+        self.confirmed = previewed is not None
+        self.asks = verb in _ACTS and not self.confirmed
         """Whether it changes nothing until it is confirmed."""
         self.began = time.time()
         self.ended: float | None = None
         self.lines: deque[str] = deque(maxlen=_MOST_LINES)
-        """What it has said."""
+        """What it has said, besides its stages."""
+        self.stage: Stage | None = None
+        """The newest one that it has told."""
         self.result: Any = None
         """What it has returned, in JSON; None if nothing."""
         self.status: int | None = None
@@ -91,7 +105,7 @@ class Job:
         typed = [*words]
         if verb in _ACTS:
             typed.append(f"--plan={plan}")
-        if confirmed:
+        if self.confirmed:
             typed.append("--yes")
         self.command = shlex.join(["./carride", *typed])
         self._process = _process([*typed, "--json"], stack)
@@ -125,11 +139,10 @@ class Job:
     @property
     def share(self) -> Share | None:
         """How far it is, if it says so in numbers."""
-        match = _counted(self.says)
-        if match is None or self.status is not None:
+        stage = self.stage
+        if stage is None or not stage.total or stage.done is None or self.status is not None:
             return None
-        done, total = (int(number.replace(",", "")) for number in match.groups())
-        return Share(done, total) if total else None
+        return Share(stage.done, stage.total)
 
     def interrupt(self) -> None:
         """End it as Ctrl-C does: it says what goes on and how to continue."""
@@ -138,7 +151,10 @@ class Job:
 
     def _listen(self) -> None:
         for line in self._process.stderr or ():
-            if line.strip():
+            stage = _stage_in(line)
+            if stage is not None:
+                self.stage = stage
+            elif line.strip():
                 self.lines.append(line.rstrip())
 
     def _read(self, said: threading.Thread) -> None:
@@ -154,7 +170,7 @@ class Job:
 
 
 def _process(typed: list[str], stack: StackRef) -> Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", STAGES: "1"}
     if stack.local is not None:
         # The engine's own.
         test = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
@@ -209,7 +225,7 @@ class Jobs:
                 raise OperatorError(f"the desk does not run {verb} with {name} {value}")
             if value:
                 words.append(_argument(name, value))
-        return self._add(verb, words, plan=secrets.token_hex(4), confirmed=False)
+        return self._add(verb, words, plan=secrets.token_hex(4))
 
     def again(self, name: str) -> str:
         """Start the dry run of a job again, for a new plan, and return the new job's id.
@@ -218,7 +234,7 @@ class Jobs:
             OperatorError: there is no such job.
         """
         job = self._known(name)
-        return self._add(job.verb, job.words, plan=secrets.token_hex(4), confirmed=False)
+        return self._add(job.verb, job.words, plan=secrets.token_hex(4))
 
     def confirm(self, name: str) -> str:
         """Do exactly what a dry run has shown, or nothing, and return the new job's id.
@@ -230,7 +246,8 @@ class Jobs:
         if job.state is not State.WAITS:
             raise OperatorError(f"this plan is {job.state}: plan it again")
         job.left = State.CARRIED_OUT
-        return self._add(job.verb, job.words, plan=job.plan, confirmed=True)
+        shown = {} if job.result is None else job.result
+        return self._add(job.verb, job.words, plan=job.plan, previewed=shown)
 
     def discard(self, name: str) -> None:
         """Make sure that a plan is not carried out.
@@ -256,8 +273,8 @@ class Jobs:
             raise OperatorError("there is no such job here any more: start it again")
         return job
 
-    def _add(self, verb: str, words: list[str], *, plan: str, confirmed: bool) -> str:
-        job = Job(verb, words, self._stack, plan=plan, confirmed=confirmed)
+    def _add(self, verb: str, words: list[str], *, plan: str, previewed: Any = None) -> str:
+        job = Job(verb, words, self._stack, plan=plan, previewed=previewed)
         self._jobs[job.id] = job
         too_many = len(self._jobs) - _MOST_JOBS
         for name in _oldest_ended(self._jobs.values(), too_many):

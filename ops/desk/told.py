@@ -5,9 +5,11 @@ Both come as JSON from `./carride VERB --json`; a part that is missing is left o
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from ops.desk.words import clip, short_id
+from ops.desk.words import clip, part, short_id
+from ops.redrive import HELD
 from ops.text import counted
 
 _MOST_IDS: Final = 20
@@ -15,15 +17,36 @@ _MOST_STEPS: Final = 20
 _MOST_ROWS: Final = 100
 
 
+class Progress(StrEnum):
+    """How far a step of a plan is."""
+
+    NONE = ""
+    NOW = "now"
+    DONE = "done"
+    PARTLY = "partly"
+
+
+class Bound(NamedTuple):
+    """A letter or a key that a step of a plan is bound to."""
+
+    id: str
+    """As lists show it."""
+    what: str = ""
+    """Its event, and its ride."""
+    path: str = ""
+    """The address of its event."""
+
+
 class Step(NamedTuple):
     """A step of a plan."""
 
     title: str
-    ids: tuple[str, ...] = ()
+    ids: tuple[Bound, ...] = ()
     """What it is bound to."""
     more: int = 0
     """Further ids that are not listed."""
     note: str = ""
+    progress: Progress = Progress.NONE
 
 
 class Table(NamedTuple):
@@ -86,30 +109,48 @@ def _deleting(count: int, queue: str) -> Step:
     return Step(f"Delete each from {queue} once its target has accepted it", note=first)
 
 
+def _bound(letter: Mapping[str, Any], name: str) -> Bound:
+    """Return a letter, or its key, with its event."""
+    kind = letter.get("type")
+    ride = letter.get("ride")
+    fact = letter.get("fact")
+    what = f"{kind} of {ride}" if kind and ride else str(kind or "")
+    return Bound(short_id(name), clip(what, 120), f"/event/{part(fact)}" if fact else "")
+
+
+def about(preview: Any) -> str:
+    """Return the event of the only letter that a plan sends; empty if it is another plan."""
+    if not isinstance(preview, Mapping):
+        return ""
+    letters = preview.get("letters", ())
+    facts = {each["letter"].get("fact") for each in letters if each["verdict"]["goes"]}
+    if len(facts) != 1 or facts == {None}:
+        return ""
+    return _bound(letters[0]["letter"], "").what
+
+
 def _releasing(letters: Sequence[Mapping[str, Any]]) -> Step:
-    keys = []
-    for each in letters:
-        key = str(each["letter"]["key"])
-        keys.append(short_id(key))
+    by_key = {str(each["letter"]["key"]): each["letter"] for each in letters}
+    keys = [_bound(letter, key) for key, letter in by_key.items()]
     first = letters[0]
     revision, _, _ = str(first.get("revision")).partition(", owner")
     note = f"now {revision}; the next delivery runs as attempt 1"
-    number = counted(len(letters), "key")
+    number = counted(len(keys), "key")
     title = f"Release {number}"
     return _step(title, keys, clip(note))
 
 
 def _sending(letters: Sequence[Mapping[str, Any]], target_arn: str) -> Step:
-    ids = []
-    for each in letters:
-        name = str(each["letter"]["id"])
-        ids.append(short_id(name))
+    ids = [_bound(each["letter"], str(each["letter"]["id"])) for each in letters]
     _, _, target = target_arn.rpartition(":")
     reasons = _reasons_of(letters)
     if len(reasons) == 1:
         verdict = letters[0]["verdict"]
         reasons = [verdict["why"]]
     number = counted(len(letters), "letter")
+    keys = {each["letter"].get("key") for each in letters}
+    if len(letters) > 1 and len(keys) == 1 and keys != {None}:
+        number += ", copies of one event,"
     title = f"Send {number} to {clip(target, 80)}"
     return _step(title, ids, "; ".join(reasons))
 
@@ -120,14 +161,16 @@ def _reasons_of(letters: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{count:,}: {why}" for why, count in counts.most_common(3)]
 
 
-def _step(title: str, ids: list[str], note: str) -> Step:
+def _step(title: str, ids: list[Bound], note: str) -> Step:
     return Step(title, tuple(ids[:_MOST_IDS]), max(0, len(ids) - _MOST_IDS), clip(note))
 
 
 def _release(preview: Mapping[str, Any]) -> Iterator[Step]:
     record = preview.get("record", {})
     note = f"{record.get('status')}, attempt {record.get('attempt')}: {record.get('says')}"
-    yield Step("Release 1 key", (short_id(str(record.get("key"))),), note=clip(note))
+    key = str(record.get("key"))
+    _, _, fact = key.partition("#")
+    yield Step("Release 1 key", (Bound(short_id(key), "", f"/event/{part(fact)}"),), 0, clip(note))
     yield Step(clip(str(preview.get("then")).capitalize()))
 
 
@@ -146,22 +189,79 @@ def result_of(verb: str, result: Any) -> str:
 
 
 def _redriven(result: Mapping[str, Any]) -> str:
-    sent = result.get("sent")
-    planned = counted(result.get("planned", 0), "letter")
-    parts = [f"{sent:,} of {planned} sent"]
+    tried = [*result.get("tried", ())]
+    if result.get("planned") == 1 and len(tried) == 1:
+        return f"{_named(tried[0])} {_HOW.get(tried[0]['trial'], 'was sent')}."
+    sent = result.get("sent", 0)
+    parts = [f"{sent:,} of {counted(result.get('planned', 0), 'letter')} sent"]
+    failed = [each for each in tried if each["trial"] == "failed"]
+    if failed:
+        parts.append(f"{_joined(failed)} failed again")
     for why, count in result.get("stayed", {}).items():
-        parts.append(f"{count:,} stayed: {why}")
+        # The first letter of the group is named already.
+        reason = "its group waits" if why == HELD and failed else why
+        parts.append(f"{count:,} stayed: {reason}")
     gone = result.get("gone")
     if gone:
         parts.append(f"{gone:,} were gone before")
-    first = result.get("first", {})
-    trials = Counter(first.values())
-    for trial, count in trials.items():
-        tried = "the first one" if count == 1 else f"the first of {count:,} kinds"
-        if result.get("planned") == 1:
-            tried = "it"
-        parts.append(f"{tried} {trial}")
+    succeeded = [each for each in tried if each["trial"] == "succeeded"]
+    if succeeded and not failed:
+        parts.append(f"{_joined(succeeded)} took effect")
     return "; ".join(parts) + "."
+
+
+_HOW: Final = {
+    "succeeded": "was sent, and took effect",
+    "failed": "was sent, and failed again",
+    "unknown": "was sent, and its consumer has not answered",
+}
+"""What became of a letter that was tried."""
+_FEW: Final = 2
+
+
+def _named(tried: Mapping[str, Any]) -> str:
+    return _bound(tried, "").what or "The letter"
+
+
+def _joined(tried: Sequence[Mapping[str, Any]]) -> str:
+    """Return the names of some letters."""
+    names = [_named(each) for each in tried]
+    if len(names) <= _FEW:
+        return " and ".join(names)
+    return f"{names[0]} and {len(names) - 1:,} others"
+
+
+class Ended(NamedTuple):
+    """How far a job is that carries out a plan."""
+
+    has_ended: bool
+    step: int | None
+    """The step that it is at, from 1, if it has told."""
+    result: Any
+
+
+def progress_of(verb: str, steps: Sequence[Step], job: Ended) -> list[Step]:
+    """Return the steps of a plan that is carried out, each with how far it is."""
+    if not job.has_ended:
+        now = job.step or 1
+        return [_at(step, number, now) for number, step in enumerate(steps, 1)]
+    if verb != "redrive" or not isinstance(job.result, Mapping):
+        return [step._replace(progress=Progress.DONE) for step in steps]
+    planned = job.result.get("planned", 0)
+    sent = job.result.get("sent", 0)
+    found = []
+    for step in steps:
+        is_whole = sent == planned or step.title.startswith("Leave")
+        progress = Progress.DONE if is_whole else Progress.PARTLY
+        note = step.note.removeprefix("now ") if is_whole else f"{sent:,} of {planned:,}"
+        found.append(step._replace(progress=progress, note=note))
+    return found
+
+
+def _at(step: Step, number: int, now: int) -> Step:
+    if number < now:
+        return step._replace(progress=Progress.DONE)
+    return step._replace(progress=Progress.NOW if number == now else Progress.NONE)
 
 
 def _predicted(result: Mapping[str, Any]) -> str:

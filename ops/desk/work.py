@@ -7,15 +7,27 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 
 from carride_idempotency import observation
-from ops import plans, replay
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.record_items import record_of
+from ops import plans, records, replay
 from ops.audit import Report
 from ops.audit.evidence import grouped
 from ops.audit.ledger import ROWS, Account
 from ops.desk.index import WAITING
 from ops.desk.jobs import Job, State
 from ops.desk.registry import Next, NotThereError, Said, Seen, act, page
-from ops.desk.told import goes_nowhere, result_of, scope_of, steps_of, table_of
+from ops.desk.told import (
+    Ended,
+    about,
+    goes_nowhere,
+    progress_of,
+    result_of,
+    scope_of,
+    steps_of,
+    table_of,
+)
 from ops.desk.words import clip
+from ops.text import counted
 
 _MOST_NAMED: Final = 40
 _FEW: Final = 5
@@ -50,9 +62,12 @@ _LOOKS: Final[Mapping[State, Look]] = {
 def _jobs(desk: Seen, _request: Request) -> dict[str, Any]:
     known = desk.jobs.newest()
     own = {job.plan for job in known}
+    others = dict[tuple[str, ...], list[Any]]()
     # The job that carried a plan out stands for it.
     jobs = [_told(job) for job in known if job.state is not State.CARRIED_OUT]
-    others = [plan for plan in plans.saved() if plan.id not in own][:20]
+    for plan in plans.saved():
+        if plan.id not in own:
+            others.setdefault(plan.words, []).append(plan)
     running = desk.jobs.running()
     waiting = desk.jobs.waiting()
     return {
@@ -60,7 +75,8 @@ def _jobs(desk: Seen, _request: Request) -> dict[str, Any]:
         "jobs": jobs,
         "running": running,
         "waiting": waiting,
-        "others": others,
+        # The same words make the same plan, unless something has changed: the newest counts.
+        "others": [(same[0], len(same) - 1) for same in others.values()][:_MOST_OTHERS],
     }
 
 
@@ -71,12 +87,18 @@ def _told(job: Job) -> dict[str, Any]:
     sentence = ""
     if state in {State.DONE, State.WRONG}:
         sentence = result_of(job.verb, job.result)
-    elif state in {State.REFUSED, State.INTERRUPTED, State.RUNNING, State.PLANNING}:
+    elif state in {State.REFUSED, State.INTERRUPTED}:
         sentence = clip(job.says.removeprefix("error: "))
+    elif state in {State.RUNNING, State.PLANNING} and job.stage is not None:
+        sentence = clip(job.stage.says)
+    shown = job.previewed if job.confirmed else job.result
     return {
         "job": job,
-        "scope": scope_of(job.words[len(job.verb.split()) :]),
+        "scope": ", ".join(
+            filter(None, [scope_of(job.words[len(job.verb.split()) :]), about(shown)])
+        ),
         "state": state,
+        "word": _word_of(job),
         "look": _LOOKS[state],
         "took_ms": 1000 * (until - job.began),
         "began_ms": 1000 * job.began,
@@ -93,10 +115,19 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
             title="No such job",
         )
     told = _told(job)
+    steps = []
+    if job.asks:
+        steps = steps_of(job.verb, job.result)
+    elif job.confirmed and job.state in {State.RUNNING, State.DONE, State.WRONG}:
+        step = job.stage.step if job.stage else None
+        ended = Ended(job.status is not None, step, job.result)
+        steps = progress_of(job.verb, steps_of(job.verb, job.previewed), ended)
     said = [line.removeprefix("error: ") for line in job.lines]
     return told | {
-        "title": f"{job.verb.capitalize()} {told['state']}",
-        "steps": steps_of(job.verb, job.result) if job.asks else [],
+        "title": f"{job.verb.capitalize()} {told['word']}",
+        "steps": steps,
+        "tried": _tried(desk, job),
+        "letters": _letters_of(desk, job),
         "nothing": job.asks and goes_nowhere(job.verb, job.result),
         "table": table_of(job.verb, job.result),
         "said": said if told["state"] in {State.REFUSED, State.INTERRUPTED} else [],
@@ -104,6 +135,72 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         "expires_ms": 1000 * (job.began + _LIVES_S),
         "follows": _FOLLOWS.get(job.verb),
     }
+
+
+def _word_of(job: Job) -> str:
+    """Return the state of a job in words."""
+    if job.state is State.WRONG and job.verb == "redrive":
+        failed = isinstance(job.result, Mapping) and "failed" in job.result["first"].values()
+        return "sent, failed again" if failed else "not all were sent"
+    return job.state.value
+
+
+class Trial(NamedTuple):
+    """The first letter of a group that a redrive has sent, and what has become of it since."""
+
+    what: str
+    """Its event, and its ride."""
+    fact: str
+    consumer: str
+    failed: bool
+    error: str
+    now: str
+    """What its record says now."""
+    is_back: bool
+    """Whether its key is quarantined again, so that its letter is back."""
+
+
+def _tried(desk: Seen, job: Job) -> list[Trial]:
+    """Return what became of the letters of a redrive that were waited for."""
+    if job.verb != "redrive" or not isinstance(job.result, Mapping):
+        return []
+    tried = [each for each in job.result.get("tried", ()) if each.get("key")][:_MOST_TRIED]
+    keys = [each["key"] for each in tried]
+    found = {each.key: each for each in map(record_of, records.items_at(desk.feed.stack, keys))}
+    return [_trial(each, found.get(each["key"])) for each in tried]
+
+
+def _trial(tried: Mapping[str, Any], record: Record | None) -> Trial:
+    consumer, _, fact = tried["key"].partition("#")
+    failed = tried["trial"] == "failed"
+    error = ""
+    now = ""
+    is_back = record is not None and record.status == QUARANTINED
+    if record is not None:
+        now = _NOW.get(record.status, record.status).format(counted(record.attempt, "attempt"))
+        error = record.error or ""
+    what = f"{tried['type']} of {tried['ride']}"
+    return Trial(clip(what), fact, consumer, failed, clip(error) if failed else "", now, is_back)
+
+
+_NOW: Final[Mapping[str, str]] = {
+    COMPLETED: "it took effect",
+    FAILED: "{} failed so far, the next one comes by itself",
+    QUARANTINED: "its letter is back, and its key is quarantined again, after {}",
+    IN_PROGRESS: "{} so far, one runs",
+}
+"""What the record of a key says that a redrive has released."""
+_MOST_TRIED: Final = 20
+_MOST_OTHERS: Final = 20
+
+
+def _letters_of(desk: Seen, job: Job) -> list[str]:
+    """Return the queues with letters of the key that a job has released."""
+    if job.verb != "release" or job.state is not State.DONE:
+        return []
+    key = job.words[-1]
+    found = desk.letterbox.read(desk.feed.queues).found
+    return [*dict.fromkeys(each.letter.queue for each in found if each.letter.key == key)]
 
 
 _FOLLOWS: Final[Mapping[str, tuple[str, str]]] = {

@@ -173,10 +173,18 @@ class ReplayPlan(NamedTuple):
     warnings: list[str]
 
 
-def predict(stack: StackRef, since: datetime, until: datetime, *, looks: int = 10) -> ReplayPlan:
+def predict(
+    stack: StackRef,
+    since: datetime,
+    until: datetime,
+    *,
+    looks: int = 10,
+    report: Callable[[int], object] = lambda _: None,
+) -> ReplayPlan:
     """Predict what a replay would do.
 
-    After ``looks`` seconds without a message, all events have been read.
+    After ``looks`` seconds without a message, all events have been read. ``report`` takes how many
+    were read so far.
     """
     made = datetime.now(UTC)
     found = warnings(stack, since, until, made)
@@ -186,6 +194,7 @@ def predict(stack: StackRef, since: datetime, until: datetime, *, looks: int = 1
     with closing(captured(stack, since, until, looks=looks)) as batches:
         for batch in batches:
             count += len(batch)
+            report(count)
             for prediction in predictions.values():
                 prediction.add(batch)
     fates = {name: prediction.fates for name, prediction in predictions.items()}

@@ -6,7 +6,20 @@ import pytest
 from moto import mock_aws
 
 from ops import plans
-from ops.desk.told import Step, goes_nowhere, result_of, scope_of, steps_of, table_of
+from ops.desk.told import (
+    Bound,
+    Ended,
+    Progress,
+    Step,
+    about,
+    goes_nowhere,
+    progress_of,
+    result_of,
+    scope_of,
+    steps_of,
+    table_of,
+)
+from ops.redrive import HELD
 from ops.stack import OperatorError
 from tests.ops.desk_world import desk_of, get, post
 from tests.ops.world import empty_stack
@@ -14,10 +27,14 @@ from tests.ops.world import empty_stack
 UUID: Final = "37134231-8c22-525e-93f3-3e3838254b1c"
 
 
+FAILED_AGAIN: Final = {"type": "CarRideCompleted", "ride": "order_1", "trial": "failed"}
+
+
 def letter(*, goes: bool, releases: bool = False, why: str = "it runs") -> Any:
     """Return a letter of a plan."""
     return {
-        "letter": {"id": UUID, "key": f"payment#{UUID}"},
+        "letter": {"id": UUID, "key": f"payment#{UUID}", "fact": UUID, "type": "CarRideCompleted"}
+        | {"ride": "order_1"},
         "verdict": {"goes": goes, "why": why, "releases": releases},
         "revision": "QUARANTINED, attempt 3, owner one",
     }
@@ -37,12 +54,50 @@ def test_the_steps_of_a_redrive_name_what_it_is_bound_to() -> None:
     ]
     assert steps[0] == Step(
         "Release 1 key",
-        ("payment#37134231…4b1c",),
+        (Bound("payment#37134231…4b1c", "CarRideCompleted of order_1", f"/event/{UUID}"),),
         note="now QUARANTINED, attempt 3; the next delivery runs as attempt 1",
     )
-    assert steps[1].ids == ("37134231…4b1c",)
+    assert steps[1].ids[0].id == "37134231…4b1c"
     assert not goes_nowhere("redrive", preview | {"letters": letters})
     assert goes_nowhere("redrive", preview | {"letters": letters[1:]})
+
+
+def test_two_letters_of_one_key_release_it_once() -> None:
+    """They are copies of one event, which the plan says."""
+    letters = [letter(goes=True, releases=True)] * 2
+    preview = {"queue": "PaymentDlq", "target": "arn:aws:lambda:x:1:function:payment"}
+    steps = steps_of("redrive", preview | {"letters": letters})
+    assert [step.title for step in steps][:2] == [
+        "Release 1 key",
+        "Send 2 letters, copies of one event, to payment",
+    ]
+    assert len(steps[0].ids) == 1
+    assert about({"letters": letters}) == "CarRideCompleted of order_1"
+
+
+@pytest.mark.parametrize(
+    ("result", "progress"),
+    [
+        ({"planned": 1, "sent": 1}, [Progress.DONE, Progress.DONE, Progress.DONE, Progress.DONE]),
+        (
+            {"planned": 2, "sent": 1},
+            [Progress.PARTLY, Progress.PARTLY, Progress.PARTLY, Progress.DONE],
+        ),
+    ],
+)
+def test_a_redrive_that_has_ended_shows_its_plan(result: Any, progress: list[Progress]) -> None:
+    """With what became of each step; what was left is left."""
+    letters = [letter(goes=True, releases=True), letter(goes=False)]
+    steps = steps_of("redrive", {"queue": "q", "target": "t", "letters": letters})
+    found = progress_of("redrive", steps, Ended(has_ended=True, step=None, result=result))
+    assert [step.progress for step in found] == progress
+
+
+def test_a_replay_ticks_its_steps_off() -> None:
+    """Those before the one that it has told of."""
+    steps = steps_of("replay run", {"plan": ["replay", "wait", "audit"]})
+    found = progress_of("replay run", steps, Ended(has_ended=False, step=2, result=None))
+    assert [step.progress for step in found] == [Progress.DONE, Progress.NOW, Progress.NONE]
 
 
 def test_a_plan_with_many_letters_lists_some() -> None:
@@ -58,18 +113,18 @@ def test_a_plan_with_many_letters_lists_some() -> None:
     [
         (
             "redrive",
-            {"planned": 3, "sent": 2, "stayed": {"held": 1}, "gone": 0, "first": {"g": "failed"}},
-            "2 of 3 letters sent; 1 stayed: held; the first one failed.",
+            {"planned": 3, "sent": 2, "stayed": {"gone": 1}, "gone": 0, "tried": [FAILED_AGAIN]},
+            "2 of 3 letters sent; CarRideCompleted of order_1 failed again; 1 stayed: gone.",
         ),
         (
             "redrive",
-            {"planned": 1, "sent": 1, "gone": 0, "first": {"g": "failed"}},
-            "1 of 1 letter sent; it failed.",
+            {"planned": 1, "sent": 1, "gone": 0, "tried": [FAILED_AGAIN]},
+            "CarRideCompleted of order_1 was sent, and failed again.",
         ),
         (
             "redrive",
-            {"planned": 9, "sent": 9, "first": {"g": "succeeded", "h": "succeeded"}},
-            "9 of 9 letters sent; the first of 2 kinds succeeded.",
+            {"planned": 9, "sent": 9, "tried": [FAILED_AGAIN | {"trial": "succeeded"}] * 3},
+            "9 of 9 letters sent; CarRideCompleted of order_1 and 2 others took effect.",
         ),
         ("release", {}, "The key is released: its next delivery runs as attempt 1."),
         (
@@ -109,9 +164,13 @@ def test_jobs_lists_plans_of_the_command_line_too(tmp_path: Any, monkeypatch: An
     monkeypatch.setattr(plans, "PLANS", tmp_path)
     with plans.typed(["release", "payment#<b>"]):
         name = plans.save({}, ())
+    with plans.typed(["release", "payment#<b>"]):
+        name = plans.save({}, ())
     desk = desk_of(empty_stack())
     text = get(desk, "/jobs").text
     assert "No jobs yet" in text
+    assert "and 1 older preview of the same" in text
+    assert text.count("Copy the command") == 1
     assert f"./carride release payment#&lt;b&gt; --plan={name} --yes" in text
     plans.discard(str(name))
     plans.discard("../../etc/passwd")
@@ -129,3 +188,9 @@ def test_an_unknown_job_is_refused_in_a_sentence() -> None:
         assert "Nothing was done: there is no such job" in get(desk, "/jobs").text
     with pytest.raises(OperatorError):
         desk.jobs.confirm("none")
+
+
+def test_what_stayed_beside_a_failure_is_said_once() -> None:
+    """The first letter of its group is named already."""
+    result = {"planned": 2, "sent": 1, "stayed": {HELD: 1}, "tried": [FAILED_AGAIN]}
+    assert result_of("redrive", result).endswith("failed again; 1 stayed: its group waits.")

@@ -282,7 +282,7 @@ def test_a_redrive_is_shown_before_it_is_done(site: Site, page: Page) -> None:
     shown(page.locator("#confirm"))
     assert site.pipeline.ledger().dead_lettered == before
     page.locator("#confirm").click()
-    ended(page, "not all well")
+    ended(page, "failed again")
     ledger = site.pipeline.ledger()
     assert (ledger.lost, ledger.doubled) == (0, 0)
 
