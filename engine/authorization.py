@@ -1,8 +1,9 @@
-"""Permissions for batches of SQS, policies that demand TLS, and the list of roles' requests.
+"""Permissions for batches of SQS, policies that demand TLS, boundaries, and roles' requests.
 
 Stock MiniStack asks for ``sqs:SendMessageBatch``, an action that no policy can name, where AWS asks
 for ``sqs:SendMessage``, and likewise for other batches. It counts loopback as insecure, so that a
-TLS-only queue refuses every caller.
+TLS-only queue refuses every caller. It drops the permissions boundary of a role in a template, and
+does not say which function's code asks (`lambda:SourceFunctionArn`).
 """
 
 from contextvars import ContextVar
@@ -10,13 +11,22 @@ from typing import Any
 
 from ministack import app
 from ministack.core import iam_actions, iam_evaluator
+from ministack.services import iam, lambda_svc
 
 from engine import control
+from engine.cloudformation import Properties, extend
 
 _BATCHES = {
     f"sqs:{name}Batch": f"sqs:{name}"
     for name in ("SendMessage", "DeleteMessage", "ChangeMessageVisibility")
 }
+
+
+_FUNCTION = "lambda:sourcefunctionarn"
+
+
+def _bound(role: str, properties: Properties) -> None:
+    iam._roles[role]["PermissionsBoundary"] = properties.get("PermissionsBoundary")
 
 
 def apply(_settings: object) -> None:
@@ -32,14 +42,19 @@ def apply(_settings: object) -> None:
         return _BATCHES.get(found, found) if found else None
 
     def recorded(context: Any, *policies: Any) -> Any:
+        _, is_role, session = context.principal_arn.partition(":assumed-role/")
+        role, _, user = session.partition("/")
+        if user in lambda_svc._functions:  # MiniStack names a function's session after it
+            function = lambda_svc._functions[user]["config"]["FunctionArn"]
+            context.service_context = {**context.service_context, _FUNCTION: function}
         result = stock_evaluate(context, *policies)
-        _, is_role, role = context.principal_arn.partition(":assumed-role/")
         if is_role:
-            key = (role.partition("/")[0], context.action, context.resource_arn)
+            key = (role, context.action, context.resource_arn)
             # The resource's policy is evaluated too, and mostly neither allows nor denies.
             asked[key] = asked.get(key, False) or result.decision == "Allow"
         return result
 
+    extend("AWS::IAM::Role", _bound)
     iam_actions.extract_iam_action = extract_iam_action
     iam_evaluator.evaluate = recorded
     iam_evaluator._request_origin = ContextVar("request_origin", default=("127.0.0.1", True))
