@@ -20,6 +20,7 @@ used every freedom of docs/simulation.md.
 """
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -193,6 +194,9 @@ def _reports(options: argparse.Namespace) -> Iterator["Report"]:
     if options.seed is not None:
         yield live(tier, options.seed)
         return
+    import tests.world.run  # noqa: F401, PLC0415 - once, for the processes that begin here
+
+    gc.freeze()  # what is imported stays: the garbage collector need not look at it again
     with ProcessPoolExecutor(_PROCESSES) as processes:
         seeds = range(options.seeds)
         yield from processes.map(partial(live, tier), seeds, chunksize=_AT_ONCE)
@@ -212,6 +216,7 @@ def _sabotaged(options: argparse.Namespace, stories: int) -> int:
     told = partial(telling.tabulated, as_json=options.json, explains=options.explain)
     if options.seed is not None:
         return told([one(options.seed)], stories=1)
+    gc.freeze()  # as above
     with ProcessPoolExecutor(_PROCESSES) as processes:
         found = processes.map(one, range(stories), chunksize=_AT_ONCE)
         return told(found, stories=stories)

@@ -2,11 +2,11 @@
 
 import os
 
-from tests.world.wiring import REGION, wiring
-
 
 def prepare() -> None:
     """Set the variables that the modules need, whatever the shell has set."""
+    from tests.world.wiring import REGION, wiring  # noqa: PLC0415 - the shop needs no template
+
     for name in [*os.environ]:
         if name.startswith("AWS_"):
             del os.environ[name]

@@ -14,7 +14,8 @@ from tests.world.story import ACTS, WINDOWS, Act, Story, Tier, Window, tell
 pytestmark = pytest.mark.proof
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "simulation.md"
-STORIES: Final = 30
+SEEDS: Final = (0, 2, 4, 7, *range(8, 30))
+"""The first four use every freedom, as long as nothing is drawn anew."""
 
 
 def test_the_page_has_the_table_of_freedoms() -> None:
@@ -27,7 +28,7 @@ def test_the_page_has_the_table_of_freedoms() -> None:
 def test_every_freedom_is_used() -> None:
     """A counter without a row is a KeyError; a row without a counter is one that stays unused."""
     unused = set(FREEDOMS)
-    for seed in range(STORIES):
+    for seed in SEEDS:
         unused -= run(_in_which_much_fails(seed)).counts.keys()
         if not unused:
             return

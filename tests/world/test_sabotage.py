@@ -1,19 +1,16 @@
 """The audit names what a saboteur planted, and raises no alarm about an honest story."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
+from tests.world import __main__ as command
 from tests.world.sabotage.kinds import AT_REST, IN_FLIGHT, KINDS
 from tests.world.sabotage.telling import NAMES, kind_of, sabotage
 from tests.world.story import Tier
 
 pytestmark = pytest.mark.proof
 
-COMMAND = [sys.executable, "-m", "tests.world", "--sabotage"]
 MOST_SEEDS = 12
 """In which a kind has to find its place."""
 
@@ -42,16 +39,13 @@ def test_each_kind_has_its_turn() -> None:
     assert {kind_of(seed) for seed in range(len(NAMES))} == set(NAMES)
 
 
-def test_the_command_prints_a_table_for_machines() -> None:
+def test_the_command_prints_a_table_for_machines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Beside it, it says how to see a story again."""
-    done = subprocess.run(
-        [*COMMAND, "a second charge", "--seed", "1", "--json", "--explain"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    table = json.loads(done.stdout)
+    assert _commanded(monkeypatch, "a second charge", "--seed", "1", "--json", "--explain") == 0
+    shown = capsys.readouterr()
+    table = json.loads(shown.out)
     assert (table["stories"], table["planted"], table["named"], table["falseAlarms"]) == (
         1,
         1,
@@ -59,22 +53,20 @@ def test_the_command_prints_a_table_for_machines() -> None:
         0,
     )
     assert table["kinds"]["a second charge"] == {"when": AT_REST, "planted": 1, "named": 1}
-    assert "to be named: " in done.stderr
-    assert "PLANTED" in done.stderr
-    assert (
-        """make simulate ARGS="--sabotage 'a second charge' --seed 1 --explain\"""" in done.stderr
-    )
+    assert "to be named: " in shown.err
+    assert "PLANTED" in shown.err
+    assert """make simulate ARGS="--sabotage 'a second charge' --seed 1 --explain\"""" in shown.err
 
 
-def test_a_kind_that_does_not_exist_is_refused_with_the_list() -> None:
+def test_a_kind_that_does_not_exist_is_refused_with_the_list(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A misspelt name is the user's mistake."""
-    done = subprocess.run(
-        [*COMMAND, "a third charge"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert "a second charge" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert _commanded(monkeypatch, "a third charge") == 2
+    assert "a second charge" in capsys.readouterr().err
+
+
+def _commanded(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the command in this process, whose environment is there already."""
+    monkeypatch.setattr(command, "prepare", lambda: None)
+    return command.main(["--sabotage", *arguments])

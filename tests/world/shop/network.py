@@ -285,7 +285,12 @@ class ShopNetwork(Network):
         else:
             return answer
         finally:
-            found = [each for each in self.stored() if number_in(each.key) == number]
+            items = self.dynamodb.all("Idempotency")
+            found = [
+                record_of(item)
+                for item in items
+                if number_in(item["idempotencyKey"]["S"]) == number
+            ]
             states = (
                 f"{each.status} {each.attempt} of {(each.owner or '-')[:4]}" for each in found
             )

@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from threading import RLock
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -287,7 +286,7 @@ class FakeDynamoDB:
         after: Item | None
         match kind:
             case "Put":
-                after = deepcopy(dict(request["Item"]))
+                after = _copied(dict(request["Item"]))
             case "Update" if "UpdateExpression" in request:
                 after = updated(request, found or {})
             case "Update":
@@ -337,6 +336,15 @@ class FakeDynamoDB:
                 )
             values.append(value)
         return tuple(values)
+
+
+def _copied(attribute: Any) -> Any:
+    """Return a copy of an attribute: `copy.deepcopy` takes several times as long."""
+    if isinstance(attribute, dict):
+        return {name: _copied(each) for name, each in attribute.items()}
+    if isinstance(attribute, list):
+        return [_copied(each) for each in attribute]
+    return attribute
 
 
 def answered[T](request: Callable[[], T]) -> T:
