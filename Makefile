@@ -52,10 +52,10 @@ test-unit: .venv-dev/.synced ## Run the tests that need nothing but this process
 	@$(PYTHON) -m pytest -q -n auto --maxprocesses 8 --dist worksteal -p no:schemathesis -m "not integration and not proof and not peer" tests $(ARGS)
 
 test-proofs: $(ENVIRONMENTS) ## Run the explorer, the simulation, the conformance suite and the comparison with Powertools
-	@$(PYTHON) -m pytest -q -n auto --maxprocesses 8 -m proof tests $(ARGS)
+	@$(PYTHON) -m pytest -q -n auto --maxprocesses 8 -m "proof and not peer" tests $(ARGS)
 
 test-integration: $(ENVIRONMENTS) ## Run the tests of the template and of the pipeline on the local engine
-	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m "integration and not peer" tests $(ARGS)
+	@$(PYTHON) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "integration and not peer" tests $(ARGS)
 
 test-peers: $(ENVIRONMENTS) ## Run the tests in containers, in a browser, and on DynamoDB Local, Redis and localstripe; skip what is missing
 	@$(PYTHON) -m pytest -q -n 2 --dist loadfile -m peer tests $(ARGS)

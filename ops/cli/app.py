@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None =
     try:
         _check_encoding(typed)
         with plans.typed(typed):
-            status = command_line(clients)(typed, exit_on_error=False, print_error=False)
+            call = command_line()(typed, exit_on_error=False, print_error=False)
+            status = 0 if call is None else call(clients)  # help has been printed
     except CycloptsError as error:
         status = _FAILED
         console(sys.stderr).print(f"error: {abridged(mistake(error))}")

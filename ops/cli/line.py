@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -64,8 +64,18 @@ _NOTHING_TO_DO: Final = "nothing was done; there is nothing to do, so --yes woul
 _COMMON: Final = Group("Common options", sort_key=1)
 
 
-def command_line(clients: ClientFactory | None = None) -> App:
-    """Return the command line of the registered verbs; each command returns its exit status."""
+type Call = Callable[[ClientFactory | None], int]
+"""A verb with its arguments: given what makes clients, it does its work, and returns its exit
+status."""
+
+
+def command_line() -> App:
+    """Return the command line of the registered verbs; each command returns its `Call`."""
+    return _command_line(tuple(VERBS.values()))
+
+
+@cache
+def _command_line(verbs: Sequence[Verb]) -> App:
     app = App(
         name="carride",
         help=DESCRIPTION,
@@ -81,11 +91,11 @@ def command_line(clients: ClientFactory | None = None) -> App:
     }
     for group in groups.values():
         app.command(group)
-    for verb in VERBS.values():
+    for verb in verbs:
         group_name, _, name = verb.name.rpartition(" ")
         above = groups.get(group_name, app)
         above.command(
-            _command(verb, clients),
+            _command(verb),
             name=name,
             group=headings.get(verb.name),
             help_epilogue=_examples(verb),
@@ -126,18 +136,21 @@ class _Common(NamedTuple):
     as_json: bool
 
 
-def _command(verb: Verb, clients: ClientFactory | None) -> Callable[..., int]:
-    """Return a verb's function with the common options, which shows what the verb returns."""
+def _command(verb: Verb) -> Callable[..., Call]:
+    """Return a command that takes a verb's own options and the common ones."""
     first, *own = inspect.signature(verb.function).parameters.values()
     wants_stack = first.name == "stack"
 
-    def command(*given: Any, **options: Any) -> int:
+    def command(*given: Any, **options: Any) -> Call:
         common = _common_values(options)
-        sayer = _sayer(common)
-        session = Session(sayer, clients, stack=common.stack, region=common.region)
-        target = session.stack if wants_stack else session
-        call = partial(verb.function, target, *given, **options)
-        return _finished(verb, call, session, common)
+
+        def call(clients: ClientFactory | None) -> int:
+            session = Session(_sayer(common), clients, stack=common.stack, region=common.region)
+            target = session.stack if wants_stack else session
+            work = partial(verb.function, target, *given, **options)
+            return _finished(verb, work, session, common)
+
+        return call
 
     parameters = [*own, *_common_options(verb)]
     vars(command)["__signature__"] = inspect.Signature(parameters)

@@ -299,10 +299,10 @@ def _fakes(outputs: Mapping[str, str], text: str) -> dict[str, Any]:
     }
 
 
-def in_tiers[T](cases: Sequence[T], *, one_in: int) -> list[Any]:
-    """Return cases as parameters: one in so many is a proof; the others take longer: peers."""
+def thinned[T](cases: Sequence[T], *, one_in: int, rest: pytest.MarkDecorator) -> list[Any]:
+    """Return cases as parameters: one in so many as it is, and the rest with a mark."""
     found = []
     for number, case in enumerate(cases):
-        tier = pytest.mark.proof if number % one_in == 0 else pytest.mark.peer
-        found.append(pytest.param(case, marks=tier))
+        marks = () if number % one_in == 0 else rest
+        found.append(pytest.param(case, marks=marks))
     return found

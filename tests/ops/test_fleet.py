@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
 from moto import mock_aws
 
@@ -13,7 +12,7 @@ from assignment_table import free
 from carride_idempotency import marshalling
 from ops.fleet import cars, give_back, held, seed
 from ops.stack import OperatorError, StackRef
-from tests.ops.world import create_table
+from tests.ops.world import AWAY, client_of, create_table
 from tests.ops.world import stack as ref
 
 
@@ -33,7 +32,7 @@ def test_only_new_cars_are_parked() -> None:
 
     A car with a ride keeps it when the fleet grows.
     """
-    dynamodb: Any = boto3.client("dynamodb")
+    dynamodb: Any = client_of("dynamodb", AWAY)
     create_table(dynamodb, "cars", "zone", "carID")
     assert seed(dynamodb, "cars", 3) == 3
     taken = marshalling.values(dynamodb.scan(TableName="cars")["Items"][0])
@@ -63,7 +62,7 @@ def test_only_new_cars_are_parked() -> None:
 def garage() -> Iterator[StackRef]:
     """A stack with a free car, car_001, and one that order_01 holds, car_002."""
     with mock_aws():
-        dynamodb: Any = boto3.client("dynamodb")
+        dynamodb: Any = client_of("dynamodb", AWAY)
         create_table(dynamodb, "cars", "zone", "carID")
         create_table(dynamodb, "assignments", "orderID")
         seed(dynamodb, "cars", 2)

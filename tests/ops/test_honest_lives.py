@@ -24,6 +24,8 @@ from tests.carride.properties.test_lives import TROUBLES
 from tests.carride.properties.town import Town
 from tests.carride.rides import NOW
 
+pytestmark = pytest.mark.proof
+
 TABLES: Final = {"ride-history": "rides", "dispatch": "assignments", "payment": "payments"}
 LIVED: Final = [consumer for consumer in CONSUMERS if consumer.name in TABLES]
 """The consumers that a town has: those of a ride, and none that was added for something else."""
@@ -90,7 +92,6 @@ def evidence_of(town: Town) -> Evidence:
     )
 
 
-@pytest.mark.proof
 @settings(max_examples=LIVES)
 @given(
     seed=st.integers(0, 2**32),

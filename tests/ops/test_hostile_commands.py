@@ -20,10 +20,12 @@ from tests.ops.hostile_world import (
     REGION,
     TEXTS,
     hostile_stack,
-    in_tiers,
     obeyed,
     payloads,
+    thinned,
 )
+
+pytestmark = pytest.mark.proof
 
 PAYLOADS: Final = payloads()
 MOST_OF_AN_ANSWER: Final = 20_000
@@ -122,7 +124,6 @@ COMMANDS: Final = [(name, given) for name, all_given in TELLS.items() for given 
 IDS: Final = [" ".join((name, *given)) for name, given in COMMANDS]
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(("name", "given"), COMMANDS, ids=IDS)
 def test_a_terminal_obeys_nothing_that_a_stack_holds(
     shell: Shell, name: str, given: Sequence[str]
@@ -136,7 +137,6 @@ def test_a_terminal_obeys_nothing_that_a_stack_holds(
     assert max(map(len, printed.out.splitlines()), default=0) <= MOST_OF_A_LINE
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(("name", "given"), COMMANDS, ids=IDS)
 def test_json_is_ascii_and_an_answer_of_mcp_is_small(
     shell: Shell, name: str, given: Sequence[str]
@@ -156,7 +156,9 @@ def test_json_is_ascii_and_an_answer_of_mcp_is_small(
 
 
 @pytest.mark.parametrize(
-    "payload", in_tiers(PAYLOADS[::23], one_in=8), ids=lambda each: f"{each.place} {each.number}"
+    "payload",
+    thinned(PAYLOADS[::23], one_in=8, rest=pytest.mark.peer),
+    ids=lambda each: f"{each.place} {each.number}",
 )
 def test_what_is_told_of_one_event_is_bounded(shell: Shell, payload: Any) -> None:
     """Its ride, the event by both of its ids, and its record."""
@@ -191,7 +193,6 @@ def texts_of(verb: Verb) -> list[str]:
 TAKING: Final = [each for each in VERBS.values() if each.name not in SERVES and texts_of(each)]
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("verb", TAKING, ids=lambda each: each.name)
 def test_no_argument_is_obeyed(shell: Shell, verb: Verb) -> None:
     """Each text in each argument, as typed and as an argument of a tool."""

@@ -14,7 +14,9 @@ from ops.desk.app import Desk
 from ops.desk.registry import ACTS, PAGES
 from ops.stack import StackRef
 from tests.ops.desk_world import Answer, desk_of, get, post
-from tests.ops.hostile_world import LONG, TEXTS, Payload, hostile_stack, in_tiers, obeyed, payloads
+from tests.ops.hostile_world import LONG, TEXTS, Payload, hostile_stack, obeyed, payloads, thinned
+
+pytestmark = pytest.mark.proof
 
 PAYLOADS: Final = payloads()
 MOST_OF_A_PAGE: Final = 600_000
@@ -39,7 +41,6 @@ def desk(ref: StackRef) -> Desk:
     return made
 
 
-@pytest.mark.proof
 def test_there_are_enough_payloads() -> None:
     """Escapes, markup, surrogates and megabytes, at each place that a stranger can write to."""
     assert len(PAYLOADS) >= 200
@@ -90,7 +91,6 @@ def check_markup(text: str, path: str) -> list[dict[str, str | None]]:
     return page.scripts
 
 
-@pytest.mark.proof
 def test_every_page_shows_whatever_a_stack_holds(desk: Desk) -> None:
     """Those without a name in their address."""
     for page in PAGES:
@@ -100,7 +100,9 @@ def test_every_page_shows_whatever_a_stack_holds(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", in_tiers(PAYLOADS[::4], one_in=8), ids=lambda each: f"{each.place} {each.number}"
+    "payload",
+    thinned(PAYLOADS[::4], one_in=8, rest=pytest.mark.peer),
+    ids=lambda each: f"{each.place} {each.number}",
 )
 def test_the_pages_of_a_payload_show_it(desk: Desk, payload: Payload) -> None:
     """Its ride, its event, its letter and its key; and as parts that the browser puts in place."""
@@ -122,7 +124,6 @@ def test_the_pages_of_a_payload_show_it(desk: Desk, payload: Payload) -> None:
                 check_markup(markup, path)
 
 
-@pytest.mark.proof
 def test_every_event_of_the_index_has_its_pages(desk: Desk) -> None:
     """Under whatever id it is known, and as text."""
     for name in [*desk.feed.index.facts]:
@@ -130,7 +131,6 @@ def test_every_event_of_the_index_has_its_pages(desk: Desk) -> None:
             check_page(get(desk, f"/event/{quote(name, safe='', errors='replace')}"), name)
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_no_address_is_obeyed(desk: Desk, text: str) -> None:
     """Whatever stands in it, and wherever."""
@@ -153,7 +153,6 @@ def test_no_address_is_obeyed(desk: Desk, text: str) -> None:
     assert obeyed(raw.text) is None
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("text", [*TEXTS, LONG[1]], ids=range(len(TEXTS) + 1))
 def test_no_form_is_obeyed(desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A button that is given something else refuses it in a sentence, on the desk's own pages."""

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import boto3
 import pytest
 from moto import mock_aws
 
@@ -18,7 +17,7 @@ from ops.stack import OperatorError
 from tests.carride.fakes import FakeBus, FakeQueue, client_error
 from tests.carride.pipe import piped
 from tests.carride.rides import every_fact
-from tests.ops.world import AWAY, HOME, create_table, stack
+from tests.ops.world import AWAY, HOME, client_of, create_table, stack
 
 NOW: Final = datetime(2026, 11, 21, 8, 30, 0, 500_000, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)
@@ -47,7 +46,7 @@ def test_an_item_is_republished_as_its_pipe_publishes_it(fact: Fact) -> None:
 def dynamodb() -> Iterator[Any]:
     """An empty outbox."""
     with mock_aws():
-        client = boto3.client("dynamodb", region_name=AWAY)
+        client = client_of("dynamodb", AWAY)
         create_table(client, "outbox", "id")
         yield client
 

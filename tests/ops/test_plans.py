@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import time_machine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ from ops.redrive import plan_redrive
 from ops.stack import OperatorError, StackRef
 from ops.verbs import VERBS, Moment, Plan, Session, Verb
 from tests.ops.test_redrive import DLQ, History, given_up, put, ref
-from tests.ops.world import HOME, World, stack
+from tests.ops.world import HOME, NOW, World, stack
 
 __all__ = ["ref"]
 
@@ -190,10 +191,12 @@ def test_times_are_those_of_the_preview(
         return Plan({"since": since}, lambda: None, (session.stack,))
 
     monkeypatch.setitem(VERBS, "window", Verb("window", window, acts=True))
-    assert changing.run("window", "--since=2h", *AT_HOME) == 0
-    assert changing.run("window", "--since=2h", *AT_HOME, "--yes") == 0
-    assert changing.run("window", "--since=2h", *AT_HOME, "--yes") == 0
-    assert seen[0] == seen[1] < seen[2]
+    with time_machine.travel(NOW, tick=False) as clock:
+        for more in ((), ("--yes",), ("--yes",)):
+            assert changing.run("window", "--since=2h", *AT_HOME, *more) == 0
+            clock.shift(timedelta(minutes=1))
+    shown = NOW - timedelta(hours=2)
+    assert seen == [shown, shown, shown + timedelta(minutes=2)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from functools import partial
 from io import StringIO
 from typing import Any, Final
 
-import boto3
 import pytest
 from botocore.exceptions import EndpointConnectionError
 from moto import mock_aws
@@ -26,7 +25,7 @@ from ops.stack import OperatorError, StackRef
 from ops.verbs import Session
 from tests.carride.fakes import FakeBus, client_error
 from tests.carride.rides import NOW, entry
-from tests.ops.world import AWAY, create_table, put_record, stack
+from tests.ops.world import AWAY, client_of, create_table, put_record, stack
 
 pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
 
@@ -93,8 +92,8 @@ def ref() -> Iterator[StackRef]:
     target = {"Arn": "arn:aws:lambda:us-east-2:1:function:ride-history"}
     bus.list_targets_by_rule = lambda **_: {"Targets": [target]}
     with mock_aws():
-        sqs = boto3.client("sqs", region_name=AWAY)
-        dynamodb = boto3.client("dynamodb", region_name=AWAY)
+        sqs = client_of("sqs", AWAY)
+        dynamodb = client_of("dynamodb", AWAY)
         create_table(dynamodb, "records", "idempotencyKey")
         create_table(dynamodb, "history", "idempotencyKey")
         create_table(dynamodb, "marks", "id")

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Final
 
-import boto3
 import pytest
 from moto import mock_aws
 
 from ops.replicas import wait_until_caught_up
 from ops.stack import OperatorError
-from tests.ops.world import AWAY, HOME, NOW, create_table, stack
+from tests.ops.world import AWAY, HOME, NOW, client_of, create_table, stack
 
 TABLE: Final = "carride-PaymentTable"
 RECORDS: Final = "carride-IdempotencyTable"
@@ -30,7 +29,7 @@ type Wait = Callable[..., int]
 def clients() -> Iterator[dict[str, Any]]:
     """Two tables in two regions, without replication."""
     with mock_aws():
-        clients = {region: boto3.client("dynamodb", region_name=region) for region in (HOME, AWAY)}
+        clients = {region: client_of("dynamodb", region) for region in (HOME, AWAY)}
         for client in clients.values():
             create_table(client, TABLE, "orderID")
             create_table(client, RECORDS, "idempotencyKey")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -22,6 +23,17 @@ HOME: Final = "us-west-2"
 AWAY: Final = "us-east-1"
 NOW: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FENCE: Final = Fence(NOW, rules=("rule",), functions={"one": None, "other": 5})
+
+
+@cache
+def _session() -> Any:  # typed for literal names only
+    """Return the session of every client: to make one takes longer than the client itself."""
+    return boto3.session.Session()
+
+
+def client_of(service: str, region: str) -> Any:
+    """Return a new client, for use under moto."""
+    return _session().client(service, region_name=region)
 
 
 def create_table(client: Any, name: str, *keys: str, **indexes: str) -> None:
@@ -125,8 +137,9 @@ class World:
                 get_parameter=get_parameter, exceptions=SimpleNamespace(ParameterNotFound=Missing)
             ),
         }
-        session: Any = boto3.session.Session()  # typed for literal names only
-        return fakes.get(service) or session.client(service, region_name=region)
+        if service in fakes:
+            return fakes[service]
+        return client_of(service, region)
 
 
 TABLES: Final = dict.fromkeys(
@@ -147,10 +160,8 @@ FUNCTION: Final[Mapping[str, Any]] = {
 
 def empty_stack() -> StackRef:
     """Return a stack without any events, whose services moto must stand for."""
-    session: Any = boto3.session.Session()  # typed for literal names only
     made: dict[str, Any] = {
-        service: session.client(service, region_name=AWAY)
-        for service in ("dynamodb", "sqs", "logs")
+        service: client_of(service, AWAY) for service in ("dynamodb", "sqs", "logs")
     }
     made["lambda"] = SimpleNamespace(get_function_configuration=lambda **_: FUNCTION)
     outputs: dict[str, Any] = {f"{each.resources}FunctionName": each.name for each in CONSUMERS}

@@ -44,6 +44,16 @@ def options() -> dict[str, list[str]]:
     return found
 
 
+@cache
+def defaults() -> dict[str, str]:
+    """Return the default of each parameter that has one."""
+    return {
+        name: str(spec["Default"])
+        for name, spec in source()["Parameters"].items()
+        if "Default" in spec
+    }
+
+
 def every_choice() -> Iterator[dict[str, str]]:
     """Yield random choices of parameters, the same ones in each run, which cover every value."""
     chance = random.Random(SEED)  # noqa: S311 - a sample, not a secret
@@ -54,8 +64,5 @@ def every_choice() -> Iterator[dict[str, str]]:
 
 def label(choice: dict[str, str]) -> str:
     """Return a test id for a choice: the values that differ from the defaults."""
-    specs = source()["Parameters"]
     words = {name: name if name in SWITCHES else choice[name] for name in options()}
-    return "-".join(
-        word for name, word in words.items() if choice[name] != str(specs[name]["Default"])
-    )
+    return "-".join(word for name, word in words.items() if choice[name] != defaults()[name])

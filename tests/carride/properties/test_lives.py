@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from local.simulated_gateway import Troubles
 from tests.carride.properties.town import Town
 
+pytestmark = pytest.mark.proof
+
 SHARES = st.sampled_from([0.0, 0.0, 0.5, 1.0])
 TROUBLES = st.tuples(SHARES, SHARES, SHARES, SHARES, SHARES).map(
     lambda shares: Troubles(
@@ -26,7 +28,6 @@ TROUBLES = st.tuples(SHARES, SHARES, SHARES, SHARES, SHARES).map(
 )
 
 
-@pytest.mark.proof
 # The schedule follows from a seed: drawn choice by choice, schedules would be too alike to find a
 # race.
 @settings(max_examples=350)
@@ -63,7 +64,6 @@ HARD = st.builds(
 )
 
 
-@pytest.mark.proof
 @settings(max_examples=LIVES)
 @given(
     seed=st.integers(0, 2**32),

@@ -220,7 +220,7 @@ class World:
     @property
     def store(self) -> Store:
         """The store for the consumers of this world."""
-        with self.installed():
+        with self._as_defaults_of(DynamoDBStore):
             return self._store or DynamoDBStore("Idempotency", transport=self.dynamodb)
 
     @contextmanager

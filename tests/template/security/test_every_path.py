@@ -1,13 +1,13 @@
-"""Every permission is used, and nothing is asked for without one.
+"""What a run down every path shows: every permission is used, and no log has personal data.
 
-One run goes down every path. What its roles asked the engine for is compared with what the template
-allows them.
+What its roles asked the engine for is compared with what the template allows them.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import product
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pytest
@@ -16,7 +16,7 @@ from infrastructure.rules.house_rules import listed
 from local.local_aws import Asked
 from tests.pipeline.saga.town import Town
 from tests.template.test_graph import POLL, STREAM
-from tools.transformed import stack
+from tools.transformed import source, stack
 
 pytestmark = pytest.mark.integration
 
@@ -30,6 +30,10 @@ NOT_ASKED_FOR: Final = {
 show these."""
 OF_A_SERVICE: Final = frozenset({"ReconcilerScheduleRole"})
 """Roles that no function has. The schedule is disabled in stage `local`."""
+
+PERSONAL: Final = re.compile(r"customer_(?!id\b)\w+|sector_\d+|\b\d{13,16}\b")
+"""Customers and places as all samples and simulations name them, and numbers as long as a
+card's."""
 
 
 type Permission = tuple[str, str, str]
@@ -91,3 +95,39 @@ def test_what_the_engine_does_not_decide_is_known(
 ) -> None:
     """The list of actions that nobody asks for is right."""
     assert {action for _, action, _ in allowed} - {need.action for need in needs} == NOT_ASKED_FOR
+
+
+# ── Logs ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lines(town: Town, group: str) -> Iterator[str]:
+    """Yield a log group's lines without metrics' milliseconds, which look like a card's number."""
+    for page in (
+        town.cloud.client("logs").get_paginator("filter_log_events").paginate(logGroupName=group)
+    ):
+        yield from (re.sub(r'"Timestamp":\d{13}', "", event["message"]) for event in page["events"])
+
+
+def test_the_log_of_all_events_is_the_only_one_with_rides(town: Town) -> None:
+    """It has whole events, because the audit reads them.
+
+    The logs of functions name no customer and no place.
+    """
+    pages = town.cloud.client("logs").get_paginator("describe_log_groups").paginate()
+    names = [group["logGroupName"] for page in pages for group in page["logGroups"]]
+    groups = [name for name in names if re.search(rf"\b{town.stack.name}\b", name)]
+    assert len(groups) == len(stack(Stage="local").of_type("AWS::Logs::LogGroup"))
+    assert all(any(lines(town, name)) for name in groups if name.startswith("/aws/lambda/"))
+    found = [name for name in groups if any(PERSONAL.search(line) for line in lines(town, name))]
+    assert found == [town.stack.outputs["CarRideEventsLogGroupName"]]
+
+
+def test_the_access_log_names_no_personal_data() -> None:
+    """It has the route as it is written, and never path, query or body."""
+    api: dict[str, Any] = source()["Resources"]["CarRideApi"]["Properties"]
+    logged = set(re.findall(r"\$context\.([\w.]+)", api["AccessLogSettings"]["Format"]))
+    assert logged <= {
+        *("requestId", "requestTime", "routeKey", "status", "responseLatency"),
+        *("identity.sourceIp", "identity.caller", "authorizer.claims.sub"),
+        *("error.message", "integrationErrorMessage"),
+    }
