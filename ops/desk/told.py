@@ -78,7 +78,11 @@ def steps_of(verb: str, preview: Any) -> list[Step]:
         return list(_redrive(preview))
     if verb == "release":
         return list(_release(preview))
-    return [Step(clip(str(step))) for step in preview.get("plan", ())][:_MOST_STEPS]
+    found = []
+    for step in preview.get("plan", ()):
+        text = clip(str(step))
+        found.append(Step(text[:1].upper() + text[1:]))
+    return found[:_MOST_STEPS]
 
 
 def _redrive(preview: Mapping[str, Any]) -> Iterator[Step]:
@@ -245,6 +249,9 @@ def progress_of(verb: str, steps: Sequence[Step], job: Ended) -> list[Step]:
     if not job.has_ended:
         now = job.step or 1
         return [_at(step, number, now) for number, step in enumerate(steps, 1)]
+    if verb == "release":
+        # The other one is what comes next.
+        return [step._replace(progress=Progress.DONE, note="") for step in steps[:1]]
     if verb != "redrive" or not isinstance(job.result, Mapping):
         return [step._replace(progress=Progress.DONE) for step in steps]
     planned = job.result.get("planned", 0)

@@ -5,6 +5,7 @@ from typing import Any, Final
 import pytest
 from moto import mock_aws
 
+from carride_idempotency.record import QUARANTINED
 from ops import plans
 from ops.desk.told import (
     Bound,
@@ -91,6 +92,15 @@ def test_a_redrive_that_has_ended_shows_its_plan(result: Any, progress: list[Pro
     steps = steps_of("redrive", {"queue": "q", "target": "t", "letters": letters})
     found = progress_of("redrive", steps, Ended(has_ended=True, step=None, result=result))
     assert [step.progress for step in found] == progress
+
+
+def test_a_release_that_has_ended_shows_what_it_did() -> None:
+    """What comes after it is no step of it."""
+    record = {"key": f"payment#{UUID}", "status": QUARANTINED, "attempt": 3, "says": "given up"}
+    steps = steps_of("release", {"record": record, "then": "redrive its dead letter"})
+    ended = Ended(has_ended=True, step=None, result={"done": "release"})
+    (step,) = progress_of("release", steps, ended)
+    assert (step.title, step.progress) == ("Release 1 key", Progress.DONE)
 
 
 def test_a_replay_ticks_its_steps_off() -> None:
