@@ -19,6 +19,7 @@ from carride_idempotency.errors import (
     NotDoneError,
     PermanentError,
     QuarantinedError,
+    RetryableError,
     UnknownOutcomeError,
 )
 from carride_idempotency.externals import CANNOT_TELL, NOT_DONE, Done
@@ -333,3 +334,17 @@ def test_a_rerun_after_a_conflict_does_not_call_again(world: World) -> None:
         "paid",
         2,
     )
+
+
+class ThrottledError(NotDoneError, RetryableError):
+    """The other system has thrown the request away, which is not the message's fault."""
+
+
+def test_a_request_that_was_thrown_away_uses_up_no_attempt(world: World) -> None:
+    """It may be made as often as it takes, and no operator is asked."""
+    calls = Calls(world, *[ThrottledError("slow down")] * 9, "paid")
+    for _ in range(9):
+        with pytest.raises(ThrottledError):
+            world.deliver()
+    assert world.deliver()["outcome"] == "Retried"
+    assert (calls.made, calls.got) == (10, "paid")

@@ -165,7 +165,9 @@ class EffectConflictError(IdempotencyError):
 class NotDoneError(IdempotencyError):
     """Raise it (or a subclass) from an external call that certainly had no effect.
 
-    Any other error proves nothing.
+    Any other error proves nothing. The call may be made again: a refusal that is to be remembered
+    is a result of the call, and no error. It uses up an attempt, unless the class is a
+    `RetryableError` too: ``class ThrottledError(NotDoneError, RetryableError)``.
     """
 
 
