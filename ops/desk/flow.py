@@ -3,7 +3,7 @@
 import heapq
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -17,7 +17,7 @@ from ops.desk.index import BUCKET_S, BUCKETS, BUS, GROUPS, KINDS, PRODUCERS, REP
 from ops.desk.outages import Outage
 from ops.desk.pictures import Stacked, stacked
 from ops.desk.registry import Next, Said, Seen, act, page
-from ops.desk.words import clip
+from ops.desk.words import clip, moment
 from ops.stack import OperatorError
 from ops.text import counted
 
@@ -48,6 +48,15 @@ class Part(NamedTuple):
     path: str
 
 
+class Band(NamedTuple):
+    """A time in which a consumer failed, with its place in the picture, from 0 to 100."""
+
+    x: float
+    width: float
+    says: str
+    """From when to when; empty while it lasts."""
+
+
 class Strip(NamedTuple):
     """A row of the picture: the bus, or a consumer."""
 
@@ -56,8 +65,10 @@ class Strip(NamedTuple):
     lines: tuple[str, ...]
     """What is so now, in words."""
     chart: Stacked
-    bands: tuple[tuple[float, float], ...]
-    """Place and width of each time in which it failed, from 0 to 100."""
+    bands: tuple[Band, ...]
+    """When it failed."""
+    bars: tuple[tuple[float, str], ...]
+    """Place of each bucket with anything, from 0 to 100, and what is in it, in words."""
     outage: Outage | None
     """Why it fails now; None if it does not."""
     parts: tuple[Part, ...]
@@ -81,13 +92,28 @@ def _flow(desk: Seen, _request: Request) -> dict[str, Any]:
             "now_ms": now * 1000,
             "minutes": _MINUTES,
             "bucket_s": BUCKET_S,
+            "bucket_width": 100 / BUCKETS,
             "since_ms": feed.index.begun_ms,
             "is_local": feed.stack.local is not None,
             "unfinished": _unfinished(feed),
             "in_flight": sum(len(names) for names in feed.index.waiting.values()),
+            "given_up": _given_up(feed, now),
+            "letters": feed.letters() or 0,
+            "quarantined": feed.quarantined or 0,
             "injected": _INJECTED if feed.stack.local is not None else (),
             "replayed": feed.index.totals[BUS][REPLAYED],
         }
+
+
+def _given_up(feed: Feed, now: float) -> list[str]:
+    """Return in words what each consumer has given up in the time of the picture."""
+    found = []
+    for each in feed.consumers:
+        recent = feed.index.recent(each.name, now)
+        count = sum(bucket[observation.DEAD_LETTERED] for bucket in recent)
+        if count:
+            found.append(f"{each.name} gave up {counted(count, 'event')} in {_MINUTES} minutes")
+    return found
 
 
 def _title(outages: Sequence[Outage]) -> str:
@@ -138,6 +164,7 @@ def _bus(feed: Feed, now: float) -> Strip:
         lines=tuple(lines),
         chart=chart,
         bands=(),
+        bars=tuple(_bars(recent, {"published": KINDS}, now)),
         outage=None,
         parts=(
             Part("", "published", total.total() - total[REPLAYED], "/facts"),
@@ -196,6 +223,7 @@ def _consumer(feed: Feed, consumer: AuditedConsumer, now: float) -> Strip:
         lines=tuple(lines),
         chart=chart,
         bands=tuple(_bands(outages, now)),
+        bars=tuple(_bars(buckets, dict(_CHARTED.values()), now)),
         outage=on[0] if on else None,
         parts=(
             *_parts(consumer.name, total),
@@ -205,11 +233,33 @@ def _consumer(feed: Feed, consumer: AuditedConsumer, now: float) -> Strip:
     )
 
 
-def _bands(outages: Sequence[Outage], now: float) -> Iterator[tuple[float, float]]:
+def _bars(
+    buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]], now: float
+) -> Iterator[tuple[float, str]]:
+    """Yield the place of each bucket with anything, and what is in it, in words."""
+    step = 100 / len(buckets)
+    end = (int(now) // BUCKET_S + 1) * BUCKET_S
+    begin = end - len(buckets) * BUCKET_S
+    for number, bucket in enumerate(buckets):
+        said = []
+        for name, outcomes in parts.items():
+            count = sum(bucket[outcome] for outcome in outcomes)
+            if count:
+                said.append(f"{count:,} {name}")
+        if said:
+            at = moment(1000 * (begin + number * BUCKET_S))
+            yield number * step, f"{at:%H:%M:%S}: {', '.join(said)}"
+
+
+def _bands(outages: Sequence[Outage], now: float) -> Iterator[Band]:
     for each in outages:
         x = _place(each.since_ms, now)
         end = _place(each.until_ms or now * 1000, now)
-        yield x, max(0.6, end - x)
+        says = ""
+        if each.until_ms is not None:
+            since = moment(each.since_ms)
+            says = f"failed {since:%H:%M:%S} to {moment(each.until_ms):%H:%M:%S}"
+        yield Band(x, max(0.6, end - x), says)
 
 
 def _parts(consumer: str, total: Counter[str]) -> Iterator[Part]:
@@ -344,7 +394,8 @@ def _inject(desk: Seen, form: Mapping[str, str]) -> Next:
         for _ in range(chosen.times)
     ]
     sent = "1 copy" if len(copies) == 1 else f"{len(copies)} copies"
-    said = f"{sent} of {fact.type} sent, as of new rides."
+    rides = "a new ride" if len(copies) == 1 else "new rides"
+    said = f"{sent} of a past {fact.type} sent as {rides}."
     return "/", Said(said, path=f"/ride/{copies[0].subject}", link="Watch the first")
 
 

@@ -10,8 +10,9 @@ _FAILURES: Final = 3
 """An outage has at least so many failures in a row, …"""
 _EVENTS: Final = 2
 """… of at least so many events: one poisonous event is no outage."""
-_FORGOTTEN_MS: Final = 10 * 60_000
-"""A consumer of which nothing was heard for so long after a failure is not said to fail now."""
+_QUIET_MS: Final = 3 * 60_000
+"""A failure after so long begins another outage: Lambda tries again after 1 and 2 minutes."""
+_GIVEN_UP: Final = frozenset({observation.DEAD_LETTERED, observation.QUARANTINED})
 _MOST_KEPT: Final = 50
 
 
@@ -27,8 +28,10 @@ class Outage:
     failures: int = 0
     events: set[str] = field(default_factory=set)
     """The events that failed: not more than make an outage."""
+    retried: set[str] = field(default_factory=set)
+    """The events that failed and are tried again."""
     until_ms: int | None = None
-    """When the next effect was committed; None while there is none."""
+    """When the next effect was committed, or nothing was tried any more; None before."""
 
     @property
     def is_real(self) -> bool:
@@ -37,7 +40,7 @@ class Outage:
 
     def is_on(self, now_ms: float) -> bool:
         """Return whether the consumer fails now."""
-        is_recent = now_ms - self.last_ms < _FORGOTTEN_MS
+        is_recent = now_ms - self.last_ms < _QUIET_MS
         return self.is_real and self.until_ms is None and is_recent
 
 
@@ -52,8 +55,13 @@ class Outages:
         self, consumer: str, outcome: str, event: str | None, reason: str | None, time_ms: int
     ) -> None:
         """Add a delivery."""
+        found = self._open.get(consumer)
+        if found is not None and time_ms - found.last_ms >= _QUIET_MS:
+            self._end(consumer, found.last_ms)
         if outcome in observation.COMMITTED:
             self._end(consumer, time_ms)
+        elif outcome in _GIVEN_UP:
+            self._give_up(consumer, event)
         elif outcome == observation.FAILED:
             found = self._open.setdefault(consumer, Outage(consumer, time_ms, time_ms))
             found.failures += 1
@@ -61,6 +69,17 @@ class Outages:
             found.reason = reason
             if event is not None and len(found.events) < _EVENTS:
                 found.events.add(event)
+            if event is not None:
+                found.retried.add(event)
+
+    def _give_up(self, consumer: str, event: str | None) -> None:
+        """End an outage of which no event is tried again."""
+        found = self._open.get(consumer)
+        if found is None or event not in found.retried:
+            return
+        found.retried.discard(event)
+        if not found.retried:
+            self._end(consumer, found.last_ms)
 
     def _end(self, consumer: str, time_ms: int) -> None:
         found = self._open.pop(consumer, None)

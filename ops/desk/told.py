@@ -54,6 +54,8 @@ class Table(NamedTuple):
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    quiet: tuple[tuple[str, ...], ...] = ()
+    """The rows in which nothing needs a look."""
 
 
 def scope_of(words: Sequence[str]) -> str:
@@ -271,8 +273,21 @@ def _at(step: Step, number: int, now: int) -> Step:
     return step._replace(progress=Progress.NOW if number == now else Progress.NONE)
 
 
+_LOOKED_FOR: Final = ("new", "quarantined", "dead-lettered", "in progress", "too old")
+"""The fates that one looks for in a prediction."""
+_EXPECTED: Final = ("dead-lettered before", "recognised")
+
+
 def _predicted(result: Mapping[str, Any]) -> str:
-    return f"A replay would deliver {counted(result.get('events', 0), 'archived event')}."
+    total = Counter[str]()
+    for types in result.get("fates", {}).values():
+        for counts in types.values():
+            total.update(counts)
+    others = ("recognised", *_LOOKED_FOR[1:], "dead-lettered before")
+    parts = [f"{total['new']:,} would run anew"]
+    parts += [f"{total[fate]:,} {fate}" for fate in others if total[fate]]
+    events = counted(result.get("events", 0), "archived event")
+    return f"Of the deliveries of {events}, {', '.join(parts)}."
 
 
 _SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
@@ -290,15 +305,23 @@ def table_of(verb: str, result: Any) -> Table | None:
     """Return the rows of a prediction: what would become of events, by consumer and type."""
     if verb != "replay plan" or not isinstance(result, Mapping):
         return None
-    counted_kinds: list[tuple[str, str, Mapping[str, int]]] = []
+    found: list[tuple[str, str, Mapping[str, int]]] = []
     present: set[str] = set()
     for consumer, types in result.get("fates", {}).items():
         for kind, counts in sorted(types.items()):
-            counted_kinds.append((consumer, kind, counts))
-            present.update(counts)
-    columns = sorted(present)
-    rows = []
-    for consumer, kind, counts in counted_kinds[:_MOST_ROWS]:
-        cells = [f"{counts.get(fate, 0):,}" for fate in columns]
-        rows.append((consumer, kind, *cells))
-    return Table(("consumer", "type", *columns), tuple(rows))
+            found.append((consumer, kind, counts))
+            present.update(fate for fate, count in counts.items() if count)
+    columns = [fate for fate in (*_LOOKED_FOR, *_EXPECTED) if fate in present]
+    rows = list[tuple[str, ...]]()
+    quiet = list[tuple[str, ...]]()
+    for consumer, kind, counts in found:
+        if not any(counts.get(fate) for fate in columns):
+            continue  # the consumer does not take it
+        row = (consumer, kind, *(f"{counts.get(fate, 0):,}" for fate in columns))
+        needs_a_look = any(counts.get(fate) for fate in _LOOKED_FOR)
+        (rows if needs_a_look else quiet).append(row)
+    heads = ("consumer", "type", *(_HEADS.get(fate, fate) for fate in columns))
+    return Table(heads, tuple(rows[:_MOST_ROWS]), tuple(quiet[:_MOST_ROWS]))
+
+
+_HEADS: Final[Mapping[str, str]] = {"new": "would run anew"}

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -9,7 +10,7 @@ from starlette.requests import Request
 from carride_idempotency import observation
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import record_of
-from ops import plans, records, replay
+from ops import plans, records, replay, verbs
 from ops.audit import Report
 from ops.audit.evidence import grouped
 from ops.audit.ledger import ROWS, Account
@@ -228,7 +229,26 @@ def _start(desk: Seen, form: Mapping[str, str]) -> Next:
         for name, value in form.items()
         if name not in {"verb", "back"}
     }
+    if form["verb"] in {"replay run", "replay plan"}:
+        _check_window(arguments.get("since", ""), arguments.get("until", ""))
     return f"/job/{desk.jobs.start(form['verb'], arguments)}", None
+
+
+def _check_window(since: str, until: str) -> None:
+    """Refuse a window that a job would refuse later.
+
+    Raises:
+        ValueError: a field is not a time, or the window does not end after it begins.
+    """
+    begin = _time_of("since", since)
+    verbs.before(begin, _time_of("until", until) if until else None)
+
+
+def _time_of(field: str, text: str) -> datetime:
+    try:
+        return verbs.moment(text)
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from error
 
 
 @act("/confirm")

@@ -143,7 +143,11 @@ def test_a_plan_with_many_letters_lists_some() -> None:
             "The replay has ended. The audit says: balanced.",
         ),
         ("replay cancel", {"state": "CANCELLED"}, "The replay is cancelled."),
-        ("replay plan", {"events": 538}, "A replay would deliver 538 archived events."),
+        (
+            "replay plan",
+            {"events": 538, "fates": {"payment": {"CarAssigned": {"recognised": 9, "too old": 2}}}},
+            "Of the deliveries of 538 archived events, 0 would run anew, 9 recognised, 2 too old.",
+        ),
         ("redrive", None, ""),
     ],
 )
@@ -153,11 +157,19 @@ def test_a_job_says_its_result_in_a_sentence(verb: str, result: Any, sentence: s
 
 
 def test_a_prediction_is_a_table_by_consumer_and_type() -> None:
-    """With a column for each fate that occurs."""
-    fates = {"payment": {"CarAssigned": {"recognised": 1_204}, "CarRideCompleted": {"new": 2}}}
+    """What needs a look comes first; what is only recognised, or not for a consumer, does not."""
+    other = {"not for this consumer": 9}
+    fates = {
+        "dispatch": {"CarReleased": other},
+        "payment": {
+            "CarAssigned": {"recognised": 1_204},
+            "CarRideCompleted": {"new": 2, "recognised": 7},
+        },
+    }
     assert table_of("replay plan", {"fates": fates}) == (
-        ("consumer", "type", "new", "recognised"),
-        (("payment", "CarAssigned", "0", "1,204"), ("payment", "CarRideCompleted", "2", "0")),
+        ("consumer", "type", "would run anew", "recognised"),
+        (("payment", "CarRideCompleted", "2", "7"),),
+        (("payment", "CarAssigned", "0", "1,204"),),
     )
     assert table_of("redrive", {"fates": fates}) is None
 
@@ -166,6 +178,20 @@ def test_a_scope_reads_as_words() -> None:
     """Options without their dashes, and ids short."""
     words = ["PaymentDlq", f"--letter={UUID}", "--release", "--since=1h"]
     assert scope_of(words) == "PaymentDlq, letter 37134231…4b1c, releasing keys, since 1h"
+
+
+@mock_aws
+@pytest.mark.parametrize(
+    ("since", "until"), [("abc", ""), ("tomorrow", ""), ("1h", "x"), ("1h", "2h"), ("", "")]
+)
+def test_a_window_that_is_none_starts_no_job(since: str, until: str) -> None:
+    """The page with the form says which field is wrong, and how to write it."""
+    desk = desk_of(empty_stack())
+    form = {"verb": "replay run", "since": since, "until": until, "back": "/replays"}
+    assert post(desk, "/start", **form).headers["location"] == "/replays"
+    assert desk.jobs.newest() == []
+    assert desk.said is not None
+    assert desk.said.is_refusal
 
 
 @mock_aws

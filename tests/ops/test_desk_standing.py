@@ -100,6 +100,7 @@ def outages(*deliveries: tuple[str, str]) -> Outages:
 
 
 FAILED: Final = observation.FAILED
+LETTERED: Final = observation.DEAD_LETTERED
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,8 @@ FAILED: Final = observation.FAILED
         ([(FAILED, "a"), (observation.NEW, "c"), (FAILED, "b"), (FAILED, "a")], False),
         ([(FAILED, "a"), (FAILED, "b"), (observation.DUPLICATE, "c"), (FAILED, "a")], True),
         ([(FAILED, "a"), (FAILED, "b"), (FAILED, "a"), (observation.RETRIED, "a")], False),
+        ([(FAILED, "a"), (FAILED, "b"), (FAILED, "a"), (LETTERED, "a")], True),
+        ([(FAILED, "a"), (FAILED, "b"), (FAILED, "a"), (LETTERED, "a"), (LETTERED, "b")], False),
     ],
 )
 def test_a_consumer_fails_if_nothing_takes_effect_between_failures(
@@ -135,4 +138,16 @@ def test_an_outage_is_kept_with_its_end() -> None:
 def test_an_outage_of_which_nothing_more_is_heard_is_not_on_for_ever() -> None:
     """A stack without traffic says nothing about its consumers."""
     found = outages((FAILED, "a"), (FAILED, "b"), (FAILED, "a"))
-    assert found.now(NOW_MS + 11 * 60_000) == []
+    assert found.now(NOW_MS + 4 * 60_000) == []
+
+
+def test_an_outage_begins_with_its_own_first_failure() -> None:
+    """Not with that of an event that was given up, or that failed long before."""
+    given_up = outages((FAILED, "a"), (FAILED, "a"), (FAILED, "a"), (LETTERED, "a"))
+    long_before = outages((FAILED, "a"))
+    later_ms = NOW_MS + 20 * 60_000
+    for found in (given_up, long_before):
+        for second, event in enumerate("bcdb"):
+            found.add("payment", FAILED, event, "no answer", later_ms + second * 1000)
+        (outage,) = found.now(later_ms + 9_000)
+        assert (outage.since_ms, outage.failures) == (later_ms, 4)

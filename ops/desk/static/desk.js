@@ -85,6 +85,14 @@ function say(text, state) {
   link.firstChild.textContent = text;
 }
 
+function loseTouch() { // what the bar says is not known any more
+  say("The desk does not answer", "away");
+  const bar = document.getElementById("unknown").content.cloneNode(true);
+  bar.querySelector("time").textContent = new Date().toISOString().slice(11, 19);
+  document.getElementById("status").replaceChildren(bar);
+  delete shown.status;
+}
+
 async function refresh() {
   try {
     const headers = { accept: "application/json", "if-none-match": tag };
@@ -98,10 +106,10 @@ async function refresh() {
     }
     if (link.className !== "live") say("Live", "live");
   } catch {
-    if (link.className !== "away") say("The desk does not answer", "away");
+    if (link.className !== "away") loseTouch();
   }
   for (const [id, html] of Object.entries(wanted)) {
-    if (html === shown[id]) continue;
+    if (html === shown[id] || (id === "status" && link.className === "away")) continue;
     if (id === "title") {
       document.title = shown[id] = html;
       continue;
