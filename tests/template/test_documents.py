@@ -36,7 +36,7 @@ PATH: Final = re.compile(
     r"(?<![\w./:@…$-])"  # not in a word, URL or placeholder, nor behind a variable
     r"(?!AWS/|CarRide/|application/)"  # no metric namespace, no media type
     r"\.?[A-Za-z_][\w.-]*(?:/[\w.*-]+)*"
-    r"(?:\.(?:py|md|toml|yaml|yml|json|lock)\b|/)"
+    r"(?:\.(?:py|md|toml|yaml|yml|json|lock)\b|/(?![\w-]+#))"  # no key: consumer/operation#…
 )
 TEST: Final = re.compile(r"`(tests/[\w/]+\.py)((?:::\w+)+)`")
 SUITE: Final = re.compile(r"^from (tests\.[\w.]+) import", re.MULTILINE)
