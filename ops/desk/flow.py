@@ -88,6 +88,7 @@ def _flow(desk: Seen, _request: Request) -> dict[str, Any]:
             "outage": outages[0] if outages else None,
             "others": _others(feed, outages),
             "strips": strips,
+            "legend": _legend(strips),
             "ticks": list(_ticks(now)),
             "now_ms": now * 1000,
             "minutes": _MINUTES,
@@ -103,6 +104,15 @@ def _flow(desk: Seen, _request: Request) -> dict[str, Any]:
             "injected": _INJECTED if feed.stack.local is not None else (),
             "replayed": feed.index.totals[BUS][REPLAYED],
         }
+
+
+def _legend(strips: Sequence[Strip]) -> list[tuple[str, str]]:
+    """Return the kinds of bars that are drawn, with their words, and of bands if there are any."""
+    drawn = {bar.kind for strip in strips for bar in strip.chart.bars}
+    found = [(kind, name) for kind, (name, _) in _CHARTED.items() if kind in drawn]
+    if any(strip.bands for strip in strips):
+        found.append(("band", "no delivery takes effect"))
+    return found
 
 
 def _given_up(feed: Feed, now: float) -> list[str]:

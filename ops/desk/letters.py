@@ -13,12 +13,12 @@ from carride_idempotency.record_items import record_of
 from ops import records
 from ops.dead_letters import READERS, DeadLetter
 from ops.desk.changes import TRIALS, Change, changes_about
-from ops.desk.index import Fact, Run
+from ops.desk.index import PAGE, Fact, Run
 from ops.desk.letterbox import Found, Group, Reading, chosen_in, groups_of, title_of
 from ops.desk.pictures import look
 from ops.desk.registry import Seen, page
 from ops.desk.waterfall import began_ms
-from ops.desk.words import indented, span
+from ops.desk.words import indented, short_id, span
 from ops.lookup import is_ride
 from ops.redrive import PRODUCER_DLQ
 from ops.text import visible
@@ -26,6 +26,8 @@ from ops.text import visible
 _MOST_OF_GROUP: Final = 100
 """Letters of a group that are listed."""
 _MOST_RECORDS: Final = 100
+_ANY: Final = "any"
+"""In place of a status."""
 
 
 @page("/letters", "letters.html", still=True)
@@ -230,22 +232,38 @@ def _keys(desk: Seen, request: Request) -> dict[str, Any]:
     wanted = dict[str, str]()
     for name in ("ride", "key", "status"):
         wanted[name] = request.query_params.get(name, "").strip()
-    asked = {name: value for name, value in wanted.items() if value}
+    named = {name: value for name, value in wanted.items() if value and name != "status"}
+    status = wanted["status"]
+    if not status:
+        status = _ANY if named else QUARANTINED
+    asked = named if status == _ANY else named | {"status": status}
     stack = desk.feed.stack
-    if asked:
-        found = records.records(stack, **asked, limit=_MOST_RECORDS)
-    else:
+    is_default = asked == {"status": QUARANTINED}
+    if is_default:
         found = records.quarantined(stack)
+    else:
+        found = records.records(stack, **asked, limit=_MOST_RECORDS if named else PAGE)
     shown = [*found.records[:_MOST_RECORDS]]
     given_up = _given_up(desk, shown)
-    if not asked:
+    if is_default:
         shown = sorted(shown, key=lambda each: -given_up[each.key].updated_ms)
     with desk.feed.lock:
         rides = {each.key: _ride_of(desk, each.key) for each in shown}
+    title = "Keys"
+    if is_default and found.records:
+        title = f"({len(found.records):,}) Keys"
+    only = None
+    if wanted["key"] and len(shown) == 1:
+        only = _record(desk, shown[0].key)
+        title = f"{short_id(shown[0].key)} {shown[0].status.lower().replace('_', ' ')} · Keys"
     return {
-        "title": "Keys" if not found.records or asked else f"({len(found.records):,}) Keys",
+        "title": title,
         "wanted": wanted,
-        "asked": asked,
+        "is_default": is_default,
+        "is_named": bool(named),
+        "only": only,
+        "status": status.upper() if status != _ANY else _ANY,
+        "any": _ANY,
         "found": found,
         "shown": shown,
         "more": len(found.records) - len(shown),
@@ -255,6 +273,11 @@ def _keys(desk: Seen, request: Request) -> dict[str, Any]:
         "quarantined": QUARANTINED,
         "completed": COMPLETED,
     }
+
+
+def _record(desk: Seen, key: str) -> Record | None:
+    """Return a record with all that it holds."""
+    return next(map(record_of, records.items_at(desk.feed.stack, [key])), None)
 
 
 def _given_up(desk: Seen, shown: Sequence[Explained]) -> dict[str, Record]:

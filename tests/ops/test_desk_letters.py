@@ -288,3 +288,29 @@ def test_keys_opens_with_the_quarantined_ones(ref: StackRef) -> None:
     assert done in found
     assert "No such record" in get(desk, "/keys?key=payment%23nothing").text
     assert get(desk, "/keys?status=nonsense").status == 503
+
+
+def test_the_form_of_keys_says_what_the_list_shows(ref: StackRef) -> None:
+    """Quarantined ones at first, and any status of a ride or a key."""
+    done = f"ride-history#{FINISHED.idempotencyid}"
+    quarantine(ref, done, COMPLETED)
+    desk = desk_of(ref)
+    for path, chosen in (
+        ("/keys", "QUARANTINED"),
+        ("/keys?ride=&key=&status=QUARANTINED", "QUARANTINED"),
+        ("/keys?key=payment%23nothing", "any"),
+        ("/keys?status=any", "any"),
+        ("/keys?status=COMPLETED", "COMPLETED"),
+    ):
+        text = get(desk, path).text
+        assert f'<option value="{chosen}" selected>' in text, path
+        assert (done in text) == (path in {"/keys?status=any", "/keys?status=COMPLETED"})
+
+
+def test_one_key_has_a_page_with_its_whole_record(ref: StackRef) -> None:
+    """The key is not shortened there."""
+    quarantine(ref, f"ride-history#{FINISHED.idempotencyid}", COMPLETED)
+    text = get(desk_of(ref), f"/keys?key=ride-history%23{FINISHED.idempotencyid}").text
+    assert f'<span class="id long">ride-history#{FINISHED.idempotencyid}</span>' in text
+    assert "lease until" in text
+    assert "ride-history#" in text.partition("<title>")[2].partition(" completed · Keys")[0]
