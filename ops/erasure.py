@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from carride.bookings import OWNER_CUSTOMER
 from carride.events import ContractError, parse_event
-from carride.ride import OPEN
+from carride.ride import OPEN, Status
 from carride_idempotency import marshalling
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.fingerprint import fingerprint
@@ -55,6 +55,8 @@ _TEXTS: Final = ("responseData", "error", "event")
 """The attributes of a record that may hold personal data."""
 _UNFINISHED: Final = frozenset({FAILED, QUARANTINED, IN_PROGRESS})
 _HISTORY: Final = "ride-history"
+_PAID_BY: Final = frozenset({"dispatch", "payment"})
+"""The consumers that have to hear of a driven ride before it is paid."""
 _RETAINED: Final = (
     "the archive and the log of all events keep events until their retention ends",
     f"{LOG_RULE_DLQ} keeps for 14 days what the log could not take",
@@ -139,7 +141,7 @@ def erase(stack: StackRef, customer: str, /, *, quiet: Span = QUIET) -> Plan:
             its events may still be under way.
 
     Raises:
-        OperatorError: a ride is open, is being processed or has changed lately.
+        OperatorError: a ride is open, is being processed, is to be paid or has changed lately.
     """
     found = _found(stack, customer)
     _require_rest(stack, found, quiet)
@@ -281,12 +283,17 @@ def _require_rest(stack: StackRef, found: _Found, quiet: timedelta) -> None:
             f"rides of {found.customer} are open: {', '.join(sorted(open_rides))}. "
             "Cancel or complete them first: `./carride ride` says what each needs"
         )
+    unpaid = set(_rides_to_be_paid(stack, found))
+    if unpaid:
+        raise OperatorError(
+            f"{', '.join(sorted(unpaid))} was driven, and payment has not heard of it: redrive its "
+            "dead letters first, or it is never paid"
+        )
     for item in found.records:
         known = records.explain(record_of(item), now)
         if known.held:
             raise OperatorError(f"{known.key} is being processed: {known.says}; try again then")
-    latest = max((int(item["updatedAt"]["N"]) for item in found.history), default=0)
-    rests_at = datetime.fromtimestamp(latest / 1000, UTC) + quiet
+    rests_at = max(_changes(found), default=datetime.min.replace(tzinfo=UTC)) + quiet
     if rests_at > now:
         raise OperatorError(
             f"a ride of {found.customer} has changed lately, and its events may be under way: "
@@ -300,6 +307,36 @@ def _open_rides(stack: StackRef, rides: frozenset[str]) -> Iterator[str]:
         for item in records.items_in(stack, table, rides, "orderID"):
             if "openSince" in item:
                 yield item["orderID"]["S"]
+
+
+def _changes(found: _Found) -> Iterator[datetime]:
+    """Yield when the history heard of the rides, and when their events were written to the outbox.
+
+    The history may not have heard of these yet.
+    """
+    for item in found.history:
+        yield datetime.fromtimestamp(int(item["updatedAt"]["N"]) / 1000, UTC)
+    for event in found.outbox:
+        yield datetime.fromisoformat(event["time"]["S"])
+
+
+def _rides_to_be_paid(stack: StackRef, found: _Found) -> Iterator[str]:
+    """Yield the rides that were driven and of which payment knows nothing, but for dead letters.
+
+    Without these a ride is neither open nor paid.
+    """
+    driven = {
+        item["orderID"]["S"]
+        for item in records.items_in(stack, "BookingTable", found.rides, "orderID")
+        if item["status"]["S"] == Status.COMPLETED
+    }
+    wait = {
+        letter.ride
+        for letter in found.letters
+        if letter.consumer in _PAID_BY and letter.fact is not None
+    }
+    known = records.items_in(stack, "PaymentTable", found.rides, "orderID")
+    yield from driven & wait - {item["orderID"]["S"] for item in known}
 
 
 # ── Erasing ───────────────────────────────────────────────────────────────────────────────────────

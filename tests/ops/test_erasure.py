@@ -235,6 +235,29 @@ def test_a_ride_that_has_changed_lately_is_not_erased(stored: Stored) -> None:
     assert isinstance(erase(stored.ref, "customer_a", quiet=timedelta()), Plan)
 
 
+def test_a_ride_whose_change_the_history_has_not_heard_of_is_not_erased(stored: Stored) -> None:
+    """All of its events are under way."""
+    stored.book()
+    now = datetime.now(UTC)
+    cancelled = structs.replace(event(RIDE.cancelled), time=now)
+    stored.put("OutboxTable", marshalling.item(outbox_item(cancelled, region=AWAY, now=now)))
+    with pytest.raises(OperatorError, match="changed lately"):
+        erase(stored.ref, "customer_a")
+
+
+@pytest.mark.parametrize("queue", ["PaymentDlq", "DispatchDlq"])
+def test_a_driven_ride_that_payment_will_hear_of_is_not_erased(stored: Stored, queue: str) -> None:
+    """Its dead letter is all that has it paid. Once payment knows of it, it may go."""
+    stored.book("completed")
+    stored.hear(RIDE.completed)
+    stored.letter(queue, event(RIDE.completed))
+    with pytest.raises(OperatorError, match="redrive its dead letters first"):
+        erase(stored.ref, "customer_a")
+    paid = {"orderID": "order_01", "state": "captured", "effects": 1}
+    stored.put("PaymentTable", marshalling.item(paid))
+    assert isinstance(erase(stored.ref, "customer_a"), Plan)
+
+
 def test_a_key_that_is_held_is_not_erased(stored: Stored) -> None:
     """Its attempt would commit what it has read."""
     stored.hear(RIDE.cancelled)

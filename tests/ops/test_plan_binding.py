@@ -73,7 +73,7 @@ class Seen(NamedTuple):
         return name in self.visible, body, self.records.get(key, "none")
 
 
-class Town:
+class StackAtWork:
     """A stack with a dead-letter queue, records and a consumer, and an operator's commands."""
 
     def __init__(self, ref: StackRef, folder: Path) -> None:
@@ -201,53 +201,53 @@ def fact_of(body: str) -> str:
 
 
 @pytest.fixture
-def town(ref: StackRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Town:
+def stack(ref: StackRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackAtWork:
     folder = tmp_path / "plans"
     monkeypatch.setattr(plans, "PLANS", folder)
-    return Town(ref, folder)
+    return StackAtWork(ref, folder)
 
 
 # ── What may happen ───────────────────────────────────────────────────────────────────────────────
 
-type Happens = Callable[[Town], object]
+type Happens = Callable[[StackAtWork], object]
 
 
-def a_letter_comes(town: Town, ride: str) -> None:
-    put(town.ref, DLQ, given_up(ride))
+def a_letter_comes(stack: StackAtWork, ride: str) -> None:
+    put(stack.ref, DLQ, given_up(ride))
 
 
-def somebody_takes_a_letter(town: Town, at: int) -> None:
+def somebody_takes_a_letter(stack: StackAtWork, at: int) -> None:
     """Another operator receives and deletes it: nobody can who does not see it."""
-    town.taken(at)
+    stack.taken(at)
 
 
-def somebody_redrives_a_letter(town: Town, at: int) -> None:
+def somebody_redrives_a_letter(stack: StackAtWork, at: int) -> None:
     """Another operator's redrive sends and deletes it, and the consumer completes it."""
-    body = town.taken(at)
+    body = stack.taken(at)
     if body is not None:
-        town.history.record(COMPLETED, fact_of(body))
+        stack.history.record(COMPLETED, fact_of(body))
 
 
-def somebody_hides_the_letters(town: Town) -> None:
+def somebody_hides_the_letters(stack: StackAtWork) -> None:
     """Another reader has received them, and not given them back."""
-    town.ref.client("sqs").receive_message(
-        QueueUrl=town.ref.outputs[f"{DLQ}Url"], MaxNumberOfMessages=10, VisibilityTimeout=600
+    stack.ref.client("sqs").receive_message(
+        QueueUrl=stack.ref.outputs[f"{DLQ}Url"], MaxNumberOfMessages=10, VisibilityTimeout=600
     )
 
 
-def somebody_looks_at_the_letters(town: Town) -> None:
+def somebody_looks_at_the_letters(stack: StackAtWork) -> None:
     """Their receive counts rise, and nothing else changes."""
-    list(peek(town.ref.client("sqs"), town.ref.outputs[f"{DLQ}Url"]))
+    list(peek(stack.ref.client("sqs"), stack.ref.outputs[f"{DLQ}Url"]))
 
 
-def the_queue_is_emptied(town: Town) -> None:
-    while town.taken(0) is not None:
+def the_queue_is_emptied(stack: StackAtWork) -> None:
+    while stack.taken(0) is not None:
         pass
 
 
-def an_event_changes(town: Town, at: int) -> None:
+def an_event_changes(stack: StackAtWork, at: int) -> None:
     """Its message keeps its id. SQS does not do that."""
-    messages = town.messages()
+    messages = stack.messages()
     if messages:
         message = messages[at % len(messages)]
         body = json.loads(message.body)
@@ -257,35 +257,35 @@ def an_event_changes(town: Town, at: int) -> None:
         message.body = json.dumps(body)
 
 
-def a_record_changes(town: Town, ride: str, status: str, attempt: int) -> None:
+def a_record_changes(stack: StackAtWork, ride: str, status: str, attempt: int) -> None:
     """A delivery or another operator changes it: FAILED at attempt 0 is a released record."""
     lease_ms = None
     if status == IN_PROGRESS:
         lease_ms = epoch_ms() + LEFT_SINCE_S * 1000
-    town.history.record(status, fact_of(given_up(ride)), attempt, lease_ms)
+    stack.history.record(status, fact_of(given_up(ride)), attempt, lease_ms)
 
 
-def a_record_is_forgotten(town: Town, ride: str) -> None:
+def a_record_is_forgotten(stack: StackAtWork, ride: str) -> None:
     key = {"idempotencyKey": {"S": f"ride-history#{fact_of(given_up(ride))}"}}
-    town.ref.client("dynamodb").delete_item(TableName="history", Key=key)
+    stack.ref.client("dynamodb").delete_item(TableName="history", Key=key)
 
 
-def an_hour_passes(town: Town) -> None:
+def an_hour_passes(stack: StackAtWork) -> None:
     """The plan is older than it may be."""
-    folder = PlanFolder(town.folder, "./carride")
+    folder = PlanFolder(stack.folder, "./carride")
     (plan,) = folder.saved()
     folder.save(plan._replace(made=plan.made - timedelta(minutes=61)))
 
 
-def somebody_edits_the_plan(town: Town, edit: Callable[[dict[str, Any]], object]) -> None:
-    file = town.plan_file()
+def somebody_edits_the_plan(stack: StackAtWork, edit: Callable[[dict[str, Any]], object]) -> None:
+    file = stack.plan_file()
     plan = json.loads(file.read_text())
     edit(plan)
     file.write_text(json.dumps(plan))
 
 
-def the_plan_is_cut_off(town: Town) -> None:
-    file = town.plan_file()
+def the_plan_is_cut_off(stack: StackAtWork) -> None:
+    file = stack.plan_file()
     file.write_text(file.read_text()[:-20])
 
 
@@ -333,18 +333,18 @@ by_hypothesis = settings(
 )
 
 
-def prepared(town: Town, there: list[str], known: dict[str, str]) -> None:
+def prepared(stack: StackAtWork, there: list[str], known: dict[str, str]) -> None:
     """Put letters of rides into the queue, and records of some of their events into the table."""
-    town.empty()
+    stack.empty()
     for ride in there:
-        a_letter_comes(town, ride)
+        a_letter_comes(stack, ride)
     for ride, status in known.items():
-        a_record_changes(town, ride, status, attempt=3)
+        a_record_changes(stack, ride, status, attempt=3)
 
 
-def previewed(town: Town, words: list[str]) -> dict[str, Any]:
+def previewed(stack: StackAtWork, words: list[str]) -> dict[str, Any]:
     """Return the letters that a preview shows, by their ids."""
-    shown = town.run(*words)
+    shown = stack.run(*words)
     assert shown.status == 0, shown.error
     return {each["letter"]["id"]: each for each in shown.shown["letters"]}
 
@@ -357,7 +357,7 @@ def previewed(town: Town, words: list[str]) -> dict[str, Any]:
     letters, records, options, st.lists(to_stack, max_size=3), st.none() | to_plan, st.booleans()
 )
 def test_a_redrive_does_what_was_shown_or_nothing(
-    town: Town,
+    stack: StackAtWork,
     there: list[str],
     known: dict[str, str],
     chosen: list[str],
@@ -366,16 +366,16 @@ def test_a_redrive_does_what_was_shown_or_nothing(
     is_named: bool,
 ) -> None:
     """A refusal names what has changed, and what nobody has changed is not refused."""
-    prepared(town, there, known)
+    prepared(stack, there, known)
     words = ["redrive", DLQ, *chosen]
-    shown = previewed(town, words)
-    name = town.plan_file().stem
-    then = town.seen()
+    shown = previewed(stack, words)
+    name = stack.plan_file().stem
+    then = stack.seen()
     for happens in [*happened, *([to_the_plan] if to_the_plan else [])]:
-        happens(town)
-    before = town.seen()
-    done = town.run(*words, "--yes", *([f"--plan={name}"] if is_named else []))
-    after = town.seen()
+        happens(stack)
+    before = stack.seen()
+    done = stack.run(*words, "--yes", *([f"--plan={name}"] if is_named else []))
+    after = stack.seen()
     ids = then.letters.keys() | before.letters.keys()
     changed = {each for each in ids if then.letter(each) != before.letter(each)}
     if "--limit=2" in chosen:
@@ -384,17 +384,17 @@ def test_a_redrive_does_what_was_shown_or_nothing(
         changed &= shown.keys() | oldest
     if changed or to_the_plan:
         assert done.status == 2
-        assert (town.delivered, after) == ([], before)
+        assert (stack.delivered, after) == ([], before)
         about_plan = ("has expired", "not as it was written")
         assert any(each in done.error for each in [*changed, *about_plan])
         return
     assert done.status == 0, done.error
     goes = {each for each, letter in shown.items() if letter["verdict"]["goes"]}
     assert after.letters == {each: before.letters[each] for each in before.letters.keys() - goes}
-    assert Counter(each.fact for each in town.delivered) == Counter(
+    assert Counter(each.fact for each in stack.delivered) == Counter(
         fact_of(before.letters[each]) for each in goes
     )
-    keys_of_goes = {f"ride-history#{each.fact}" for each in town.delivered}
+    keys_of_goes = {f"ride-history#{each.fact}" for each in stack.delivered}
     for key in before.records.keys() - keys_of_goes:
         assert after.records[key] == before.records[key]
 
@@ -402,7 +402,7 @@ def test_a_redrive_does_what_was_shown_or_nothing(
 @by_hypothesis
 @given(letters, records, options, to_stack, st.integers(0, 12))
 def test_what_changes_during_a_redrive_is_not_done(
-    town: Town,
+    stack: StackAtWork,
     there: list[str],
     known: dict[str, str],
     chosen: list[str],
@@ -413,13 +413,13 @@ def test_what_changes_during_a_redrive_is_not_done(
 
     The result accounts for each letter.
     """
-    prepared(town, there, known)
+    prepared(stack, there, known)
     words = ["redrive", DLQ, "--wait=1s", *chosen]
-    shown = previewed(town, words)
-    then = town.seen()
-    town.happens = happens
-    town.calls_left = calls_before
-    done = town.run(*words, "--yes")
+    shown = previewed(stack, words)
+    then = stack.seen()
+    stack.happens = happens
+    stack.calls_left = calls_before
+    done = stack.run(*words, "--yes")
     assert done.status in (0, 1), done.error
     goes = [each for name, each in shown.items() if each["verdict"]["goes"]]
     result = done.shown
@@ -428,11 +428,11 @@ def test_what_changes_during_a_redrive_is_not_done(
     )
     stayed = sum(result["stayed"].values()) - stays.total()
     assert result["planned"] == len(goes) == result["sent"] + stayed + result["gone"]
-    assert len(town.delivered) == result["sent"]
+    assert len(stack.delivered) == result["sent"]
     events = [event_in(then.letters[each["letter"]["id"]]) for each in goes]
     revisions = {fact_of(then.letters[each["letter"]["id"]]): each for each in goes}
     tried = set[str]()
-    for delivery in town.delivered:
+    for delivery in stack.delivered:
         assert delivery.event in events
         planned = revisions[delivery.fact]
         # What comes between the last look and the call is for the consumer to recognise.

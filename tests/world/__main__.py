@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seeds", type=int, default=100, help="how many runs of each (100)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seed", type=int, help="only this story")
     parser.add_argument("--tier", choices=[*Tier], help="have every story in this tier")
     parser.add_argument(
@@ -198,7 +199,7 @@ def _reports(options: argparse.Namespace) -> Iterator["Report"]:
 
     gc.freeze()  # what is imported stays: the garbage collector need not look at it again
     with ProcessPoolExecutor(_PROCESSES) as processes:
-        seeds = range(options.seeds)
+        seeds = range(options.first, options.first + options.seeds)
         yield from processes.map(partial(live, tier), seeds, chunksize=_AT_ONCE)
 
 

@@ -14,7 +14,7 @@ from carride_idempotency.testing import http_event, sqs_event
 from carride_idempotency.testing.expressions import Item
 from ops.fence import LOG_RULE
 from tests.world.cloud import Cloud, Invoked
-from tests.world.functions import Function, facts_in
+from tests.world.functions import Function, facts_in, id_in
 from tests.world.patterns import matches
 from tests.world.queues import Message, Queues
 from tests.world.wiring import (
@@ -94,7 +94,7 @@ class Bus:
 
     def put(self, detail: Mapping[str, Any], source: str, detail_type: str, time: str) -> None:
         """Accept an event, and deliver it to the targets of the rules that it matches."""
-        name = str(detail.get("idempotencyid"))
+        name = id_in(detail)
         number = int(self._cloud.roll(f"event {name}") * 16**12)
         event = {
             "version": "0",
@@ -109,7 +109,9 @@ class Bus:
         }
         self.published.append(event)
         self.copied(event)
-        self._cloud.say(f"{detail['type']} of {detail['subject']}: {name}", "bus")
+        about = detail.get("attributes", detail)["type"]
+        ride = detail.get("subject") or detail["data"]["orderID"]
+        self._cloud.say(f"{about} of {ride}: {name}", "bus")
         self.take(event)
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -135,7 +137,7 @@ class Bus:
             unique += f" {self._cloud.wiring.region}"
         if "replay-name" in event:  # draws of its own, so that it disturbs no first delivery
             unique += f" {event['replay-name']}"
-        name = f"{event['detail']['idempotencyid']} {unique} to {target.to}"
+        name = f"{id_in(event['detail'])} {unique} to {target.to}"
         times = 1 + self._cloud.happens("an event delivered twice", _TWICE, name)
         for copy in range(times):
             delivery = Retried(

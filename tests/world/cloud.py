@@ -37,7 +37,7 @@ from tests.world.engine.network import (
 )
 from tests.world.engine.scheduler import OUTSIDE, Machine, here
 from tests.world.freedoms import FREEDOMS
-from tests.world.story import Story, Tier
+from tests.world.story import OUTBOX, Story, Tier
 from tests.world.wiring import Wiring
 
 MOST_FAULTS: Final = 2
@@ -274,6 +274,7 @@ class Cloud(Network):
     def _sent(
         self, operation: str, request: Request, send: Callable[[str, Request], Any]
     ) -> Mapping[str, Any]:
+        self._meet_a_full_outbox(operation, request)
         try:
             answer: Mapping[str, Any] = send(operation, request)
         except ConfigurationError as error:
@@ -282,6 +283,18 @@ class Cloud(Network):
         except InvalidRequestError as error:
             raise ServiceError("ValidationException", 400, str(error), {}) from error
         return answer
+
+    def _meet_a_full_outbox(self, operation: str, request: Request) -> None:
+        """Refuse a transaction while a table in it takes no writes."""
+        if operation != "TransactWriteItems":
+            return
+        outbox = self.wiring.tables["OutboxTable"].name
+        actions = [action for each in request["TransactItems"] for action in each.values()]
+        is_full = [action["TableName"] == outbox for action in actions]
+        if any(is_full) and self.window(OUTBOX, f"{self.doing()} writes"):
+            reasons = [{"Code": "ThrottlingError" if each else "None"} for each in is_full]
+            body = {"CancellationReasons": reasons}
+            raise ServiceError("TransactionCanceledException", 400, "cancelled", body)
 
     def travel[T](
         self,
@@ -325,6 +338,7 @@ class Tables(FakeDynamoDB):
 
     Attributes:
         written: is called after each write with the table and the item before and after it.
+        committed: is called after each transaction with all of its writes.
     """
 
     def __init__(self, cloud: Cloud) -> None:
@@ -339,6 +353,7 @@ class Tables(FakeDynamoDB):
         self._written_ms: dict[str, int] = {}
         """When each table was written to last."""
         self.written: Callable[[str, Item | None, Item | None], object] = lambda *_: None
+        self.committed: Callable[[Sequence[Any]], object] = lambda _: None
 
     def __call__(self, operation: str, request: Request, /) -> Mapping[str, Any]:
         return self._cloud.request(operation, request, self._take_place)
@@ -403,6 +418,7 @@ class Tables(FakeDynamoDB):
             self._written_ms[write.table] = now_ms
         for write in writes:
             self.written(write.table, write.before, write.after)
+        self.committed(writes)
 
 
 def _about(operation: str, request: Request) -> str:

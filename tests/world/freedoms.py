@@ -39,6 +39,8 @@ _REGIONS: Final = "two-regions.md#failing-over"
 _REPLAYING: Final = "operations.md#replaying-the-archive"
 _CHANGING: Final = "operations.md#changing-something"
 _OVERDUE: Final = "runbooks/overdue.md"
+_ERASING: Final = "runbooks/erasure.md"
+_PRODUCERS: Final = "adr/0019-ids-of-other-producers.md"
 _HISTORY: Final = "adr/0004-read-model-is-a-timeline.md"
 
 
@@ -103,6 +105,7 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("DynamoDB", "DynamoDB: failed after", _ERRORS),
         ("DynamoDB", "DynamoDB: conflict", _TRANSACTIONS),
         ("DynamoDB", "window: DynamoDB", _ERRORS),
+        ("DynamoDB", "window: writes to the outbox", _ERRORS),
         ("DynamoDB", "a write that reaches the other region late", _GLOBAL),
         ("DynamoDB", "a write that arrives after a later one", _GLOBAL),
         ("DynamoDB", "an expired item that is still there", _TTL),
@@ -111,6 +114,7 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("API", "an answer lost on its way to the client", _HTTP_API),
         ("gateway", "gateway: killed before", _ENVIRONMENTS),
         ("gateway", "gateway: killed after", _ENVIRONMENTS),
+        ("gateway", "gateway: killed, and finished late", _PROTOCOL),
         ("gateway", "gateway: busy", _PROTOCOL),
         ("gateway", "gateway: refused", _PROTOCOL),
         ("gateway", "gateway: refused for good", _PROTOCOL),
@@ -128,6 +132,8 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("gateway", "window: slow gateway", _PROTOCOL),
         ("gateway", "window: gateway", _PROTOCOL),
         ("release", "records and events of the last release", _UPGRADES),
+        ("producer", "events of another producer", _PRODUCERS),
+        ("operator", "a booking that nobody can read", _OVERDUE),
         ("operator", "a failover", _REGIONS),
         ("operator", "operator: replay", _REPLAYING),
         ("operator", "operator: redrive", _CHANGING),
@@ -135,6 +141,7 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("operator", "operator: forget", _CHANGING),
         ("operator", "operator: forget an entry", _HISTORY),
         ("operator", "operator: settle", _CHANGING),
+        ("operator", "operator: erase", _ERASING),
         ("operator", "operator: free a car", _OVERDUE),
     )
 }

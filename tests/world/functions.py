@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, Final
 from unittest.mock import patch
 
+from carride.events import parse_event
 from carride.settings import from_environment
 from carride_idempotency.testing import Invocation
 from gateway_client import HttpGateway
@@ -220,5 +221,13 @@ class Delivery:
 
 def facts_in(event: Mapping[str, Any]) -> list[str]:
     """Return what an event is about: its idempotency id, or the time of a tick."""
-    detail = event.get("detail", {})
-    return [str(detail.get("idempotencyid") or event.get("time"))]
+    if "detail" in event:
+        return [id_in(event["detail"])]
+    return [str(event.get("time"))]
+
+
+def id_in(detail: Mapping[str, Any]) -> str:
+    """Return the idempotency id of an event, in whichever envelope it is."""
+    if "attributes" in detail:
+        return parse_event({"detail": detail}).idempotencyid
+    return str(detail.get("idempotencyid"))

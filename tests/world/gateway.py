@@ -1,6 +1,7 @@
 """The payment gateway, within docs/payment-gateway.md: each freedom that the page allows it."""
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -21,10 +22,14 @@ _WITH_EFFECT: Final = 0.5
 """The share of errors kept under a key whose request took effect."""
 _SOON_S: Final = 30.0
 """In a light story: before the last attempt of its event."""
+_KILLED_LATE: Final = "killed, and finished late"
+_CUT_OFF: Final = 0.8
+"""The share of reservations whose run is killed, in a story that is about that."""
 _LOOKUPS: Final = ("killed before", "killed after", "refused", "failed", "no answer", "slow")
 _POSTS: Final = (
     "killed before",
     "killed after",
+    _KILLED_LATE,
     "busy",
     "failed",
     "no answer",
@@ -56,12 +61,13 @@ class Gateway:
     """A connection to the gateway; its books are the evidence of charges.
 
     Attributes:
-        refusals: how often it refused a reservation, a capture or a raise for good.
+        refused: what it refused for good for each ride: ``payments`` (a reservation), ``capture``
+            or ``adjust`` (a raise).
     """
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
-        self.refusals = 0
+        self.refused: dict[str, set[str]] = defaultdict(set)
         self._taken: set[str] = set()
         """The keys of requests that it has taken in."""
         self._kept: dict[str, HttpResponse] = {}
@@ -91,7 +97,10 @@ class Gateway:
         kept = self._kept.get(request.headers.get("Idempotency-Key", ""))
         if kept is not None:
             return kept
-        kind = cloud.fault("gateway", self._kinds(request), what, cloud.story.gateways_share)
+        share = cloud.story.gateways_share
+        if cloud.story.is_cut_off and request.path == "/payments":
+            share = _CUT_OFF
+        kind = cloud.fault("gateway", self._kinds(request), what, share)
         self._before(kind, request, who)
         refused = self._refused(kind, request, who)
         if refused is not None:
@@ -110,6 +119,8 @@ class Gateway:
         """Return what may happen to a request."""
         if request.method == "GET":
             return _LOOKUPS
+        if self._cloud.story.is_cut_off and request.path == "/payments":
+            return (_KILLED_LATE,)
         if self._cloud.story.tier is Tier.HEAVY:
             return (*_POSTS, *_OF_HOURS)
         return _POSTS
@@ -136,9 +147,16 @@ class Gateway:
         key = request.headers["Idempotency-Key"]
         if request.path.endswith("/refund") or key in self._taken:
             return _problem(503)
-        self.refusals += 1
+        self.refused[self._ride_of(request)].add(request.path.rpartition("/")[2])
         self._kept[key] = _problem(self._one_of(_FINAL, who))
         return self._kept[key]
+
+    def _ride_of(self, request: HttpRequest) -> str:
+        """Return the ride whose money a request is about."""
+        if request.path == "/payments":
+            return str(_asked(request).body["reference"])
+        payment, _, _ = request.path.rpartition("/")
+        return str(self.books.look_up(payment, {}).body["reference"])
 
     def _failure(self, request: HttpRequest, who: str) -> HttpResponse:
         """Fail, and repeat that under the key; the request took effect, or did not."""
@@ -157,7 +175,11 @@ class Gateway:
         if kind == "no answer":
             self._give_up("it hangs")
         if kind == "finished late":
-            self._finish_late(request, who)
+            self._take_in(request, who)
+            self._give_up("it is taken in")
+        if kind == _KILLED_LATE:
+            self._take_in(request, who)
+            self._cloud.kill_here()
         if kind == "slow":
             self._cloud.simulation.sleep(_READ_TIMEOUT_S * 0.9)
 
@@ -167,8 +189,8 @@ class Gateway:
             return self.books.look_up(url.path, parse_qs(url.query))
         return self._carry_out(_asked(request))
 
-    def _finish_late(self, request: HttpRequest, who: str) -> None:
-        """Accept a request, do not answer, and finish it within the hour.
+    def _take_in(self, request: HttpRequest, who: str) -> None:
+        """Accept a request, and finish it within the hour.
 
         Until then lookups may show it as pending, or not at all: they include what was answered.
         """
@@ -183,7 +205,6 @@ class Gateway:
             self._cloud.simulation.after(late_s, partial(self._carry_out, asked))
         elif self._lately(asked) is None and self.books.begin(asked) is None:
             self._cloud.simulation.after(late_s, partial(self._finish, asked))
-        self._give_up("it is taken in")
 
     def _carry_out(self, asked: GatewayRequest) -> Reply:
         self._taken.add(asked.key)

@@ -5,14 +5,18 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import assignments
 import payments
+from carride.events import parse_event
 from carride.history import EVENT_PREFIX
+from carride_idempotency.clock import to_ms
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED
 from ops.audit import Report as Audit
 from ops.audit import collect_evidence, gateway_payments, judge
+from tests.world import erasures
 from tests.world.aws import stack_of
 from tests.world.people import Lived
 from tests.world.story import Tier
@@ -26,11 +30,20 @@ CONSUMED: Final = {"dispatch": assignments.CONSUMED, "payment": payments.CONSUME
 _TABLES: Final = {"dispatch": "AssignmentTable", "payment": "PaymentTable"}
 _WITH_OPEN_RIDES: Final = ("BookingTable", "AssignmentTable", "PaymentTable")
 _OVERDUE: Final = "CarRideOverdue"
+_ASSIGNED: Final = "CarAssigned"
+_DECLINED: Final = "PaymentDeclined"
+_OF_PAYMENTS: Final = ("PaymentAuthorized", "PaymentCaptured", "PaymentRefunded")
+_LAGS_MS: Final = 10_000
 _CANCELLED: Final = "cancelled"
 _CLOCKS_DIFFER: Final = timedelta(seconds=1)
+_OF_THE_WHOLE: Final = frozenset({"payments", "capture"})
+"""The requests to the gateway whose refusal leaves a ride unpaid."""
+_RAISE: Final = "adjust"
 _OF_TICKS: Final = "ReconcilerDlq"
 """Its letters are runs that were given up, too."""
-_OF_THE_API: Final = "carride-api#"
+_MAY_BE_LEFT: Final = ("carride-api#", "reconciler/settle#")
+"""Begin the keys whose last attempt may have failed: of a client who has given up, of a booking
+that was repeated days later, of a ride that somebody ended before the reconciler tried again."""
 _HARMLESS: Final = "reconciler/run#"
 """Begins the keys of runs: one that is given up is followed by the next."""
 
@@ -47,7 +60,13 @@ def of(world: "World") -> Iterator[str]:
     yield from _of_cars(world)
     yield from _of_money(world, facts)
     yield from _of_open_rides(world)
-    yield from _of_audit(audited(world), world)
+    try:
+        report = audited(world)
+    except (KeyError, ValueError) as error:
+        yield f"the audit cannot read what is there: {error!r}"
+        return
+    yield from _of_audit(report, world)
+    yield from erasures.problems(world)
     if world.story.tier is not Tier.HEAVY:
         yield from _of_demands(world, facts)
 
@@ -62,6 +81,8 @@ class Facts:
         published = [event for each in world.regions for event in each.bus.published]
         for event in published:
             detail = event["detail"]
+            if "attributes" in detail:
+                detail = parse_event(event).to_detail()
             self.of_ride[detail["subject"]][detail["type"]].append(detail)
             self.ids[detail["type"]].add(detail["idempotencyid"])
 
@@ -83,36 +104,42 @@ def _of_records(world: "World") -> Iterator[str]:
     for table in ("IdempotencyTable", "RideHistoryTable"):
         for record in world.table(table):
             key = str(record["idempotencyKey"])
-            is_refused = world.story.days and record.get("status") == FAILED
-            if is_refused and key.startswith(_OF_THE_API):
-                continue  # a booking that was repeated days later
+            may_be_left = world.story.days or world.story.tier is Tier.HEAVY
+            has_failed = may_be_left and record.get("status") == FAILED
+            if has_failed and key.startswith(_MAY_BE_LEFT):
+                continue
             if record.get("status") != COMPLETED and not key.startswith(_HARMLESS):
                 yield f"the record {key} stays {record.get('status')}"
 
 
 def _of_effects(world: "World", facts: Facts) -> Iterator[str]:
     """Each published fact took effect once at each consumer of its type; nothing else did."""
+    erased = erasures.keys(world)
     for consumer, consumed in CONSUMED.items():
         wanted = set[str]().union(*(facts.ids[kind.__name__] for kind in consumed))
         found: Counter[str] = Counter()
         for item in world.table(_TABLES[consumer]):
             entries = [name for name in item if name.startswith(EVENT_PREFIX)]
             found.update(name.removeprefix(EVENT_PREFIX) for name in entries)
-            if item["effects"] != len(entries):
-                yield f"{consumer}: {item['orderID']} has {item['effects']} effects: {entries}"
-        yield from _compared(consumer, wanted, found)
+            effects = item.get("effects", 0)
+            if effects != len(entries):
+                yield f"{consumer}: {item['orderID']} has {effects} effects: {entries}"
+        yield from _compared(consumer, wanted, found, erased)
     kept = [record for record in world.table("RideHistoryTable") if "entry" in record]
     heard = Counter(str(record["idempotencyKey"]).partition("#")[2] for record in kept)
-    yield from _compared("ride-history", set[str]().union(*facts.ids.values()), heard)
+    yield from _compared("ride-history", set[str]().union(*facts.ids.values()), heard, erased)
     committed = {str(item["idempotencyid"]) for item in world.table("OutboxTable")}
     published = set[str]().union(*facts.ids.values())
     for name in sorted(committed - published):
         yield f"{name} was committed, and never published"
 
 
-def _compared(consumer: str, wanted: set[str], found: Counter[str]) -> Iterator[str]:
+def _compared(
+    consumer: str, wanted: set[str], found: Counter[str], erased: set[str]
+) -> Iterator[str]:
     for name in sorted(wanted - found.keys()):
-        yield f"{consumer} lost {name}"
+        if f"{consumer}#{name}" not in erased:
+            yield f"{consumer} lost {name}"
     for name in sorted(found.keys() - wanted):
         yield f"{consumer} heard of {name}, which was not for it"
     for name, times in found.items():
@@ -126,13 +153,15 @@ def _of_cars(world: "World") -> Iterator[str]:
         if "rideID" in car:
             yield f"{car['carID']} is still held by {car['rideID']}"
     for item in world.table("AssignmentTable"):
-        if item["state"] == assignments.State.ASSIGNED:
+        if item.get("state") == assignments.State.ASSIGNED:
             yield f"{item['orderID']} still has {item.get('carID')}"
 
 
 def _of_open_rides(world: "World") -> Iterator[str]:
     for table in _WITH_OPEN_RIDES:
         for item in world.table(table):
+            if "openShard" in item and "openSince" not in item:
+                yield f"{item['orderID']} has ended, and is set aside in {table}"
             if "openSince" in item:
                 state = item.get("state") or item.get("status")
                 yield f"{item['orderID']} is still open in {table}, as {state}"
@@ -146,7 +175,8 @@ def _of_money(world: "World", facts: Facts) -> Iterator[str]:
     ledger: dict[str, list[Item]] = defaultdict(list)
     for charge in world.gateway.ledger():
         ledger[charge["reference"]].append(charge)
-    for booking in world.table("BookingTable"):
+    published = [each.booking() for each in world.producers if each.lived.order_id]
+    for booking in [*world.table("BookingTable"), *published]:
         ride = str(booking["orderID"])
         charges = ledger.pop(ride, [])
         if len(charges) > 1:
@@ -163,27 +193,55 @@ def _of_ride(
     status = charges[0]["status"] if charges else None
     captures = [amount for charge in charges for amount in charge["captures"]]
     refunds = [amount for charge in charges for amount in charge["refunds"]]
-    outcomes = {json.loads(_data(each))["outcome"] for each in told.get(_OVERDUE, ())}
-    declined = "PaymentDeclined" in told
-    served = "CarAssigned" in told
-    ride = str(booking["orderID"])
+    refused = world.gateway.refused[str(booking["orderID"])] & _OF_THE_WHOLE
+    if _DECLINED in told and status != "declined" and not refused:
+        yield "it was declined, and the gateway has refused nothing"
     if len(captures) > 1:
         yield f"money was taken {len(captures)} times"
     if status in {"authorized", "pending"}:
         yield "its money is still reserved"
     if refunds and status != "refunded":
         yield "it was refunded, and is not"
+    yield from _of_told_payments(charges, told)
     if booking["status"] == "completed":
-        is_due = served and not declined and outcomes != {_CANCELLED}
-        if _CANCELLED in outcomes and not _was_heard_of(ride, told[_OVERDUE], world):
-            yield "it was driven, and called off before dispatch had heard of it"
-        yield from _of_price(booking, charges, is_due=is_due, world=world)
-        if not served and captures:
-            yield "it had no car, and was paid"
+        yield from _of_driven_ride(booking, charges, told, world)
     elif status == "captured":
         yield "it was not driven, and was paid"
     if ("PaymentCaptured" in told) != bool(captures) and "CarRideCancelled" not in told:
         yield f"PaymentCaptured was published {len(told.get('PaymentCaptured', ()))} times"
+
+
+def _of_told_payments(charges: Sequence[Item], told: Mapping[str, list[Item]]) -> Iterator[str]:
+    """What was published names the gateway's payment of the ride, and a price that it had."""
+    ids = {charge["id"] for charge in charges}
+    prices = set[int]()
+    for found in told.values():
+        prices.update(json.loads(_data(each))["price"] for each in found)
+    for name in _OF_PAYMENTS:
+        for fact in told.get(name, ()):
+            data = json.loads(_data(fact))
+            if data["paymentID"] not in ids or data["amount"] not in prices:
+                yield f"{name} is about {data['amount']} of {data['paymentID']}"
+
+
+def _of_driven_ride(
+    booking: Item, charges: Sequence[Item], told: Mapping[str, list[Item]], world: "World"
+) -> Iterator[str]:
+    ride = str(booking["orderID"])
+    overdue = told.get(_OVERDUE, ())
+    outcomes = {json.loads(_data(each))["outcome"] for each in overdue}
+    served = _ASSIGNED in told
+    is_refused = bool(world.gateway.refused[ride] & _OF_THE_WHOLE)
+    is_due = served and _DECLINED not in told and not is_refused and outcomes != {_CANCELLED}
+    if _CANCELLED in outcomes:
+        is_booked = "version" in booking
+        if is_booked and not _was_heard_of(ride, overdue, world):
+            yield "it was driven, and called off before dispatch had heard of it"
+        if not is_booked and _was_known(told, world):
+            yield "it was called off, and the history knew that it was driven"
+    yield from _of_price(booking, charges, is_due=is_due, world=world)
+    if not served and any(charge["captures"] for charge in charges):
+        yield "it had no car, and was paid"
 
 
 def _was_heard_of(order_id: str, overdue: Sequence[Item], world: "World") -> bool:
@@ -205,6 +263,25 @@ def _was_heard_of(order_id: str, overdue: Sequence[Item], world: "World") -> boo
     return min(heard) < began + _CLOCKS_DIFFER
 
 
+def _was_known(told: Mapping[str, list[Item]], world: "World") -> bool:
+    """Return whether a ride had a car, and was in the history as driven, before it was called off.
+
+    Both were so for some seconds: reads of the history lag.
+    """
+    records: list[Item] = [*world.table("IdempotencyTable"), *world.table("RideHistoryTable")]
+    made_ms = {each["idempotencyKey"]: each.get("createdAt", inf) for each in records}
+    settled_ms = min(
+        made_ms.get(f"reconciler/settle#{each['idempotencyid']}", inf) for each in told[_OVERDUE]
+    )
+    driven_ms = min(
+        made_ms.get(f"ride-history#{each['idempotencyid']}", inf)
+        for each in told["CarRideCompleted"]
+    )
+    served_ms = [to_ms(datetime.fromisoformat(each["time"])) for each in told.get(_ASSIGNED, ())]
+    latest_ms: float = max(driven_ms, min(served_ms, default=inf))
+    return bool(latest_ms + _LAGS_MS < settled_ms < inf)
+
+
 def _of_price(
     booking: Item, charges: Sequence[Item], *, is_due: bool, world: "World"
 ) -> Iterator[str]:
@@ -217,12 +294,15 @@ def _of_price(
     price = booking["price"]
     if taken > price:
         yield f"more than its price of {price} was taken"
-    may_be_less = world.story.troubles.capped or world.gateway.refusals
+    refused = world.gateway.refused[str(booking["orderID"])]
+    may_be_less = world.story.troubles.capped or _RAISE in refused
     if taken < price and not may_be_less:
         yield f"less than its price of {price} was taken"
 
 
 def _data(detail: Item) -> str:
+    if "data" in detail:
+        return json.dumps(detail["data"])
     return base64.b64decode(detail["data_base64"]).decode()
 
 
@@ -254,7 +334,7 @@ def _of_life(lived: Lived, told: Mapping[str, list[Item]], world: "World") -> It
     if _OVERDUE in told and not lived.life.is_abandoned and not was_cut_off:
         yield "it was settled as overdue"
     accepted = "CarRideAccepted" in told
-    may_be_unserved = world.story.cars < len(world.story.lives)
+    may_be_unserved = world.story.cars < len(world.story.lives) + len(world.story.published)
     called_off = lived.status == "cancelled" or lived.life.is_abandoned
     unserved = "NoCarAvailable" in told
     if accepted and not called_off and unserved and not may_be_unserved:
@@ -266,7 +346,8 @@ def _of_life(lived: Lived, told: Mapping[str, list[Item]], world: "World") -> It
     if wanted is not None and lived.status != wanted:
         yield f"it should be {wanted} and is {lived.status}"
     troubles = world.story.troubles
-    may_be_declined = troubles.declined or troubles.refused or world.gateway.refusals
+    is_refused = world.gateway.refused[lived.order_id] & _OF_THE_WHOLE
+    may_be_declined = troubles.declined or troubles.refused or is_refused
     is_paid = "PaymentCaptured" in told or may_be_declined
     if wanted == "completed" and not unserved and not is_paid:
         yield "it was driven, and PaymentCaptured was never published"

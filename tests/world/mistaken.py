@@ -18,6 +18,8 @@ _MISTAKEN: Final = ("answers about something else",)
 _OF_RESERVATIONS: Final = ("another amount", "nothing", "another currency", "another ride")
 _OF_CHANGES: Final = (*_OF_RESERVATIONS, "another id")
 """Nobody can tell that the id of a new payment is wrong."""
+_OFTEN: Final = 0.5
+"""The share of wrong answers of a gateway that is mistaken in general."""
 _ANSWERED: Final = range(200, 300)
 _LARGEST: Final = 1_000_000_000
 
@@ -47,6 +49,8 @@ class MistakenGateway(Gateway):
         cloud = self._cloud
         what = f"answer to {request.method} {request.path}"
         share = cloud.story.gateways_share / 4
+        if cloud.story.is_mistaken:
+            share = _OFTEN
         if not cloud.fault("gateway", _MISTAKEN, what, share):
             return response
         body = json.loads(response.content)

@@ -8,7 +8,7 @@ from tests.world.cloud import Cloud
 from tests.world.story import Life, Step
 from tests.world.wiring import STAFF_GROUP
 
-_STAFF: Final = {"sub": "staff", "cognito:groups": f"[riders {STAFF_GROUP}]"}
+STAFF: Final = {"sub": "staff", "cognito:groups": f"[riders {STAFF_GROUP}]"}
 _AGAIN: Final = frozenset({429, *range(500, 600)})
 _IN_PROGRESS: Final = "request-in-progress"
 _LONGEST_PAUSE_S: Final = 60.0
@@ -96,7 +96,7 @@ class Person:
             self._cloud.simulation.sleep(step.after_s)
             path = f"/carrides/{self.lived.order_id}"
             asked = _change(step, ride)
-            changed = self._ask("PUT", path, asked, f"{step.action}-{number}", _STAFF, step.again)
+            changed = self._ask("PUT", path, asked, f"{step.action}-{number}", STAFF, step.again)
             if changed is None:
                 return
             ride = changed

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from carride_idempotency import marshalling
 from ops import fleet
-from tests.world import aws, judges, operators, releases
+from tests.world import aws, cars, erasures, judges, operators, releases, unreadable
 from tests.world.archive import Archive
 from tests.world.bus import Api, Bus, Pipe, QueueMapping, Schedule
 from tests.world.cloud import Cloud
@@ -16,6 +16,7 @@ from tests.world.expiry import Expiry
 from tests.world.functions import Function
 from tests.world.mistaken import MistakenGateway
 from tests.world.people import Lived, Person
+from tests.world.producers import Producer
 from tests.world.queues import Queues
 from tests.world.regions import Pair, Parameters
 from tests.world.story import Story, Tier
@@ -80,9 +81,16 @@ class World:
         self.api: Api = Api(self.cloud, self.functions[wired.api_function])
         self.expiry = Expiry(self.cloud)
         self.people: list[Person] = []
+        self.producers: list[Producer] = []
         self.lived: list[Lived] = []
+        self.erased: dict[str, str] = {}
+        """The customers that were erased, by their rides."""
         self.found: list[str] = []
         """What went wrong while the story was lived."""
+        if not story.has_peer:  # the tables of a replica follow each other
+            self.cloud.dynamodb.committed = lambda writes: self.found.extend(
+                cars.contradictions(self, writes)
+            )
         self.pair: Pair | None = None
         self.regions: tuple[World, ...] = (self,) if first is None else (first, self)
         if story.has_peer and first is None:
@@ -106,12 +114,18 @@ class World:
             rides = releases.restore(self)
             for life, ride in zip(self.story.inherited, rides, strict=False):
                 self._have_live(Person(self.cloud, self.pair or self.api, life, ride))
+        for life in self.story.published:
+            producer = Producer(self.cloud, self.bus, life)
+            self.producers.append(producer)
+            self._begin(producer)
+        if self.story.has_unreadable:
+            unreadable.put(self)
         operators.begin(self)
         if self.pair is not None and self.story.fails_over_s:
             self.cloud.simulation.after(self.story.fails_over_s, self.pair.fail_over)
         end_s = self.story.ends_s + _HOUR_S
         is_calm = self.story.tier is Tier.CALM
-        lives = (*self.story.lives, *self.story.inherited)
+        lives = (*self.story.lives, *self.story.inherited, *self.story.published)
         if not is_calm or any(life.is_abandoned for life in lives):
             end_s += _RECONCILED_S
         self._run_until(end_s)
@@ -119,10 +133,13 @@ class World:
     def _have_live(self, person: Person) -> None:
         """Have a person live from the beginning of their life on."""
         self.people.append(person)
-        self.lived.append(person.lived)
-        machine = Machine(f"person-{person.lived.life.number}")
-        begin = partial(self.cloud.simulation.spawn, machine, person.live)
-        self.cloud.simulation.after(person.lived.life.at_s, begin)
+        self._begin(person)
+
+    def _begin(self, who: Person | Producer) -> None:
+        self.lived.append(who.lived)
+        machine = Machine(f"person-{who.lived.life.number}")
+        begin = partial(self.cloud.simulation.spawn, machine, who.live)
+        self.cloud.simulation.after(who.lived.life.at_s, begin)
 
     def wait(self, seconds: float) -> None:
         """Let time pass in a world at rest."""
@@ -170,12 +187,30 @@ class World:
         for each in range(_SWEEPS):
             simulation.after(each * _HOUR_S / _SWEEPS, self.expiry.sweep)
         for person in self.people:
-            if person.lived.order_id and not person.lived.life.is_inherited:
+            is_erased = person.lived.order_id in self.erased
+            if person.lived.order_id and not is_erased and not person.lived.life.is_inherited:
                 at_s = _HOUR_S * self.cloud.roll(f"again {person.lived.life.number}")
                 machine = Machine(f"person-{person.lived.life.number} again")
                 simulation.after(at_s, partial(simulation.spawn, machine, self._ask_again(person)))
         operators.replay_all(self)
         self._run_until(self.cloud.now_s + _HOUR_S)
+
+    def look_at_producers(self) -> None:
+        """Have somebody ask the API how the rides of other producers stand."""
+        simulation = self.cloud.simulation
+        for each in self.producers:
+            machine = Machine(f"views-{each.lived.life.number}")
+            simulation.spawn(machine, partial(self._look_at, each))
+        simulation.run()
+
+    def _look_at(self, producer: Producer) -> None:
+        wrong = producer.wrong_view(self.api)
+        self.found += [wrong] * bool(wrong)
+
+    def erase(self) -> None:
+        """Have an operator erase customers whose rides are long over."""
+        erasures.erase_some(self)
+        self.cloud.simulation.run()
 
     def _ask_again(self, person: Person) -> Callable[[], None]:
         def ask() -> None:
@@ -204,10 +239,15 @@ def run(story: Story, wired: Wiring | None = None, kept: Container[str] | None =
             world.live()
             world.wait(story.days / 2 * _DAY_S)
             world.expiry.sweep()
+            if story.erases:
+                world.erase()
             if story.tier is Tier.HEAVY:
                 world.mend()
             if story.days:
                 world.look_again()
+            if story.has_unreadable:
+                broken += unreadable.remove(world)
+            world.look_at_producers()
             world.wait(_HOUR_S)
             broken += [*world.found, *judges.of(world)]
             if world.pair is not None:

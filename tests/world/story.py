@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from carride.overdue import LIMIT
 from local.simulated_gateway import Troubles
 from tests.upgrades.samples import RELEASES
 
@@ -31,7 +32,7 @@ class Step(NamedTuple):
     price: int = 0
     """In cents; of a changed destination."""
     again: bool = False
-    """Whether the request is sent again after its answer, under the same key."""
+    """Whether the request or the event is sent again after its answer, under the same key."""
 
 
 class Life(NamedTuple):
@@ -42,6 +43,8 @@ class Life(NamedTuple):
     price: int
     pickup: str
     steps: tuple[Step, ...]
+    days_ahead: float = 0.0
+    """By how much a producer's clock is wrong."""
 
     @property
     def is_inherited(self) -> bool:
@@ -51,14 +54,14 @@ class Life(NamedTuple):
     @property
     def is_abandoned(self) -> bool:
         """Whether nobody ends the ride, so that it becomes overdue."""
-        return not self.steps or self.steps[-1].action not in {"complete", "cancel"}
+        return not {step.action for step in self.steps} & {"complete", "cancel"}
 
 
 class Window(NamedTuple):
     """A fault that lasts."""
 
     what: str
-    """One of `WINDOWS`."""
+    """One of `WINDOWS`, or `OUTBOX`."""
     begins_s: float
     lasts_s: float
     share: float
@@ -87,6 +90,10 @@ class Story(NamedTuple):
     """Of all requests that meet a fault of their own."""
     gateways_share: float = 0.0
     """Of the requests to the gateway."""
+    is_mistaken: bool = False
+    """Whether the gateway's answers are often about something else."""
+    is_cut_off: bool = False
+    """Whether runs are killed while they reserve money, and the gateway does so later."""
     windows: tuple[Window, ...] = ()
     ticks: int = 1
     """Every how many runs of the schedule one takes place."""
@@ -95,6 +102,12 @@ class Story(NamedTuple):
     """The version of an earlier release whose tables and events are there at the beginning."""
     inherited: tuple[Life, ...] = ()
     """How its open rides go on: one life for each."""
+    published: tuple[Life, ...] = ()
+    """The rides of other producers, which put their events on the bus."""
+    has_unreadable: bool = False
+    """Whether there is a booking that nobody can read."""
+    erases: bool = False
+    """Whether customers are erased before the story is looked at again."""
     days: float = 0.0
     """How long the story is left alone before it is looked at again."""
     has_peer: bool = False
@@ -105,15 +118,17 @@ class Story(NamedTuple):
     def plain(self) -> "Story":
         """Return the same story in one region, without an operator, and without past or future."""
         alone = self._replace(has_peer=False, fails_over_s=0.0, acts=())
+        alone = alone._replace(published=(), has_unreadable=False, erases=False)
         return alone._replace(release="", inherited=(), days=0.0)
 
     @property
     def ends_s(self) -> float:
         """When the last ride has ended if all goes well."""
-        lives = (*self.lives, *self.inherited)
+        lives = (*self.lives, *self.inherited, *self.published)
         return max(life.at_s + sum(step.after_s for step in life.steps) for life in lives)
 
 
+OUTBOX: Final = "writes to the outbox"
 WINDOWS: Final = (
     "gateway",
     "slow gateway",
@@ -128,14 +143,15 @@ WINDOWS: Final = (
     "PaymentFunction",
     "ReconcilerFunction",
 )
-"""What may fail for a while: a service, or every invocation of a function."""
+"""What may fail for a while: a service, or every invocation of a function. Besides, `OUTBOX`."""
 REPLAY: Final = "replay"
 REDRIVE: Final = "redrive"
 RELEASE: Final = "release"
 FORGET: Final = "forget"
 FORGET_AN_ENTRY: Final = "forget an entry"
 FREE_A_CAR: Final = "free a car"
-ACTS: Final = (REPLAY, REDRIVE, RELEASE, FORGET, FORGET_AN_ENTRY, FREE_A_CAR)
+ERASE: Final = "erase"
+ACTS: Final = (REPLAY, REDRIVE, RELEASE, FORGET, FORGET_AN_ENTRY, FREE_A_CAR, ERASE)
 """What an operator may do at any time, without breaking a promise."""
 _ACTS: Final = {
     Tier.CALM: (REPLAY, FORGET_AN_ENTRY, FREE_A_CAR),
@@ -147,6 +163,13 @@ _RELEASED: Final = 0.12
 _OPEN_RIDES: Final = 4
 _PAIRED: Final = 0.08
 """The share of stories with two regions."""
+_PUBLISHED: Final = 0.12
+"""The share of stories with rides of another producer."""
+_STRANGE: Final = 200
+"""The number of the first of them."""
+_ACCEPTED_LATE: Final = 0.4
+_UNREADABLE: Final = 0.06
+_ERASED_EARLY: Final = 0.06
 _PRICES: Final = (1, 550, 1250, 2000, 10_000_000)
 _MINUTE: Final = 60.0
 _HOUR: Final = 3600.0
@@ -168,15 +191,18 @@ def tell(seed: int, tier: Tier | None = None, rides: int | None = None) -> Story
     story = Story(seed, tier, lives, cars=dice.choice((number, number, number, 2, 1)))
     story = story._replace(troubles=_troubles(dice), ticks=dice.choice((1, 6, 6, 6, 6)))
     story = _with_a_past(story)._replace(acts=tuple(_acts(story)))
-    story = _with_a_peer(story)
+    story = _with_a_peer(story)._replace(is_mistaken=_is_mistaken(seed))
+    if not story.has_peer:
+        story = _with_strangers(_with_erasures(story))
     if tier is Tier.LIGHT:
         share = dice.choice((0.01, 0.03, 0.1))
         return story._replace(share=share, gateways_share=dice.choice((0.0, 0.1, 0.3)))
     if tier is Tier.HEAVY:
-        windows = tuple(_windows(dice, story))
+        windows = (*_windows(dice, story), *_while_reconciled(story))
         share = dice.choice((0.01, 0.05, 0.15))
         gateways_share = dice.choice((0.05, 0.3, 0.6))
-        return story._replace(share=share, gateways_share=gateways_share, windows=windows)
+        story = story._replace(share=share, gateways_share=gateways_share, windows=windows)
+        return _with_a_cut(story)
     return story
 
 
@@ -231,6 +257,53 @@ def _windows(dice: random.Random, story: Story) -> Iterator[Window]:
         yield Window(what, round(begins_s, 3), lasts_s, share)
 
 
+_MISTAKEN: Final = 0.1
+"""The share of stories whose gateway is mistaken, in light and heavy stories."""
+_DEAF: Final = 0.06
+"""The share of heavy stories in which dispatch stands still while rides are driven."""
+_FULL: Final = 0.12
+"""The share of heavy stories in which the outbox takes no writes while rides are reconciled."""
+
+
+def _is_mistaken(seed: int) -> bool:
+    dice = random.Random(f"{seed} mistaken")  # noqa: S311 - the same every time
+    return dice.random() < _MISTAKEN
+
+
+def _while_reconciled(story: Story) -> Iterator[Window]:
+    """Draw a fault that is aimed at the reconciler.
+
+    The outbox takes no writes from the time on when a ride becomes overdue, or dispatch hears of no
+    ride from the beginning on.
+    """
+    dice = random.Random(f"{story.seed} reconciled")  # noqa: S311 - the same every time
+    drawn = dice.random()
+    if drawn > 1 - _DEAF:
+        yield Window("DispatchFunction", 0.0, 9 * _HOUR, 1.0)
+    if drawn >= _FULL:
+        return
+    left = [life for life in story.lives if life.is_abandoned] or story.lives
+    begins_s = _moments(dice.choice(left))[-1] + LIMIT.total_seconds() - _MINUTE
+    yield Window(OUTBOX, round(begins_s, 3), dice.choice((3 * _HOUR, 8 * _HOUR)), 1.0)
+
+
+_CUT: Final = 0.08
+"""The share of heavy stories in which runs are cut off while they reserve money."""
+
+
+def _with_a_cut(story: Story) -> Story:
+    """Draw a ride that is called off between a killed run and Lambda's retry of it."""
+    dice = random.Random(f"{story.seed} cut")  # noqa: S311 - the same every time
+    if dice.random() >= _CUT or story.has_peer:
+        return story
+    steps = (
+        Step("accept", round(dice.uniform(1, 20), 3)),
+        Step("cancel", round(dice.uniform(8, 50), 3)),
+    )
+    called_off = Life(len(story.lives), round(dice.uniform(0, _HOUR), 3), 1250, "sector_28", steps)
+    return story._replace(is_cut_off=True, lives=(*story.lives, called_off))
+
+
 def _moments(life: Life) -> list[float]:
     """Return when something is asked of the API about a ride, in seconds."""
     moments = [life.at_s]
@@ -262,6 +335,43 @@ def _with_a_past(story: Story) -> Story:
     number = _OPEN_RIDES if story.tier is Tier.HEAVY else 1
     lives = tuple(_inherited(dice, _INHERITED + each, story.tier) for each in range(number))
     return story._replace(release=RELEASES[-1], inherited=lives)
+
+
+def _with_strangers(story: Story) -> Story:
+    """Draw rides of another producer, and a booking that nobody can read."""
+    dice = random.Random(f"{story.seed} strangers")  # noqa: S311 - the same every time
+    story = story._replace(has_unreadable=dice.random() < _UNREADABLE)
+    if dice.random() >= _PUBLISHED:
+        return story
+    paces = (1.0, 0.01) if story.tier is not Tier.HEAVY else (1.0, 0.01, 8.0)
+    number = dice.choice((1, 2))
+    lives = tuple(_of_a_producer(dice, _STRANGE + each, paces) for each in range(number))
+    return story._replace(published=lives)
+
+
+def _of_a_producer(dice: random.Random, number: int, paces: tuple[float, ...]) -> Life:
+    """Draw a ride whose producer knows no changes of destination; it may accept a ride late."""
+    life = _life(dice, number, _HOUR, paces)
+    steps = [step for step in life.steps if step.action != "changeDestination"]
+    accepted = [step for step in steps if step.action == "accept"]
+    if len(steps) > 1 and accepted and dice.random() < _ACCEPTED_LATE:
+        steps.remove(accepted[0])
+        steps.append(accepted[0])
+    days_ahead = dice.choice((0.0, 0.0, 20.0))
+    return life._replace(steps=tuple(steps), days_ahead=days_ahead)
+
+
+def _with_erasures(story: Story) -> Story:
+    """Draw whether customers are erased days later, or an operator tries to erase one too early."""
+    dice = random.Random(f"{story.seed} erasure")  # noqa: S311 - the same every time
+    if story.days:
+        return story._replace(erases=dice.random() < 0.7)
+    if dice.random() >= _ERASED_EARLY:
+        return story
+    moment = _moments(dice.choice(story.lives))[-1]
+    after_s = dice.choice((2.0, 20.0, 5 * _MINUTE)) * dice.random()
+    act = Act(ERASE, round(moment + after_s, 3))
+    return story._replace(acts=(*story.acts, act))
 
 
 def _with_a_peer(story: Story) -> Story:

@@ -9,7 +9,7 @@ import pytest
 from tests.upgrades.samples import RELEASES
 from tests.world.freedoms import FREEDOMS, rows
 from tests.world.run import run
-from tests.world.story import ACTS, WINDOWS, Act, Story, Tier, Window, tell
+from tests.world.story import ACTS, OUTBOX, WINDOWS, Act, Story, Tier, Window, tell
 
 pytestmark = pytest.mark.proof
 
@@ -38,7 +38,8 @@ def test_every_freedom_is_used() -> None:
 def _in_which_much_fails(seed: int) -> Story:
     """Return a story in which every service fails now and then."""
     story = tell(seed, Tier.HEAVY, rides=6)
-    windows = tuple(Window(what, begins_s=0.0, lasts_s=7_200.0, share=0.1) for what in WINDOWS)
+    kinds = (*WINDOWS, OUTBOX)
+    windows = tuple(Window(what, begins_s=0.0, lasts_s=7_200.0, share=0.1) for what in kinds)
     acts = tuple(Act(what, at_s) for what in ACTS for at_s in (2_000.0, 20_000.0))
     capped = float(seed % 2)
     return story._replace(
@@ -48,6 +49,8 @@ def _in_which_much_fails(seed: int) -> Story:
         ticks=12,
         acts=acts if seed % 3 < 2 else (),
         days=2.5 if seed % 3 == 1 else 0.0,
+        erases=seed % 3 == 1,
+        has_unreadable=seed % 3 == 1,
         release=RELEASES[-1] if seed % 3 == 0 else "",
         has_peer=seed % 3 == 2,
         fails_over_s=3_000.0,

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,8 +29,8 @@ COPIED: Final = (
 )
 SEEDS: Final = "3000"
 """How many seeds the simulation may need to find a broken promise."""
-STORIES: Final = "300"
-"""How many stories the whole application may need."""
+STORIES: Final = "40"
+"""How many stories the whole application may need, from the seed on that the catalogue names."""
 LONGEST_RUN_S: Final = 900
 _ENTRY: Final = re.compile(r"@@ (.+) \| (\S+) \| (.+)\n((?:[-+ ] .*\n?)+)")
 
@@ -55,7 +56,8 @@ class Mutant(NamedTuple):
     file: Path
     by: str
     """What must fail: tests; or ``explorer`` and its world, or ``simulation`` and its source; or
-    ``world`` with a tier and, if known, a seed; or ``sabotage`` with a seed and a kind."""
+    ``world`` with a tier and the seed of the first story; or ``sabotage`` with a seed and a
+    kind."""
     code: str
     """Text that occurs once in the file."""
     without: str
@@ -135,9 +137,9 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
             command = ["tests.idempotency.explorer", "--scenario", world]
         case ["simulation", source]:
             command = ["tests.world", "--shop", "--stop", "--seeds", SEEDS, "--source", source]
-        case ["world", tier, *seed]:
-            chosen = ["--seed", *seed] if seed else ["--stop", "--seeds", STORIES]
-            command = ["tests.world", "--tier", tier, *chosen]
+        case ["world", tier, first]:
+            command = ["tests.world", "--tier", tier, "--stop"]
+            command += ["--first", first, "--seeds", STORIES]
         case ["sabotage", seed, *kind]:
             command = ["tests.world", "--sabotage", " ".join(kind), "--seed", seed]
         case tests:
@@ -149,7 +151,7 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
             [sys.executable, "-m", *command],
             cwd=copy,
             env=os.environ
-            | {"PYTHONPATH": str(copy / LAYER.parent), "PYTHONDONTWRITEBYTECODE": "1"},
+            | {"PYTHONPATH": os.pathsep.join(_folders(copy)), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
             timeout=LONGEST_RUN_S,
@@ -164,6 +166,13 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
             f"{mutant.rule}: {command[0]} could not run:\n{run.stdout[-2000:]}{run.stderr[-2000:]}"
         )
     return red
+
+
+def _folders(copy: Path) -> Iterator[str]:
+    """Yield the folders of the copy that Python imports from, as the tests do."""
+    settings = tomllib.loads((copy / "pyproject.toml").read_text())
+    for folder in settings["tool"]["pytest"]["ini_options"]["pythonpath"]:
+        yield str(copy / folder)
 
 
 if __name__ == "__main__":

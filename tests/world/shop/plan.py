@@ -1,7 +1,8 @@
 """What happens in one run of the shop, as data drawn from a seed."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from carride_idempotency.policy import DAY, Policy
@@ -138,6 +139,11 @@ def draw(seed: int, source: str | None = None) -> Plan:
         credentials_s=dice.choice((0.0, 0.0, 0.0, 660.0, 900.0)),
     )
     plan = plan._replace(messages=tuple(_messages(plan, dice, rush_s)))
+    if source == "queue":
+        aimed = random.Random(f"{seed} batch")  # noqa: S311 - the same every time
+        if aimed.random() < _AIMED:
+            brief = plan._replace(timeout_s=aimed.choice((10, 60, 120)))
+            return aimed.choice(_BATCHES)(brief, aimed)
     if calm:
         return plan
     return plan._replace(faults=(*_faults(plan, dice, rush_s), *_hanging(plan, dice, rush_s)))
@@ -172,6 +178,73 @@ def _messages(plan: Plan, dice: random.Random, rush_s: float) -> Iterator[Messag
             work_s = plan.timeout_s * (SLOW_SHARE if number == slow else 0.05)
             message = message._replace(work_s=work_s)
         yield message
+
+
+# ── Batches whose time is short ───────────────────────────────────────────────────────────────────
+
+
+def _failing_at_once(plan: Plan, dice: random.Random) -> Plan:
+    """Have many runs fail at once, and then some take long, one after another."""
+    messages = [
+        Message(number, round(dice.random(), 3), 0.0, "flaky", times=dice.choice((1, 2)))
+        for number in range(20)
+    ]
+    for number in range(20, 26):
+        work_s = round(plan.timeout_s * dice.uniform(0.35, 0.45), 1)
+        messages.append(Message(number, 5.0 + round(dice.random(), 3), work_s))
+    return _batched(plan, messages, attempts=5, concurrency=1)
+
+
+def _one_slow(plan: Plan, dice: random.Random) -> Plan:
+    """Have a healthy message that takes long run out of time, and its copy come among others.
+
+    In a batch with the first message it has too little time, and dies. So its copy, which nobody
+    has received before, is on its last attempt. Beside one of the others it had even less time.
+    """
+    timeout_s = plan.timeout_s
+    again_s = round(timeout_s * dice.uniform(1.2, 2.0), 1)
+    slow = Message(1, 0.1, timeout_s * SLOW_SHARE, copies=(Copy(again_s, "resent"),))
+    messages = [Message(0, 0.0, timeout_s * 0.3), slow]
+    for number in range(2, 2 + dice.choice((1, 2, 3))):
+        at_s = again_s + round(dice.random() / 5, 3)
+        messages.append(Message(number, at_s, timeout_s * 0.35))
+    return _batched(plan, messages, attempts=2, concurrency=1)
+
+
+def _starving(plan: Plan, dice: random.Random) -> Plan:
+    """Have some messages be dead letters, while the queue that takes these does not answer."""
+    kinds = [*["keyless"] * dice.choice((3, 5)), *["ok"] * dice.choice((2, 4))]
+    dice.shuffle(kinds)
+    messages = [
+        Message(number, round(dice.random(), 3), 0.2, behaviour=kind)
+        for number, kind in enumerate(kinds)
+    ]
+    plan = _batched(plan, messages, attempts=3, concurrency=10)
+    return plan._replace(faults=(Fault(LETTERS_HANG, None, 0.0, dice.choice((60.0, 600.0))),))
+
+
+def _batched(plan: Plan, messages: list[Message], *, attempts: int, concurrency: int) -> Plan:
+    """Return a plan without faults whose messages come in few and large batches."""
+    policy = replace(plan.policy, max_attempts=attempts, concurrency=concurrency, atomic=False)
+    return plan._replace(
+        batch=10,
+        sandboxes=1,
+        receives=attempts + 7,
+        reports=True,
+        policy=policy,
+        credentials_s=0.0,
+        messages=tuple(messages),
+    )
+
+
+_AIMED: Final = 0.12
+"""The share of a queue's plans that are about the time of a batch."""
+_BATCHES: Final[tuple[Callable[[Plan, random.Random], Plan], ...]] = (
+    _failing_at_once,
+    _one_slow,
+    _one_slow,
+    _starving,
+)
 
 
 class _Pace:
