@@ -122,7 +122,7 @@ class World:
             price=pick.randrange(450, 4_200, 10),
             customer=f"customer_{pick.randrange(1, 400)}",
         )
-        at_ms = begin_ms
+        last_ms = begin_ms
         known: dict[str, RideEvent] = {}
         story = list(_story(life, pick.random()))[:most]
         types = {type(fact).__name__ for _, fact in story}
@@ -136,10 +136,13 @@ class World:
                 continue
             if (_EMITS.get(name), cause) in given_up:
                 continue
-            at_ms += 1_000 * wait_s * pick.uniform(0.6, 1.6)
-            if cause is not None:
+            if cause is None:
+                last_ms += 1_000 * wait_s * pick.uniform(0.6, 1.6)
+                at_ms = last_ms
+            else:
                 # An event follows from the delivery that took effect, however late that was.
-                at_ms = max(at_ms, ended[_EMITS[name], cause] + pick.uniform(2, 20))
+                at_ms = ended[_EMITS[name], cause] + pick.uniform(2, 20)
+                last_ms = max(last_ms, at_ms)
             event = RideEvent.of(
                 fact,
                 source="acr.com.car-ride",

@@ -323,13 +323,13 @@ def test_a_replay_is_predicted_run_interrupted_and_cancelled(site: Site, page: P
     """An interrupted replay can be cancelled, and the ledger stays at lost 0, doubled 0."""
     page.goto("/replays")
     page.get_by_role("button", name="Predict").click()
-    expect(page.locator("main")).to_contain_text("reading the archive", timeout=PATIENCE_MS)
+    expect(page.locator("main")).to_contain_text("Reading the archive", timeout=PATIENCE_MS)
     page.get_by_role("button", name="Interrupt").click()
     ended(page, "interrupted")
     page.goto("/replays")
     page.get_by_role("button", name="Plan a replay").click()
     page.locator("#confirm").click()
-    expect(page.locator("main")).to_contain_text("messages in queues", timeout=PATIENCE_MS)
+    expect(page.locator("main")).to_contain_text("consumers have logged", timeout=PATIENCE_MS)
     page.goto("/jobs")  # the job goes on
     page.locator(".jobs .row", has_text="Replay run").first.click()
     page.get_by_role("button", name="Interrupt").click()
