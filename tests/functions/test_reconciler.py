@@ -1,7 +1,7 @@
 """Overdue rides are settled, once each: no car stays held, no money stays reserved."""
 
 from datetime import timedelta
-from itertools import permutations
+from itertools import compress, permutations, product
 from typing import Any, Final
 from uuid import uuid4
 
@@ -53,6 +53,38 @@ def test_a_booking_whose_end_was_lost_ends_as_it_did(world: World, way: list[str
     assert world.cars() == {"car_01": None}
     assert world.item("bookings", order_id)["status"] == ("completed" if driven else "cancelled")
     assert world.open() == set()
+
+
+@pytest.mark.parametrize("end", ["complete", "cancel"])
+def test_a_ride_is_settled_whichever_events_were_lost(end: str) -> None:
+    """No car stays held, no money reserved, and a driven ride is paid.
+
+    A driven ride of which dispatch has heard nothing stays open until dispatch catches up. Only the
+    audit sees that payment has heard nothing of a ride that dispatch has ended.
+    """
+    is_driven = end == "complete"
+    ended = "CarRideCompleted" if is_driven else "CarRideCancelled"
+    way = ["accept", "start", end] if is_driven else ["accept", end]
+    to_dispatch = [("dispatch", "CarRideAccepted"), ("dispatch", ended)]
+    to_payment = [("payment", "CarAssigned"), ("payment", ended)]
+    for chosen in product((False, True), repeat=4):
+        lost = set(compress(to_dispatch + to_payment, chosen))
+        world = World()
+        world.park("car_01")
+        world.booked(*way)
+        world.flow(lambda *delivery: delivery in lost)  # noqa: B023 - called before the next one
+        for _ in range(2):
+            world.reconcile()
+        statuses = [charge["status"] for charge in world.gateway.ledger()]
+        assert (world.cars(), len(statuses) <= 1) == ({"car_01": None}, True), lost
+        assert set(statuses) <= {"captured", "refunded"}, lost
+        is_silent = lost >= set(to_dispatch)
+        is_unpaid = lost >= set(to_payment)
+        assert bool(world.open()) == (is_driven and is_silent and not lost & {to_payment[1]}), lost
+        is_over = ("dispatch", ended) not in lost
+        is_served = ("dispatch", "CarRideAccepted") not in lost
+        is_paid = is_driven and is_served and not (is_unpaid and is_over)
+        assert ("captured" in statuses) == is_paid, lost
 
 
 def test_a_run_takes_effect_once(world: World) -> None:
