@@ -299,6 +299,7 @@ def redrive(
         wait: How long to wait for the outcome of the first letters.
     """
     stack = session.stack
+    url_of(stack, queue)  # which refuses the name of another queue
     session.say(Stage(f"reading the letters of {queue}, and the records of their keys"))
     planned = plan_redrive(
         stack, queue, key=key, reason=reason, group=group, id=letter, limit=limit, release=release
