@@ -49,6 +49,8 @@ class Call(NamedTuple):
     key_numbers: Mapping[Step, int] = {}
     """Which key each step uses. A gateway may keep an error under a key. Then the step needs
     another key, once the gateway cannot finish the first request any more."""
+    note_refusal: Callable[[str], object] = lambda _: None
+    """Is told why a capture was refused for good, before what is reserved is released."""
 
     def key(self, step: Step, name: str) -> str:
         """Return the idempotency key of a step's request."""

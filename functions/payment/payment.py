@@ -18,7 +18,14 @@ from carride_idempotency.stores.default_transport import dynamodb_transport
 from gateway import Call, Charge, GatewayError, Known, Status, Step
 from gateway_access import Access, Bearer, signed
 from gateway_client import HttpGateway
-from payment_table import PaymentChangedError, Seen, effects, read_payment, record_request
+from payment_table import (
+    PaymentChangedError,
+    Seen,
+    effects,
+    read_payment,
+    record_refusal,
+    record_request,
+)
 from payments import Action, Decision, UnexpectedPaymentError
 from persistent_gateway import HELD, PersistentGateway, Reservation
 
@@ -66,9 +73,15 @@ def make_handler(
         if action is not Action.NOTHING:
             seen = record_request(client, table, event, seen, action=action, now=now())
         numbers = {step: asked.key_number for step, asked in seen.asked.items()}
-        call = Call(operation.deadline_ms, lambda: operation.lost, numbers)
+
+        def note_refusal(reason: str) -> None:
+            nonlocal seen
+            seen = record_refusal(client, table, event, seen, reason)
+
+        call = Call(operation.deadline_ms, lambda: operation.lost, numbers, note_refusal)
         try:
-            charge = carry_out(gateway, call, action, before, event.data)
+            found = carry_out(gateway, call, action, before, event.data)
+            charge = payments.as_refused(found, action, seen.asked)
             unfinished = payments.is_unfinished(seen.asked.get(Step.RESERVE), now())
             decision = payments.conclude(before, event.data, action, charge, unfinished=unfinished)
         except (GatewayError, UnexpectedPaymentError) as error:
@@ -164,6 +177,7 @@ def _capture(
     if charge.status is Status.AUTHORIZED:
         charge = gateway.capture(call, known, min(amount, charge.amount))
     if charge.status is Status.DECLINED:
+        call.note_refusal(charge.reason or "declined")
         gateway.refund(call, known)  # no event will ask for the reservation again
     return charge
 

@@ -13,7 +13,17 @@ from carride.saga_step import Outbox, Stored, step, still_open
 from carride_idempotency import Put, Update, marshalling
 from carride_idempotency.stores.transport import ServiceError
 from gateway import Step
-from payments import Action, Asked, Decision, Payment, State, asked_for, may_owe, still_asked
+from payments import (
+    Action,
+    Asked,
+    Decision,
+    Payment,
+    State,
+    asked_for,
+    may_owe,
+    still_asked,
+    with_refusal,
+)
 
 
 class PaymentChangedError(Exception):
@@ -110,12 +120,42 @@ def record_request(
             ExpressionAttributeValues=marshalling.item(unchanged | opening | values),
         )
     except ServiceError as error:
-        if error.code != CONDITION_FAILED:
-            raise
-        raise PaymentChangedError(
-            f"the payment of {event.subject} was changed meanwhile"
-        ) from error
+        raise _as_changed(error, event) from error
     return seen._replace(stored=Stored(state, seen.stored.effects), asked=asked)
+
+
+def record_refusal(client: DynamoDB, table: str, event: RideEvent, seen: Seen, reason: str) -> Seen:
+    """Record that a capture was refused for good; return the payment as it is then.
+
+    This is a write of its own, before what is reserved is released: an attempt that comes later
+    finds nothing reserved, and has to know why.
+
+    Raises:
+        PaymentChangedError: The payment has changed since it was ``seen``.
+    """
+    if Step.CAPTURE not in seen.asked:
+        return seen
+    asked = with_refusal(seen.asked, reason)
+    condition, unchanged = seen.unchanged()
+    try:
+        client.update_item(
+            TableName=table,
+            Key={"orderID": {"S": event.subject}},
+            UpdateExpression="SET asked = :asked",
+            ConditionExpression=condition,
+            ExpressionAttributeNames={"#state": "state"},
+            ExpressionAttributeValues=marshalling.item({**unchanged, ":asked": _plain(asked)}),
+        )
+    except ServiceError as error:
+        raise _as_changed(error, event) from error
+    return seen._replace(asked=asked)
+
+
+def _as_changed(error: ServiceError, event: RideEvent) -> Exception:
+    """Return what a refused condition means; any other error as it is."""
+    if error.code != CONDITION_FAILED:
+        return error
+    return PaymentChangedError(f"the payment of {event.subject} was changed meanwhile")
 
 
 def effects(

@@ -119,11 +119,12 @@ class Payment(NamedTuple):
     raise_refused: bool = False  # whether less than the price was captured
 
 
-class Asked(Struct, frozen=True):
+class Asked(Struct, frozen=True, omit_defaults=True):
     """A step that the gateway was asked for."""
 
     key_number: int
     until: str  # when it has finished the step, or never will: in UTC, as text that sorts
+    refused: str = ""  # why it refused the step for good, if it did
 
 
 class Action(StrEnum):
@@ -170,8 +171,28 @@ def asked_for(asked: Mapping[Step, Asked], action: Action, now: datetime) -> Map
         if earlier is not None and earlier.until >= sortable_time(latest):
             continue  # what is recorded covers this request too
         number = _key_number(earlier, now)
-        after[step] = Asked(number, sortable_time(latest + _RECORDED_AGAIN_AFTER))
+        refused = "" if earlier is None else earlier.refused
+        after[step] = Asked(number, sortable_time(latest + _RECORDED_AGAIN_AFTER), refused)
     return after
+
+
+def with_refusal(asked: Mapping[Step, Asked], reason: str) -> Mapping[Step, Asked]:
+    """Return what the gateway was asked for, once it has refused the capture for good."""
+    return {**asked, Step.CAPTURE: replace(asked[Step.CAPTURE], refused=reason)}
+
+
+def as_refused(charge: Charge | None, action: Action, asked: Mapping[Step, Asked]) -> Charge | None:
+    """Return a payment as declined if it was released because its capture had been refused.
+
+    The gateway shows only that nothing is reserved any more. The attempt that was refused may have
+    ended before it could say so.
+    """
+    capture = asked.get(Step.CAPTURE)
+    if capture is None or not capture.refused or Step.CAPTURE not in STEPS[action]:
+        return charge
+    if charge is None or charge.status is not Status.REFUNDED:
+        return charge
+    return charge._replace(status=Status.DECLINED, reason=capture.refused)
 
 
 def _key_number(earlier: Asked | None, now: datetime) -> int:

@@ -196,6 +196,25 @@ def test_a_refused_capture_is_declined_and_leaves_nothing_reserved(world: Paymen
     assert world.settled() == ("declined", "refunded", ["PaymentAuthorized", "PaymentDeclined"])
 
 
+def test_a_refused_capture_is_declined_by_whichever_attempt_says_so(world: Payment) -> None:
+    """The first attempt hears no answer to the release. The next one finds nothing reserved."""
+    world.send(RIDE.assigned)
+    unpaid = replace(RIDE.completed, price=0)
+
+    def lose() -> None:
+        world.gateway.away = True
+        raise GatewayUnavailableError("the answer is lost")
+
+    world.gateway.then(lambda: None)  # the capture
+    world.gateway.then(lose)  # the release
+    with pytest.raises(GatewayUnavailableError):
+        world.send(unpaid)
+    assert world.settled() == ("authorized", "refunded", ["PaymentAuthorized"])
+    world.gateway.away = False
+    assert world.send(unpaid) == "Retried"
+    assert world.settled() == ("declined", "refunded", ["PaymentAuthorized", "PaymentDeclined"])
+
+
 @pytest.mark.parametrize(
     "last", [RIDE.assigned, RIDE.cancelled], ids=["the car", "the cancellation"]
 )
