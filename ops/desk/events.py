@@ -16,7 +16,7 @@ from ops.audit.evidence import AuditedConsumer, DeadLettered
 from ops.audit.queues import json_object
 from ops.desk import faults
 from ops.desk.changes import changes_about
-from ops.desk.index import BROKEN, BUS, DISTINCT, GROUPS, PAGE, Fact, Filter, Run
+from ops.desk.index import BROKEN, BUS, DISTINCT, PAGE, Fact, Filter, Run
 from ops.desk.pictures import LOOKS
 from ops.desk.registry import (
     Next,
@@ -40,6 +40,17 @@ _MOST_PAYLOAD: Final = 20_000
 """The most characters of a payload on the page of its event."""
 
 
+_GROUPS: Final = {
+    "effect": "took effect in any way",
+    "new": "took effect, without a takeover",
+    "takeover": "takeover",
+    "duplicate": "duplicate or busy",
+    "failed": "failed in any way",
+    "dead": "given up",
+}
+"""The words for the groups of outcomes."""
+
+
 @page("/facts", "facts.html")
 def _facts(desk: Seen, request: Request) -> dict[str, Any]:
     wanted = Filter(**{name: request.query_params.get(name, "").strip() for name in Filter._fields})
@@ -61,9 +72,9 @@ def _facts(desk: Seen, request: Request) -> dict[str, Any]:
             "held_since_ms": index.oldest_ms if index.has_forgotten else None,
             "wanted": wanted,
             "is_filtered": any(wanted),
-            "groups": GROUPS,
+            "groups": _GROUPS,
             "looks": LOOKS,
-            "types": sorted(FACTS),
+            "types": [*sorted(FACTS), BROKEN],
             "number": number,
             "older": str(fixed.include_query_params(page=number + 1).query),
             "newer": str(fixed.include_query_params(page=number - 1).query),

@@ -13,11 +13,23 @@ from carride_idempotency import observation
 from ops.audit.evidence import OTHER_DLQS, AuditedConsumer
 from ops.desk import faults
 from ops.desk.feed import Feed
-from ops.desk.index import BUCKET_S, BUCKETS, BUS, GROUPS, KINDS, PRODUCERS, REPLAYED, Fact
+from ops.desk.index import (
+    BROKEN,
+    BUCKET_S,
+    BUCKETS,
+    BUS,
+    COPIES,
+    DISTINCT,
+    GROUPS,
+    KINDS,
+    PRODUCERS,
+    REPLAYED,
+    Fact,
+)
 from ops.desk.outages import Outage
 from ops.desk.pictures import Stacked, stacked
 from ops.desk.registry import Next, Said, Seen, act, page
-from ops.desk.words import clip, moment
+from ops.desk.words import clip, moment, part
 from ops.stack import OperatorError
 from ops.text import counted
 
@@ -25,7 +37,7 @@ _MINUTE_BUCKETS: Final = 60 // BUCKET_S
 _MINUTES: Final = BUCKETS * BUCKET_S // 60
 _MOST_UNFINISHED: Final = 8
 _CHARTED: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
-    "new": ("new", GROUPS["new"]),
+    "new": ("took effect", GROUPS["new"]),
     "dup": ("duplicate", GROUPS["duplicate"]),
     "take": ("takeover", GROUPS["takeover"]),
     "fence": ("late write fenced off", frozenset({observation.LOST_LEASE})),
@@ -33,6 +45,9 @@ _CHARTED: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
     "dead": ("dead-lettered", GROUPS["dead"]),
 }
 """The parts of a consumer's strip, from the bottom up, with the words and outcomes of each."""
+_PUBLISHED: Final = frozenset(KINDS) - {REPLAYED}
+_ON_BUS: Final = {"pub": _PUBLISHED, "dup": frozenset({REPLAYED})}
+"""The parts of the strip of the bus: what is replayed looks like the duplicates that it makes."""
 _ALWAYS: Final = ("new", "dup", "take", "fail")
 """The parts whose numbers stand there even if they are 0."""
 _ICONS: Final = {"ride-history": "ledger", "dispatch": "car", "payment": "card"}
@@ -46,6 +61,7 @@ class Part(NamedTuple):
     name: str
     number: int | None
     path: str
+    """Empty if no list has just these."""
 
 
 class Band(NamedTuple):
@@ -167,18 +183,24 @@ def _bus(feed: Feed, now: float) -> Strip:
     if shares:
         lines.append(shares)
     letters = _letters(feed, OTHER_DLQS)
-    chart = stacked(recent, {"pub": KINDS})
+    chart = stacked(recent, _ON_BUS)
+    replayed = []
+    if total[REPLAYED]:
+        replayed = [Part("dup", REPLAYED, total[REPLAYED], "")]
     return Strip(
         name="CarRideBus",
         icon="bolt",
         lines=tuple(lines),
         chart=chart,
         bands=(),
-        bars=tuple(_bars(recent, {"published": KINDS}, now)),
+        bars=tuple(_bars(recent, {"published": _PUBLISHED, "replayed": {REPLAYED}}, now)),
         outage=None,
         parts=(
             Part("", "published", total.total() - total[REPLAYED], "/facts"),
-            *(Part("", kind, total[kind], "/facts") for kind in KINDS if kind != REPLAYED),
+            Part("", DISTINCT, total[DISTINCT], ""),
+            Part("", COPIES, total[COPIES], ""),
+            Part("", BROKEN, total[BROKEN], f"/facts?type={part(BROKEN)}"),
+            *replayed,
             Part("dead", "dead letters", letters, "/letters"),
         ),
         quiet=_quiet(chart),
@@ -187,8 +209,9 @@ def _bus(feed: Feed, now: float) -> Strip:
 
 def _shares(sources: Mapping[str, int]) -> str:
     """Return the share of each producer in words."""
-    whole = sum(sources.values())
-    named = sorted(sources.items(), key=lambda pair: -pair[1])[:3]
+    producers = {name: count for name, count in sources.items() if name != REPLAYED}
+    whole = sum(producers.values())
+    named = sorted(producers.items(), key=lambda pair: -pair[1])[:3]
     shares = [
         f"{clip(name.removeprefix('acr.com.'), 30)} {_percent(count, whole)}"
         for name, count in named

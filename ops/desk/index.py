@@ -33,7 +33,7 @@ BUS: Final = "bus"
 PRODUCERS: Final = "producers"
 KINDS: Final = ("distinct", "copies", "break the contract", "replayed")
 """What an event on the bus counts as; `ops.audit.ledger.Ledger` counts the same."""
-DISTINCT, _COPY, BROKEN, REPLAYED = KINDS
+DISTINCT, COPIES, BROKEN, REPLAYED = KINDS
 ABSORBED: Final = frozenset({observation.DUPLICATE, observation.BUSY})
 GROUPS: Final[Mapping[str, frozenset[str]]] = {
     "effect": observation.COMMITTED,
@@ -151,6 +151,7 @@ class Filter(NamedTuple):
     ride: str = ""
     """Its id, or how that begins and an asterisk; or the id of an event."""
     type: str = ""
+    """A type of the contract, or `BROKEN`."""
     at: str = ""
     """A consumer's name."""
     outcome: str = ""
@@ -164,7 +165,8 @@ class Filter(NamedTuple):
             if asterisk
             else self.ride in {"", fact.ride, fact.id}
         )
-        if not is_named or self.type not in {"", fact.type}:
+        types = {BROKEN} if fact.ride is None else {fact.type}
+        if not is_named or (self.type and self.type not in types):
             return False
         if not self.at and not self.outcome:
             return True
@@ -197,7 +199,7 @@ def _kind_of(event: Published, fact: Fact) -> str:
     if event.fact is None:
         return BROKEN
     if fact.copies:
-        return _COPY
+        return COPIES
     return DISTINCT
 
 
@@ -445,7 +447,7 @@ class Index:
         if wanted.outcome:
             return self._with_outcome(wanted)
         if wanted.type:
-            return self._of_type.get(wanted.type, set())
+            return self._broken if wanted.type == BROKEN else self._of_type.get(wanted.type, set())
         return None
 
     def _with_outcome(self, wanted: Filter) -> set[str]:

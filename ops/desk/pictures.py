@@ -25,7 +25,7 @@ class Look(NamedTuple):
 
 
 LOOKS: Final[Mapping[str, Look]] = {
-    observation.NEW: Look("new", "check", "new"),
+    observation.NEW: Look("new", "check", "took effect"),
     observation.RETRIED: Look("new", "retry", "retried"),
     observation.TAKEOVER: Look("take", "swap", "takeover"),
     observation.DUPLICATE: Look("dup", "same", "duplicate"),

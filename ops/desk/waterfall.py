@@ -186,6 +186,17 @@ class Picture(NamedTuple):
     older: int
     """Events that are left out because there are too many."""
 
+    @property
+    def drawn(self) -> frozenset[str]:
+        """The kinds of bars that are drawn, and ``letter`` and ``wait`` if there are any."""
+        lanes = [lane for row in self.rows for lane in row.lanes]
+        found = {bar.kind for lane in lanes for bar in lane.bars}
+        if any(lane.letters for lane in lanes):
+            found.add("letter")
+        if any(lane.waits for lane in lanes):
+            found.add("wait")
+        return frozenset(found)
+
 
 # ── Time ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -40,11 +40,12 @@ class Life:
         order_id: str = "order_01",
         *,
         pickup: str = "sector_01",
+        destination: str = "sector_64",
         price: int = 1250,
         customer: str = "customer_a",
     ) -> None:
         requested = booked(
-            order_id, price=price, pickup=pickup, destination="sector_64", customer=customer
+            order_id, price=price, pickup=pickup, destination=destination, customer=customer
         )
         accepted = rides.accept(requested)
         started = rides.start(accepted)

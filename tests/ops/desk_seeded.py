@@ -116,9 +116,11 @@ class World:
     def _ride(self, ride: str, begin_ms: float, most: int = _EVENTS_OF_RIDE) -> None:
         """Add what happens to a ride."""
         pick = self._random
+        pickup, destination = pick.sample(range(1, _SECTORS + 1), 2)
         life = Life(
             ride,
-            pickup=f"sector_{pick.randrange(1, _SECTORS):02}",
+            pickup=f"sector_{pickup:02}",
+            destination=f"sector_{destination:02}",
             price=pick.randrange(450, 4_200, 10),
             customer=f"customer_{pick.randrange(1, 400)}",
         )

@@ -38,7 +38,7 @@ def test_a_search_finds_what_a_look_at_every_fact_finds(seed: int) -> None:
     some = chance.sample([*index.facts.values()], 5)
     index.add_letters(DeadLettered("q", "r", "payment", None, fact.id) for fact in some)
     rides = ["", "order_7", "order_1*", some[0].id, "none"]
-    types = ["", "CarRideCreated", "CarRideCompleted", "none"]
+    types = ["", "CarRideCreated", "CarRideCompleted", "break the contract", "none"]
     for wanted in map(
         Filter._make, product(rides, types, ["", "payment", "none"], ["", *LOOKS, *GROUPS, "none"])
     ):

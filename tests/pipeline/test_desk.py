@@ -208,10 +208,10 @@ def test_an_address_that_leads_nowhere_is_a_page(site: Site) -> None:
 @pytest.mark.parametrize(
     ("consumer", "button", "outcomes"),
     [
-        ("payment", "deliver again", ["new", "duplicate"]),
-        ("payment", "twice at once", ["new", "duplicate", "duplicate", "duplicate"]),
+        ("payment", "deliver again", ["took effect", "duplicate"]),
+        ("payment", "twice at once", ["took effect", "duplicate", "duplicate", "duplicate"]),
         ("dispatch", "kill the consumer here", ["crashed", "takeover"]),
-        ("ride-history", "lose the commit's answer", ["new"]),
+        ("ride-history", "lose the commit's answer", ["took effect"]),
         ("dispatch", "lose the commit's answer", ["failed", "duplicate"]),
         ("payment", "stall past the lease", ["late write fenced off", "takeover"]),
     ],
@@ -239,7 +239,7 @@ def test_no_button_loses_or_doubles(
 def test_an_edited_event_is_another_fact_or_a_mismatch(site: Site, page: Page) -> None:
     """With derived ids it takes effect; the same key with another payload is dead-lettered."""
     path = event_of(page, f"type=CarRideCompleted&at={CONSUMER}&outcome=New&ride=order_1_*")
-    for ride, derives, outcome in (("order_edited", True, "new"), (None, False, "dead")):
+    for ride, derives, outcome in (("order_edited", True, "took effect"), (None, False, "dead")):
         page.goto(f"{path}/edit")
         detail = page.locator("#detail").input_value()
         changed = re.sub('"price": [0-9]+', '"price": 1234', detail)

@@ -52,6 +52,7 @@ function step(by) {
 
 function back() {
   if (document.activeElement.matches(fields)) document.activeElement.blur();
+  else if (document.referrer.startsWith(location.origin)) history.back();
   else document.querySelector(".crumb a")?.click();
 }
 
