@@ -8,12 +8,8 @@ the event is sent again, and consumers recognise it. The preview and the redrive
 import json
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from hashlib import sha256
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -28,6 +24,17 @@ from carride_idempotency import DynamoDBStore, StoreError, observation
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.dead_letters import BEYOND_WINDOW, CONTRACT, PAYLOAD_MISMATCH
 from carride_idempotency.operators.changing import ChangeRefusedError, carry_out, plan_release
+from carride_idempotency.operators.sending import (
+    CHANGED,
+    Ready,
+    Sending,
+    TargetAnswer,
+    Trial,
+    TrialOutcome,
+    Verdict,
+    has_succeeded,
+    revision_of,
+)
 from carride_idempotency.policy import DAY
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
 from carride_idempotency.recovery import has_crashed, released
@@ -58,8 +65,6 @@ _UNKNOWN: Final = (
     "the letter is not back. Lambda repeats a failed delivery for some minutes: "
     "read the function's log, then try again"
 )
-HELD: Final = "the first letter of its group did not succeed"
-CHANGED: Final = "it or its record has changed since it was planned: run the command again"
 _GOES: Final = {
     **dict.fromkeys(observation.COMMITTED, RUNS),
     observation.DUPLICATE: "the consumer recognises it: it has taken effect",
@@ -74,19 +79,6 @@ _HELD_BY_ANOTHER: Final = (
     "an attempt may be running: wait until its lease has been over for a minute"
 )
 _CLOCKS_DIFFER_MS: Final = 60_000
-
-
-class Verdict(NamedTuple):
-    """What a redrive does with a letter: whether it goes, and what its target does then."""
-
-    goes: bool
-    why: str
-    releases: bool = False
-
-    @property
-    def is_uncertain(self) -> bool:
-        """Whether it may fail again."""
-        return self.goes and self.why in (RUNS, RELEASED, PUBLISHED)
 
 
 class Planned(NamedTuple):
@@ -130,14 +122,6 @@ class RedrivePlan(NamedTuple):
         return {"target": self.target, "letters": letters}
 
 
-class Trial(StrEnum):
-    """How the first letter of a group went."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    UNKNOWN = "unknown"
-
-
 class Tried(NamedTuple):
     """The first letter of a group, and how it went."""
 
@@ -168,8 +152,7 @@ class Redriven(NamedTuple):
     @property
     def succeeded(self) -> bool:
         """Whether all letters that were to go were sent, and no first letter failed again."""
-        trials = set(self.first.values())
-        return self.sent == self.planned and trials <= {Trial.SUCCEEDED}
+        return has_succeeded(self.planned, self.sent, self.first)
 
 
 class _Envelope(Struct, rename={"detail_type": "detail-type"}):
@@ -209,6 +192,11 @@ def verdict_on(
     if predictor is None:
         return _verdict_of_bus(event)
     return _verdict_of_consumer(_redriven(event), record, predictor, release=release)
+
+
+def is_uncertain(verdict: Verdict) -> bool:
+    """Return whether a letter that goes may fail again."""
+    return verdict.goes and verdict.why in (RUNS, RELEASED, PUBLISHED)
 
 
 def _redriven(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -359,13 +347,7 @@ def _judged(found: Received, predictor: Predictor | None, *, release: bool) -> P
     letter = found.letter
     verdict = verdict_on(letter, found.record, predictor, release=release)
     event = sha256(_json(letter.event).encode(errors="surrogatepass")).hexdigest()
-    return Planned(replace(letter, event=None), verdict, _revision_of(found.record), event)
-
-
-def _revision_of(record: Record | None) -> str:
-    if record is None:
-        return "none"
-    return f"{record.status}, attempt {record.attempt}, owner {record.owner}"
+    return Planned(replace(letter, event=None), verdict, revision_of(found.record), event)
 
 
 def _is_chosen(letter: DeadLetter, chosen: Mapping[str, str | None]) -> bool:
@@ -390,69 +372,48 @@ def predictor_of(stack: StackRef, queue: str) -> Predictor | None:
     return Predictor(stack, READERS[queue])
 
 
-class _Sent(NamedTuple):
-    """What became of a letter that was to go."""
+class Redrive(Sending[Planned, Received]):
+    """One redrive.
 
-    problem: str | None
-    """Why it stays; None if it was sent."""
-    record: Record | None
-    """The record that its delivery finds."""
+    Args:
+        stack: the stack.
+        plan: what is to be done.
+        canary: whether to send one letter of each group first, and the others only if the consumer
+            has completed it.
+        rate: the most letters a second.
+        wait: how long the outcome of the first letters may take.
+        report: takes the progress: words, or a `Stage`.
+        sleep: waits, in seconds.
+    """
 
-
-class _Pending(NamedTuple):
-    """The first letter of a group, whose outcome is not known yet."""
-
-    letter: DeadLetter
-    record: Record | None
-    """The record that its delivery found."""
-
-
-class _Outcome(NamedTuple):
-    """How the first letter of a group went, and the same in words."""
-
-    trial: Trial
-    says: str
-
-
-@dataclass
-class Redrive:
-    """One redrive. Letters that would return stay in the queue, and keep their age."""
-
-    stack: StackRef
-    plan: RedrivePlan
-    canary: bool = True
-    """Whether to send one letter of each group first, and the others only if the consumer completed
-    it."""
-    rate: float | None = None
-    """The most letters a second."""
-    wait: timedelta = WAIT
-    """How long the outcome of the first letters may take."""
-    report: Callable[[Any], object] = print
-    """Takes the progress: words, or a `Stage`."""
-    sleep: Callable[[float], None] = time.sleep
-
-    def __post_init__(self) -> None:
-        """Look at the plan."""
-        self.began = datetime.now(UTC)
-        self.left = {each.letter.id: each for each in self.plan.letters if each.verdict.goes}
-        self.going = len(self.left)
-        self.sent = 0
-        staying = [each.verdict.why for each in self.plan.letters if not each.verdict.goes]
-        self.stayed = Counter(staying)
-        self.first: dict[str, Tried] = {}
-        self.tried = set[str]()
-        """Keys of letters that went: this redrive itself has changed their records."""
-        self.predictor = predictor_of(self.stack, self.plan.queue)
-        transport = BotocoreTransport(self.stack.client("dynamodb"), _ANSWER_SECONDS)
-        self.stores = {
-            table: DynamoDBStore(self.stack.outputs[f"{table}Name"], transport=transport)
+    def __init__(
+        self,
+        stack: StackRef,
+        plan: RedrivePlan,
+        *,
+        canary: bool = True,
+        rate: float | None = None,
+        wait: timedelta = WAIT,
+        report: Callable[[Any], object] = print,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(plan.letters, rate=rate, report=report, sleep=sleep)
+        self._stack = stack
+        self._plan = plan
+        self._canary = canary
+        self._wait_s = wait.total_seconds()
+        self._began = datetime.now(UTC)
+        self._tried: dict[str, Tried] = {}
+        self._predictor = predictor_of(stack, plan.queue)
+        transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
+        self._stores = {
+            table: DynamoDBStore(stack.outputs[f"{table}Name"], transport=transport)
             for table in RECORD_TABLES
         }
-        self.reported = time.monotonic()
-        self.pause_s = 1 / self.rate if self.rate else 0.0
+        self._reported = time.monotonic()
         # A receive returns ten messages, and the last of them must still be hidden when its turn
         # comes.
-        self.hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * self.pause_s))
+        self._hidden_s = max(HIDDEN_SECONDS, math.ceil(20 * self.pause_s))
 
     def carry_out(self) -> Redriven:
         """Send the letters of the plan to their target.
@@ -460,187 +421,131 @@ class Redrive:
         If it ends early, the error says how far it has come.
         """
         try:
-            if self.canary:
-                self._send_first()
-            self._send_others()
+            self.send_all(tries_one=self._canary)
         except (BotoCoreError, ClientError, StoreError) as error:
             raise OperatorError(f"{self.state}. It ended early: {error}") from error
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(self.state) from error
-        held = sum(self._is_held(each.letter) for each in self.left.values())
         return Redriven(
-            planned=self.going,
+            planned=self.planned,
             sent=self.sent,
-            stayed=dict(self.stayed + Counter({HELD: held})),
-            gone=len(self.left) - held,
-            first={group: each.trial for group, each in self.first.items()},
-            tried=tuple(self.first.values()),
+            stayed=self.stayed_in_all(),
+            gone=len(self.unsent) - self.held_back(),
+            first={group: outcome.trial for group, outcome in self.first.items()},
+            tried=tuple(self._tried.values()),
         )
 
     @property
     def state(self) -> str:
         """How far it has come, in words."""
-        return (
-            f"{self.sent} of {self.going} letters were sent; the others are in {self.plan.queue}, "
-            f"where some may be hidden for {self.hidden_s} seconds. Run the same command again to "
-            "continue: consumers recognise a letter that is sent twice"
-        )
+        return self.account(self._plan.queue, self._hidden_s)
 
-    def _is_held(self, letter: DeadLetter) -> bool:
-        """Return whether the first letter of its group did not succeed."""
-        first = self.first.get(letter.group)
-        return first is not None and first.trial is not Trial.SUCCEEDED
+    def may_fail(self, planned: Planned) -> bool:
+        """Return whether a letter may fail again; otherwise it is not worth a trial."""
+        return is_uncertain(planned.verdict)
 
-    def _send_first(self) -> None:
-        """Send one letter of each group that runs, and wait for their outcomes."""
-        runs = {
-            id_: each.letter.group for id_, each in self.left.items() if each.verdict.is_uncertain
-        }
-        groups = set(runs.values())
-        pending: dict[str, _Pending] = {}
-        with closing(self._received(runs)) as messages:
-            for found in messages:
-                group = found.letter.group
-                if group not in self.first:
-                    sent = self._send(found)
-                    self._note(found.letter, _first_outcome(sent))
-                    if sent.problem is None and found.letter.consumer:
-                        pending[group] = _Pending(found.letter, sent.record)
-                if self.first.keys() == groups:
-                    break
-        if pending:
-            most = f"{self.wait.total_seconds():.0f} s"
-            says = f"waiting for the outcome of {counted(len(pending), 'letter')}, up to {most}"
-            self.report(Stage(says))
-            self._wait(pending)
+    def read(self) -> Generator[Received]:
+        """Receive the letters of the queue, each with its record."""
+        return received_from(self._stack, self._plan.queue, at_once=1, hidden_s=self._hidden_s)
 
-    def _send_others(self) -> None:
-        """Send the letters of all groups whose first letter did not fail."""
-        free = [id_ for id_, each in self.left.items() if not self._is_held(each.letter)]
-        with closing(self._received(free)) as letters:
-            for found in letters:
-                self._send(found)
-
-    def _received(self, ids: Iterable[str]) -> Generator[Received]:
-        """Receive the messages with these ids, and show all others again."""
-        wanted = set(ids)
-        received = received_from(self.stack, self.plan.queue, at_once=1, hidden_s=self.hidden_s)
-        with closing(received):
-            while wanted and (found := next(received, None)):
-                if found.letter.id in wanted:
-                    wanted.discard(found.letter.id)
-                    yield found
-
-    def _send(self, found: Received) -> _Sent:
-        """Send a letter, unless it would return by now."""
-        problem, record = self._release(found)
-        if problem is None:
-            problem = send_to(self.stack, self.plan.target, _redriven(found.letter.event))
-        del self.left[found.letter.id]
-        if problem is None:
-            self._forget(found)
-        else:
-            self.stayed[problem] += 1
-        self._progress(Stage("letters that are sent", self.sent, self.going))
-        return _Sent(problem, record)
-
-    def _release(self, found: Received) -> _Sent:
-        """Release the key of a letter, if that is due, or say why the letter stays.
-
-        What was not shown is not done: a letter that has changed stays.
-        """
-        judged = _judged(found, self.predictor, release=self.plan.release)
-        if not judged.verdict.goes:
-            return _Sent(judged.verdict.why, found.record)
-        if not self._is_as_planned(judged):
-            return _Sent(CHANGED, found.record)
-        if found.letter.key is not None:
-            self.tried.add(found.letter.key)
-        if not judged.verdict.releases or found.record is None:
-            return _Sent(None, found.record)
+    def prepare(self, found: Received, planned: Planned) -> Ready:
+        """Judge a letter again, and release its key if that is due."""
+        judged = _judged(found, self._predictor, release=self._plan.release)
+        if judged.verdict.goes and judged.event != planned.event:
+            return Ready(CHANGED, found.record)
+        problem = self.why_it_stays(planned, judged.verdict, judged.revision)
+        if problem is not None or not judged.verdict.releases or found.record is None:
+            return Ready(problem, found.record)
         return self._released(found.record)
 
-    def _is_as_planned(self, judged: Planned) -> bool:
-        """Return whether the same would be done as was planned, with the same event and record."""
-        planned = self.left[judged.letter.id]
-        if judged.event != planned.event:
-            return False
-        if judged.letter.key in self.tried:
-            return judged.verdict.releases <= planned.verdict.releases
-        return (judged.verdict, judged.revision) == (planned.verdict, planned.revision)
-
-    def _released(self, record: Record) -> _Sent:
+    def _released(self, record: Record) -> Ready:
         """Release a key if its record is still as it was read."""
-        store = self.stores[records_of(record.key)]
+        store = self._stores[records_of(record.key)]
         try:
-            change = plan_release(record, explain(record, datetime.now(UTC)))
+            # A verdict that releases a failed key has found that its attempts are used up.
+            change = plan_release(record, explain(record, datetime.now(UTC)), used_up=True)
         except ChangeRefusedError:
-            return _Sent(CHANGED, record)
+            return Ready(CHANGED, record)
         if not carry_out(store, change):
-            return _Sent(CHANGED, record)
-        return _Sent(None, store.read(record.key))
+            return Ready(CHANGED, record)
+        return Ready(None, store.read(record.key))
 
-    def _forget(self, found: Received) -> None:
-        """Delete a letter that was sent."""
-        _count(self.stack, found.letter)
-        url = url_of(self.stack, found.letter.queue)
-        self.stack.client("sqs").delete_message(QueueUrl=url, ReceiptHandle=found.receipt)
-        self.sent += 1
-        self.sleep(self.pause_s)
+    def hand_over(self, found: Received) -> TargetAnswer:
+        """Send a letter. A consumer's answer is not known yet; the bus has none."""
+        problem = send_to(self._stack, self._plan.target, _redriven(found.letter.event))
+        if problem is not None:
+            return TargetAnswer(Trial.FAILED, problem, is_taken=False)
+        trial = Trial.UNKNOWN if found.letter.consumer else Trial.SUCCEEDED
+        return TargetAnswer(trial, "it was sent", is_taken=True)
 
-    def _wait(self, pending: dict[str, _Pending]) -> None:
+    def delete(self, found: Received) -> None:
+        """Delete a letter that was sent, and count that it was."""
+        _count(self._stack, found.letter)
+        url = url_of(self._stack, found.letter.queue)
+        self._stack.client("sqs").delete_message(QueueUrl=url, ReceiptHandle=found.receipt)
+
+    def wait(self, waiting: dict[str, tuple[Received, Ready]]) -> None:
         """Wait until the outcome of each first letter is known, or the time is over."""
-        end = time.monotonic() + self.wait.total_seconds()
-        consumer = next(iter(pending.values())).letter.consumer
-        returned = _Returned(self.stack, consumer, self.began)
-        while pending:
+        letters = counted(len(waiting), "letter")
+        self.report(Stage(f"waiting for the outcome of {letters}, up to {self._wait_s:.0f} s"))
+        end = time.monotonic() + self._wait_s
+        (some, _), *_others = waiting.values()
+        returned = _Returned(self._stack, some.letter.consumer, self._began)
+        while waiting:
             is_over = time.monotonic() >= end
             back = returned.look(again=is_over)
-            for group, each in list(pending.items()):
-                outcome = self._outcome(each, back.get(each.letter.fact), is_over=is_over)
+            for group, (found, ready) in list(waiting.items()):
+                letter = found.letter
+                outcome = self._outcome(
+                    letter, ready.record, back.get(letter.fact), is_over=is_over
+                )
                 if outcome is not None:
-                    self._note(each.letter, outcome)
-                    del pending[group]
-            if pending:
-                self._progress(Stage(f"outcomes that are not known yet: {len(pending)}"))
+                    self.note(letter, outcome)
+                    del waiting[group]
+            if waiting:
+                self._progress(Stage(f"outcomes that are not known yet: {len(waiting)}"))
                 self.sleep(_POLL_SECONDS)
 
     def _outcome(
-        self, pending: _Pending, back: DeadLetter | None, *, is_over: bool
-    ) -> _Outcome | None:
+        self,
+        letter: DeadLetter,
+        before: Record | None,
+        back: DeadLetter | None,
+        *,
+        is_over: bool,
+    ) -> TrialOutcome | None:
         """Return how a letter went, by its record or as it is ``back``; None while unknown."""
-        key = pending.letter.key or ""
-        record = self.stores[records_of(key)].read(key)
+        key = letter.key or ""
+        record = self._stores[records_of(key)].read(key)
         if record is not None and record.status == COMPLETED:
-            return _Outcome(Trial.SUCCEEDED, "completed")
-        has_changed = record is not None and record != pending.record
+            return TrialOutcome(Trial.SUCCEEDED, "completed")
+        has_changed = record is not None and record != before
         if record is not None and has_changed and record.status in (FAILED, QUARANTINED):
             again = "it failed again, and comes back when its attempts are used up"
-            return _Outcome(Trial.FAILED, f"{again}: {record.error}")
+            return TrialOutcome(Trial.FAILED, f"{again}: {record.error}")
         if back is not None:
             says = f"it is back in {back.queue}: {back.reason} {back.error}"
-            return _Outcome(Trial.FAILED, says.rstrip())
+            return TrialOutcome(Trial.FAILED, says.rstrip())
         if is_over:
-            silent = f"{pending.letter.consumer} has not answered"
-            return _Outcome(Trial.UNKNOWN, f"unknown so far: {silent}, and {_UNKNOWN}")
+            silent = f"{letter.consumer} has not answered"
+            return TrialOutcome(Trial.UNKNOWN, f"unknown so far: {silent}, and {_UNKNOWN}")
         return None
 
-    def _note(self, letter: DeadLetter, outcome: _Outcome) -> None:
-        self.first[letter.group] = Tried(
+    def note(self, letter: Any, outcome: TrialOutcome) -> None:
+        """Keep and report how the first letter of a group went."""
+        super().note(letter, outcome)
+        self._tried[letter.group] = Tried(
             letter.group, letter.key, letter.type, letter.ride, outcome.trial, outcome.says
         )
-        self.report(f"group {letter.group}: {outcome.says}")
+
+    def progressed(self) -> None:
+        """Report now and then how many letters are sent."""
+        self._progress(Stage("letters that are sent", self.sent, self.planned))
 
     def _progress(self, what: Stage) -> None:
-        if time.monotonic() - self.reported >= _REPORT_SECONDS:
+        if time.monotonic() - self._reported >= _REPORT_SECONDS:
             self.report(what)
-            self.reported = time.monotonic()
-
-
-def _first_outcome(sent: _Sent) -> _Outcome:
-    if sent.problem is None:
-        return _Outcome(Trial.SUCCEEDED, "it was sent")
-    return _Outcome(Trial.FAILED, sent.problem)
+            self._reported = time.monotonic()
 
 
 class _Returned:

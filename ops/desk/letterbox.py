@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final, NamedTuple
 
+from carride_idempotency.operators.sending import Verdict
 from carride_idempotency.record import Record
 from ops import redrive
 from ops.audit.queues import GLANCE_HIDDEN_S, GLANCE_READS_S, waiting
 from ops.dead_letters import READERS, DeadLetter, queues_of, received_from, url_of
 from ops.prediction import Predictor
-from ops.redrive import PRODUCER_DLQ, Verdict
+from ops.redrive import PRODUCER_DLQ
 from ops.stack import StackRef
 
 MOST: Final = 500

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED
 from ops.desk.words import clip, part, short_id
-from ops.redrive import HELD
 from ops.text import counted
 
 _MOST_IDS: Final = 20
@@ -205,7 +205,7 @@ def _redriven(result: Mapping[str, Any]) -> str:
         parts.append(f"{_joined(failed)} failed again")
     for why, count in result.get("stayed", {}).items():
         # The first letter of the group is named already.
-        reason = "its group waits" if why == HELD and failed else why
+        reason = "its group waits" if why == FIRST_DID_NOT_SUCCEED and failed else why
         parts.append(f"{count:,} stayed: {reason}")
     gone = result.get("gone")
     if gone:

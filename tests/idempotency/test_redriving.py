@@ -20,6 +20,7 @@ from carride_idempotency import (
     PermanentError,
     Policy,
     SqsDeadLetters,
+    forget,
 )
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.dead_letters import DeadLetter
@@ -27,12 +28,13 @@ from carride_idempotency.operators.command import main
 from carride_idempotency.operators.letters import as_delivered, as_message, letter_in
 from carride_idempotency.operators.queues import peek
 from carride_idempotency.operators.redriving import (
-    FIRST_DID_NOT_SUCCEED,
+    FunctionTarget,
     LetterChoice,
     QueueTarget,
     Redrive,
     plan_redrive,
 )
+from carride_idempotency.operators.sending import CHANGED, FIRST_DID_NOT_SUCCEED
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED
 from carride_idempotency.testing import (
     Invocation,
@@ -181,6 +183,29 @@ def test_a_letter_that_came_since_the_preview_is_not_sent(shop: Shop) -> None:
     shop.fails = lambda key: None
     assert "nothing was done, because this has changed" in shop.run("--to shop --release --yes")
     assert (shop.ran, shop.left) == ([], 2)
+
+
+def test_a_letter_whose_key_has_changed_since_the_preview_stays(shop: Shop) -> None:
+    """Another operator has forgotten the key, so its event would run as if it were the first."""
+    shop.fails = no_tariff
+    shop.deliver("1")
+    shop.fails = lambda key: None
+    plan = plan_redrive(shop.sqs, shop.url, shop.store, "shop", LetterChoice(), releases=True)
+    assert forget(shop.store, "shop#1")
+    target = FunctionTarget(shop, "shop")
+    done = Redrive(shop.sqs, shop.store, plan, target, **QUIET).carry_out()
+    assert (done.sent, done.stayed, shop.left) == (0, {CHANGED: 1}, 1)
+
+
+def test_letters_of_one_key_go_although_the_first_has_changed_its_record(shop: Shop) -> None:
+    """The redrive has done that itself."""
+    shop.fails = no_tariff
+    shop.deliver("1")
+    shop.put(next(peek(shop.sqs, shop.url))["Body"])
+    shop.fails = lambda key: None
+    shop.run("--to shop --release")
+    shop.run("--to shop --release --yes")
+    assert (shop.ran, shop.left, shop.status) == (["1"], 0, 0)
 
 
 def test_a_letter_of_a_function_is_not_delivered(shop: Shop) -> None:

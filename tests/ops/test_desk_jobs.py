@@ -5,6 +5,7 @@ from typing import Any, Final
 import pytest
 from moto import mock_aws
 
+from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED
 from carride_idempotency.record import QUARANTINED
 from ops import plans
 from ops.desk.told import (
@@ -20,7 +21,6 @@ from ops.desk.told import (
     steps_of,
     table_of,
 )
-from ops.redrive import HELD
 from ops.stack import OperatorError
 from tests.ops.desk_world import desk_of, get, post
 from tests.ops.world import empty_stack
@@ -228,5 +228,10 @@ def test_an_unknown_job_is_refused_in_a_sentence() -> None:
 
 def test_what_stayed_beside_a_failure_is_said_once() -> None:
     """The first letter of its group is named already."""
-    result = {"planned": 2, "sent": 1, "stayed": {HELD: 1}, "tried": [FAILED_AGAIN]}
+    result = {
+        "planned": 2,
+        "sent": 1,
+        "stayed": {FIRST_DID_NOT_SUCCEED: 1},
+        "tried": [FAILED_AGAIN],
+    }
     assert result_of("redrive", result).endswith("failed again; 1 stayed: its group waits.")

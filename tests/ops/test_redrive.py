@@ -15,12 +15,12 @@ from moto import mock_aws
 import ops.cli.rendering  # noqa: F401 - how letters look
 from carride.bus_entry import BusEntry
 from carride_idempotency.clock import epoch_ms
+from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED, Trial
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import item_of, record_of
 from ops import dead_letters, records, redrive
 from ops.audit.queues import peek
 from ops.cli.show import console, show
-from ops.redrive import Trial
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Session
 from tests.carride.fakes import FakeBus, client_error
@@ -201,7 +201,7 @@ def test_letters_are_sent_at_the_rate_that_was_asked_for(ref: StackRef) -> None:
     assert (done.sent, done.stayed, pauses) == (
         2,
         {"refused: RequestEntityTooLargeException": 1},
-        [0.25] * 2,
+        [0.25] * 3,
     )
     done = redrive.Redrive(ref, theirs, **AT_ONCE).carry_out()
     assert (done.sent, done.gone, done.succeeded) == (0, 2, False)
@@ -249,7 +249,7 @@ def test_a_plan_says_what_the_consumer_would_do(
     put(ref, DLQ, json.dumps(event | {"detail": event["detail"] | detail}))
     (planned,) = redrive.plan_redrive(ref, DLQ).letters
     assert f"{planned.verdict.goes} {planned.verdict.why}".startswith(verdict)
-    assert planned.verdict.is_uncertain == ("processes" in verdict)
+    assert redrive.is_uncertain(planned.verdict) == ("processes" in verdict)
 
 
 def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> None:
@@ -273,6 +273,16 @@ def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> No
         assert redriven(ref, "PaymentDlq", release=release).sent == release
         (found,) = map(record_of, records.items_at(ref, [made.key]))
         assert (found.status, found.attempt) == ((FAILED, 0) if release else (IN_PROGRESS, 3))
+
+
+def test_a_key_whose_attempts_all_failed_is_released_first(ref: StackRef) -> None:
+    """The dead letter came before the consumer could quarantine the key."""
+    event = json.loads(envelope(entry()))
+    made = record(f"ride-history#{event['detail']['idempotencyid']}", FAILED, 3, None)
+    put_record(ref, made)
+    put(ref, DLQ, json.dumps(event))
+    for release in (False, True):
+        assert redriven(ref, release=release).sent == release
 
 
 def test_a_letter_is_chosen_by_the_beginning_of_its_id(ref: StackRef) -> None:
@@ -366,7 +376,7 @@ def test_a_group_is_sent_only_if_its_first_letter_succeeds(
         ref, wait=patience, sleep=lambda pause_s: pytest.fail("it waits") if pause_s else None
     )
     assert sorted(done.first.values()) == sorted([Trial.SUCCEEDED, first])
-    assert (done.sent, done.stayed[redrive.HELD], left(ref), done.succeeded) == (
+    assert (done.sent, done.stayed[FIRST_DID_NOT_SUCCEED], left(ref), done.succeeded) == (
         sent,
         2,
         stay,

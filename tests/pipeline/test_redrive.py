@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED, Trial
 from ops import redrive
 from tests.carride.rides import Life
 from tests.carride.rides import event as event_of
@@ -59,8 +60,8 @@ def test_mended_letters_take_effect_once(
 
     for queue, count in kinds.items():
         done = redrive.Redrive(stack, redrive.plan_redrive(stack, queue, release=True)).carry_out()
-        assert done.stayed[redrive.HELD] == count - len(done.first)
-        assert redrive.Trial.SUCCEEDED not in done.first.values()
+        assert done.stayed[FIRST_DID_NOT_SUCCEED] == count - len(done.first)
+        assert Trial.SUCCEEDED not in done.first.values()
     pipeline.settle()
     pipeline.break_history(IDEMPOTENCY_STORE=store)
     found = carride("letters")

@@ -18,7 +18,7 @@ from carride_idempotency.externals import (
 )
 from carride_idempotency.operators.explaining import Explained, how_to_run_again, next_one
 from carride_idempotency.policy import DAY
-from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
+from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record, unknown_calls
 from carride_idempotency.recovery import forgotten, new_owner
 from carride_idempotency.stores import Store
 
@@ -47,10 +47,15 @@ class Planned(NamedTuple):
     left: Record | None
 
 
-def plan_release(seen: Record, found: Explained) -> Planned:
-    """Plan to let a quarantined, crashed or corrupt key run again."""
+def plan_release(seen: Record, found: Explained, *, used_up: bool = False) -> Planned:
+    """Plan to let a quarantined, crashed or corrupt key run again.
+
+    ``used_up`` says that the next delivery of a failed key would quarantine it, because its
+    attempts are used up: the policy of its consumer knows that, and the record does not.
+    """
     _refuse_held(found)
-    if seen.status not in (QUARANTINED, IN_PROGRESS) and not is_corrupt(seen):
+    can_run = seen.status == COMPLETED or (seen.status == FAILED and not used_up)
+    if can_run and not is_corrupt(seen):
         raise ChangeRefusedError(
             f"{seen.key} is neither quarantined nor crashed, so there is nothing to release: "
             f"{found.says}"

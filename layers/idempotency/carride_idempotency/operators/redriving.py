@@ -6,9 +6,8 @@ One letter of each failure goes first. The others of its group follow only if it
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from carride_idempotency import observation
@@ -19,11 +18,21 @@ from carride_idempotency.operators.choosing import is_of_a_call
 from carride_idempotency.operators.explaining import is_held
 from carride_idempotency.operators.letters import Letter, as_delivered, as_message, letter_in
 from carride_idempotency.operators.queues import peek
+from carride_idempotency.operators.sending import (
+    CHANGED,
+    Ready,
+    Sending,
+    TargetAnswer,
+    Trial,
+    TrialOutcome,
+    Verdict,
+    has_succeeded,
+    revision_of,
+)
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record, unknown_calls
 from carride_idempotency.recovery import release
 from carride_idempotency.stores import Store
 
-FIRST_DID_NOT_SUCCEED: Final = "the first letter of its group did not succeed"
 RUNS: Final = "its consumer processes it"
 _RELEASED: Final = f"its key is released, and {RUNS}"
 _WOULD_RETURN: Final = {
@@ -45,22 +54,6 @@ _SUCCEEDS: Final = observation.COMMITTED | {
 """The outcomes after which a letter is no longer needed, because its event has taken effect."""
 
 
-class Trial(StrEnum):
-    """How the first letter of a group went."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    UNKNOWN = "unknown"
-
-
-class Verdict(NamedTuple):
-    """What a redrive does with a letter: whether it goes, and what its target does then."""
-
-    goes: bool
-    why: str
-    releases: bool = False
-
-
 class PlannedLetter(NamedTuple):
     """A letter, and what a redrive would do with it."""
 
@@ -68,15 +61,6 @@ class PlannedLetter(NamedTuple):
     verdict: Verdict
     revision: str
     """Status, attempt and owner of the record that its key has."""
-
-
-class TargetAnswer(NamedTuple):
-    """What a target made of a letter."""
-
-    trial: Trial
-    says: str
-    is_taken: bool
-    """Whether the letter is no longer needed in the queue."""
 
 
 class Target(Protocol):
@@ -108,7 +92,7 @@ class Redriven(NamedTuple):
     @property
     def succeeded(self) -> bool:
         """Whether all letters that were to go were taken, and no first letter failed again."""
-        return self.sent == self.planned and set(self.first.values()) <= {Trial.SUCCEEDED}
+        return has_succeeded(self.planned, self.sent, self.first)
 
 
 # ── Targets ───────────────────────────────────────────────────────────────────────────────────────
@@ -211,13 +195,6 @@ def _stays(why: str) -> Verdict:
     return Verdict(goes=False, why=why)
 
 
-def revision_of(record: Record | None) -> str:
-    """Return a text that changes with every change of a record, but for renewed leases."""
-    if record is None:
-        return "none"
-    return f"{record.status}, attempt {record.attempt}, owner {record.owner}"
-
-
 class RedrivePlan(NamedTuple):
     """What a redrive would do."""
 
@@ -309,8 +286,15 @@ def _record_of(letter: Letter, store: Store) -> Record | None:
 # ── Doing it ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class Redrive:
-    """One redrive. Letters that would return stay in the queue, and keep their age.
+class _Found(NamedTuple):
+    """A letter that was received."""
+
+    letter: Letter
+    receipt: str
+
+
+class Redrive(Sending[PlannedLetter, _Found]):
+    """One redrive.
 
     Args:
         sqs: botocore's or boto3's client.
@@ -319,7 +303,7 @@ class Redrive:
         target: where letters go.
         tries_one: whether one letter of each group goes first, and the others if it succeeded.
         rate: the most letters a second.
-        wait_s: how long the outcome of a first letter may take, if its target does not tell.
+        wait_s: how long the outcome of first letters may take, if their target does not tell.
         report: takes the progress, in words.
         sleep: waits, in seconds.
         clock: epoch milliseconds.
@@ -339,134 +323,85 @@ class Redrive:
         sleep: Callable[[float], object] = time.sleep,
         clock: Clock = epoch_ms,
     ) -> None:
+        super().__init__(plan.letters, rate=rate, report=report, sleep=sleep)
         self._sqs = sqs
         self._store = store
         self._plan = plan
         self._target = target
         self._tries_one = tries_one
-        self._pause_s = 1 / rate if rate else 0.0
         self._wait_s = wait_s
-        self._report = report
-        self._sleep = sleep
         self._clock = clock
-        self._unsent = {each.letter.id: each for each in plan.letters if each.verdict.goes}
-        self._planned = len(self._unsent)
-        self._sent = 0
-        self._stayed = Counter(each.verdict.why for each in plan.letters if not each.verdict.goes)
-        self._trials: dict[str, Trial] = {}
 
     @property
     def state(self) -> str:
         """How far it has come, in words."""
-        return (
-            f"{self._sent} of {self._planned} letters were sent; the others are in the queue, "
-            f"where some may be hidden for {_HIDDEN_SECONDS} seconds. Run the command again to "
-            "continue: a consumer recognises a letter that is sent twice"
-        )
+        return self.account("the queue", _HIDDEN_SECONDS)
 
     def carry_out(self) -> Redriven:
         """Deliver the letters of the plan."""
-        if self._tries_one:
-            self._send_first()
-        self._send_others()
-        unsent = [each.letter for each in self._unsent.values()]
-        held_back = sum(not self._may_follow(letter) for letter in unsent)
-        if held_back:
-            self._stayed[FIRST_DID_NOT_SUCCEED] += held_back
+        self.send_all(tries_one=self._tries_one)
         return Redriven(
-            planned=self._planned,
-            sent=self._sent,
-            stayed=dict(self._stayed),
-            gone=len(unsent) - held_back,
-            first={group: str(trial) for group, trial in self._trials.items()},
+            planned=self.planned,
+            sent=self.sent,
+            stayed=self.stayed_in_all(),
+            gone=len(self.unsent) - self.held_back(),
+            first={group: str(outcome.trial) for group, outcome in self.first.items()},
         )
 
-    def _may_follow(self, letter: Letter) -> bool:
-        """Return whether the first letter of a group has succeeded, or none was tried."""
-        return self._trials.get(letter.group, Trial.SUCCEEDED) is Trial.SUCCEEDED
-
-    def _send_first(self) -> None:
-        """Deliver one letter of each group, and find out how it went."""
-        groups = {each.letter.group for each in self._unsent.values()}
-        with closing(self._received(self._unsent)) as found:
-            for letter, receipt in found:
-                if letter.group not in self._trials:
-                    answer = self._send(letter, receipt)
-                    self._trials[letter.group] = answer.trial
-                    self._report(f"group {letter.group}: {answer.says}")
-                if self._trials.keys() == groups:
-                    break
-
-    def _send_others(self) -> None:
-        """Deliver the letters that may follow the first one of their group."""
-        following = [
-            letter_id for letter_id, each in self._unsent.items() if self._may_follow(each.letter)
-        ]
-        with closing(self._received(following)) as found:
-            for letter, receipt in found:
-                self._send(letter, receipt)
-
-    def _received(self, ids: Iterable[str]) -> Generator[tuple[Letter, str]]:
-        """Yield the letters with these ids, with receipts; make other messages visible again."""
-        wanted = set(ids)
+    def read(self) -> Generator[_Found]:
+        """Receive the letters of the queue."""
         with closing(peek(self._sqs, self._plan.queue, _HIDDEN_SECONDS)) as messages:
-            while wanted and (message := next(messages, None)):
-                if message["MessageId"] in wanted:
-                    wanted.discard(message["MessageId"])
-                    yield letter_in(message), message["ReceiptHandle"]
+            for message in messages:
+                yield _Found(letter_in(message), message["ReceiptHandle"])
 
-    def _send(self, letter: Letter, receipt: str) -> TargetAnswer:
-        """Deliver a letter that would not return, and delete it if its target took it."""
-        del self._unsent[letter.id]
-        refused = self._prepare(letter)
-        if refused is not None:
-            self._stayed[refused] += 1
-            return TargetAnswer(Trial.FAILED, refused, is_taken=False)
-        before = _record_of(letter, self._store)
-        answer = self._target.send(letter.event)
-        if answer.is_taken:
-            self._sqs.delete_message(QueueUrl=self._plan.queue, ReceiptHandle=receipt)
-            self._sent += 1
-        else:
-            self._stayed[answer.says] += 1
-        self._sleep(self._pause_s)
-        is_first = self._tries_one and letter.group not in self._trials
-        if is_first and not self._target.answers:
-            return self._outcome(letter, before)
-        return answer
-
-    def _prepare(self, letter: Letter) -> str | None:
-        """Release the key of a letter, if that is due, or say why the letter stays."""
+    def prepare(self, found: _Found, planned: PlannedLetter) -> Ready:
+        """Judge a letter again, and release its key if that is due."""
+        letter = found.letter
         record = _record_of(letter, self._store)
         verdict = verdict_on(letter, record, self._clock(), releases=self._plan.releases)
-        if not verdict.goes:
-            return verdict.why
-        if verdict.releases and letter.key is not None and not release(self._store, letter.key):
-            return "its record changed meanwhile: run the command again"
+        problem = self.why_it_stays(planned, verdict, revision_of(record))
+        if problem is not None or letter.key is None or not verdict.releases:
+            return Ready(problem, record)
+        if not release(self._store, letter.key):
+            return Ready(CHANGED, record)
+        return Ready(None, _record_of(letter, self._store))
+
+    def hand_over(self, found: _Found) -> TargetAnswer:
+        """Send a letter to its target."""
+        answer = self._target.send(found.letter.event)
+        if self._target.answers or found.letter.key is not None:
+            return answer
+        return answer._replace(trial=Trial.SUCCEEDED, says="it was sent; its record is not known")
+
+    def delete(self, found: _Found) -> None:
+        """Delete a letter that its target has taken."""
+        self._sqs.delete_message(QueueUrl=self._plan.queue, ReceiptHandle=found.receipt)
+
+    def wait(self, waiting: dict[str, tuple[_Found, Ready]]) -> None:
+        """Wait until the records of the first letters say how their delivery went."""
+        for _ in range(max(1, round(self._wait_s / _POLL_SECONDS))):
+            for group, (found, ready) in list(waiting.items()):
+                outcome = self._outcome(found.letter, ready.record)
+                if outcome is not None:
+                    self.note(found.letter, outcome)
+                    del waiting[group]
+            if not waiting:
+                return
+            self.sleep(_POLL_SECONDS)
+        silent = f"its consumer has not completed it after {self._wait_s:.0f} s"
+        for found, _ready in waiting.values():
+            self.note(found.letter, TrialOutcome(Trial.UNKNOWN, silent))
+
+    def _outcome(self, letter: Letter, before: Record | None) -> TrialOutcome | None:
+        """Return how a letter went, by its record; None while that is not known."""
+        record = _record_of(letter, self._store)
+        if record is None:
+            return None
+        if record.status == COMPLETED:
+            return TrialOutcome(Trial.SUCCEEDED, "completed")
+        if record.status in (FAILED, QUARANTINED) and revision_of(record) != revision_of(before):
+            return TrialOutcome(Trial.FAILED, f"it failed again: {record.error or ''}")
         return None
-
-    def _outcome(self, letter: Letter, before: Record | None) -> TargetAnswer:
-        """Wait until the record of a letter says how its delivery went."""
-        if letter.key is None:
-            return TargetAnswer(
-                Trial.SUCCEEDED, "it was sent; its record is not known", is_taken=True
-            )
-        polls = max(1, round(self._wait_s / _POLL_SECONDS))
-        for _ in range(polls):
-            record = self._store.read(letter.key)
-            if record is not None and record.status == COMPLETED:
-                return TargetAnswer(Trial.SUCCEEDED, "completed", is_taken=True)
-            if record is not None and _has_failed_since(record, before):
-                says = f"it failed again: {record.error or ''}"
-                return TargetAnswer(Trial.FAILED, says, is_taken=True)
-            self._sleep(_POLL_SECONDS)
-        says = f"its consumer has not completed it after {self._wait_s:.0f} s"
-        return TargetAnswer(Trial.UNKNOWN, says, is_taken=True)
-
-
-def _has_failed_since(record: Record, before: Record | None) -> bool:
-    """Return whether a record says of an attempt after ``before`` that it failed."""
-    return record.status in (FAILED, QUARANTINED) and revision_of(record) != revision_of(before)
 
 
 def groups_of(letters: Sequence[PlannedLetter]) -> list[tuple[PlannedLetter, int]]:
