@@ -16,7 +16,7 @@ from ops.fence import LOG_RULE
 from tests.world.cloud import Cloud, Invoked
 from tests.world.functions import Function, facts_in, id_in
 from tests.world.patterns import matches
-from tests.world.queues import Message, Queues
+from tests.world.queues import Message, Queues, Reader
 from tests.world.wiring import (
     ACCOUNT,
     Attempts,
@@ -292,7 +292,8 @@ class QueueMapping:
             if most < self._spec.batch:
                 self._cloud.use("a batch that is not full")
             visible_s = self._queue.spec.visible_s
-            batch = self._queues.receive(self._queue, most, visible_s)
+            reader = Reader(self._spec.function, _facts_of)
+            batch = self._queues.receive(self._queue, most, visible_s, reader)
             if not batch:
                 return
             self._cloud.simulation.after(visible_s + 0.01, self.poll)
@@ -307,7 +308,7 @@ class QueueMapping:
             record["messageId"] = message.id
             record["attributes"]["SentTimestamp"] = str(message.sent_ms)
             records.append(record)
-            facts += facts_in(json.loads(message.body))
+            facts += _facts_of(message)
         name = f"{self._spec.function} {facts[0]} of {len(facts)} receive {batch[0].receives}"
         invoked = Invoked(self._spec.function, name, facts)
         done = partial(self._done, batch)
@@ -324,6 +325,10 @@ class QueueMapping:
         if deleted and self._cloud.happens("a delete that is lost", 0.02, min(deleted)):
             return
         self._queue.messages = [each for each in self._queue.messages if each.id not in deleted]
+
+
+def _facts_of(message: Message) -> list[str]:
+    return facts_in(json.loads(message.body))
 
 
 class Schedule:

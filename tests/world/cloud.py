@@ -247,14 +247,22 @@ class Cloud(Network):
 
     def _may_meet(self, invoked: Invoked, called: str) -> bool:
         """Return whether a fault is allowed, and note it: in a light story few are."""
-        names = [(invoked.function, fact) for fact in invoked.facts]
-        is_light = self.story.tier is Tier.LIGHT
-        if is_light and any(self._met[name] >= MOST_FAULTS for name in names):
+        if self.have_met_enough(invoked.function, invoked.facts):
             return False
         if not self.may_happen(called):
             return False
-        self._met.update(names)
+        self.note_fault(invoked.function, invoked.facts)
         return True
+
+    def have_met_enough(self, function: str, facts: Iterable[str]) -> bool:
+        """Return whether one of some facts may meet no further fault at a function."""
+        if self.story.tier is Tier.HEAVY:
+            return False
+        return any(self._met[function, fact] >= MOST_FAULTS for fact in facts)
+
+    def note_fault(self, function: str, facts: Iterable[str]) -> None:
+        """Note that a function met a fault while it worked on some facts."""
+        self._met.update((function, fact) for fact in facts)
 
     def has_met(self, function: str, facts: Iterable[str]) -> bool:
         """Return whether a function met a fault while it worked on one of some facts."""

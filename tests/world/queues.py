@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tests.world.cloud import Cloud
 from tests.world.wiring import QueueSpec, queue_url
@@ -35,6 +35,14 @@ class Queue:
     """Is called when a message comes."""
 
 
+class Reader(NamedTuple):
+    """The function that reads a queue."""
+
+    function: str
+    facts_in: Callable[[Message], Sequence[str]]
+    """Returns the ids of the facts in a message."""
+
+
 class Queues:
     """All queues of the stack, by logical id; and a client of SQS."""
 
@@ -60,7 +68,9 @@ class Queues:
         self._cloud.simulation.after(0.05, found.told)
         return message
 
-    def receive(self, queue: Queue, most: int, hidden_s: float) -> list[Message]:
+    def receive(
+        self, queue: Queue, most: int, hidden_s: float, reader: Reader | None = None
+    ) -> list[Message]:
         """Receive visible messages, in no order; dead-letter those that were received too often."""
         now_ms = self._cloud.simulation.now_ms
         visible = [each for each in queue.messages if each.visible_ms <= now_ms]
@@ -76,10 +86,25 @@ class Queues:
                 queue.messages.remove(message)
                 self.send(queue.spec.dlq, message.body, message.attributes)
                 continue
-            if not self._cloud.happens("a message received twice", _TWICE, message.id):
+            if not self._comes_twice(message, reader):
                 message.visible_ms = now_ms + hidden_s * 1000
             received.append(message)
         return received
+
+    def _comes_twice(self, message: Message, reader: Reader | None) -> bool:
+        """Return whether a message stays visible.
+
+        The second receive takes the claim of the first one over, which uses up an attempt. So it
+        counts as a fault that the message's event meets.
+        """
+        facts = reader.facts_in(message) if reader else []
+        function = reader.function if reader else ""
+        if self._cloud.have_met_enough(function, facts):
+            return False
+        if not self._cloud.happens("a message received twice", _TWICE, message.id):
+            return False
+        self._cloud.note_fault(function, facts)
+        return True
 
     # ── As a client of SQS ────────────────────────────────────────────────────────────────────────
 
