@@ -303,8 +303,9 @@ def test_a_run_ends_with_the_audit(
     """
     monkeypatch.setattr("ops.cli.replay.predict", partial(predict, looks=1))
     monkeypatch.setattr("ops.cli.replay.PAUSE", 0.2)
-    now = datetime.now(UTC)
-    window = ("--since", (now - timedelta(seconds=1)).isoformat(), "--until", now.isoformat())
+    now = datetime.now(UTC).replace(tzinfo=None)
+    since = now - timedelta(seconds=1)
+    window = ("--since", f"{since.isoformat()}Z", "--until", f"{now.isoformat()}Z")
 
     def run(verb: str, *options: str) -> tuple[str, int]:
         status = pipeline.carride("replay", verb, *options)
