@@ -32,6 +32,7 @@ from ops.desk import work as _work  # noqa: F401 - registers pages
 from ops.desk.events import raw_event
 from ops.desk.feed import Feed
 from ops.desk.letters import raw_letter
+from ops.desk.notices import Notices
 from ops.desk.pictures import LOOKS, look
 from ops.desk.registry import ACTS, PAGES, PLACES, Act, NotThereError, Page, Said, Seen
 from ops.desk.words import (
@@ -56,10 +57,10 @@ _HERE: Final = Path(__file__).parent
 _FADE_S: Final = 2
 """After this time the parts are rendered again although nothing has happened: rates fade, records
 change."""
-_SAID_S: Final = 8.0
-"""How long the page says what the last button did."""
-_REFUSED_S: Final = 60.0
-"""How long it says why that did nothing."""
+_NOTICE: Final = "notice"
+"""The cookie with the name of what is to be said to this browser."""
+_NOTICE_S: Final = 60
+"""How long the browser has to ask for the page that says it."""
 _POLICY: Final = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "object-src 'none'"
@@ -84,7 +85,7 @@ class Desk(Seen):
 
     def __init__(self, feed: Feed, host: str) -> None:
         super().__init__(feed)
-        self._said: tuple[float, Said | None] = (0.0, None)
+        self._notices = Notices()
         self.token = secrets.token_hex(16)
         """What every form of a page sends: only who has read a page can change anything."""
         self._hosts = {host, host.replace("127.0.0.1", "localhost")}
@@ -102,15 +103,6 @@ class Desk(Seen):
             middleware=[guard],
             exception_handlers={404: self._no_page},
         )
-
-    @property
-    def said(self) -> Said | None:
-        """What the last button did, for a while."""
-        at, said = self._said
-        if said is None:
-            return None
-        lasts = _REFUSED_S if said.is_refusal else _SAID_S
-        return said if time.monotonic() - at < lasts else None
 
     async def _guard(
         self, request: Request, call: Callable[[Request], Awaitable[Response]]
@@ -204,21 +196,32 @@ class Desk(Seen):
     ) -> Response:
         """Return a page, or as JSON its parts, by the ids of their elements."""
         path = request.url.path
+        name = request.cookies.get(_NOTICE, "")
+        notice = None
+        if request.method == "GET" and not _wants_parts(request):
+            notice = self._notices.take(name, request.scope["path"])
+        said = notice.said if notice else None
+        typed = notice.typed if notice else {}
         parts = self._frame(request)
-        parts["live"] = self._render(template, {**context, "here": path})
+        own = {**context, "here": path, "said": said, "typed": typed}
+        parts["live"] = self._render(template, own)
         title = str(finished(context["title"]))
         if _wants_parts(request):
             parts["title"] = f"{title} · CarRide desk"
             return JSONResponse(parts, headers=headers)
+        parts["said"] = self._render("said.html", {"said": said})
         page = self._render("page.html", {"title": title, "here": path, **parts})
-        return HTMLResponse(page, status)
+        response = HTMLResponse(page, status)
+        if notice:
+            response.delete_cookie(_NOTICE, httponly=True, samesite="strict")
+        return response
 
     def _frame(self, request: Request) -> dict[str, str]:
         """Return the parts around each page."""
         context = {"here": request.url.path, "now": self.feed.standing(), "badges": self.badges()}
         return {
             name: self._render(f"{name}.html", context)
-            for name in ("status", "nav", "bottom", "said")
+            for name in ("status", "nav", "bottom", "troubles")
         }
 
     def badges(self) -> dict[str, Badge]:
@@ -245,8 +248,13 @@ class Desk(Seen):
             except (*FAILURES, OSError, ValueError, LookupError) as error:
                 where = _own_path(form.get("back", "/"))
                 said = Said(f"Nothing was done: {reason(error)}.", is_refusal=True)
-            self._said = (time.monotonic(), said)
-            return RedirectResponse(where, 303)
+            response = RedirectResponse(where, 303)
+            if said:
+                name = self._notices.keep(where, said, form)
+                response.set_cookie(
+                    _NOTICE, name, max_age=_NOTICE_S, httponly=True, samesite="strict"
+                )
+            return response
 
         return endpoint
 

@@ -92,6 +92,12 @@ def post(desk: Desk, path: str, **form: str) -> Answer:
     return _call(desk, "POST", path, body, {"origin": f"http://{HOST}"})
 
 
+def shown_after(desk: Desk, answer: Answer) -> Answer:
+    """Follow a button's answer as the browser that pressed it does."""
+    cookie = answer.headers["set-cookie"].partition(";")[0]
+    return get(desk, answer.headers["location"], cookie=cookie)
+
+
 def _call(desk: Desk, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
     where, _, query = path.partition("?")
     given = {"host": HOST, **headers}

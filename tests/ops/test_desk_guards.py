@@ -4,10 +4,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from moto import mock_aws
 
 from ops.desk.app import Desk
-from tests.ops.desk_world import HOST, _call, desk_of, get, post
+from ops.desk.notices import Notices
+from ops.desk.registry import Said
+from tests.ops.desk_world import HOST, _call, desk_of, get, post, shown_after
 from tests.ops.world import empty_stack
 
 
@@ -56,6 +60,43 @@ def test_a_plan_that_nobody_previewed_is_not_carried_out(desk: Desk, started: li
         ("/start", {"verb": "redrive", "argument": "--yes"}),
         ("/start", {"verb": "redrive", "argumentplan": "0a1b2c3d"}),
     ):
-        assert post(desk, path, **form).status == 303
-        assert "Nothing was done" in get(desk, "/more").text
+        answer = post(desk, path, back="/more", **form)
+        assert answer.status == 303
+        assert "Nothing was done" in shown_after(desk, answer).text
     assert started == []
+
+
+def test_only_the_browser_that_asked_is_told_and_once(desk: Desk) -> None:
+    """On the page that follows; another page, a page's parts and another browser leave it."""
+    answer = post(desk, "/discard", job="none", back="/jobs?only=<b>#end")
+    cookie = answer.headers["set-cookie"].partition(";")[0]
+    told = "Nothing was done"
+    assert told not in get(desk, "/jobs").text
+    assert told not in get(desk, "/jobs", cookie="notice=" + "0" * 32).text
+    assert told not in get(desk, "/more", cookie=cookie).text
+    assert told not in get(desk, "/jobs", cookie=cookie, accept="application/json").text
+    shown = get(desk, "/jobs", cookie=cookie)
+    assert told in shown.text
+    assert "Max-Age=0" in shown.headers["set-cookie"]
+    assert told not in get(desk, "/jobs", cookie=cookie).text
+
+
+@given(text=st.text(max_size=300))
+def test_a_cookie_says_nothing_by_itself(text: str) -> None:
+    """It is the name of a notice: what somebody writes into it is never shown."""
+    notices = Notices()
+    name = notices.keep("/jobs", Said("Told."), {})
+    assert notices.take(text, "/jobs") is None
+    taken = notices.take(name, "/jobs")
+    assert taken is not None
+    assert taken.said.sentence == "Told."
+
+
+def test_notices_that_nobody_reads_do_not_add_up() -> None:
+    """The oldest are forgotten."""
+    notices = Notices()
+    names = [notices.keep("/jobs", Said(f"{number}"), {}) for number in range(1_000)]
+    assert notices.take(names[0], "/jobs") is None
+    assert notices.take(names[-1], "/jobs") is not None
+    left = [name for name in names if notices.take(name, "/jobs")]
+    assert len(left) < 100

@@ -13,7 +13,7 @@ from moto import mock_aws
 from ops.desk.app import Desk
 from ops.desk.registry import ACTS, PAGES
 from ops.stack import StackRef
-from tests.ops.desk_world import Answer, desk_of, get, post
+from tests.ops.desk_world import Answer, desk_of, get, post, shown_after
 from tests.ops.hostile_world import LONG, TEXTS, Payload, hostile_stack, obeyed, payloads, thinned
 
 pytestmark = pytest.mark.proof
@@ -164,6 +164,9 @@ def test_no_form_is_obeyed(desk: Desk, text: str, monkeypatch: pytest.MonkeyPatc
         answer = post(desk, path, **form)
         assert answer.status == 303, path
         assert re.fullmatch(r"/[^/].*|/", answer.headers["location"], re.ASCII), path
-        assert "set-cookie" not in answer.headers
+        cookie = answer.headers.get("set-cookie", "")
+        assert re.fullmatch(r"(notice=[0-9a-f]{32}; [\w\-=;/ ]+)?", cookie), path
         check_page(get(desk, "/more"), path)
+        if cookie:
+            check_page(shown_after(desk, answer), path)
     assert started == []

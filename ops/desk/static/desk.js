@@ -22,9 +22,8 @@ for (const end of ["pointerup", "pointercancel"]) {
 function isBusy(part) {
   const selection = getSelection();
   const isSelected = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
-  const isRead = part.id === "said" && part.matches(":has(.toast:hover)");
   const isEdited = part.contains(document.activeElement) && document.activeElement.matches(fields);
-  return isPressed || isSelected || isRead || isEdited;
+  return isPressed || isSelected || isEdited;
 }
 
 function replace(part, html) {
