@@ -114,7 +114,7 @@ def _flow(desk: Seen, _request: Request) -> dict[str, Any]:
             "is_local": feed.stack.local is not None,
             "unfinished": _unfinished(feed),
             "in_flight": sum(len(names) for names in feed.index.waiting.values()),
-            "given_up": _given_up(feed, now),
+            "recently": _recently(feed, now, outages),
             "letters": feed.letters() or 0,
             "quarantined": feed.quarantined or 0,
             "injected": _INJECTED if feed.stack.local is not None else (),
@@ -131,15 +131,23 @@ def _legend(strips: Sequence[Strip]) -> list[tuple[str, str]]:
     return found
 
 
-def _given_up(feed: Feed, now: float) -> list[str]:
-    """Return in words what each consumer has given up in the time of the picture."""
-    found = []
+def _recently(feed: Feed, now: float, outages: Sequence[Outage]) -> str:
+    """Return in words who fails, and what has failed or was given up in the time of the picture."""
+    _, failures = _CHARTED["fail"]
+    failed = 0
+    given_up = []
     for each in feed.consumers:
-        recent = feed.index.recent(each.name, now)
-        count = sum(bucket[observation.DEAD_LETTERED] for bucket in recent)
+        total = sum(feed.index.recent(each.name, now), Counter[str]())
+        failed += sum(total[outcome] for outcome in failures)
+        count = total[observation.DEAD_LETTERED]
         if count:
-            found.append(f"{each.name} gave up {counted(count, 'event')} in {_MINUTES} minutes")
-    return found
+            given_up.append(f"{each.name} gave up {counted(count, 'event')}")
+    said = [f"{outages[0].consumer} fails"] if outages else []
+    if failed and not given_up:
+        said.append(f"{counted(failed, 'failed run')} in {_MINUTES} minutes, none given up")
+    elif given_up:
+        said.append(f"{' and '.join(given_up)} in {_MINUTES} minutes")
+    return ", ".join(said) or "no consumer fails"
 
 
 def _title(outages: Sequence[Outage]) -> str:

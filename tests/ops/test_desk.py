@@ -175,6 +175,29 @@ def test_a_chart_is_stacked_from_the_bottom_up() -> None:
 
 
 @mock_aws
+def test_flow_counts_what_has_failed_although_no_consumer_fails_now() -> None:
+    """Runs that were retried, or events that were given up: not that no consumer fails."""
+    desk = desk_of(empty_stack())
+    now_ms = time.time() * 1000
+    event = completed("order_1")
+    publish(desk.feed.index, event, now_ms - 9_000)
+    for name in (each.name for each in CONSUMERS):
+        deliver(desk.feed.index, event, name, now_ms - 8_000)
+    assert "no consumer fails" in get(desk, "/").text
+    other = completed("order_2")
+    publish(desk.feed.index, other, now_ms - 7_000)
+    deliver(desk.feed.index, other, "payment", now_ms - 6_500, observation.FAILED)
+    deliver(desk.feed.index, other, "payment", now_ms - 6_000, attempt=2)
+    text = get(desk, "/").text
+    assert "1 failed run in 5 minutes, none given up" in text
+    assert "no consumer fails" not in text
+    deliver(desk.feed.index, event, "dispatch", now_ms - 5_000, observation.DEAD_LETTERED)
+    text = get(desk, "/").text
+    assert "dispatch gave up 1 event in 5 minutes" in text
+    assert "no consumer fails" not in text
+
+
+@mock_aws
 def test_flow_says_what_fails_and_what_does_not() -> None:
     """The sentence has the consumer, the newest error and who is spared; the title is short."""
     desk = desk_of(empty_stack())
