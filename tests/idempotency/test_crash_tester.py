@@ -705,6 +705,7 @@ RIGHT: Final[Mapping[str, Case]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("case", RIGHT.values(), ids=RIGHT)
 def test_an_unusual_right_handler_passes(case: Case) -> None:
     """However its effects are made, each takes place once."""

@@ -77,6 +77,7 @@ def build(
     return getattr(consumer, decorate)(lambda event, operation: work(world, operation))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("policy", [{}, {"atomic": True}], ids=str)
 @pytest.mark.parametrize("make", WORLDS.values(), ids=WORLDS)
 @pytest.mark.parametrize(("event", "settings"), SOURCES.values(), ids=SOURCES)
