@@ -130,7 +130,8 @@ class Deployment:
             found = look()
             if found:
                 return found
-            time.sleep(_POLL_SECONDS)
+            left = max(0.0, deadline - time.monotonic())
+            time.sleep(min(_POLL_SECONDS, left))
         raise FailedError(f"{what}, {self._wait:.0f} s after the check began")
 
 
