@@ -58,6 +58,20 @@ class Table(NamedTuple):
     """The rows in which nothing needs a look."""
 
 
+_LABELS: Final[Mapping[str, str]] = {
+    "replay run": "Replay",
+    "replay plan": "Replay prediction",
+    "replay cancel": "Cancel of a replay",
+}
+"""What the desk calls a job, if not as its verb."""
+
+
+def label_of(verb: str, *, asks: bool) -> str:
+    """Return what the desk calls a job, as its button does; ``asks``: it makes a plan."""
+    label = _LABELS.get(verb, verb.capitalize())
+    return f"{label} plan" if asks else label
+
+
 def scope_of(words: Sequence[str]) -> str:
     """Return what a job is about, from the words after its verb."""
     return ", ".join(filter(None, map(_word, words)))

@@ -21,6 +21,7 @@ from ops.desk.told import (
     Ended,
     about,
     goes_nowhere,
+    label_of,
     progress_of,
     result_of,
     scope_of,
@@ -68,7 +69,7 @@ def _jobs(desk: Seen, _request: Request) -> dict[str, Any]:
     jobs = [_told(job) for job in known if job.state is not State.CARRIED_OUT]
     for plan in plans.saved():
         if plan.id not in own:
-            others.setdefault(plan.words, []).append(plan)
+            others.setdefault(_as_said(plan.words), []).append(plan)
     running = desk.jobs.running()
     waiting = desk.jobs.waiting()
     return {
@@ -79,6 +80,14 @@ def _jobs(desk: Seen, _request: Request) -> dict[str, Any]:
         # The same words make the same plan, unless something has changed: the newest counts.
         "others": [(same[0], len(same) - 1) for same in others.values()][:_MOST_OTHERS],
     }
+
+
+def _as_said(words: Iterable[str]) -> tuple[str, ...]:
+    """Return a command line so that two that plan the same are equal.
+
+    The value of an option may follow an equals sign or a space.
+    """
+    return tuple(" ".join(words).replace("=", " ").split())
 
 
 def _told(job: Job) -> dict[str, Any]:
@@ -95,6 +104,7 @@ def _told(job: Job) -> dict[str, Any]:
     shown = job.previewed if job.confirmed else job.result
     return {
         "job": job,
+        "label": label_of(job.verb, asks=job.asks),
         "scope": ", ".join(
             filter(None, [scope_of(job.words[len(job.verb.split()) :]), about(shown)])
         ),
@@ -123,9 +133,10 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         step = job.stage.step if job.stage else None
         ended = Ended(job.status is not None, step, job.result)
         steps = progress_of(job.verb, steps_of(job.verb, job.previewed), ended)
-    said = [line.removeprefix("error: ") for line in job.lines]
+    # Some say why they end both as a step and as their error.
+    said = [*dict.fromkeys(line.removeprefix("error: ") for line in job.lines)]
     return told | {
-        "title": f"{job.verb.capitalize()} {told['word']}",
+        "title": f"{told['label']} {told['word']}",
         "steps": steps,
         "tried": _tried(desk, job),
         "letters": _letters_of(desk, job),

@@ -15,6 +15,7 @@ from ops.desk.told import (
     Step,
     about,
     goes_nowhere,
+    label_of,
     progress_of,
     result_of,
     scope_of,
@@ -180,6 +181,14 @@ def test_a_scope_reads_as_words() -> None:
     assert scope_of(words) == "PaymentDlq, letter 37134231…4b1c, releasing keys, since 1h"
 
 
+def test_a_job_is_called_as_its_button() -> None:
+    """A plan and a prediction of a replay are told apart, and so is a replay that runs."""
+    assert label_of("replay run", asks=True) == "Replay plan"
+    assert label_of("replay run", asks=False) == "Replay"
+    assert label_of("replay plan", asks=False) == "Replay prediction"
+    assert label_of("redrive", asks=True) == "Redrive plan"
+
+
 @mock_aws
 @pytest.mark.parametrize(
     ("since", "until"), [("abc", ""), ("tomorrow", ""), ("1h", "x"), ("1h", "2h"), ("", "")]
@@ -217,6 +226,21 @@ def test_jobs_lists_plans_of_the_command_line_too(tmp_path: Any, monkeypatch: An
     plans.discard(str(name))
     plans.discard("../../etc/passwd")
     assert str(name) not in get(desk, "/jobs").text
+
+
+@mock_aws
+def test_plans_that_differ_in_an_equals_sign_are_one(tmp_path: Any, monkeypatch: Any) -> None:
+    """The value of an option may follow an equals sign or a space."""
+    monkeypatch.setattr(plans, "PLANS", tmp_path)
+    for words in (
+        ["redrive", "PaymentDlq", "--limit=5"],
+        ["redrive", "PaymentDlq", "--limit", "5"],
+    ):
+        with plans.typed(words):
+            plans.save({}, ())
+    text = get(desk_of(empty_stack()), "/jobs").text
+    assert "and 1 older preview of the same" in text
+    assert text.count("Copy the command") == 1
 
 
 @mock_aws

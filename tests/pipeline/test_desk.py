@@ -173,6 +173,17 @@ def test_the_story_of_a_ride_is_a_page(site: Site, page: Page) -> None:
     shown(run.locator(".w-detail"))
 
 
+def test_j_and_k_move_through_the_rows_of_tables(site: Site, page: Page) -> None:
+    """On the ledger, a row has a link for each consumer: the first one is focused."""
+    page.goto("/ledger")
+    first = page.locator(".ledger tr:has(a)").nth(0).locator("a").first
+    second = page.locator(".ledger tr:has(a)").nth(1).locator("a").first
+    shown(first)
+    for key, link in (("j", first), ("j", second), ("k", first)):
+        page.keyboard.press(key)
+        expect(link).to_be_focused()
+
+
 def test_single_keys_find_move_and_explain(site: Site, page: Page) -> None:
     """Slash finds, g and a letter lead to a view, j and k to a row, and ? shows the keys."""
     page.goto("/")
@@ -191,9 +202,9 @@ def test_single_keys_find_move_and_explain(site: Site, page: Page) -> None:
         page.keyboard.press(key)
         expect(links.nth(row)).to_be_focused()
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Shortcuts")).to_be_visible()
     page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
+    expect(page.get_by_role("dialog", name="Shortcuts")).to_be_hidden()
 
 
 def test_an_address_that_leads_nowhere_is_a_page(site: Site) -> None:

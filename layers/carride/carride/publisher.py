@@ -113,7 +113,7 @@ class Receipt(Struct, eq=False):
     def refuse_size(self) -> None:
         """Note that the entry fits into no request."""
         self.code = ENTRY_TOO_LARGE
-        self.message = f"{self.size} bytes; an entry must stay below {TOO_LARGE}"
+        self.message = f"{self.size:,} bytes; an entry must stay below {TOO_LARGE:,}"
         self.retryable = False
 
 

@@ -43,9 +43,11 @@ async function copy(element) {
   setTimeout(() => element.classList.remove("copied"), 1500);
 }
 
-function step(by) {
-  const rows = [...document.querySelectorAll("#live .row")].filter((row) => row.checkVisibility());
-  const at = rows.indexOf(document.activeElement);
+function step(by) { // to the next row, or to the first link of the next row of a table
+  const found = [...document.querySelectorAll("#live .row, #live tbody tr:has(a):not(:has(.row))")];
+  const rows = found.map((row) => row.matches("tr") ? row.querySelector("a") : row).filter((row) => row.checkVisibility());
+  const focused = document.activeElement;
+  const at = rows.findIndex((row) => row === focused || row.closest("tr")?.contains(focused));
   rows[at === -1 ? 0 : Math.min(Math.max(at + by, 0), rows.length - 1)]?.focus();
 }
 
