@@ -205,7 +205,8 @@ class World:
 
     def _look_at(self, producer: Producer) -> None:
         wrong = producer.wrong_view(self.api)
-        self.found += [wrong] * bool(wrong)
+        if wrong:
+            self.found.append(wrong)
 
     def erase(self) -> None:
         """Have an operator erase customers whose rides are long over."""
