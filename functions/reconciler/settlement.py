@@ -14,10 +14,15 @@
 A ride that is completed and had a car was driven, and is to be paid. Any other is to be undone.
 Dispatch may stand still for longer than a ride may be overdue, while rides are driven. So its
 silence does not say that a completed ride had no car.
+
+A ride that was not booked here may be settled before its history hears that it was completed.
+Payment, which has heard of that, then leaves the ride as it is, and the ride is settled once more.
 """
 
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from carride import ride as rides
 from carride.bookings import Booking
@@ -29,6 +34,9 @@ from carride_idempotency import Policy
 POLICY: Final = Policy(max_attempts=1_000_000_000)
 """Protects the runs, and in each run the rides: one event settles a ride. Only outages and bugs
 fail an attempt, and the schedule tries again every five minutes, so attempts are not limited."""
+
+_LEAST_VERSION: Final = 4
+"""Of a completed ride: it was requested, accepted, started and completed."""
 
 REASON: Final = "overdue: nothing has happened to the ride for too long"
 
@@ -120,8 +128,18 @@ def _ended(
         return Settlement(CarRideOverdue.of(ride, outcome="cancelled"))
     if dispatched is None:
         return NOT_DISPATCHED
+    ride = _counted(ride)
     if dispatched.had_car:
         return Settlement(CarRideOverdue.of(ride, outcome="completed"))
     if dispatched.open_since is not None and not is_overdue(dispatched.open_since, now, limit):
         return None  # it has heard of the end, and the acceptance may be on its way
     return Settlement(CarRideOverdue.of(ride, outcome="cancelled"))
+
+
+def _counted(ride: Ride) -> Ride:
+    """Return a completed ride with a version that it can have only now.
+
+    Its producer may give each event the first version. The event that settled the ride before its
+    completion was heard of would then have the same id, and this one would pass for its copy.
+    """
+    return replace(ride, version=max(ride.version, _LEAST_VERSION))

@@ -428,6 +428,50 @@ def test_a_late_acceptance_does_not_reopen_a_ride(world: World) -> None:
     assert [entry["type"] for entry in found["timeline"]][3:5] == ["CarAssigned", "CarReleased"]
 
 
+@pytest.mark.parametrize("served", [True, False], ids=["served", "unserved"])
+@pytest.mark.parametrize("heard", [1, 2, 3], ids=["requested", "accepted", "started"])
+def test_a_ride_is_settled_again_once_its_completion_is_heard_of(
+    world: World, heard: int, *, served: bool
+) -> None:
+    """It was written off while only payment knew that it was driven.
+
+    It is paid if a car drove it, and nothing waits for ever. One event more is enough for that.
+    """
+    ride = Life()
+    held = list[Any]()
+    deliver = world.deliver
+
+    def hold(consumer: str, event: Any, **options: Any) -> str:
+        if consumer != "ride-history":
+            return deliver(consumer, event, **options)
+        held.append(event)
+        return ""
+
+    def lost(consumer: str, fact: str) -> bool:
+        return fact == "CarAssigned" or (fact == "CarRideAccepted" and not served)
+
+    changes = [ride.created, ride.accepted, ride.started, ride.completed]
+    for fact in changes[:heard]:
+        adopted(world, fact)
+        world.flow(lost)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "deliver", hold)
+        for fact in changes[heard:]:
+            adopted(world, fact)
+            world.flow(lost)
+        assert world.reconcile(lost=lost) == {"reconciled": 1, "overdue": 0}
+        assert world.state("payments") == "completed"
+    for event in held:
+        world.deliver("ride-history", event)
+    assert world.reconcile() == {"reconciled": 1, "overdue": 1}
+    assert world.state("payments") == ("captured" if served else "cancelled")
+    assert (world.cars(), world.open()) == ({"car_01": None}, set())
+    assert world.read(ride.order_id).body["status"] == "completed"
+    emitted = world.emitted()
+    assert world.reconcile() == {"reconciled": 0, "overdue": 0}
+    assert world.emitted() == emitted
+
+
 # ── Times that are not to be trusted, and a dispatch that stands still ────────────────────────────
 
 
