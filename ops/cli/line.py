@@ -41,7 +41,7 @@ GROUPS: Final = {
 }
 TOPICS: Final = {
     "Look at a stack": (
-        "desk audit tail ride event letters quarantined records environments verify doctor"
+        "desk audit tail find ride event letters quarantined records environments verify doctor"
     ),
     "Mend": "redrive replay release settle forget republish fleet erase plans",
     "Drive rides": "book accept start complete cancel simulate",

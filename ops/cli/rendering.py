@@ -19,6 +19,7 @@ from ops.doctor import Findings
 from ops.lookup import Event, Ride
 from ops.records import RecordList
 from ops.redrive import Redriven, RedrivePlan
+from ops.search import Search
 from ops.text import counted
 from ops.verbs import spelt
 
@@ -198,6 +199,18 @@ _COLOUR_OF: Final = {state: colour for colour, states in _COLOURS.items() for st
 def _state(state: str) -> Text:
     """Return a state or outcome in its colour."""
     return Text(state, _COLOUR_OF.get(state, ""))
+
+
+@show.register
+def _search(search: Search) -> RenderableType:
+    """A row for each match: a search that finds nothing says where it looked."""
+    if not search.found:
+        return Group(*wrap(f"nothing was found; {search.says}", _WIDTH))
+    rows = table("what", "id", "rides", "shows more")
+    for each in search.found:
+        rows.add_row(each.kind, each.id, "\n".join(each.rides), each.command)
+    more = f"and {search.more:,} more. " if search.more else ""
+    return Group(rows, *wrap(f"{more}{search.says}".strip().capitalize(), _WIDTH))
 
 
 @show.register

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
-from uuid import UUID
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -25,12 +24,12 @@ from starlette.responses import (
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from carride.facts import FACTS
 from ops.desk import flow as _flow  # noqa: F401 - registers pages
 from ops.desk import rides as _rides  # noqa: F401 - registers pages
 from ops.desk import work as _work  # noqa: F401 - registers pages
 from ops.desk.events import raw_event
 from ops.desk.feed import Feed
+from ops.desk.finding import SEARCHED, results_of
 from ops.desk.letters import raw_letter
 from ops.desk.notices import Notices
 from ops.desk.pictures import LOOKS, look
@@ -50,6 +49,7 @@ from ops.desk.words import (
     span,
     until_text,
 )
+from ops.search import asked_for, is_name
 from ops.stack import FAILURES, reason
 from ops.text import counted
 
@@ -130,9 +130,25 @@ class Desk(Seen):
         return self._answer(request, "sentence.html", context, 404)
 
     def _find(self, request: Request) -> Response:
-        """Lead to what somebody looks for: a key, an event, or else a ride."""
-        text = request.query_params.get("q", "").strip()
-        return RedirectResponse(self._path_of(text), 303)
+        """Lead to what somebody looks for, or list what it may be."""
+        if _wants_parts(request):
+            return JSONResponse(self._frame(request))
+        text = asked_for(request.query_params.get("q", ""))
+        if not text.strip("*"):
+            return RedirectResponse("/facts", 303)
+        try:
+            found = results_of(self, text)
+        except FAILURES as error:
+            return self._no_answer(request, error)
+        if found.total == 1:
+            return RedirectResponse(found.shown[0].path, 303)
+        title = f"{clip(text, 60)}: {found.total:,} found"
+        if not found.shown:
+            title = f"{clip(text, 60)}: nothing found"
+        can_type = is_name(text) is not None
+        context = {**found._asdict(), "text": text, "searched": SEARCHED, "can_type": can_type}
+        status = 200 if found.shown else 404
+        return self._answer(request, "find.html", {"title": title, **context}, status)
 
     def _raw_event(self, request: Request) -> Response:
         """Return an event in full, as text."""
@@ -140,30 +156,6 @@ class Desk(Seen):
             return PlainTextResponse(raw_event(self, request.path_params["id"]))
         except NotThereError as error:
             return PlainTextResponse(str(error), 404)
-
-    def _path_of(self, text: str) -> str:
-        """Return the page about something that has this name."""
-        if "#" in text:
-            return f"/keys?key={part(text)}"
-        if "*" in text or not text:
-            return f"/facts?ride={part(text)}"
-        if text in FACTS:
-            return f"/facts?type={part(text)}"
-        if self.jobs.get(text) is not None:
-            return f"/job/{part(text)}"
-        begin, _, end = text.partition("…")  # as lists shorten ids
-        with self.feed.lock:
-            index = self.feed.index
-            is_ride = text in index.rides
-            events = [name for name in index.facts if name.startswith(begin) and name.endswith(end)]
-            has_rides = any(name.startswith(text) for name in index.rides)
-        if not is_ride and has_rides:
-            return f"/facts?ride={part(text)}%2A"
-        if not is_ride and (len(events) == 1 or text in events):
-            return f"/event/{part(text if text in events else events[0])}"
-        if not is_ride and _looks_like_event(text):
-            return f"/event/{part(text)}"
-        return f"/ride/{part(text)}"  # which looks for older ones, too
 
     def _page(self, page: Page) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
@@ -180,11 +172,17 @@ class Desk(Seen):
                 context = {"title": error.title, "sentence": str(error)}
                 return self._answer(request, "sentence.html", context, error.status, headers)
             except FAILURES as error:
-                sentence = f"{self.feed.stack.name} cannot be asked: {reason(error)}"
-                context = {"title": "No answer", "sentence": sentence}
-                return self._answer(request, "sentence.html", context, 503, headers)
+                return self._no_answer(request, error, headers)
 
         return endpoint
+
+    def _no_answer(
+        self, request: Request, error: Exception, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """Return the page for a stack that does not answer."""
+        sentence = f"{self.feed.stack.name} cannot be asked: {reason(error)}"
+        context = {"title": "No answer", "sentence": sentence}
+        return self._answer(request, "sentence.html", context, 503, headers)
 
     def _answer(
         self,
@@ -261,15 +259,6 @@ class Desk(Seen):
     def _render(self, template: str, context: Mapping[str, Any]) -> str:
         with self.feed.lock:
             return self._templates.get_template(template).render(context)
-
-
-def _looks_like_event(text: str) -> bool:
-    """Return whether this is an id as events have it."""
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _own_path(path: str) -> str:

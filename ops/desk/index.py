@@ -14,6 +14,7 @@ from ops.audit.evidence import AuditedConsumer, DeadLettered, Published
 from ops.audit.queues import json_object
 from ops.audit.reading import delivered_in, published_in
 from ops.desk.outages import Outages
+from ops.search import CAR, CUSTOMER, EVENT, PAYMENT, Match, named_in
 
 _FEW: Final = 4
 """A search looks at all facts in their order, unless fewer than one in so many may match."""
@@ -104,6 +105,8 @@ class Fact:
     """How many it has, by consumer: copies may have one each."""
     number: int = 0
     """Grows from each fact of the index to the next one."""
+    named: tuple[Match, ...] = ()
+    """The customer, the car and the payment that it names."""
 
     def attempts(self, consumer: str) -> list[Run]:
         """Return a consumer's runs, the oldest first, with the crashes that a takeover shows."""
@@ -149,7 +152,7 @@ class Filter(NamedTuple):
     """Which facts to show; empty parts match everything."""
 
     ride: str = ""
-    """Its id, or how that begins and an asterisk; or the id of an event."""
+    """The id of a ride or of an event, or how that begins and an asterisk."""
     type: str = ""
     """A type of the contract, or `BROKEN`."""
     at: str = ""
@@ -160,11 +163,10 @@ class Filter(NamedTuple):
     def matches(self, fact: Fact, consumers: Iterable[AuditedConsumer]) -> bool:
         """Return whether a fact is to be shown."""
         begin, asterisk, _ = self.ride.partition("*")
-        is_named = (
-            (fact.ride or "").startswith(begin)
-            if asterisk
-            else self.ride in {"", fact.ride, fact.id}
-        )
+        if asterisk:
+            is_named = (fact.ride or "").startswith(begin) or fact.id.startswith(begin)
+        else:
+            is_named = self.ride in {"", fact.ride, fact.id}
         types = {BROKEN} if fact.ride is None else {fact.type}
         if not is_named or (self.type and self.type not in types):
             return False
@@ -203,11 +205,10 @@ def _kind_of(event: Published, fact: Fact) -> str:
     return DISTINCT
 
 
-def _origin_of(event: Published, body: str) -> str:
+def _origin_of(event: Published, fields: Mapping[str, Any]) -> str:
     """Return the producer of an event; a replay comes from the archive."""
     if event.replayed:
         return REPLAYED
-    fields = json_object(body) or {}
     return str(fields.get("source"))
 
 
@@ -243,6 +244,8 @@ class Index:
         self._of_type = defaultdict[str | None, set[str]](set)
         self._ran = defaultdict[tuple[str, str], set[str]](set)
         self._broken: set[str] = set()
+        self.naming: dict[str, dict[str, dict[str, None]]] = {CUSTOMER: {}, CAR: {}, PAYMENT: {}}
+        """The ids of the facts that name a customer, a car or a payment, by its kind and id."""
         # The runs of the invocation that each log stream is in.
         self._open = defaultdict[str, list[Run]](list)
 
@@ -254,6 +257,7 @@ class Index:
         time_ms = int(line["timestamp"])
         self.begun_ms = min(time_ms, self.begun_ms or time_ms)
         fact = self._fact(event.fact or event.event_id)
+        fields = json_object(line["message"]) or {}
         if not fact.copies:
             self.known += 1
             fact.type = event.type
@@ -265,6 +269,9 @@ class Index:
                 fact.ride = event.named.order_id
                 fact.version = event.named.version
                 self.rides[fact.ride] = [*self.rides.pop(fact.ride, ()), fact.id]
+                fact.named = tuple(named_in(fields))
+                for match in fact.named:
+                    self.naming[match.kind].setdefault(match.id, {}).setdefault(fact.id)
             for each in self.consumers if event.fact else ():
                 settled = any(
                     run.outcome in _SETTLED for run in fact.runs if run.consumer == each.name
@@ -275,7 +282,7 @@ class Index:
         fact.body = line["message"]
         fact.copies.append(Copy(event.event_id, time_ms, event.replayed))
         self._count(BUS, kind, time_ms)
-        self._count(PRODUCERS, _origin_of(event, fact.body), time_ms)
+        self._count(PRODUCERS, _origin_of(event, fields), time_ms)
 
     def add_line(self, line: Mapping[str, Any]) -> None:
         """Add a line of a consumer's log: a delivery, or the begin or the end of an invocation."""
@@ -333,6 +340,11 @@ class Index:
         self._forget_ride_of(fact)
         self._of_type[fact.type].discard(fact.id)
         self._broken.discard(fact.id)
+        for match in fact.named:
+            naming = self.naming[match.kind][match.id]
+            naming.pop(fact.id, None)
+            if not naming:
+                del self.naming[match.kind][match.id]
         for run in fact.runs:
             self._ran[run.consumer, run.outcome].discard(fact.id)
         for names in self.waiting.values():
@@ -368,6 +380,23 @@ class Index:
         """Return the published facts of a ride in the order of their times."""
         found = [self.facts[name] for name in self.rides.get(ride, ())]
         return sorted(found, key=lambda fact: fact.time_ms)
+
+    def rides_naming(self, match: Match) -> list[str]:
+        """Return the rides of a customer, a car or a payment, that of the newest event first."""
+        names = self.naming[match.kind].get(match.id, {})
+        found = dict[str, None]()
+        for name in reversed(names):
+            ride = self.facts[name].ride
+            if ride is not None:
+                found.setdefault(ride)
+        return [*found]
+
+    def with_copy(self, event_id: str) -> list[Match]:
+        """Return the fact that EventBridge has put on the bus under an id of its own."""
+        for fact in self.facts.values():
+            if any(copy.event_id == event_id for copy in fact.copies):
+                return [Match(EVENT, fact.id)]
+        return []
 
     def _count(self, lane: str, what: str, time_ms: int) -> None:
         self.version += 1

@@ -200,6 +200,11 @@ class Jobs:
         """Return the jobs, the newest first."""
         return [*reversed(self._jobs.values())]
 
+    @property
+    def names(self) -> list[str]:
+        """Their ids."""
+        return [*self._jobs]
+
     def running(self) -> int:
         """Return how many jobs run."""
         return sum(job.status is None for job in self._jobs.values())

@@ -3,15 +3,16 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from carride.events import DETAIL_TYPE
 from ops import lookup
 from ops.audit.evidence import DeadLettered
 from ops.dead_letters import DeadLetter
 from ops.desk.index import Copy, Fact, Run
+from ops.search import Search, find
 from ops.stack import OperatorError, StackRef
 
 _KEPT_S: Final = 60.0
@@ -25,26 +26,39 @@ class Older:
     def __init__(self, stack: StackRef) -> None:
         self._stack = stack
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[float, Sequence[Fact]]] = {}
+        self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
 
     def ride(self, name: str) -> Sequence[Fact]:
         """Return the events of a ride, none if nothing is known of it."""
-        return self._answer(name, lambda: lookup.ride(self._stack, name).events)
+
+        def ask() -> Sequence[Fact]:
+            return [fact_of(event) for event in lookup.ride(self._stack, name).events]
+
+        return self._answer(("ride", name), ask, ())
 
     def event(self, name: str) -> Fact | None:
         """Return an event, None if nothing is known of it."""
-        found = self._answer(name, lambda: [lookup.event(self._stack, name)])
-        return found[0] if found else None
 
-    def _answer(self, name: str, ask: Callable[[], Iterable[lookup.Event]]) -> Sequence[Fact]:
+        def ask() -> Fact | None:
+            return fact_of(lookup.event(self._stack, name))
+
+        return self._answer(("event", name), ask, None)
+
+    def search(self, text: str) -> Search:
+        """Return what `./carride find` finds."""
+        nothing = Search((), 0, "")
+        return self._answer(("find", text), lambda: find(self._stack, text), nothing)
+
+    def _answer[T](self, name: tuple[str, str], ask: Callable[[], T], nothing: T) -> T:
         with self._lock:
-            at, found = self._kept.get(name, (float("-inf"), ()))
+            at, kept = self._kept.get(name, (float("-inf"), nothing))
+            found: T = kept
             if time.monotonic() - at < _KEPT_S:
                 return found
             try:
-                found = [fact_of(event) for event in ask()]
+                found = ask()
             except OperatorError:
-                found = []
+                found = nothing
             self._kept.pop(name, None)
             self._kept[name] = time.monotonic(), found
             if len(self._kept) > _MOST:

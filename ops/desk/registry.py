@@ -10,6 +10,7 @@ from starlette.requests import Request
 from carride.overdue import LIMIT
 from carride_idempotency.record import Record
 from ops.audit.evidence import AuditedConsumer
+from ops.desk.endings import Endings
 from ops.desk.feed import Feed
 from ops.desk.index import Fact
 from ops.desk.jobs import Jobs
@@ -59,6 +60,7 @@ class Seen:
         self.jobs = Jobs(feed.stack)
         self.letterbox = Letterbox(feed.stack)
         self.older = Older(feed.stack)
+        self.endings = Endings()
         self.records = Watched[Record]()
         self.items = Watched[Mapping[str, Any]]()
 

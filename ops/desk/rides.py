@@ -12,12 +12,14 @@ from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import COPY
 from ops.desk.changes import changes_about
+from ops.desk.finding import rides_of
 from ops.desk.index import GROUPS, PAGE, WAITING, Fact
 from ops.desk.registry import NotThereError, Seen, newest_shown, page, page_number
-from ops.desk.story import LATE_MS, Known, ending_of, story_of
+from ops.desk.story import LATE_MS, Known, story_of
 from ops.desk.waterfall import deliveries_of, picture
 from ops.desk.words import clip
 from ops.lookup import is_ride
+from ops.search import asked_for
 
 _LAMBDA_TRIES_AGAIN_MS: Final = (60_000.0, 120_000.0)
 """After the first and after the second failure of an asynchronous invocation, on AWS."""
@@ -75,9 +77,8 @@ def _known(desk: Seen, name: str) -> Known:
     tables = records.tables_of(stack, name)
     if not facts and not any(tables.values()):
         raise NotThereError(
-            f"Nothing has the id {name}. Searched were rides, events and jobs by their ids or how "
-            "these begin, and the types of events; not cars, customers and payments. A ride may be "
-            "older than the logs, or not logged yet.",
+            f"No ride has the id {name}. Search for it above: cars, customers and payments lead to "
+            "their rides, too. A ride may be older than the logs, or not logged yet.",
             title=f"{name}: nothing found",
         )
     seen = {record.key: record for record in map(record_of, records.items_at(stack, keys))}
@@ -136,42 +137,101 @@ class Listed(NamedTuple):
     status: str
     kind: str
     icon: str
-    last: Fact
+    last: Fact | None
+    """Its newest event; None if the desk holds none."""
     events: int
     why: str
     """What it needs attention for; empty if nothing."""
 
 
+class Tab(NamedTuple):
+    """A choice of rides."""
+
+    name: str
+    """As the address has it; empty for all."""
+    word: str
+    rides: int
+
+
+_OPEN: Final = ("requested", "accepted", "started", "completed")
+"""Where a ride is that still needs something."""
+_STATUSES: Final[Mapping[str, Sequence[str]]] = {
+    "open": _OPEN,
+    "paid": ("paid",),
+    "cancelled": ("cancelled",),
+    "unserved": ("unserved",),
+    "declined": ("declined",),
+    "settled": ("settled",),
+}
+"""The words of `ending_of` that are asked for together."""
+
+
 @page("/rides", "rides.html")
 def _rides(desk: Seen, request: Request) -> dict[str, Any]:
-    chosen = request.query_params.get("only", "")
     number = page_number(request)
+    asked = request.query_params
+    of = asked_for(asked.get("of", ""))
+    status = asked.get("status", "") if asked.get("status") in _STATUSES else ""
+    chosen = asked.get("only", "") if asked.get("only") in {"stuck", "processing"} else ""
+    wanted = rides_of(desk, of) if of else None
     with desk.feed.lock:
+        index = desk.feed.index
         broken, stuck, under_way = _groups(desk)
-        names = {"stuck": [*broken, *stuck], "open": under_way}.get(chosen)
+        needy = [*broken, *stuck]
+        newest = newest_shown(request, index.newest)
         newer = 0
-        newest = newest_shown(request, desk.feed.index.newest)
-        if names is None:
-            names, newer = desk.feed.index.rides_by_time(newest)
+        names: Sequence[str]
+        if chosen == "stuck":
+            names = needy
+        elif chosen == "processing":
+            names = under_way
+        elif wanted is not None:
+            names = wanted
+        else:
+            names, newer = index.rides_by_time(newest)
+        if wanted is not None:
+            its_own = {*wanted}
+            names = [name for name in names if name in its_own]
+        if status:
+            words = _STATUSES[status]
+            names = [name for name in names if _word_of(desk, name) in words]
         begin = number * PAGE
         listed = [_listed(desk, name, broken) for name in names[begin : begin + PAGE]]
-        count = len(desk.feed.index.rides)
+        counts = desk.endings.counts(index)
+        count = len(index.rides)
     tabs = [
-        ("", "All", count),
-        ("stuck", "Need attention", len(broken) + len(stuck)),
-        ("open", "Processing", len(under_way)),
+        Tab("", "All", count),
+        Tab("stuck", "Need attention", len(needy)),
+        Tab("processing", "Processing", len(under_way)),
     ]
+    statuses = [
+        Tab(name, name.capitalize(), sum(counts[word] for word in words))
+        for name, words in _STATUSES.items()
+    ]
+    fixed = request.url.include_query_params(newest=newest)
     return {
-        "title": "Rides",
+        "title": f"Rides of {of}" if of else "Rides",
+        "of": of,
         "listed": listed,
+        "has_reasons": any(each.why for each in listed),
         "tabs": tabs,
-        "chosen": chosen if chosen in {"stuck", "open"} else "",
+        "statuses": [each for each in statuses if each.rides or each.name == status],
+        "chosen": chosen,
+        "status": status,
         "number": number,
         "first": begin + 1,
         "total": len(names),
         "newest": newest,
         "newer": newer,
+        "newer_page": str(fixed.include_query_params(page=number - 1).query),
+        "older_page": str(fixed.include_query_params(page=number + 1).query),
     }
+
+
+def _word_of(desk: Seen, name: str) -> str:
+    """Return where a ride is, in a word; empty if the desk holds no event of it."""
+    index = desk.feed.index
+    return desk.endings.of(index, name).word if name in index.rides else ""
 
 
 def _groups(desk: Seen) -> tuple[dict[str, Sequence[str]], list[str], list[str]]:
@@ -193,12 +253,12 @@ def _groups(desk: Seen) -> tuple[dict[str, Sequence[str]], list[str], list[str]]
     return broken, [*given_up], [*under_way]
 
 
-def _listed(desk: Seen, name: str, broken: Mapping[str, Sequence[str]]) -> Listed | None:
+def _listed(desk: Seen, name: str, broken: Mapping[str, Sequence[str]]) -> Listed:
     facts = desk.feed.index.of_ride(name)
     if not facts:
-        return None
+        return Listed(name, "older", "wait", "clock", None, 0, next(iter(broken.get(name, ())), ""))
     now_ms = desk.now().timestamp() * 1000
-    status, kind, icon = ending_of([fact.type for fact in facts])
+    status, kind, icon = desk.endings.of(desk.feed.index, name)
     problems = broken.get(name, ())
     why = ""
     if problems:

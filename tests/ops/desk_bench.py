@@ -109,7 +109,7 @@ def paths(desk: Desk) -> list[str]:
         "/",
         "/rides",
         "/rides?only=stuck",
-        "/rides?only=open",
+        "/rides?only=processing",
         "/rides?page=50",
         f"/ride/{ride}",
         f"/ride/{poison if poison in index.rides else ride}",

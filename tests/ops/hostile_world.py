@@ -204,7 +204,6 @@ def hostile_stack(found: Iterable[Payload], text: str = TEXTS[0]) -> StackRef:
     Its replay, and the caller's name, have a text.
     """
     empty = empty_stack()
-    create_table(empty.client("dynamodb"), "Car", "carID")
     outputs: dict[str, Any] = {**empty.outputs, **_OUTPUTS}
     fakes = _fakes(outputs, text)
 

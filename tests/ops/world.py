@@ -12,6 +12,7 @@ import msgspec
 from botocore.exceptions import EndpointConnectionError
 
 from carride import history
+from carride.bookings import OWNER_CUSTOMER
 from carride_idempotency.record import Record
 from carride_idempotency.record_items import UNSETTLED_SINCE, item_of
 from ops.audit.evidence import CONSUMERS, HISTORY, MARKS, RECORD_TABLES
@@ -169,8 +170,12 @@ def empty_stack() -> StackRef:
         index = {"byUnsettledSince": UNSETTLED_SINCE} if table in RECORD_TABLES else {}
         if table == HISTORY:
             index[history.INDEX] = "orderID"
+        if table == "BookingTable":
+            index |= {"byCustomer": "customerID", "byOwner": OWNER_CUSTOMER}
         create_table(made["dynamodb"], table.removesuffix("Table"), key, **index)
         outputs[f"{table}Name"] = table.removesuffix("Table")
+    create_table(made["dynamodb"], "Car", "zone", "carID")
+    outputs["CarTableName"] = "Car"
     for name in ("CarRideEvents", *(each.resources for each in CONSUMERS)):
         made["logs"].create_log_group(logGroupName=name)
         made["logs"].create_log_stream(logGroupName=name, logStreamName=name)

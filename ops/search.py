@@ -1,0 +1,243 @@
+"""Finds what has an id: rides, events, keys and dead letters. Changes nothing.
+
+A ride is found by its own id, and by that of its customer, its car and its payment.
+`matches` decides what a text means, for `./carride find` and for the desk alike. The desk searches
+the events that it holds, and `find` what tables, queues and the log of events have.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from carride.bookings import OWNER_CUSTOMER
+from carride.facts import FACTS
+from ops import lookup, records, tables
+from ops.audit import reading
+from ops.audit.queues import json_object
+from ops.dead_letters import queues_of, received_from
+from ops.stack import OperatorError, StackRef
+from ops.verbs import Moment, reads
+
+RIDE: Final = "ride"
+CUSTOMER: Final = "customer"
+CAR: Final = "car"
+PAYMENT: Final = "payment"
+EVENT: Final = "event"
+TYPE: Final = "type of event"
+LETTER: Final = "dead letter"
+KEY: Final = "key"
+JOB: Final = "job"
+
+MOST: Final = 50
+"""The most matches of a search that are listed, and the most rides of one of them."""
+_SINCE: Final = timedelta(days=1)
+_NAMED: Final[Mapping[str, str]] = {"customerID": CUSTOMER, "carID": CAR, "paymentID": PAYMENT}
+"""What the data of an event names besides its ride."""
+_PATHS: Final = ("subject", "idempotencyid", *(f"data.{name}" for name in _NAMED))
+_INDEXES: Final[Mapping[str, str]] = {"customerID": "byCustomer", OWNER_CUSTOMER: "byOwner"}
+is_name: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch
+"""Whether a text may be the id of a ride, a customer, a car or a payment."""
+is_hex: Final = re.compile(r"[0-9a-f-]{6,36}").fullmatch
+"""Whether a UUID may begin with a text."""
+
+
+class Match(NamedTuple):
+    """Something that has an id."""
+
+    kind: str
+    id: str
+
+
+class Found(NamedTuple):
+    """A match, with the rides that it belongs to."""
+
+    kind: str
+    id: str
+    rides: tuple[str, ...]
+    """The newest first, up to `MOST`; of a ride itself none."""
+    command: str
+    """Shows more about it."""
+
+
+class Search(NamedTuple):
+    """What a search has found."""
+
+    found: tuple[Found, ...]
+    more: int
+    """Further matches, which are not listed."""
+    says: str
+    """What was searched."""
+
+
+def asked_for(text: str) -> str:
+    """Return what somebody looks for, without what a copied text may have around it."""
+    return " ".join(text.split()).strip(" \"'`,;")
+
+
+def matches(text: str, ids: Mapping[str, Collection[str]]) -> list[Match]:
+    """Return what a text means, of the known ids of each kind.
+
+    An id as it is comes first, then one in other case, then those that begin so, or that lists
+    shorten so, as `7f3c1c1e…3e4f`: the first of these that finds anything counts.
+    """
+    wanted = asked_for(text)
+    found = [Match(kind, wanted) for kind, known in ids.items() if wanted in known]
+    if found or not wanted.strip("*…"):
+        return found
+    folded = wanted.casefold().replace("...", "…")
+    begin, is_shortened, end = folded.partition("…")
+    begin = begin.rstrip("*")
+    alike = list[Match]()
+    longer = list[Match]()
+    for kind, known in ids.items():
+        for each in known:
+            name = each.casefold()
+            if not name.startswith(begin) or not name.endswith(end):
+                continue
+            (alike if name == folded else longer).append(Match(kind, each))
+    if is_shortened:
+        longer = [each for each in longer if len(each.id) > len(begin) + len(end)]
+    return alike or longer
+
+
+def named_in(event: Any) -> Iterator[Match]:
+    """Yield the customer, the car and the payment that an event names, as EventBridge has it."""
+    match event:
+        case {"detail": {"data": dict(data)}}:
+            for attribute, kind in _NAMED.items():
+                name = data.get(attribute)
+                if isinstance(name, str) and name:
+                    yield Match(kind, name)
+
+
+# ── In tables, queues and the log ─────────────────────────────────────────────────────────────────
+
+
+@reads("find", "car_036", "pay_000160 --since 30d")
+def find(stack: StackRef, text: str, /, *, since: Moment | None = None) -> Search:
+    """Find rides, events, keys and dead letters by an id, or by how it begins.
+
+    Rides are found by their own id, and by that of their customer, car or payment: in the tables,
+    and in the log of events. Upper and lower case are alike there. A type of event is one, too.
+
+    Args:
+        text: An id, or how it begins, such as order_01, car_036, customer_233 or 7f3c1c1e.
+        since: Search the log of events from then on; by default of the last day.
+    """
+    wanted = asked_for(text)
+    begin = since or datetime.now(UTC) - _SINCE
+    known = _known(stack, wanted, begin)
+    found = matches(wanted, known)
+    kept = max(begin, reading.kept_since(stack))
+    says = (
+        "searched were the tables, for a ride, a customer, a key and the present rides of cars; "
+        "the dead-letter queues, for an id of theirs; and the log of events, for every id, since "
+        f"{kept:%Y-%m-%d %H:%M} UTC: --since begins earlier"
+    )
+    shown = tuple(_found(each, known) for each in found[:MOST])
+    return Search(shown, len(found) - len(shown), says)
+
+
+type _Known = defaultdict[str, dict[str, dict[str, None]]]
+"""Rides by id and kind, the newest first."""
+
+
+def _found(match: Match, known: _Known) -> Found:
+    rides = tuple(known[match.kind][match.id])[:MOST]
+    command = {
+        RIDE: f"./carride ride {match.id}",
+        EVENT: f"./carride event {match.id}",
+        TYPE: f"./carride tail --type {match.id} --since 1h",
+        KEY: f"./carride records --key '{match.id}'",
+        LETTER: "./carride letters",
+    }.get(match.kind, "")
+    if not command and rides:
+        command = f"./carride ride {rides[0]}"
+    return Found(match.kind, match.id, rides, command)
+
+
+def _known(stack: StackRef, wanted: str, since: datetime) -> _Known:
+    """Return the ids in a stack that may match a text."""
+    known: _Known = defaultdict(dict)
+    known[TYPE] = {name: {} for name in FACTS}
+    if "#" in wanted:
+        for item in records.items_at(stack, [wanted]):
+            known[KEY][item["idempotencyKey"]["S"]] = {}
+        return known
+    name, _, _ = wanted.replace("...", "…").partition("…")
+    name = name.rstrip("*")
+    if not is_name(name):
+        return known
+    spellings = sorted({name, name.lower()})
+    for each in spellings:
+        _add_logged(known, stack, each, since)
+        _add_stored(known, stack, each)
+    if is_hex(name.lower()):
+        _add_letters(known, stack)
+        _add_event(known, stack, name.lower())
+    return known
+
+
+def _add(known: _Known, match: Match, ride: str | None) -> None:
+    rides = known[match.kind].setdefault(match.id, {})
+    if ride is not None:
+        rides.setdefault(ride)
+
+
+def _add_logged(known: _Known, stack: StackRef, begin: str, since: datetime) -> None:
+    """Add what the events in the log name, if an id in them begins so; the newest first."""
+    terms = [f'$.detail.{path} = "{begin}*"' for path in _PATHS]
+    lines = reading.lines(stack, reading.BUS, f"{{ {' || '.join(terms)} }}", since)
+    for line in reversed(list(lines)):
+        published = reading.published_in(line)
+        if published is None or published.named is None or published.fact is None:
+            continue
+        ride = published.named.order_id
+        _add(known, Match(RIDE, ride), None)
+        _add(known, Match(EVENT, published.fact), ride)
+        for match in named_in(json_object(line["message"])):
+            _add(known, match, ride)
+
+
+def _add_stored(known: _Known, stack: StackRef, name: str) -> None:
+    """Add what the tables have under an id, and the cars whose ids begin so."""
+    dynamodb = stack.client("dynamodb")
+    if any(records.tables_of(stack, name).values()):
+        _add(known, Match(RIDE, name), None)
+    for attribute, index in _INDEXES.items():
+        pages = dynamodb.get_paginator("query").paginate(
+            TableName=stack.outputs["BookingTableName"],
+            IndexName=index,
+            KeyConditionExpression="#customer = :customer",
+            ExpressionAttributeNames={"#customer": attribute},
+            ExpressionAttributeValues={":customer": {"S": name}},
+            ScanIndexForward=False,
+        )
+        for page in pages:
+            for item in page["Items"]:
+                _add(known, Match(CUSTOMER, name), item["orderID"]["S"])
+    cars = tables.scan(
+        dynamodb, stack.outputs["CarTableName"], "begins_with(#carID, :car)", car=name
+    )
+    for car in cars:
+        ride = car.get("rideID", {}).get("S")
+        _add(known, Match(CAR, car["carID"]["S"]), ride)
+
+
+def _add_letters(known: _Known, stack: StackRef) -> None:
+    """Add the dead letters, by SQS's ids."""
+    for queue in queues_of(stack):
+        for letter, _, _ in received_from(stack, queue):
+            _add(known, Match(LETTER, letter.id), letter.ride)
+
+
+def _add_event(known: _Known, stack: StackRef, name: str) -> None:
+    """Add an event by its whole id, which may be EventBridge's."""
+    try:
+        event = lookup.event(stack, str(UUID(name)))
+    except (ValueError, OperatorError):
+        return
+    _add(known, Match(EVENT, name), event.ride)

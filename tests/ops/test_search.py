@@ -1,0 +1,172 @@
+"""What a search finds, in the desk and by `./carride find`: by one code, and by any id."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moto import mock_aws
+
+from carride.events import DETAIL_TYPE, RideEvent
+from carride.facts import CarAssigned, PaymentCaptured
+from ops import search
+from ops.audit.evidence import CONSUMERS
+from ops.desk.index import Index
+from ops.search import CAR, CUSTOMER, EVENT, PAYMENT, RIDE, TYPE, Match, matches
+from ops.stack import StackRef
+from tests.carride.rides import Life
+from tests.ops.desk_world import BEGIN_MS, desk_of, event_of, get, publish
+from tests.ops.world import empty_stack, log
+
+pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
+
+
+def life(number: int) -> list[RideEvent]:
+    """Return the events of a ride that customer_1, car_07 and a payment have."""
+    ride = Life(f"order_{number}", customer=f"customer_{number % 2}")
+    paid = {"payment_id": f"pay_order_{number}", "amount": 1250}
+    facts = [
+        ride.created,
+        CarAssigned.of(ride.accepted, car_id=f"car_{number % 3:02}"),
+        PaymentCaptured.of(ride.completed, **paid),
+    ]
+    return [event_of(fact) for fact in facts]
+
+
+EVENTS = [event for number in range(1, 7) for event in life(number)]
+ASSIGNED = EVENTS[1]
+
+
+@pytest.fixture
+def ref() -> Iterator[StackRef]:
+    """Return a stack whose log has the events."""
+    with mock_aws():
+        made = empty_stack()
+        for number, event in enumerate(EVENTS):
+            line = {
+                "id": f"00000000-0000-4000-8000-{number:012}",
+                "source": event.source,
+                "detail-type": DETAIL_TYPE,
+                "detail": event.to_detail(),
+            }
+            log(made, "CarRideEvents", line)
+        yield made
+
+
+ASKED = [
+    ("order_3", RIDE, "order_3", "/ride/order_3"),
+    (" Order_3\n", RIDE, "order_3", "/ride/order_3"),
+    ("customer_1", CUSTOMER, "customer_1", "/rides?of=customer_1"),
+    ("CUSTOMER_1", CUSTOMER, "customer_1", "/rides?of=customer_1"),
+    ("car_02", CAR, "car_02", "/rides?of=car_02"),
+    ("`car_02`,", CAR, "car_02", "/rides?of=car_02"),
+    ("pay_order_4", PAYMENT, "pay_order_4", "/ride/order_4"),
+    ("pay_order_4*", PAYMENT, "pay_order_4", "/ride/order_4"),
+    ("carrideCREATED", TYPE, "CarRideCreated", "/facts?type=CarRideCreated"),
+    (ASSIGNED.idempotencyid, EVENT, ASSIGNED.idempotencyid, f"/event/{ASSIGNED.idempotencyid}"),
+    (
+        ASSIGNED.idempotencyid.upper(),
+        EVENT,
+        ASSIGNED.idempotencyid,
+        f"/event/{ASSIGNED.idempotencyid}",
+    ),
+    (
+        f"{ASSIGNED.idempotencyid[:8]}…{ASSIGNED.idempotencyid[-4:]}",
+        EVENT,
+        ASSIGNED.idempotencyid,
+        f"/event/{ASSIGNED.idempotencyid}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "name", "path"), ASKED)
+def test_desk_and_command_find_the_same(
+    ref: StackRef, text: str, kind: str, name: str, path: str
+) -> None:
+    """In the events that the desk holds, in the log once it holds them no more, and by command."""
+    fresh = desk_of(ref)
+    held = desk_of(ref)
+    for number, event in enumerate(EVENTS):
+        publish(held.feed.index, event, BEGIN_MS + number)
+    (found,) = search.find(ref, text).found
+    assert (found.kind, found.id) == (kind, name)
+    for desk in (held, fresh):
+        answer = get(desk, f"/find?q={quote(text, safe='')}")
+        assert (answer.status, answer.headers["location"]) == (303, path)
+
+
+def test_a_car_and_a_customer_lead_to_all_their_rides(ref: StackRef) -> None:
+    """The newest first, held by the desk or not; a prefix lists what it may be."""
+    held = desk_of(ref)
+    for number, event in enumerate(EVENTS):
+        publish(held.feed.index, event, BEGIN_MS + number)
+    for desk in (held, desk_of(ref)):
+        text = get(desk, "/rides?of=customer_1").text
+        places = [text.index(f'href="/ride/{ride}"') for ride in ("order_5", "order_3", "order_1")]
+        assert places == sorted(places)
+        assert "order_2" not in text
+        several = get(desk, "/find?q=car_")
+        assert several.status == 200
+        for car in ("car_00", "car_01", "car_02"):
+            assert f'href="/rides?of={car}"' in several.text
+    assert search.find(ref, "car_02").found[0].rides == ("order_5", "order_2")
+
+
+def test_a_search_that_finds_nothing_says_where_it_looked(ref: StackRef) -> None:
+    """With the status 404, and the command that looks further back."""
+    answer = get(desk_of(ref), "/find?q=car_99")
+    assert answer.status == 404
+    assert "<title>car_99: nothing found · CarRide desk</title>" in answer.text
+    assert "./carride find car_99 --since 30d" in answer.text
+    found = search.find(ref, "car_99", since=datetime(2026, 1, 1, tzinfo=UTC))
+    assert found.found == ()
+    assert "the log of events" in found.says
+
+
+def test_tables_and_queues_are_searched_too(ref: StackRef) -> None:
+    """A booking that has no event yet, the ride of a car, and a dead letter by its id."""
+    dynamodb = ref.client("dynamodb")
+    booking = {"orderID": {"S": "order_new"}, "customerID": {"S": "customer_new"}}
+    dynamodb.put_item(TableName="Booking", Item=booking)
+    car = {"zone": {"S": "z"}, "carID": {"S": "car_new"}, "rideID": {"S": "order_new"}}
+    dynamodb.put_item(TableName="Car", Item=car)
+    url = ref.outputs["PaymentDlqUrl"]
+    body = json.dumps({"detail": EVENTS[0].to_detail()})
+    letter = ref.client("sqs").send_message(QueueUrl=url, MessageBody=body)["MessageId"]
+    for text in ("customer_new", "car_new"):
+        (found,) = search.find(ref, text).found
+        assert (found.id, found.rides) == (text, ("order_new",))
+    assert search.find(ref, "order_new").found[0].kind == RIDE
+    for text in (letter, letter[:13].upper()):
+        assert search.find(ref, text).found[0].id == letter
+    for text in (letter, f"{letter[:8]}…{letter[-4:]}"):
+        answer = get(desk_of(ref), f"/find?q={quote(text)}")
+        assert answer.headers["location"] == f"/letters?letter={letter}"
+
+
+def test_what_is_forgotten_is_not_found() -> None:
+    """The index holds names for the events that it holds, and for no others."""
+    index = Index(CONSUMERS, most=4)
+    for number, event in enumerate(EVENTS):
+        publish(index, event, BEGIN_MS + number)
+    held = {fact.id for fact in index.facts.values()}
+    for names in index.naming.values():
+        for facts in names.values():
+            assert facts.keys() <= held
+            assert facts
+    assert index.rides_naming(Match(CUSTOMER, "customer_0")) == ["order_6"]
+
+
+@given(st.text(max_size=12), st.lists(st.text(min_size=1, max_size=12), max_size=8))
+def test_an_id_is_found_by_itself_and_by_how_it_begins(text: str, names: list[str]) -> None:
+    """Whatever its characters are, and nothing is found that does not begin so."""
+    wanted = search.asked_for(text)
+    for each in matches(text, {RIDE: names}):
+        begin = wanted.casefold().replace("...", "…").partition("…")[0].rstrip("*")
+        assert each.id == wanted or each.id.casefold().startswith(begin)
+    for name in names:
+        if search.asked_for(name) == name:
+            assert matches(f" {name}\t", {RIDE: names}) == [Match(RIDE, name)]
