@@ -11,9 +11,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
+from heapq import heappop, heappush
 from itertools import batched
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -33,8 +34,10 @@ from carride.facts import (
     PaymentAuthorized,
     PaymentCaptured,
     PaymentDeclined,
+    PaymentRefunded,
 )
 from carride_idempotency import observation
+from carride_idempotency.fingerprint import fingerprint
 from carride_idempotency.record import QUARANTINED, Record
 from ops.audit import Evidence, judge
 from ops.audit.evidence import (
@@ -63,13 +66,17 @@ _WHOLE: Final = 3_000
 """Of so many rides, the newest, the tables have items too."""
 _SECTORS: Final = 64
 _EVENTS_OF_RIDE: Final = 8
-_GIVEN_UP_MS: Final = 4_300
-"""How long after its publication an event is in its dead-letter queue."""
-_ERRORS: Final = (
-    "GatewayUnavailableError: the gateway answered 503 for POST /payments",
-    "GatewayUnavailableError: no answer within 5 s",
-    "ConditionalCheckFailedException: the car is held by another ride",
-)
+_UNSERVED: Final = 0.01
+"""The share of rides that begin outside of the city, where no car waits."""
+_ERRORS: Final[Mapping[str, Sequence[str]]] = {
+    PAYMENT: (
+        "GatewayUnavailableError: POST /payments was answered with 503",
+        "GatewayUnavailableError: POST /payments was answered with 429",
+    ),
+    DISPATCH: ("StoreUnavailableError: TransactWriteItems was not answered in time (timed out)",),
+}
+_OUTSIDE: Final = "airport"
+"""A pickup outside of the city, where no car waits: the fleet grows with the rides of the city."""
 
 
 class Happened(NamedTuple):
@@ -80,6 +87,38 @@ class Happened(NamedTuple):
     consumer: str
     text: str
     took_ms: float = 0.0
+
+
+class Letter(NamedTuple):
+    """An event that a consumer has given up, and the attempt that did."""
+
+    consumer: str
+    event: RideEvent
+    error: str
+    delivery: str
+    owner: str
+    began_ms: float
+    """When the first attempt claimed the key."""
+    ended_ms: float
+
+
+class _Fleet:
+    """Cars, of which each has one ride at a time. A ride that finds none brings a further one."""
+
+    def __init__(self) -> None:
+        self._free_at: list[tuple[float, int]] = []
+        self._count = 0
+
+    def take(self, at_ms: float) -> int:
+        """Return the car that has been free for the longest time."""
+        if self._free_at and self._free_at[0][0] <= at_ms:
+            return heappop(self._free_at)[1]
+        self._count += 1
+        return self._count
+
+    def give_back(self, car: int, at_ms: float) -> None:
+        """Free a car from a time on."""
+        heappush(self._free_at, (at_ms, car))
 
 
 class World:
@@ -93,8 +132,10 @@ class World:
         """By consumer and ride, when all is over."""
         self.states: dict[tuple[str, str], str | None] = {}
         """Of a ride at a consumer after an event, by the event's id."""
-        self.letters: list[tuple[str, RideEvent, str]] = []
-        """Consumer, event and error."""
+        self.letters: list[Letter] = []
+        self.cars: dict[str, str] = {}
+        """The car of each ride that gets one."""
+        self._fleet = _Fleet()
         self._fill(count, now_ms)
         self.lines.sort()
 
@@ -117,16 +158,21 @@ class World:
         """Add what happens to a ride."""
         pick = self._random
         pickup, destination = pick.sample(range(1, _SECTORS + 1), 2)
+        chance = pick.random()
+        number = self._fleet.take(begin_ms)
+        car = f"car_{number:03}"
         life = Life(
             ride,
-            pickup=f"sector_{pickup:02}",
+            pickup=_OUTSIDE if chance < _UNSERVED else f"sector_{pickup:02}",
             destination=f"sector_{destination:02}",
             price=pick.randrange(450, 4_200, 10),
             customer=f"customer_{pick.randrange(1, 400)}",
         )
         last_ms = begin_ms
         known: dict[str, RideEvent] = {}
-        story = list(_story(life, pick.random()))[:most]
+        story = list(_story(life, chance, car))[:most]
+        if any(isinstance(fact, CarAssigned) for _, fact in story):
+            self.cars[ride] = car
         types = {type(fact).__name__ for _, fact in story}
         given_up: set[tuple[str | None, str | None]] = set()
         ended: dict[tuple[str, str], float] = {}
@@ -162,6 +208,8 @@ class World:
                     given_up.add((taker, event.type))
                 else:
                     ended[taker, event.type] = ended_ms
+            if name in {"CarReleased", "NoCarAvailable"}:
+                self._fleet.give_back(number, at_ms)
 
     def _publish(self, event: RideEvent, at_ms: float, *, copy: bool = False) -> None:
         content = {
@@ -196,16 +244,17 @@ class World:
         chance = self._random.random()
         took = self._random.lognormvariate(3.6, 0.5)
         if consumer != "ride-history" and chance < 0.0016:
-            error = self._random.choice(_ERRORS[:2] if consumer == PAYMENT else _ERRORS[2:])
+            error = self._random.choice(_ERRORS[consumer])
             for attempt, wait_ms in ((1, 0), (2, 1_400)):
                 self._said(consumer, event, at_ms + wait_ms, observation.FAILED, attempt, error)
             last_ms = at_ms + 4_200
-            self._said(consumer, event, last_ms, observation.DEAD_LETTERED, 3, error)
-            self.letters.append((consumer, event, error))
+            last = self._said(consumer, event, last_ms, observation.DEAD_LETTERED, 3, error)
+            owner = f"{self._random.getrandbits(128):032x}"
+            self.letters.append(Letter(consumer, event, error, last, owner, at_ms, last_ms))
             return None
         ended_ms = at_ms + took
         if consumer != "ride-history" and chance < 0.006:
-            error = _ERRORS[0] if consumer == PAYMENT else _ERRORS[2]
+            error = _ERRORS[consumer][0]
             self._said(consumer, event, at_ms, observation.FAILED, 1, error)
             ended_ms = at_ms + 1_500
             self._said(consumer, event, ended_ms, observation.RETRIED, 2)
@@ -229,7 +278,9 @@ class World:
         attempt: int = 1,
         reason: str | None = None,
         took_ms: float = 30,
-    ) -> None:
+    ) -> str:
+        """Add the line of a delivery, and return the delivery's id."""
+        delivery = _uuid(self._random)
         told = {
             "message": telemetry.DELIVERY,
             "consumer": consumer,
@@ -239,11 +290,12 @@ class World:
             "idempotencyid": event.idempotencyid,
             "correlationid": event.correlationid,
             "type": event.type,
-            "delivery": _uuid(self._random),
+            "delivery": delivery,
         }
         if reason is not None:
             told["reason"] = reason
         self._add(at_ms, consumer, json.dumps(told), took_ms)
+        return delivery
 
     def _add(self, at_ms: float, consumer: str, text: str, took_ms: float = 0.0) -> None:
         self._number += 1
@@ -268,7 +320,7 @@ class World:
             state = _STATES[name]
         if (consumer, event.type) == (PAYMENT, "NoCarAvailable"):
             state = "cancelled"
-        detail: str | int = _car(ride)
+        detail: str | int | None = self.cars.get(ride)
         if consumer == PAYMENT:
             detail = event.data.price
         self.states[consumer, event.idempotencyid] = state
@@ -277,8 +329,10 @@ class World:
 
 def _cause_of(name: str, types: Collection[str]) -> str | None:
     """Return the type of the event that one follows from, in a ride that has events of types."""
-    if name == "CarReleased" and "PaymentDeclined" in types:
-        return "PaymentDeclined"
+    if name == "CarReleased":
+        for ending in ("PaymentDeclined", "CarRideCancelled"):
+            if ending in types:
+                return ending
     return _CAUSES.get(name)
 
 
@@ -289,6 +343,7 @@ _CAUSES: Final = {
     "PaymentDeclined": "CarAssigned",
     "CarReleased": "CarRideCompleted",
     "PaymentCaptured": "CarRideCompleted",
+    "PaymentRefunded": "CarRideCancelled",
 }
 _EMITS: Final = {
     "CarAssigned": DISPATCH,
@@ -297,6 +352,7 @@ _EMITS: Final = {
     "PaymentDeclined": PAYMENT,
     "PaymentAuthorized": PAYMENT,
     "PaymentCaptured": PAYMENT,
+    "PaymentRefunded": PAYMENT,
 }
 _STATES: Final = {
     "CarAssigned": "assigned",
@@ -305,19 +361,20 @@ _STATES: Final = {
     "PaymentAuthorized": "authorized",
     "PaymentDeclined": "declined",
     "PaymentCaptured": "captured",
+    "PaymentRefunded": "refunded",
 }
 """The state of a ride at the consumer that has emitted an event."""
 
 
-def _story(life: Life, chance: float) -> Iterator[tuple[float, Fact]]:
+def _story(life: Life, chance: float, car: str) -> Iterator[tuple[float, Fact]]:
     """Yield what happens to a ride, each with the seconds since what was before."""
-    paid = {"payment_id": f"pay_{life.order_id}", "amount": life.created.price}
+    paid = {"payment_id": _payment(life.order_id), "amount": life.created.price}
     yield 0.0, life.created
     yield 5.0, life.accepted
-    if chance < 0.01:
-        yield 0.3, NoCarAvailable.of(life.accepted)
+    if chance < _UNSERVED:
+        yield 0.3, NoCarAvailable.of(life.accepted, reason=f"{_OUTSIDE} is outside of the city")
         return
-    yield 0.3, CarAssigned.of(life.accepted, car_id=_car(life.order_id))
+    yield 0.3, CarAssigned.of(life.accepted, car_id=car)
     if chance < 0.05:
         yield (
             0.3,
@@ -325,19 +382,25 @@ def _story(life: Life, chance: float) -> Iterator[tuple[float, Fact]]:
                 life.accepted, amount=life.created.price, reason="insufficient funds"
             ),
         )
-        yield 0.3, CarReleased.of(life.accepted, car_id=_car(life.order_id))
+        yield 0.3, CarReleased.of(life.accepted, car_id=car)
         return
     yield 0.3, PaymentAuthorized.of(life.accepted, **paid)
     if chance < 0.06:
         return  # it stands still
+    if chance < 0.08:
+        yield 20.0, life.cancelled
+        yield 0.3, CarReleased.of(life.cancelled, car_id=car)
+        yield 0.2, PaymentRefunded.of(life.cancelled, **paid)
+        return
     yield 45.0, life.started
     yield 240.0, life.completed
-    yield 0.3, CarReleased.of(life.completed, car_id=_car(life.order_id))
+    yield 0.3, CarReleased.of(life.completed, car_id=car)
     yield 0.2, PaymentCaptured.of(life.completed, **paid)
 
 
-def _car(ride: str) -> str:
-    return f"car_{ride.removeprefix('order_')}"
+def _payment(ride: str) -> str:
+    """Return the id that the simulated gateway would give the payment of a ride."""
+    return f"pay_{ride.removeprefix('order_'):0>6}"
 
 
 def _uuid(random: Random) -> str:
@@ -352,7 +415,9 @@ class Seeded:
     """A desk whose feed is written by a world instead of being polled."""
 
     def __init__(self, count: int, host: str) -> None:
-        self.stack = hostile_stack((), "replay")
+        self.stack = hostile_stack((), "nobody")
+        # No event is a replayed one.
+        self.stack.client("events").list_replays = lambda **_: {"Replays": []}
         self.desk = Desk(Feed(self.stack), host)
         vars(self.desk)["overdue_limit"] = timedelta(hours=6)
         vars(self.desk)["where"] = "in this process, synthetic"
@@ -368,7 +433,7 @@ class Seeded:
         self._send_letters(now_ms)
         self._send_broken()
         newest = [*self.desk.feed.index.rides][-_WHOLE:]
-        self._store([*newest, *(event.subject for _, event, _ in self._world.letters)])
+        self._store([*newest, *(each.event.subject for each in self._world.letters)])
         self.audit()
         feed = self.desk.feed
         feed._count_queues()  # noqa: SLF001 - as the thread does that this feed has not started
@@ -410,13 +475,10 @@ class Seeded:
         resources = {each.name: each.resources for each in CONSUMERS}
         since_ms = self._letters_until_ms
         self._letters_until_ms = until_ms
-        new = []
-        for letter in self._world.letters:
-            given_up_ms = letter[1].time.timestamp() * 1_000 + _GIVEN_UP_MS
-            if since_ms < given_up_ms <= until_ms:
-                new.append(letter)
-        for consumer, event, error in new:
-            at_ms = event.time.timestamp() * 1_000
+        new = [each for each in self._world.letters if since_ms < each.ended_ms <= until_ms]
+        for letter in new:
+            consumer = letter.consumer
+            event = letter.event
             envelope = {
                 "version": "0",
                 "id": event.id,
@@ -425,11 +487,11 @@ class Seeded:
                 "time": event.time.isoformat(),
                 "detail": event.to_detail(),
             }
-            said = {"reason": "QUARANTINED", "consumer": consumer, "message": error}
+            said = {"reason": "QUARANTINED", "consumer": consumer, "message": letter.error}
             body = json.dumps(said | {"event": envelope})
             url = self.stack.outputs[f"{resources[consumer]}DlqUrl"]
-            self._send(url, body, at_ms + _GIVEN_UP_MS)
-            put_record(self.stack, _record(consumer, event, QUARANTINED, error))
+            self._send(url, body, letter.ended_ms)
+            put_record(self.stack, _record(letter))
         return bool(new)
 
     def _send_broken(self) -> None:
@@ -470,8 +532,10 @@ class Seeded:
         letters = []
         resources = {each.name: each.resources for each in CONSUMERS}
         known = {each.fact for each in self._published if each is not None}
-        for consumer, event, _ in self._world.letters:
-            if event.idempotencyid in known:
+        for each in self._world.letters:
+            event = each.event
+            consumer = each.consumer
+            if each.ended_ms <= self._letters_until_ms:
                 queue = f"{resources[consumer]}Dlq"
                 letters.append(
                     DeadLettered(queue, "QUARANTINED", consumer, event.id, event.idempotencyid)
@@ -526,22 +590,22 @@ class Seeded:
         self._is_stopping.set()
 
 
-def _record(consumer: str, event: RideEvent, status: str, error: str | None) -> Record:
-    at_ms = int(event.time.timestamp() * 1_000)
+def _record(letter: Letter) -> Record:
+    """Return the record of a key that was given up."""
     return Record(
-        key=f"{consumer}#{event.idempotencyid}",
-        status=status,
-        owner="5f0c2a71" if status == QUARANTINED else None,
-        attempt=3 if status == QUARANTINED else 1,
+        key=f"{letter.consumer}#{letter.event.idempotencyid}",
+        status=QUARANTINED,
+        owner=letter.owner,
+        attempt=3,
         lease_ms=None,
-        expiry=None if status == QUARANTINED else at_ms // 1_000 + 30 * 86_400,
-        fingerprint=None,
-        delivery="d",
+        expiry=None,
+        fingerprint=fingerprint(letter.event.payload),
+        delivery=letter.delivery,
         region="us-east-1",
-        created_ms=at_ms,
-        updated_ms=at_ms + 4_200,
-        error=error,
-        dead_lettered=status == QUARANTINED,
+        created_ms=int(letter.began_ms),
+        updated_ms=int(letter.ended_ms),
+        error=letter.error,
+        dead_lettered=True,
     )
 
 
@@ -565,11 +629,13 @@ def _items(world: World, facts: Sequence[Any], ride: str) -> Iterator[tuple[str,
             continue
         item = {"orderID": {"S": ride}, "state": {"S": state}}
         if consumer == DISPATCH:
-            item["carID"] = {"S": _car(ride)}
+            if ride in world.cars:
+                item["carID"] = {"S": world.cars[ride]}
         else:
             item["amount"] = {"N": str(data["price"])}
             item["currency"] = {"S": str(data["currency"])}
-            item["paymentID"] = {"S": f"pay_{ride}"}
+            if state != "cancelled":
+                item["paymentID"] = {"S": _payment(ride)}
         yield table, item
 
 

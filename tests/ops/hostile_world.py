@@ -17,7 +17,7 @@ from ops.audit.evidence import CONSUMERS
 from ops.stack import StackRef
 from tests.carride.rides import Life
 from tests.ops.desk_world import event_of
-from tests.ops.world import NOW, create_table, empty_stack, put_record, stack
+from tests.ops.world import NOW, empty_stack, put_record, stack
 
 REGION: Final = "us-east-1"
 TEXTS: Final = (
