@@ -25,6 +25,7 @@ _ACCOUNTS: Final = {
     "retried": ("retried", "raised once; the next delivery took effect"),
     "takeovers": ("taken over", "killed with their process; the next delivery did the work"),
     "failed": ("failed", "raised or could not get the key; delivered again, or dead-lettered"),
+    "fenced": ("late writes", "ended after their lease: fenced off"),
     "expired": ("expired", "too old on arrival: dropped without an effect"),
 }
 _REASONS: Final = {

@@ -31,6 +31,7 @@ ROWS: Final = {
     "retried": "took effect on a retry",
     "takeovers": "taken over after a crash",
     "failed": "failed runs",
+    "fenced": "late writes fenced off",
     "expired": "dropped as expired",
     "lettered": "waiting as dead letters",
     "in_flight": "in flight",
@@ -54,6 +55,10 @@ class Account:
     retried: int
     takeovers: int
     failed: int
+    fenced: int
+    """Runs that ended after their lease, and so wrote nothing."""
+    outcomes: Mapping[str, int]
+    """The deliveries by outcome."""
     expired: int
     dropped_early: tuple[str, ...]
     """Events that were dropped before their expiry time. They are lost."""
@@ -388,7 +393,9 @@ def _account(evidence: Evidence, consumer: AuditedConsumer, facts: set[str]) -> 
         duplicates_absorbed=outcomes[observation.DUPLICATE] + outcomes[observation.BUSY],
         retried=outcomes[observation.RETRIED],
         takeovers=outcomes[observation.TAKEOVER],
-        failed=outcomes[observation.FAILED] + outcomes[observation.LOST_LEASE],
+        failed=outcomes[observation.FAILED] + outcomes[observation.UNPROTECTED],
+        fenced=outcomes[observation.LOST_LEASE],
+        outcomes=dict(outcomes),
         expired=missing.expired,
         dropped_early=missing.dropped_early,
         lettered=missing.lettered,

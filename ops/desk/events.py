@@ -45,8 +45,11 @@ _GROUPS: Final = {
     "new": "took effect, without a takeover",
     "takeover": "takeover",
     "duplicate": "duplicate or busy",
-    "failed": "failed in any way",
+    "failed": "failed, and delivered again",
+    "fenced": "late write fenced off",
     "dead": "given up",
+    "expired": "dropped as expired",
+    "wrong": "failed in any way",
 }
 """The words for the groups of outcomes."""
 

@@ -12,6 +12,7 @@ from carride.simulated_faults import Fault
 from carride_idempotency import observation
 from ops.audit.evidence import OTHER_DLQS, AuditedConsumer
 from ops.desk import faults
+from ops.desk.counts import DELIVERIES
 from ops.desk.feed import Feed
 from ops.desk.index import (
     BROKEN,
@@ -20,7 +21,6 @@ from ops.desk.index import (
     BUS,
     COPIES,
     DISTINCT,
-    GROUPS,
     KINDS,
     PRODUCERS,
     REPLAYED,
@@ -36,20 +36,14 @@ from ops.text import counted
 _MINUTE_BUCKETS: Final = 60 // BUCKET_S
 _MINUTES: Final = BUCKETS * BUCKET_S // 60
 _MOST_UNFINISHED: Final = 8
-_CHARTED: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
-    "new": ("took effect", GROUPS["new"]),
-    "dup": ("duplicate", GROUPS["duplicate"]),
-    "take": ("takeover", GROUPS["takeover"]),
-    "fence": ("late write fenced off", frozenset({observation.LOST_LEASE})),
-    "fail": ("failed", frozenset({observation.FAILED, observation.UNPROTECTED})),
-    "dead": ("dead-lettered", GROUPS["dead"]),
-}
-"""The parts of a consumer's strip, from the bottom up, with the words and outcomes of each."""
+_CHARTED: Final = {each.kind: each for each in DELIVERIES if each.group != "expired"}
+"""The parts of a consumer's strip, from the bottom up."""
 _PUBLISHED: Final = frozenset(KINDS) - {REPLAYED}
 _ON_BUS: Final = {"pub": _PUBLISHED, "dup": frozenset({REPLAYED})}
 """The parts of the strip of the bus: what is replayed looks like the duplicates that it makes."""
 _ALWAYS: Final = ("new", "dup", "take", "fail")
 """The parts whose numbers stand there even if they are 0."""
+_DEAD: Final = "messages in its dead-letter queues now"
 _ICONS: Final = {"ride-history": "ledger", "dispatch": "car", "payment": "card"}
 
 
@@ -62,6 +56,8 @@ class Part(NamedTuple):
     number: int | None
     path: str
     """Empty if no list has just these."""
+    says: str = ""
+    """What it counts, for whoever points at it."""
 
 
 class Band(NamedTuple):
@@ -125,7 +121,7 @@ def _flow(desk: Seen, _request: Request) -> dict[str, Any]:
 def _legend(strips: Sequence[Strip]) -> list[tuple[str, str]]:
     """Return the kinds of bars that are drawn, with their words, and of bands if there are any."""
     drawn = {bar.kind for strip in strips for bar in strip.chart.bars}
-    found = [(kind, name) for kind, (name, _) in _CHARTED.items() if kind in drawn]
+    found = [(kind, each.label) for kind, each in _CHARTED.items() if kind in drawn]
     if any(strip.bands for strip in strips):
         found.append(("band", "no delivery takes effect"))
     return found
@@ -133,12 +129,11 @@ def _legend(strips: Sequence[Strip]) -> list[tuple[str, str]]:
 
 def _recently(feed: Feed, now: float, outages: Sequence[Outage]) -> str:
     """Return in words who fails, and what has failed or was given up in the time of the picture."""
-    _, failures = _CHARTED["fail"]
     failed = 0
     given_up = []
     for each in feed.consumers:
         total = sum(feed.index.recent(each.name, now), Counter[str]())
-        failed += sum(total[outcome] for outcome in failures)
+        failed += _CHARTED["fail"].of(total)
         count = total[observation.DEAD_LETTERED]
         if count:
             given_up.append(f"{each.name} gave up {counted(count, 'event')}")
@@ -209,7 +204,7 @@ def _bus(feed: Feed, now: float) -> Strip:
             Part("", COPIES, total[COPIES], ""),
             Part("", BROKEN, total[BROKEN], f"/facts?type={part(BROKEN)}"),
             *replayed,
-            Part("dead", "dead letters", letters, "/letters"),
+            Part("dead", "dead letters", letters, "/letters?at=bus", _DEAD),
         ),
         quiet=_quiet(chart),
     )
@@ -256,7 +251,7 @@ def _consumer(feed: Feed, consumer: AuditedConsumer, now: float) -> Strip:
     queue = feed.queues.get(f"{consumer.resources}Queue")
     if queue is not None:
         lines[-1] += f", {queue:,} in its queue"
-    chart = stacked(buckets, {kind: outcomes for kind, (_, outcomes) in _CHARTED.items()})
+    chart = stacked(buckets, {kind: each.outcomes for kind, each in _CHARTED.items()})
     dlqs = (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq")
     return Strip(
         name=consumer.name,
@@ -264,11 +259,13 @@ def _consumer(feed: Feed, consumer: AuditedConsumer, now: float) -> Strip:
         lines=tuple(lines),
         chart=chart,
         bands=tuple(_bands(outages, now)),
-        bars=tuple(_bars(buckets, dict(_CHARTED.values()), now)),
+        bars=tuple(_bars(buckets, {each.label: each.outcomes for each in DELIVERIES}, now)),
         outage=on[0] if on else None,
         parts=(
             *_parts(consumer.name, total),
-            Part("dead", "dead letters", _letters(feed, dlqs), "/letters"),
+            Part(
+                "dead", "dead letters", _letters(feed, dlqs), f"/letters?at={consumer.name}", _DEAD
+            ),
         ),
         quiet=_quiet(chart),
     )
@@ -304,18 +301,12 @@ def _bands(outages: Sequence[Outage], now: float) -> Iterator[Band]:
 
 
 def _parts(consumer: str, total: Counter[str]) -> Iterator[Part]:
-    for kind, (name, outcomes) in _CHARTED.items():
-        count = sum(total[outcome] for outcome in outcomes)
+    for kind, each in _CHARTED.items():
+        count = each.of(total)
         is_shown = kind in _ALWAYS or (kind == "fence" and count > 0)
-        if not is_shown:
-            continue
-        group = _GROUP_OF.get(kind, observation.LOST_LEASE)
-        path = f"/facts?at={consumer}&outcome={group}"
-        yield Part(kind, name, count, path)
-
-
-_GROUP_OF: Final = {"new": "new", "dup": "duplicate", "take": "takeover", "fail": "failed"}
-"""The groups of outcomes that Facts lists for a part."""
+        if is_shown:
+            path = f"/facts?at={consumer}&outcome={each.group}"
+            yield Part(kind, each.label, count, path, each.says)
 
 
 def _letters(feed: Feed, queues: Sequence[str]) -> int | None:

@@ -37,16 +37,20 @@ KINDS: Final = ("distinct", "copies", "break the contract", "replayed")
 DISTINCT, COPIES, BROKEN, REPLAYED = KINDS
 ABSORBED: Final = frozenset({observation.DUPLICATE, observation.BUSY})
 GROUPS: Final[Mapping[str, frozenset[str]]] = {
-    "effect": observation.COMMITTED,
+    "effect": observation.COMMITTED | {observation.DUPLICATE},
     "new": frozenset({observation.NEW, observation.RETRIED}),
     "takeover": frozenset({observation.TAKEOVER}),
     "duplicate": ABSORBED,
-    "failed": frozenset(
+    "failed": frozenset({observation.FAILED, observation.UNPROTECTED}),
+    "fenced": frozenset({observation.LOST_LEASE}),
+    "dead": frozenset({observation.DEAD_LETTERED, observation.QUARANTINED}),
+    "expired": frozenset({observation.EXPIRED}),
+    "wrong": frozenset(
         {observation.FAILED, observation.LOST_LEASE, observation.UNPROTECTED, CRASHED}
     ),
-    "dead": frozenset({observation.DEAD_LETTERED, observation.QUARANTINED}),
 }
-"""Outcomes that are asked for together. Those after the first are the parts of a chart."""
+"""Outcomes that are asked for together. An event that was recognised as a duplicate has its effect:
+the attempt that committed it may have crashed before it logged so."""
 _SETTLED: Final = (
     observation.COMMITTED | GROUPS["dead"] | {observation.DUPLICATE, observation.EXPIRED}
 )
@@ -117,7 +121,7 @@ class Fact:
         ):
             if run.outcome == observation.TAKEOVER:
                 missing = range(
-                    1 + sum(each.outcome in GROUPS["failed"] for each in found), run.attempt
+                    1 + sum(each.outcome in GROUPS["wrong"] for each in found), run.attempt
                 )
                 # It began after the event was published, or after the attempt before it.
                 since_ms = found[-1].ended_ms if found else self.time_ms
@@ -160,6 +164,14 @@ class Filter(NamedTuple):
     outcome: str = ""
     """An outcome, or the name of a group of them."""
 
+    def runs(self, fact: Fact) -> int:
+        """Return how many deliveries of a fact have the outcome that is asked for."""
+        outcomes = GROUPS.get(self.outcome, {self.outcome})
+        count = 0
+        for run in fact.runs:
+            count += self.at in {"", run.consumer} and run.outcome in outcomes
+        return count
+
     def matches(self, fact: Fact, consumers: Iterable[AuditedConsumer]) -> bool:
         """Return whether a fact is to be shown."""
         begin, asterisk, _ = self.ride.partition("*")
@@ -192,6 +204,8 @@ class Matches(NamedTuple):
     """Whether ``total`` is exact; otherwise there are more."""
     newer: int
     """Matches that are newer than the newest event that was asked for."""
+    runs: int = 0
+    """Deliveries of the events of ``total`` with an outcome that was asked for."""
 
 
 def _kind_of(event: Published, fact: Fact) -> str:
@@ -441,7 +455,8 @@ class Index:
             if len(found) == most:
                 return Matches(found[begin : begin + PAGE], most, False, newer)
             found.append(fact)
-        return Matches(found[begin : begin + PAGE], len(found), True, newer)
+        runs = sum(map(wanted.runs, found))
+        return Matches(found[begin : begin + PAGE], len(found), True, newer, runs)
 
     def rides_by_time(self, newest: int) -> tuple[list[str], int]:
         """Return all rides, that of the newest fact first, and how many have a newer fact.

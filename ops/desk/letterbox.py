@@ -13,6 +13,7 @@ from carride_idempotency.record import Record
 from ops import redrive
 from ops.audit.queues import GLANCE_HIDDEN_S, GLANCE_READS_S, waiting
 from ops.dead_letters import READERS, DeadLetter, queues_of, received_from, url_of
+from ops.desk.index import BUS
 from ops.prediction import Predictor
 from ops.redrive import PRODUCER_DLQ
 from ops.stack import StackRef
@@ -206,6 +207,12 @@ def _group(letters: Iterable[Found]) -> Group:
 
 def _newest(group: Group) -> float:
     return group.letters[-1].letter.sent.timestamp()
+
+
+def at_consumer(found: Iterable[Found], name: str) -> list[Found]:
+    """Return the letters in the queues of a consumer, or of no consumer by the name `BUS`."""
+    wanted = None if name == BUS else name
+    return [each for each in found if each.letter.consumer == wanted]
 
 
 def chosen_in(found: Sequence[Found], wanted: Mapping[str, Any]) -> Found | None:

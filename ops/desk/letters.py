@@ -14,7 +14,15 @@ from ops import records
 from ops.dead_letters import READERS, DeadLetter
 from ops.desk.changes import TRIALS, Change, changes_about
 from ops.desk.index import PAGE, Fact, Run
-from ops.desk.letterbox import Found, Group, Reading, chosen_in, groups_of, title_of
+from ops.desk.letterbox import (
+    Found,
+    Group,
+    Reading,
+    at_consumer,
+    chosen_in,
+    groups_of,
+    title_of,
+)
 from ops.desk.pictures import look
 from ops.desk.registry import Seen, page
 from ops.desk.waterfall import began_ms
@@ -34,9 +42,10 @@ _ANY: Final = "any"
 def _letters(desk: Seen, request: Request) -> dict[str, Any]:
     asked = request.query_params
     reading = desk.letterbox.read(desk.feed.queues, again="again" in asked)
-    groups = groups_of(reading.found)
     chosen = chosen_in(reading.found, asked)
     is_asked_for = "letter" in asked or "event" in asked
+    at = "" if is_asked_for else asked.get("at", "")
+    groups = groups_of(at_consumer(reading.found, at) if at else reading.found)
     shown = chosen
     if shown is None and groups and not is_asked_for:
         wanted = [each for each in groups if each.id == asked.get("group")]
@@ -46,6 +55,8 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
         "title": _title(shown, total, is_chosen=chosen is not None),
         "reading": reading,
         "total": total,
+        "at": at,
+        "listed": sum(len(group.letters) for group in groups),
         "sections": _sections(groups),
         "chosen": shown,
         "is_asked_for": is_asked_for,

@@ -1,19 +1,19 @@
 """The pages that work: jobs and their plans, replays of the archive, and the ledger."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 
-from carride_idempotency import observation
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import record_of
 from ops import plans, records, replay, verbs
 from ops.audit import Report
-from ops.audit.evidence import grouped
-from ops.audit.ledger import ROWS, Account
+from ops.audit.evidence import AuditedConsumer, grouped
+from ops.audit.ledger import Account
+from ops.desk.counts import DELIVERIES
 from ops.desk.index import WAITING
 from ops.desk.jobs import Job, State
 from ops.desk.registry import Next, NotThereError, Said, Seen, act, page
@@ -313,7 +313,7 @@ def _replay_look(state: str) -> Look:
 # ── The ledger ────────────────────────────────────────────────────────────────────────────────────
 
 _BECAME: Final = (
-    ("effects", "took effect"),
+    ("effects", "have their effect"),
     ("doubled", "doubled: effects beyond one for each event"),
     ("lettered", "waiting as dead letters"),
     ("expired", "dropped as expired"),
@@ -324,24 +324,31 @@ _BECAME: Final = (
     ("distinct", "events to act on"),
 )
 """What became of the events of a consumer: these rows add up to the last one."""
-_DELIVERED: Final = ("deliveries", "duplicates_absorbed", "retried", "takeovers", "failed")
-_ALWAYS: Final = frozenset({"effects", "doubled", "lost", "distinct", "deliveries"})
+_OTHERS: Final = "other_deliveries"
+_ALWAYS: Final = frozenset(
+    {"effects", "doubled", "lost", "distinct", "deliveries", *(each.row for each in DELIVERIES[:3])}
+)
 """The rows that are shown even if all their numbers are 0."""
 _ENDINGS: Final[Mapping[str, str]] = {"unserved": "no car", "open": "under way"}
 """What the desk calls endings of the audit."""
 _BEHIND: Final = {
-    "duplicates_absorbed": "duplicate",
-    "lettered": "dead",
-    "retried": observation.RETRIED,
-    "takeovers": "takeover",
-    "failed": "failed",
-    "expired": observation.EXPIRED,
+    **{each.row: each.group for each in DELIVERIES},
+    "expired": "expired",
     "in_flight": WAITING,
     "effects": "effect",
     "lost": WAITING,
     "doubled": "effect",
 }
 """The outcome of the events behind a number of the ledger."""
+_SAYS: Final[Mapping[str, str]] = {
+    **{each.row: each.says for each in DELIVERIES},
+    "effects": "events whose effect is in the consumer's table",
+    "lettered": "events without an effect whose letter a redrive may mend; the queue may also have "
+    "letters of events that break the contract",
+    "distinct": "published events without copies that the consumer acts on",
+    "deliveries": "all that were logged; a crash logs nothing",
+}
+"""What a number of the ledger counts, for whoever points at it."""
 
 
 @page("/ledger", "ledger.html")
@@ -350,13 +357,25 @@ def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
     context: dict[str, Any] = {
         "title": "Ledger",
         "report": report,
-        "behind": _BEHIND,
+        "paths": _paths(desk.feed.consumers),
+        "says": _SAYS,
         "standing": desk.feed.standing(),
     }
     if report is not None:
         context |= _explained(report)
         context["title"] = f"{context['standing'].verdict} · Ledger"
     return context
+
+
+def _paths(consumers: Iterable[AuditedConsumer]) -> dict[tuple[str, str], str]:
+    """Return the list behind a number of the ledger, by consumer and row."""
+    found = dict[tuple[str, str], str]()
+    for each in consumers:
+        found[each.name, "distinct"] = f"/facts?at={each.name}"
+        found[each.name, "lettered"] = f"/letters?at={each.name}"
+        for row, outcome in _BEHIND.items():
+            found[each.name, row] = f"/facts?at={each.name}&outcome={outcome}"
+    return found
 
 
 def _explained(report: Report) -> dict[str, Any]:
@@ -391,19 +410,25 @@ class Block(NamedTuple):
 
 def blocks_of(report: Report) -> tuple[Block, Block]:
     """Return what became of the events of each consumer, and its deliveries."""
-    delivered = [(name, ROWS[name]) for name in _DELIVERED]
+    delivered = [(each.row, each.label) for each in DELIVERIES]
+    delivered += [(_OTHERS, "with another outcome"), ("deliveries", "deliveries")]
     return (
-        _block("What became of its events", _BECAME, report),
-        _block("Its deliveries", delivered, report),
+        _block("What became of its events", _BECAME, report, _number),
+        _block("Its deliveries", delivered, report, _number_of_deliveries),
     )
 
 
-def _block(title: str, rows: Iterable[tuple[str, str]], report: Report) -> Block:
+def _block(
+    title: str,
+    rows: Iterable[tuple[str, str]],
+    report: Report,
+    number: Callable[[Account, str], int],
+) -> Block:
     found = []
     for name, label in rows:
         numbers = {}
         for consumer, account in report.ledger.consumers.items():
-            numbers[consumer] = _number(account, name)
+            numbers[consumer] = number(account, name)
         if name in _ALWAYS or any(numbers.values()):
             found.append((name, label, numbers))
     return Block(title, found)
@@ -418,6 +443,16 @@ def _number(account: Account, name: str) -> int:
     parts = ("effects", "lettered", "expired", "in_flight", "lost", "undecided")
     explained = sum(_number(account, each) for each in parts) - account.doubled
     return account.distinct - explained
+
+
+def _number_of_deliveries(account: Account, name: str) -> int:
+    """Return how many deliveries a consumer has logged, all or those of one kind."""
+    if name == "deliveries":
+        return account.deliveries
+    if name == _OTHERS:
+        return account.deliveries - sum(each.of(account.outcomes) for each in DELIVERIES)
+    (count,) = [each for each in DELIVERIES if each.row == name]
+    return count.of(account.outcomes)
 
 
 class Alike(NamedTuple):

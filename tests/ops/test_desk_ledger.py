@@ -20,12 +20,17 @@ from ops.audit.evidence import (
     Published,
     RideItem,
 )
+from ops.desk.counts import DELIVERIES
+from ops.desk.index import Filter, Index
 from ops.desk.work import blocks_of
+from tests.carride.rides import Life
+from tests.ops.desk_world import BEGIN_MS, deliver, event_of, publish
 from tests.ops.world import NOW
 
 FATES: Final = ("effects", "lettered", "expired", "in_flight", "lost", "doubled")
 BEFORE: Final = NOW - timedelta(hours=2)
 HISTORY: Final = CONSUMERS[0]
+OUTCOMES: Final = sorted(observation.PROTECTED | {observation.UNPROTECTED})
 
 
 def world(fates: list[str]) -> Evidence:
@@ -63,3 +68,27 @@ def test_the_rows_of_the_ledger_add_up(fates: list[str]) -> None:
     expected |= {"doubled": counts["doubled"], "lost": counts["lost"], "distinct": len(fates)}
     assert shown == expected
     assert "others" not in shown
+
+
+@given(st.lists(st.lists(st.sampled_from(OUTCOMES), max_size=5), max_size=6))
+def test_ledger_flow_and_lists_count_deliveries_alike(histories: list[list[str]]) -> None:
+    """Each delivery is in one row, and a number is the same in each view and in its list."""
+    index = Index(CONSUMERS)
+    deliveries = []
+    for number, outcomes in enumerate(histories):
+        event = event_of(Life(f"order_{number}").created)
+        publish(index, event, BEGIN_MS + number)
+        for outcome in outcomes:
+            deliver(index, event, HISTORY.name, BEGIN_MS + 1_000, outcome)
+            deliveries.append(Delivered(HISTORY.name, outcome, event.idempotencyid))
+    evidence = Evidence(consumers=[HISTORY], at=NOW, grace=timedelta(hours=1))
+    _, block = blocks_of(judge(evidence._replace(deliveries=deliveries)))
+    shown = {name: numbers[HISTORY.name] for name, _, numbers in block.rows}
+    assert shown.pop("deliveries") == sum(shown.values()) == len(deliveries)
+    for each in DELIVERIES:
+        listed = index.page(Filter(at=HISTORY.name, outcome=each.group))
+        in_flow = each.of(index.totals[HISTORY.name])
+        assert shown.get(each.row, 0) == in_flow == listed.runs
+    has_effect = observation.COMMITTED | {observation.DUPLICATE}
+    effects = sum(not has_effect.isdisjoint(outcomes) for outcomes in histories)
+    assert index.page(Filter(at=HISTORY.name, outcome="effect")).total == effects

@@ -314,3 +314,14 @@ def test_one_key_has_a_page_with_its_whole_record(ref: StackRef) -> None:
     assert f'<span class="id long">ride-history#{FINISHED.idempotencyid}</span>' in text
     assert "lease until" in text
     assert "ride-history#" in text.partition("<title>")[2].partition(" completed · Keys")[0]
+
+
+def test_letters_of_one_consumer_are_listed_alone(ref: StackRef) -> None:
+    """Flow and the ledger lead to them; the others are one click away."""
+    desk = desk_of(ref)
+    for at, count, error in (("payment", 1, True), ("ride-history", 2, False), ("bus", 0, False)):
+        text = get(desk, f"/letters?at={at}").text
+        assert f"{count} of " in text
+        assert ("no answer to order_01" in text) is error
+        assert ">Show all</a>" in text
+    assert ">Show all</a>" not in get(desk, "/letters").text

@@ -110,12 +110,19 @@ def test_the_ledger_is_the_audit(site: Site, page: Page) -> None:
         for field in (
             "distinct",
             "deliveries",
-            "duplicates_absorbed",
             "effects",
             "lost",
             "doubled",
         ):
             expect(page.locator(f"#{name}-{field}")).to_have_text(f"{getattr(account, field):,}")
+        for group, number in (
+            ("duplicate", account.duplicates_absorbed),
+            ("failed", account.failed),
+            ("takeover", account.takeovers),
+        ):
+            locator = page.locator(f"#{name}-deliveries-{group}")
+            if number or locator.count():
+                expect(locator).to_have_text(f"{number:,}")
     page.locator(f"#{CONSUMER}-effects").click()
     shown(page.locator(".facts"))
     expect(page.locator("select[name=at]")).to_have_value(CONSUMER)
@@ -342,7 +349,7 @@ def test_a_replay_is_predicted_run_interrupted_and_cancelled(site: Site, page: P
     page.locator("#confirm").click()
     expect(page.locator("main")).to_contain_text("consumers have logged", timeout=PATIENCE_MS)
     page.goto("/jobs")  # the job goes on
-    page.locator(".jobs .row", has_text="Replay run").first.click()
+    page.locator(".jobs .row", has_text="Replay:").first.click()
     page.get_by_role("button", name="Interrupt").click()
     ended(page, "interrupted")
     expect(page.locator("main")).to_contain_text("the replay goes on")
