@@ -108,6 +108,8 @@ class Published(NamedTuple):
     """The price of the ride that it states, in cents."""
     outcome: str | None = None
     """How the ride ended, by a `CarRideOverdue`."""
+    sent: datetime | None = None
+    """EventBridge's time of it, by which a replay chooses it: its publisher may have given it."""
 
 
 class Delivered(NamedTuple):

@@ -304,6 +304,7 @@ def _published(event: Any, text: str, name: str, time: datetime) -> Published | 
         time=time,
         replayed="replay-name" in event,
         region=str(event["region"]) if "region" in event else None,
+        sent=_time_or_none(event.get("time")),
     )
     try:
         parsed = parse_event(event)

@@ -258,13 +258,19 @@ def _value(value: object) -> str:
 
 @show.register
 def _event(event: Event) -> RenderableType:
-    lines = [*_event_lines(event), ""]
+    lines = [*_event_lines(event), *_sent(event), ""]
     lines += map(show, event.copies)
     for at in event.consumers:
         lines += map(show, at.deliveries)
     detail = json.dumps(plain(event.detail), indent=2)
     lines.append(Text(detail, "dim"))
     return Group(*lines)
+
+
+def _sent(event: Event) -> Iterator[str]:
+    """Yield the times by which replays choose an event: neither the log's nor its own."""
+    for time in sorted({copy.sent for copy in event.copies if copy.sent}):
+        yield f"  a replay chooses it by its time on the bus, {time:%Y-%m-%d %H:%M:%S UTC}"
 
 
 def _event_lines(event: Event) -> Iterator[RenderableType]:

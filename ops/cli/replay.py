@@ -38,8 +38,8 @@ def replay_plan(session: Session, *, since: Moment, until: Moment | None = None)
     own code, on copies of their records.
 
     Args:
-        since: Time of the oldest event.
-        until: Time of the newest event; now by default.
+        since: Time of the oldest event on the bus, as `./carride event` shows it.
+        until: Time of the newest event on the bus; now by default.
     """
     stack = session.stack
     end = before(since, until)
@@ -75,8 +75,8 @@ def replay_run(
     get them only with --partners.
 
     Args:
-        since: Time of the oldest event.
-        until: Time of the newest event; now by default.
+        since: Time of the oldest event on the bus, as `./carride event` shows it.
+        until: Time of the newest event on the bus; now by default.
         only: Logical id of the one rule that receives the events.
         partners: Deliver to partners, too.
         accept_duplicates: Do not ask the other region.

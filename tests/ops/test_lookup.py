@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 from moto import mock_aws
+from msgspec import structs
 
 from carride.events import RideEvent
 from carride.facts import CarRideAccepted, CarRideCreated
@@ -207,6 +208,15 @@ def test_another_producers_event_is_found_by_the_id_that_its_producer_gave_it(
     # Not as a whole: a letter's age may be a second more by now.
     (again,) = lookup.ride(ref, "order_01").events
     assert (again.id, again.copies, again.detail) == (found.id, found.copies, found.detail)
+
+
+def test_an_event_tells_the_time_by_which_a_replay_chooses_it(ref: StackRef) -> None:
+    """Its own time and the log's may be others: a producer's clock may be days ahead."""
+    ahead = structs.replace(CREATED, time=CREATED.time + timedelta(days=20))
+    log(ref, "CarRideEvents", on_bus(ahead) | {"time": "2026-11-21T08:30:07Z"})
+    found = lookup.event(ref, CREATED.idempotencyid)
+    (copy,) = found.copies
+    assert copy.sent == datetime(2026, 11, 21, 8, 30, 7, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

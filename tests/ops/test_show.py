@@ -2,7 +2,7 @@
 
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any, Final
 
@@ -118,6 +118,16 @@ def test_a_ride_begins_with_the_queues_that_hold_its_letters() -> None:
     assert f"4 letters of it in {letter.queue}" in shown[1]
     assert f"./carride redrive {letter.queue}" in shown[1]
     assert "PaymentTable" in shown[2]
+
+
+def test_an_event_is_shown_with_the_times_by_which_replays_choose_it() -> None:
+    """Each once, although the event was published twice at one of them."""
+    later = NOW + timedelta(hours=1)
+    copies = [Published("id", None, None, sent=time) for time in (later, NOW, NOW)]
+    event = Event("id", "CarRideAccepted", "order_01", 2, None, None, tuple(copies), ())
+    shown = [line for line in printed(event).splitlines() if "a replay chooses it" in line]
+    assert [f"{NOW:%H:%M:%S}" in shown[0], f"{later:%H:%M:%S}" in shown[1]] == [True, True]
+    assert len(shown) == 2
 
 
 def test_a_time_is_shown_to_the_second() -> None:

@@ -3,7 +3,7 @@
 Everything is done with the functions of `./carride`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,6 +14,7 @@ from carride_idempotency import marshalling
 from carride_idempotency.clock import to_ms
 from carride_idempotency.record import FAILED, IN_PROGRESS
 from ops import fleet, plans, records, replay
+from ops.audit import reading
 from ops.audit.evidence import HISTORY
 from ops.dead_letters import READERS
 from ops.redrive import Redrive, plan_redrive
@@ -233,16 +234,30 @@ class Operator:
         # The archive has their events by now, however late those were.
         known: list[dict[str, Any]] = self._world.table(HISTORY)
         entries = [
-            each for each in known if "entry" in each and each["updatedAt"] < to_ms(long_ago)
+            each["idempotencyKey"]
+            for each in known
+            if "entry" in each and each["updatedAt"] < to_ms(long_ago)
         ]
-        times = {each["idempotencyKey"]: _time_of(each) for each in entries}
-        found = self._pick([*times])
+        times = self._times_on_the_bus()
+        found = self._pick([key for key in entries if key in times])
         if found is None or not self._change(records.forget, [found]):
             return False
         moment = timedelta(seconds=1)
         time = times[found]
         self._until_done(partial(self._replayed, time - moment, time + moment, "RideHistoryRule"))
         return True
+
+    def _times_on_the_bus(self) -> dict[str, datetime]:
+        """Return the times by which a replay chooses events, by the keys of the ride history.
+
+        An event's own time may be another: its producer's clock may be wrong.
+        """
+        times: dict[str, datetime] = {}
+        for line in reading.lines(self._stack, reading.BUS, "", None):
+            published = reading.published_in(line)
+            if published is not None and published.fact and published.sent:
+                times.setdefault(f"ride-history#{published.fact}", published.sent)
+        return times
 
     def _until_done(self, work: Callable[[], object]) -> None:
         for _ in range(_TRIES):
@@ -279,8 +294,3 @@ class Operator:
         if held.ride_id != _LOST_RIDE:
             self._world.found.append(f"the operator took {car_id} from {held.ride_id}")
         return True
-
-
-def _time_of(record: Mapping[str, Any]) -> datetime:
-    """Return the time of the event whose entry a record of the ride history keeps."""
-    return datetime.fromisoformat(record["entry"]["time"])
