@@ -291,7 +291,6 @@ def _environment() -> Environment:
         "clock": lambda time_ms: marked(time_ms, clock_text(time_ms, time.time() * 1000)),
         "day": lambda time_ms: marked(time_ms, f"{moment(time_ms):%-d %b}"),
         "exact": exact,
-        "minute": lambda time_ms: f"{moment(time_ms):%H:%M}",
         "moment": lambda time_ms: marked(time_ms, moment_text(time_ms, time.time() * 1000)),
         "n": "{:,}".format,
         "part": part,

@@ -16,8 +16,6 @@ from ops.desk.counts import DELIVERIES
 from ops.desk.feed import Feed
 from ops.desk.index import (
     BROKEN,
-    BUCKET_S,
-    BUCKETS,
     BUS,
     COPIES,
     DISTINCT,
@@ -29,12 +27,13 @@ from ops.desk.index import (
 from ops.desk.outages import Outage
 from ops.desk.pictures import Stacked, stacked
 from ops.desk.registry import Next, Said, Seen, act, page
-from ops.desk.words import clip, moment, part
+from ops.desk.timeline import ALL, BUCKETS, WINDOWS, Window, window_of
+from ops.desk.words import clip, moment, part, span
 from ops.stack import OperatorError
 from ops.text import counted
 
-_MINUTE_BUCKETS: Final = 60 // BUCKET_S
-_MINUTES: Final = BUCKETS * BUCKET_S // 60
+_MINUTE_BUCKETS: Final = 60 // WINDOWS[0].bucket_s
+_DAY_S: Final = 86_400
 _MOST_UNFINISHED: Final = 8
 _CHARTED: Final = {each.kind: each for each in DELIVERIES if each.group != "expired"}
 """The parts of a consumer's strip, from the bottom up."""
@@ -89,28 +88,31 @@ class Strip(NamedTuple):
 
 
 @page("/", "flow.html")
-def _flow(desk: Seen, _request: Request) -> dict[str, Any]:
+def _flow(desk: Seen, request: Request) -> dict[str, Any]:
     feed = desk.feed
     now = time.time()
     with feed.lock:
+        window = window_of(request.query_params.get("range", ""), feed.index.begun_ms, now)
         outages = feed.index.outages.now(now * 1000)
-        strips = [_bus(feed, now), *(_consumer(feed, each, now) for each in feed.consumers)]
+        strips = [_bus(feed, window, now)]
+        strips += [_consumer(feed, each, window, now) for each in feed.consumers]
         return {
             "title": _title(outages),
             "outage": outages[0] if outages else None,
             "others": _others(feed, outages),
             "strips": strips,
             "legend": _legend(strips),
-            "ticks": list(_ticks(now)),
+            "ticks": list(_ticks(window, now)),
             "now_ms": now * 1000,
-            "minutes": _MINUTES,
-            "bucket_s": BUCKET_S,
+            "window": window,
+            "ranges": [*((each.name, each.words) for each in WINDOWS), (ALL, ALL)],
+            "bucket": span(1000 * window.bucket_s),
             "bucket_width": 100 / BUCKETS,
             "since_ms": feed.index.begun_ms,
             "is_local": feed.stack.local is not None,
             "unfinished": _unfinished(feed),
             "in_flight": sum(len(names) for names in feed.index.waiting.values()),
-            "recently": _recently(feed, now, outages),
+            "recently": _recently(feed, window, now, outages),
             "letters": feed.letters() or 0,
             "quarantined": feed.quarantined or 0,
             "injected": _INJECTED if feed.stack.local is not None else (),
@@ -127,21 +129,21 @@ def _legend(strips: Sequence[Strip]) -> list[tuple[str, str]]:
     return found
 
 
-def _recently(feed: Feed, now: float, outages: Sequence[Outage]) -> str:
+def _recently(feed: Feed, window: Window, now: float, outages: Sequence[Outage]) -> str:
     """Return in words who fails, and what has failed or was given up in the time of the picture."""
     failed = 0
     given_up = []
     for each in feed.consumers:
-        total = sum(feed.index.recent(each.name, now), Counter[str]())
+        total = sum(feed.index.timeline.recent(each.name, now, window), Counter[str]())
         failed += _CHARTED["fail"].of(total)
         count = total[observation.DEAD_LETTERED]
         if count:
             given_up.append(f"{each.name} gave up {counted(count, 'event')}")
     said = [f"{outages[0].consumer} fails"] if outages else []
     if failed and not given_up:
-        said.append(f"{counted(failed, 'failed run')} in {_MINUTES} minutes, none given up")
+        said.append(f"{counted(failed, 'failed run')} in {window.words}, none given up")
     elif given_up:
-        said.append(f"{' and '.join(given_up)} in {_MINUTES} minutes")
+        said.append(f"{' and '.join(given_up)} in {window.words}")
     return ", ".join(said) or "no consumer fails"
 
 
@@ -158,29 +160,24 @@ def _others(feed: Feed, outages: Sequence[Outage]) -> str:
     return f"{' and '.join(well)} {'is' if len(well) == 1 else 'are'} not affected."
 
 
-def _ticks(now: float) -> Iterator[tuple[float, float]]:
-    """Yield place and time, in milliseconds, of each whole minute before now."""
-    bucket = int(now) // BUCKET_S
-    end = (bucket + 1) * BUCKET_S
-    length = BUCKETS * BUCKET_S
-    begin = end - length
-    minute = begin // 60 + 1
-    for second in range(60 * minute, end, 60):
-        place = 100 * (second - begin) / length
-        yield place, second * 1000
+def _ticks(window: Window, now: float) -> Iterator[tuple[float, str]]:
+    """Yield place and text of each tick before now: the time of day, or the day."""
+    first = window.begin_s(now) // window.tick_s + 1
+    for second in range(first * window.tick_s, window.end_s(now), window.tick_s):
+        at = moment(1000 * second)
+        text = f"{at.day} {at:%b}" if window.tick_s >= _DAY_S else f"{at:%H:%M}"
+        yield window.place(1000 * second, now), text
 
 
-def _place(time_ms: float, now: float) -> float:
-    """Return the place of a time in the picture, from 0 to 100."""
-    end = (int(now) // BUCKET_S + 1) * BUCKET_S
-    begin = end - BUCKETS * BUCKET_S
-    return min(100.0, max(0.0, 100 * (time_ms / 1000 - begin) / (end - begin)))
+def _in_the_last_minute(feed: Feed, lane: str, now: float) -> int:
+    newest = feed.index.timeline.recent(lane, now)[-_MINUTE_BUCKETS:]
+    return sum(bucket.total() for bucket in newest)
 
 
-def _bus(feed: Feed, now: float) -> Strip:
-    recent = feed.index.recent(BUS, now)
+def _bus(feed: Feed, window: Window, now: float) -> Strip:
+    recent = feed.index.timeline.recent(BUS, now, window)
     total = feed.index.totals[BUS]
-    minute = sum(bucket.total() for bucket in recent[-_MINUTE_BUCKETS:])
+    minute = _in_the_last_minute(feed, BUS, now)
     lines = [f"{counted(minute, 'event')} in the last minute"]
     shares = _shares(feed.index.totals[PRODUCERS])
     if shares:
@@ -196,7 +193,7 @@ def _bus(feed: Feed, now: float) -> Strip:
         lines=tuple(lines),
         chart=chart,
         bands=(),
-        bars=tuple(_bars(recent, {"published": _PUBLISHED, "replayed": {REPLAYED}}, now)),
+        bars=tuple(_bars(recent, {"published": _PUBLISHED, "replayed": {REPLAYED}}, window, now)),
         outage=None,
         parts=(
             Part("", "published", total.total() - total[REPLAYED], "/facts"),
@@ -206,7 +203,7 @@ def _bus(feed: Feed, now: float) -> Strip:
             *replayed,
             Part("dead", "dead letters", letters, "/letters?at=bus", _DEAD),
         ),
-        quiet=_quiet(chart),
+        quiet=_quiet(chart, window),
     )
 
 
@@ -233,17 +230,17 @@ def _percent(count: int, whole: int) -> str:
     return f"{share}%" if share or not count else "<1%"
 
 
-def _quiet(chart: Stacked) -> str:
+def _quiet(chart: Stacked, window: Window) -> str:
     if chart.bars:
         return ""
-    return f"quiet for {_MINUTES} minutes"
+    return f"quiet for {window.words}"
 
 
-def _consumer(feed: Feed, consumer: AuditedConsumer, now: float) -> Strip:
-    buckets = feed.index.recent(consumer.name, now)
+def _consumer(feed: Feed, consumer: AuditedConsumer, window: Window, now: float) -> Strip:
+    buckets = feed.index.timeline.recent(consumer.name, now, window)
     total = feed.index.totals[consumer.name]
-    minute = sum(bucket.total() for bucket in buckets[-_MINUTE_BUCKETS:])
-    begin_ms = (now - BUCKETS * BUCKET_S) * 1000
+    minute = _in_the_last_minute(feed, consumer.name, now)
+    begin_ms = window.begin_s(now) * 1000
     outages = feed.index.outages.of(consumer.name, begin_ms, now * 1000)
     on = [each for each in outages if each.until_ms is None]
     lines = [f"{counted(minute, 'run')} in the last minute"]
@@ -258,8 +255,8 @@ def _consumer(feed: Feed, consumer: AuditedConsumer, now: float) -> Strip:
         icon=_ICONS.get(consumer.name, "right"),
         lines=tuple(lines),
         chart=chart,
-        bands=tuple(_bands(outages, now)),
-        bars=tuple(_bars(buckets, {each.label: each.outcomes for each in DELIVERIES}, now)),
+        bands=tuple(_bands(outages, window, now)),
+        bars=tuple(_bars(buckets, {each.label: each.outcomes for each in DELIVERIES}, window, now)),
         outage=on[0] if on else None,
         parts=(
             *_parts(consumer.name, total),
@@ -267,17 +264,19 @@ def _consumer(feed: Feed, consumer: AuditedConsumer, now: float) -> Strip:
                 "dead", "dead letters", _letters(feed, dlqs), f"/letters?at={consumer.name}", _DEAD
             ),
         ),
-        quiet=_quiet(chart),
+        quiet=_quiet(chart, window),
     )
 
 
 def _bars(
-    buckets: Sequence[Counter[str]], parts: Mapping[str, Iterable[str]], now: float
+    buckets: Sequence[Counter[str]],
+    parts: Mapping[str, Iterable[str]],
+    window: Window,
+    now: float,
 ) -> Iterator[tuple[float, str]]:
     """Yield the place of each bucket with anything, and what is in it, in words."""
     step = 100 / len(buckets)
-    end = (int(now) // BUCKET_S + 1) * BUCKET_S
-    begin = end - len(buckets) * BUCKET_S
+    begin = window.begin_s(now)
     for number, bucket in enumerate(buckets):
         said = []
         for name, outcomes in parts.items():
@@ -285,14 +284,14 @@ def _bars(
             if count:
                 said.append(f"{count:,} {name}")
         if said:
-            at = moment(1000 * (begin + number * BUCKET_S))
+            at = moment(1000 * (begin + number * window.bucket_s))
             yield number * step, f"{at:%H:%M:%S}: {', '.join(said)}"
 
 
-def _bands(outages: Sequence[Outage], now: float) -> Iterator[Band]:
+def _bands(outages: Sequence[Outage], window: Window, now: float) -> Iterator[Band]:
     for each in outages:
-        x = _place(each.since_ms, now)
-        end = _place(each.until_ms or now * 1000, now)
+        x = window.place(each.since_ms, now)
+        end = window.place(each.until_ms or now * 1000, now)
         says = ""
         if each.until_ms is not None:
             since = moment(each.since_ms)

@@ -14,6 +14,7 @@ from ops.audit.evidence import AuditedConsumer, DeadLettered, Published
 from ops.audit.queues import json_object
 from ops.audit.reading import delivered_in, published_in
 from ops.desk.outages import Outages
+from ops.desk.timeline import Timeline
 from ops.search import CAR, CUSTOMER, EVENT, PAYMENT, Match, named_in
 
 _FEW: Final = 4
@@ -22,9 +23,6 @@ PAGE: Final = 30
 """Events on one page."""
 COUNTED: Final = 1_000
 """Matches of a search are counted up to so many."""
-BUCKET_S: Final = 5
-BUCKETS: Final = 60
-"""The charts show this many buckets."""
 
 CRASHED: Final = "Crashed"
 """The outcome of an attempt that logged nothing: a takeover's number shows it."""
@@ -240,9 +238,7 @@ class Index:
         self.totals = defaultdict[str, Counter[str]](Counter)
         """How often an outcome was seen at a consumer; at the bus, kinds of events, and at the
         producers, sources."""
-        self._buckets = defaultdict[int, defaultdict[str, Counter[str]]](
-            lambda: defaultdict(Counter)
-        )
+        self.timeline = Timeline()
         self.waiting: dict[str, set[str]] = {each.name: set() for each in consumers}
         """Ids of the facts without an outcome, by consumer."""
         self.outages = Outages()
@@ -415,10 +411,7 @@ class Index:
     def _count(self, lane: str, what: str, time_ms: int) -> None:
         self.version += 1
         self.totals[lane][what] += 1
-        self._buckets[time_ms // (1000 * BUCKET_S)][lane][what] += 1
-        if len(self._buckets) > 4 * BUCKETS:
-            for old in sorted(self._buckets)[:-BUCKETS]:
-                del self._buckets[old]
+        self.timeline.add(lane, what, time_ms)
 
     @property
     def newest(self) -> int:
@@ -509,14 +502,3 @@ class Index:
             for outcome in outcomes:
                 found |= self._ran.get((each.name, outcome), set())
         return found
-
-    def recent(self, lane: str, now_s: float) -> list[Counter[str]]:
-        """Return the totals of a lane by time bucket, the oldest first.
-
-        The newest bucket is the current one.
-        """
-        end = int(now_s) // BUCKET_S + 1
-        none = dict[str, Counter[str]]()
-        return [
-            self._buckets.get(each, none).get(lane, Counter()) for each in range(end - BUCKETS, end)
-        ]

@@ -1,0 +1,47 @@
+"""Counts of the desk over time."""
+
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moto import mock_aws
+
+from ops.desk.timeline import ALL, WINDOWS, Timeline, window_of
+from tests.carride.rides import Life
+from tests.ops.desk_world import desk_of, event_of, get, publish
+from tests.ops.world import empty_stack
+
+NOW_S: Final = 1_763_899_331
+AGES_S: Final = st.lists(st.integers(0, 20 * 86_400), max_size=30)
+
+
+@given(AGES_S, st.sampled_from([*(each.name for each in WINDOWS), ALL]))
+def test_each_event_of_a_window_is_in_its_bucket(ages_s: list[int], name: str) -> None:
+    """The oldest bucket is the first; what is older than the window is left out."""
+    timeline = Timeline()
+    begun_s = NOW_S - max(ages_s, default=0)
+    for age_s in sorted(ages_s, reverse=True):
+        timeline.add("bus", "distinct", 1000 * (NOW_S - age_s))
+    window = window_of(name, 1000 * begun_s, NOW_S)
+    shown = [bucket["distinct"] for bucket in timeline.recent("bus", NOW_S, window)]
+    expected = [0] * len(shown)
+    for age_s in ages_s:
+        place = (NOW_S - age_s - window.begin_s(NOW_S)) // window.bucket_s
+        if place >= 0:
+            expected[place] += 1
+    assert shown == expected
+    if name == ALL:
+        assert sum(shown) == len(ages_s)
+
+
+@mock_aws
+@pytest.mark.parametrize("name", [*(each.name for each in WINDOWS), ALL, "none", ""])
+def test_flow_shows_the_range_that_is_asked_for(name: str) -> None:
+    """An unknown range is the shortest one."""
+    desk = desk_of(empty_stack())
+    publish(desk.feed.index, event_of(Life("order_1").created), 1000.0 * (NOW_S - 86_400))
+    text = get(desk, f"/?range={name}").text
+    known = {each.name for each in WINDOWS} | {ALL}
+    shown = name if name in known else WINDOWS[0].name
+    assert f'id="range-{shown}" aria-current="true"' in text
