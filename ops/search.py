@@ -100,7 +100,7 @@ def matches(text: str, ids: Mapping[str, Collection[str]]) -> list[Match]:
             (alike if name == folded else longer).append(Match(kind, each))
     if is_shortened:
         longer = [each for each in longer if len(each.id) > len(begin) + len(end)]
-    return alike or longer
+    return sorted(alike or longer, key=lambda each: each.id)
 
 
 def named_in(event: Any) -> Iterator[Match]:

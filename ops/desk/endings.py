@@ -1,7 +1,7 @@
 """Where every ride is, kept from one page to the next: a list counts thousands of them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from ops.desk.index import Index
 from ops.desk.story import Ending, ending_of
@@ -22,12 +22,11 @@ class Endings:
             kept = self._kept[ride] = (len(names), names[-1], ending_of(types))
         return kept[2]
 
-    def counts(self, index: Index) -> Counter[str]:
-        """Return how many rides of an index are where, by the word for it."""
+    def counts(self, index: Index, rides: Iterable[str]) -> Counter[str]:
+        """Return how many of some rides are where, by the word for it.
+
+        A ride without an event in the index does not count.
+        """
         if len(self._kept) > 2 * len(index.rides):
             self._kept.clear()
-        return Counter(self._words(index))
-
-    def _words(self, index: Index) -> Iterator[str]:
-        for ride in index.rides:
-            yield self.of(index, ride).word
+        return Counter(self.of(index, ride).word for ride in rides if ride in index.rides)

@@ -1,6 +1,6 @@
 """The pages of rides: one ride with all that happened to it, and the rides that need attention."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -178,6 +178,11 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
         index = desk.feed.index
         broken, stuck, under_way = _groups(desk)
         needy = [*broken, *stuck]
+        every: Collection[str] = index.rides
+        if wanted is not None:
+            every = {*wanted}
+            needy = [name for name in needy if name in every]
+            under_way = [name for name in under_way if name in every]
         newest = newest_shown(request, index.newest)
         newer = 0
         names: Sequence[str]
@@ -189,18 +194,14 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
             names = wanted
         else:
             names, newer = index.rides_by_time(newest)
-        if wanted is not None:
-            its_own = {*wanted}
-            names = [name for name in names if name in its_own]
         if status:
             words = _STATUSES[status]
             names = [name for name in names if _word_of(desk, name) in words]
         begin = number * PAGE
         listed = [_listed(desk, name, broken) for name in names[begin : begin + PAGE]]
-        counts = desk.endings.counts(index)
-        count = len(index.rides)
+        counts = desk.endings.counts(index, every)
     tabs = [
-        Tab("", "All", count),
+        Tab("", "All", len(every)),
         Tab("stuck", "Need attention", len(needy)),
         Tab("processing", "Processing", len(under_way)),
     ]

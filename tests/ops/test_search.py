@@ -1,6 +1,8 @@
 """What a search finds, in the desk and by `./carride find`: by one code, and by any id."""
 
 import json
+import random
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -14,7 +16,9 @@ from carride.events import DETAIL_TYPE, RideEvent
 from carride.facts import CarAssigned, PaymentCaptured
 from ops import search
 from ops.audit.evidence import CONSUMERS
+from ops.desk.endings import Endings
 from ops.desk.index import Index
+from ops.desk.story import ending_of
 from ops.search import CAR, CUSTOMER, EVENT, PAYMENT, RIDE, TYPE, Match, matches
 from ops.stack import StackRef
 from tests.carride.rides import Life
@@ -145,6 +149,42 @@ def test_tables_and_queues_are_searched_too(ref: StackRef) -> None:
     for text in (letter, f"{letter[:8]}…{letter[-4:]}"):
         answer = get(desk_of(ref), f"/find?q={quote(text)}")
         assert answer.headers["location"] == f"/letters?letter={letter}"
+
+
+def test_rides_are_listed_by_status(ref: StackRef) -> None:
+    """A link names the status and whose rides they are; counts are those of its rides."""
+    desk = desk_of(ref)
+    for number, event in enumerate(EVENTS):
+        publish(desk.feed.index, event, BEGIN_MS + number)
+    publish(desk.feed.index, event_of(Life("order_9", customer="customer_1").created), BEGIN_MS)
+    every = get(desk, "/rides").text
+    assert 'Paid <span class="count">6<' in every
+    assert 'href="/rides?status=open"' in every
+    assert "status=cancelled" not in every
+    of_one = get(desk, "/rides?status=paid&of=customer_1").text
+    assert 'Paid <span class="count">3<' in of_one
+    assert "order_9" not in of_one
+    assert "order_2" not in of_one
+    still_open = get(desk, "/rides?status=open&of=customer_1").text
+    assert 'href="/ride/order_9"' in still_open
+    assert 'href="/ride/order_1"' not in still_open
+    assert "No ride is cancelled" in get(desk, "/rides?status=cancelled").text
+    assert get(desk, "/rides?status=%3Cb%3E").text.count('aria-current="true"') == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rides_are_counted_as_their_events_say(seed: int) -> None:
+    """Whatever the index gets and forgets between two pages."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable
+    index = Index(CONSUMERS, most=25)
+    endings = Endings()
+    for number in range(120):
+        publish(index, chance.choice(EVENTS), BEGIN_MS + number)
+        ride = Life(f"order_{chance.randrange(12)}")
+        publish(index, event_of(chance.choice([ride.accepted, ride.cancelled])), BEGIN_MS + number)
+        if number % 3 == 0:
+            words = [ending_of([f.type for f in index.of_ride(name)]).word for name in index.rides]
+            assert endings.counts(index, index.rides) == Counter(words)
 
 
 def test_what_is_forgotten_is_not_found() -> None:
