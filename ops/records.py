@@ -184,17 +184,15 @@ def tables_of(stack: StackRef, order_id: str) -> dict[str, dict[str, Any]]:
 
     A table that holds nothing has ``{}``.
     """
-    found = {"BookingTable": _item_of_ride(stack, "BookingTable", order_id)}
+    named = {"BookingTable": stack.outputs["BookingTableName"]}
     for each in CONSUMERS:
         if each.table is not None and each.table != HISTORY:
-            found[each.table] = _item_of_ride(stack, each.table, order_id)
+            named[each.table] = stack.outputs[f"{each.table}Name"]
+    key = {"orderID": {"S": order_id}}
+    items = tables.get_each(stack.client("dynamodb"), dict.fromkeys(named.values(), key))
+    found = {table: marshalling.values(items.get(name, {})) for table, name in named.items()}
     found[HISTORY] = _timeline(stack, order_id)
     return found
-
-
-def _item_of_ride(stack: StackRef, table: str, order_id: str) -> dict[str, Any]:
-    item = next(items_in(stack, table, [order_id], "orderID"), {})
-    return marshalling.values(item)
 
 
 def _timeline(stack: StackRef, order_id: str) -> dict[str, Any]:

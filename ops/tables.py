@@ -1,7 +1,7 @@
 """Reads tables in DynamoDB's wire format: items by their keys, and items that meet a condition."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from carride_idempotency import marshalling
@@ -25,6 +25,19 @@ def get(dynamodb: Any, table: str, keys: Iterable[Wire]) -> Iterator[Wire]:
         unprocessed = answer.get("UnprocessedKeys", {})
         if table in unprocessed:
             left += unprocessed[table]["Keys"]
+
+
+def get_each(dynamodb: Any, keys: Mapping[str, Wire]) -> dict[str, Wire]:
+    """Return the item that each table has under its key, by the table's name, in one request."""
+    left = {table: {"Keys": [key], "ConsistentRead": True} for table, key in keys.items()}
+    found = dict[str, Wire]()
+    while left:
+        answer = dynamodb.batch_get_item(RequestItems=left)
+        for table, items in answer["Responses"].items():
+            if items:
+                found[table] = items[0]
+        left = answer.get("UnprocessedKeys", {})
+    return found
 
 
 def in_index(dynamodb: Any, table: str, index: str) -> Iterator[Wire]:

@@ -29,4 +29,14 @@ class Endings:
         """
         if len(self._kept) > 2 * len(index.rides):
             self._kept.clear()
-        return Counter(self.of(index, ride).word for ride in rides if ride in index.rides)
+        words = list[str]()
+        for ride in rides:
+            names = index.rides.get(ride)
+            if names is None:
+                continue
+            kept = self._kept.get(ride)
+            if kept is None or kept[0] != len(names) or kept[1] != names[-1]:
+                words.append(self.of(index, ride).word)
+            else:
+                words.append(kept[2].word)
+        return Counter(words)

@@ -152,6 +152,7 @@ def measure(count: int) -> list[Timed]:
         desk = desk_of(hostile_stack((), "replay"))
         fill(desk.feed.index, count, time.time() * 1000)
         judged(desk)
+        desk.feed._count_queues()  # noqa: SLF001 - as the thread does that this feed has not started
         return [timed(desk, path) for path in paths(desk)]
 
 

@@ -195,7 +195,7 @@ def test_single_keys_find_move_and_explain(site: Site, page: Page) -> None:
     """Slash finds, g and a letter lead to a view, j and k to a row, and ? shows the keys."""
     page.goto("/")
     page.keyboard.press("/")
-    field = page.get_by_label("Find a ride, an event or a key")
+    field = page.get_by_label("Find by an id")
     expect(field).to_be_focused()
     page.keyboard.type("j/?")
     expect(field).to_have_value("j/?")
