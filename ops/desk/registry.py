@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from carride.overdue import LIMIT
 from carride_idempotency.record import Record
+from ops.audit import Report
 from ops.audit.evidence import AuditedConsumer
 from ops.desk.endings import Endings
 from ops.desk.feed import Feed
@@ -52,6 +53,14 @@ class Watched[T](dict[str, list[T]]):
         return versions
 
 
+class Explanation(NamedTuple):
+    """What the ledger is explained by; until the next audit it stays the same."""
+
+    report: Report
+    context: Mapping[str, Any]
+    """Variables of its template."""
+
+
 class Seen:
     """What the views read: the feed, the jobs, and the records that the desk has watched."""
 
@@ -61,6 +70,7 @@ class Seen:
         self.letterbox = Letterbox(feed.stack)
         self.older = Older(feed.stack)
         self.endings = Endings()
+        self.explained: Explanation | None = None
         self.records = Watched[Record]()
         self.items = Watched[Mapping[str, Any]]()
 

@@ -16,7 +16,7 @@ from ops.audit.ledger import Account
 from ops.desk.counts import DELIVERIES
 from ops.desk.index import WAITING
 from ops.desk.jobs import Job, State
-from ops.desk.registry import Next, NotThereError, Said, Seen, act, page
+from ops.desk.registry import Explanation, Next, NotThereError, Said, Seen, act, page
 from ops.desk.told import (
     Ended,
     about,
@@ -362,7 +362,10 @@ def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
         "standing": desk.feed.standing(),
     }
     if report is not None:
-        context |= _explained(report)
+        explained = desk.explained
+        if explained is None or explained.report is not report:
+            explained = desk.explained = Explanation(report, _explained(report))
+        context |= explained.context
         context["title"] = f"{context['standing'].verdict} · Ledger"
     return context
 
