@@ -23,18 +23,8 @@ from carride.publisher import Outcome, Publisher
 from carride_idempotency import DynamoDBStore, StoreError, observation
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.dead_letters import BEYOND_WINDOW, CONTRACT, PAYLOAD_MISMATCH
+from carride_idempotency.operators import sending
 from carride_idempotency.operators.changing import ChangeRefusedError, carry_out, plan_release
-from carride_idempotency.operators.sending import (
-    CHANGED,
-    Ready,
-    Sending,
-    TargetAnswer,
-    Trial,
-    TrialOutcome,
-    Verdict,
-    has_succeeded,
-    revision_of,
-)
 from carride_idempotency.policy import DAY
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
 from carride_idempotency.recovery import has_crashed, released
@@ -85,7 +75,7 @@ class Planned(NamedTuple):
     """A letter, without its event, and what a redrive would do with it."""
 
     letter: DeadLetter
-    verdict: Verdict
+    verdict: sending.Verdict
     revision: str = "none"
     """Status, attempt and owner of the record that the letter's key has."""
     event: str = ""
@@ -129,7 +119,7 @@ class Tried(NamedTuple):
     key: str | None
     type: str | None
     ride: str | None
-    trial: Trial
+    trial: sending.Trial
     says: str
     """What became of it: its error, if it failed again."""
 
@@ -144,7 +134,7 @@ class Redriven(NamedTuple):
     """Letters that are still in the queue, by reason."""
     gone: int
     """Planned letters that were no longer in the queue, or hidden by another reader."""
-    first: Mapping[str, Trial]
+    first: Mapping[str, sending.Trial]
     """How the first letter of each group went."""
     tried: tuple[Tried, ...] = ()
     """The same with the letters."""
@@ -152,7 +142,7 @@ class Redriven(NamedTuple):
     @property
     def succeeded(self) -> bool:
         """Whether all letters that were to go were sent, and no first letter failed again."""
-        return has_succeeded(self.planned, self.sent, self.first)
+        return sending.has_succeeded(self.planned, self.sent, self.first)
 
 
 class _Envelope(Struct, rename={"detail_type": "detail-type"}):
@@ -181,20 +171,20 @@ def target_of(stack: StackRef, queue: str) -> str:
 
 def verdict_on(
     letter: DeadLetter, record: Record | None, predictor: Predictor | None, *, release: bool = False
-) -> Verdict:
+) -> sending.Verdict:
     """Return what a redrive would do with a letter whose key has this record.
 
     ``predictor`` is that of the consumer, and None for the bus.
     """
     event = letter.event
     if not isinstance(event, Mapping) or event.get("detail") is None or "detailBytes" in event:
-        return Verdict(False, "the event is not in it")
+        return sending.Verdict(False, "the event is not in it")
     if predictor is None:
         return _verdict_of_bus(event)
     return _verdict_of_consumer(_redriven(event), record, predictor, release=release)
 
 
-def is_uncertain(verdict: Verdict) -> bool:
+def is_uncertain(verdict: sending.Verdict) -> bool:
     """Return whether a letter that goes may fail again."""
     return verdict.goes and verdict.why in (RUNS, RELEASED, PUBLISHED)
 
@@ -208,19 +198,19 @@ def _redriven(event: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in event.items() if name != "replay-name"}
 
 
-def _verdict_of_bus(event: Mapping[str, Any]) -> Verdict:
+def _verdict_of_bus(event: Mapping[str, Any]) -> sending.Verdict:
     try:
         entry = entry_in(event)
     except FieldError as error:
-        return Verdict(False, f"its {error.field} cannot be read")
+        return sending.Verdict(False, f"its {error.field} cannot be read")
     if entry.size >= TOO_LARGE or json_object(entry.detail) is None:
-        return Verdict(False, "the bus would refuse it")
-    return Verdict(True, PUBLISHED)
+        return sending.Verdict(False, "the bus would refuse it")
+    return sending.Verdict(True, PUBLISHED)
 
 
 def _verdict_of_consumer(
     event: Mapping[str, Any], record: Record | None, predictor: Predictor, *, release: bool
-) -> Verdict:
+) -> sending.Verdict:
     if record is None:
         predictor.start()
     else:
@@ -231,11 +221,11 @@ def _verdict_of_consumer(
         predictor.start(record)
     seen = predictor.observe(event)
     if seen.outcome in _GOES:
-        return Verdict(True, _GOES[seen.outcome])
+        return sending.Verdict(True, _GOES[seen.outcome])
     may_be_released = record is not None and seen.outcome != observation.BUSY
     if record is not None and may_be_released and _would_go(event, record, predictor):
         return _verdict_on_release(record, release=release)
-    return Verdict(False, _STAYS.get(seen.reason or "", _HELD_BY_ANOTHER))
+    return sending.Verdict(False, _STAYS.get(seen.reason or "", _HELD_BY_ANOTHER))
 
 
 def _would_go(event: Mapping[str, Any], record: Record, predictor: Predictor) -> bool:
@@ -244,13 +234,13 @@ def _would_go(event: Mapping[str, Any], record: Record, predictor: Predictor) ->
     return predictor.observe(event).outcome in _GOES
 
 
-def _verdict_on_release(record: Record, *, release: bool) -> Verdict:
+def _verdict_on_release(record: Record, *, release: bool) -> sending.Verdict:
     if release:
-        return Verdict(True, RELEASED, releases=True)
+        return sending.Verdict(True, RELEASED, releases=True)
     problem = "key is quarantined"
     if has_crashed(record, epoch_ms()):
         problem = "attempts are used up"
-    return Verdict(False, f"its {problem}: add --release when the cause is fixed")
+    return sending.Verdict(False, f"its {problem}: add --release when the cause is fixed")
 
 
 @acts("redrive", status=lambda done: 0 if done.succeeded else 1)
@@ -347,7 +337,7 @@ def _judged(found: Received, predictor: Predictor | None, *, release: bool) -> P
     letter = found.letter
     verdict = verdict_on(letter, found.record, predictor, release=release)
     event = sha256(_json(letter.event).encode(errors="surrogatepass")).hexdigest()
-    return Planned(replace(letter, event=None), verdict, revision_of(found.record), event)
+    return Planned(replace(letter, event=None), verdict, sending.revision_of(found.record), event)
 
 
 def _is_chosen(letter: DeadLetter, chosen: Mapping[str, str | None]) -> bool:
@@ -372,7 +362,7 @@ def predictor_of(stack: StackRef, queue: str) -> Predictor | None:
     return Predictor(stack, READERS[queue])
 
 
-class Redrive(Sending[Planned, Received]):
+class Redrive(sending.Sending[Planned, Received]):
     """One redrive.
 
     Args:
@@ -448,35 +438,35 @@ class Redrive(Sending[Planned, Received]):
         """Receive the letters of the queue, each with its record."""
         return received_from(self._stack, self._plan.queue, at_once=1, hidden_s=self._hidden_s)
 
-    def prepare(self, found: Received, planned: Planned) -> Ready:
+    def prepare(self, found: Received, planned: Planned) -> sending.Ready:
         """Judge a letter again, and release its key if that is due."""
         judged = _judged(found, self._predictor, release=self._plan.release)
         if judged.verdict.goes and judged.event != planned.event:
-            return Ready(CHANGED, found.record)
+            return sending.Ready(sending.CHANGED, found.record)
         problem = self.why_it_stays(planned, judged.verdict, judged.revision)
         if problem is not None or not judged.verdict.releases or found.record is None:
-            return Ready(problem, found.record)
+            return sending.Ready(problem, found.record)
         return self._released(found.record)
 
-    def _released(self, record: Record) -> Ready:
+    def _released(self, record: Record) -> sending.Ready:
         """Release a key if its record is still as it was read."""
         store = self._stores[records_of(record.key)]
         try:
             # A verdict that releases a failed key has found that its attempts are used up.
             change = plan_release(record, explain(record, datetime.now(UTC)), used_up=True)
         except ChangeRefusedError:
-            return Ready(CHANGED, record)
+            return sending.Ready(sending.CHANGED, record)
         if not carry_out(store, change):
-            return Ready(CHANGED, record)
-        return Ready(None, store.read(record.key))
+            return sending.Ready(sending.CHANGED, record)
+        return sending.Ready(None, store.read(record.key))
 
-    def hand_over(self, found: Received) -> TargetAnswer:
+    def hand_over(self, found: Received) -> sending.TargetAnswer:
         """Send a letter. A consumer's answer is not known yet; the bus has none."""
         problem = send_to(self._stack, self._plan.target, _redriven(found.letter.event))
         if problem is not None:
-            return TargetAnswer(Trial.FAILED, problem, is_taken=False)
-        trial = Trial.UNKNOWN if found.letter.consumer else Trial.SUCCEEDED
-        return TargetAnswer(trial, "it was sent", is_taken=True)
+            return sending.TargetAnswer(sending.Trial.FAILED, problem, is_taken=False)
+        trial = sending.Trial.UNKNOWN if found.letter.consumer else sending.Trial.SUCCEEDED
+        return sending.TargetAnswer(trial, "it was sent", is_taken=True)
 
     def delete(self, found: Received) -> None:
         """Delete a letter that was sent, and count that it was."""
@@ -484,7 +474,7 @@ class Redrive(Sending[Planned, Received]):
         url = url_of(self._stack, found.letter.queue)
         self._stack.client("sqs").delete_message(QueueUrl=url, ReceiptHandle=found.receipt)
 
-    def wait(self, waiting: dict[str, tuple[Received, Ready]]) -> None:
+    def wait(self, waiting: dict[str, tuple[Received, sending.Ready]]) -> None:
         """Wait until the outcome of each first letter is known, or the time is over."""
         letters = counted(len(waiting), "letter")
         self.report(Stage(f"waiting for the outcome of {letters}, up to {self._wait_s:.0f} s"))
@@ -513,25 +503,27 @@ class Redrive(Sending[Planned, Received]):
         back: DeadLetter | None,
         *,
         is_over: bool,
-    ) -> TrialOutcome | None:
+    ) -> sending.TrialOutcome | None:
         """Return how a letter went, by its record or as it is ``back``; None while unknown."""
         key = letter.key or ""
         record = self._stores[records_of(key)].read(key)
         if record is not None and record.status == COMPLETED:
-            return TrialOutcome(Trial.SUCCEEDED, "completed")
+            return sending.TrialOutcome(sending.Trial.SUCCEEDED, "completed")
         has_changed = record is not None and record != before
         if record is not None and has_changed and record.status in (FAILED, QUARANTINED):
             again = "it failed again, and comes back when its attempts are used up"
-            return TrialOutcome(Trial.FAILED, f"{again}: {record.error}")
+            return sending.TrialOutcome(sending.Trial.FAILED, f"{again}: {record.error}")
         if back is not None:
             says = f"it is back in {back.queue}: {back.reason} {back.error}"
-            return TrialOutcome(Trial.FAILED, says.rstrip())
+            return sending.TrialOutcome(sending.Trial.FAILED, says.rstrip())
         if is_over:
             silent = f"{letter.consumer} has not answered"
-            return TrialOutcome(Trial.UNKNOWN, f"unknown so far: {silent}, and {_UNKNOWN}")
+            return sending.TrialOutcome(
+                sending.Trial.UNKNOWN, f"unknown so far: {silent}, and {_UNKNOWN}"
+            )
         return None
 
-    def note(self, letter: Any, outcome: TrialOutcome) -> None:
+    def note(self, letter: Any, outcome: sending.TrialOutcome) -> None:
         """Keep and report how the first letter of a group went."""
         super().note(letter, outcome)
         self._tried[letter.group] = Tried(

@@ -41,11 +41,15 @@ def _missing(error: MissingArgumentError) -> str:
 
 def _unknown(error: CycloptsError, word: str) -> str:
     """Return that there is no such command, and which ones have a name like it."""
-    group = " ".join([*(error.command_chain or ()), ""])
-    names = [name.removeprefix(group) for name in VERBS if name.startswith(group)]
+    group = "".join(f"{each} " for each in error.command_chain or ())
+    verbs = [name for name in VERBS if name.startswith(group)]
+    names = [name.removeprefix(group) for name in verbs]
     alike = get_close_matches(word, names, n=1)
-    hint = f"did you mean {alike[0]}? " if alike else ""
-    return f"there is no command {group}{word}: {hint}`{_command(error)} --help` lists them"
+    hint = ""
+    if alike:
+        hint = f"did you mean {alike[0]}? "
+    command = _command(error)
+    return f"there is no command {group}{word}: {hint}`{command} --help` lists them"
 
 
 def _command(error: CycloptsError) -> str:

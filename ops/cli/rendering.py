@@ -78,7 +78,7 @@ def _title(failure: Failure) -> Text:
     history = f", {age} old"
     if failure.redriven:
         times = counted(failure.redriven, "time")
-        history += f", an event of it redriven {times}"
+        history += f", one of its events was redriven {times}"
     return Text.assemble((title, "bold"), history)
 
 
@@ -135,7 +135,7 @@ def _redrive_plan(plan: RedrivePlan) -> RenderableType:
 
 
 def _verdicts(plan: RedrivePlan) -> RenderableType:
-    rows = table("group", "reason", "key", "ride", "age", "redriven", "what happens")
+    rows = table("group", "reason", "key", "ride", "age", "event redriven", "what happens")
     for each in plan.letters[:_SHOWN]:
         letter = each.letter
         what = "goes" if each.verdict.goes else "stays"
@@ -145,7 +145,7 @@ def _verdicts(plan: RedrivePlan) -> RenderableType:
             letter.key or "",
             letter.ride or "",
             _age(letter.sent),
-            str(letter.redriven),
+            counted(letter.redriven, "time") if letter.redriven else "never",
             f"{what}: {each.verdict.why}",
         )
     return rows

@@ -163,10 +163,18 @@ def _others(feed: Feed, outages: Sequence[Outage]) -> str:
 def _ticks(window: Window, now: float) -> Iterator[tuple[float, str]]:
     """Yield place and text of each tick before now: the time of day, or the day."""
     first = window.begin_s(now) // window.tick_s + 1
-    for second in range(first * window.tick_s, window.end_s(now), window.tick_s):
-        at = moment(1000 * second)
-        text = f"{at.day} {at:%b}" if window.tick_s >= _DAY_S else f"{at:%H:%M}"
-        yield window.place(1000 * second, now), text
+    end_s = window.end_s(now)
+    for second in range(first * window.tick_s, end_s, window.tick_s):
+        time_ms = 1000 * second
+        place = window.place(time_ms, now)
+        yield place, _tick_text(window, time_ms)
+
+
+def _tick_text(window: Window, time_ms: float) -> str:
+    at = moment(time_ms)
+    if window.tick_s >= _DAY_S:
+        return f"{at.day} {at:%b}"
+    return f"{at:%H:%M}"
 
 
 def _in_the_last_minute(feed: Feed, lane: str, now: float) -> int:

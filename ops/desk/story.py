@@ -392,9 +392,13 @@ def _given_up(known: Known, told: Sequence[Told], status: str) -> State | None:
 def _undone(told: Sequence[Told], each: Delivered) -> Iterator[str]:
     """Yield what a consumer that gave an event up has not done."""
     latest = _latest(told)
-    undone = _UNDONE.get((each.consumer, each.fact.type or ""))
-    if undone is not None and latest is not None:
-        yield f"{each.consumer} {undone.format(price=_price(latest.data))}."
+    kind = each.fact.type or ""
+    undone = _UNDONE.get((each.consumer, kind))
+    if undone is None or latest is None:
+        return
+    price = _price(latest.data)
+    what = undone.format(price=price)
+    yield f"{each.consumer} {what}."
 
 
 def _where(each: Delivered, record: Record | None) -> str:

@@ -4,7 +4,7 @@ Both come as JSON from `./carride VERB --json`; a part that is missing is left o
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -131,11 +131,25 @@ def _deleting(count: int, queue: str) -> Step:
 
 def _bound(letter: Mapping[str, Any], name: str) -> Bound:
     """Return a letter, or its key, with its event."""
-    kind = letter.get("type")
+    what = _event_in(letter)
+    path = _path_of(letter.get("fact"))
+    return Bound(short_id(name), clip(what, 120), path)
+
+
+def _event_in(letter: Mapping[str, Any]) -> str:
+    """Return the type of a letter's event and its ride, as far as they are known."""
+    kind = str(letter.get("type") or "")
     ride = letter.get("ride")
-    fact = letter.get("fact")
-    what = f"{kind} of {ride}" if kind and ride else str(kind or "")
-    return Bound(short_id(name), clip(what, 120), f"/event/{part(fact)}" if fact else "")
+    if kind and ride:
+        return f"{kind} of {ride}"
+    return kind
+
+
+def _path_of(fact: str | None) -> str:
+    """Return the address of an event; empty if it has no id."""
+    if not fact:
+        return ""
+    return f"/event/{part(fact)}"
 
 
 def about(preview: Any) -> str:
@@ -150,29 +164,45 @@ def about(preview: Any) -> str:
 
 
 def _releasing(letters: Sequence[Mapping[str, Any]]) -> Step:
-    by_key = {str(each["letter"]["key"]): each["letter"] for each in letters}
-    keys = [_bound(letter, key) for key, letter in by_key.items()]
-    first = letters[0]
-    revision, _, _ = str(first.get("revision")).partition(", owner")
-    note = f"now {revision}; the next delivery runs as attempt 1"
+    keys = dict[str, Bound]()
+    for each in letters:
+        letter = each["letter"]
+        key = str(letter["key"])
+        keys[key] = _bound(letter, key)
     number = counted(len(keys), "key")
-    title = f"Release {number}"
-    return _step(title, keys, clip(note))
+    revision = str(letters[0].get("revision"))
+    state, _, _ = revision.partition(", owner")
+    note = f"now {state}; the next delivery runs as attempt 1"
+    return _step(f"Release {number}", [*keys.values()], clip(note))
 
 
 def _sending(letters: Sequence[Mapping[str, Any]], target_arn: str) -> Step:
-    ids = [_bound(each["letter"], str(each["letter"]["id"])) for each in letters]
-    _, _, target = target_arn.rpartition(":")
-    reasons = _reasons_of(letters)
-    if len(reasons) == 1:
-        verdict = letters[0]["verdict"]
-        reasons = [verdict["why"]]
+    ids = []
+    keys = set[str | None]()
+    for each in letters:
+        letter = each["letter"]
+        ids.append(_bound(letter, str(letter["id"])))
+        keys.add(letter.get("key"))
     number = counted(len(letters), "letter")
-    keys = {each["letter"].get("key") for each in letters}
-    if len(letters) > 1 and len(keys) == 1 and keys != {None}:
+    if _are_copies(len(letters), keys):
         number += ", copies of one event,"
+    _, _, target = target_arn.rpartition(":")
     title = f"Send {number} to {clip(target, 80)}"
-    return _step(title, ids, "; ".join(reasons))
+    return _step(title, ids, _why_sent(letters))
+
+
+def _are_copies(letters: int, keys: Collection[str | None]) -> bool:
+    """Return whether several letters have one key."""
+    return letters > 1 and len(keys) == 1 and None not in keys
+
+
+def _why_sent(letters: Sequence[Mapping[str, Any]]) -> str:
+    """Return why letters are sent; a count only tells several reasons apart."""
+    reasons = _reasons_of(letters)
+    if len(reasons) > 1:
+        return "; ".join(reasons)
+    verdict = letters[0]["verdict"]
+    return str(verdict["why"])
 
 
 def _reasons_of(letters: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -187,11 +217,16 @@ def _step(title: str, ids: list[Bound], note: str) -> Step:
 
 def _release(preview: Mapping[str, Any]) -> Iterator[Step]:
     record = preview.get("record", {})
-    note = f"{record.get('status')}, attempt {record.get('attempt')}: {record.get('says')}"
+    status = record.get("status")
+    attempt = record.get("attempt")
+    says = record.get("says")
+    note = f"{status}, attempt {attempt}: {says}"
     key = str(record.get("key"))
     _, _, fact = key.partition("#")
-    yield Step("Release 1 key", (Bound(short_id(key), "", f"/event/{part(fact)}"),), 0, clip(note))
-    yield Step(clip(str(preview.get("then")).capitalize()))
+    bound = Bound(short_id(key), path=_path_of(fact))
+    yield Step("Release 1 key", (bound,), note=clip(note))
+    then = str(preview.get("then"))
+    yield Step(clip(then.capitalize()))
 
 
 def goes_nowhere(verb: str, preview: Any) -> bool:
@@ -293,15 +328,29 @@ _EXPECTED: Final = ("dead-lettered before", "recognised")
 
 
 def _predicted(result: Mapping[str, Any]) -> str:
+    total = _fates_in(result)
+    anew = total["new"]
+    parts = [f"{anew:,} would run anew"]
+    for fate in _OTHER_FATES:
+        number = total[fate]
+        if number:
+            parts.append(f"{number:,} {fate}")
+    events = counted(result.get("events", 0), "archived event")
+    listed = ", ".join(parts)
+    return f"Of the deliveries of {events}, {listed}."
+
+
+_OTHER_FATES: Final = ("recognised", *_LOOKED_FOR[1:], "dead-lettered before")
+"""The fates that a sentence names after what would run anew."""
+
+
+def _fates_in(result: Mapping[str, Any]) -> Counter[str]:
+    """Return how many deliveries of a prediction have each fate."""
     total = Counter[str]()
     for types in result.get("fates", {}).values():
         for counts in types.values():
             total.update(counts)
-    others = ("recognised", *_LOOKED_FOR[1:], "dead-lettered before")
-    parts = [f"{total['new']:,} would run anew"]
-    parts += [f"{total[fate]:,} {fate}" for fate in others if total[fate]]
-    events = counted(result.get("events", 0), "archived event")
-    return f"Of the deliveries of {events}, {', '.join(parts)}."
+    return total
 
 
 _SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
@@ -319,23 +368,31 @@ def table_of(verb: str, result: Any) -> Table | None:
     """Return the rows of a prediction: what would become of events, by consumer and type."""
     if verb != "replay plan" or not isinstance(result, Mapping):
         return None
-    found: list[tuple[str, str, Mapping[str, int]]] = []
-    present: set[str] = set()
-    for consumer, types in result.get("fates", {}).items():
-        for kind, counts in sorted(types.items()):
-            found.append((consumer, kind, counts))
-            present.update(fate for fate, count in counts.items() if count)
-    columns = [fate for fate in (*_LOOKED_FOR, *_EXPECTED) if fate in present]
+    total = _fates_in(result)
+    columns = [fate for fate in (*_LOOKED_FOR, *_EXPECTED) if total[fate]]
     rows = list[tuple[str, ...]]()
     quiet = list[tuple[str, ...]]()
-    for consumer, kind, counts in found:
-        if not any(counts.get(fate) for fate in columns):
-            continue  # the consumer does not take it
-        row = (consumer, kind, *(f"{counts.get(fate, 0):,}" for fate in columns))
-        needs_a_look = any(counts.get(fate) for fate in _LOOKED_FOR)
-        (rows if needs_a_look else quiet).append(row)
-    heads = ("consumer", "type", *(_HEADS.get(fate, fate) for fate in columns))
-    return Table(heads, tuple(rows[:_MOST_ROWS]), tuple(quiet[:_MOST_ROWS]))
+    for consumer, types in result.get("fates", {}).items():
+        for kind, counts in sorted(types.items()):
+            row = _row(consumer, kind, counts, columns)
+            if _has_any(counts, _LOOKED_FOR):
+                rows.append(row)
+            elif _has_any(counts, columns):  # else the consumer does not take it
+                quiet.append(row)
+    heads = [_HEADS.get(fate, fate) for fate in columns]
+    columns_named = ("consumer", "type", *heads)
+    return Table(columns_named, tuple(rows[:_MOST_ROWS]), tuple(quiet[:_MOST_ROWS]))
+
+
+def _row(
+    consumer: str, kind: str, counts: Mapping[str, int], columns: Sequence[str]
+) -> tuple[str, ...]:
+    numbers = [counts.get(fate, 0) for fate in columns]
+    return (consumer, kind, *map("{:,}".format, numbers))
+
+
+def _has_any(counts: Mapping[str, int], fates: Iterable[str]) -> bool:
+    return any(counts.get(fate) for fate in fates)
 
 
 _HEADS: Final[Mapping[str, str]] = {"new": "would run anew"}

@@ -613,14 +613,28 @@ def _note(runs: Sequence[Run], *, shares: bool) -> str:
     """Return which attempts a lane has: their number, or their names if other lanes have some."""
     series = _series(runs)
     attempts = [run for some in series for run in some]
-    if shares and len(attempts) == 1 and attempts[0].outcome == observation.LOST_LEASE:
+    number = len(attempts)
+    if shares and number == 1 and attempts[0].outcome == observation.LOST_LEASE:
         return "an earlier attempt"
     if shares and attempts and attempts[0].attempt:
-        names = dict.fromkeys(str(run.attempt) for run in attempts if run.attempt)
-        return f"{'attempt' if len(names) == 1 else 'attempts'} {', '.join(names)}"
+        return _names_of(attempts)
     if len(series) > 1:
-        return f"{len(attempts)} attempts in {len(series)} rounds"
-    return f"{len(attempts)} attempts" if len(attempts) > 1 else ""
+        return f"{number} attempts in {len(series)} rounds"
+    if number > 1:
+        return f"{number} attempts"
+    return ""
+
+
+def _names_of(attempts: Iterable[Run]) -> str:
+    """Return the numbers of attempts in words, each once."""
+    numbers = dict[str, None]()
+    for run in attempts:
+        if run.attempt:
+            numbers[str(run.attempt)] = None
+    listed = ", ".join(numbers)
+    if len(numbers) == 1:
+        return f"attempt {listed}"
+    return f"attempts {listed}"
 
 
 def _bar(axis: Axis, fact: Fact, run: Run) -> Bar:

@@ -176,23 +176,29 @@ def _tried(desk: Seen, job: Job) -> list[Trial]:
     """Return what became of the letters of a redrive that were waited for."""
     if job.verb != "redrive" or not isinstance(job.result, Mapping):
         return []
-    tried = [each for each in job.result.get("tried", ()) if each.get("key")][:_MOST_TRIED]
+    with_key = [each for each in job.result.get("tried", ()) if each.get("key")]
+    tried = with_key[:_MOST_TRIED]
     keys = [each["key"] for each in tried]
-    found = {each.key: each for each in map(record_of, records.items_at(desk.feed.stack, keys))}
+    found = dict[str, Record]()
+    for item in records.items_at(desk.feed.stack, keys):
+        record = record_of(item)
+        found[record.key] = record
     return [_trial(each, found.get(each["key"])) for each in tried]
 
 
 def _trial(tried: Mapping[str, Any], record: Record | None) -> Trial:
     consumer, _, fact = tried["key"].partition("#")
+    kind = tried["type"]
+    ride = tried["ride"]
+    what = clip(f"{kind} of {ride}")
     failed = tried["trial"] == "failed"
-    error = ""
-    now = ""
-    is_back = record is not None and record.status == QUARANTINED
-    if record is not None:
-        now = _NOW.get(record.status, record.status).format(counted(record.attempt, "attempt"))
-        error = record.error or ""
-    what = f"{tried['type']} of {tried['ride']}"
-    return Trial(clip(what), fact, consumer, failed, clip(error) if failed else "", now, is_back)
+    if record is None:
+        return Trial(what, fact, consumer, failed, error="", now="", is_back=False)
+    attempts = counted(record.attempt, "attempt")
+    now = _NOW.get(record.status, record.status).format(attempts)
+    error = clip(record.error or "") if failed else ""
+    is_back = record.status == QUARANTINED
+    return Trial(what, fact, consumer, failed, error, now, is_back)
 
 
 _NOW: Final[Mapping[str, str]] = {

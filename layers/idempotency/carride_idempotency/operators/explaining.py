@@ -116,11 +116,15 @@ def _says(record: Record, now_ms: int, max_attempts: int | None) -> str:
 
 
 def _says_quarantined(record: Record) -> str:
-    given_up = f"given up at {text_of(record.updated_ms)} after attempt {record.attempt}"
+    time = text_of(record.updated_ms)
     why = record.error or "its outcome is unknown"
-    runs = "call" if is_of_a_call(record.key) else "delivery"
+    runs = "delivery"
+    if is_of_a_call(record.key):
+        runs = "call"
+    way_out = _way_out(record)
     then = _after_quarantine(record)
-    return f"{given_up} ({why}); no {runs} runs until you {_way_out(record)}; {then}"
+    given_up = f"given up at {time} after attempt {record.attempt} ({why})"
+    return f"{given_up}; no {runs} runs until you {way_out}; {then}"
 
 
 def _way_out(record: Record) -> str:
