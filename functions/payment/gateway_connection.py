@@ -107,7 +107,9 @@ class GatewayConnection:
         answer = self._connection.getresponse()
         content = answer.read(self._longest_answer + 1)
         if not answer.isclosed():
-            raise ValueError(f"the answer is cut off, or larger than {self._longest_answer} bytes")
+            raise ValueError(
+                f"the answer is cut off, or larger than {self._longest_answer:,} bytes"
+            )
         return HttpResponse(answer.status, content)
 
     def _has_ended(self) -> bool:

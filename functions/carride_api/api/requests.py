@@ -123,7 +123,7 @@ def _body_of(event: Event) -> dict[str, Any]:
     content = base64.b64decode(text) if event.get("isBase64Encoded") else text.encode()
     if len(content) > LARGEST_BODY:
         raise refused(
-            Kind.TOO_LARGE, f"the body has {len(content)} bytes; {LARGEST_BODY} are allowed"
+            Kind.TOO_LARGE, f"the body has {len(content):,} bytes; {LARGEST_BODY:,} are allowed"
         )
     media_type = event["headers"].get("content-type")
     if media_type is not None and not _is_json_type(media_type):

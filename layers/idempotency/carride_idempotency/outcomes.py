@@ -22,7 +22,7 @@ def completed(value: object, most_bytes: int) -> Outcome:
         return Outcome(COMPLETED, error=str(unencodable))
     size = len(result.encode())
     if size > most_bytes:
-        return Outcome(COMPLETED, error=f"{size} bytes are more than the {most_bytes} that fit")
+        return Outcome(COMPLETED, error=f"{size:,} bytes are more than the {most_bytes:,} that fit")
     return Outcome(COMPLETED, result)
 
 
