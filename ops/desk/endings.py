@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ops.desk.index import Index
-from ops.desk.story import Ending, ending_of
+from ops.desk.story_known import Ending, ending_of
 
 
 class Endings:

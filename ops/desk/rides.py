@@ -15,7 +15,9 @@ from ops.desk.changes import changes_about
 from ops.desk.finding import rides_of
 from ops.desk.index import GROUPS, PAGE, WAITING, Fact
 from ops.desk.registry import NotThereError, Seen, newest_shown, page, page_number
-from ops.desk.story import LATE_MS, Known, story_of
+from ops.desk.story import story_of
+from ops.desk.story_known import Known
+from ops.desk.story_state import LATE_MS
 from ops.desk.waterfall import deliveries_of, picture
 from ops.desk.words import clip
 from ops.lookup import is_ride

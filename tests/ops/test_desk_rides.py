@@ -29,7 +29,8 @@ from ops.audit.evidence import CONSUMERS, DeadLettered
 from ops.desk import changes
 from ops.desk.changes import Change, Sent
 from ops.desk.index import CRASHED, Index
-from ops.desk.story import Known, Story, ending_of, story_of
+from ops.desk.story import Story, story_of
+from ops.desk.story_known import Known, ending_of
 from ops.desk.waterfall import ROOMS, Axis, Label, Picture, deliveries_of, picture
 from ops.stack import StackRef
 from tests.carride.rides import Life

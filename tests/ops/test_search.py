@@ -18,7 +18,7 @@ from ops import search
 from ops.audit.evidence import CONSUMERS
 from ops.desk.endings import Endings
 from ops.desk.index import Index
-from ops.desk.story import ending_of
+from ops.desk.story_known import ending_of
 from ops.search import CAR, CUSTOMER, EVENT, PAYMENT, RIDE, TYPE, Match, matches
 from ops.stack import StackRef
 from tests.carride.rides import Life

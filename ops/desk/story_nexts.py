@@ -1,0 +1,205 @@
+"""What comes next for a ride: by operators, callers, retries and the reconciler. No I/O."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from carride.ride import OPEN, Status
+from carride_idempotency import observation
+from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED
+from ops.audit.evidence import DISPATCH, PAYMENT
+from ops.desk.story_known import COMMANDS, NEXT_COMMAND, Known, Told, ending_of, is_settled, joined
+from ops.desk.waterfall import Delivered
+from ops.desk.words import span
+from ops.text import counted
+
+_MEANS: Final[Mapping[tuple[str, str], str]] = {
+    (DISPATCH, "CarRideAccepted"): "assigns a car",
+    (DISPATCH, "CarRideCompleted"): "releases the car",
+    (DISPATCH, "CarRideCancelled"): "releases the car, if it holds one",
+    (DISPATCH, "PaymentDeclined"): "releases the car",
+    (DISPATCH, "CarRideOverdue"): "releases the car, if it still holds one",
+    (PAYMENT, "CarAssigned"): "reserves the money",
+    (PAYMENT, "CarRideCompleted"): "captures the money",
+    (PAYMENT, "CarRideCancelled"): "gives the money back, if any is reserved",
+    (PAYMENT, "NoCarAvailable"): "charges nothing",
+    (PAYMENT, "CarRideOverdue"): "settles what it holds",
+}
+"""What a consumer does on a fact."""
+
+
+class Next(NamedTuple):
+    """What happens next."""
+
+    icon: str
+    short: str
+    """In a word or two."""
+    by: str
+    """Whose turn it is."""
+    title: str
+    text: str
+    due_ms: float | None = None
+    command: str = ""
+    """What an operator can type."""
+
+
+class Expected(NamedTuple):
+    """An event that is not published yet, and who is to publish it."""
+
+    type: str
+    who: str
+
+
+def expected_of(known: Known, told: Sequence[Told], status: str) -> Iterator[Expected]:
+    """Yield the events that are to be published next, by consumers first."""
+    types = {each.fact.type for each in told}
+    if "CarRideOverdue" in types or not told:
+        return
+    car = known.tables["AssignmentTable"].get("state")
+    paid = known.tables["PaymentTable"].get("state")
+    if "CarRideAccepted" in types and car is None and status != "cancelled":
+        yield Expected("CarAssigned", DISPATCH)
+    if "CarAssigned" in types and paid in (None, "completed"):
+        yield Expected("PaymentAuthorized", PAYMENT)
+    ended = status in ("completed", "cancelled")
+    if ended and car == "assigned":
+        yield Expected("CarReleased", DISPATCH)
+    if status == "completed" and paid == "authorized":
+        yield Expected("PaymentCaptured", PAYMENT)
+    if status == "cancelled" and paid in ("authorized", "undo due"):
+        yield Expected("PaymentRefunded", PAYMENT)
+    kind = NEXT_COMMAND.get(Status(status)) if status in set(Status) else None
+    if kind is not None:
+        yield Expected(kind, COMMANDS[kind][1])
+
+
+def nexts_of(known: Known, status: str) -> Iterator[Next]:
+    """Yield what happens next: what an operator or a caller can do, and what happens by itself."""
+    letters = [each for each in known.deliveries if each.has_letter]
+    if letters:
+        yield _after_redrive(known, letters)
+    for each in known.deliveries:
+        yield from _after_retry(known, each)
+    if status in set(OPEN):
+        yield _after_command(known, status)
+    yield from _after_reconciler(known, status)
+
+
+def _after_redrive(known: Known, letters: Sequence[Delivered]) -> Next:
+    """Return what a redrive of a ride's dead letters does."""
+    by_type: dict[str, list[str]] = {}
+    for each in letters:
+        by_type.setdefault(each.fact.type or "an event", []).append(each.consumer)
+    names = joined([f"{kind} at {joined(names)}" for kind, names in by_type.items()])
+    is_quarantined = any(
+        record is not None and record.status == QUARANTINED for record in map(known.record, letters)
+    )
+    frees = ""
+    if is_quarantined:
+        frees = (
+            "Each key is released first. " if len(letters) > 1 else "Its key is released first. "
+        )
+    if is_settled(known):
+        does = "The ride is settled: car and money stay as they are."
+    else:
+        comes_back = "If it fails again, the letter comes back."
+        if len(letters) > 1:
+            comes_back = "Whatever fails again comes back as a letter."
+        does = f"{' '.join(dict.fromkeys(map(_does, letters)))} {comes_back}"
+    total = sum(each.letters for each in letters)
+    return Next(
+        "wrench",
+        "a redrive",
+        f"your decision, {counted(total, 'dead letter')}",
+        f"if you redrive {names}",
+        f"{frees}{does}",
+    )
+
+
+def _does(each: Delivered) -> str:
+    """Return what a consumer does with an event, as a sentence."""
+    does = _MEANS.get((each.consumer, each.fact.type or ""), f"processes {each.fact.type}")
+    return f"{each.consumer} {does}."
+
+
+def _after_retry(known: Known, each: Delivered) -> Iterator[Next]:
+    record = known.record(each)
+    if record is None or each.has_letter or each.outcome in observation.COMMITTED:
+        return
+    if record.status == FAILED:
+        yield Next(
+            "retry",
+            "a retry",
+            f"of {each.consumer}, by itself",
+            f"{each.consumer} tries {each.fact.type} again",
+            f"After {counted(record.attempt, 'failure')}. If it succeeds: {_does(each)}",
+            each.retry_due_ms,
+        )
+    if record.status == IN_PROGRESS and record.lease_ms is not None:
+        yield Next(
+            "swap",
+            "a lease ends",
+            f"at {each.consumer}",
+            f"{each.consumer}'s lease on {each.fact.type} ends",
+            "Unless the attempt commits or renews it before. Another delivery then takes over.",
+            float(record.lease_ms),
+        )
+
+
+def _after_command(known: Known, status: str) -> Next:
+    kind = NEXT_COMMAND[Status(status)]
+    command, who = COMMANDS[kind]
+    word = ending_of([fact.type for fact, _ in known.found]).word
+    if word in _STUCK:
+        return Next(
+            "user",
+            "staff decides",
+            _STUCK[word],
+            f"when staff cancels it, or {command}s it",
+            f"CarRideCancelled is published then, or {kind}.",
+            command=f"./carride cancel {known.ride} --yes",
+        )
+    return Next(
+        "user",
+        f"{who} {command}s it",
+        "nobody knows when",
+        f"when {who} {command}s it",
+        f"{kind} is published then.",
+        command=f"./carride {command} {known.ride} --yes",
+    )
+
+
+_STUCK: Final[Mapping[str, str]] = {
+    "declined": "cancel it, or drive it unpaid",
+    "unserved": "cancel it: it gets no car",
+}
+"""What staff can do about a ride that goes on without money or a car."""
+
+
+def _after_reconciler(known: Known, status: str) -> Iterator[Next]:
+    """Yield what the reconciler will do with a ride that stands still."""
+    due = _overdue_at(known)
+    if due is None or is_settled(known):
+        return
+    hours = span(known.limit / timedelta(milliseconds=1))
+    if status in set(OPEN):
+        text = f"It cancels a ride to which nothing happens for {hours}: car and money are freed."
+    else:
+        text = (
+            f"It settles a ride that still needs something after {hours}: payment and dispatch "
+            "settle what they hold. Letters stay in their queues."
+        )
+    title = "if nothing happens, the reconciler acts"
+    yield Next("robot", "the reconciler", "by itself", title, text, due)
+
+
+def _overdue_at(known: Known) -> float | None:
+    """Return from when on the reconciler, which runs every five minutes, settles the ride."""
+    booking = known.tables["BookingTable"]
+    since = [booking.get("changedAt", booking.get("openSince"))]
+    if since == [None]:
+        since = [item.get("openSince") for item in known.tables.values()]
+    times = [datetime.fromisoformat(text) for text in since if isinstance(text, str)]
+    if not times:
+        return None
+    return (min(times) + known.limit).timestamp() * 1000

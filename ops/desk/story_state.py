@@ -1,0 +1,263 @@
+"""The sentence of state on a ride's page: what holds the ride, and why. No I/O."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from carride.facts import PaymentDeclined
+from carride.ride import Status
+from carride_idempotency import observation
+from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record
+from ops.audit.evidence import DISPATCH, PAYMENT
+from ops.desk.index import WAITING
+from ops.desk.story_known import Known, Told, is_settled, joined, latest_of, price_of
+from ops.desk.waterfall import Delivered
+from ops.desk.words import clip, money, span
+from ops.text import counted
+
+LATE_MS: Final = 30_000.0
+"""A delivery without an outcome for so long is worth a sentence."""
+_RUNS_LONG_MS: Final = 5_000.0
+_UNDONE: Final[Mapping[tuple[str, str], str]] = {
+    (DISPATCH, "CarRideAccepted"): "has not assigned a car",
+    (DISPATCH, "CarRideCompleted"): "has not released the car",
+    (DISPATCH, "CarRideCancelled"): "has not released the car, if there is one",
+    (DISPATCH, "PaymentDeclined"): "has not released the car",
+    (PAYMENT, "CarAssigned"): "has not reserved the {price}",
+    (PAYMENT, "CarRideCompleted"): "has not captured the {price}",
+    (PAYMENT, "CarRideCancelled"): "has not given the money back, if any is reserved",
+}
+"""What a consumer that gave a fact up has not done. Others lack no more than their record of it."""
+
+
+class State(NamedTuple):
+    """The sentence of state: what holds the ride, and why."""
+
+    kind: str
+    icon: str
+    title: str
+    text: str
+    error: str
+    """The newest error of whatever holds it; empty if there is none."""
+    letter: Delivered | None = None
+    """The dead-lettered delivery that holds it."""
+    record: Record | None = None
+    """The record of the delivery that holds it."""
+
+
+def state_of(known: Known, told: Sequence[Told], status: str) -> State | None:
+    """Return what holds the ride: the first of these that is so; None if all is well."""
+    if known.problems:
+        return State(
+            "fail",
+            "cross",
+            "This ride is broken",
+            f"The audit says: {'; '.join(map(_clause, known.problems))}.",
+            "",
+        )
+    for find in (_given_up, _failing, _running, _late, _refused):
+        found = find(known, told, status)
+        if found is not None:
+            return found
+    return None
+
+
+def _clause(problem: str) -> str:
+    """Return what the audit says is wrong, with a subject: some problems begin with their verb."""
+    return f"it {problem}" if problem.startswith(("has ", "was ")) else problem
+
+
+def _given_up(known: Known, told: Sequence[Told], status: str) -> State | None:
+    """Return the state of a ride with a dead letter."""
+    letters = [each for each in known.deliveries if each.has_letter]
+    if not letters:
+        return None
+    first = letters[-1]
+    kind = first.fact.type or "an event"
+    record = known.record(first)
+    total = sum(each.letters for each in letters)
+    if is_settled(known):
+        title = f"Settled, with {counted(total, 'dead letter')} left"
+        sentences = [*_settled(known, told, first)]
+    else:
+        title = f"{status.capitalize()}, and {first.consumer} gave up {kind}"
+        sentences = [*_undone(told, first)]
+    sentences += [_where(first, record), *_others(letters[:-1])]
+    return State(
+        "dead",
+        "mail",
+        title,
+        " ".join(sentences),
+        _error(first, record),
+        letter=first,
+        record=record,
+    )
+
+
+def _undone(told: Sequence[Told], each: Delivered) -> Iterator[str]:
+    """Yield what a consumer that gave an event up has not done."""
+    latest = latest_of(told)
+    kind = each.fact.type or ""
+    undone = _UNDONE.get((each.consumer, kind))
+    if undone is None or latest is None:
+        return
+    price = price_of(latest.data)
+    what = undone.format(price=price)
+    yield f"{each.consumer} {what}."
+
+
+def _where(each: Delivered, record: Record | None) -> str:
+    """Return where the letters of a delivery wait, and whether anything runs by itself."""
+    waits = f"{each.consumer}'s letter waits in {each.letter_queue}"
+    if each.letters > 1:
+        waits = f"{each.letters} letters wait in {each.letter_queue}: copies of one event"
+    if record is not None and record.status == QUARANTINED:
+        waits += "; its key is quarantined, so no delivery runs by itself"
+    return f"{waits}."
+
+
+def _others(letters: Sequence[Delivered]) -> Iterator[str]:
+    """Yield which other letters of the ride there are, if there are any."""
+    by_queue = Counter[str]()
+    for each in letters:
+        by_queue[str(each.letter_queue)] += each.letters
+    if by_queue:
+        where = joined([f"{count} in {queue}" for queue, count in by_queue.items()])
+        yield f"The ride has {counted(by_queue.total(), 'more letter')}: {where}."
+
+
+def _settled(known: Known, told: Sequence[Told], letter: Delivered) -> Iterator[str]:
+    """Yield how a ride was settled whose consumers have given up an event."""
+    kind = letter.fact.type
+    given_up = [
+        each.consumer for each in known.deliveries if each.has_letter and each.fact is letter.fact
+    ]
+    yield f"{kind} was published, and {joined(given_up)} gave it up."
+    overdue = next(each for each in told if each.fact.type == "CarRideOverdue")
+    settled = f"The reconciler then settled the ride as {overdue.data.outcome}"
+    paid = known.tables["PaymentTable"]
+    is_captured = paid.get("state") == "captured" and isinstance(paid.get("amount"), int)
+    if not is_captured:
+        yield f"{settled}."
+        return
+    amount = money(paid["amount"], str(paid.get("currency", "")))
+    if overdue.data.outcome == "completed":
+        yield f"{settled}, and {amount} is captured."
+    else:
+        yield (
+            f"{settled}. {amount} is captured all the same: the gateway had done that before "
+            "payment's attempt failed, and such a capture stays."
+        )
+
+
+def _refused(known: Known, told: Sequence[Told], status: str) -> State | None:
+    """Return the state of a ride whose money was declined, or for which no car was free."""
+    if status == Status.CANCELLED or is_settled(known):
+        return None
+    refusals = [each for each in told if each.fact.type in ("PaymentDeclined", "NoCarAvailable")]
+    if not refusals:
+        return None
+    refusal = refusals[-1].data
+    if isinstance(refusal, PaymentDeclined):
+        title = f"Payment declined: {clip(refusal.reason, 100)}"
+        is_free = known.tables["AssignmentTable"].get("state") == "released"
+        has_car = "The car is released. " if is_free else ""
+        if status == Status.COMPLETED:
+            return State("take", "card", title, "The ride was driven, and nobody pays for it.", "")
+        text = f"{has_car}Staff can cancel the ride; if it is driven, nobody pays for it."
+        return State("take", "card", title, text, "")
+    why = f": {clip(refusal.reason, 100)}" if refusal.reason else ""
+    text = "dispatch does not look again. Staff can cancel the ride, and nothing is charged."
+    if status == Status.COMPLETED:
+        text = "The ride is completed without a car of the fleet, and nothing is charged."
+    return State("take", "car", f"No car was free{why}", text, "")
+
+
+def _failing(known: Known, _told: Sequence[Told], _status: str) -> State | None:
+    """Return the state of a ride with an attempt that failed and comes again."""
+    for each in reversed(known.deliveries):
+        record = known.record(each)
+        if record is None or record.status != FAILED or each.outcome in observation.COMMITTED:
+            continue
+        failed = counted(record.attempt, "time")
+        return State(
+            "take",
+            "retry",
+            f"{each.consumer} failed {failed} on {each.fact.type}",
+            f"It is tried again {_when_again(known, each)}. Nothing is lost.",
+            _error(each, record),
+            record=record,
+        )
+    return None
+
+
+def _running(known: Known, _told: Sequence[Told], _status: str) -> State | None:
+    """Return the state of a ride with an attempt that runs for long, or has crashed."""
+    for each in reversed(known.deliveries):
+        record = known.record(each)
+        if record is None or record.status != IN_PROGRESS:
+            continue
+        held_ms = known.now_ms - record.updated_ms
+        if record.lease_ms is not None and record.lease_ms < known.now_ms:
+            return State(
+                "take",
+                "swap",
+                f"{each.consumer} has crashed on {each.fact.type}",
+                f"Its lease ended {span(known.now_ms - record.lease_ms)} ago. "
+                "The next delivery takes over.",
+                "",
+                record=record,
+            )
+        if held_ms >= _RUNS_LONG_MS:
+            left = "" if record.lease_ms is None else _lease(record.lease_ms - known.now_ms)
+            return State(
+                "wait",
+                "clock",
+                f"{each.consumer} has been at {each.fact.type} for {span(held_ms)}",
+                f"Attempt {record.attempt} holds the key.{left}",
+                "",
+                record=record,
+            )
+    return None
+
+
+def _lease(left_ms: float) -> str:
+    return (
+        f" Its lease ends in {span(left_ms)}, unless it renews it; then another delivery may take "
+        "over."
+    )
+
+
+def _late(known: Known, _told: Sequence[Told], _status: str) -> State | None:
+    """Return the state of a ride with an event that no consumer has got for long."""
+    for fact, delivered in known.found:
+        late = [each.consumer for each in delivered if each.outcome == WAITING]
+        if late and known.now_ms - fact.time_ms >= LATE_MS:
+            return State(
+                "wait",
+                "clock",
+                f"{', '.join(late)} has not heard of {fact.type}",
+                f"It was published {span(known.now_ms - fact.time_ms)} ago. A delivery may wait in "
+                "a queue, or an attempt has crashed without a word: the transport tries again.",
+                "",
+            )
+    return None
+
+
+def _error(each: Delivered, record: Record | None) -> str:
+    """Return the newest error of a delivery."""
+    if record is not None and record.error:
+        return record.error
+    reasons = [run.reason for run in each.counting if run.reason]
+    letter = each.fact.letters.get(each.consumer)
+    if reasons:
+        return reasons[-1]
+    return letter.reason if letter is not None else ""
+
+
+def _when_again(known: Known, each: Delivered) -> str:
+    if each.retry_due_ms is not None and each.retry_due_ms > known.now_ms:
+        return f"in about {span(each.retry_due_ms - known.now_ms)}"
+    if each.retry_due_ms is not None:
+        return "now"
+    return "within seconds on this machine" if not known.retries_on_aws else "by its transport"
