@@ -105,7 +105,7 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
             "ticks": list(_ticks(window, now)),
             "now_ms": now * 1000,
             "window": window,
-            "ranges": [*((each.name, each.words) for each in WINDOWS), (ALL, ALL)],
+            "ranges": [*((each.name, each.short) for each in WINDOWS), (ALL, ALL)],
             "bucket": span(1000 * window.bucket_s),
             "bucket_width": 100 / BUCKETS,
             "since_ms": feed.index.begun_ms,

@@ -17,6 +17,7 @@ class Window(NamedTuple):
 
     name: str
     """In an address."""
+    short: str
     words: str
     bucket_s: int
     tick_s: int
@@ -42,11 +43,11 @@ class Window(NamedTuple):
 
 
 WINDOWS: Final = (
-    Window("5m", "5 minutes", 5, 60),
-    Window("15m", "15 minutes", 15, 180),
-    Window("1h", "1 hour", 60, 600),
-    Window("6h", "6 hours", 360, 3_600),
-    Window("24h", "24 hours", _COARSE_S, 14_400),
+    Window("5m", "5 min", "5 minutes", 5, 60),
+    Window("15m", "15 min", "15 minutes", 15, 180),
+    Window("1h", "1 h", "1 hour", 60, 600),
+    Window("6h", "6 h", "6 hours", 360, 3_600),
+    Window("24h", "24 h", "24 hours", _COARSE_S, 14_400),
 )
 ALL: Final = "all"
 
@@ -68,7 +69,7 @@ def _window_since(begun_s: float, now_s: float) -> Window:
     days = 1
     while True:
         days += 1
-        found = Window(ALL, f"{days} days", days * _COARSE_S, _tick_of_days(days))
+        found = Window(ALL, ALL, f"{days} days", days * _COARSE_S, _tick_of_days(days))
         if found.begin_s(now_s) <= begun_s:
             return found
 

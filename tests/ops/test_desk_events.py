@@ -8,8 +8,12 @@ import pytest
 from moto import mock_aws
 
 from carride_idempotency import marshalling, observation
+from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
+from carride_idempotency.record_items import item_of
 from ops.desk.index import PAGE, Index
 from ops.desk.older import Older
+from ops.desk.words import moment
+from ops.policies import records_of
 from ops.stack import OperatorError, StackRef
 from tests.carride.rides import Life
 from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
@@ -158,3 +162,31 @@ def test_an_unknown_event_is_a_sentence(ref: StackRef) -> None:
     for name in ("00000000-0000-4000-8000-000000000000", "nonsense", "%1b[31m"):
         assert "Nothing is known of the event" in get(desk, f"/event/{name}").text
     assert get(desk, "/raw/event/nonsense").status == 404
+
+
+def test_a_lane_says_until_when_its_attempt_has_a_lease(ref: StackRef) -> None:
+    """Until then no other delivery runs the event; a completed one has none."""
+    desk = desk_of(ref)
+    publish(desk.feed.index, ACCEPTED, BEGIN_MS)
+    path = f"/event/{ACCEPTED.idempotencyid}"
+    key = f"dispatch#{ACCEPTED.idempotencyid}"
+    held = Record(
+        key=key,
+        status=IN_PROGRESS,
+        owner="owner",
+        attempt=1,
+        lease_ms=BEGIN_MS + 61_000,
+        expiry=None,
+        fingerprint=None,
+        delivery=None,
+        region=None,
+        created_ms=BEGIN_MS,
+        updated_ms=BEGIN_MS,
+    )
+    table = ref.outputs[f"{records_of(key)}Name"]
+    until = f"lease until {moment(BEGIN_MS + 61_000):%H:%M:%S}"
+    ref.client("dynamodb").put_item(TableName=table, Item=item_of(held))
+    assert until in get(desk, path).text
+    done = held._replace(status=COMPLETED)
+    ref.client("dynamodb").put_item(TableName=table, Item=item_of(done))
+    assert until not in get(desk, path).text
