@@ -319,6 +319,8 @@ class Cloud(Network):
             return perform()
         doing = self._doing(machine)
         self.simulation.sleep(0.002 + 0.03 * self.roll(f"way {doing}") ** 3)
+        if self.healed:
+            return perform()
         if self.window(service, f"{doing} {what}"):
             self.give_up(lost("it is out of order"))
         share = self.story.share
@@ -436,7 +438,9 @@ def _about(operation: str, request: Request) -> str:
         actions = [action for each in request["TransactItems"] for action in each.values()]
     first = actions[0]
     about = [operation, first.get("TableName", "").removeprefix("carride-")]
-    key = first.get("Item") or first.get("Key") or {}
+    key = first.get("Item") or first.get("Key")
+    if key is None:
+        return " ".join(about)
     for name in ("idempotencyKey", "orderID", "carID", "id"):
         if name in key:
             about.append(str(key[name].get("S")))

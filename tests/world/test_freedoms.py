@@ -14,8 +14,8 @@ from tests.world.story import ACTS, OUTBOX, WINDOWS, Act, Story, Tier, Window, t
 pytestmark = pytest.mark.proof
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "simulation.md"
-SEEDS: Final = (0, 2, 4, 7, *range(8, 30))
-"""The first four use every freedom, as long as nothing is drawn anew."""
+SEEDS: Final = (0, 23, 31, *range(1, 23))
+"""The first three use every freedom, as long as nothing is drawn anew."""
 
 
 def test_the_page_has_the_table_of_freedoms() -> None:

@@ -18,7 +18,7 @@ from carride_idempotency.record_items import record_of
 from carride_idempotency.stores.lean import LeanTransport
 from carride_idempotency.stores.signing import ContainerCredentials, Credentials
 from carride_idempotency.stores.transport import ServiceError
-from carride_idempotency.testing.expressions import Request
+from carride_idempotency.testing.expressions import Item, Request
 from tests.world.engine.network import LONGEST_TRY_S, REQUEST_LOST, Network
 from tests.world.engine.scheduler import OUTSIDE, Machine, here
 from tests.world.shop.plan import AGENT_HANGS, LETTERS_HANG, Fault, Message, Plan
@@ -36,6 +36,13 @@ _REASONS: Final = {
     "conflict": {"CancellationReasons": [{"Code": "None"}, {"Code": "TransactionConflict"}]},
     "no reasons": {},
 }
+
+
+def _state_of(item: Item) -> str:
+    """Return the state of a stored record; `record_of` reads much that no timeline tells."""
+    owner = item.get("owner", {}).get("S", "-")
+    attempt = item.get("attempt", {}).get("N", "0")
+    return f"{item['status']['S']} {attempt} of {owner[:4]}"
 
 
 def number_in(text: object) -> int | None:
@@ -286,14 +293,11 @@ class ShopNetwork(Network):
             return answer
         finally:
             items = self.dynamodb.all("Idempotency")
-            found = [
-                record_of(item)
+            states = [
+                _state_of(item)
                 for item in items
                 if number_in(item["idempotencyKey"]["S"]) == number
             ]
-            states = (
-                f"{each.status} {each.attempt} of {(each.owner or '-')[:4]}" for each in found
-            )
             self.say(f"{what}{refused}  [{', '.join(states)}]")
 
     def _delete_expired(self) -> None:
