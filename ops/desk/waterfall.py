@@ -31,7 +31,7 @@ _MARGIN: Final = 1.5
 _AHEAD: Final = 8.0
 """The width of what is expected, right of now."""
 ROOMS: Final = (240.0, 440.0, 560.0)
-"""The widths of a picture in px from which on more labels have room: desk.css shows them."""
+"""The widths of a picture in px from which on more labels have room, as in waterfall.css."""
 _OF_LETTER_PX: Final = 6.2
 _BETWEEN_LABELS_PX: Final = 8.0
 _SECOND_MS: Final = 1_000.0
