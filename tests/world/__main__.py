@@ -12,7 +12,8 @@ and each ride goes as it was meant.
 With --sabotage, a saboteur plants one wrong thing that no honest history could produce: each kind
 in turn, or the one that is named, when a story is over or while it is lived. The audit has to name
 it, and to say nothing of a story that has no place for it. Without --seed or --tier, a quarter as
-many stories as others are sabotaged.
+many stories as others are sabotaged. With --each as well, stories are lived until each kind was
+planted so often.
 
 Then the shop is lived, on the same engine: the layer alone, with handlers that misbehave (--shop:
 only that). The exit status is 0 only if no promise was broken, and if 2,000 stories or more have
@@ -28,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final, TextIO
 
 from tests.world.freedoms import FREEDOMS, rows
@@ -43,6 +45,8 @@ _PROCESSES: Final = 2
 _AT_ONCE: Final = 5
 _ENOUGH: Final = 2_000
 """Stories of all tiers that use every freedom."""
+_MOST_TRIES: Final = 20
+"""How many stories may be lived to plant a kind of sabotage once: the rarest needs four or five."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.sabotage = ""
         status = max(status, _sabotaged(options, max(1, options.seeds // 4)))
         print("\nThe shop:", flush=True)
-        status = max(status, shop.main(["--seeds", str(options.seeds)]))
+        seeds = ["--seeds", str(options.seeds), "--first", str(options.first)]
+        status = max(status, shop.main(seeds))
     return status
 
 
@@ -92,6 +97,12 @@ def _parser() -> argparse.ArgumentParser:
         const="",
         metavar="KIND",
         help="plant wrong things, and print how often the audit named each kind",
+    )
+    parser.add_argument(
+        "--each",
+        type=int,
+        metavar="TIMES",
+        help="with --sabotage: live stories until each kind was planted so often",
     )
     parser.add_argument(
         "--json",
@@ -213,13 +224,20 @@ def _sabotaged(options: argparse.Namespace, stories: int) -> int:
         listed = "\n  ".join(telling.NAMES)
         print(f"there is no kind of sabotage {kind!r}. The kinds:\n  {listed}", file=sys.stderr)
         return 2
-    one = partial(plant, options.tier and Tier(options.tier), kind, keeps=options.explain)
+    tier = options.tier and Tier(options.tier)
+    one = partial(plant, tier, kind, keeps=options.explain)
     told = partial(telling.tabulated, as_json=options.json, explains=options.explain)
     if options.seed is not None:
         return told([one(options.seed)], stories=1)
     gc.freeze()  # as above
     with ProcessPoolExecutor(_PROCESSES) as processes:
-        found = processes.map(one, range(stories), chunksize=_AT_ONCE)
+        if options.each is not None:
+            kinds = [kind] if kind else telling.NAMES
+            often = partial(plant_often, tier, options.first, options.each, keeps=options.explain)
+            lived = processes.map(often, kinds)
+            return told(chain.from_iterable(lived), each=options.each)
+        seeds = range(options.first, options.first + stories)
+        found = processes.map(one, seeds, chunksize=_AT_ONCE)
         return told(found, stories=stories)
 
 
@@ -230,6 +248,21 @@ def plant(tier: Tier | None, kind: str, seed: int, *, keeps: bool) -> "Sabotaged
 
     found = sabotage(seed, kind, tier)
     return found if keeps else found._replace(timeline=())
+
+
+def plant_often(
+    tier: Tier | None, first: int, times: int, kind: str, *, keeps: bool
+) -> list["Sabotaged"]:
+    """Have stories from a seed on sabotaged until a kind was planted so many times."""
+    lived: list[Sabotaged] = []
+    planted = 0
+    for seed in range(first, first + times * _MOST_TRIES):
+        found = plant(tier, kind, seed, keeps=keeps)
+        lived.append(found)
+        planted += found.expected is not None
+        if planted == times:
+            break
+    return lived
 
 
 def live(tier: Tier | None, seed: int) -> "Report":

@@ -58,6 +58,17 @@ def test_the_command_prints_a_table_for_machines(
     assert """make simulate ARGS="--sabotage 'a second charge' --seed 1 --explain\"""" in shown.err
 
 
+def test_stories_are_lived_until_a_kind_was_planted_so_often(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some have no place for it. They count as honest, and others follow."""
+    kind = "another amount at the gateway"
+    assert _commanded(monkeypatch, kind, "--each", "2", "--first", "3", "--json") == 0
+    table = json.loads(capsys.readouterr().out)
+    assert table["kinds"][kind] == {"when": AT_REST, "planted": 2, "named": 2}
+    assert table["stories"] == table["honest"] + 2 > 2
+
+
 def test_a_kind_that_does_not_exist_is_refused_with_the_list(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

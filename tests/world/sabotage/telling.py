@@ -107,17 +107,24 @@ class Table:
 
     def __init__(self) -> None:
         self.stories = 0
+        self.tried: set[str] = set()
         self.planted: Counter[str] = Counter()
         self.named: Counter[str] = Counter()
         self.false_alarms = 0
 
     def add(self, found: Sabotaged) -> None:
         self.stories += 1
+        self.tried.add(found.kind)
         if found.expected is None:
             self.false_alarms += not found.is_right
             return
         self.planted[found.kind] += 1
         self.named[found.kind] += found.is_right
+
+    @property
+    def least_planted(self) -> int:
+        """How often the rarest kind was planted, of those that were tried."""
+        return min((self.planted[kind] for kind in self.tried), default=0)
 
     @property
     def is_right(self) -> bool:
@@ -154,20 +161,36 @@ class Table:
         )
 
 
-def tabulated(found: Iterable[Sabotaged], *, as_json: bool, explains: bool, stories: int) -> int:
-    """Print what the audit said of stories as they come, then the table; return the status."""
+def tabulated(
+    found: Iterable[Sabotaged],
+    *,
+    as_json: bool,
+    explains: bool,
+    stories: int | None = None,
+    each: int = 0,
+) -> int:
+    """Print what the audit said of stories as they come, then the table; return the status.
+
+    Args:
+        found: what became of the stories.
+        as_json: print the table as JSON.
+        explains: print each story's timeline.
+        stories: how many there are; None if nobody knows. Of one there is no table.
+        each: how often each kind that occurs has to be planted.
+    """
     table = Table()
-    for each in found:
-        table.add(each)
-        if explains or not each.is_right:
-            print("\n".join(_told(each, explains=explains)), file=sys.stderr, flush=True)
-        if table.stories % _PROGRESS == 0 and table.stories < stories:
-            print(f"{table.stories:,} of {stories:,} stories", file=sys.stderr, flush=True)
+    for one in found:
+        table.add(one)
+        if explains or not one.is_right:
+            print("\n".join(_told(one, explains=explains)), file=sys.stderr, flush=True)
+        if table.stories % _PROGRESS == 0 and table.stories != stories:
+            total = "" if stories is None else f" of {stories:,}"
+            print(f"{table.stories:,}{total} stories", file=sys.stderr, flush=True)
     if as_json:
         print(json.dumps(table.to_json()))
-    elif stories > 1:
+    elif stories != 1:
         print("\n".join(table.lines()))
-    return 0 if table.is_right else 1
+    return 0 if table.is_right and table.least_planted >= each else 1
 
 
 def _told(found: Sabotaged, *, explains: bool) -> Iterator[str]:

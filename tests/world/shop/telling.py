@@ -33,7 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     runs = 0
     failed = 0
     began = time.monotonic()
-    for seed in range(options.seeds) if options.seed is None else [options.seed]:
+    seeds: Sequence[int] = range(options.first, options.first + options.seeds)
+    for seed in seeds if options.seed is None else [options.seed]:
         report = run(draw(seed, options.source))
         totals.update(report.counts)
         hours = hours + report.hours
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seeds", type=int, default=100, help="how many runs (100)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seed", type=int, help="only this run")
     parser.add_argument(
         "--source", choices=SOURCES, metavar="SOURCE", help="have every run fed by this source"
