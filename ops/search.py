@@ -9,14 +9,14 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from carride.bookings import OWNER_CUSTOMER
 from carride.facts import FACTS
 from ops import lookup, records, tables
 from ops.audit import reading
-from ops.audit.queues import json_object
+from ops.audit.evidence import Published
 from ops.dead_letters import queues_of, received_from
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Moment, reads
@@ -34,10 +34,12 @@ JOB: Final = "job"
 MOST: Final = 50
 """The most matches of a search that are listed, and the most rides of one of them."""
 _SINCE: Final = timedelta(days=1)
-_NAMED: Final[Mapping[str, str]] = {"customerID": CUSTOMER, "carID": CAR, "paymentID": PAYMENT}
-"""What the data of an event names besides its ride."""
-_PATHS: Final = ("subject", "idempotencyid", *(f"data.{name}" for name in _NAMED))
+_PATHS: Final = ("subject", "idempotencyid", "data.customerID")
+"""Where an event in the log has an id that a filter of logs can read. The outbox's pipe publishes
+data in base64, so that the ids in those are found in tables."""
 _INDEXES: Final[Mapping[str, str]] = {"customerID": "byCustomer", OWNER_CUSTOMER: "byOwner"}
+_SCANNED: Final = (("AssignmentTable", "carID", CAR), ("PaymentTable", "paymentID", PAYMENT))
+"""Tables in which a ride names its car or its payment, and the attribute."""
 is_name: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch
 """Whether a text may be the id of a ride, a customer, a car or a payment."""
 is_hex: Final = re.compile(r"[0-9a-f-]{6,36}").fullmatch
@@ -57,7 +59,7 @@ class Found(NamedTuple):
     kind: str
     id: str
     rides: tuple[str, ...]
-    """The newest first, up to `MOST`; of a ride itself none."""
+    """Up to `MOST`, those of a customer the newest first; of a ride itself none."""
     command: str
     """Shows more about it."""
 
@@ -103,14 +105,12 @@ def matches(text: str, ids: Mapping[str, Collection[str]]) -> list[Match]:
     return sorted(alike or longer, key=lambda each: each.id)
 
 
-def named_in(event: Any) -> Iterator[Match]:
-    """Yield the customer, the car and the payment that an event names, as EventBridge has it."""
-    match event:
-        case {"detail": {"data": dict(data)}}:
-            for attribute, kind in _NAMED.items():
-                name = data.get(attribute)
-                if isinstance(name, str) and name:
-                    yield Match(kind, name)
+def named_by(event: Published) -> Iterator[Match]:
+    """Yield the customer, the car and the payment that an event names."""
+    named = {CUSTOMER: event.customer, CAR: event.car, PAYMENT: event.payment}
+    for kind, name in named.items():
+        if name:
+            yield Match(kind, name)
 
 
 # ── In tables, queues and the log ─────────────────────────────────────────────────────────────────
@@ -122,6 +122,7 @@ def find(stack: StackRef, text: str, /, *, since: Moment | None = None) -> Searc
 
     Rides are found by their own id, and by that of their customer, car or payment: in the tables,
     and in the log of events. Upper and lower case are alike there. A type of event is one, too.
+    The tables of cars, assignments and payments are read whole.
 
     Args:
         text: An id, or how it begins, such as order_01, car_036, customer_233 or 7f3c1c1e.
@@ -133,9 +134,9 @@ def find(stack: StackRef, text: str, /, *, since: Moment | None = None) -> Searc
     found = matches(wanted, known)
     kept = max(begin, reading.kept_since(stack))
     says = (
-        "searched were the tables, for a ride, a customer, a key and the present rides of cars; "
-        "the dead-letter queues, for an id of theirs; and the log of events, for every id, since "
-        f"{kept:%Y-%m-%d %H:%M} UTC: --since begins earlier"
+        "searched were the tables, for a ride, a customer, a car, a payment and a key; the "
+        "dead-letter queues, for an id of theirs; and the log of events, for a ride, an event and "
+        f"a customer of other producers, since {kept:%Y-%m-%d %H:%M} UTC: --since begins earlier"
     )
     shown = tuple(_found(each, known) for each in found[:MOST])
     return Search(shown, len(found) - len(shown), says)
@@ -198,12 +199,12 @@ def _add_logged(known: _Known, stack: StackRef, begin: str, since: datetime) -> 
         ride = published.named.order_id
         _add(known, Match(RIDE, ride), None)
         _add(known, Match(EVENT, published.fact), ride)
-        for match in named_in(json_object(line["message"])):
+        for match in named_by(published):
             _add(known, match, ride)
 
 
 def _add_stored(known: _Known, stack: StackRef, name: str) -> None:
-    """Add what the tables have under an id, and the cars whose ids begin so."""
+    """Add what the tables have under an id, and the cars and payments whose ids begin so."""
     dynamodb = stack.client("dynamodb")
     if any(records.tables_of(stack, name).values()):
         _add(known, Match(RIDE, name), None)
@@ -225,6 +226,10 @@ def _add_stored(known: _Known, stack: StackRef, name: str) -> None:
     for car in cars:
         ride = car.get("rideID", {}).get("S")
         _add(known, Match(CAR, car["carID"]["S"]), ride)
+    for table, attribute, kind in _SCANNED:
+        condition = f"begins_with(#{attribute}, :name)"
+        for item in tables.scan(dynamodb, stack.outputs[f"{table}Name"], condition, name=name):
+            _add(known, Match(kind, item[attribute]["S"]), item["orderID"]["S"])
 
 
 def _add_letters(known: _Known, stack: StackRef) -> None:

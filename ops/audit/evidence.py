@@ -108,6 +108,10 @@ class Published(NamedTuple):
     """The price of the ride that it states, in cents."""
     outcome: str | None = None
     """How the ride ended, by a `CarRideOverdue`."""
+    customer: str | None = None
+    car: str | None = None
+    payment: str | None = None
+    """The ids that it states besides its ride's."""
     sent: datetime | None = None
     """EventBridge's time of it, by which a replay chooses it: its publisher may have given it."""
 

@@ -324,6 +324,9 @@ def _with_contract(found: Published, event: RideEvent) -> Published:
         fingerprint=fingerprint(event.payload),
         price=event.data.price,
         outcome=event.data.outcome if isinstance(event.data, CarRideOverdue) else None,
+        customer=event.data.customer_id,
+        car=getattr(event.data, "car_id", None),
+        payment=getattr(event.data, "payment_id", None),
     )
 
 

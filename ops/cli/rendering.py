@@ -17,6 +17,7 @@ from ops.cli.show import plain, show, table
 from ops.dead_letters import DeadLetter, DeadLetters, Failure
 from ops.doctor import Findings
 from ops.lookup import Event, Ride
+from ops.payloads import readable
 from ops.records import RecordList
 from ops.redrive import Redriven, RedrivePlan
 from ops.search import Search
@@ -92,7 +93,7 @@ def _in_a_line(letter: DeadLetter) -> str:
 
 def _detail(letter: DeadLetter) -> str:
     """Return the data of a letter's event as JSON, or all of what is not an event."""
-    content = letter.event
+    content = readable(letter.event)
     for name in ("detail", "data"):
         if isinstance(content, Mapping) and name in content:
             content = content[name]

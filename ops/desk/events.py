@@ -30,6 +30,7 @@ from ops.desk.registry import (
 )
 from ops.desk.waterfall import began_ms, deliveries_of, picture
 from ops.desk.words import Whole, clip, indented, part
+from ops.payloads import readable
 from ops.stack import OperatorError
 from ops.text import visible
 
@@ -142,7 +143,7 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
             _stop(desk, each, fact, seen, items.get(each.table or "", {}))
             for each in desk.feed.consumers
         ]
-        content = indented(json_object(fact.body) or fact.body)
+        content = indented(readable(json_object(fact.body) or fact.body))
         return {
             "title": f"{fact.type or 'Breaks the contract'} of {fact.ride or 'no ride'}",
             "fact": fact,
@@ -269,7 +270,7 @@ def _edit(desk: Seen, request: Request) -> dict[str, Any]:
     return {
         "title": "Edit and send",
         "fact": fact,
-        "detail": Whole(indented((json_object(fact.body) or {}).get("detail"))),
+        "detail": Whole(indented(readable(json_object(fact.body) or {}).get("detail"))),
     }
 
 

@@ -15,7 +15,7 @@ from ops.audit.queues import json_object
 from ops.audit.reading import delivered_in, published_in
 from ops.desk.outages import Outages
 from ops.desk.timeline import Timeline
-from ops.search import CAR, CUSTOMER, EVENT, PAYMENT, Match, named_in
+from ops.search import CAR, CUSTOMER, EVENT, PAYMENT, Match, named_by
 
 _FEW: Final = 4
 """A search looks at all facts in their order, unless fewer than one in so many may match."""
@@ -279,7 +279,7 @@ class Index:
                 fact.ride = event.named.order_id
                 fact.version = event.named.version
                 self.rides[fact.ride] = [*self.rides.pop(fact.ride, ()), fact.id]
-                fact.named = tuple(named_in(fields))
+                fact.named = tuple(named_by(event))
                 for match in fact.named:
                     self.naming[match.kind].setdefault(match.id, {}).setdefault(fact.id)
             for each in self.consumers if event.fact else ():

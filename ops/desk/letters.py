@@ -28,6 +28,7 @@ from ops.desk.registry import Seen, page
 from ops.desk.waterfall import began_ms
 from ops.desk.words import indented, short_id, span
 from ops.lookup import is_ride
+from ops.payloads import readable
 from ops.redrive import PRODUCER_DLQ
 from ops.text import visible
 
@@ -112,7 +113,7 @@ def _detail(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
     past.append(Past(sent_ms, "in its queue", "dead", "mail", letter.queue))
     past.sort(key=lambda each: each.time_ms)
     says = records.explain(found.record, desk.now()).says if found.record else None
-    text = indented(letter.event) if letter.event is not None else ""
+    text = indented(readable(letter.event)) if letter.event is not None else ""
     same = [
         each
         for each in reading.found

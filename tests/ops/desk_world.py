@@ -1,6 +1,7 @@
 """A desk without a server: its log lines are written by hand, and its pages are called directly."""
 
 import asyncio
+import base64
 import json
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -30,13 +31,20 @@ def line(text: str, time_ms: float, stream: str = "stream") -> dict[str, Any]:
     return {"message": text, "timestamp": int(time_ms), "logStreamName": stream}
 
 
+def published_detail(event: RideEvent) -> dict[str, Any]:
+    """Return an event as the outbox's pipe puts it on the bus: its data in base64."""
+    detail = event.to_detail()
+    data = json.dumps(detail.pop("data")).encode()
+    return detail | {"data_base64": base64.b64encode(data).decode()}
+
+
 def publish(index: Index, event: RideEvent, at_ms: float, *, replayed: bool = False) -> None:
     """Add an event to what the bus has logged."""
     content = {
         "id": f"{event.id[:-4]}{int(at_ms) % 10_000:04d}",
         "source": event.source,
         "detail-type": DETAIL_TYPE,
-        "detail": event.to_detail(),
+        "detail": published_detail(event),
     }
     if replayed:
         content["replay-name"] = "replay"

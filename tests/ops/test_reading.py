@@ -136,6 +136,7 @@ def test_a_log_shows_published_events_and_deliveries() -> None:
         EXPIRES,
         fingerprint=fingerprint(parse_event(ride_event()).payload),
         price=data["price"],
+        customer=data["customerID"],
     )
     readable = [
         event,

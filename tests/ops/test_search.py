@@ -14,6 +14,7 @@ from moto import mock_aws
 
 from carride.events import DETAIL_TYPE, RideEvent
 from carride.facts import CarAssigned, PaymentCaptured
+from carride_idempotency import marshalling
 from ops import search
 from ops.audit.evidence import CONSUMERS
 from ops.desk.endings import Endings
@@ -22,7 +23,7 @@ from ops.desk.story_known import ending_of
 from ops.search import CAR, CUSTOMER, EVENT, PAYMENT, RIDE, TYPE, Match, matches
 from ops.stack import StackRef
 from tests.carride.rides import Life
-from tests.ops.desk_world import BEGIN_MS, desk_of, event_of, get, publish
+from tests.ops.desk_world import BEGIN_MS, desk_of, event_of, get, publish, published_detail
 from tests.ops.world import empty_stack, log
 
 pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
@@ -46,15 +47,26 @@ ASSIGNED = EVENTS[1]
 
 @pytest.fixture
 def ref() -> Iterator[StackRef]:
-    """Return a stack whose log has the events."""
+    """Return a stack whose log and tables have what the events say."""
     with mock_aws():
         made = empty_stack()
+        dynamodb = made.client("dynamodb")
+        for event in EVENTS:
+            for table, attribute in (("Assignment", "carID"), ("Payment", "paymentID")):
+                name = event.to_detail()["data"].get(attribute)
+                if name:
+                    item = {"orderID": event.subject, attribute: name, "effects": 0}
+                    dynamodb.put_item(TableName=table, Item=marshalling.item(item))
+            if event.type == "CarRideCreated":
+                ids = {"orderID": event.subject, "customerID": event.data.customer_id}
+                booking = ids | {"version": 4, "status": "completed"}
+                dynamodb.put_item(TableName="Booking", Item=marshalling.item(booking))
         for number, event in enumerate(EVENTS):
             line = {
                 "id": f"00000000-0000-4000-8000-{number:012}",
                 "source": event.source,
                 "detail-type": DETAIL_TYPE,
-                "detail": event.to_detail(),
+                "detail": published_detail(event),
             }
             log(made, "CarRideEvents", line)
         yield made
