@@ -292,6 +292,7 @@ def _environment() -> Environment:
         "day": lambda time_ms: marked(time_ms, f"{moment(time_ms):%-d %b}"),
         "exact": exact,
         "moment": lambda time_ms: marked(time_ms, moment_text(time_ms, time.time() * 1000)),
+        "ms": lambda time: time.timestamp() * 1000,
         "n": "{:,}".format,
         "part": part,
         "place": "{:.2f}%".format,

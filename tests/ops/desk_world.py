@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -134,4 +135,20 @@ def _call(desk: Desk, method: str, path: str, body: bytes, headers: dict[str, st
     begin = sent[0]
     content = b"".join(each.get("body", b"") for each in sent[1:])
     found = {name.decode(): value.decode() for name, value in begin["headers"]}
-    return Answer(begin["status"], content.decode(), found)
+    text = content.decode()
+    if found.get("content-type", "").startswith("text/html"):
+        text = _without_layout(text)
+    return Answer(begin["status"], text, found)
+
+
+def _without_layout(text: str) -> str:
+    """Return a page without the line breaks and the indentation of its template.
+
+    Those at the edges of an element, between the cells of a table, and before a closing mark are
+    left out. Where a line ends in a sentence or between other elements, one space stays.
+    """
+    text = re.sub(r"(<[a-z][^<>]*>)\n\s*", r"\1", text)
+    text = re.sub(r"\s{2,}(</)", r"\1", text)
+    text = re.sub(r"(</t[dhr]>)\s+", r"\1", text)
+    text = re.sub(r"\n\s*>", ">", text)
+    return re.sub(r"\n\s*", " ", text)
