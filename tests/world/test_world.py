@@ -51,11 +51,11 @@ def test_a_seed_is_the_same_story_in_every_process() -> None:
     Neither the stories that were lived before in a process matter, nor how it hashes strings, nor
     what the shell has set for AWS.
     """
-    stories = 2  # a heavy and a light one
-    told = [text_of(run(tell(seed)), explains=True) for seed in range(stories)]
+    seeds = (4, 5)  # a light and a heavy one, in which the reconciler runs every half an hour
+    told = [text_of(run(tell(seed)), explains=True) for seed in seeds]
     shell = {name: text for name, text in os.environ.items() if not name.startswith("AWS_")}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.world", "--seeds", str(stories), "--explain"],
+        [sys.executable, "-m", "tests.world", "--first", "4", "--seeds", "2", "--explain"],
         env=shell | {"PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         check=True,
         capture_output=True,
