@@ -13,6 +13,7 @@ from carride_idempotency import observation
 from ops.audit.evidence import AuditedConsumer, DeadLettered, Published
 from ops.audit.queues import json_object
 from ops.audit.reading import delivered_in, published_in
+from ops.desk.endings import Endings
 from ops.desk.outages import Outages
 from ops.desk.timeline import Timeline
 from ops.search import CAR, CUSTOMER, EVENT, PAYMENT, Match, named_by
@@ -235,6 +236,8 @@ class Index:
         """How many of the facts are known to be published."""
         self.rides: dict[str, list[str]] = {}
         """The ids of a ride's facts, by its id; the ride of the newest fact is the last."""
+        self.endings = Endings()
+        """Where the rides are."""
         self.totals = defaultdict[str, Counter[str]](Counter)
         """How often an outcome was seen at a consumer; at the bus, kinds of events, and at the
         producers, sources."""
@@ -279,6 +282,7 @@ class Index:
                 fact.ride = event.named.order_id
                 fact.version = event.named.version
                 self.rides[fact.ride] = [*self.rides.pop(fact.ride, ()), fact.id]
+                self.endings.add(fact.ride, fact.number, fact.type)
                 fact.named = tuple(named_by(event))
                 for match in fact.named:
                     self.naming[match.kind].setdefault(match.id, {}).setdefault(fact.id)
@@ -363,11 +367,13 @@ class Index:
     def _forget_ride_of(self, fact: Fact) -> None:
         """Take a fact out of its ride; a ride without facts is forgotten."""
         self.known -= bool(fact.copies)
-        names = self.rides.get(fact.ride or "", [])
-        if fact.id in names:
-            names.remove(fact.id)
+        if fact.ride is None:
+            return
+        self.endings.forget(fact.ride, fact.number, fact.type)
+        names = self.rides[fact.ride]
+        names.remove(fact.id)
         if not names:
-            self.rides.pop(fact.ride or "", None)
+            del self.rides[fact.ride]
 
     def given_up(self) -> list[Fact]:
         """Return the published facts that some consumer has given up, the oldest first.
@@ -450,22 +456,6 @@ class Index:
             found.append(fact)
         runs = sum(map(wanted.runs, found))
         return Matches(found[begin : begin + PAGE], len(found), True, newer, runs)
-
-    def rides_by_time(self, newest: int) -> tuple[list[str], int]:
-        """Return all rides, that of the newest fact first, and how many have a newer fact.
-
-        Facts after the number ``newest`` do not count, so that they move no ride.
-        """
-        found = dict[str, None]()
-        newer = set[str]()
-        for fact in reversed(self.facts.values()):
-            if fact.ride is None:
-                continue
-            if fact.number > newest:
-                newer.add(fact.ride)
-            else:
-                found[fact.ride] = None
-        return [*found], len(newer)
 
     def _candidates(self, wanted: Filter) -> Iterable[Fact]:
         """Return facts that may match, all that do among them, the newest first."""

@@ -11,7 +11,6 @@ from carride.overdue import LIMIT
 from carride_idempotency.record import Record
 from ops.audit import Report
 from ops.audit.evidence import AuditedConsumer
-from ops.desk.endings import Endings
 from ops.desk.feed import Feed
 from ops.desk.index import Fact
 from ops.desk.jobs import Jobs
@@ -69,7 +68,6 @@ class Seen:
         self.jobs = Jobs(feed.stack)
         self.letterbox = Letterbox(feed.stack)
         self.older = Older(feed.stack)
-        self.endings = Endings()
         self.explained: Explanation | None = None
         self.records = Watched[Record]()
         self.items = Watched[Mapping[str, Any]]()

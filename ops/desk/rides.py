@@ -12,8 +12,9 @@ from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import COPY
 from ops.desk.changes import changes_about
+from ops.desk.endings import Rides
 from ops.desk.finding import rides_of
-from ops.desk.index import GROUPS, PAGE, WAITING, Fact
+from ops.desk.index import GROUPS, PAGE, WAITING, Fact, Index
 from ops.desk.registry import NotThereError, Seen, newest_shown, page, page_number
 from ops.desk.story import story_of
 from ops.desk.story_known import Known
@@ -186,22 +187,21 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
             needy = [name for name in needy if name in every]
             under_way = [name for name in under_way if name in every]
         newest = newest_shown(request, index.newest)
-        newer = 0
-        names: Sequence[str]
+        begin = number * PAGE
+        names: Sequence[str] | None = None
         if chosen == "stuck":
             names = needy
         elif chosen == "processing":
             names = under_way
         elif wanted is not None:
             names = wanted
+        if names is None:
+            shown = index.endings.rides(newest, begin, PAGE, _STATUSES.get(status))
         else:
-            names, newer = index.rides_by_time(newest)
-        if status:
-            words = _STATUSES[status]
-            names = [name for name in names if _word_of(desk, name) in words]
-        begin = number * PAGE
-        listed = [_listed(desk, name, broken) for name in names[begin : begin + PAGE]]
-        counts = desk.endings.counts(index, every)
+            names = _with_status(index, names, status)
+            shown = Rides(names[begin : begin + PAGE], len(names), 0)
+        listed = [_listed(desk, name, broken) for name in shown.names]
+        counts = index.endings.count(wanted)
     tabs = [
         Tab("", "All", len(every)),
         Tab("stuck", "Need attention", len(needy)),
@@ -223,18 +223,24 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
         "status": status,
         "number": number,
         "first": begin + 1,
-        "total": len(names),
+        "total": shown.total,
         "newest": newest,
-        "newer": newer,
+        "newer": shown.newer,
         "newer_page": str(fixed.include_query_params(page=number - 1).query),
         "older_page": str(fixed.include_query_params(page=number + 1).query),
     }
 
 
-def _word_of(desk: Seen, name: str) -> str:
-    """Return where a ride is, in a word; empty if the desk holds no event of it."""
-    index = desk.feed.index
-    return desk.endings.of(index, name).word if name in index.rides else ""
+def _with_status(index: Index, names: Sequence[str], status: str) -> list[str]:
+    """Return the rides that have a status of `_STATUSES`; all if it is empty."""
+    if not status:
+        return [*names]
+    found = []
+    for name in names:
+        ending = index.endings.of(name)
+        if ending is not None and ending.word in _STATUSES[status]:
+            found.append(name)
+    return found
 
 
 def _groups(desk: Seen) -> tuple[dict[str, Sequence[str]], list[str], list[str]]:
@@ -258,10 +264,11 @@ def _groups(desk: Seen) -> tuple[dict[str, Sequence[str]], list[str], list[str]]
 
 def _listed(desk: Seen, name: str, broken: Mapping[str, Sequence[str]]) -> Listed:
     facts = desk.feed.index.of_ride(name)
-    if not facts:
+    ending = desk.feed.index.endings.of(name)
+    if ending is None:
         return Listed(name, "older", "wait", "clock", None, 0, next(iter(broken.get(name, ())), ""))
     now_ms = desk.now().timestamp() * 1000
-    status, kind, icon = desk.endings.of(desk.feed.index, name)
+    status, kind, icon = ending
     problems = broken.get(name, ())
     why = ""
     if problems:

@@ -1,6 +1,6 @@
 """What is known of a ride, and what its events say. No I/O."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -36,17 +36,6 @@ NEXT_COMMAND: Final[Mapping[Status, str]] = {
     Status.ACCEPTED: "CarRideStarted",
     Status.STARTED: "CarRideCompleted",
 }
-_ENDINGS: Final = (
-    ("PaymentCaptured", "paid", "new", "check"),
-    ("PaymentDeclined", "declined", "take", "card"),
-    ("NoCarAvailable", "unserved", "take", "car"),
-    ("CarRideCancelled", "cancelled", "dup", "cross"),
-    ("CarRideOverdue", "settled", "take", "robot"),
-    ("CarRideCompleted", "completed", "pub", "clock"),
-    ("CarRideStarted", "started", "pub", "clock"),
-    ("CarRideAccepted", "accepted", "pub", "clock"),
-)
-"""Where a ride is, by the first of these events that it has: the audit's words for its end."""
 
 
 class Who(NamedTuple):
@@ -57,22 +46,6 @@ class Who(NamedTuple):
     """A consumer, the reconciler, the simulator, a caller of the API."""
     command: str
     """The action of the API; empty if it was none."""
-
-
-class Ending(NamedTuple):
-    """Where a ride is, in a word with its look."""
-
-    word: str
-    kind: str
-    icon: str
-
-
-def ending_of(types: Collection[str | None]) -> Ending:
-    """Return where a ride is that has events of these types."""
-    for kind, *look in _ENDINGS:
-        if kind in types:
-            return Ending(*look)
-    return Ending("requested", "wait", "clock")
 
 
 class Known(NamedTuple):

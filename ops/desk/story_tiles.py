@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ops.audit.evidence import DISPATCH
-from ops.desk.story_known import COMMANDS, Known, Told, ending_of, who_caused
+from ops.desk.endings import ending_of
+from ops.desk.story_known import COMMANDS, Known, Told, who_caused
 from ops.desk.story_nexts import Next
 from ops.desk.words import money, span
 

@@ -2,13 +2,21 @@
 
 import json
 import random
+from collections import Counter
+from collections.abc import Collection
 from itertools import product
+from typing import Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from moto import mock_aws
 
 from carride.events import DETAIL_TYPE, SOURCE
+from carride.facts import Fact, PaymentCaptured
+from carride_idempotency import observation
 from ops.audit.evidence import CONSUMERS, DeadLettered
+from ops.desk.endings import ending_of
 from ops.desk.index import CRASHED, GROUPS, PAGE, WAITING, Filter, Index
 from ops.desk.pictures import LOOKS
 from tests.carride.rides import Life
@@ -47,6 +55,101 @@ def test_a_search_finds_what_a_look_at_every_fact_finds(seed: int) -> None:
         found = index.page(wanted)
         assert found.facts == expected[:PAGE], wanted
         assert (found.total, found.is_counted, found.newer) == (len(expected), True, 0)
+
+
+DEEDS: Final = ("publish", "deliver", "letter", "redrive")
+HAPPENS: Final = ("created", "accepted", "started", "completed", "cancelled", "no_car", "overdue")
+STEPS: Final = st.lists(
+    st.tuples(st.sampled_from(DEEDS), st.integers(0, 2), st.sampled_from([*HAPPENS, "paid"])),
+    min_size=40,
+    max_size=60,
+)
+
+
+def happening(ride: str, what: str) -> Fact:
+    """Return what happens to a ride."""
+    life = Life(ride)
+    if what == "paid":
+        return PaymentCaptured.of(life.completed, payment_id="pay_1", amount=1250)
+    fact: Fact = getattr(life, what)
+    return fact
+
+
+def apply(index: Index, step: tuple[str, int, str], at_ms: int) -> None:
+    """Do a step with an event of a ride."""
+    deed, ride, what = step
+    event = event_of(happening(f"order_{ride}", what))
+    if deed == "publish":
+        publish(index, event, at_ms)
+    elif deed == "deliver":
+        deliver(index, event, "payment", at_ms, observation.FAILED)
+    elif deed == "letter":
+        deliver(index, event, "payment", at_ms, observation.DEAD_LETTERED)
+        index.add_letters([DeadLettered("q", "r", "payment", None, event.idempotencyid)])
+    else:
+        index.add_letters([])
+        deliver(index, event, "payment", at_ms, observation.RETRIED, attempt=2)
+
+
+def rides_in(index: Index, newest: int, words: Collection[str] | None) -> tuple[list[str], int]:
+    """Return rides, that of the newest event first, and how many have a newer event."""
+    found = dict[str, None]()
+    newer = set[str]()
+    for fact in sorted(index.facts.values(), key=lambda each: -each.number):
+        if fact.ride is None:
+            continue
+        word = ending_of([each.type for each in index.of_ride(fact.ride)]).word
+        if words is not None and word not in words:
+            continue
+        if fact.number > newest:
+            newer.add(fact.ride)
+        else:
+            found[fact.ride] = None
+    return [*found], len(newer)
+
+
+@given(STEPS, st.integers(0, 9), st.integers(5, 24))
+def test_the_kept_list_of_rides_is_that_of_all_events(
+    steps: list[tuple[str, int, str]], behind: int, most: int
+) -> None:
+    """Whatever the index gets, in which order, and whatever it forgets."""
+    index = Index(CONSUMERS, most)
+    for number, step in enumerate(steps):
+        apply(index, step, BEGIN_MS + number)
+    newest = index.newest - behind
+    words = [ending_of([each.type for each in index.of_ride(name)]).word for name in index.rides]
+    assert index.endings.count() == Counter(words)
+    for asked in (None, ("paid",), ("requested", "accepted", "started"), ("none",)):
+        names, newer = rides_in(index, newest, asked)
+        found = index.endings.rides(newest, 0, len(index.facts), asked)
+        assert found == (names, len(names), newer)
+        assert index.endings.rides(newest, 2, 3, asked).names == names[2:5]
+    for name, word in zip(index.rides, words, strict=True):
+        assert index.endings.of(name) == ending_of([each.type for each in index.of_ride(name)])
+        assert index.endings.count([name, "none"]) == {word: 1}
+    assert index.endings.of("none") is None
+
+
+def test_newer_rides_are_those_of_the_status_that_is_asked_for() -> None:
+    """A ride of another status that has an event of its own moves no row of the list."""
+    with mock_aws():
+        desk = desk_of(empty_stack())
+        index = desk.feed.index
+        for number in range(3):
+            publish(index, event_of(Life(f"order_{number}").created), BEGIN_MS + number)
+        newest = index.newest
+        publish(index, event_of(Life("order_0").cancelled), BEGIN_MS + 10)
+        publish(index, event_of(Life("order_1").accepted), BEGIN_MS + 11)
+        publish(index, event_of(Life("order_9").cancelled), BEGIN_MS + 12)
+        newer = {
+            status: get(desk, f"/rides?status={status}&newest={newest}").text
+            for status in ("open", "cancelled", "paid")
+        }
+        every = get(desk, f"/rides?newest={newest}").text
+    assert "1 newer<" in newer["open"]
+    assert "2 newer<" in newer["cancelled"]
+    assert "newer<" not in newer["paid"]
+    assert "3 newer<" in every
 
 
 def test_what_was_given_up_is_known_without_an_audit() -> None:

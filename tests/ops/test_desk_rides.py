@@ -28,9 +28,10 @@ from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTIN
 from ops.audit.evidence import CONSUMERS, DeadLettered
 from ops.desk import changes
 from ops.desk.changes import Change, Sent
+from ops.desk.endings import ending_of
 from ops.desk.index import CRASHED, Index
 from ops.desk.story import Story, story_of
-from ops.desk.story_known import Known, ending_of
+from ops.desk.story_known import Known
 from ops.desk.waterfall import ROOMS, Axis, Label, Picture, deliveries_of, picture
 from ops.stack import StackRef
 from tests.carride.rides import Life

@@ -1,8 +1,6 @@
 """What a search finds, in the desk and by `./carride find`: by one code, and by any id."""
 
 import json
-import random
-from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -17,9 +15,7 @@ from carride.facts import CarAssigned, PaymentCaptured
 from carride_idempotency import marshalling
 from ops import search
 from ops.audit.evidence import CONSUMERS
-from ops.desk.endings import Endings
 from ops.desk.index import Index
-from ops.desk.story_known import ending_of
 from ops.search import CAR, CUSTOMER, EVENT, PAYMENT, RIDE, TYPE, Match, matches
 from ops.stack import StackRef
 from tests.carride.rides import Life
@@ -182,21 +178,6 @@ def test_rides_are_listed_by_status(ref: StackRef) -> None:
     assert 'href="/ride/order_1"' not in still_open
     assert "No ride is cancelled" in get(desk, "/rides?status=cancelled").text
     assert get(desk, "/rides?status=%3Cb%3E").text.count('aria-current="true"') == 1
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_rides_are_counted_as_their_events_say(seed: int) -> None:
-    """Whatever the index gets and forgets between two pages."""
-    chance = random.Random(seed)  # noqa: S311 - repeatable
-    index = Index(CONSUMERS, most=25)
-    endings = Endings()
-    for number in range(120):
-        publish(index, chance.choice(EVENTS), BEGIN_MS + number)
-        ride = Life(f"order_{chance.randrange(12)}")
-        publish(index, event_of(chance.choice([ride.accepted, ride.cancelled])), BEGIN_MS + number)
-        if number % 3 == 0:
-            words = [ending_of([f.type for f in index.of_ride(name)]).word for name in index.rides]
-            assert endings.counts(index, index.rides) == Counter(words)
 
 
 def test_what_is_forgotten_is_not_found() -> None:
