@@ -3,11 +3,13 @@
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final, NamedTuple
 
+from carride_idempotency.operators.choosing import normalised
 from carride_idempotency.operators.sending import Verdict
 from carride_idempotency.record import Record
 from ops import redrive
@@ -26,6 +28,8 @@ _KEPT_S: Final = 30.0
 """How long a reading is shown before a page reads again."""
 _AT_ONCE: Final = 10
 _READERS: Final = 8
+_MOST_VARIANTS: Final = 3
+"""So many forms of a word are named where the errors of a group differ."""
 _NO_TARGET: Final = "redrive knows no target of its queue: the queue's runbook says what to do"
 
 
@@ -144,6 +148,7 @@ class Group(NamedTuple):
     title: str
     where: str
     error: str
+    """True of all letters: a word that differs is named with its numbers of letters, or is `…`."""
     goes: bool
     """Whether a redrive sends the first of them."""
     letters: tuple[Found, ...]
@@ -202,7 +207,28 @@ def _group(letters: Iterable[Found]) -> Group:
         where = f"at {first.consumer}"
     title = title_of(first.reason)
     goes = in_order[0].verdict.goes
-    return Group(first.group, title, where, first.error, goes, tuple(in_order))
+    error = _shared([each.letter.error for each in in_order])
+    return Group(first.group, title, where, error, goes, tuple(in_order))
+
+
+def _shared(errors: Sequence[str]) -> str:
+    """Return one text for errors that differ only in ids and numbers."""
+    if len(set(errors)) == 1:
+        return errors[0]
+    split = [each.split() for each in errors]
+    if len({len(words) for words in split}) > 1:
+        return normalised(errors[0])
+    return " ".join(map(_of_all, zip(*split, strict=True)))
+
+
+def _of_all(words: Sequence[str]) -> str:
+    """Return a word if it is always the same, a few words with their numbers, or `…`."""
+    counts = Counter(words)
+    if len(counts) == 1:
+        return words[0]
+    if len(counts) > _MOST_VARIANTS:
+        return "…"
+    return ", ".join(f"{word} ({count:,})" for word, count in sorted(counts.items()))
 
 
 def _newest(group: Group) -> float:

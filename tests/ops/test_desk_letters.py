@@ -17,7 +17,7 @@ from carride_idempotency.record import COMPLETED, QUARANTINED, Record
 from carride_idempotency.record_items import item_of
 from ops.audit.reading import _queues, enabled
 from ops.desk import changes
-from ops.desk.letterbox import MOST, Letterbox, title_of
+from ops.desk.letterbox import MOST, Letterbox, groups_of, title_of
 from ops.policies import records_of
 from ops.stack import StackRef
 from tests.carride.rides import Life
@@ -153,6 +153,25 @@ def test_a_group_opens_with_its_first_letter(ref: StackRef) -> None:
     text = get(desk_of(ref), f"/letters?group={groups[-1]}").text
     assert 'aria-expanded="true"' in text.partition(f'id="g-{groups[-1]}"')[2].partition(">")[0]
     assert "A redrive would not help" in text.partition('<div class="detail">')[2]
+
+
+@pytest.mark.parametrize(
+    ("answers", "error"),
+    [
+        ("5", "answered with 5"),
+        ("5757", "answered with 5 (2), 7 (2)"),
+        ("1234", "answered with …"),
+    ],
+)
+def test_the_header_of_a_group_is_true_of_all_its_letters(
+    ref: StackRef, answers: str, error: str
+) -> None:
+    """A redrive of all is planned on it, so that it names no error which only some have."""
+    for number, answer in enumerate(answers):
+        event = event_of(Life(f"order_1{number}").completed)
+        put_letter(ref, "PaymentDlq", "payment", event, f"answered with {answer}")
+    found = Letterbox(ref).read({"PaymentDlq": len(answers) + 1}).found
+    assert error in [each.error for each in groups_of(found)]
 
 
 def test_a_letter_that_failed_again_asks_for_its_cause_first(
