@@ -36,6 +36,8 @@ def _missing(error: MissingArgumentError) -> str:
     was_named = error.keyword or (error.argument is not None and error.argument.tokens)
     if was_named:
         return f"{name} has no value: write {name}=VALUE; {_help(error)}"
+    if name == "QUEUE":
+        return f"{name} is missing: `./carride letters` shows the queues with letters"
     return f"{name} is missing: {_help(error)}"
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from textwrap import wrap
 from typing import Final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
 from carride_idempotency.operators.changing import Change
@@ -43,6 +43,24 @@ _HIDDEN: Final = (
 )
 
 
+class _Paragraph:
+    """A text in lines of up to `_WIDTH` columns, or of the terminal's width if that is less."""
+
+    def __init__(self, text: str, indent: str = "") -> None:
+        self._text = text
+        self._indent = indent
+
+    def __rich_console__(
+        self, _console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Yield the lines."""
+        width = min(_WIDTH, options.max_width)
+        for line in wrap(
+            self._text, width, initial_indent=self._indent, subsequent_indent=self._indent
+        ):
+            yield Text(line)
+
+
 # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -54,7 +72,7 @@ def _letters(found: DeadLetters) -> RenderableType:
     for failure in found.failures:
         lines += _failure(failure)
     for sentence in _hidden(found.hidden):
-        lines += wrap(sentence, _WIDTH)
+        lines.append(_Paragraph(sentence))
     return Group(*lines)
 
 
@@ -65,7 +83,7 @@ def _failure(failure: Failure) -> Iterator[RenderableType]:
     """
     yield _title(failure)
     error = failure.letters[0].error
-    yield from wrap(error, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+    yield _Paragraph(error, indent="  ")
     for letter in failure.letters:
         yield f"    {_in_a_line(letter)}"
     first = _detail(failure.letters[0])
@@ -121,14 +139,12 @@ def _age(since: datetime) -> str:
 
 @show.register
 def _redrive_plan(plan: RedrivePlan) -> RenderableType:
-    lines: list[RenderableType] = []
+    lines: list[RenderableType] = [_totals(_counts(plan)), f"target: {plan.target}"]
     if plan.letters:
         lines.append(_verdicts(plan))
     more = len(plan.letters) - _SHOWN
     if more > 0:
         lines.append(f"… and {more} more, which --json lists")
-    lines.append(f"target: {plan.target}")
-    lines.append(_totals(_counts(plan)))
     if plan.others:
         lines.append(f"{plan.queue} has more letters, which were not chosen: {plan.others}")
     lines += _hidden({plan.queue: plan.hidden})
@@ -206,12 +222,14 @@ def _state(state: str) -> Text:
 def _search(search: Search) -> RenderableType:
     """A row for each match: a search that finds nothing says where it looked."""
     if not search.found:
-        return Group(*wrap(f"nothing was found; {search.says}", _WIDTH))
+        return _Paragraph(f"nothing was found; {search.says}")
     rows = table("what", "id", "rides", "shows more")
     for each in search.found:
         rows.add_row(each.kind, each.id, "\n".join(each.rides), each.command)
-    more = f"and {search.more:,} more. " if search.more else ""
-    return Group(rows, *wrap(f"{more}{search.says}".strip().capitalize(), _WIDTH))
+    said = search.says
+    if search.more:
+        said = f"there are {search.more:,} more; {said}"
+    return Group(rows, _Paragraph(said))
 
 
 @show.register

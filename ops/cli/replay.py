@@ -6,14 +6,13 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ops import outbox, plans, replay
 from ops.audit import Report, audit
 from ops.cli.show import show, table
-from ops.replay import ReplayState
-from ops.replay.planning import PAUSE, Fate, Progress, ReplayPlan, predict, standing, watch
+from ops.replay import ReplayState, fates
+from ops.replay.planning import PAUSE, Progress, ReplayPlan, predict, standing, watch
 from ops.stack import OperatorError, StackRef
 from ops.text import counted
 from ops.verbs import Moment, Plan, Session, Stage, Steps, acts, before, reads
@@ -216,31 +215,29 @@ def _typed(time: datetime) -> str:
 def _show_plan(found: ReplayPlan) -> RenderableType:
     command = f"./carride replay run {_window(found.since, found.until)}"
     lines = ["", *found.warnings, f"do it: {command}"]
-    return Group(_fates(found), Text("\n".join(lines)))
+    said = Text(fates.sentence(found.events, found.fates))
+    return Group(said, *_fates(found), Text("\n".join(lines)))
 
 
-def _fates(found: ReplayPlan) -> Table:
-    """Return a row for each consumer and event type, with a column for each fate that occurs."""
-    present = set[Fate]()
-    for types in found.fates.values():
-        for counts in types.values():
-            present.update(counts)
-    columns = [fate for fate in Fate if fate in present]
-    title = (
-        f"{found.events:,} archived events whose own time is in the window; "
-        "the audit counts by the time of the log"
-    )
-    rows = table("consumer", "type", *columns, title=title)
-    for consumer, types in found.fates.items():
-        for event_type, counts in sorted(types.items()):
-            cells = [_number(counts.get(fate)) for fate in columns]
-            rows.add_row(consumer, event_type, *cells)
-    return rows
+def _fates(found: ReplayPlan) -> Iterator[RenderableType]:
+    """Yield a row for each consumer and type with deliveries that one looks for; sum up the rest.
+
+    There is a column for each fate that occurs.
+    """
+    predicted = fates.rows(found.fates)
+    if predicted.looked_for:
+        rows = table("consumer", "type", *predicted.heads)
+        for row in predicted.looked_for:
+            rows.add_row(row.consumer, row.type, *map(_number, row.numbers))
+        yield rows
+    if predicted.quiet:
+        kinds = counted(len(predicted.quiet), "other pair")
+        yield Text(f"{kinds} of a consumer and a type: nothing would run anew. --json lists all")
 
 
-def _number(count: int | None) -> str:
+def _number(count: int) -> str:
     """Return a count for a cell of a table, empty for none."""
-    return str(count) if count else ""
+    return f"{count:,}" if count else ""
 
 
 @show.register

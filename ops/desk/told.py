@@ -4,12 +4,13 @@ Both come as JSON from `./carride VERB --json`; a part that is missing is left o
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED
 from ops.desk.words import clip, part, short_id
+from ops.replay import fates
 from ops.text import counted
 
 _MOST_IDS: Final = 20
@@ -322,35 +323,8 @@ def _at(step: Step, number: int, now: int) -> Step:
     return step._replace(progress=Progress.NOW if number == now else Progress.NONE)
 
 
-_LOOKED_FOR: Final = ("new", "quarantined", "dead-lettered", "in progress", "too old")
-"""The fates that one looks for in a prediction."""
-_EXPECTED: Final = ("dead-lettered before", "recognised")
-
-
 def _predicted(result: Mapping[str, Any]) -> str:
-    total = _fates_in(result)
-    anew = total["new"]
-    parts = [f"{anew:,} would run anew"]
-    for fate in _OTHER_FATES:
-        number = total[fate]
-        if number:
-            parts.append(f"{number:,} {fate}")
-    events = counted(result.get("events", 0), "archived event")
-    listed = ", ".join(parts)
-    return f"Of the deliveries of {events}, {listed}."
-
-
-_OTHER_FATES: Final = ("recognised", *_LOOKED_FOR[1:], "dead-lettered before")
-"""The fates that a sentence names after what would run anew."""
-
-
-def _fates_in(result: Mapping[str, Any]) -> Counter[str]:
-    """Return how many deliveries of a prediction have each fate."""
-    total = Counter[str]()
-    for types in result.get("fates", {}).values():
-        for counts in types.values():
-            total.update(counts)
-    return total
+    return fates.sentence(result.get("events", 0), result.get("fates", {}))
 
 
 _SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
@@ -368,31 +342,14 @@ def table_of(verb: str, result: Any) -> Table | None:
     """Return the rows of a prediction: what would become of events, by consumer and type."""
     if verb != "replay plan" or not isinstance(result, Mapping):
         return None
-    total = _fates_in(result)
-    columns = [fate for fate in (*_LOOKED_FOR, *_EXPECTED) if total[fate]]
-    rows = list[tuple[str, ...]]()
-    quiet = list[tuple[str, ...]]()
-    for consumer, types in result.get("fates", {}).items():
-        for kind, counts in sorted(types.items()):
-            row = _row(consumer, kind, counts, columns)
-            if _has_any(counts, _LOOKED_FOR):
-                rows.append(row)
-            elif _has_any(counts, columns):  # else the consumer does not take it
-                quiet.append(row)
-    heads = [_HEADS.get(fate, fate) for fate in columns]
-    columns_named = ("consumer", "type", *heads)
-    return Table(columns_named, tuple(rows[:_MOST_ROWS]), tuple(quiet[:_MOST_ROWS]))
+    found = fates.rows(result.get("fates", {}))
+    columns = ("consumer", "type", *found.heads)
+    return Table(columns, _cells(found.looked_for), _cells(found.quiet))
 
 
-def _row(
-    consumer: str, kind: str, counts: Mapping[str, int], columns: Sequence[str]
-) -> tuple[str, ...]:
-    numbers = [counts.get(fate, 0) for fate in columns]
-    return (consumer, kind, *map("{:,}".format, numbers))
-
-
-def _has_any(counts: Mapping[str, int], fates: Iterable[str]) -> bool:
-    return any(counts.get(fate) for fate in fates)
-
-
-_HEADS: Final[Mapping[str, str]] = {"new": "would run anew"}
+def _cells(rows: Sequence[fates.Row]) -> tuple[tuple[str, ...], ...]:
+    found = []
+    for row in rows[:_MOST_ROWS]:
+        numbers = map("{:,}".format, row.numbers)
+        found.append((row.consumer, row.type, *numbers))
+    return tuple(found)
