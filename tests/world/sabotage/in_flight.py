@@ -374,7 +374,9 @@ def captured_more_secretly(hand: Hand) -> None:
     def changed(charge: Payment, response: HttpResponse) -> HttpResponse:
         charge.amount += _MUCH
         charge.captures = [charge.amount]
-        hand.planted(charge.reference, f"but the gateway as [('captured', {charge.amount})]")
+        told = f"but the gateway as [('captured', {charge.amount})]"
+        # If the answer is lost, payment asks again and finds out: the ride stays open.
+        hand.planted(charge.reference, told, "overdue")
         return response
 
     _on_answers(hand, "/capture", changed)
