@@ -71,6 +71,8 @@ def expected_of(known: Known, told: Sequence[Told], status: str) -> Iterator[Exp
         yield Expected("PaymentRefunded", PAYMENT)
     kind = NEXT_COMMAND.get(Status(status)) if status in set(Status) else None
     if kind is not None:
+        if _word_of(known) in _STUCK:
+            yield Expected("CarRideCancelled", "staff")
         yield Expected(kind, COMMANDS[kind][1])
 
 
@@ -150,7 +152,7 @@ def _after_retry(known: Known, each: Delivered) -> Iterator[Next]:
 def _after_command(known: Known, status: str) -> Next:
     kind = NEXT_COMMAND[Status(status)]
     command, who = COMMANDS[kind]
-    word = ending_of([fact.type for fact, _ in known.found]).word
+    word = _word_of(known)
     if word in _STUCK:
         return Next(
             "user",
@@ -170,6 +172,11 @@ def _after_command(known: Known, status: str) -> Next:
     )
 
 
+def _word_of(known: Known) -> str:
+    """Return where the ride is, in a word."""
+    return ending_of([fact.type for fact, _ in known.found]).word
+
+
 _STUCK: Final[Mapping[str, str]] = {
     "declined": "cancel it, or drive it unpaid",
     "unserved": "cancel it: it gets no car",
@@ -184,7 +191,12 @@ def _after_reconciler(known: Known, status: str) -> Iterator[Next]:
         return
     hours = span(known.limit / timedelta(milliseconds=1))
     if status in set(OPEN):
-        text = f"It cancels a ride to which nothing happens for {hours}: car and money are freed."
+        frees = ""
+        if known.tables["AssignmentTable"].get("state") == "assigned":
+            frees += " Its car is released."
+        if known.tables["PaymentTable"].get("state") == "authorized":
+            frees += " Its money is given back."
+        text = f"It cancels a ride to which nothing happens for {hours}.{frees}"
     else:
         text = (
             f"It settles a ride that still needs something after {hours}: payment and dispatch "

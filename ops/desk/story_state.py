@@ -166,11 +166,11 @@ def _refused(known: Known, told: Sequence[Told], status: str) -> State | None:
             return State("take", "card", title, "The ride was driven, and nobody pays for it.", "")
         text = f"{has_car}Staff can cancel the ride; if it is driven, nobody pays for it."
         return State("take", "card", title, text, "")
-    why = f": {clip(refusal.reason, 100)}" if refusal.reason else ""
+    title = f"No car: {clip(refusal.reason, 100)}" if refusal.reason else "No car was free"
     text = "dispatch does not look again. Staff can cancel the ride, and nothing is charged."
     if status == Status.COMPLETED:
         text = "The ride is completed without a car of the fleet, and nothing is charged."
-    return State("take", "car", f"No car was free{why}", text, "")
+    return State("take", "car", title, text, "")
 
 
 def _failing(known: Known, _told: Sequence[Told], _status: str) -> State | None:

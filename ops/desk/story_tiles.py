@@ -66,9 +66,7 @@ def car_tile(known: Known, told: Sequence[Told]) -> Tile:
         held = _held(told)
         return Tile("car", "Car", "released", f"held for {held}" if held else "free again", id=car)
     if state == "unserved":
-        return Tile(
-            "car", "Car", "none was free", "dispatch does not look again", chip=_LOOK_NO_CAR
-        )
+        return Tile("car", "Car", "none", "dispatch does not look again", chip=_LOOK_NO_CAR)
     if state == "cancelled":
         return Tile("car", "Car", "none", "called off before it got one")
     return Tile("car", "Car", "none yet", _why_no_car(known, state))

@@ -188,15 +188,22 @@ def test_a_declined_ride_says_that_nobody_pays() -> None:
 
 
 def test_a_ride_without_a_car_says_so() -> None:
-    """It is accepted, and nothing more happens to it by itself."""
+    """It is accepted, nothing more happens to it by itself, and cancelling comes first."""
     index = Index(CONSUMERS)
-    for event in (CREATED, ACCEPTED, event_of(NoCarAvailable.of(LIFE.accepted), ACCEPTED)):
+    refused = NoCarAvailable.of(LIFE.accepted, reason="airport is outside of the city")
+    for event in (CREATED, ACCEPTED, event_of(refused, ACCEPTED)):
         publish(index, event, BEGIN_MS)
-    tables = NOTHING | {"AssignmentTable": {"state": "unserved"}}
+    opened = datetime.fromtimestamp(BEGIN_MS / 1000, tz=CREATED.time.tzinfo).isoformat()
+    booking = {"status": "accepted", "openSince": opened}
+    tables = NOTHING | {"AssignmentTable": {"state": "unserved"}, "BookingTable": booking}
     story, _ = drawn(index, tables=tables, now_ms=float(BEGIN_MS))
     assert story.state is not None
-    assert story.state.title.startswith("No car was free")
+    assert story.state.title == "No car: airport is outside of the city"
     assert story.tiles[0].value == "unserved"
+    assert [each.type for each in story.expected] == ["CarRideCancelled", "CarRideStarted"]
+    assert story.nexts[-1].short == "the reconciler"
+    assert "released" not in story.nexts[-1].text
+    assert "given back" not in story.nexts[-1].text
 
 
 def redriven(event: RideEvent, trial: str, at_ms: float) -> Change:
@@ -383,6 +390,9 @@ def test_what_is_expected_is_named_with_who_is_to_do_it() -> None:
     ]
     assert [each.command for each in story.nexts] == ["./carride start order_01 --yes", ""]
     assert story.nexts[-1].due_ms == BEGIN_MS + 4 * 3_600_000
+    held = {"AssignmentTable": {"state": "assigned"}, "PaymentTable": {"state": "authorized"}}
+    story, _ = drawn(index, tables=NOTHING | {"BookingTable": booking} | held)
+    assert "Its car is released. Its money is given back." in story.nexts[-1].text
 
 
 # ── The picture ───────────────────────────────────────────────────────────────────────────────────
