@@ -191,6 +191,42 @@ def test_j_and_k_move_through_the_rows_of_tables(site: Site, page: Page) -> None
         expect(link).to_be_focused()
 
 
+def test_the_focus_outlives_a_live_update(site: Site, page: Page) -> None:
+    """It stays at its row, which has no address, also when a row has come before it."""
+    page.goto("/ride/order_1_00003")
+    rows = page.locator("#live .row")
+    shown(rows.first)
+    for _ in range(3):
+        page.keyboard.press("j")
+    expect(rows.nth(2)).to_be_focused()
+    assert rows.nth(2).get_attribute("href") is None
+    anew = """
+        const live = document.getElementById("live");
+        replace(live, '<a class="row" href="/">earlier</a>' + live.innerHTML);
+    """
+    page.evaluate(f"() => {{ {anew} }}")
+    expect(rows.nth(3)).to_be_focused()
+    page.keyboard.press("j")
+    expect(rows.nth(4)).to_be_focused()
+
+
+def test_whoever_goes_back_finds_the_row_that_was_left(page: Page) -> None:
+    """By Esc, and by the browser's own way back."""
+    page.goto("/rides")
+    rows = page.locator("#live .row")
+    shown(rows.first)
+    for _ in range(4):
+        page.keyboard.press("j")
+    left = str(rows.nth(3).get_attribute("href"))
+    for goes_back in (lambda: page.keyboard.press("Escape"), page.go_back):
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**{left}")
+        shown(page.get_by_role("heading", name=re.compile("^Ride ")))
+        goes_back()
+        page.wait_for_url("**/rides")
+        expect(page.locator(f"#live .row[href='{left}']")).to_be_focused()
+
+
 def test_single_keys_find_move_and_explain(site: Site, page: Page) -> None:
     """Slash finds, g and a letter lead to a view, j and k to a row, and ? shows the keys."""
     page.goto("/")

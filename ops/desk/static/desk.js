@@ -26,16 +26,60 @@ function isBusy(part) {
   return isPressed || isSelected || isEdited;
 }
 
+// What an element does or leads to: an element that is made anew has the same.
+function nameOf(element) {
+  if (element.id) return element.id;
+  const told = element.getAttribute("href") ?? element.dataset.copy;
+  if (told) return told;
+  if (element.matches("button") && element.form) return `${new URLSearchParams(new FormData(element.form, element))}`;
+  return element.parentElement.closest("[id]")?.id ?? "";
+}
+
+function alike(name, tag) {
+  return [...document.querySelectorAll(tag)].filter((each) => nameOf(each) === name);
+}
+
+function rowsNow() { // rows, or of a row of a table its first link
+  const found = [...document.querySelectorAll("#live .row, #live tbody tr:has(a):not(:has(.row))")];
+  return found.map((row) => row.matches("tr") ? row.querySelector("a") : row).filter((row) => row.checkVisibility());
+}
+
+function rowOf(rows, element) {
+  return rows.findIndex((row) => row === element || row.closest("tr")?.contains(element));
+}
+
+function placeOf(element) { // what finds it again, or the row that has taken its place
+  const name = nameOf(element);
+  const tag = element.localName;
+  return { name, tag, nth: alike(name, tag).indexOf(element), row: rowOf(rowsNow(), element) };
+}
+
+function focusAt({ name, tag, nth, row }, options) {
+  const found = alike(name, tag);
+  const rows = rowsNow();
+  const instead = row === -1 ? null : rows[Math.min(row, rows.length - 1)];
+  (found[nth] ?? found.at(-1) ?? instead)?.focus(options);
+}
+
 function replace(part, html) {
-  const focused = part.contains(document.activeElement) ? document.activeElement : null;
-  const name = focused?.id ? `#${CSS.escape(focused.id)}` : focused?.getAttribute("href") && `a[href="${CSS.escape(focused.getAttribute("href"))}"]`;
+  const place = part.contains(document.activeElement) ? placeOf(document.activeElement) : null;
   part.innerHTML = html;
   for (const [id, open] of chosen) {
     const found = document.getElementById(id);
     if (found) found.open = open;
   }
-  if (name) part.querySelector(name)?.focus({ preventScroll: true });
+  if (place) focusAt(place, { preventScroll: true });
 }
+
+// Whoever goes back finds the focus where it was left.
+const address = `focus ${location.pathname}${location.search}`;
+addEventListener("pagehide", () => {
+  const left = document.activeElement;
+  if (left.closest("#live")) sessionStorage.setItem(address, JSON.stringify(placeOf(left)));
+  else sessionStorage.removeItem(address);
+});
+const leftAt = sessionStorage.getItem(address);
+if (leftAt && performance.getEntriesByType("navigation")[0]?.type === "back_forward") focusAt(JSON.parse(leftAt));
 
 async function copy(element) {
   await navigator.clipboard?.writeText(element.dataset.copy);
@@ -43,11 +87,9 @@ async function copy(element) {
   setTimeout(() => element.classList.remove("copied"), 1500);
 }
 
-function step(by) { // to the next row, or to the first link of the next row of a table
-  const found = [...document.querySelectorAll("#live .row, #live tbody tr:has(a):not(:has(.row))")];
-  const rows = found.map((row) => row.matches("tr") ? row.querySelector("a") : row).filter((row) => row.checkVisibility());
-  const focused = document.activeElement;
-  const at = rows.findIndex((row) => row === focused || row.closest("tr")?.contains(focused));
+function step(by) {
+  const rows = rowsNow();
+  const at = rowOf(rows, document.activeElement);
   rows[at === -1 ? 0 : Math.min(Math.max(at + by, 0), rows.length - 1)]?.focus();
 }
 
