@@ -133,11 +133,7 @@ def find(stack: StackRef, text: str, /, *, since: Moment | None = None) -> Searc
     known = _known(stack, wanted, begin)
     found = matches(wanted, known)
     kept = max(begin, reading.kept_since(stack))
-    says = (
-        "searched were the tables, for a ride, a customer, a car, a payment and a key; the "
-        "dead-letter queues, for an id of theirs; and the log of events, for a ride, an event and "
-        f"a customer of other producers, since {kept:%Y-%m-%d %H:%M} UTC: --since begins earlier"
-    )
+    says = f"searched: tables, dead-letter queues, and the log since {kept.day} {kept:%b %H:%M} UTC"
     shown = tuple(_found(each, known) for each in found[:MOST])
     return Search(shown, len(found) - len(shown), says)
 

@@ -33,7 +33,17 @@ from ops.desk.finding import SEARCHED, results_of
 from ops.desk.letters import raw_letter
 from ops.desk.notices import Notices
 from ops.desk.pictures import LOOKS, look
-from ops.desk.registry import ACTS, PAGES, PLACES, Act, NotThereError, Page, Said, Seen
+from ops.desk.registry import (
+    ACTS,
+    PAGES,
+    PLACES,
+    Act,
+    NotThereError,
+    Page,
+    Said,
+    Seen,
+    page_number,
+)
 from ops.desk.words import (
     ago_text,
     clip,
@@ -136,17 +146,24 @@ class Desk(Seen):
         text = asked_for(request.query_params.get("q", ""))
         if not text.strip("*"):
             return RedirectResponse("/facts", 303)
+        number = page_number(request)
         try:
-            found = results_of(self, text)
+            found = results_of(self, text, number)
         except FAILURES as error:
             return self._no_answer(request, error)
-        if found.total == 1:
+        if found.total == 1 and found.shown:
             return RedirectResponse(found.shown[0].path, 303)
         title = f"{clip(text, 60)}: {found.total:,} found"
-        if not found.shown:
+        if not found.total:
             title = f"{clip(text, 60)}: nothing found"
-        can_type = is_name(text) is not None
-        context = {**found._asdict(), "text": text, "searched": SEARCHED, "can_type": can_type}
+        context = {
+            **found._asdict(),
+            "text": text,
+            "searched": SEARCHED,
+            "can_type": is_name(text) is not None,
+            "older": str(request.url.include_query_params(page=number + 1).query),
+            "newer": str(request.url.include_query_params(page=number - 1).query),
+        }
         status = 200 if found.shown else 404
         return self._answer(request, "find.html", {"title": title, **context}, status)
 

@@ -1,10 +1,12 @@
 """What the search of the desk finds: in the events that it holds, or else as `./carride find`."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
 from carride.facts import FACTS
 from ops import search
+from ops.desk.endings import Ending
+from ops.desk.index import Fact, Index
 from ops.desk.registry import Seen
 from ops.desk.words import part
 from ops.search import CAR, CUSTOMER, EVENT, JOB, KEY, LETTER, PAYMENT, RIDE, TYPE, Match, matches
@@ -24,40 +26,58 @@ _PATHS: Final = {
 
 
 class Shown(NamedTuple):
-    """A match with its page."""
+    """A match with its page, and what tells it from others."""
 
     kind: str
     id: str
-    rides: int
-    """How many rides it has; 0 for a kind that belongs to no or one ride."""
     path: str
+    rides: int = 0
+    """How many rides it has; 0 for a kind that belongs to no or one ride."""
+    ending: Ending | None = None
+    """Where it is, if it is a ride."""
+    type: str = ""
+    """Its type, if it is an event."""
+    ride: str = ""
+    """Its ride, if it is an event."""
+    newest_ms: int | None = None
+    """When its newest event was published; None if the desk holds none."""
 
 
 class Results(NamedTuple):
-    """What a search has found."""
+    """What a search has found: a page of it, what has the newest event first."""
 
     shown: list[Shown]
+    first: int
+    """The number of the first one that is shown, from 1."""
     total: int
+    listed: int
+    """How many have a place on some page."""
     says: str
     """What was searched besides, if something was."""
 
 
-def results_of(desk: Seen, text: str) -> Results:
-    """Return what a text means.
+def results_of(desk: Seen, text: str, number: int = 0) -> Results:
+    """Return a page of what a text means.
 
     Raises:
         Exception: one of `ops.stack.FAILURES`, if the stack does not answer.
     """
+    begin = number * search.MOST
     found = _in_sight(desk, text)
     if found:
-        shown = [_shown(desk, each) for each in found[: search.MOST]]
-        return Results(shown, len(found), "")
+        with desk.feed.lock:
+            index = desk.feed.index
+            found.sort(key=lambda each: _newest_number(index, each), reverse=True)
+            shown = [_shown(index, each) for each in found[begin : begin + search.MOST]]
+        return Results(shown, begin + 1, len(found), len(found), "")
     older = desk.older.search(text)
     shown = []
-    for each in older.found:
+    for each in older.found[begin:]:
         rides = each.rides if each.kind in (CUSTOMER, CAR, PAYMENT) else ()
-        shown.append(Shown(each.kind, each.id, len(rides), _path(each.kind, each.id, rides)))
-    return Results(shown, len(shown) + older.more, older.says)
+        path = _path(each.kind, each.id, rides)
+        shown.append(Shown(each.kind, each.id, path, len(rides)))
+    total = len(older.found) + older.more
+    return Results(shown, begin + 1, total, len(older.found), older.says)
 
 
 def rides_of(desk: Seen, name: str) -> list[str]:
@@ -95,12 +115,40 @@ def _in_sight(desk: Seen, text: str) -> list[Match]:
     return found
 
 
-def _shown(desk: Seen, match: Match) -> Shown:
+def _newest(index: Index, match: Match) -> Fact | None:
+    """Return the newest event of what was found."""
+    if match.kind == EVENT:
+        return index.facts.get(match.id)
+    names: Iterator[str] = iter(())
+    if match.kind == RIDE:
+        names = reversed(index.rides.get(match.id, ()))
+    elif match.kind in index.naming:
+        names = reversed(index.naming[match.kind].get(match.id, {}))
+    name = next(names, None)
+    if name is None:
+        return None
+    return index.facts[name]
+
+
+def _newest_number(index: Index, match: Match) -> int:
+    newest = _newest(index, match)
+    return newest.number if newest else 0
+
+
+def _shown(index: Index, match: Match) -> Shown:
+    newest = _newest(index, match)
     rides = list[str]()
-    if match.kind in (CUSTOMER, CAR, PAYMENT):
-        with desk.feed.lock:
-            rides = desk.feed.index.rides_naming(match)
-    return Shown(match.kind, match.id, len(rides), _path(match.kind, match.id, rides))
+    if match.kind in index.naming:
+        rides = index.rides_naming(match)
+    shown = Shown(match.kind, match.id, _path(match.kind, match.id, rides), len(rides))
+    if match.kind == RIDE:
+        shown = shown._replace(ending=index.endings.of(match.id))
+    if newest is None or not newest.copies:
+        return shown
+    shown = shown._replace(newest_ms=newest.time_ms)
+    if match.kind == EVENT:
+        shown = shown._replace(type=newest.type or "breaks the contract", ride=newest.ride or "")
+    return shown
 
 
 def _path(kind: str, name: str, rides: Collection[str]) -> str:

@@ -33,6 +33,7 @@ from ops.desk.index import CRASHED, Index
 from ops.desk.story import Story, story_of
 from ops.desk.story_known import Known
 from ops.desk.waterfall import ROOMS, Axis, Label, Picture, deliveries_of, picture
+from ops.search import MOST
 from ops.stack import StackRef
 from tests.carride.rides import Life
 from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
@@ -588,6 +589,27 @@ def test_a_ride_is_found_by_its_id(ref: StackRef) -> None:
         ("CarRideCreated", "/facts?type=CarRideCreated"),
     ):
         assert get(desk, f"/find?q={text}").headers["location"] == path
+
+
+def test_many_matches_are_told_apart_a_page_at_a_time(ref: StackRef) -> None:
+    """The newest first, each with its status and time, and with a way to the others and back."""
+    desk = desk_of(ref)
+    for number in range(MOST + 5):
+        publish(desk.feed.index, event_of(Life(f"order_{number:03}").created), BEGIN_MS + number)
+    cancelled = event_of(Life("order_007").cancelled)
+    publish(desk.feed.index, cancelled, BEGIN_MS + 999)
+    first = get(desk, "/find?q=order_").text
+    assert first.count('class="row id"') == MOST
+    assert f"1\u2013{MOST} of {MOST + 5}" in first
+    assert first.index('href="/ride/order_007"') < first.index('href="/ride/order_054"')
+    row = first.partition('href="/ride/order_007"')[2].partition("</tr>")[0]
+    assert "cancelled" in row
+    assert "<time" in row
+    assert ">rides</th>" not in first
+    second = get(desk, "/find?q=order_&page=1").text
+    assert second.count('class="row id"') == 5
+    assert "page=0" in second
+    assert get(desk, "/find?q=order_&page=9").status == 404
 
 
 def test_an_id_that_nothing_has_is_said_so(ref: StackRef) -> None:
