@@ -1,4 +1,4 @@
-"""The pages of rides: one ride with all that happened to it, and the rides that need attention."""
+"""The pages of rides: one ride with all that happened to it, and lists of rides by status."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -144,7 +144,7 @@ class Listed(NamedTuple):
     """Its newest event; None if the desk holds none."""
     events: int
     why: str
-    """What it needs attention for; empty if nothing."""
+    """What holds it; empty if nothing."""
 
 
 class Tab(NamedTuple):
@@ -204,13 +204,10 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
         counts = index.endings.count(wanted)
     tabs = [
         Tab("", "All", len(every)),
-        Tab("stuck", "Need attention", len(needy)),
+        Tab("stuck", "Broken or given up" if broken else "Given up", len(needy)),
         Tab("processing", "Processing", len(under_way)),
     ]
-    statuses = [
-        Tab(name, name.capitalize(), sum(counts[word] for word in words))
-        for name, words in _STATUSES.items()
-    ]
+    statuses = by_status(counts)
     fixed = request.url.include_query_params(newest=newest)
     return {
         "title": f"Rides of {of}" if of else "Rides",
@@ -229,6 +226,14 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
         "newer_page": str(fixed.include_query_params(page=number - 1).query),
         "older_page": str(fixed.include_query_params(page=number + 1).query),
     }
+
+
+def by_status(counts: Mapping[str, int]) -> list[Tab]:
+    """Return the statuses with their numbers of rides, from those of each word of `ending_of`."""
+    return [
+        Tab(name, name.capitalize(), sum(counts.get(word, 0) for word in words))
+        for name, words in _STATUSES.items()
+    ]
 
 
 def _with_status(index: Index, names: Sequence[str], status: str) -> list[str]:
@@ -297,4 +302,4 @@ def _late(fact: Fact, consumer: str, outcome: str | None, now_ms: float) -> str:
 
 
 _REASONS: Final = (_given_up, _failing, _late)
-"""Why a ride needs attention; the first that holds is said."""
+"""What holds a ride; the first that does is said."""

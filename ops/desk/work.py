@@ -7,16 +7,19 @@ from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 
+from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import record_of
 from ops import plans, records, replay, verbs
 from ops.audit import Report
 from ops.audit.evidence import AuditedConsumer, grouped
 from ops.audit.ledger import Account
+from ops.dead_letters import READERS
 from ops.desk.counts import DELIVERIES
 from ops.desk.index import WAITING
 from ops.desk.jobs import Job, State
 from ops.desk.registry import Explanation, Next, NotThereError, Said, Seen, act, page
+from ops.desk.rides import by_status
 from ops.desk.told import (
     Ended,
     about,
@@ -330,13 +333,13 @@ _BECAME: Final = (
     ("distinct", "events to act on"),
 )
 """What became of the events of a consumer: these rows add up to the last one."""
+_BREAKING: Final = "breaking"
+"""Letters of events that break the contract. They are no events to act on."""
 _OTHERS: Final = "other_deliveries"
 _ALWAYS: Final = frozenset(
     {"effects", "doubled", "lost", "distinct", "deliveries", *(each.row for each in DELIVERIES[:3])}
 )
 """The rows that are shown even if all their numbers are 0."""
-_ENDINGS: Final[Mapping[str, str]] = {"unserved": "no car", "open": "under way"}
-"""What the desk calls endings of the audit."""
 _BEHIND: Final = {
     **{each.row: each.group for each in DELIVERIES},
     "expired": "expired",
@@ -351,6 +354,7 @@ _SAYS: Final[Mapping[str, str]] = {
     "effects": "events whose effect is in the consumer's table",
     "lettered": "events without an effect whose letter a redrive may mend; the queue may also have "
     "letters of events that break the contract",
+    _BREAKING: "nobody is to act on them: whoever sends them has to mend them",
     "distinct": "published events without copies that the consumer acts on",
     "deliveries": "all that were logged; a crash logs nothing",
 }
@@ -372,6 +376,9 @@ def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
         if explained is None or explained.report is not report:
             explained = desk.explained = Explanation(report, _explained(report))
         context |= explained.context
+        with desk.feed.lock:
+            counts = desk.feed.index.endings.count()
+        context["statuses"] = [each for each in by_status(counts) if each.rides]
         context["title"] = f"{context['standing'].verdict} · Ledger"
     return context
 
@@ -381,7 +388,8 @@ def _paths(consumers: Iterable[AuditedConsumer]) -> dict[tuple[str, str], str]:
     found = dict[tuple[str, str], str]()
     for each in consumers:
         found[each.name, "distinct"] = f"/facts?at={each.name}"
-        found[each.name, "lettered"] = f"/letters?at={each.name}"
+        for row in ("lettered", _BREAKING):
+            found[each.name, row] = f"/letters?at={each.name}"
         for row, outcome in _BEHIND.items():
             found[each.name, row] = f"/facts?at={each.name}&outcome={outcome}"
     return found
@@ -401,11 +409,6 @@ def _explained(report: Report) -> dict[str, Any]:
         "more_problems": max(0, len(problems) - _MOST_NAMED),
         "overdue": overdue[:_MOST_NAMED],
         "few": _FEW,
-        "endings": [
-            (_ENDINGS.get(name, name), count)
-            for name, count in report.saga.endings.items()
-            if count
-        ],
     }
 
 
@@ -421,10 +424,23 @@ def blocks_of(report: Report) -> tuple[Block, Block]:
     """Return what became of the events of each consumer, and its deliveries."""
     delivered = [(each.row, each.label) for each in DELIVERIES]
     delivered += [(_OTHERS, "with another outcome"), ("deliveries", "deliveries")]
+    became = _block("What became of its events", _BECAME, report, _number)
+    breaking = {name: _letters_that_break(report, name) for name in report.ledger.consumers}
+    if any(breaking.values()):
+        became.rows.append((_BREAKING, "letters that break the contract, beside these", breaking))
     return (
-        _block("What became of its events", _BECAME, report, _number),
+        became,
         _block("Its deliveries", delivered, report, _number_of_deliveries),
     )
+
+
+def _letters_that_break(report: Report, consumer: str) -> int:
+    """Return how many letters of events that break the contract a consumer's queues have."""
+    total = 0
+    for queue, reasons in report.ledger.dead_lettered.items():
+        if queue in READERS and READERS[queue].name == consumer:
+            total += reasons.get(CONTRACT, 0)
+    return total
 
 
 def _block(

@@ -165,8 +165,8 @@ def test_what_was_given_up_is_known_without_an_audit() -> None:
         after = get(desk, "/rides?only=stuck").text
     for text in (before, alone):
         assert "dispatch gave up CarRideAccepted" in text
-        assert 'Need attention <span class="count">1<' in text
-    assert 'Need attention <span class="count">0<' in after
+        assert 'Given up <span class="count">1<' in text
+    assert 'Given up <span class="count">0<' in after
 
 
 def test_rides_and_events_with_the_same_failure_are_folded() -> None:

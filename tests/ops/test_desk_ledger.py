@@ -1,14 +1,19 @@
 """The desk's ledger: what it shows adds up."""
 
+import re
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 from hypothesis import given
 from hypothesis import strategies as st
+from moto import mock_aws
 
 from carride.events import idempotency_id
+from carride.facts import NoCarAvailable
 from carride_idempotency import observation
+from carride_idempotency.dead_letters import CONTRACT
 from ops.audit import judge
 from ops.audit.evidence import (
     CONSUMERS,
@@ -24,8 +29,8 @@ from ops.desk.counts import DELIVERIES
 from ops.desk.index import Filter, Index
 from ops.desk.work import blocks_of
 from tests.carride.rides import Life
-from tests.ops.desk_world import BEGIN_MS, deliver, event_of, publish
-from tests.ops.world import NOW
+from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
+from tests.ops.world import NOW, empty_stack
 
 FATES: Final = ("effects", "lettered", "expired", "in_flight", "lost", "doubled")
 BEFORE: Final = NOW - timedelta(hours=2)
@@ -70,6 +75,15 @@ def test_the_rows_of_the_ledger_add_up(fates: list[str]) -> None:
     assert "others" not in shown
 
 
+def test_letters_that_break_the_contract_stand_beside_the_sum() -> None:
+    """They are in the consumer's queue, and no events to act on."""
+    evidence = world(["effects"])
+    letters = [DeadLettered("RideHistoryDlq", CONTRACT, HISTORY.name, "e", None)] * 2
+    first, _ = blocks_of(judge(evidence._replace(dead_letters=letters)))
+    shown = {name: numbers[HISTORY.name] for name, _, numbers in first.rows}
+    assert shown == {"effects": 1, "doubled": 0, "lost": 0, "distinct": 1, "breaking": 2}
+
+
 @given(st.lists(st.lists(st.sampled_from(OUTCOMES), max_size=5), max_size=6))
 def test_ledger_flow_and_lists_count_deliveries_alike(histories: list[list[str]]) -> None:
     """Each delivery is in one row, and a number is the same in each view and in its list."""
@@ -92,3 +106,20 @@ def test_ledger_flow_and_lists_count_deliveries_alike(histories: list[list[str]]
     has_effect = observation.COMMITTED | {observation.DUPLICATE}
     effects = sum(not has_effect.isdisjoint(outcomes) for outcomes in histories)
     assert index.page(Filter(at=HISTORY.name, outcome="effect")).total == effects
+
+
+@mock_aws
+def test_the_ledger_has_the_statuses_of_the_list_of_rides() -> None:
+    """The words and numbers of its table are those of the tabs, and each row leads to its tab."""
+    desk = desk_of(empty_stack())
+    for number, life in enumerate((Life("order_1"), Life("order_2"), Life("order_3"))):
+        publish(desk.feed.index, event_of(life.created), BEGIN_MS + number)
+        publish(desk.feed.index, event_of(life.accepted), BEGIN_MS + 10 + number)
+    refused = event_of(NoCarAvailable.of(Life("order_1").accepted))
+    publish(desk.feed.index, refused, BEGIN_MS + 30)
+    report = judge(Evidence(consumers=()))
+    desk.feed.report = report._replace(ledger=replace(report.ledger, published=1))
+    tab = r'/rides\?status=(\w+)"[^>]*> *(?:\w+ <span class="count">)?(\d+)<'
+    tabs = re.findall(tab, get(desk, "/rides").text)
+    assert tabs == [("open", "2"), ("unserved", "1")]
+    assert re.findall(tab, get(desk, "/ledger").text) == tabs

@@ -563,7 +563,7 @@ def test_the_page_of_a_ride_joins_logs_and_tables(ref: StackRef) -> None:
         assert text in answer.text
     assert "order_01" in get(desk, "/rides").text
     assert "order_01" in get(desk, "/rides?only=processing").text
-    assert "No ride needs attention" in get(desk, "/rides?only=stuck").text
+    assert "No ride is given up" in get(desk, "/rides?only=stuck").text
 
 
 @pytest.mark.parametrize("name", ["order_02", "%3Cscript%3E", "a%2Fb", "x" * 200])
