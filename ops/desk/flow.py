@@ -28,12 +28,13 @@ from ops.desk.outages import Outage
 from ops.desk.pictures import Stacked, stacked
 from ops.desk.registry import Next, Said, Seen, act, page
 from ops.desk.timeline import ALL, BUCKETS, WINDOWS, Window, window_of
-from ops.desk.words import clip, moment, part, span
+from ops.desk.words import clip, clock_text, moment, part, rough, span
 from ops.stack import OperatorError
 from ops.text import counted
 
 _MINUTE_BUCKETS: Final = 60 // WINDOWS[0].bucket_s
 _DAY_S: Final = 86_400
+_MINUTE_MS: Final = 60_000
 _MOST_UNFINISHED: Final = 8
 _CHARTED: Final = {each.kind: each for each in DELIVERIES if each.group != "expired"}
 """The parts of a consumer's strip, from the bottom up."""
@@ -106,7 +107,8 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
             "now_ms": now * 1000,
             "window": window,
             "ranges": [*((each.name, each.short) for each in WINDOWS), (ALL, ALL)],
-            "bucket": span(1000 * window.bucket_s),
+            "bucket": _span_of_bar(window),
+            "reach": _reach(feed, window, now),
             "bucket_width": 100 / BUCKETS,
             "since_ms": feed.index.begun_ms,
             "is_local": feed.stack.local is not None,
@@ -122,8 +124,10 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
 
 def _legend(strips: Sequence[Strip]) -> list[tuple[str, str]]:
     """Return the kinds of bars that are drawn, with their words, and of bands if there are any."""
-    drawn = {bar.kind for strip in strips for bar in strip.chart.bars}
+    drawn = {bar.kind for strip in strips[1:] for bar in strip.chart.bars}
     found = [(kind, each.label) for kind, each in _CHARTED.items() if kind in drawn]
+    if any(bar.kind == "dup" for bar in strips[0].chart.bars):
+        found.append(("dup", "replayed, on the bus"))
     if any(strip.bands for strip in strips):
         found.append(("band", "no delivery takes effect"))
     return found
@@ -132,19 +136,34 @@ def _legend(strips: Sequence[Strip]) -> list[tuple[str, str]]:
 def _recently(feed: Feed, window: Window, now: float, outages: Sequence[Outage]) -> str:
     """Return in words who fails, and what has failed or was given up in the time of the picture."""
     failed = 0
+    reach = _reach(feed, window, now) if window.name == ALL else f"in {window.words}"
     given_up = []
     for each in feed.consumers:
         total = sum(feed.index.timeline.recent(each.name, now, window), Counter[str]())
         failed += _CHARTED["fail"].of(total)
         count = total[observation.DEAD_LETTERED]
         if count:
-            given_up.append(f"{each.name} gave up {counted(count, 'event')}")
+            given_up.append(f"{each.name} gave up {counted(count, 'delivery')}")
     said = [f"{outages[0].consumer} fails"] if outages else []
     if failed and not given_up:
-        said.append(f"{counted(failed, 'failed run')} in {window.words}, none given up")
+        said.append(f"{counted(failed, 'failed run')} {reach}, none given up")
     elif given_up:
-        said.append(f"{' and '.join(given_up)} in {window.words}")
+        said.append(f"{' and '.join(given_up)} {reach}")
     return ", ".join(said) or "no consumer fails"
+
+
+def _span_of_bar(window: Window) -> str:
+    """Return the length of a bar in words: a whole number of seconds, or longer."""
+    length_ms = 1000 * window.bucket_s
+    return rough(length_ms) if length_ms < _MINUTE_MS else span(length_ms)
+
+
+def _reach(feed: Feed, window: Window, now: float) -> str:
+    """Return in words how far back the picture shows events."""
+    begun_ms = feed.index.begun_ms
+    if window.name == ALL and begun_ms is not None:
+        return f"since {clock_text(begun_ms, now * 1000)}"
+    return f"the last {window.words}"
 
 
 def _title(outages: Sequence[Outage]) -> str:
@@ -241,7 +260,7 @@ def _percent(count: int, whole: int) -> str:
 def _quiet(chart: Stacked, window: Window) -> str:
     if chart.bars:
         return ""
-    return f"quiet for {window.words}"
+    return "quiet" if window.name == ALL else f"quiet for {window.words}"
 
 
 def _consumer(feed: Feed, consumer: AuditedConsumer, window: Window, now: float) -> Strip:
@@ -297,7 +316,10 @@ def _bars(
 
 
 def _bands(outages: Sequence[Outage], window: Window, now: float) -> Iterator[Band]:
+    """Yield the times in which a consumer failed, without past ones that are shorter than a bar."""
     for each in outages:
+        if each.until_ms is not None and each.until_ms - each.since_ms < 1000 * window.bucket_s:
+            continue
         x = window.place(each.since_ms, now)
         end = window.place(each.until_ms or now * 1000, now)
         says = ""

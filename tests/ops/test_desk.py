@@ -193,7 +193,7 @@ def test_flow_counts_what_has_failed_although_no_consumer_fails_now() -> None:
     assert "no consumer fails" not in text
     deliver(desk.feed.index, event, "dispatch", now_ms - 5_000, observation.DEAD_LETTERED)
     text = get(desk, "/").text
-    assert "dispatch gave up 1 event in 5 minutes" in text
+    assert "dispatch gave up 1 delivery in 5 minutes" in text
     assert "no consumer fails" not in text
 
 
@@ -223,3 +223,22 @@ def test_flow_says_what_fails_and_what_does_not() -> None:
     assert f"{' and '.join(spared)} are not affected." in text
     assert "<title>payment fails · Flow · CarRide desk</title>" in text
     assert 'class="s-band"' in text
+
+
+@mock_aws
+def test_an_outage_is_drawn_if_it_is_as_long_as_a_bar() -> None:
+    """A second of failures is no band in the picture of a day; their bar shows the failures."""
+    desk = desk_of(empty_stack())
+    now_ms = time.time() * 1000
+    for number in range(4):
+        event = completed(f"order_{number}")
+        at_ms = now_ms - 200_000 + 5_000 * number
+        publish(desk.feed.index, event, at_ms)
+        deliver(desk.feed.index, event, "payment", at_ms, observation.FAILED)
+    later = now_ms - 180_000
+    deliver(desk.feed.index, completed("order_0"), "payment", later, attempt=2)
+    assert 'class="s-band"' in get(desk, "/?range=5m").text
+    assert 'class="s-band"' not in get(desk, "/?range=24h").text
+    assert "the last 5 minutes, each bar 5 s" in get(desk, "/?range=5m").text
+    everything = get(desk, "/?range=all").text
+    assert "the last" not in everything.partition("strip-head")[2].partition("each bar")[0]
