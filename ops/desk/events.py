@@ -16,8 +16,19 @@ from ops.audit.evidence import AuditedConsumer, DeadLettered
 from ops.audit.queues import json_object
 from ops.desk import faults
 from ops.desk.changes import changes_about
-from ops.desk.index import BROKEN, BUS, DISTINCT, PAGE, Fact, Filter, Run
-from ops.desk.pictures import LOOKS
+from ops.desk.counts import DELIVERIES
+from ops.desk.index import (
+    BROKEN,
+    BUS,
+    CRASHED,
+    DISTINCT,
+    PAGE,
+    WAITING,
+    Fact,
+    Filter,
+    Run,
+)
+from ops.desk.pictures import look
 from ops.desk.registry import (
     Next,
     NotThereError,
@@ -41,18 +52,22 @@ _MOST_PAYLOAD: Final = 20_000
 """The most characters of a payload on the page of its event."""
 
 
-_GROUPS: Final = {
-    "effect": "took effect in any way",
-    "new": "took effect, without a takeover",
-    "takeover": "takeover",
-    "duplicate": "duplicate or busy",
-    "failed": "failed, and delivered again",
-    "fenced": "late write fenced off",
-    "dead": "given up",
-    "expired": "dropped as expired",
-    "wrong": "failed in any way",
+_OUTCOMES: Final[Mapping[str, str]] = {
+    **{each.group: each.label for each in DELIVERIES},
+    CRASHED: look(CRASHED).word,
+    WAITING: look(WAITING).word,
 }
-"""The words for the groups of outcomes."""
+"""What the list is filtered by, in the words of its rows."""
+_BEHIND: Final[Mapping[str, str]] = {"effect": "took effect at last", "wrong": "did not succeed"}
+"""Groups that only an address asks for, as those of the ledger's numbers do."""
+
+
+def _outcomes_to_choose(wanted: str) -> Mapping[str, str]:
+    """Return the outcomes of the filter, with the one that an address asks for."""
+    if not wanted or wanted in _OUTCOMES:
+        return _OUTCOMES
+    own = look(wanted)
+    return {**_OUTCOMES, wanted: _BEHIND.get(wanted, own.says or own.word)}
 
 
 @page("/facts", "facts.html")
@@ -76,8 +91,8 @@ def _facts(desk: Seen, request: Request) -> dict[str, Any]:
             "held_since_ms": index.oldest_ms if index.has_forgotten else None,
             "wanted": wanted,
             "is_filtered": any(wanted),
-            "groups": _GROUPS,
-            "looks": LOOKS,
+            "outcomes": _outcomes_to_choose(wanted.outcome),
+            "broken": BROKEN,
             "types": [*sorted(FACTS), BROKEN],
             "number": number,
             "older": str(fixed.include_query_params(page=number + 1).query),

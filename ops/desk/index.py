@@ -205,6 +205,8 @@ class Matches(NamedTuple):
     """Matches that are newer than the newest event that was asked for."""
     runs: int = 0
     """Deliveries of the events of ``total`` with an outcome that was asked for."""
+    broken: int = 0
+    """Events of ``total`` that break the contract."""
 
 
 def _kind_of(event: Published, fact: Fact) -> str:
@@ -451,11 +453,14 @@ class Index:
             if fact.number > first:
                 newer += 1
                 continue
+            if len(found) == most and not any(wanted):
+                return Matches(found[begin : begin + PAGE], self.known - newer, True, newer)
             if len(found) == most:
                 return Matches(found[begin : begin + PAGE], most, False, newer)
             found.append(fact)
         runs = sum(map(wanted.runs, found))
-        return Matches(found[begin : begin + PAGE], len(found), True, newer, runs)
+        broken = sum(fact.ride is None for fact in found)
+        return Matches(found[begin : begin + PAGE], len(found), True, newer, runs, broken)
 
     def _candidates(self, wanted: Filter) -> Iterable[Fact]:
         """Return facts that may match, all that do among them, the newest first."""

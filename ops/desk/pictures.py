@@ -22,21 +22,24 @@ class Look(NamedTuple):
     kind: str
     icon: str
     word: str
+    """That of its `Count` in `ops.desk.counts`, so that a row, a number and a filter agree."""
+    says: str = ""
+    """What it is exactly, if its word has others, too."""
 
 
 LOOKS: Final[Mapping[str, Look]] = {
     observation.NEW: Look("new", "check", "took effect"),
-    observation.RETRIED: Look("new", "retry", "retried"),
+    observation.RETRIED: Look("new", "retry", "took effect", "on a retry"),
     observation.TAKEOVER: Look("take", "swap", "takeover"),
     observation.DUPLICATE: Look("dup", "same", "duplicate"),
-    observation.BUSY: Look("dup", "dots", "busy"),
+    observation.BUSY: Look("dup", "dots", "duplicate", "busy: left to another delivery"),
     observation.FAILED: Look("fail", "cross", "failed"),
     CRASHED: Look("fail", "bolt", "crashed"),
     observation.LOST_LEASE: Look("fence", "shield", "late write fenced off"),
-    observation.EXPIRED: Look("dup", "clock", "expired"),
-    observation.QUARANTINED: Look("dead", "key", "quarantined"),
-    observation.DEAD_LETTERED: Look("dead", "mail", "dead-lettered"),
-    observation.UNPROTECTED: Look("fail", "warn", "unprotected"),
+    observation.EXPIRED: Look("dup", "clock", "dropped as expired"),
+    observation.QUARANTINED: Look("dead", "key", "given up", "its key is quarantined"),
+    observation.DEAD_LETTERED: Look("dead", "mail", "given up", "dead-lettered"),
+    observation.UNPROTECTED: Look("fail", "warn", "failed", "unprotected"),
     WAITING: Look("wait", "clock", "waiting"),
 }
 

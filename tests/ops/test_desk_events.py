@@ -7,16 +7,20 @@ from typing import Any, Final
 import pytest
 from moto import mock_aws
 
+from carride.events import DETAIL_TYPE, SOURCE
 from carride_idempotency import marshalling, observation
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
 from carride_idempotency.record_items import item_of
-from ops.desk.index import PAGE, Index
+from ops.audit.evidence import DeadLettered
+from ops.desk.counts import DELIVERIES, Count
+from ops.desk.index import COUNTED, PAGE, Filter, Index
 from ops.desk.older import Older
+from ops.desk.pictures import look
 from ops.desk.words import moment
 from ops.policies import records_of
 from ops.stack import OperatorError, StackRef
 from tests.carride.rides import Life
-from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
+from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, line, publish
 from tests.ops.test_lookup import delivery, on_bus
 from tests.ops.world import empty_stack, log
 
@@ -88,6 +92,36 @@ def test_facts_are_listed_a_page_at_a_time(ref: StackRef) -> None:
     assert "page=0" in second
     assert "No event matches" in get(desk, "/facts?ride=nobody").text
     assert get(desk, "/facts?page=nonsense&outcome=%3Cb%3E").status == 200
+
+
+def test_a_list_of_all_events_is_counted_beyond_what_a_filter_counts(ref: StackRef) -> None:
+    """Its footer says the number of its heading."""
+    desk = desk_of(ref)
+    for number in range(COUNTED + 5):
+        publish(desk.feed.index, event_of(Life(f"order_{number}").created), BEGIN_MS + number)
+    assert f"1\u2013{PAGE} of {COUNTED + 5:,}" in get(desk, "/facts").text
+    assert f"of more than {COUNTED:,}" in get(desk, "/facts?type=CarRideCreated").text
+
+
+def test_a_filter_by_outcome_says_how_many_break_the_contract(ref: StackRef) -> None:
+    """They have dead letters, and no consumer has given one up."""
+    index = desk_of(ref).feed.index
+    publish(index, CREATED, BEGIN_MS)
+    deliver(index, CREATED, "payment", BEGIN_MS + 10, observation.DEAD_LETTERED)
+    broken = {"id": "broken-1", "source": SOURCE, "detail-type": DETAIL_TYPE, "detail": {}}
+    index.add_published(line(json.dumps(broken), BEGIN_MS))
+    index.add_letters([DeadLettered("q", "CONTRACT", "payment", "broken-1", None)])
+    found = index.page(Filter(outcome="dead"))
+    assert (found.total, found.broken) == (2, 1)
+
+
+@pytest.mark.parametrize("count", DELIVERIES, ids=lambda count: count.group)
+def test_a_row_a_number_and_a_filter_have_one_word(ref: StackRef, count: Count) -> None:
+    """For each outcome; one that only an address asks for is among the choices, too."""
+    assert {look(outcome).word for outcome in count.outcomes} == {count.label}
+    for asked in (count.group, *count.outcomes):
+        text = get(desk_of(ref), f"/facts?outcome={asked}").text
+        assert f'<option value="{asked}" selected>' in text
 
 
 def test_new_events_move_no_row(ref: StackRef) -> None:
