@@ -66,6 +66,8 @@ _CLOCKS_AGREE: Final = timedelta(seconds=5)
 """How far the clocks of AWS and of this machine may be apart, with the time of an answer."""
 FORGOTTEN: Final = "forgotten#"
 """The prefix of the keys of items that mark records which an operator has deleted."""
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = timedelta(minutes=2)
 """How long a line takes to appear in its log group, at most."""
 READING: Final = Lock()
@@ -590,7 +592,7 @@ def lines(
         "filterPattern": pattern,
     }
     if since is not None:
-        request["startTime"] = max(0, int(since.timestamp() * 1000))
+        request["startTime"] = max(0, _milliseconds(since))
     pages = stack.client("logs").get_paginator("filter_log_events").paginate(**request)
     return (line for page in pages for line in page["events"])
 
@@ -598,7 +600,8 @@ def lines(
 class Tail:
     """Reads the new lines of a log group, each once; arguments as in `lines`.
 
-    A line may appear later than a newer one by up to ``overlap``, or `_LATEST` if that is less.
+    CloudWatch reads from a whole millisecond on, so the lines of that millisecond are remembered. A
+    line may appear later than a newer one by up to ``overlap``, or `_LATEST` if that is less.
     """
 
     def __init__(
@@ -610,39 +613,44 @@ class Tail:
         pattern: str = "",
     ) -> None:
         self._read = partial(lines, stack, resources, pattern)
-        self._since = since
-        self._newest = since
+        self._since_ms = _milliseconds(since)
+        self._newest_ms = self._since_ms
         self._overlap = overlap
-        self._known: dict[int, datetime] = {}  # times by hash of the lines that will be read again
+        self._known: dict[int, int] = {}  # times by hash of the lines that will be read again
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield the lines that have appeared since the last call."""
         began = datetime.now(UTC)
-        for line in self._read(self._since):
+        for line in self._read(_of_ms(self._since_ms)):
             if self._is_new(line):
                 yield line
-        covered = self._newest - self._overlap
-        self._since = max(self._since, covered, began - _LATEST)
+        covered_ms = self._newest_ms - self._overlap // _MILLISECOND
+        self._since_ms = max(self._since_ms, covered_ms, _milliseconds(began - _LATEST))
         self._forget_older()
 
     def _is_new(self, line: Mapping[str, Any]) -> bool:
         """Return whether a line is read for the first time, and remember it."""
-        time = _of_ms(line["timestamp"])
-        name = hash((line.get("eventId"), line["logStreamName"], time, line["message"]))
+        time_ms = int(line["timestamp"])
+        name = hash(line.get("eventId") or (line["logStreamName"], time_ms, line["message"]))
         if name in self._known:
             return False
-        self._known[name] = time
-        self._newest = max(self._newest, time)
+        self._known[name] = time_ms
+        self._newest_ms = max(self._newest_ms, time_ms)
         return True
 
     def _forget_older(self) -> None:
         """Forget the lines that will not be read again."""
-        again = {name: time for name, time in self._known.items() if time >= self._since}
+        again = {name: time for name, time in self._known.items() if time >= self._since_ms}
         self._known = again
 
 
 def _logged_at(line: Mapping[str, Any]) -> datetime:
     return _of_ms(line.get("ingestionTime") or line["timestamp"])
+
+
+def _milliseconds(time: datetime) -> int:
+    """Return the whole milliseconds since the epoch. A float would lose one now and then."""
+    return (time - _EPOCH) // _MILLISECOND
 
 
 def _of_ms(milliseconds: int) -> datetime:

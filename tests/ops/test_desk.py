@@ -3,13 +3,15 @@
 import json
 import time
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
+import time_machine
+from hypothesis import example, given
 from hypothesis import strategies as st
 from moto import mock_aws
 
@@ -53,29 +55,67 @@ def published(event: RideEvent, number: int) -> dict[str, Any]:
     return line(json.dumps(content), number)
 
 
-@given(st.lists(st.lists(st.integers(0, 5), max_size=5), max_size=6))
-def test_every_line_is_read_once(rounds: list[list[int]]) -> None:
+class PagedLog:
+    """A log group whose lines have CloudWatch's ids, on pages of two lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def add(self, time_ms: int) -> None:
+        """Log the same words as ever."""
+        number = str(len(self.lines))
+        self.lines.append(line("the same words", time_ms) | {"eventId": number})
+
+    def get_paginator(self, _: str) -> Any:
+        """Return what pages through the lines of a time and of later ones."""
+        return SimpleNamespace(paginate=self._pages)
+
+    def _pages(self, *, startTime: int, **_: Any) -> Iterator[Any]:  # noqa: N803 - AWS's name
+        found = [each for each in self.lines if each["timestamp"] >= startTime]
+        found.sort(key=lambda each: each["timestamp"])
+        for first in range(0, len(found), 2):
+            yield {"events": found[first : first + 2]}
+
+
+LATE_MS: Final = 5
+pauses_us = st.integers(1, 3_000) | st.integers(119_990_000, 120_010_000)
+"""Between two looks: some microseconds, or about as long as a line may take to appear."""
+
+
+@given(st.lists(st.tuples(pauses_us, st.lists(st.integers(0, LATE_MS), max_size=5)), max_size=8))
+@example([(1_000, [0]), (120_000_500, []), (1_000, [])])
+def test_every_line_is_read_once(looks: list[tuple[int, list[int]]]) -> None:
     """Lines that appear up to the overlap late are read, and no line is read twice."""
-    now = int(time.time() * 1000)
-    logged = list[dict[str, Any]]()
+    logs = PagedLog()
+    ref = stack(lambda *_: logs, BusLogGroupName="group")
+    now = datetime(2026, 11, 22, 9, tzinfo=UTC)
+    tail = Tail(ref, "Bus", now - timedelta(seconds=1), timedelta(milliseconds=LATE_MS))
     seen = list[str]()
-    pages = SimpleNamespace(
-        paginate=lambda *, startTime, **_: [  # noqa: N803 - AWS's name
-            {"events": [each for each in logged if each["timestamp"] >= startTime]}
-        ]
-    )
-    logs = SimpleNamespace(get_paginator=lambda _: pages)
-    began = datetime.now(UTC) - timedelta(seconds=1)
-    tail = Tail(
-        stack(lambda *_: logs, BusLogGroupName="group"), "Bus", began, timedelta(milliseconds=5)
-    )
-    for number, lateness in enumerate(rounds):
-        now += 1
-        logged += [
-            line(f"{number}/{position}", now - late) for position, late in enumerate(lateness)
-        ]
-        seen += [each["message"] for each in tail.lines()]
-    assert sorted(seen) == sorted(each["message"] for each in logged)
+    for pause_us, lateness in looks:
+        now += timedelta(microseconds=pause_us)
+        now_ms = (now - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+        for late_ms in lateness:
+            logs.add(now_ms - late_ms)
+        with time_machine.travel(now, tick=False):
+            seen += [each["eventId"] for each in tail.lines()]
+    assert sorted(seen) == sorted(each["eventId"] for each in logs.lines)
+
+
+@given(st.integers(0, 100_000), st.integers(0, 999))
+def test_a_look_that_follows_a_quiet_time_reads_no_line_again(after_ms: int, rest_us: int) -> None:
+    """Whatever the milliseconds of the line, and the microseconds of the looks."""
+    logs = PagedLog()
+    ref = stack(lambda *_: logs, BusLogGroupName="group")
+    begin = datetime(2026, 11, 22, 9, tzinfo=UTC)
+    time_ms = int(begin.timestamp()) * 1000 + after_ms
+    logs.add(time_ms)
+    tail = Tail(ref, "Bus", begin, timedelta(milliseconds=LATE_MS))
+    seen = 0
+    later = begin + timedelta(minutes=2, milliseconds=after_ms, microseconds=rest_us)
+    for _ in range(3):
+        with time_machine.travel(later, tick=False):
+            seen += len(list(tail.lines()))
+    assert seen == 1
 
 
 def test_the_index_forgets_the_oldest() -> None:
