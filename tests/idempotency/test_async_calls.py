@@ -33,7 +33,7 @@ from carride_idempotency import (
     async_steps,
 )
 from carride_idempotency.record import Record
-from carride_idempotency.testing import ManualClock
+from carride_idempotency.testing import START_MS, ManualClock
 
 COLOUR: Final = ContextVar("colour", default="none")
 EFFECT: Final = Put("Rides", {"id": "order_01"})
@@ -328,20 +328,29 @@ def test_a_function_runs_again_after_a_conflict(*, atomic: bool) -> None:
 
 
 def test_an_atomic_function_makes_no_claim() -> None:
-    """One that is cancelled before it has begun leaves nothing."""
-    cancelled = Cancelled(1)
-    desk = cancelled.desk
-    desk.consumer = Consumer("rides", desk, policy=Policy(atomic=True))
+    """One that is cancelled while its run begins leaves nothing."""
+    begins = threading.Event()
+    is_cancelled = threading.Event()
+
+    def clock() -> int:
+        if threading.current_thread() is not threading.main_thread():
+            begins.set()
+            assert is_cancelled.wait(PATIENCE_S)
+        return START_MS
+
+    desk = Desk()
+    desk.consumer = Consumer("rides", desk, policy=Policy(atomic=True), clock=clock)
     book = booking(desk)
 
     async def service() -> None:
         task = asyncio.create_task(book("k1", 2))
-        await asyncio.sleep(0)
+        await asyncio.to_thread(begins.wait, PATIENCE_S)
         task.cancel()
+        await asyncio.sleep(0)
+        is_cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert desk.steps == []
-        cancelled.moment = 0
         await book("k1", 2)
 
     asyncio.run(service())
