@@ -43,6 +43,8 @@ PLANS: Final = Path(os.environ.get("CARRIDE_PLANS", ROOT / ".carride" / "plans")
 """The folder of the plans. Where it cannot be one, as /dev/null, no plan is kept."""
 _COMMON: Final = {"--yes", "--json"}
 """Options that do not change what is planned."""
+_CHOOSING: Final = {"--stack", "--region"}
+"""Options that choose the stack. A plan is bound to the stack itself."""
 
 
 class Command(NamedTuple):
@@ -136,9 +138,33 @@ def _told() -> Iterator[None]:
 
 
 def _shown(words: tuple[str, ...], name: str | None) -> SavedPlan | None:
-    """Return the plan to carry out, or None if none was shown for these words."""
+    """Return the plan to carry out, or None if none was shown for these words.
+
+    One that is named may have been shown with other options for the same stack: `take` refuses it
+    on another one.
+    """
     with _told():
-        return _folder().shown(words, name)
+        folder = _folder()
+        if name is not None:
+            plan = folder.named(name)
+            if _without_stack(plan.words) == _without_stack(words):
+                return plan
+        return folder.shown(words, name)
+
+
+def _without_stack(words: Iterable[str]) -> list[str]:
+    """Return the words of a command without the options that choose its stack."""
+    found = list[str]()
+    left = iter(words)
+    for word in left:
+        if word == "--":
+            return [*found, word, *left]
+        name, is_one_word, _ = word.partition("=")
+        if name not in _CHOOSING:
+            found.append(word)
+        elif not is_one_word:
+            next(left, "")
+    return found
 
 
 def named(name: str) -> SavedPlan:

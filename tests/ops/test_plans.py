@@ -21,7 +21,7 @@ from ops.cli.show import plain
 from ops.dead_letters import received_from
 from ops.desk.jobs import Jobs
 from ops.redrive import plan_redrive
-from ops.stack import OperatorError, StackRef
+from ops.stack import Kept, OperatorError, StackRef
 from ops.verbs import VERBS, Moment, Plan, Session, Verb
 from tests.ops.test_redrive import DLQ, History, given_up, put, ref
 from tests.ops.world import HOME, NOW, World, stack
@@ -131,6 +131,40 @@ def test_a_plan_belongs_to_its_words_and_its_stack(changing: Changing, folder: P
     keeper.save(plan._replace(places=("carride in another region",)))
     assert changing.run("change", "a", *AT_HOME, "--yes") == 2
     assert changing.done == []
+
+
+@pytest.mark.parametrize("is_local", [True, False], ids=["local", "AWS"])
+@pytest.mark.parametrize("is_shown_by_desk", [True, False], ids=["of the desk", "of the CLI"])
+def test_a_named_plan_is_carried_out_with_and_without_the_stack_s_options(
+    changing: Changing, monkeypatch: pytest.MonkeyPatch, *, is_shown_by_desk: bool, is_local: bool
+) -> None:
+    """The desk names its stack and its endpoint, and the command that it offers does not.
+
+    With the options of another region the plan is refused.
+    """
+    local = Kept("carride", HOME, "http://127.0.0.1:1", "", "", 0)
+    monkeypatch.setattr("ops.finding.kept", lambda: local if is_local else None)
+    monkeypatch.setattr("ops.finding.local_clients", lambda _: World().client)
+    monkeypatch.setattr("ops.finding.aws_clients", lambda: World().client)
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, HOME)
+
+    def run(*more: str, by_desk: bool) -> int:
+        with monkeypatch.context() as patch:
+            if by_desk and is_local:
+                patch.setenv("AWS_ENDPOINT_URL", local.endpoint)
+            options = AT_HOME if by_desk else ()
+            try:
+                main(["change", "a", "--plan=0123abcd", *options, *more])
+            except SystemExit as ended:
+                return int(ended.code or 0)
+        return 0
+
+    assert run(by_desk=is_shown_by_desk) == 0
+    assert changing.run("change", "a", "--plan=0123abcd", "--region=eu-west-1", "--yes") == 2
+    assert changing.done == []
+    assert run("--yes", by_desk=not is_shown_by_desk) == 0
+    assert len(changing.done) == 1
 
 
 def test_a_plan_expires(changing: Changing, folder: Path) -> None:
