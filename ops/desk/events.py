@@ -40,7 +40,7 @@ from ops.desk.registry import (
     page_number,
 )
 from ops.desk.waterfall import began_ms, deliveries_of, picture
-from ops.desk.words import Whole, clip, indented, part
+from ops.desk.words import Whole, clip, indented, part, size
 from ops.payloads import readable
 from ops.stack import OperatorError
 from ops.text import visible
@@ -172,7 +172,7 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
             "explain": lambda record: records.explain(record, desk.now()),
             "faults": faults.FAULTS if stack.local and fact.ride else {},
             "content": Whole(clip(content, _MOST_PAYLOAD)),
-            "content_size": len(content),
+            "content_size": size(len(content.encode(errors="replace"))),
             "is_cut": len(content) > _MOST_PAYLOAD,
         }
 

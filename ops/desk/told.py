@@ -310,7 +310,10 @@ def progress_of(verb: str, steps: Sequence[Step], job: Ended) -> list[Step]:
     sent = job.result.get("sent", 0)
     found = []
     for step in steps:
-        is_whole = sent == planned or step.title.startswith("Leave")
+        is_whole = sent == planned
+        if step.title.startswith("Leave"):
+            found.append(step)
+            continue
         progress = Progress.DONE if is_whole else Progress.PARTLY
         note = step.note.removeprefix("now ") if is_whole else f"{sent:,} of {planned:,}"
         found.append(step._replace(progress=progress, note=note))

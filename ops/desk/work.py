@@ -149,7 +149,18 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         "warnings": _warnings(job),
         "expires_ms": 1000 * (job.began + _LIVES_S),
         "follows": _FOLLOWS.get(job.verb),
+        "predicts": _window_of(job) if job.verb == "replay run" else None,
     }
+
+
+def _window_of(job: Job) -> dict[str, str]:
+    """Return the options of a replay that a prediction has too, by their names."""
+    found = {}
+    for word in job.words:
+        name, _, value = word.removeprefix("--").partition("=")
+        if name in ("since", "until", "only") and value:
+            found[name] = value
+    return found
 
 
 def _word_of(job: Job) -> str:

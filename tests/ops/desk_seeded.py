@@ -52,6 +52,7 @@ from ops.audit.evidence import (
 from ops.audit.reading import delivered_in, published_in
 from ops.desk.app import Desk
 from ops.desk.feed import Feed
+from ops.stack import OperatorError
 from ops.text import counted
 from tests.carride.rides import Life
 from tests.ops.desk_world import line
@@ -411,6 +412,15 @@ def _uuid(random: Random) -> str:
 # ── The desk ──────────────────────────────────────────────────────────────────────────────────────
 
 
+def _plans_nothing(*_: Any, **__: Any) -> str:
+    """Refuse a job.
+
+    Raises:
+        OperatorError: always.
+    """
+    raise OperatorError("a synthetic desk makes no plans; that of `make demo ARGS=--keep` does")
+
+
 class Seeded:
     """A desk whose feed is written by a world instead of being polled."""
 
@@ -421,6 +431,7 @@ class Seeded:
         self.desk = Desk(Feed(self.stack), host)
         vars(self.desk)["overdue_limit"] = timedelta(hours=6)
         vars(self.desk)["where"] = "in this process, synthetic"
+        vars(self.desk.jobs)["_add"] = _plans_nothing
         self._letters_until_ms = 0.0
         now_ms = time.time() * 1_000
         self._world = World(count, now_ms)

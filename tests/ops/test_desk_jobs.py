@@ -80,15 +80,15 @@ def test_two_letters_of_one_key_release_it_once() -> None:
 @pytest.mark.parametrize(
     ("result", "progress"),
     [
-        ({"planned": 1, "sent": 1}, [Progress.DONE, Progress.DONE, Progress.DONE, Progress.DONE]),
+        ({"planned": 1, "sent": 1}, [Progress.DONE, Progress.DONE, Progress.DONE, Progress.NONE]),
         (
             {"planned": 2, "sent": 1},
-            [Progress.PARTLY, Progress.PARTLY, Progress.PARTLY, Progress.DONE],
+            [Progress.PARTLY, Progress.PARTLY, Progress.PARTLY, Progress.NONE],
         ),
     ],
 )
 def test_a_redrive_that_has_ended_shows_its_plan(result: Any, progress: list[Progress]) -> None:
-    """With what became of each step; what was left is left."""
+    """With what became of each step; what is left alone is nothing done."""
     letters = [letter(goes=True, releases=True), letter(goes=False)]
     steps = steps_of("redrive", {"queue": "q", "target": "t", "letters": letters})
     found = progress_of("redrive", steps, Ended(has_ended=True, step=None, result=result))
