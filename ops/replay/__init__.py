@@ -169,7 +169,12 @@ def receivers(stack: StackRef, *, only: str | None = None, partners: bool = Fals
     pages = events.get_paginator("list_rules").paginate(EventBusName=bus)
     # AWS's own rules, for archives and endpoints, do not receive replays.
     rules = [rule for page in pages for rule in page["Rules"] if "ManagedBy" not in rule]
-    return [rule["Arn"] for rule in rules if rule["Name"] not in left_out]
+    # The rule of a prediction takes its own replay only, and is gone when the prediction ends.
+    return [
+        rule["Arn"]
+        for rule in rules
+        if rule["Name"] not in left_out and not rule["Name"].startswith(PLAN_PREFIX)
+    ]
 
 
 def _rules_to(stack: StackRef, target: str) -> set[str]:

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, Final
 
+import boto3
 import pytest
 from moto import mock_aws
 
@@ -176,3 +177,19 @@ def test_a_plan_knows_which_letters_are_there() -> None:
             deliver(each | replayed, Invocation(epoch_ms))["outcome"] for each in (BROKEN, UNMARKED)
         ]
         assert outcomes == ["Duplicate", "DeadLettered"]
+
+
+@mock_aws
+def test_the_rule_of_a_prediction_does_not_receive_a_replay() -> None:
+    """It comes and goes with the prediction, and would make a plan another one."""
+    events = boto3.client("events", HOME)
+    events.create_event_bus(Name="rides")
+    for name in ("history", "plan.us-east-1.20261122T092605.530950Z"):
+        pattern = '{"source": ["a"]}'
+        events.put_rule(Name=name, EventBusName="rides", EventPattern=pattern)
+    outputs: Any = {
+        "CarRideBusName": "rides",
+        "PartnersTopicArn": "arn:aws:sns:us-east-1:1:partners",
+    }
+    found = replay.receivers(stack(lambda *_: events, **outputs))
+    assert [arn.rpartition("/")[2] for arn in found] == ["history"]
