@@ -218,8 +218,11 @@ class Desk(Seen):
         said = notice.said if notice else None
         typed = notice.typed if notice else {}
         parts = self._frame(request)
-        own = {**context, "here": path, "said": said, "typed": typed}
-        parts["live"] = self._render(template, own)
+        own = {"here": path, "said": said, "typed": typed}
+        taken = own.keys() & context.keys()
+        if taken:
+            raise ValueError(f"{template} cannot have names that every page has: {sorted(taken)}")
+        parts["live"] = self._render(template, {**context, **own})
         title = str(finished(context["title"]))
         if _wants_parts(request):
             parts["title"] = f"{title} · CarRide desk"

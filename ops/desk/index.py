@@ -35,8 +35,10 @@ KINDS: Final = ("distinct", "copies", "break the contract", "replayed")
 """What an event on the bus counts as; `ops.audit.ledger.Ledger` counts the same."""
 DISTINCT, COPIES, BROKEN, REPLAYED = KINDS
 ABSORBED: Final = frozenset({observation.DUPLICATE, observation.BUSY})
+EFFECT: Final = "effect"
+"""The group of the events that have their effect."""
 GROUPS: Final[Mapping[str, frozenset[str]]] = {
-    "effect": observation.COMMITTED | {observation.DUPLICATE},
+    EFFECT: observation.COMMITTED | {observation.DUPLICATE},
     "new": frozenset({observation.NEW, observation.RETRIED}),
     "takeover": frozenset({observation.TAKEOVER}),
     "duplicate": ABSORBED,
@@ -164,7 +166,12 @@ class Filter(NamedTuple):
     """An outcome, or the name of a group of them."""
 
     def runs(self, fact: Fact) -> int:
-        """Return how many deliveries of a fact have the outcome that is asked for."""
+        """Return how many deliveries of a fact have the outcome that is asked for.
+
+        What became of an event in the end is no outcome of a delivery.
+        """
+        if self.outcome == EFFECT:
+            return 0
         outcomes = GROUPS.get(self.outcome, {self.outcome})
         count = 0
         for run in fact.runs:

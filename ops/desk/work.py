@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 
+from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import record_of
@@ -93,6 +94,18 @@ def _as_said(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(" ".join(words).replace("=", " ").split())
 
 
+_ADVICE: Final = "Run the command without --yes"
+"""What the command line says instead of the button "Plan again"."""
+
+
+def _last_error(lines: list[str]) -> str:
+    """Return the error that a command has ended with, whose lines are its last ones."""
+    for place in reversed(range(len(lines))):
+        if lines[place].startswith("error: "):
+            return " ".join(lines[place:]).removeprefix("error: ")
+    return lines[-1] if lines else ""
+
+
 def _told(job: Job) -> dict[str, Any]:
     """Return a job with what the pages say of it."""
     state = job.state
@@ -101,7 +114,8 @@ def _told(job: Job) -> dict[str, Any]:
     if state in {State.DONE, State.WRONG}:
         sentence = result_of(job.verb, job.result)
     elif state in {State.REFUSED, State.INTERRUPTED}:
-        sentence = clip(job.says.removeprefix("error: "))
+        lines = [line.strip() for line in job.lines if not line.startswith(_ADVICE)]
+        sentence = clip(_last_error(lines))
     elif state in {State.RUNNING, State.PLANNING} and job.stage is not None:
         sentence = clip(job.stage.says)
     shown = job.previewed if job.confirmed else job.result
@@ -137,7 +151,8 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         ended = Ended(job.status is not None, step, job.result)
         steps = progress_of(job.verb, steps_of(job.verb, job.previewed), ended)
     # Some say why they end both as a step and as their error.
-    said = [*dict.fromkeys(line.removeprefix("error: ") for line in job.lines)]
+    lines = [line for line in job.lines if not line.startswith(_ADVICE)]
+    said = [*dict.fromkeys(line.removeprefix("error: ") for line in lines)]
     return told | {
         "title": f"{told['label']} {told['word']}",
         "steps": steps,
@@ -145,7 +160,7 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         "letters": _letters_of(desk, job),
         "nothing": job.asks and goes_nowhere(job.verb, job.result),
         "table": table_of(job.verb, job.result),
-        "said": said if told["state"] in {State.REFUSED, State.INTERRUPTED} else [],
+        "refusal": said if told["state"] in {State.REFUSED, State.INTERRUPTED} else [],
         "warnings": _warnings(job),
         "expires_ms": 1000 * (job.began + _LIVES_S),
         "follows": _FOLLOWS.get(job.verb),
@@ -346,6 +361,8 @@ _BECAME: Final = (
 """What became of the events of a consumer: these rows add up to the last one."""
 _BREAKING: Final = "breaking"
 """Letters of events that break the contract. They are no events to act on."""
+_UNLOGGED: Final = "unlogged"
+"""Effects whose delivery has not logged that it committed them."""
 _OTHERS: Final = "other_deliveries"
 _ALWAYS: Final = frozenset(
     {"effects", "doubled", "lost", "distinct", "deliveries", *(each.row for each in DELIVERIES[:3])}
@@ -368,6 +385,8 @@ _SAYS: Final[Mapping[str, str]] = {
     _BREAKING: "nobody is to act on them: whoever sends them has to mend them",
     "distinct": "published events without copies that the consumer acts on",
     "deliveries": "all that were logged; a crash logs nothing",
+    _UNLOGGED: "committed by an attempt that crashed before it logged so; a later delivery was "
+    "recognised as a duplicate",
 }
 """What a number of the ledger counts, for whoever points at it."""
 
@@ -439,10 +458,18 @@ def blocks_of(report: Report) -> tuple[Block, Block]:
     breaking = {name: _letters_that_break(report, name) for name in report.ledger.consumers}
     if any(breaking.values()):
         became.rows.append((_BREAKING, "letters that break the contract, beside these", breaking))
-    return (
-        became,
-        _block("Its deliveries", delivered, report, _number_of_deliveries),
-    )
+    deliveries = _block("Its deliveries", delivered, report, _number_of_deliveries)
+    unlogged = {name: _unlogged(each) for name, each in report.ledger.consumers.items()}
+    if any(unlogged.values()):
+        label = "effects whose delivery logged nothing, beside these"
+        deliveries.rows.append((_UNLOGGED, label, unlogged))
+    return became, deliveries
+
+
+def _unlogged(account: Account) -> int:
+    """Return how many effects were committed by deliveries that crashed before they logged so."""
+    logged = sum(account.outcomes.get(each, 0) for each in observation.COMMITTED)
+    return max(0, account.effects - logged)
 
 
 def _letters_that_break(report: Report, consumer: str) -> int:

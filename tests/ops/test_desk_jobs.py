@@ -1,6 +1,7 @@
 """What the desk says of a job's plan and of its result."""
 
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 from moto import mock_aws
@@ -8,6 +9,7 @@ from moto import mock_aws
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED
 from carride_idempotency.record import QUARANTINED
 from ops import plans
+from ops.desk.jobs import State
 from ops.desk.told import (
     Bound,
     Ended,
@@ -24,7 +26,7 @@ from ops.desk.told import (
 )
 from ops.stack import OperatorError
 from tests.ops.desk_world import desk_of, get, post, shown_after
-from tests.ops.world import empty_stack
+from tests.ops.world import empty_stack, stack
 
 UUID: Final = "37134231-8c22-525e-93f3-3e3838254b1c"
 
@@ -265,3 +267,39 @@ def test_what_stayed_beside_a_failure_is_said_once() -> None:
         "tried": [FAILED_AGAIN],
     }
     assert result_of("redrive", result).endswith("failed again; 1 stayed: its group waits.")
+
+
+def test_a_refusal_says_what_has_changed_and_offers_the_button_only() -> None:
+    """Beside "Plan again" no page of the desk advises to type a command."""
+    desk = desk_of(stack(Mock()))
+    job = Mock(
+        id="0123abcd",
+        verb="redrive",
+        words=["redrive", "PaymentDlq"],
+        plan="0123abcd",
+        state=State.REFUSED,
+        asks=False,
+        confirmed=True,
+        began=0.0,
+        ended=1.0,
+        status=2,
+        result=None,
+        previewed={},
+        stage=None,
+        share=None,
+        command="./carride redrive PaymentDlq",
+        lines=[
+            "carride in us-east-1",
+            "error: nothing was done, because this has changed:",
+            "  letters a is gone",
+            "Run the command without --yes to see what it would do now",
+        ],
+        says="Run the command without --yes to see what it would do now",
+    )
+    jobs: Any = desk.jobs
+    jobs._jobs[job.id] = job  # noqa: SLF001 - as if it had run
+    for path in ("/jobs", "/job/0123abcd"):
+        text = get(desk, path).text
+        assert "letters a is gone" in text
+        assert "Plan again" in text
+        assert "without --yes" not in text

@@ -123,3 +123,14 @@ def test_the_ledger_has_the_statuses_of_the_list_of_rides() -> None:
     tabs = re.findall(tab, get(desk, "/rides").text)
     assert tabs == [("open", "2"), ("unserved", "1")]
     assert re.findall(tab, get(desk, "/ledger").text) == tabs
+
+
+def test_an_effect_without_a_logged_commit_stands_beside_the_deliveries() -> None:
+    """Its attempt crashed after the commit, so the numbers of deliveries do not explain it."""
+    _, block = blocks_of(judge(world(["effects"])))
+    assert {name: numbers[HISTORY.name] for name, _, numbers in block.rows}["unlogged"] == 1
+    found = world(["effects"])
+    named = found.published[0]
+    logged = Delivered(HISTORY.name, observation.NEW, named.fact, BEFORE)
+    _, block = blocks_of(judge(found._replace(deliveries=[logged])))
+    assert "unlogged" not in {name for name, _, _ in block.rows}
