@@ -51,6 +51,61 @@ class Change(NamedTuple):
     """Why it ended early; empty if it did not."""
 
 
+class Letter(NamedTuple):
+    """A letter that a redrive was to send, which is no change of its own."""
+
+    letter: str
+    """SQS's id of it."""
+    time_ms: float
+    plan: str
+    """Id of the plan that the redrive carried out; empty if it had none."""
+    key: str
+    """Of its consumer's record; empty if it has none."""
+    what: str
+    """Its event, and its ride; empty if neither is known."""
+    trial: str
+    """How its key went: ``succeeded``, ``failed``, ``unknown``; empty if nobody waited for it."""
+    error: str
+    """Why the redrive ended early; empty if it did not."""
+
+
+def letters_sent(text: str) -> list[Letter]:
+    """Return the letters of redrives whose ids begin with a text, the earliest redrive first.
+
+    Case does not count.
+    """
+    begin = text.casefold()
+    found = list[Letter]()
+    for line in _newest_lines():
+        if begin not in line.casefold():
+            continue
+        try:
+            letters = [*_letters(json.loads(line))]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # a line of another version, or one that is cut
+        found += [each for each in letters if each.letter.casefold().startswith(begin)]
+    return found
+
+
+def _letters(line: Mapping[str, Any]) -> Iterator[Letter]:
+    change = _change(line)
+    trials = {each.key: each.trial for each in change.sent}
+    for each in (line.get("exact") or {}).get("letters", ()):
+        if not each["verdict"]["goes"]:
+            continue
+        key = str(each.get("key") or "")
+        kind = each.get("type")
+        yield Letter(
+            letter=str(each["id"]),
+            time_ms=change.time_ms,
+            plan=change.plan,
+            key=key,
+            what=clip(f"{kind} of {each.get('ride')}") if kind else "",
+            trial=trials.get(key, ""),
+            error=change.error,
+        )
+
+
 def changes_about(names: Collection[str]) -> list[Change]:
     """Return the changes that name one of these rides or keys, the oldest first."""
     found = []

@@ -7,6 +7,7 @@ from carride.facts import FACTS
 from ops import search
 from ops.desk.endings import Ending
 from ops.desk.index import Fact, Index
+from ops.desk.redriven import ids_like
 from ops.desk.registry import Seen
 from ops.desk.words import part
 from ops.search import CAR, CUSTOMER, EVENT, JOB, KEY, LETTER, PAYMENT, RIDE, TYPE, Match, matches
@@ -109,9 +110,10 @@ def _in_sight(desk: Seen, text: str) -> list[Match]:
             EVENT: index.facts,
         }
         found = matches(text, ids) or index.with_copy(text.lower())
-    if not found and search.is_hex(text.lower()):
+    if not found and search.is_hex(text.lower().replace("…", "")):
         reading = desk.letterbox.read(desk.feed.queues)
         found = matches(text, {LETTER: [each.letter.id for each in reading.found]})
+        found = found or matches(text, {LETTER: ids_like(desk.jobs, text)})
     return found
 
 

@@ -24,6 +24,7 @@ from ops.desk.letterbox import (
     title_of,
 )
 from ops.desk.pictures import look
+from ops.desk.redriven import gone
 from ops.desk.registry import Seen, page
 from ops.desk.waterfall import began_ms
 from ops.desk.words import indented, short_id, span
@@ -52,6 +53,9 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
         wanted = [each for each in groups if each.id == asked.get("group")]
         shown = [*wanted, *groups][0].letters[0]
     total = sum(reading.counts.values())
+    redriven = None
+    if shown is None and "letter" in asked:
+        redriven = gone(desk, asked["letter"], reading.found)
     return {
         "title": _title(shown, total, is_chosen=chosen is not None),
         "reading": reading,
@@ -60,6 +64,7 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
         "listed": sum(len(group.letters) for group in groups),
         "sections": _sections(groups),
         "chosen": shown,
+        "gone": redriven,
         "is_asked_for": is_asked_for,
         "group": _group_of(shown, groups),
         "most": _MOST_OF_GROUP,

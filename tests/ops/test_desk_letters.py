@@ -2,10 +2,13 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 from moto import mock_aws
@@ -17,6 +20,7 @@ from carride_idempotency.record import COMPLETED, QUARANTINED, Record
 from carride_idempotency.record_items import item_of
 from ops.audit.reading import _queues, enabled
 from ops.desk import changes
+from ops.desk.jobs import Job
 from ops.desk.letterbox import MOST, Letterbox, groups_of, title_of
 from ops.policies import records_of
 from ops.stack import StackRef
@@ -344,3 +348,76 @@ def test_letters_of_one_consumer_are_listed_alone(ref: StackRef) -> None:
         assert ("no answer to order_01" in text) is error
         assert ">Show all</a>" in text
     assert ">Show all</a>" not in get(desk, "/letters").text
+
+
+SENT: Final = "37134231-8c22-525e-93f3-3e3838254b1c"
+
+
+@pytest.mark.parametrize(("error", "says"), [(None, "it failed again"), ("no answer", "no answer")])
+def test_a_letter_that_was_redriven_leads_on(
+    ref: StackRef, tmp_path: Path, monkeypatch: Any, error: str | None, says: str
+) -> None:
+    """To its event and to the letter that came of it; the search by the old id leads there."""
+    key = f"payment#{FINISHED.idempotencyid}"
+    letter = {"id": SENT, "key": key, "type": "CarRideCompleted", "ride": "order_01"}
+    stayed = letter | {"id": SENT.replace("3", "4"), "verdict": {"goes": False}}
+    change = {
+        "time": "2026-11-24T15:15:26+00:00",
+        "command": "carride redrive PaymentDlq",
+        "plan": "0433d0e7",
+        "exact": {"letters": [stayed, letter | {"verdict": {"goes": True}}]},
+    }
+    told = {"error": error} if error else {"result": {"tried": [{"key": key, "trial": "failed"}]}}
+    log = tmp_path / "changes.jsonl"
+    log.write_text("[]\n{\n" + json.dumps(change | told))
+    monkeypatch.setattr(changes, "CHANGES", log)
+    desk = desk_of(ref)
+    for text in (SENT, SENT[:8], f"{SENT[:8]}…{SENT[-4:]}"):
+        assert get(desk, f"/find?q={quote(text)}").headers["location"] == f"/letters?letter={SENT}"
+    text = get(desk, f"/letters?letter={SENT}").text
+    assert "This letter was redriven" in text
+    assert says in text
+    assert "0433d0e7" in text
+    assert f'href="/event/{FINISHED.idempotencyid}"' in text
+    (new,) = {each.letter.id for each in desk.letterbox.read({}).found if each.letter.key == key}
+    assert f'<a href="/letters?letter={new}">its new letter</a>' in text
+    assert "This letter was redriven" not in get(desk, f"/letters?letter={stayed['id']}").text
+    for queue in ("PaymentDlq", "RideHistoryDlq"):
+        ref.client("sqs").purge_queue(QueueUrl=ref.outputs[f"{queue}Url"])
+    text = get(desk, f"/letters?letter={SENT}&again=1").text
+    assert "This letter was redriven" in text
+    assert "its new letter" not in text
+
+
+def test_a_letter_that_a_job_sends_leads_to_it(
+    ref: StackRef, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The log of changes names the letter only when the redrive has ended."""
+    monkeypatch.setattr(changes, "CHANGES", tmp_path / "none")
+    monkeypatch.setattr("ops.desk.jobs._process", _sleeping)
+    key = f"payment#{FINISHED.idempotencyid}"
+    letter = {"id": SENT, "key": key, "type": "CarRideCompleted", "ride": "order_01"}
+    shown = {"letters": [{"letter": letter, "verdict": {"goes": True}}]}
+    desk = desk_of(ref)
+    job = Job("redrive", ["redrive", "PaymentDlq"], ref, plan="0433d0e7", previewed=shown)
+    monkeypatch.setattr(desk.jobs, "newest", lambda: [job])
+    try:
+        text = get(desk, f"/letters?letter={SENT}").text
+        assert get(desk, f"/find?q={SENT}").headers["location"] == f"/letters?letter={SENT}"
+    finally:
+        job.interrupt()
+        job.reader.join()
+    assert f'href="/job/{job.id}"' in text
+    assert "Of the redrive: it runs" in text
+    assert f'href="/event/{FINISHED.idempotencyid}"' in text
+
+
+def _sleeping(_typed: list[str], _stack: StackRef) -> Popen[str]:
+    """Return a process that runs until it is interrupted."""
+    return Popen(
+        [sys.executable, "-c", "import signal; signal.pause()"],
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+        text=True,
+    )

@@ -1,0 +1,90 @@
+"""What became of a dead letter that a redrive has taken out of its queue."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from ops.desk.changes import TRIALS, Letter, letters_sent
+from ops.desk.jobs import Job, Jobs
+from ops.desk.letterbox import Found
+from ops.desk.registry import Seen
+from ops.desk.words import clip
+
+
+class Gone(NamedTuple):
+    """A letter that a redrive was to send, and where to look now."""
+
+    time_ms: float
+    """When the redrive began."""
+    says: str
+    """How it went; empty if nothing more is known."""
+    what: str
+    """Its event, and its ride; empty if neither is known."""
+    fact: str
+    """Idempotency id of its event; empty if it breaks the contract."""
+    consumer: str
+    plan: str
+    job: str
+    """Id of the job that ran the plan; empty if this desk did not run it."""
+    again: str
+    """Id of a letter with the same key that waits now; empty if there is none."""
+
+
+def gone(desk: Seen, letter: str, waiting: tuple[Found, ...]) -> Gone | None:
+    """Return what a redrive did with a letter, by its id; None if none of the newest sent it.
+
+    ``waiting`` are the letters in the queues.
+    """
+    known = [*letters_sent(letter)]
+    for job in _carried_out(desk.jobs):
+        known += _sent_by(job)
+    found = [each for each in known if each.letter == letter]
+    if not found:
+        return None
+    # Of a redrive that has ended, the log knows more than its job.
+    newest = max(found, key=lambda each: each.time_ms)
+    key = newest.key
+    consumer, _, fact = key.partition("#")
+    again = [each.letter for each in waiting if key and each.letter.key == key]
+    return Gone(
+        time_ms=newest.time_ms,
+        says=newest.error or TRIALS.get(newest.trial, ""),
+        what=newest.what,
+        fact=fact,
+        consumer=consumer if fact else "",
+        plan=newest.plan,
+        job=next((each.id for each in _carried_out(desk.jobs) if each.plan == newest.plan), ""),
+        again=again[-1].id if again else "",
+    )
+
+
+def ids_like(jobs: Jobs, text: str) -> list[str]:
+    """Return ids of letters that redrives were to send, those that a text may mean among them."""
+    begin, _, _ = text.partition("…")
+    found = {each.letter for each in letters_sent(begin.rstrip("*"))}
+    for job in _carried_out(jobs):
+        found |= {each.letter for each in _sent_by(job)}
+    return [*found]
+
+
+def _carried_out(jobs: Jobs) -> Iterator[Job]:
+    """Yield the redrives that were confirmed, the newest first."""
+    for job in jobs.newest():
+        if job.verb == "redrive" and job.confirmed and isinstance(job.previewed, Mapping):
+            yield job
+
+
+def _sent_by(job: Job) -> Iterator[Letter]:
+    """Yield the letters that a job was to send: the log has them only when it has ended."""
+    for each in job.previewed.get("letters", ()):
+        letter = each["letter"]
+        kind = letter.get("type")
+        if each["verdict"]["goes"]:
+            yield Letter(
+                letter=str(letter["id"]),
+                time_ms=job.began * 1000,
+                plan=job.plan,
+                key=str(letter.get("key") or ""),
+                what=clip(f"{kind} of {letter.get('ride')}") if kind else "",
+                trial="",
+                error="it runs" if job.status is None else "",
+            )
