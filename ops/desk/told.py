@@ -18,6 +18,10 @@ _MOST_STEPS: Final = 20
 _MOST_ROWS: Final = 100
 
 
+RETRIED: Final = "retried"
+"""How a letter went whose consumer has failed and has attempts left."""
+
+
 class Progress(StrEnum):
     """How far a step of a plan is."""
 
@@ -253,9 +257,13 @@ def _redriven(result: Mapping[str, Any]) -> str:
     failed = [each for each in tried if each["trial"] == "failed"]
     if failed:
         parts.append(f"{_joined(failed)} failed again")
+    retried = [each for each in tried if each["trial"] == RETRIED]
+    if retried:
+        verb = "is" if len(retried) == 1 else "are"
+        parts.append(f"{_joined(retried)} {verb} being retried")
     for why, count in result.get("stayed", {}).items():
         # The first letter of the group is named already.
-        reason = "its group waits" if why == FIRST_DID_NOT_SUCCEED and failed else why
+        reason = "its group waits" if why == FIRST_DID_NOT_SUCCEED and (failed or retried) else why
         parts.append(f"{count:,} stayed: {reason}")
     gone = result.get("gone")
     if gone:
@@ -269,6 +277,7 @@ def _redriven(result: Mapping[str, Any]) -> str:
 _HOW: Final = {
     "succeeded": "was sent, and took effect",
     "failed": "was sent, and failed again",
+    RETRIED: "was sent, has failed so far, and is being retried",
     "unknown": "was sent, and its consumer has not answered",
 }
 """What became of a letter that was tried."""

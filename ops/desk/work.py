@@ -1,7 +1,9 @@
 """The pages that work: jobs and their plans, replays of the archive, and the ledger."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -9,6 +11,7 @@ from starlette.requests import Request
 
 from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
+from carride_idempotency.operators.sending import Trial
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import record_of
 from ops import plans, records, replay, verbs
@@ -22,6 +25,7 @@ from ops.desk.jobs import Job, State
 from ops.desk.registry import Explanation, Next, NotThereError, Said, Seen, act, page
 from ops.desk.rides import by_status
 from ops.desk.told import (
+    RETRIED,
     Ended,
     about,
     goes_nowhere,
@@ -33,6 +37,7 @@ from ops.desk.told import (
     table_of,
 )
 from ops.desk.words import clip
+from ops.stack import FAILURES
 from ops.text import counted
 
 _MOST_NAMED: Final = 40
@@ -59,6 +64,11 @@ _LOOKS: Final[Mapping[State, Look]] = {
     State.DISCARDED: Look("dup", "cross"),
     State.CARRIED_OUT: Look("dup", "check"),
 }
+_LOOKS_OF_WORDS: Final[Mapping[str, Look]] = {
+    "being retried": Look("wait", "clock"),
+    "took effect": Look("new", "check"),
+}
+"""Of a redrive whose letters have failed once."""
 
 
 # ── Jobs ──────────────────────────────────────────────────────────────────────────────────────────
@@ -70,7 +80,9 @@ def _jobs(desk: Seen, _request: Request) -> dict[str, Any]:
     own = {job.plan for job in known}
     others = dict[tuple[str, ...], list[Any]]()
     # The job that carried a plan out stands for it.
-    jobs = [_told(job) for job in known if job.state is not State.CARRIED_OUT]
+    shown = [job for job in known if job.state is not State.CARRIED_OUT]
+    found = _by_job(desk, shown)
+    jobs = [_told(job, found.get(job.id, {})) for job in shown]
     for plan in plans.saved():
         if plan.id not in own:
             others.setdefault(_as_said(plan.words), []).append(plan)
@@ -106,13 +118,15 @@ def _last_error(lines: list[str]) -> str:
     return lines[-1] if lines else ""
 
 
-def _told(job: Job) -> dict[str, Any]:
-    """Return a job with what the pages say of it."""
+def _told(job: Job, found: Mapping[str, Record]) -> dict[str, Any]:
+    """Return a job with what the pages say of it; ``found`` are the records of what it tried."""
     state = job.state
+    result = _since(job, found)
+    word = _word_of(job, result)
     until = job.ended or time.time()
     sentence = ""
     if state in {State.DONE, State.WRONG}:
-        sentence = result_of(job.verb, job.result)
+        sentence = result_of(job.verb, result)
     elif state in {State.REFUSED, State.INTERRUPTED}:
         lines = [line.strip() for line in job.lines if not line.startswith(_ADVICE)]
         sentence = clip(_last_error(lines))
@@ -126,8 +140,8 @@ def _told(job: Job) -> dict[str, Any]:
             filter(None, [scope_of(job.words[len(job.verb.split()) :]), about(shown)])
         ),
         "state": state,
-        "word": _word_of(job),
-        "look": _LOOKS[state],
+        "word": word,
+        "look": _LOOKS_OF_WORDS.get(word, _LOOKS[state]),
         "took_ms": 1000 * (until - job.began),
         "began_ms": 1000 * job.began,
         "sentence": sentence,
@@ -142,7 +156,8 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
             "This job is not known here any more: the desk keeps the newest 50.",
             title="No such job",
         )
-    told = _told(job)
+    found = _by_job(desk, [job]).get(job.id, {})
+    told = _told(job, found)
     steps = []
     if job.asks:
         steps = steps_of(job.verb, job.result)
@@ -156,7 +171,7 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
     return told | {
         "title": f"{told['label']} {told['word']}",
         "steps": steps,
-        "tried": _tried(desk, job),
+        "tried": _tried(job, found),
         "letters": _letters_of(desk, job),
         "nothing": job.asks and goes_nowhere(job.verb, job.result),
         "table": table_of(job.verb, job.result),
@@ -178,15 +193,74 @@ def _window_of(job: Job) -> dict[str, str]:
     return found
 
 
-def _word_of(job: Job) -> str:
-    """Return the state of a job in words."""
-    if job.state is State.WRONG and job.verb == "redrive":
-        failed = isinstance(job.result, Mapping) and "failed" in job.result["first"].values()
-        return "sent, failed again" if failed else "not all were sent"
-    return job.state.value
+def _word_of(job: Job, result: Any) -> str:
+    """Return the state of a job in words, by what has become of what it did."""
+    if job.state is not State.WRONG or job.verb != "redrive" or not isinstance(result, Mapping):
+        return job.state.value
+    trials = {each["trial"] for each in result.get("tried", ())}
+    if Trial.FAILED in trials:
+        return "sent, failed again"
+    if RETRIED in trials:
+        return "being retried"
+    if result.get("sent") != result.get("planned"):
+        return "not all were sent"
+    return "took effect" if trials == {Trial.SUCCEEDED} else "sent, no answer yet"
 
 
-class Trial(NamedTuple):
+def _since(job: Job, found: Mapping[str, Record]) -> Any:
+    """Return the result of a job with its trials as the records say by now.
+
+    A letter that failed while the redrive watched may have attempts left.
+    """
+    if job.verb != "redrive" or not isinstance(job.result, Mapping):
+        return job.result
+    tried = []
+    for each in job.result.get("tried", ()):
+        record = found.get(each.get("key") or "")
+        trial = each["trial"]
+        if record is not None and trial != Trial.SUCCEEDED:
+            trial = _TRIALS.get(record.status, trial)
+        tried.append({**each, "trial": trial})
+    return {**job.result, "tried": tried}
+
+
+_TRIALS: Final[Mapping[str, str]] = {
+    COMPLETED: Trial.SUCCEEDED,
+    FAILED: RETRIED,
+    IN_PROGRESS: RETRIED,
+    QUARANTINED: Trial.FAILED,
+}
+"""How a letter went that has not succeeded at once, by the record of its key."""
+
+
+def _keys_tried(job: Job) -> list[str]:
+    """Return the keys of a redrive's letters that were waited for."""
+    if job.verb != "redrive" or not isinstance(job.result, Mapping):
+        return []
+    keys = [each["key"] for each in job.result.get("tried", ()) if each.get("key")]
+    return keys[:_MOST_TRIED]
+
+
+def _by_job(desk: Seen, jobs: Iterable[Job]) -> dict[str, dict[str, Record]]:
+    """Return the records of the letters that redrives have tried, by the ids of their jobs.
+
+    A record tells of the newest redrive of its key only. Without an answer of the stack there are
+    none.
+    """
+    keys = dict[str, str]()
+    for job in desk.jobs.newest():
+        for key in _keys_tried(job):
+            keys.setdefault(key, job.id)
+    wanted = {job.id for job in jobs}
+    found = defaultdict[str, dict[str, Record]](dict)
+    asked = [key for key, job in keys.items() if job in wanted]
+    with suppress(*FAILURES):
+        for record in map(record_of, records.items_at(desk.feed.stack, asked)):
+            found[keys[record.key]][record.key] = record
+    return found
+
+
+class Outcome(NamedTuple):
     """The first letter of a group that a redrive has sent, and what has become of it since."""
 
     what: str
@@ -201,33 +275,28 @@ class Trial(NamedTuple):
     """Whether its key is quarantined again, so that its letter is back."""
 
 
-def _tried(desk: Seen, job: Job) -> list[Trial]:
+def _tried(job: Job, found: Mapping[str, Record]) -> list[Outcome]:
     """Return what became of the letters of a redrive that were waited for."""
     if job.verb != "redrive" or not isinstance(job.result, Mapping):
         return []
     with_key = [each for each in job.result.get("tried", ()) if each.get("key")]
     tried = with_key[:_MOST_TRIED]
-    keys = [each["key"] for each in tried]
-    found = dict[str, Record]()
-    for item in records.items_at(desk.feed.stack, keys):
-        record = record_of(item)
-        found[record.key] = record
-    return [_trial(each, found.get(each["key"])) for each in tried]
+    return [_outcome(each, found.get(each["key"])) for each in tried]
 
 
-def _trial(tried: Mapping[str, Any], record: Record | None) -> Trial:
+def _outcome(tried: Mapping[str, Any], record: Record | None) -> Outcome:
     consumer, _, fact = tried["key"].partition("#")
     kind = tried["type"]
     ride = tried["ride"]
     what = clip(f"{kind} of {ride}")
     failed = tried["trial"] == "failed"
     if record is None:
-        return Trial(what, fact, consumer, failed, error="", now="", is_back=False)
+        return Outcome(what, fact, consumer, failed, error="", now="", is_back=False)
     attempts = counted(record.attempt, "attempt")
     now = _NOW.get(record.status, record.status).format(attempts)
     error = clip(record.error or "") if failed else ""
     is_back = record.status == QUARANTINED
-    return Trial(what, fact, consumer, failed, error, now, is_back)
+    return Outcome(what, fact, consumer, failed, error, now, is_back)
 
 
 _NOW: Final[Mapping[str, str]] = {

@@ -1,5 +1,8 @@
 """What the desk says of a job's plan and of its result."""
 
+import json
+import sys
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
 from unittest.mock import Mock
 
@@ -7,9 +10,9 @@ import pytest
 from moto import mock_aws
 
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED
-from carride_idempotency.record import QUARANTINED
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from ops import plans
-from ops.desk.jobs import State
+from ops.desk.jobs import Job, State
 from ops.desk.told import (
     Bound,
     Ended,
@@ -24,9 +27,9 @@ from ops.desk.told import (
     steps_of,
     table_of,
 )
-from ops.stack import OperatorError
-from tests.ops.desk_world import desk_of, get, post, shown_after
-from tests.ops.world import empty_stack, stack
+from ops.stack import OperatorError, StackRef
+from tests.ops.desk_world import BEGIN_MS, desk_of, get, post, shown_after
+from tests.ops.world import empty_stack, put_record, stack
 
 UUID: Final = "37134231-8c22-525e-93f3-3e3838254b1c"
 
@@ -303,3 +306,69 @@ def test_a_refusal_says_what_has_changed_and_offers_the_button_only() -> None:
         assert "letters a is gone" in text
         assert "Plan again" in text
         assert "without --yes" not in text
+
+
+def ended_redrive(ref: StackRef, key: str, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """Return a redrive of one letter whose consumer has failed on it while it watched."""
+    tried = FAILED_AGAIN | {"key": key}
+    result = {"planned": 1, "sent": 1, "gone": 0, "stayed": {}, "tried": [tried]}
+    script = f"print({json.dumps(json.dumps(result))}); raise SystemExit(1)"
+    command = [sys.executable, "-c", script]
+    monkeypatch.setattr(
+        "ops.desk.jobs._process",
+        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
+    )
+    shown = {"letters": [letter(goes=True)]}
+    job = Job("redrive", ["redrive", "PaymentDlq"], ref, plan="0433d0e7", previewed=shown)
+    job.reader.join()
+    return job
+
+
+@mock_aws
+def test_a_redrive_is_called_by_what_the_record_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A letter that failed again may have attempts left, and a later one may succeed.
+
+    The record says nothing of a redrive that another one of the same key has followed.
+    """
+    desk = desk_of(empty_stack())
+    ref = desk.feed.stack
+    key = f"payment#{UUID}"
+    jobs = [ended_redrive(ref, key, monkeypatch)]
+    monkeypatch.setattr(desk.jobs, "newest", lambda: jobs)
+    monkeypatch.setattr(desk.jobs, "get", {each.id: each for each in jobs}.get)
+    for status, word in (
+        (None, "sent, failed again"),
+        (FAILED, "being retried"),
+        (IN_PROGRESS, "being retried"),
+        (QUARANTINED, "sent, failed again"),
+        (COMPLETED, "took effect"),
+    ):
+        if status:
+            put_record(ref, record(key, status))
+        for path in ("/jobs", f"/job/{jobs[0].id}"):
+            text = get(desk, path).text
+            assert f"{word}</span>" in text, (path, status)
+            assert ("is being retried." in text) == (word == "being retried")
+    first = jobs[0]
+    jobs.insert(0, ended_redrive(ref, key, monkeypatch))
+    assert "sent, failed again</span>" in get(desk, f"/job/{first.id}").text
+    text = get(desk, "/jobs").text
+    assert text.index("took effect</span>") < text.index("sent, failed again</span>")
+
+
+def record(key: str, status: str) -> Record:
+    """Return a record after its second attempt."""
+    return Record(
+        key=key,
+        status=status,
+        owner="one",
+        attempt=2,
+        lease_ms=None,
+        expiry=None,
+        fingerprint=None,
+        delivery="d",
+        region="us-east-1",
+        created_ms=BEGIN_MS,
+        updated_ms=BEGIN_MS,
+        error="",
+    )
