@@ -86,8 +86,9 @@ def replay_run(
     rules = replay.receivers(stack, only=only, partners=partners)
     name = replay.name_for(stack.region, plans.now())
     window = f"from {_spelt(since)} to {_spelt(end)}"
+    receivers = _chosen(only, partners=partners)
     steps = (
-        f"replay events with a time {window}, for {_chosen(only, partners=partners)}, as {name}",
+        replay.named(f"replay events with a time {window}, for {receivers}", name),
         "wait until nothing is in flight, as far as AWS can tell",
         "audit the stack",
     )

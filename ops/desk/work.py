@@ -172,6 +172,7 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         "title": f"{told['label']} {told['word']}",
         "steps": steps,
         "tried": _tried(job, found),
+        "watched": _watched(desk, job),
         "letters": _letters_of(desk, job),
         "nothing": job.asks and goes_nowhere(job.verb, job.result),
         "table": table_of(job.verb, job.result),
@@ -181,6 +182,20 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         "follows": _FOLLOWS.get(job.verb),
         "predicts": _window_of(job) if job.verb == "replay run" else None,
     }
+
+
+def _watched(desk: Seen, job: Job) -> replay.ReplayState | None:
+    """Return the replay that a running job watches; None until EventBridge knows it.
+
+    The job itself says how far it is only after it has read the logs of all consumers.
+    """
+    if job.verb != "replay run" or job.state is not State.RUNNING:
+        return None
+    steps = job.previewed.get("plan") if isinstance(job.previewed, Mapping) else None
+    if steps:
+        with suppress(*FAILURES):
+            return replay.describe(desk.feed.stack, replay.name_in(str(steps[0])))
+    return None
 
 
 def _window_of(job: Job) -> dict[str, str]:

@@ -27,9 +27,10 @@ from ops.desk.told import (
     steps_of,
     table_of,
 )
+from ops.replay import ReplayState, named
 from ops.stack import OperatorError, StackRef
 from tests.ops.desk_world import BEGIN_MS, desk_of, get, post, shown_after
-from tests.ops.world import empty_stack, put_record, stack
+from tests.ops.world import NOW, empty_stack, put_record, stack
 
 UUID: Final = "37134231-8c22-525e-93f3-3e3838254b1c"
 
@@ -372,3 +373,42 @@ def record(key: str, status: str) -> Record:
         updated_ms=BEGIN_MS,
         error="",
     )
+
+
+@mock_aws
+@pytest.mark.parametrize(("state", "can_cancel"), [("STARTING", True), ("COMPLETED", False)])
+def test_a_replay_shows_its_state_before_its_job_has_said_anything(
+    state: str, can_cancel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can be cancelled from there; until EventBridge knows it, nothing is said of it."""
+    name = "us-east-1.20261122T092605.530950Z"
+    known: dict[str, ReplayState] = {}
+
+    def describe(_stack: StackRef, asked: str) -> ReplayState:
+        if asked not in known:
+            raise OperatorError("no such replay")
+        return known[asked]
+
+    monkeypatch.setattr("ops.replay.describe", describe)
+    command = [sys.executable, "-c", "import signal; signal.pause()"]
+    monkeypatch.setattr(
+        "ops.desk.jobs._process",
+        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
+    )
+    desk = desk_of(empty_stack())
+    step = named("replay events with a time from 9 to 10, for every rule", name)
+    shown = {"plan": [step, "wait"]}
+    words = ["replay", "run", "--since=1h"]
+    job = Job("replay run", words, desk.feed.stack, plan="0433d0e7", previewed=shown)
+    monkeypatch.setattr(desk.jobs, "get", {job.id: job}.get)
+    try:
+        assert "The replay" not in get(desk, f"/job/{job.id}").text
+        known[name] = ReplayState(name, state, NOW, NOW, NOW, None, waiting=7, reason="")
+        text = get(desk, f"/job/{job.id}").text
+    finally:
+        job.interrupt()
+        job.reader.join()
+    assert f"<b>{state.lower()}</b>" in text
+    assert "7 messages in the queues" in text
+    assert ('value="replay cancel"' in text) == can_cancel
+    assert "the replay goes on" in text
