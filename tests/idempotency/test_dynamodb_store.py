@@ -162,7 +162,7 @@ def test_a_result_that_does_not_fit_beside_what_is_kept_is_left_out(
         return "r" * 150_000
 
     assert len(report("k1")) == 150_000
-    with pytest.raises(ResultOmittedError, match="150002 bytes"):
+    with pytest.raises(ResultOmittedError, match="150,002 bytes"):
         report("k1")
     assert len(runs) == 1
     assert len(json.dumps(world.dynamodb.all(TABLE))) < 400 * 1024

@@ -55,11 +55,17 @@ def imported(file: Path) -> Iterator[str]:
         if package != "carride_idempotency":
             continue
         if module:
-            yield module
+            yield from (_named(module, name.name) for name in node.names)
             continue
         for name in node.names:
             if name.name not in {*carride_idempotency.__all__, "__version__"}:
                 yield name.name
+
+
+def _named(module: str, name: str) -> str:
+    """Return what `from module import name` imports: a module of a package, or from the module."""
+    is_module = (PACKAGE / module.replace(".", "/") / f"{name}.py").is_file()
+    return f"{module}.{name}" if is_module else module
 
 
 @pytest.mark.parametrize("room", USERS)
