@@ -72,7 +72,7 @@ class Letter(NamedTuple):
 def letters_sent(text: str) -> list[Letter]:
     """Return the letters of redrives whose ids begin with a text, the earliest redrive first.
 
-    Case does not count.
+    Case does not count. A redrive that sent nothing has none.
     """
     begin = text.casefold()
     found = list[Letter]()
@@ -88,6 +88,8 @@ def letters_sent(text: str) -> list[Letter]:
 
 
 def _letters(line: Mapping[str, Any]) -> Iterator[Letter]:
+    if (line.get("result") or {}).get("sent") == 0:
+        return
     change = _change(line)
     trials = {each.key: each.trial for each in change.sent}
     for each in (line.get("exact") or {}).get("letters", ()):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ops.desk.changes import TRIALS, Letter, letters_sent
-from ops.desk.jobs import Job, Jobs
+from ops.desk.jobs import Job, Jobs, State
 from ops.desk.letterbox import Found
 from ops.desk.registry import Seen
 from ops.desk.words import clip
@@ -35,12 +35,11 @@ def gone(desk: Seen, letter: str, waiting: tuple[Found, ...]) -> Gone | None:
     ``waiting`` are the letters in the queues.
     """
     known = [*letters_sent(letter)]
-    for job in _carried_out(desk.jobs):
+    for job in _running(desk.jobs):
         known += _sent_by(job)
     found = [each for each in known if each.letter == letter]
     if not found:
         return None
-    # Of a redrive that has ended, the log knows more than its job.
     newest = max(found, key=lambda each: each.time_ms)
     key = newest.key
     consumer, _, fact = key.partition("#")
@@ -52,7 +51,7 @@ def gone(desk: Seen, letter: str, waiting: tuple[Found, ...]) -> Gone | None:
         fact=fact,
         consumer=consumer if fact else "",
         plan=newest.plan,
-        job=next((each.id for each in _carried_out(desk.jobs) if each.plan == newest.plan), ""),
+        job=next((each.id for each in _redrives(desk.jobs) if _did(each, newest)), ""),
         again=again[-1].id if again else "",
     )
 
@@ -61,20 +60,39 @@ def ids_like(jobs: Jobs, text: str) -> list[str]:
     """Return ids of letters that redrives were to send, those that a text may mean among them."""
     begin, _, _ = text.partition("…")
     found = {each.letter for each in letters_sent(begin.rstrip("*"))}
-    for job in _carried_out(jobs):
+    for job in _running(jobs):
         found |= {each.letter for each in _sent_by(job)}
     return [*found]
 
 
-def _carried_out(jobs: Jobs) -> Iterator[Job]:
+def _redrives(jobs: Jobs) -> Iterator[Job]:
     """Yield the redrives that were confirmed, the newest first."""
     for job in jobs.newest():
         if job.verb == "redrive" and job.confirmed and isinstance(job.previewed, Mapping):
             yield job
 
 
+def _running(jobs: Jobs) -> Iterator[Job]:
+    """Yield the redrives that run.
+
+    One that has ended is in the log if it did anything: a refused one is not.
+    """
+    for job in _redrives(jobs):
+        if job.status is None:
+            yield job
+
+
+def _did(job: Job, sent: Letter) -> bool:
+    """Return whether a job is the redrive of a letter.
+
+    The same plan may have been carried out by a command before, which is why the job was refused.
+    """
+    is_refused = job.state is State.REFUSED and not sent.error
+    return job.plan == sent.plan and job.began * 1000 <= sent.time_ms and not is_refused
+
+
 def _sent_by(job: Job) -> Iterator[Letter]:
-    """Yield the letters that a job was to send: the log has them only when it has ended."""
+    """Yield the letters that a running job is to send: the log has them only when it has ended."""
     for each in job.previewed.get("letters", ()):
         letter = each["letter"]
         kind = letter.get("type")
@@ -86,5 +104,5 @@ def _sent_by(job: Job) -> Iterator[Letter]:
                 key=str(letter.get("key") or ""),
                 what=clip(f"{kind} of {letter.get('ride')}") if kind else "",
                 trial="",
-                error="it runs" if job.status is None else "",
+                error="it runs",
             )

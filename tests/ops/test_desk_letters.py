@@ -412,6 +412,56 @@ def test_a_letter_that_a_job_sends_leads_to_it(
     assert f'href="/event/{FINISHED.idempotencyid}"' in text
 
 
+@pytest.mark.parametrize("is_done_before", [True, False])
+def test_a_redrive_that_was_refused_is_none(
+    ref: StackRef, tmp_path: Path, monkeypatch: Any, *, is_done_before: bool
+) -> None:
+    """If a command has carried out its plan before, that was the redrive."""
+    letter = {"id": SENT, "key": None, "verdict": {"goes": True}}
+    change = {
+        "time": "2026-11-24T15:15:26+00:00",
+        "command": "carride redrive PaymentDlq",
+        "plan": "0433d0e7",
+        "exact": {"letters": [letter]},
+        "result": {"sent": 1},
+    }
+    log = tmp_path / "changes.jsonl"
+    log.write_text(json.dumps(change) if is_done_before else "")
+    monkeypatch.setattr(changes, "CHANGES", log)
+    monkeypatch.setattr("ops.desk.jobs._process", _refused)
+    shown = {"letters": [{"letter": letter, "verdict": {"goes": True}}]}
+    desk = desk_of(ref)
+    job = Job("redrive", ["redrive", "PaymentDlq"], ref, plan="0433d0e7", previewed=shown)
+    job.reader.join()
+    monkeypatch.setattr(desk.jobs, "newest", lambda: [job])
+    text = get(desk, f"/letters?letter={SENT}").text
+    assert ("This letter was redriven" in text) is is_done_before
+    assert ("which was carried out elsewhere" in text) is is_done_before
+    assert f'href="/job/{job.id}"' not in text
+
+
+def test_a_redrive_that_sent_nothing_is_none(
+    ref: StackRef, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """It was carried out, and left its letters where they were."""
+    change = {
+        "time": "2026-11-24T15:15:26+00:00",
+        "command": "carride redrive PaymentDlq",
+        "exact": {"letters": [{"id": SENT, "key": None, "verdict": {"goes": True}}]},
+        "result": {"planned": 1, "sent": 0},
+    }
+    log = tmp_path / "changes.jsonl"
+    log.write_text(json.dumps(change))
+    monkeypatch.setattr(changes, "CHANGES", log)
+    assert "This letter was redriven" not in get(desk_of(ref), f"/letters?letter={SENT}").text
+
+
+def _refused(_typed: list[str], _stack: StackRef) -> Popen[str]:
+    """Return a process that ends as a command that is refused."""
+    command = [sys.executable, "-c", "raise SystemExit(2)"]
+    return Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
+
+
 def _sleeping(_typed: list[str], _stack: StackRef) -> Popen[str]:
     """Return a process that runs until it is interrupted."""
     return Popen(
