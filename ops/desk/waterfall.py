@@ -42,6 +42,7 @@ _LOUD_ROWS: Final = 40
 """With more rows than this, the picture begins without what went well."""
 MOST_EVENTS: Final = 100
 _QUICK_MS: Final = 2_000.0
+_PAIR: Final = 2
 _TAKE: Final = frozenset({observation.NEW})
 _NO_ATTEMPTS: Final = ABSORBED | {observation.QUARANTINED, observation.EXPIRED}
 """Outcomes of deliveries that ran nothing."""
@@ -690,12 +691,18 @@ def _letters(
 
 
 def _took(runs: Sequence[Run]) -> str:
-    """Return how long the last attempt took, and how many there were."""
+    """Return how long the attempts took whose times are known: each of two, or all in all."""
     attempts = [run for some in _series(runs) for run in some] or runs
-    if not attempts or not attempts[-1].duration_ms:
+    known = [run.duration_ms for run in attempts if run.duration_ms]
+    if not known:
         return ""
-    took = span(attempts[-1].duration_ms)
-    return took if len(attempts) == 1 else f"{len(attempts)} \u00d7 {took}"
+    if len(known) == 1:
+        return span(known[0])
+    are_short = max(known) < _SECOND_MS - 1
+    if len(known) == _PAIR and are_short:
+        one, other = known
+        return f"{one:.0f} + {span(other)}"
+    return f"{span(sum(known))} in all"
 
 
 def _is_quiet(each: Delivered) -> bool:

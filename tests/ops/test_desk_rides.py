@@ -492,6 +492,29 @@ def test_overlapping_attempts_have_lanes_of_their_own() -> None:
     assert lanes[-1][1] == observation.TAKEOVER
 
 
+@pytest.mark.parametrize(
+    ("times", "took"),
+    [
+        ((33, 17), "33 + 17 ms"),
+        ((0, 17), "17 ms"),
+        ((1_500, 17), "1.5 s in all"),
+        ((50, 40, 100), "190 ms in all"),
+        ((0, 0), ""),
+    ],
+)
+def test_a_lane_says_how_long_its_attempts_took(times: tuple[int, ...], took: str) -> None:
+    """The times that are known, each or in all; never that of one attempt for the others."""
+    index = driven()
+    for number, time_ms in enumerate(times[:-1], 1):
+        at_ms = DRIVEN_MS + 2_000 * number
+        failed = {"attempt": number, "took": time_ms}
+        deliver(index, FINISHED, "payment", at_ms, observation.FAILED, **failed)
+    last = {"attempt": len(times), "took": times[-1]}
+    deliver(index, FINISHED, "payment", DRIVEN_MS + 9_000, observation.RETRIED, **last)
+    _, shown = drawn(index)
+    assert lane_of(shown, "payment", "CarRideCompleted").took == took
+
+
 def test_a_crash_is_drawn_although_it_logged_nothing() -> None:
     """Its takeover's number shows it."""
     index = driven()
