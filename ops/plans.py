@@ -29,6 +29,7 @@ __all__ = [
     "PLANS",
     "Command",
     "discard",
+    "is_kept",
     "named",
     "new_id",
     "now",
@@ -180,6 +181,11 @@ def named(name: str) -> SavedPlan:
 def saved() -> list[SavedPlan]:
     """Return the plans that can be carried out, the newest first; delete older ones."""
     return _folder().saved()
+
+
+def is_kept(name: str) -> bool:
+    """Return whether a plan is in the folder: it is taken out when it is carried out."""
+    return bool(is_plan_id(name)) and (PLANS / f"{name}.json").exists()
 
 
 def discard(name: str) -> None:

@@ -109,7 +109,7 @@ def _letters(line: Mapping[str, Any]) -> Iterator[Letter]:
 
 
 def changes_about(names: Collection[str]) -> list[Change]:
-    """Return the changes that name one of these rides or keys, the oldest first."""
+    """Return the changes that name one of these rides, keys or plans, the oldest first."""
     found = []
     for line in _newest_lines():
         if not any(name in line for name in names):
@@ -119,6 +119,11 @@ def changes_about(names: Collection[str]) -> list[Change]:
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # a line of another version, or one that is cut
     return found
+
+
+def carried_out(plans: Collection[str]) -> set[str]:
+    """Return which of these plans were carried out, by their ids."""
+    return {each.plan for each in changes_about(plans)} & {*plans}
 
 
 def _newest_lines() -> deque[str]:

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from ops import plans
 from ops.cli.line import STAGES
+from ops.desk.changes import carried_out
 from ops.regions import ROOT
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Stage
@@ -52,6 +53,8 @@ class State(StrEnum):
     DISCARDED = "discarded"
     CARRIED_OUT = "carried out"
     """Its plan is: another job has done it."""
+    ELSEWHERE = "carried out on the command line"
+    """Its plan is, and not by a job of this desk."""
 
 
 class Share(NamedTuple):
@@ -200,6 +203,15 @@ class Jobs:
         """Return the jobs, the newest first."""
         return [*reversed(self._jobs.values())]
 
+    def look(self) -> None:
+        """Find out which of the plans that wait were carried out by a command."""
+        waiting = [job for job in self._jobs.values() if job.state is State.WAITS]
+        taken = {job.plan for job in waiting if not plans.is_kept(job.plan)}
+        done = carried_out(taken) if taken else set()
+        for job in waiting:
+            if job.plan in done:
+                job.left = State.ELSEWHERE
+
     @property
     def names(self) -> list[str]:
         """Their ids."""
@@ -248,6 +260,7 @@ class Jobs:
             OperatorError: there is no such dry run, or it has not ended well.
         """
         job = self._known(name)
+        self.look()
         if job.state is not State.WAITS:
             raise OperatorError(f"this plan is {job.state}: plan it again")
         job.left = State.CARRIED_OUT
@@ -258,9 +271,12 @@ class Jobs:
         """Make sure that a plan is not carried out.
 
         Raises:
-            OperatorError: there is no such job.
+            OperatorError: there is no such job, or a command has carried its plan out.
         """
         job = self._known(name)
+        self.look()
+        if job.state is State.ELSEWHERE:
+            raise OperatorError(f"this plan is {job.state}")
         if job.state is State.WAITS:
             plans.discard(job.plan)
             job.left = State.DISCARDED

@@ -63,6 +63,7 @@ _LOOKS: Final[Mapping[State, Look]] = {
     State.INTERRUPTED: Look("take", "cross"),
     State.DISCARDED: Look("dup", "cross"),
     State.CARRIED_OUT: Look("dup", "check"),
+    State.ELSEWHERE: Look("dup", "check"),
 }
 _LOOKS_OF_WORDS: Final[Mapping[str, Look]] = {
     "being retried": Look("wait", "clock"),
@@ -76,6 +77,7 @@ _LOOKS_OF_WORDS: Final[Mapping[str, Look]] = {
 
 @page("/jobs", "jobs.html")
 def _jobs(desk: Seen, _request: Request) -> dict[str, Any]:
+    desk.jobs.look()
     known = desk.jobs.newest()
     own = {job.plan for job in known}
     others = dict[tuple[str, ...], list[Any]]()
@@ -150,6 +152,7 @@ def _told(job: Job, found: Mapping[str, Record]) -> dict[str, Any]:
 
 @page("/job/{id}", "job.html")
 def _job(desk: Seen, request: Request) -> dict[str, Any]:
+    desk.jobs.look()
     job = desk.jobs.get(request.path_params["id"])
     if job is None:
         raise NotThereError(

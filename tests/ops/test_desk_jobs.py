@@ -12,6 +12,7 @@ from moto import mock_aws
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from ops import plans
+from ops.desk import changes
 from ops.desk.jobs import Job, State
 from ops.desk.told import (
     Bound,
@@ -232,6 +233,48 @@ def test_jobs_lists_plans_of_the_command_line_too(tmp_path: Any, monkeypatch: An
     plans.discard(str(name))
     plans.discard("../../etc/passwd")
     assert str(name) not in get(desk, "/jobs").text
+
+
+@mock_aws
+def test_a_plan_that_a_command_has_carried_out_waits_for_nobody(
+    tmp_path: Any, monkeypatch: Any
+) -> None:
+    """Nothing of the desk offers it any more, and a button on an older page does nothing."""
+    monkeypatch.setattr(plans, "PLANS", tmp_path / "plans")
+    log = tmp_path / "changes.jsonl"
+    monkeypatch.setattr(changes, "CHANGES", log)
+    preview = {"queue": "PaymentDlq", "target": "payment", "letters": [letter(goes=True)]}
+    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
+    monkeypatch.setattr(
+        "ops.desk.jobs._process",
+        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
+    )
+    desk = desk_of(empty_stack())
+    job = desk.jobs.get(desk.jobs.start("redrive", {"": "PaymentDlq"}))
+    assert job is not None
+    job.reader.join()
+    words = ["redrive", "PaymentDlq"]
+    with plans.typed([*words, f"--plan={job.plan}"]):
+        plans.save({}, ())
+    path = f"/job/{job.id}"
+    assert "Run exactly this" in get(desk, path).text
+    assert "1 plan waits for you" in get(desk, "/jobs").text
+    with plans.typed([*words, f"--plan={job.plan}", "--yes"]):
+        plans.take({}, ())
+    change = {"time": "2026-11-24T15:15:26+00:00", "command": "carride redrive PaymentDlq"}
+    log.write_text(json.dumps(change | {"plan": job.plan}))
+    for button in ("/confirm", "/discard"):
+        answer = post(desk, button, job=job.id, back=path)
+        told = "Nothing was done: this plan is carried out on the command line"
+        assert told in shown_after(desk, answer).text
+    assert desk.jobs.newest() == [job]
+    for page in ("/jobs", path):
+        text = get(desk, page).text
+        assert "carried out on the command line</span>" in text
+        assert "waits for you" not in text
+        assert "--yes" not in text
+        for button in ("/confirm", "/discard"):
+            assert f'action="{button}"' not in text
 
 
 @mock_aws
