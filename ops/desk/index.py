@@ -16,6 +16,7 @@ from ops.audit.reading import delivered_in, published_in
 from ops.desk.endings import Endings
 from ops.desk.outages import Outages
 from ops.desk.timeline import Timeline
+from ops.desk.words import published_text
 from ops.search import CAR, CUSTOMER, EVENT, PAYMENT, Match, named_by
 
 _FEW: Final = 4
@@ -112,6 +113,12 @@ class Fact:
     """Grows from each fact of the index to the next one."""
     named: tuple[Match, ...] = ()
     """The customer, the car and the payment that it names."""
+
+    @property
+    def how_published(self) -> str:
+        """How often it was published, and how often replayed, in words."""
+        replayed = sum(copy.replayed for copy in self.copies)
+        return published_text(len(self.copies) - replayed, replayed)
 
     def attempts(self, consumer: str) -> list[Run]:
         """Return a consumer's runs, the oldest first, with the crashes that a takeover shows."""

@@ -113,7 +113,7 @@ def _detail(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
     with desk.feed.lock:
         fact = desk.feed.index.facts.get(found.event_id or "")
         runs = fact.attempts(letter.consumer)[-_MOST_PAST:] if fact and letter.consumer else []
-        past = [*_of_bus(fact), *_of_consumer(fact, runs, letter), *_of_operators(changes, letter)]
+        past = [*of_bus(fact), *_of_consumer(fact, runs, letter), *_of_operators(changes, letter)]
     sent_ms = letter.sent.timestamp() * 1000
     past.append(Past(sent_ms, "in its queue", "dead", "mail", letter.queue))
     past.sort(key=lambda each: each.time_ms)
@@ -190,11 +190,14 @@ class Past(NamedTuple):
     more: str = ""
 
 
-def _of_bus(fact: Fact | None) -> Iterator[Past]:
+def of_bus(fact: Fact | None) -> Iterator[Past]:
     """Yield when an event was published."""
     for number, copy in enumerate(fact.copies if fact else ()):
-        word = "replayed" if copy.replayed else "published"
+        word = "published"
         text = "on the bus" if number == 0 else "a copy of the same event, on the bus"
+        if copy.replayed:
+            word = "replayed"
+            text = "from the archive"
         yield Past(copy.time_ms, word, "pub", "right", text)
 
 

@@ -161,6 +161,17 @@ def short_id(text: str) -> str:
     return f"{before}{mark}{beginning}…{end}"
 
 
+def published_text(published: int, replayed: int) -> str:
+    """Return how an event got onto the bus: ``published once, replayed twice``."""
+    counts = {"published": published, "replayed": replayed}
+    parts = [f"{how} {_times(count)}" for how, count in counts.items() if count]
+    return ", ".join(parts) or "not seen on the bus"
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
 def indented(found: object) -> str:
     """Return a JSON document as text with an entry a line; a text stays as it is."""
     return found if isinstance(found, str) else json.dumps(found, indent=2)

@@ -1,6 +1,7 @@
 """The pages of events, and what the desk looks up because its index does not hold it."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from carride_idempotency.record_items import item_of
 from ops.audit.evidence import DeadLettered
 from ops.desk.counts import DELIVERIES, Count
 from ops.desk.index import COUNTED, PAGE, Filter, Index
+from ops.desk.letters import of_bus
 from ops.desk.older import Older
 from ops.desk.pictures import look
 from ops.desk.words import moment
@@ -53,6 +55,33 @@ def test_the_page_of_an_event_has_its_runs_and_its_payload(ref: StackRef) -> Non
     assert "payment does not take this type" in text
     assert 'id="at-payment"' not in text
     assert "<title>CarRideAccepted of order_01 · CarRide desk</title>" in text
+
+
+@pytest.mark.parametrize(
+    ("copies", "replays", "says"),
+    [
+        (1, 1, "published once, replayed once"),
+        (3, 0, "published 3 times"),
+        (2, 3, "published twice, replayed 3 times"),
+        (0, 2, "replayed twice"),
+    ],
+)
+def test_a_replay_is_told_apart_from_a_copy(
+    ref: StackRef, copies: int, replays: int, says: str
+) -> None:
+    """In the list of events, on the page of the event and on that of its ride."""
+    desk = desk_of(ref)
+    for number in range(copies + replays):
+        is_replay = number >= copies
+        publish(desk.feed.index, ACCEPTED, BEGIN_MS + number, replayed=is_replay)
+    for path in ("/facts", f"/event/{ACCEPTED.idempotencyid}", "/ride/order_01"):
+        shown = " ".join(get(desk, path).text.split())
+        told = re.findall(r"(?:published|replayed) (?:once|twice|\d+ times)[^<·]*", shown)
+        assert [*map(str.strip, told)] == [says]
+    past = [
+        (each.word, each.text) for each in of_bus(desk.feed.index.facts[ACCEPTED.idempotencyid])
+    ]
+    assert past.count(("replayed", "from the archive")) == replays
 
 
 def test_effects_on_an_item_show_what_they_changed(ref: StackRef) -> None:
