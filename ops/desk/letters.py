@@ -11,9 +11,10 @@ from carride_idempotency.operators.explaining import Explained
 from carride_idempotency.record import COMPLETED, QUARANTINED, STATUSES, Record
 from carride_idempotency.record_items import record_of
 from ops import records
+from ops.audit.evidence import CONSUMERS
 from ops.dead_letters import READERS, DeadLetter
 from ops.desk.changes import TRIALS, Change, changes_about
-from ops.desk.index import PAGE, Fact, Run
+from ops.desk.index import BUS, PAGE, Fact, Run
 from ops.desk.letterbox import (
     Found,
     Group,
@@ -27,7 +28,7 @@ from ops.desk.pictures import look
 from ops.desk.redriven import gone
 from ops.desk.registry import Seen, page
 from ops.desk.waterfall import began_ms
-from ops.desk.words import indented, short_id, span
+from ops.desk.words import clip, indented, short_id, span
 from ops.lookup import is_ride
 from ops.payloads import readable
 from ops.redrive import PRODUCER_DLQ
@@ -53,6 +54,7 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
         wanted = [each for each in groups if each.id == asked.get("group")]
         shown = [*wanted, *groups][0].letters[0]
     total = sum(reading.counts.values())
+    listed = sum(len(group.letters) for group in groups)
     redriven = None
     if shown is None and "letter" in asked:
         redriven = gone(desk, asked["letter"], reading.found)
@@ -61,7 +63,8 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
         "reading": reading,
         "total": total,
         "at": at,
-        "listed": sum(len(group.letters) for group in groups),
+        "listed": listed,
+        "why_none": None if listed else _why_none(at, total),
         "sections": _sections(groups),
         "chosen": shown,
         "gone": redriven,
@@ -70,6 +73,34 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
         "most": _MOST_OF_GROUP,
         **(_detail(desk, shown, reading) if shown else {}),
     }
+
+
+class Empty(NamedTuple):
+    """What stands in the place of a list without a letter."""
+
+    title: str
+    text: str
+
+
+def _why_none(at: str, total: int) -> Empty:
+    """Return why no letter is listed, at a consumer if one is named; ``total`` are those of all."""
+    names = [each.name for each in CONSUMERS]
+    if at == BUS:
+        return Empty("No dead letters beside those of consumers", _COMES)
+    if at in names:
+        return Empty(f"No dead letters of {at}", _COMES)
+    if at:
+        return Empty(f"No consumer is called {clip(at, 80)}", f"There are {', '.join(names)}.")
+    if total:
+        return Empty("No letter could be read", "Read again in a minute.")
+    return Empty("No dead letters", _COMES)
+
+
+_COMES: Final = (
+    "An event waits here if its consumer has failed on it as often as it may, or if it breaks the "
+    "contract."
+)
+"""When an event becomes a dead letter."""
 
 
 def _title(shown: Found | None, total: int, *, is_chosen: bool) -> str:

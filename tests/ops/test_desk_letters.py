@@ -342,12 +342,39 @@ def test_one_key_has_a_page_with_its_whole_record(ref: StackRef) -> None:
 def test_letters_of_one_consumer_are_listed_alone(ref: StackRef) -> None:
     """Flow and the ledger lead to them; the others are one click away."""
     desk = desk_of(ref)
-    for at, count, error in (("payment", 1, True), ("ride-history", 2, False), ("bus", 0, False)):
+    for at, count, error in (("payment", 1, True), ("ride-history", 2, False)):
         text = get(desk, f"/letters?at={at}").text
         assert f"{count} of " in text
         assert ("no answer to order_01" in text) is error
         assert ">Show all</a>" in text
     assert ">Show all</a>" not in get(desk, "/letters").text
+
+
+@pytest.mark.parametrize("are_others", [True, False])
+@pytest.mark.parametrize("at", ["dispatch", "bus", "nowhere", "<b>"])
+def test_a_list_without_letters_is_a_sentence(ref: StackRef, at: str, *, are_others: bool) -> None:
+    """No letter was asked for, so none is missed; the letters of others are one click away."""
+    for queue in () if are_others else ("PaymentDlq", "RideHistoryDlq"):
+        ref.client("sqs").purge_queue(QueueUrl=ref.outputs[f"{queue}Url"])
+    text = get(desk_of(ref), f"/letters?at={quote(at)}").text
+    found = text.partition('class="empty"')[2].partition("</section>")[0]
+    assert ">Show all</a>" in found
+    assert ("No consumer is called" in found) is (at in {"nowhere", "<b>"})
+    assert "<b>" not in found
+    assert "not in its queue any more" not in text
+
+
+def test_letters_that_another_reader_hides_are_not_missed(ref: StackRef) -> None:
+    """The page says that it read none, and not that one is gone."""
+    for queue in ("PaymentDlq", "RideHistoryDlq"):
+        url = ref.outputs[f"{queue}Url"]
+        request = {"QueueUrl": url, "MaxNumberOfMessages": 10, "VisibilityTimeout": 60}
+        ref.client("sqs").receive_message(**request)
+    desk = desk_of(ref)
+    desk.feed.queues = {"PaymentDlq": 1, "RideHistoryDlq": 2}
+    text = get(desk, "/letters").text
+    assert "No letter could be read" in text
+    assert "not in its queue any more" not in text
 
 
 SENT: Final = "37134231-8c22-525e-93f3-3e3838254b1c"
