@@ -38,7 +38,10 @@ DELIVERIES: Final = (
     Count("takeover", "take", "takeover", "committed what a crashed attempt had begun"),
     Count("fenced", "fence", "late write fenced off", "ended after its lease: it wrote nothing"),
     Count("failed", "fail", "failed", "raised an error; it is delivered again"),
-    Count("dead", "dead", "given up", "failed for the last time, or its key is quarantined"),
+    Count("dead", "dead", "given up", "failed for the last time"),
+    Count(
+        "refused", "wait", "refused", "its key is quarantined: nothing ran, no letter came of it"
+    ),
     Count("expired", "dup", "dropped as expired", "came after the event's expiry time"),
 )
 """All deliveries that were logged; a crash logs nothing. They add up to the deliveries."""

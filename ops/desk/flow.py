@@ -43,6 +43,8 @@ _ON_BUS: Final = {"pub": _PUBLISHED, "dup": frozenset({REPLAYED})}
 """The parts of the strip of the bus: what is replayed looks like the duplicates that it makes."""
 _ALWAYS: Final = ("new", "dup", "take", "fail")
 """The parts whose numbers stand there even if they are 0."""
+_IF_ANY: Final = ("fence", "wait")
+"""Those whose numbers stand there if they are above 0."""
 _DEAD: Final = "messages in its dead-letter queues now"
 _ICONS: Final = {"ride-history": "ledger", "dispatch": "car", "payment": "card"}
 
@@ -141,7 +143,7 @@ def _recently(feed: Feed, window: Window, now: float, outages: Sequence[Outage])
     for each in feed.consumers:
         total = sum(feed.index.timeline.recent(each.name, now, window), Counter[str]())
         failed += _CHARTED["fail"].of(total)
-        count = total[observation.DEAD_LETTERED]
+        count = _CHARTED["dead"].of(total)
         if count:
             given_up.append(f"{each.name} gave up {counted(count, 'delivery')}")
     said = [f"{outages[0].consumer} fails"] if outages else []
@@ -332,7 +334,7 @@ def _bands(outages: Sequence[Outage], window: Window, now: float) -> Iterator[Ba
 def _parts(consumer: str, total: Counter[str]) -> Iterator[Part]:
     for kind, each in _CHARTED.items():
         count = each.of(total)
-        is_shown = kind in _ALWAYS or (kind == "fence" and count > 0)
+        is_shown = kind in _ALWAYS or (kind in _IF_ANY and count > 0)
         if is_shown:
             path = f"/facts?at={consumer}&outcome={each.group}"
             yield Part(kind, each.label, count, path, each.says)

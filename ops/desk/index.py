@@ -45,7 +45,8 @@ GROUPS: Final[Mapping[str, frozenset[str]]] = {
     "duplicate": ABSORBED,
     "failed": frozenset({observation.FAILED, observation.UNPROTECTED}),
     "fenced": frozenset({observation.LOST_LEASE}),
-    "dead": frozenset({observation.DEAD_LETTERED, observation.QUARANTINED}),
+    "dead": frozenset({observation.DEAD_LETTERED}),
+    "refused": frozenset({observation.QUARANTINED}),
     "expired": frozenset({observation.EXPIRED}),
     "wrong": frozenset(
         {observation.FAILED, observation.LOST_LEASE, observation.UNPROTECTED, CRASHED}
@@ -53,9 +54,10 @@ GROUPS: Final[Mapping[str, frozenset[str]]] = {
 }
 """Outcomes that are asked for together. An event that was recognised as a duplicate has its effect:
 the attempt that committed it may have crashed before it logged so."""
-_SETTLED: Final = (
-    observation.COMMITTED | GROUPS["dead"] | {observation.DUPLICATE, observation.EXPIRED}
-)
+STUCK: Final = GROUPS["dead"] | GROUPS["refused"]
+"""Outcomes of events that a consumer has given up: a refused delivery shows that an earlier one
+did."""
+_SETTLED: Final = observation.COMMITTED | STUCK | {observation.DUPLICATE, observation.EXPIRED}
 
 _reported: Final = re.compile(r"^REPORT RequestId: .*?\bDuration: ([\d.]+) ms").search
 
@@ -151,7 +153,10 @@ class Fact:
         if consumer.name in self.letters:
             return observation.DEAD_LETTERED
         if outcomes:
-            return next((each for each in outcomes if each in _SETTLED), outcomes[-1])
+            settled = [each for each in outcomes if each in _SETTLED]
+            # A refused delivery only shows that an earlier one gave the event up.
+            settled.sort(key=lambda each: each in GROUPS["refused"])
+            return next(iter(settled), outcomes[-1])
         return WAITING if consumer.takes(self.type) else None
 
     def absorbed(self, consumer: str, outcome: str) -> int:
@@ -398,13 +403,13 @@ class Index:
         """
         names = {fact.id for fact in self._lettered}
         for each in self.consumers:
-            for outcome in GROUPS["dead"]:
+            for outcome in STUCK:
                 names |= self._ran.get((each.name, outcome), set())
         facts = [self.facts[name] for name in names if name in self.facts]
         found = []
         for fact in facts:
             outcomes = {fact.outcome(each) for each in self.consumers}
-            if fact.copies and not outcomes.isdisjoint(GROUPS["dead"]):
+            if fact.copies and not outcomes.isdisjoint(STUCK):
                 found.append(fact)
         return sorted(found, key=lambda fact: fact.time_ms)
 

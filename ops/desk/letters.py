@@ -239,7 +239,7 @@ def _of_consumer(fact: Fact | None, runs: Sequence[Run], letter: DeadLetter) -> 
         found = look(run.outcome)
         parts = []
         if run.outcome == observation.QUARANTINED:
-            parts.append("refused: its key is quarantined")
+            parts.append("its key is quarantined")
         elif run.attempt:
             parts.append(f"attempt {run.attempt}")
         if run.duration_ms:

@@ -37,7 +37,7 @@ LOOKS: Final[Mapping[str, Look]] = {
     CRASHED: Look("fail", "bolt", "crashed"),
     observation.LOST_LEASE: Look("fence", "shield", "late write fenced off"),
     observation.EXPIRED: Look("dup", "clock", "dropped as expired"),
-    observation.QUARANTINED: Look("dead", "key", "given up", "its key is quarantined"),
+    observation.QUARANTINED: Look("dup", "key", "refused", "its key is quarantined"),
     observation.DEAD_LETTERED: Look("dead", "mail", "given up", "dead-lettered"),
     observation.UNPROTECTED: Look("fail", "warn", "failed", "unprotected"),
     WAITING: Look("wait", "clock", "waiting"),

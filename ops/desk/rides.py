@@ -14,7 +14,7 @@ from ops.audit.evidence import COPY
 from ops.desk.changes import changes_about
 from ops.desk.endings import Rides
 from ops.desk.finding import rides_of
-from ops.desk.index import GROUPS, PAGE, WAITING, Fact, Index
+from ops.desk.index import PAGE, STUCK, WAITING, Fact, Index
 from ops.desk.registry import NotThereError, Seen, newest_shown, page, page_number
 from ops.desk.story import story_of
 from ops.desk.story_known import Known
@@ -289,7 +289,7 @@ def _listed(desk: Seen, name: str, broken: Mapping[str, Sequence[str]]) -> Liste
 
 
 def _given_up(fact: Fact, consumer: str, outcome: str | None, _now_ms: float) -> str:
-    return f"{consumer} gave up {fact.type}" if outcome in GROUPS["dead"] else ""
+    return f"{consumer} gave up {fact.type}" if outcome in STUCK else ""
 
 
 def _failing(fact: Fact, consumer: str, outcome: str | None, _now_ms: float) -> str:

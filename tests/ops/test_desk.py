@@ -1,6 +1,7 @@
 """What the desk makes of log lines, without a stack."""
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -235,6 +236,27 @@ def test_flow_counts_what_has_failed_although_no_consumer_fails_now() -> None:
     text = get(desk, "/").text
     assert "dispatch gave up 1 delivery in 5 minutes" in text
     assert "no consumer fails" not in text
+
+
+@mock_aws
+def test_flow_gives_no_event_up_twice() -> None:
+    """A refused delivery is no second one that gave the event up, in no number of the page."""
+    desk = desk_of(empty_stack())
+    now_ms = time.time() * 1000
+    event = completed("order_1")
+    publish(desk.feed.index, event, now_ms - 9_000)
+    deliver(desk.feed.index, event, "payment", now_ms - 8_000, observation.DEAD_LETTERED)
+    for _ in range(2):
+        deliver(desk.feed.index, event, "payment", now_ms - 8_000, observation.QUARANTINED)
+    text = get(desk, "/").text
+    assert "payment gave up 1 delivery in 5 minutes" in text
+    assert re.findall(r"(\d+) given up", text) == ["1"]
+    assert re.findall(r"(\d+) refused", text) == ["2"]
+    (consumer,) = [each for each in CONSUMERS if each.name == "payment"]
+    (fact,) = desk.feed.index.given_up()
+    assert fact.outcome(consumer) == observation.DEAD_LETTERED
+    fact.runs.reverse()  # as from another stream of the log
+    assert fact.outcome(consumer) == observation.DEAD_LETTERED
 
 
 @mock_aws
