@@ -21,6 +21,13 @@ _LOCAL_PAUSE_S: Final = 0.5
 """Between two looks at a local stack, on which nobody pays for them."""
 
 
+class ReplaySteps(NamedTuple):
+    """What a replay would do, in words, and the name that it would have."""
+
+    plan: tuple[str, ...]
+    replay: str
+
+
 class Replayed(NamedTuple):
     """What became of a replay, by its name."""
 
@@ -88,7 +95,7 @@ def replay_run(
     window = f"from {_spelt(since)} to {_spelt(end)}"
     receivers = _chosen(only, partners=partners)
     steps = (
-        replay.named(f"replay events with a time {window}, for {receivers}", name),
+        f"replay events with a time {window}, for {receivers}, as {name}",
         "wait until nothing is in flight, as far as AWS can tell",
         "audit the stack",
     )
@@ -110,7 +117,7 @@ def replay_run(
         "rules": sorted(rules),
         "archive": stack.outputs["CarRideArchiveArn"],
     }
-    return Plan(Steps(steps), do, (stack,), exact=exact)
+    return Plan(ReplaySteps(steps, name), do, (stack,), exact=exact)
 
 
 def _chosen(only: str | None, *, partners: bool) -> str:
@@ -276,6 +283,11 @@ def _show_progress(progress: Progress) -> RenderableType:
     return Text(
         f"{state.state}{until}, {counted(state.waiting, 'message')} in queues; {deliveries}"
     )
+
+
+@show.register
+def _show_steps(steps: ReplaySteps) -> RenderableType:
+    return show(Steps(steps.plan))
 
 
 @show.register

@@ -318,6 +318,7 @@ def _environment() -> Environment:
         "place": "{:.2f}%".format,
         "short": short_id,
         "span": span,
+        "status": lambda status: status.lower().replace("_", " "),
         "time": lambda time_ms: f"{moment(time_ms):%H:%M:%S}",
         "until": lambda time_ms: marked(time_ms, until_text(time_ms, time.time() * 1000)),
     }

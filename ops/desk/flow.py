@@ -41,10 +41,10 @@ _CHARTED: Final = {each.kind: each for each in DELIVERIES if each.group != "expi
 _PUBLISHED: Final = frozenset(KINDS) - {REPLAYED}
 _ON_BUS: Final = {"pub": _PUBLISHED, "dup": frozenset({REPLAYED})}
 """The parts of the strip of the bus: what is replayed looks like the duplicates that it makes."""
-_ALWAYS: Final = ("new", "dup", "take", "fail")
-"""The parts whose numbers stand there even if they are 0."""
-_IF_ANY: Final = ("fence", "wait")
-"""Those whose numbers stand there if they are above 0."""
+_ALWAYS: Final = frozenset({"new", "duplicate", "takeover", "failed"})
+"""The numbers of deliveries that stand there even if they are 0."""
+_IF_ANY: Final = frozenset({"fenced", "refused", "expired"})
+"""Those that stand there if they are above 0."""
 _DEAD: Final = "messages in its dead-letter queues now"
 _ICONS: Final = {"ride-history": "ledger", "dispatch": "car", "payment": "card"}
 
@@ -332,12 +332,12 @@ def _bands(outages: Sequence[Outage], window: Window, now: float) -> Iterator[Ba
 
 
 def _parts(consumer: str, total: Counter[str]) -> Iterator[Part]:
-    for kind, each in _CHARTED.items():
+    for each in DELIVERIES:
         count = each.of(total)
-        is_shown = kind in _ALWAYS or (kind in _IF_ANY and count > 0)
+        is_shown = each.group in _ALWAYS or (each.group in _IF_ANY and count > 0)
         if is_shown:
             path = f"/facts?at={consumer}&outcome={each.group}"
-            yield Part(kind, each.label, count, path, each.says)
+            yield Part(each.kind, each.label, count, path, each.says)
 
 
 def _letters(feed: Feed, queues: Sequence[str]) -> int | None:

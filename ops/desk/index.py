@@ -472,10 +472,10 @@ class Index:
             if fact.number > first:
                 newer += 1
                 continue
-            if len(found) == most and not any(wanted):
-                return Matches(found[begin : begin + PAGE], self.known - newer, True, newer)
             if len(found) == most:
-                return Matches(found[begin : begin + PAGE], most, False, newer)
+                is_every = not any(wanted)
+                total = self.known - newer if is_every else most
+                return Matches(found[begin : begin + PAGE], total, is_every, newer)
             found.append(fact)
         runs = sum(map(wanted.runs, found))
         broken = sum(fact.ride is None for fact in found)

@@ -194,10 +194,10 @@ def _watched(desk: Seen, job: Job) -> replay.ReplayState | None:
     """
     if job.verb != "replay run" or job.state is not State.RUNNING:
         return None
-    steps = job.previewed.get("plan") if isinstance(job.previewed, Mapping) else None
-    if steps:
+    name = job.previewed.get("replay") if isinstance(job.previewed, Mapping) else None
+    if name:
         with suppress(*FAILURES):
-            return replay.describe(desk.feed.stack, replay.name_in(str(steps[0])))
+            return replay.describe(desk.feed.stack, str(name))
     return None
 
 

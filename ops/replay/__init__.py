@@ -79,20 +79,6 @@ def name_for(region: str, now: datetime) -> str:
     return f"{region}.{now.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}"
 
 
-_AS: Final = ", as "
-"""Stands before the name of a replay in the step of a plan that starts it."""
-
-
-def named(step: str, name: str) -> str:
-    """Return the step of a plan that starts a replay, with the replay's name."""
-    return f"{step}{_AS}{name}"
-
-
-def name_in(step: str) -> str:
-    """Return the name of the replay that a step of a plan starts."""
-    return step.rpartition(_AS)[2]
-
-
 def unfinished(stack: StackRef) -> list[str]:
     """Return the names of a stack's unfinished replays, without those that only predict."""
     return [each["ReplayName"] for each in _replays(stack) if each["State"] in _UNFINISHED]

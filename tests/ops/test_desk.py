@@ -24,8 +24,9 @@ from ops.audit.evidence import CONSUMERS
 from ops.audit.reading import Tail
 from ops.desk import open_browser
 from ops.desk.feed import ENDED, Feed
-from ops.desk.index import CRASHED, Filter, Index
-from ops.desk.pictures import stacked
+from ops.desk.flow import _parts
+from ops.desk.index import CRASHED, WAITING, Filter, Index
+from ops.desk.pictures import LOOKS, stacked
 from ops.stack import Kept, OperatorError
 from tests.carride.rides import booked
 from tests.carride.rides import event as event_of
@@ -257,6 +258,20 @@ def test_flow_gives_no_event_up_twice() -> None:
     assert fact.outcome(consumer) == observation.DEAD_LETTERED
     fact.runs.reverse()  # as from another stream of the log
     assert fact.outcome(consumer) == observation.DEAD_LETTERED
+
+
+@mock_aws
+def test_each_delivery_is_in_one_number_of_flow() -> None:
+    """Also one that is seldom: but for what was given up, whose letters are counted instead."""
+    desk = desk_of(empty_stack())
+    now_ms = time.time() * 1000
+    for number, outcome in enumerate(sorted(LOOKS.keys() - {CRASHED, WAITING})):
+        event = completed(f"order_{number}")
+        publish(desk.feed.index, event, now_ms - 9_000)
+        deliver(desk.feed.index, event, "payment", now_ms - 8_000, outcome)
+    total = desk.feed.index.totals["payment"]
+    shown = [part.number or 0 for part in _parts("payment", total)]
+    assert sum(shown) == total.total() - total[observation.DEAD_LETTERED]
 
 
 @mock_aws

@@ -28,7 +28,7 @@ from ops.desk.told import (
     steps_of,
     table_of,
 )
-from ops.replay import ReplayState, named
+from ops.replay import ReplayState
 from ops.stack import OperatorError, StackRef
 from tests.ops.desk_world import BEGIN_MS, desk_of, get, post, shown_after
 from tests.ops.world import NOW, empty_stack, put_record, stack
@@ -439,8 +439,7 @@ def test_a_replay_shows_its_state_before_its_job_has_said_anything(
         lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
     )
     desk = desk_of(empty_stack())
-    step = named("replay events with a time from 9 to 10, for every rule", name)
-    shown = {"plan": [step, "wait"]}
+    shown = {"plan": ["replay events with a time from 9 to 10", "wait"], "replay": name}
     words = ["replay", "run", "--since=1h"]
     job = Job("replay run", words, desk.feed.stack, plan="0433d0e7", previewed=shown)
     monkeypatch.setattr(desk.jobs, "get", {job.id: job}.get)
