@@ -1,15 +1,17 @@
 """The verbs that process past events again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ops import outbox, plans, replay
 from ops.audit import Report, audit
+from ops.audit.evidence import CONSUMERS
+from ops.cli.replay_log import prediction_of
 from ops.cli.show import show, table
 from ops.replay import ReplayState, fates
 from ops.replay.planning import PAUSE, Progress, ReplayPlan, predict, standing, watch
@@ -26,12 +28,15 @@ class ReplaySteps(NamedTuple):
 
     plan: tuple[str, ...]
     replay: str
+    since: datetime
+    until: datetime
 
 
 class Replayed(NamedTuple):
     """What became of a replay, by its name."""
 
     replay: str
+    compared: fates.Comparison
     audit: Report
 
 
@@ -105,9 +110,16 @@ def replay_run(
 
     def do() -> Replayed:
         replay.start(stack, name, since, end, rules)
-        _wait(session, name)
+        logged = _wait(session, name)
         session.say(Stage("auditing the stack", step=3))
-        return Replayed(name, audit(*stack.regions()))
+        predicted = prediction_of(stack, since, end)
+        compared = fates.compared(
+            predicted.made if predicted else None,
+            predicted.fates if predicted else {},
+            logged,
+            _consumers_of(only),
+        )
+        return Replayed(name, compared, audit(*stack.regions()))
 
     exact = {
         "steps": steps,
@@ -117,7 +129,7 @@ def replay_run(
         "rules": sorted(rules),
         "archive": stack.outputs["CarRideArchiveArn"],
     }
-    return Plan(ReplaySteps(steps, name), do, (stack,), exact=exact)
+    return Plan(ReplaySteps(steps, name, since, end), do, (stack,), exact=exact)
 
 
 def _chosen(only: str | None, *, partners: bool) -> str:
@@ -129,8 +141,16 @@ def _chosen(only: str | None, *, partners: bool) -> str:
     return "every rule but those of partners"
 
 
-def _wait(session: Session, name: str) -> None:
-    """Show a replay's progress until nothing is in flight; a replay that failed is an error."""
+def _consumers_of(only: str | None) -> list[str]:
+    """Return the names of the consumers that receive a replay, for one rule or for all."""
+    return [each.name for each in CONSUMERS if only in (None, f"{each.resources}Rule")]
+
+
+def _wait(session: Session, name: str) -> Mapping[str, Mapping[Any, int]]:
+    """Show a replay's progress until nothing is in flight; a replay that failed is an error.
+
+    Return the deliveries that consumers have logged since it began, by consumer and fate.
+    """
     pause = PAUSE if session.stack.local is None else _LOCAL_PAUSE_S
     try:
         for progress in watch(session.stack, name, pause=pause):
@@ -141,6 +161,7 @@ def _wait(session: Session, name: str) -> None:
             f"./carride replay cancel {name} --yes ends it"
         ) from None
     progress.replay.check()
+    return progress.fates
 
 
 def _stage_of(progress: Progress) -> Stage:
@@ -297,7 +318,20 @@ def _show_replayed(done: Replayed) -> RenderableType:
         "messages, and the logs of consumers stand still. AWS does not show deliveries that Lambda "
         "will repeat, for up to six hours"
     )
-    return Group(show(done.audit), Text(quiet))
+    return Group(show(done.audit), *_comparison(done.compared), Text(quiet))
+
+
+def _comparison(found: fates.Comparison) -> Iterator[RenderableType]:
+    """Yield what was predicted beside what was logged, and why that may differ."""
+    yield Text(fates.result_sentence(found.made, found.rows))
+    rows = table("consumer", "deliveries that are", "predicted", "logged")
+    for row in found.rows:
+        predicted = "" if row.predicted is None else f"{row.predicted:,}"
+        rows.add_row(row.consumer, row.fate, predicted, f"{row.logged:,}")
+    if found.rows:
+        yield rows
+    for why in found.why:
+        yield Text(f"  {why}")
 
 
 @acts("republish", "--since 1d --yes")

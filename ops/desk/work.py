@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -16,8 +16,9 @@ from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTIN
 from carride_idempotency.record_items import record_of
 from ops import plans, records, replay, verbs
 from ops.audit import Report
-from ops.audit.evidence import AuditedConsumer, grouped
+from ops.audit.evidence import CONSUMERS, AuditedConsumer, grouped
 from ops.audit.ledger import Account
+from ops.cli.replay_log import Prediction, comparisons, predictions
 from ops.dead_letters import READERS
 from ops.desk.counts import DELIVERIES
 from ops.desk.index import WAITING
@@ -36,7 +37,8 @@ from ops.desk.told import (
     steps_of,
     table_of,
 )
-from ops.desk.words import clip
+from ops.desk.words import clip, span
+from ops.replay import fates
 from ops.stack import FAILURES
 from ops.text import counted
 
@@ -183,7 +185,9 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         "warnings": _warnings(job),
         "expires_ms": 1000 * (job.began + _LIVES_S),
         "follows": _FOLLOWS.get(job.verb),
-        "predicts": _window_of(job) if job.verb == "replay run" else None,
+        "window": _window_of(job),
+        "predicted": _predicted(desk, job),
+        "compared": _compared(job),
     }
 
 
@@ -202,13 +206,84 @@ def _watched(desk: Seen, job: Job) -> replay.ReplayState | None:
 
 
 def _window_of(job: Job) -> dict[str, str]:
-    """Return the options of a replay that a prediction has too, by their names."""
-    found = {}
-    for word in job.words:
-        name, _, value = word.removeprefix("--").partition("=")
-        if name in ("since", "until", "only") and value:
-            found[name] = value
-    return found
+    """Return the window of a replay's plan, or of a prediction, as options with absolute times."""
+    shown = job.result
+    if job.verb not in ("replay run", "replay plan") or not isinstance(shown, Mapping):
+        return {}
+    return {name: str(shown[name]) for name in ("since", "until") if name in shown}
+
+
+class Predicted(NamedTuple):
+    """The newest prediction of about the window of a replay's plan."""
+
+    says: str
+    made_ms: float
+    stale: str
+    """In what its window is another one; empty if it is the same."""
+
+
+def _predicted(desk: Seen, job: Job) -> Predicted | None:
+    """Return the prediction for a plan of a replay, one of exactly its window before others."""
+    window = _window_of(job)
+    if not job.asks or not window:
+        return None
+    since = datetime.fromisoformat(window["since"])
+    until = datetime.fromisoformat(window["until"])
+    young = []
+    for each in predictions(desk.feed.stack):
+        overlaps = each.since < until and since < each.until
+        if overlaps and datetime.now(UTC) - each.made < plans.LIVES:
+            young.append(each)
+    # Python's sort keeps the newest first among equals.
+    young.sort(key=lambda each: (each.since, each.until) != (since, until))
+    if not young:
+        return None
+    (best, *_) = young
+    only = next((word for word in job.words if word.startswith("--only=")), "")
+    says = fates.sentence(best.events, _fates_at(best, only.removeprefix("--only=")))
+    return Predicted(says, 1000 * best.made.timestamp(), _why_stale(best, since, until))
+
+
+def _fates_at(found: Prediction, rule: str) -> fates.Fates:
+    """Return what was predicted for the consumer of a rule, or for all without a rule."""
+    at = {each.name for each in CONSUMERS if rule in ("", f"{each.resources}Rule")}
+    return {name: types for name, types in found.fates.items() if name in at}
+
+
+def _why_stale(found: Prediction, since: datetime, until: datetime) -> str:
+    """Return how the window of a prediction differs from another; empty if it does not."""
+    differs = []
+    for edge, its, other in (("begins", found.since, since), ("ends", found.until, until)):
+        if its != other:
+            length = span(1000 * abs((its - other).total_seconds()))
+            side = "before" if its < other else "after"
+            differs.append(f"{edge} {length} {side} that of this plan")
+    return f"its window {' and '.join(differs)}" if differs else ""
+
+
+class Sides(NamedTuple):
+    """What was predicted of a replay, and what became of it."""
+
+    says: str
+    made_ms: float | None
+    """When the prediction was made; None without one."""
+    rows: list[fates.Compared]
+    why: list[str]
+
+
+def _compared(job: Job) -> Sides | None:
+    """Return the comparison in the result of a replay that has ended."""
+    if job.verb != "replay run" or job.asks or not isinstance(job.result, Mapping):
+        return None
+    found = job.result.get("compared")
+    return _sides(found) if found else None
+
+
+def _sides(found: Mapping[str, Any]) -> Sides:
+    made = datetime.fromisoformat(found["made"]) if found["made"] else None
+    rows = [fates.Compared(**row) for row in found["rows"]]
+    says = fates.result_sentence(made, rows)
+    return Sides(says, 1000 * made.timestamp() if made else None, rows, found["why"])
 
 
 def _word_of(job: Job, result: Any) -> str:
@@ -417,9 +492,11 @@ def _interrupt(desk: Seen, form: Mapping[str, str]) -> Next:
 @page("/replays", "replays.html", still=True)
 def _replays(desk: Seen, _request: Request) -> dict[str, Any]:
     found = replay.status(desk.feed.stack)
+    known = comparisons(desk.feed.stack)
     return {
         "title": "Replay",
         "found": [(each, _replay_look(each.state)) for each in found],
+        "sides": {each.name: _sides(known[each.name]) for each in found if each.name in known},
         "rules": [f"{each.resources}Rule" for each in desk.feed.consumers],
     }
 

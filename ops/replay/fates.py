@@ -1,7 +1,8 @@
-"""What a prediction of a replay says, for the terminal and for the desk. No I/O."""
+"""What a prediction of a replay says, and its result, for terminal and desk. No I/O."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from ops.text import counted
@@ -14,6 +15,8 @@ _LOOKED_FOR: Final = ("new", "quarantined", "dead-lettered", "in progress", "too
 _EXPECTED: Final = ("dead-lettered before", "recognised")
 _AFTER_NEW: Final = ("recognised", *_LOOKED_FOR[1:], "dead-lettered before")
 """The fates that a sentence names after what would run anew."""
+_DELIVERED: Final = (*_LOOKED_FOR, *_EXPECTED)
+"""The fates of what a consumer receives."""
 _HEADS: Final[Mapping[str, str]] = {"new": "would run anew"}
 
 
@@ -76,3 +79,101 @@ def _total(fates: Fates) -> Counter[str]:
 
 def _has_any(counts: Mapping[str, int], fates: Iterable[str]) -> bool:
     return any(counts.get(fate) for fate in fates)
+
+
+class Compared(NamedTuple):
+    """What was predicted of a consumer's deliveries, and what it has logged, of one fate."""
+
+    consumer: str
+    fate: str
+    predicted: int | None
+    """None without a prediction."""
+    logged: int
+
+
+class Comparison(NamedTuple):
+    """What became of the deliveries of a replay, beside its prediction."""
+
+    made: datetime | None
+    """When the prediction was made; None without one."""
+    rows: list[Compared]
+    why: list[str]
+    """Why the numbers may differ; empty if they are equal."""
+
+
+def compared(
+    made: datetime | None,
+    predicted: Fates,
+    logged: Mapping[str, Mapping[Any, int]],
+    consumers: Collection[str],
+) -> Comparison:
+    """Return a row for each fate that was predicted or logged of some consumers' deliveries.
+
+    ``logged`` are deliveries by consumer and fate. Without ``made`` there was no prediction.
+    """
+    rows = []
+    for consumer in consumers:
+        expected = _total({consumer: predicted.get(consumer, {})})
+        seen = Counter({str(fate): count for fate, count in logged.get(consumer, {}).items()})
+        for fate in _DELIVERED:
+            number = expected[fate] if made else None
+            if number or seen[fate]:
+                rows.append(Compared(consumer, fate, number, seen[fate]))
+    return Comparison(made, rows, _why_different(rows) if made else [])
+
+
+def result_sentence(made: datetime | None, rows: Iterable[Compared]) -> str:
+    """Return whether a replay went as predicted, and what became of all its deliveries."""
+    total = Counter[str]()
+    for row in rows:
+        total[row.fate] += row.logged
+    listed = ", ".join(f"{number:,} {_DONE.get(fate, fate)}" for fate, number in total.items())
+    became = f"Consumers have logged {listed or 'no delivery'}."
+    if made is None:
+        return f"{became} No prediction of this window was made."
+    if any(row.predicted != row.logged for row in rows):
+        return f"{became} That differs from its prediction."
+    return f"{became} That is what was predicted."
+
+
+_DONE: Final[Mapping[str, str]] = {"new": "run anew", "in progress": "failed or held so far"}
+"""What the fates of a prediction are called once they have happened."""
+
+
+def _why_different(rows: Collection[Compared]) -> list[str]:
+    """Return what may explain that predicted and logged numbers differ."""
+    more = set[str]()
+    expected = 0
+    logged = 0
+    for row in rows:
+        expected += row.predicted or 0
+        logged += row.logged
+        if row.logged > (row.predicted or 0):
+            more.add(row.fate)
+    found = []
+    if logged < expected:
+        missing = counted(expected - logged, "delivery")
+        found.append(
+            f"{missing} fewer than predicted: they are still outstanding (Lambda tries again for "
+            "up to six hours), or their lines are missing in the log"
+        )
+    if logged > expected:
+        extra = counted(logged - expected, "delivery")
+        found.append(
+            f"{extra} more than predicted: deliveries of events that were published during the "
+            "replay are counted too, and queues may deliver twice"
+        )
+    found += [_MORE[fate] for fate in _DELIVERED if fate in more and fate in _MORE]
+    return found
+
+
+_MORE: Final[Mapping[str, str]] = {
+    "recognised": "more were recognised: their events took effect after the prediction, or were "
+    "delivered twice",
+    "in progress": "some have failed so far, or another attempt holds their key: they are tried "
+    "again",
+    "quarantined": "more were refused: their keys were quarantined after the prediction",
+    "too old": "more were too old: their events expired after the prediction",
+    "dead-lettered": "more went to a dead-letter queue: `./carride letters` shows them",
+}
+"""Why more deliveries than predicted had a fate."""

@@ -1,0 +1,141 @@
+"""What became of a replay's deliveries stands beside its prediction."""
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moto import mock_aws
+
+from ops.cli import line, replay_log
+from ops.cli.show import plain
+from ops.desk.jobs import Job
+from ops.replay import ReplayState, fates
+from ops.replay.planning import Fate
+from ops.stack import StackRef
+from tests.ops.desk_world import desk_of, get
+from tests.ops.world import NOW, empty_stack
+
+SINCE: Final = NOW - timedelta(hours=1)
+CONSUMERS: Final = ("payment", "dispatch")
+DELIVERED: Final = [fate for fate in Fate if fate is not Fate.NOT_FOR_IT]
+COUNTS: Final = st.dictionaries(st.sampled_from(DELIVERED), st.integers(1, 9))
+LOGGED: Final = st.dictionaries(st.sampled_from(CONSUMERS), COUNTS)
+PREDICTED: Final = st.dictionaries(
+    st.sampled_from(CONSUMERS), st.dictionaries(st.sampled_from(("A", "B")), COUNTS)
+)
+
+
+@given(predicted=PREDICTED, logged=LOGGED)
+def test_no_delivery_is_left_out_of_a_comparison(predicted: Any, logged: Any) -> None:
+    """Both columns add up to what was given, and a difference has a reason."""
+    found = fates.compared(NOW, predicted, logged, CONSUMERS)
+    assert sum(row.logged for row in found.rows) == sum(
+        sum(each.values()) for each in logged.values()
+    )
+    by_type = [counts for types in predicted.values() for counts in types.values()]
+    assert sum(row.predicted or 0 for row in found.rows) == sum(
+        sum(each.values()) for each in by_type
+    )
+    differs = any(row.logged != row.predicted for row in found.rows)
+    assert bool(found.why) == differs
+
+
+@given(logged=LOGGED)
+def test_without_a_prediction_nothing_is_said_to_differ(logged: Any) -> None:
+    """What was logged stands alone."""
+    found = fates.compared(None, {}, logged, CONSUMERS)
+    assert all(row.predicted is None and row.logged for row in found.rows)
+    assert found.why == []
+
+
+def log(path: Path, monkeypatch: pytest.MonkeyPatch, ref: StackRef, *results: Any) -> None:
+    """Write changes of a stack, the oldest first, each with its age in minutes and result."""
+    monkeypatch.setattr(line, "CHANGES", path)
+    lines = []
+    for age, command, result in results:
+        told = {"time": datetime.now(UTC) - timedelta(minutes=age), "command": command}
+        where = {"stack": ref.name, "region": ref.region}
+        lines.append(json.dumps(plain({**told, **where, "result": result})))
+    path.write_text("\n".join(lines))
+
+
+def prediction(until: datetime, new: int) -> Any:
+    """Return the result of a prediction."""
+    at = {"payment": {"CarRideCompleted": {"new": new}}}
+    return {"since": SINCE, "until": until, "events": new, "fates": at, "warnings": []}
+
+
+def job_of(desk: Any, result: Any, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Job:
+    """Return a replay's job that has ended with a result, or its plan."""
+    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(plain(result)))})"]
+    monkeypatch.setattr(
+        "ops.desk.jobs._process",
+        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
+    )
+    words = ["replay", "run", "--since=1h"]
+    job = Job("replay run", words, desk.feed.stack, plan="0433d0e7", **more)
+    job.reader.join()
+    monkeypatch.setattr(desk.jobs, "get", {job.id: job}.get)
+    return job
+
+
+@mock_aws
+def test_a_plan_uses_the_prediction_that_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of exactly its window is preferred; another is called another; an old one is none.
+
+    What is predicted anew is exactly the window of the plan.
+    """
+    desk = desk_of(empty_stack())
+    ref = desk.feed.stack
+    plan = {"plan": ["replay"], "replay": "r", "since": SINCE, "until": NOW}
+    job = job_of(desk, plan, monkeypatch)
+    later = NOW + timedelta(seconds=40)
+    exact = (20, "carride replay plan", prediction(NOW, 3))
+    other = (5, "carride replay plan", prediction(later, 4))
+    old = (90, "carride replay plan", prediction(NOW, 5))
+    for known, count, is_other in (
+        ((exact, other), "3 would run anew", False),
+        ((old, other), "4 would run anew", True),
+        ((old,), None, False),
+    ):
+        log(tmp_path / "log", monkeypatch, ref, *known)
+        text = get(desk, f"/job/{job.id}").text
+        assert ('id="predicted"' in text) == (count is not None)
+        assert count is None or count in text
+        assert ("another window" in text) == is_other
+        for name, time in (("since", SINCE), ("until", NOW)):
+            assert f'name="{name}" value="{plain(time)}"' in text.replace("+00:00", "Z")
+
+
+@mock_aws
+@pytest.mark.parametrize("logged", [3, 1])
+def test_both_sides_stand_on_the_pages_of_a_job_and_of_replays(
+    logged: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prediction and result of each fate, and why they differ if they do."""
+    desk = desk_of(empty_stack())
+    ref = desk.feed.stack
+    known = prediction(NOW, 3)
+    found = fates.compared(NOW, known["fates"], {"payment": {Fate.NEW: logged}}, CONSUMERS)
+    result = {"replay": "r", "compared": found, "audit": {"verdict": "balanced"}}
+    log(tmp_path / "log", monkeypatch, ref, (1, "carride replay run", result))
+    assert [*replay_log.comparisons(ref)] == ["r"]
+    state = ReplayState("r", "COMPLETED", SINCE, NOW, NOW, None, waiting=0, reason="")
+    monkeypatch.setattr("ops.replay.status", lambda _: [state])
+    job = job_of(desk, result, monkeypatch, previewed={"plan": ["replay"]})
+    for path in (f"/job/{job.id}", "/replays"):
+        text = get(desk, path).text
+        assert 'data-label="predicted" class="num">3<' in text
+        shown = "3" if logged == 3 else f"<b>{logged}</b>"
+        assert f'data-label="logged" class="num">{shown}<' in text
+        for why in found.why:
+            assert why in text
+    assert bool(found.why) == (logged != 3)
