@@ -17,9 +17,12 @@ import msgspec
 
 from carride.bus_entry import BusEntry
 from carride.events import SOURCE, RideEvent, idempotency_id, parse_event, read_json, sequence
+from carride.facts import CarRideCancelled
+from carride.ride import Ride, Status
 from carride.simulated_faults import FAULT_EXTENSION, STALLED_LEASE_S, Fault
 from carride_idempotency import Policy
 from carride_idempotency.clock import epoch_ms
+from carride_idempotency.record import COMPLETED, QUARANTINED
 from carride_idempotency.record_items import record_of
 from ops import redrive
 from ops.audit.evidence import COPY, AuditedConsumer
@@ -38,6 +41,9 @@ _REPEATED: Final = frozenset({"subject", "partitionkey", "correlationid"})
 _AGAIN_S: Final = STALLED_LEASE_S + Policy().clock_skew
 """After this time another delivery may take over from a stalled attempt."""
 _LOOKS: Final = 5
+_MOST_LOOKS_AT_COPY: Final = 60
+"""One a second. Then the ride is cancelled in any case: events come in any order."""
+_PROCESSED: Final = frozenset({COMPLETED, QUARANTINED})
 
 
 def deliver(stack: StackRef, consumer: AuditedConsumer, body: str, times: int = 1) -> None:
@@ -66,6 +72,12 @@ def send_copies(stack: StackRef, body: str, times: int) -> None:
         send(stack, detail)
 
 
+def has_expired(body: str, now: datetime) -> bool:
+    """Return whether consumers drop copies of an event, in EventBridge's JSON, as expired."""
+    expires = parse_event(json.loads(body)).expirytime
+    return expires is not None and expires <= now
+
+
 def send_with_fault(
     stack: StackRef, consumer: AuditedConsumer, body: str, fault: Fault
 ) -> RideEvent:
@@ -75,6 +87,7 @@ def send_with_fault(
 
     An event that has taken effect is not run again, so the fault needs a new one. A stalled attempt
     waits until another delivery has taken over; that delivery follows when the lease has ended.
+    When the consumer has processed the copy, its ride is cancelled: no car and no money stay held.
     """
     event = parse_event(json.loads(body))
     data = msgspec.structs.replace(
@@ -83,11 +96,34 @@ def send_with_fault(
     extensions = {**event.extensions, FAULT_EXTENSION: f"{fault}@{consumer.name}"}
     copy = RideEvent.of(data, source=event.source, time=datetime.now(UTC), extensions=extensions)
     send(stack, copy.to_detail())
+    again = None
     if fault is Fault.STALL:
-        envelope = json.loads(body) | {"detail": copy.to_detail()}
-        again = (stack, consumer, f"{consumer.name}#{copy.idempotencyid}", json.dumps(envelope))
-        threading.Thread(target=_deliver_after_lease, args=again, daemon=True).start()
+        again = json.dumps(json.loads(body) | {"detail": copy.to_detail()})
+    sent = (stack, consumer, copy, again)
+    threading.Thread(target=_end, args=sent, daemon=True).start()
     return copy
+
+
+def _end(stack: StackRef, consumer: AuditedConsumer, copy: RideEvent, again: str | None) -> None:
+    """Deliver a copy again if it is to be taken over, and cancel its ride when it is processed."""
+    key = f"{consumer.name}#{copy.idempotencyid}"
+    if again is not None:
+        _deliver_after_lease(stack, consumer, key, again)
+    for _ in range(_MOST_LOOKS_AT_COPY):
+        found = next(map(record_of, items_at(stack, [key])), None)
+        if found is not None and found.status in _PROCESSED:
+            break
+        time.sleep(1)
+    send(stack, cancellation_of(copy).to_detail())
+
+
+def cancellation_of(copy: RideEvent) -> RideEvent:
+    """Return the event that ends the ride of a copy: consumers give back what they hold for it."""
+    ride = copy.data
+    attributes = {name: getattr(ride, name) for name in Ride.__struct_fields__}
+    attributes |= {"version": ride.version + 1, "status": Status.CANCELLED}
+    data = CarRideCancelled(**attributes, reason="its copy has met its fault")
+    return RideEvent.of(data, source=copy.source, time=datetime.now(UTC))
 
 
 def _deliver_after_lease(stack: StackRef, consumer: AuditedConsumer, key: str, body: str) -> None:

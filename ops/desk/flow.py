@@ -4,13 +4,14 @@ import heapq
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 
 from carride.simulated_faults import Fault
 from carride_idempotency import observation
-from ops.audit.evidence import OTHER_DLQS, AuditedConsumer
+from ops.audit.evidence import COPY, OTHER_DLQS, AuditedConsumer
 from ops.desk import faults
 from ops.desk.counts import DELIVERIES
 from ops.desk.feed import Feed
@@ -439,7 +440,7 @@ _INJECTED: Final = (
 
 @act("/inject")
 def _inject(desk: Seen, form: Mapping[str, str]) -> Next:
-    """Send copies of the newest event of a consumer, as those of new rides, with a fault."""
+    """Send copies of a past event of a consumer, as those of new rides, with a fault."""
     (chosen,) = [each for each in _INJECTED if each.id == form["fault"]]
     (consumer,) = [each for each in desk.feed.consumers if each.name == chosen.consumer]
     with desk.feed.lock:
@@ -463,16 +464,34 @@ def _inject(desk: Seen, form: Mapping[str, str]) -> Next:
 
 
 def _newest(feed: Feed, consumer: AuditedConsumer) -> Fact:
-    """Return the newest event of a ride that took effect at a consumer.
+    """Return the newest event that took effect at a consumer, of a kind that shows a fault best.
+
+    Its ride went well, so that its copy has a car to get, or money to reserve.
 
     Raises:
         OperatorError: there is none.
     """
+    kinds = {"CarRideAccepted", "CarAssigned"}
+    second: Fact | None = None
+    now = datetime.now(UTC)
     for fact in reversed(feed.index.facts.values()):
         is_whole = fact.ride is not None and bool(fact.copies)
-        if is_whole and consumer.takes(fact.type) and fact.outcome(consumer) == observation.NEW:
+        if not is_whole or not consumer.takes(fact.type):
+            continue
+        if fact.outcome(consumer) != observation.NEW or faults.has_expired(fact.body, now):
+            continue
+        second = second or fact
+        ending = feed.index.endings.of(fact.ride or "")
+        is_well = ending is not None and ending.word in _WELL
+        if fact.type in kinds and COPY not in (fact.ride or "") and is_well:
             return fact
+    if second is not None:
+        return second
     raise OperatorError(
         f"no event has taken effect at {consumer.name} yet: a fault is met by a copy of one. run "
         "`./carride simulate --yes` and try again"
     )
+
+
+_WELL: Final = frozenset({"accepted", "started", "completed", "paid"})
+"""Where rides are that were neither declined nor called off."""

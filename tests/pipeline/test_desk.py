@@ -18,6 +18,7 @@ from engine.process import ROOT
 from local.local_aws import FAULTS, LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops import desk, fleet
+from ops.audit.evidence import COPY
 from ops.desk.registry import PLACES
 from ops.finding import local_clients
 from ops.stack import Kept, OperatorError, StackRef
@@ -149,6 +150,43 @@ def test_a_fault_is_seen_while_it_happens(site: Site, page: Page) -> None:
     expect(page.locator(".verdict")).to_have_text("Balanced", timeout=PATIENCE_MS)
     ledger = site.pipeline.ledger()
     assert (ledger.lost, ledger.doubled) == (0, 0)
+
+
+def test_no_fault_leaves_a_scar(site: Site, page: Page) -> None:
+    """Each fault shows in a ride that went well, which then gives its car and its money back."""
+    page.goto("/")
+    buttons = page.get_by_role("button", name=re.compile("^Inject"))
+    shown(buttons.first)
+    before = cars_held(site)
+    for number in range(buttons.count()):
+        buttons.nth(number).click()
+        toast = page.locator(".toast").filter(has_text=re.compile("CarRideAccepted|CarAssigned"))
+        shown(toast.first)
+        link = str(toast.locator("a").first.get_attribute("href"))
+        if link.startswith("/ride/"):
+            page.goto(link)
+            shown(page.locator(".w-event", has_text="CarRideCancelled"))
+            page.goto("/")
+    expect(page.locator(".verdict")).to_have_text("Balanced", timeout=PATIENCE_MS)
+    ledger = site.pipeline.ledger()
+    assert (ledger.lost, ledger.doubled) == (0, 0)
+    assert cars_held(site) == before
+    payments = tables(site, "PaymentTable")
+    states = {item["state"]["S"] for item in payments if COPY in item["orderID"]["S"]}
+    assert states <= {"refunded", "cancelled"}
+
+
+def tables(site: Site, name: str) -> list[dict[str, dict[str, str]]]:
+    """Return the items of a table."""
+    table = site.pipeline.stack.outputs[f"{name}Name"]
+    found = site.pipeline.cloud.client("dynamodb").scan(TableName=table, ConsistentRead=True)
+    return list(found["Items"])
+
+
+def cars_held(site: Site) -> set[str]:
+    """Return the rides that hold a car."""
+    items = tables(site, "AssignmentTable")
+    return {item["orderID"]["S"] for item in items if item["state"]["S"] == "assigned"}
 
 
 def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
