@@ -40,8 +40,8 @@ DELIVERIES: Final = (
     Count("failed", "fail", "failed", "raised an error; it is delivered again"),
     Count("dead", "dead", "given up", "failed for the last time"),
     Count(
-        "refused", "wait", "refused", "its key is quarantined: nothing ran, no letter came of it"
+        "refused", "refused", "refused", "its key is quarantined: nothing ran, no letter came of it"
     ),
-    Count("expired", "dup", "dropped as expired", "came after the event's expiry time"),
+    Count("expired", "expired", "dropped as expired", "came after the event's expiry time"),
 )
 """All deliveries that were logged; a crash logs nothing. They add up to the deliveries."""

@@ -37,11 +37,11 @@ _MINUTE_BUCKETS: Final = 60 // WINDOWS[0].bucket_s
 _DAY_S: Final = 86_400
 _MINUTE_MS: Final = 60_000
 _MOST_UNFINISHED: Final = 8
-_CHARTED: Final = {each.kind: each for each in DELIVERIES if each.group != "expired"}
+_CHARTED: Final = {each.kind: each for each in DELIVERIES}
 """The parts of a consumer's strip, from the bottom up."""
 _PUBLISHED: Final = frozenset(KINDS) - {REPLAYED}
-_ON_BUS: Final = {"pub": _PUBLISHED, "dup": frozenset({REPLAYED})}
-"""The parts of the strip of the bus: what is replayed looks like the duplicates that it makes."""
+_ON_BUS: Final = {"pub": _PUBLISHED, "replayed": frozenset({REPLAYED})}
+"""The parts of the strip of the bus."""
 _ALWAYS: Final = frozenset({"new", "duplicate", "takeover", "failed"})
 """The numbers of deliveries that stand there even if they are 0."""
 _IF_ANY: Final = frozenset({"fenced", "refused", "expired"})
@@ -129,8 +129,8 @@ def _legend(strips: Sequence[Strip]) -> list[tuple[str, str]]:
     """Return the kinds of bars that are drawn, with their words, and of bands if there are any."""
     drawn = {bar.kind for strip in strips[1:] for bar in strip.chart.bars}
     found = [(kind, each.label) for kind, each in _CHARTED.items() if kind in drawn]
-    if any(bar.kind == "dup" for bar in strips[0].chart.bars):
-        found.append(("dup", "replayed, on the bus"))
+    if any(bar.kind == "replayed" for bar in strips[0].chart.bars):
+        found.append(("replayed", "replayed, on the bus"))
     if any(strip.bands for strip in strips):
         found.append(("band", "no delivery takes effect"))
     return found
@@ -216,7 +216,7 @@ def _bus(feed: Feed, window: Window, now: float) -> Strip:
     chart = stacked(recent, _ON_BUS)
     replayed = []
     if total[REPLAYED]:
-        replayed = [Part("dup", REPLAYED, total[REPLAYED], "")]
+        replayed = [Part("replayed", REPLAYED, total[REPLAYED], "")]
     return Strip(
         name="CarRideBus",
         icon="bolt",

@@ -1,11 +1,20 @@
 """How the desk writes times, spans, sizes and text of strangers."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
+from moto import mock_aws
 
 from ops.desk import words
+from ops.desk.counts import DELIVERIES
+from ops.desk.index import WAITING
+from ops.desk.pictures import LOOKS, look
+from tests.carride.rides import Life
+from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
+from tests.ops.world import empty_stack
 
 NOON_MS = 1_763_899_331_391  # 2025-11-23 12:02:11.391 UTC
 
@@ -81,3 +90,27 @@ def test_text_has_an_end_unless_it_was_asked_for() -> None:
     assert words.finished(words.Whole(text)) == text
     own = Markup("<i>{}</i>").format(text)
     assert words.finished(own) == own
+
+
+def test_each_count_of_deliveries_has_a_look_of_its_own() -> None:
+    """Two kinds of outcome never share a colour, and a row has the kind of its number."""
+    kinds = [each.kind for each in DELIVERIES]
+    assert len(set(kinds)) == len(kinds)
+    for each in DELIVERIES:
+        assert {look(outcome).kind for outcome in each.outcomes} == {each.kind}
+
+
+@mock_aws
+@pytest.mark.parametrize("outcome", sorted(look_of for look_of in LOOKS if look_of != WAITING))
+def test_the_legend_of_a_ride_names_what_is_drawn_alone(outcome: str) -> None:
+    """A delivery of any outcome has a mark, and the legend has that mark and no other."""
+    desk = desk_of(empty_stack())
+    event = event_of(Life("order_1").created)
+    publish(desk.feed.index, event, BEGIN_MS)
+    deliver(desk.feed.index, event, "ride-history", BEGIN_MS + 20, outcome)
+    text = get(desk, "/ride/order_1?show=all").text
+    _, _, legend = text.partition('<ul class="legend">')
+    legend, _, _ = legend.partition("</ul>")
+    drawn = set(re.findall(r'<rect class="w-bar (\w+)" x', text.replace(legend, "")))
+    assert set(re.findall(r'<rect class="w-bar (\w+)"', legend)) == drawn
+    assert drawn
