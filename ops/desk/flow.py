@@ -28,7 +28,7 @@ from ops.desk.index import (
 from ops.desk.outages import Outage
 from ops.desk.pictures import Stacked, stacked
 from ops.desk.registry import Next, Said, Seen, act, page
-from ops.desk.timeline import ALL, BUCKETS, WINDOWS, Window, window_of
+from ops.desk.timeline import ALL, WINDOWS, Window, window_of
 from ops.desk.words import clip, clock_text, moment, part, rough, span
 from ops.stack import OperatorError
 from ops.text import counted
@@ -112,7 +112,7 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
             "ranges": [*((each.name, each.short) for each in WINDOWS), (ALL, ALL)],
             "bucket": _span_of_bar(window),
             "reach": _reach(feed, window, now),
-            "bucket_width": 100 / BUCKETS,
+            "bucket_width": 100 / window.buckets,
             "since_ms": feed.index.begun_ms,
             "is_local": feed.stack.local is not None,
             "unfinished": _unfinished(feed),

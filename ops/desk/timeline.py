@@ -1,11 +1,16 @@
 """Counts over time: how often something happened in each bucket of a window. No I/O."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 BUCKETS: Final = 60
-"""A window has so many buckets."""
+"""A window has so many buckets; that of all events has as many of them as it needs."""
+_FEWEST: Final = 12
+"""Buckets of the window of all events, so that a bar is not the whole picture."""
+_MOST_TICKS: Final = 7
+_TICKS_S: Final = (60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 21_600, 43_200)
 _COARSE_S: Final = 1_440
 _MOST_COARSE: Final = 1_000
 """Of the coarsest buckets, so many are kept: more than two weeks."""
@@ -22,11 +27,12 @@ class Window(NamedTuple):
     bucket_s: int
     tick_s: int
     """The time between two ticks of its axis."""
+    buckets: int = BUCKETS
 
     @property
     def length_s(self) -> int:
         """Its length in seconds."""
-        return BUCKETS * self.bucket_s
+        return self.buckets * self.bucket_s
 
     def end_s(self, now_s: float) -> int:
         """Return the end of its newest bucket, which is the current one."""
@@ -55,7 +61,7 @@ ALL: Final = "all"
 def window_of(name: str, begun_ms: float | None, now_s: float) -> Window:
     """Return a window by its name, the first one if there is no such name.
 
-    `ALL` is the shortest that begins before the oldest event.
+    `ALL` begins with the bucket of the oldest event.
     """
     if name == ALL:
         return _window_since(now_s if begun_ms is None else begun_ms / 1000, now_s)
@@ -63,19 +69,31 @@ def window_of(name: str, begun_ms: float | None, now_s: float) -> Window:
 
 
 def _window_since(begun_s: float, now_s: float) -> Window:
+    """Return a window that begins at a time, with the shortest buckets that reach so far."""
     for each in WINDOWS:
         if each.begin_s(now_s) <= begun_s:
-            return each._replace(name=ALL)
+            return _cut(each._replace(name=ALL), begun_s, now_s)
     days = 1
     while True:
         days += 1
-        found = Window(ALL, ALL, f"{days} days", days * _COARSE_S, _tick_of_days(days))
+        found = Window(ALL, ALL, f"{days} days", days * _COARSE_S, _DAY_S)
         if found.begin_s(now_s) <= begun_s:
-            return found
+            return _cut(found, begun_s, now_s)
 
 
-def _tick_of_days(days: int) -> int:
-    return _DAY_S * max(1, days // 5)
+def _cut(window: Window, begun_s: float, now_s: float) -> Window:
+    """Return a window without the buckets before a time, with round ticks."""
+    needed = window.end_s(now_s) // window.bucket_s - int(begun_s) // window.bucket_s
+    cut = window._replace(buckets=max(_FEWEST, needed))
+    return cut._replace(tick_s=_tick_of(cut.length_s))
+
+
+def _tick_of(length_s: int) -> int:
+    """Return the shortest round time between ticks that has no more of them than have room."""
+    for tick_s in _TICKS_S:
+        if length_s <= _MOST_TICKS * tick_s:
+            return tick_s
+    return _DAY_S * math.ceil(length_s / (_MOST_TICKS * _DAY_S))
 
 
 class Timeline:
@@ -100,7 +118,7 @@ class Timeline:
         share = window.bucket_s // kept_s
         first = window.begin_s(now_s) // kept_s
         found = []
-        for number in range(BUCKETS):
+        for number in range(window.buckets):
             total = Counter[str]()
             begin = first + number * share
             for each in range(begin, begin + share):

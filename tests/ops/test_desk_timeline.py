@@ -12,6 +12,9 @@ from tests.carride.rides import Life
 from tests.ops.desk_world import desk_of, event_of, get, publish
 from tests.ops.world import empty_stack
 
+FEWEST: Final = 12
+"""Buckets that the picture of all events has in any case."""
+MOST_TICKS: Final = 7
 NOW_S: Final = 1_763_899_331
 AGES_S: Final = st.lists(st.integers(0, 20 * 86_400), max_size=30)
 
@@ -33,6 +36,10 @@ def test_each_event_of_a_window_is_in_its_bucket(ages_s: list[int], name: str) -
     assert shown == expected
     if name == ALL:
         assert sum(shown) == len(ages_s)
+        is_long = len(shown) > FEWEST
+        assert shown[0] or not is_long or not ages_s
+        ticks = (window.end_s(NOW_S) - window.begin_s(NOW_S)) / window.tick_s
+        assert ticks <= MOST_TICKS
 
 
 @mock_aws
