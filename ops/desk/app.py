@@ -57,6 +57,7 @@ from ops.desk.words import (
     short_id,
     size,
     span,
+    status_text,
     until_text,
 )
 from ops.search import asked_for, is_name
@@ -187,7 +188,7 @@ class Desk(Seen):
                 return self._answer(request, page.template, page.view(self, request), 200, headers)
             except NotThereError as error:  # an event may become known while one looks
                 context = {"title": error.title, "sentence": str(error)}
-                return self._answer(request, "sentence.html", context, error.status, headers)
+                return self._answer(request, "sentence.html", context, 404, headers)
             except FAILURES as error:
                 return self._no_answer(request, error, headers)
 
@@ -318,7 +319,7 @@ def _environment() -> Environment:
         "place": "{:.2f}%".format,
         "short": short_id,
         "span": span,
-        "status": lambda status: status.lower().replace("_", " "),
+        "status": status_text,
         "time": lambda time_ms: f"{moment(time_ms):%H:%M:%S}",
         "until": lambda time_ms: marked(time_ms, until_text(time_ms, time.time() * 1000)),
     }

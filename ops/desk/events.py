@@ -218,7 +218,6 @@ def _fact(desk: Seen, name: str) -> Fact:
             f"Nothing is known of the event {clip(name)}. It may not be logged yet: this page "
             "shows it as soon as it is.",
             title=f"{clip(name, 60)}: nothing found",
-            may_come=True,
         )
     return fact
 

@@ -35,6 +35,8 @@ PRODUCERS: Final = "producers"
 KINDS: Final = ("distinct", "copies", "break the contract", "replayed")
 """What an event on the bus counts as; `ops.audit.ledger.Ledger` counts the same."""
 DISTINCT, COPIES, BROKEN, REPLAYED = KINDS
+KEPT: Final = "kept"
+"""Of the contract: only events that honour it."""
 ABSORBED: Final = frozenset({observation.DUPLICATE, observation.BUSY})
 EFFECT: Final = "effect"
 """The group of the events that have their effect."""
@@ -176,6 +178,8 @@ class Filter(NamedTuple):
     """A consumer's name."""
     outcome: str = ""
     """An outcome, or the name of a group of them."""
+    contract: str = ""
+    """`KEPT` leaves out the events that break the contract."""
 
     def runs(self, fact: Fact) -> int:
         """Return how many deliveries of a fact have the outcome that is asked for.
@@ -199,6 +203,8 @@ class Filter(NamedTuple):
             is_named = self.ride in {"", fact.ride, fact.id}
         types = {BROKEN} if fact.ride is None else {fact.type}
         if not is_named or (self.type and self.type not in types):
+            return False
+        if self.contract == KEPT and fact.ride is None:
             return False
         if not self.at and not self.outcome:
             return True
@@ -226,6 +232,13 @@ class Matches(NamedTuple):
     """Deliveries of the events of ``total`` with an outcome that was asked for."""
     broken: int = 0
     """Events of ``total`` that break the contract."""
+    unnamed: int = 0
+    """Deliveries with such an outcome whose log line names no event: they break the contract."""
+
+    @property
+    def deliveries(self) -> int:
+        """All deliveries with an outcome that was asked for, as the ledger counts them."""
+        return self.runs + self.unnamed
 
 
 def _kind_of(event: Published, fact: Fact) -> str:
@@ -263,6 +276,8 @@ class Index:
         """How often an outcome was seen at a consumer; at the bus, kinds of events, and at the
         producers, sources."""
         self.timeline = Timeline()
+        self.unnamed = defaultdict[str, Counter[str]](Counter)
+        """How often an outcome was seen at a consumer in a line that names no event."""
         self.waiting: dict[str, set[str]] = {each.name: set() for each in consumers}
         """Ids of the facts without an outcome, by consumer."""
         self.outages = Outages()
@@ -336,7 +351,9 @@ class Index:
             self._open[stream].append(run)
             self._count(run.consumer, run.outcome, run.ended_ms)
             self.outages.add(run.consumer, run.outcome, found.fact, run.reason, run.ended_ms)
-            if found.fact is not None:
+            if found.fact is None:
+                self.unnamed[run.consumer][run.outcome] += 1
+            else:
                 self._fact(found.fact).runs.append(run)
                 self._ran[run.consumer, run.outcome].add(found.fact)
                 if run.outcome in _SETTLED:
@@ -479,7 +496,20 @@ class Index:
             found.append(fact)
         runs = sum(map(wanted.runs, found))
         broken = sum(fact.ride is None for fact in found)
-        return Matches(found[begin : begin + PAGE], len(found), True, newer, runs, broken)
+        rows = found[begin : begin + PAGE]
+        return Matches(rows, len(found), True, newer, runs, broken, self._unnamed(wanted))
+
+    def _unnamed(self, wanted: Filter) -> int:
+        """Return how many deliveries that name no event have an outcome that is asked for."""
+        is_of_others = wanted.type not in {"", BROKEN} or wanted.contract == KEPT
+        if wanted.ride or is_of_others or wanted.outcome == EFFECT:
+            return 0
+        outcomes = GROUPS.get(wanted.outcome, {wanted.outcome})
+        count = 0
+        for consumer, seen in self.unnamed.items():
+            if wanted.at in {"", consumer}:
+                count += sum(seen[outcome] for outcome in outcomes)
+        return count
 
     def _candidates(self, wanted: Filter) -> Iterable[Fact]:
         """Return facts that may match, all that do among them, the newest first."""

@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final, NamedTuple
 
+from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.operators.choosing import normalised
 from carride_idempotency.operators.sending import Verdict
-from carride_idempotency.record import Record
+from carride_idempotency.record import COMPLETED, Record
 from ops import redrive
 from ops.audit.queues import GLANCE_HIDDEN_S, GLANCE_READS_S, waiting
 from ops.dead_letters import READERS, DeadLetter, queues_of, received_from, url_of
-from ops.desk.index import BUS
+from ops.desk.index import BUS, KEPT
 from ops.prediction import Predictor
 from ops.redrive import PRODUCER_DLQ
 from ops.stack import StackRef
@@ -30,6 +31,8 @@ _AT_ONCE: Final = 10
 _READERS: Final = 8
 _MOST_VARIANTS: Final = 3
 """So many forms of a word are named where the errors of a group differ."""
+BREAKS: Final = "breaks"
+"""Of the contract: only events that break it."""
 _NO_TARGET: Final = "redrive knows no target of its queue: the queue's runbook says what to do"
 
 
@@ -239,6 +242,19 @@ def at_consumer(found: Iterable[Found], name: str) -> list[Found]:
     """Return the letters in the queues of a consumer, or of no consumer by the name `BUS`."""
     wanted = None if name == BUS else name
     return [each for each in found if each.letter.consumer == wanted]
+
+
+def with_contract(found: Iterable[Found], contract: str) -> list[Found]:
+    """Return the letters of events that break the contract, or of those that a redrive may mend.
+
+    `BREAKS` asks for the first; `KEPT` for the second, which are events without an effect.
+    """
+    if contract == BREAKS:
+        return [each for each in found if each.letter.reason == CONTRACT]
+    if contract != KEPT:
+        return [*found]
+    kept = [each for each in found if each.letter.fact is not None]
+    return [each for each in kept if each.record is None or each.record.status != COMPLETED]
 
 
 def chosen_in(found: Sequence[Found], wanted: Mapping[str, Any]) -> Found | None:

@@ -23,12 +23,13 @@ from ops.desk.letterbox import (
     chosen_in,
     groups_of,
     title_of,
+    with_contract,
 )
 from ops.desk.pictures import look
 from ops.desk.redriven import gone
 from ops.desk.registry import Seen, page
 from ops.desk.waterfall import began_ms
-from ops.desk.words import clip, indented, short_id, span
+from ops.desk.words import clip, indented, short_id, span, status_text
 from ops.lookup import is_ride
 from ops.payloads import readable
 from ops.redrive import PRODUCER_DLQ
@@ -48,13 +49,16 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
     chosen = chosen_in(reading.found, asked)
     is_asked_for = "letter" in asked or "event" in asked
     at = "" if is_asked_for else asked.get("at", "")
-    groups = groups_of(at_consumer(reading.found, at) if at else reading.found)
+    contract = "" if is_asked_for else asked.get("contract", "")
+    of_consumer = at_consumer(reading.found, at) if at else reading.found
+    groups = groups_of(with_contract(of_consumer, contract))
     shown = chosen
     if shown is None and groups and not is_asked_for:
         wanted = [each for each in groups if each.id == asked.get("group")]
         shown = [*wanted, *groups][0].letters[0]
     total = sum(reading.counts.values())
     listed = sum(len(group.letters) for group in groups)
+    events = {each.event_id for group in groups for each in group.letters}
     redriven = None
     if shown is None and "letter" in asked:
         redriven = gone(desk, asked["letter"], reading.found)
@@ -63,7 +67,9 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
         "reading": reading,
         "total": total,
         "at": at,
+        "contract": contract,
         "listed": listed,
+        "events": len(events),
         "why_none": None if listed else _why_none(at, total),
         "sections": _sections(groups),
         "chosen": shown,
@@ -306,7 +312,7 @@ def _keys(desk: Seen, request: Request) -> dict[str, Any]:
     only = None
     if wanted["key"] and len(shown) == 1:
         only = _record(desk, shown[0].key)
-        title = f"{short_id(shown[0].key)} {shown[0].status.lower().replace('_', ' ')} · Keys"
+        title = f"{short_id(shown[0].key)} {status_text(shown[0].status)} · Keys"
     return {
         "title": title,
         "wanted": wanted,

@@ -29,11 +29,9 @@ class NotThereError(LookupError):
     The message is a sentence for the page.
     """
 
-    def __init__(self, sentence: str, *, title: str = "Not known", may_come: bool = False) -> None:
+    def __init__(self, sentence: str, *, title: str = "Not known") -> None:
         super().__init__(sentence)
         self.title = title
-        self.status = 200 if may_come else 404
-        """Of the page: one that waits for what may come is not missing."""
 
 
 class Watched[T](dict[str, list[T]]):

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED
-from ops.desk.words import clip, part, short_id
+from ops.desk.words import clip, part, short_id, status_text
 from ops.replay import fates
 from ops.text import counted
 
@@ -222,7 +222,7 @@ def _step(title: str, ids: list[Bound], note: str) -> Step:
 
 def _release(preview: Mapping[str, Any]) -> Iterator[Step]:
     record = preview.get("record", {})
-    status = record.get("status")
+    status = status_text(str(record.get("status")))
     attempt = record.get("attempt")
     says = record.get("says")
     note = f"{status}, attempt {attempt}: {says}"

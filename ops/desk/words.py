@@ -103,6 +103,11 @@ def moment(time_ms: float) -> datetime:
     return datetime.fromtimestamp(min(max(0.0, time_ms), _EVER) / _SECOND, UTC)
 
 
+def status_text(status: str) -> str:
+    """Return a status of a record or of a replay in words: ``in progress`` for IN_PROGRESS."""
+    return status.lower().replace("_", " ")
+
+
 def exact(time_ms: float) -> str:
     """Return a time to the millisecond, with its day."""
     return f"{moment(time_ms):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"

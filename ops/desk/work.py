@@ -21,8 +21,9 @@ from ops.audit.ledger import Account
 from ops.cli.replay_log import Prediction, comparisons, predictions
 from ops.dead_letters import READERS
 from ops.desk.counts import DELIVERIES
-from ops.desk.index import WAITING
+from ops.desk.index import KEPT, WAITING
 from ops.desk.jobs import Job, State
+from ops.desk.letterbox import BREAKS
 from ops.desk.registry import Explanation, Next, NotThereError, Said, Seen, act, page
 from ops.desk.rides import by_status
 from ops.desk.told import (
@@ -581,9 +582,9 @@ def _paths(consumers: Iterable[AuditedConsumer]) -> dict[tuple[str, str], str]:
     """Return the list behind a number of the ledger, by consumer and row."""
     found = dict[tuple[str, str], str]()
     for each in consumers:
-        found[each.name, "distinct"] = f"/facts?at={each.name}"
-        for row in ("lettered", _BREAKING):
-            found[each.name, row] = f"/letters?at={each.name}"
+        found[each.name, "distinct"] = f"/facts?at={each.name}&contract={KEPT}"
+        found[each.name, "lettered"] = f"/letters?at={each.name}&contract={KEPT}"
+        found[each.name, _BREAKING] = f"/letters?at={each.name}&contract={BREAKS}"
         for row, outcome in _BEHIND.items():
             found[each.name, row] = f"/facts?at={each.name}&outcome={outcome}"
     return found

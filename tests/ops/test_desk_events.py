@@ -223,7 +223,9 @@ def test_an_unknown_event_is_a_sentence(ref: StackRef) -> None:
     """Whatever its id is."""
     desk = desk_of(ref)
     for name in ("00000000-0000-4000-8000-000000000000", "nonsense", "%1b[31m"):
-        assert "Nothing is known of the event" in get(desk, f"/event/{name}").text
+        answer = get(desk, f"/event/{name}")
+        assert answer.status == 404
+        assert "Nothing is known of the event" in answer.text
     assert get(desk, "/raw/event/nonsense").status == 404
 
 

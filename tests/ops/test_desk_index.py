@@ -17,7 +17,7 @@ from carride.facts import Fact, PaymentCaptured
 from carride_idempotency import observation
 from ops.audit.evidence import CONSUMERS, DeadLettered
 from ops.desk.endings import ending_of
-from ops.desk.index import CRASHED, GROUPS, PAGE, WAITING, Filter, Index
+from ops.desk.index import CRASHED, GROUPS, KEPT, PAGE, WAITING, Filter, Index
 from ops.desk.pictures import LOOKS
 from tests.carride.rides import Life
 from tests.ops.desk_bench import judged
@@ -48,7 +48,14 @@ def test_a_search_finds_what_a_look_at_every_fact_finds(seed: int) -> None:
     rides = ["", "order_7", "order_1*", some[0].id, "none"]
     types = ["", "CarRideCreated", "CarRideCompleted", "break the contract", "none"]
     for wanted in map(
-        Filter._make, product(rides, types, ["", "payment", "none"], ["", *LOOKS, *GROUPS, "none"])
+        Filter._make,
+        product(
+            rides,
+            types,
+            ["", "payment", "none"],
+            ["", *LOOKS, *GROUPS, "none"],
+            ["", KEPT],
+        ),
     ):
         newest_first = [fact for fact in reversed(index.facts.values()) if fact.copies]
         expected = [fact for fact in newest_first if wanted.matches(fact, CONSUMERS)]

@@ -1,5 +1,6 @@
 """The desk's ledger: what it shows adds up."""
 
+import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moto import mock_aws
 
-from carride.events import idempotency_id
+from carride.events import DETAIL_TYPE, SOURCE, idempotency_id
 from carride.facts import NoCarAvailable
 from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
@@ -26,10 +27,10 @@ from ops.audit.evidence import (
     RideItem,
 )
 from ops.desk.counts import DELIVERIES
-from ops.desk.index import Filter, Index
+from ops.desk.index import KEPT, Filter, Index
 from ops.desk.work import blocks_of
 from tests.carride.rides import Life
-from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
+from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, line, publish
 from tests.ops.world import NOW, empty_stack
 
 FATES: Final = ("effects", "lettered", "expired", "in_flight", "lost", "doubled")
@@ -84,9 +85,17 @@ def test_letters_that_break_the_contract_stand_beside_the_sum() -> None:
     assert shown == {"effects": 1, "doubled": 0, "lost": 0, "distinct": 1, "breaking": 2}
 
 
-@given(st.lists(st.lists(st.sampled_from(OUTCOMES), max_size=5), max_size=6))
-def test_ledger_flow_and_lists_count_deliveries_alike(histories: list[list[str]]) -> None:
-    """Each delivery is in one row, and a number is the same in each view and in its list."""
+@given(
+    st.lists(st.lists(st.sampled_from(OUTCOMES), max_size=5), max_size=6),
+    st.lists(st.sampled_from([observation.DEAD_LETTERED, observation.DUPLICATE]), max_size=5),
+)
+def test_ledger_flow_and_lists_count_deliveries_alike(
+    histories: list[list[str]], unnamed: list[str]
+) -> None:
+    """Each delivery is in one row, and a number is the same in each view and in its list.
+
+    ``unnamed`` are deliveries of events that break the contract: their lines name no event.
+    """
     index = Index(CONSUMERS)
     deliveries = []
     for number, outcomes in enumerate(histories):
@@ -95,6 +104,10 @@ def test_ledger_flow_and_lists_count_deliveries_alike(histories: list[list[str]]
         for outcome in outcomes:
             deliver(index, event, HISTORY.name, BEGIN_MS + 1_000, outcome)
             deliveries.append(Delivered(HISTORY.name, outcome, event.idempotencyid))
+    for outcome in unnamed:
+        broken = event_of(Life("broken").created)
+        deliver(index, broken, HISTORY.name, BEGIN_MS + 1_000, outcome, key=None)
+        deliveries.append(Delivered(HISTORY.name, outcome, None))
     evidence = Evidence(consumers=[HISTORY], at=NOW, grace=timedelta(hours=1))
     _, block = blocks_of(judge(evidence._replace(deliveries=deliveries)))
     shown = {name: numbers[HISTORY.name] for name, _, numbers in block.rows}
@@ -102,10 +115,21 @@ def test_ledger_flow_and_lists_count_deliveries_alike(histories: list[list[str]]
     for each in DELIVERIES:
         listed = index.page(Filter(at=HISTORY.name, outcome=each.group))
         in_flow = each.of(index.totals[HISTORY.name])
-        assert shown.get(each.row, 0) == in_flow == listed.runs
+        assert shown.get(each.row, 0) == in_flow == listed.deliveries
     has_effect = observation.COMMITTED | {observation.DUPLICATE}
     effects = sum(not has_effect.isdisjoint(outcomes) for outcomes in histories)
     assert index.page(Filter(at=HISTORY.name, outcome="effect")).total == effects
+
+
+def test_events_to_act_on_are_those_that_keep_the_contract() -> None:
+    """The ledger counts no others, and its list leaves them out as well."""
+    index = Index(CONSUMERS)
+    publish(index, event_of(Life("order_1").created), BEGIN_MS)
+    broken = {"id": "b", "source": SOURCE, "detail-type": DETAIL_TYPE}
+    detail = {"type": "CarRideCreated"}
+    index.add_published(line(json.dumps({**broken, "detail": detail}), BEGIN_MS + 1))
+    assert index.page(Filter(at=HISTORY.name)).total == 2
+    assert index.page(Filter(at=HISTORY.name, contract=KEPT)).total == 1
 
 
 @mock_aws

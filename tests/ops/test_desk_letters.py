@@ -339,12 +339,30 @@ def test_one_key_has_a_page_with_its_whole_record(ref: StackRef) -> None:
     assert "ride-history#" in text.partition("<title>")[2].partition(" completed · Keys")[0]
 
 
+def test_letters_that_break_the_contract_are_told_apart(ref: StackRef) -> None:
+    """The ledger counts them in a row of their own, which leads to them alone."""
+    put_letter(ref, "RideHistoryDlq", "ride-history", FINISHED, NO_ANSWER)
+    desk = desk_of(ref)
+    for contract, count in (("kept", 1), ("breaks", 2), ("", 3)):
+        text = get(desk, f"/letters?at=ride-history&contract={contract}").text
+        groups = re.findall(r'id="g-\w+".*?<b>(\d+)</b>', text)
+        assert sum(map(int, groups)) == count, contract
+
+
+def test_an_event_with_its_effect_is_no_letter_to_redrive(ref: StackRef) -> None:
+    """The ledger counts events without an effect, and so does its list."""
+    put_letter(ref, "RideHistoryDlq", "ride-history", FINISHED, NO_ANSWER)
+    quarantine(ref, f"ride-history#{FINISHED.idempotencyid}", COMPLETED)
+    text = get(desk_of(ref), "/letters?at=ride-history&contract=kept").text
+    assert 'id="g-' not in text
+
+
 def test_letters_of_one_consumer_are_listed_alone(ref: StackRef) -> None:
     """Flow and the ledger lead to them; the others are one click away."""
     desk = desk_of(ref)
     for at, count, error in (("payment", 1, True), ("ride-history", 2, False)):
         text = get(desk, f"/letters?at={at}").text
-        assert f"{count} of " in text
+        assert f"{count} letter" in text
         assert ("no answer to order_01" in text) is error
         assert ">Show all</a>" in text
     assert ">Show all</a>" not in get(desk, "/letters").text
