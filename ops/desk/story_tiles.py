@@ -21,6 +21,9 @@ _MONEY: Final[Mapping[str, tuple[str, str, str]]] = {
 """Payment's state in a word, with its look."""
 
 
+_SETTLED: Final = "settled"
+
+
 class Tile(NamedTuple):
     """One of the four things that one looks at first."""
 
@@ -45,6 +48,9 @@ def booking_tile(known: Known, told: Sequence[Told], latest: Told | None, status
     who = who_caused(change)
     word = ending_of([fact.type for fact, _ in known.found]).word
     booked = "" if word == status else f"{status}, "
+    overdue = next((each.data for each in told if each.fact.type == "CarRideOverdue"), None)
+    if overdue is not None and word == _SETTLED:
+        booked = f"as {overdue.outcome}, by the reconciler; its booking is {status}, "
     return Tile(
         "user",
         "Ride",

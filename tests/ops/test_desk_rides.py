@@ -674,3 +674,16 @@ def test_a_ride_needs_attention_only_if_its_event_waits_for_long(ref: StackRef) 
         publish(desk.feed.index, CREATED, now_ms - age_ms)
         waits = "CarRideCreated waits for ride-history" in get(desk, "/rides").text
         assert waits is is_named
+
+
+@pytest.mark.parametrize("outcome", ["completed", "cancelled"])
+def test_a_settled_ride_says_as_what_beside_its_booking(outcome: str) -> None:
+    """A ride may be completed after it was settled otherwise: its tile tells both."""
+    index = Index(CONSUMERS)
+    publish(index, event_of(LIFE.accepted), DRIVEN_MS)
+    publish(index, event_of(CarRideOverdue.of(LIFE.started, outcome=outcome)), DRIVEN_MS + 900)
+    publish(index, event_of(LIFE.completed), DRIVEN_MS + 1_800)
+    tile = story_of(known(index)).tiles[0]
+    assert tile.value == "settled"
+    assert outcome in tile.detail
+    assert "completed" in tile.detail
