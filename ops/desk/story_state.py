@@ -80,8 +80,13 @@ def _given_up(known: Known, told: Sequence[Told], status: str) -> State | None:
         title = f"Settled, with {counted(total, 'dead letter')} left"
         sentences = [*_settled(known, told, first)]
     else:
-        title = f"{status.capitalize()}, and {first.consumer} gave up {kind}"
-        sentences = [*_undone(told, first)]
+        # Several consumers may have given up the same event: the title names all of them.
+        same = [each for each in letters if each.fact is first.fact]
+        consumers = joined([each.consumer for each in same])
+        title = f"{status.capitalize()}, and {consumers} gave up {kind}"
+        sentences = []
+        for each in same:
+            sentences += _undone(told, each)
     sentences += [_where(first, record), *_others(letters[:-1])]
     return State(
         "dead",
@@ -110,7 +115,11 @@ def _where(each: Delivered, record: Record | None) -> str:
     """Return where the letters of a delivery wait, and whether anything runs by itself."""
     waits = f"{each.consumer}'s letter waits in {each.letter_queue}"
     if each.letters > 1:
-        waits = f"{each.letters} letters wait in {each.letter_queue}: copies of one event"
+        is_replayed = any(copy.replayed for copy in each.fact.copies)
+        of_what = (
+            "deliveries of one event and of its replay" if is_replayed else "copies of one event"
+        )
+        waits = f"{each.letters} letters wait in {each.letter_queue}: {of_what}"
     if record is not None and record.status == QUARANTINED:
         waits += "; its key is quarantined, so no delivery runs by itself"
     return f"{waits}."

@@ -14,7 +14,7 @@ _MONEY: Final[Mapping[str, tuple[str, str, str]]] = {
     "captured": ("captured", "new", "check"),
     "declined": ("declined", "take", "cross"),
     "refunded": ("given back", "dup", "swap"),
-    "cancelled": ("not charged", "dup", "same"),
+    "cancelled": ("nothing charged", "dup", "same"),
     "undo due": ("has to be given back", "take", "warn"),
     "completed": ("due, no car heard of", "wait", "clock"),
 }
@@ -122,6 +122,10 @@ def money_tile(known: Known, latest: Told | None) -> Tile:
     if isinstance(item.get("amount"), int):
         amount = money(item["amount"], str(item.get("currency", "")))
     chip = _MONEY.get(str(state), (str(state), "wait", "clock"))
+    if state == "cancelled":
+        # An amount beside "nothing charged" would read as if it were owed.
+        why = f"the price was {price}" if price else "payment"
+        return Tile("card", "Money", "none", why, chip=chip)
     detail = f"price {price}" if price and price != amount else "payment"
     return Tile("card", "Money", amount, detail, id=str(item.get("paymentID", "")), chip=chip)
 

@@ -288,6 +288,31 @@ def test_a_ride_counts_the_letters_and_not_the_consumers() -> None:
     assert "2 letters wait in PaymentDlq: copies of one event" in story.state.text
     assert "The ride has 1 more letter: 1 in DispatchDlq." in story.state.text
     assert story.nexts[0].by == "your decision, 3 dead letters"
+    for consumer in ("payment", "dispatch"):
+        assert consumer in story.state.title, "whoever gave the event up holds the ride"
+
+
+def test_letters_of_a_replay_are_no_copies() -> None:
+    """An event that was replayed has a letter for each delivery, though nobody copied it."""
+    index, records = given_up()
+    publish(index, FINISHED, BEGIN_MS + 60_000, replayed=True)
+    letter = DeadLettered("PaymentDlq", "QUARANTINED", "payment", "x", FINISHED.idempotencyid)
+    index.add_letters([letter, letter])
+    story, _ = drawn(index, records=records)
+    assert story.state is not None
+    assert "copies" not in story.state.text
+    assert "replay" in story.state.text
+
+
+def test_money_that_nobody_owes_has_no_amount() -> None:
+    """An amount would read as if it were due."""
+    index = Index(CONSUMERS)
+    publish(index, event_of(LIFE.created), BEGIN_MS)
+    publish(index, event_of(LIFE.cancelled), BEGIN_MS + 10)
+    item = {"state": "cancelled", "amount": 675, "currency": "EUR"}
+    story, _ = drawn(index, tables=NOTHING | {"PaymentTable": item})
+    (money,) = [each for each in story.tiles if each.label == "Money"]
+    assert not any(letter.isdigit() for letter in money.value)
 
 
 def test_a_settled_ride_says_so_beside_its_letters() -> None:
