@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from moto import mock_aws
 
-from carride.facts import CarReleased, Fact, PaymentAuthorized, PaymentCaptured
+from carride.facts import CarAssigned, CarReleased, Fact, PaymentAuthorized, PaymentCaptured
 from carride_idempotency import observation
 from ops.audit import Evidence, judge
 from ops.audit.reading import published_in
@@ -40,6 +40,10 @@ _BUSY_EVENTS: Final = 200
 """Events of one ride, more than any ride has: whatever happens in it is on its page."""
 _POISON_EVERY: Final = 400
 _OPEN_EVERY: Final = 50
+_CARS: Final = 200
+_CUSTOMERS: Final = 1_500
+"""As many as a city has on a day: a customer has a few rides, and a car has many."""
+_SECTORS: Final = 64
 
 
 class Timed(NamedTuple):
@@ -51,16 +55,28 @@ class Timed(NamedTuple):
     """Characters."""
 
 
-def facts_of(life: Life) -> Iterator[Fact]:
-    """Yield what happens to a ride that goes well."""
-    paid = {"payment_id": "pay_1", "amount": 1250}
+def life_of(number: int) -> Life:
+    """Return a ride of one of many customers between two sectors of the city."""
+    return Life(
+        f"order_{number}",
+        pickup=f"sector_{number * 7 % _SECTORS + 1:02d}",
+        destination=f"sector_{(number * 13 + 5) % _SECTORS + 1:02d}",
+        customer=f"customer_{number * 31 % _CUSTOMERS + 1}",
+    )
+
+
+def facts_of(number: int) -> Iterator[Fact]:
+    """Yield what happens to a ride that goes well, in a car of a fleet and with its own payment."""
+    life = life_of(number)
+    car = f"car_{number % _CARS + 1:03d}"
+    paid = {"payment_id": f"pay_{number}", "amount": 1250}
     yield life.created
     yield life.accepted
-    yield life.assigned
+    yield CarAssigned.of(life.accepted, car_id=car)
     yield PaymentAuthorized.of(life.accepted, **paid)
     yield life.started
     yield life.completed
-    yield CarReleased.of(life.completed, car_id="car_01")
+    yield CarReleased.of(life.completed, car_id=car)
     yield PaymentCaptured.of(life.completed, **paid)
 
 
@@ -71,7 +87,7 @@ def fill(index: Index, count: int, now_ms: float) -> None:
     number = 0
     while known < count:
         number += 1
-        for fact in facts_of(Life(f"order_{number}")):
+        for fact in facts_of(number):
             event = event_of(fact)
             publish(index, event, at_ms)
             known += 1
@@ -137,6 +153,9 @@ def paths(desk: Desk) -> list[str]:
         "/ledger",
         "/more",
         "/nope",
+        "/rides?of=car_007",
+        "/rides?of=customer_7",
+        "/find?q=customer_7*",
     ]
 
 
