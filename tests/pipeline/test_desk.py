@@ -456,6 +456,18 @@ def jobs_with_a_plan(page: Page) -> tuple[str, str]:
     return found[0], found[1]
 
 
+@pytest.mark.parametrize("path", ["facts", "keys"])
+def test_the_example_in_a_field_is_whole(page: Page, site: Site, path: str) -> None:
+    """A field is as wide as the id that it shows as an example."""
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{site.url}{path}")
+    fields = page.locator(".fields input[placeholder]")
+    for field in fields.all():
+        # A browser does not measure a placeholder, but it measures the same text as a value.
+        field.fill(field.get_attribute("placeholder") or "")
+        assert field.evaluate("each => each.scrollWidth <= each.clientWidth")
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 400), ("light", 1920)])
 def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, width: int) -> None:
     """No page breaks a rule of WCAG AA, such as contrast, or is wider than the window."""
