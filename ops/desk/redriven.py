@@ -1,7 +1,7 @@
 """What became of a dead letter that a redrive has taken out of its queue."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ops.desk.changes import TRIALS, Letter, letters_sent
 from ops.desk.jobs import Job, Jobs, State
@@ -17,6 +17,8 @@ class Gone(NamedTuple):
     """When the redrive began."""
     says: str
     """How it went; empty if nothing more is known."""
+    kind: str
+    """The colour of that: none is green but what took effect."""
     what: str
     """Its event, and its ride; empty if neither is known."""
     fact: str
@@ -47,6 +49,7 @@ def gone(desk: Seen, letter: str, waiting: tuple[Found, ...]) -> Gone | None:
     return Gone(
         time_ms=newest.time_ms,
         says=newest.error or TRIALS.get(newest.trial, ""),
+        kind="pub" if newest.error else _KINDS.get(newest.trial, "dup"),
         what=newest.what,
         fact=fact,
         consumer=consumer if fact else "",
@@ -54,6 +57,10 @@ def gone(desk: Seen, letter: str, waiting: tuple[Found, ...]) -> Gone | None:
         job=next((each.id for each in _redrives(desk.jobs) if _did(each, newest)), ""),
         again=again[-1].id if again else "",
     )
+
+
+_KINDS: Final = {"succeeded": "new", "failed": "fail"}
+"""The colours of trials whose outcome is known."""
 
 
 def ids_like(jobs: Jobs, text: str) -> list[str]:
