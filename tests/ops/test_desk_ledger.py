@@ -28,7 +28,7 @@ from ops.audit.evidence import (
 )
 from ops.desk.counts import DELIVERIES
 from ops.desk.index import KEPT, Filter, Index
-from ops.desk.work import blocks_of
+from ops.desk.ledger import blocks_of
 from tests.carride.rides import Life
 from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, line, publish
 from tests.ops.world import NOW, empty_stack

@@ -1,0 +1,211 @@
+"""The page of the ledger: what became of events, and the list behind each number."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+
+from carride_idempotency import observation
+from carride_idempotency.dead_letters import CONTRACT
+from ops.audit import Report
+from ops.audit.evidence import AuditedConsumer, grouped
+from ops.audit.ledger import Account
+from ops.dead_letters import READERS
+from ops.desk.counts import DELIVERIES
+from ops.desk.index import KEPT, WAITING
+from ops.desk.letterbox import BREAKS
+from ops.desk.registry import Explanation, Next, Said, Seen, act, page
+from ops.desk.rides import by_status
+
+_MOST_NAMED: Final = 40
+_FEW: Final = 5
+"""Of the rides or events with the same failure, so many are named."""
+
+_BECAME: Final = (
+    ("effects", "have their effect"),
+    ("doubled", "doubled: effects beyond one for each event"),
+    ("lettered", "waiting as dead letters"),
+    ("expired", "dropped as expired"),
+    ("in_flight", "in flight"),
+    ("lost", "lost"),
+    ("undecided", "not to be told"),
+    ("others", "events that break the contract, or were never published"),
+    ("distinct", "events to act on"),
+)
+"""What became of the events of a consumer: these rows add up to the last one."""
+_BREAKING: Final = "breaking"
+"""Letters of events that break the contract. They are no events to act on."""
+_UNLOGGED: Final = "unlogged"
+"""Effects whose delivery has not logged that it committed them."""
+_OTHERS: Final = "other_deliveries"
+_ALWAYS: Final = frozenset(
+    {"effects", "doubled", "lost", "distinct", "deliveries", *(each.row for each in DELIVERIES[:3])}
+)
+"""The rows that are shown even if all their numbers are 0."""
+_BEHIND: Final = {
+    **{each.row: each.group for each in DELIVERIES},
+    "expired": "expired",
+    "in_flight": WAITING,
+    "effects": "effect",
+    "lost": WAITING,
+    "doubled": "effect",
+}
+"""The outcome of the events behind a number of the ledger."""
+_SAYS: Final[Mapping[str, str]] = {
+    **{each.row: each.says for each in DELIVERIES},
+    "effects": "events whose effect is in the consumer's table",
+    "lettered": "events without an effect whose letter a redrive may mend; the queue may also have "
+    "letters of events that break the contract",
+    _BREAKING: "nobody is to act on them: whoever sends them has to mend them",
+    "distinct": "published events without copies that the consumer acts on",
+    "deliveries": "all that were logged; a crash logs nothing",
+    _UNLOGGED: "committed by an attempt that crashed before it logged so; a later delivery was "
+    "recognised as a duplicate",
+}
+"""What a number of the ledger counts, for whoever points at it."""
+
+
+@page("/ledger", "ledger.html")
+def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
+    report = desk.feed.report
+    context: dict[str, Any] = {
+        "title": "Ledger",
+        "report": report,
+        "paths": _paths(desk.feed.consumers),
+        "says": _SAYS,
+        "standing": desk.feed.standing(),
+    }
+    if report is not None:
+        explained = desk.explained
+        if explained is None or explained.report is not report:
+            explained = desk.explained = Explanation(report, _explained(report))
+        context |= explained.context
+        with desk.feed.lock:
+            counts = desk.feed.index.endings.count()
+        context["statuses"] = [each for each in by_status(counts) if each.rides]
+        context["title"] = f"{context['standing'].verdict} · Ledger"
+    return context
+
+
+def _paths(consumers: Iterable[AuditedConsumer]) -> dict[tuple[str, str], str]:
+    """Return the list behind a number of the ledger, by consumer and row."""
+    found = dict[tuple[str, str], str]()
+    for each in consumers:
+        found[each.name, "distinct"] = f"/facts?at={each.name}&contract={KEPT}"
+        found[each.name, "lettered"] = f"/letters?at={each.name}&contract={KEPT}"
+        found[each.name, _BREAKING] = f"/letters?at={each.name}&contract={BREAKS}"
+        for row, outcome in _BEHIND.items():
+            found[each.name, row] = f"/facts?at={each.name}&outcome={outcome}"
+    return found
+
+
+def _explained(report: Report) -> dict[str, Any]:
+    """Return what the ledger's sums are explained by: the rides and events that do not add up."""
+    by_why = grouped(("; ".join(why), ride) for ride, why in report.saga.problems.items())
+    problems = _folded(by_why)
+    overdue = [*report.saga.overdue.items()]
+    named = _folded(grouped((each.rpartition(" ")[0], each) for each in report.ledger.named()))
+    return {
+        "blocks": blocks_of(report),
+        "named": named[:_MOST_NAMED],
+        "more_named": max(0, len(named) - _MOST_NAMED),
+        "problems": problems[:_MOST_NAMED],
+        "more_problems": max(0, len(problems) - _MOST_NAMED),
+        "overdue": overdue[:_MOST_NAMED],
+        "few": _FEW,
+    }
+
+
+class Block(NamedTuple):
+    """Rows of the ledger below a heading."""
+
+    title: str
+    rows: list[tuple[str, str, dict[str, int]]]
+    """Name, label, and the number of each consumer."""
+
+
+def blocks_of(report: Report) -> tuple[Block, Block]:
+    """Return what became of the events of each consumer, and its deliveries."""
+    delivered = [(each.row, each.label) for each in DELIVERIES]
+    delivered += [(_OTHERS, "with another outcome"), ("deliveries", "deliveries")]
+    became = _block("What became of its events", _BECAME, report, _number)
+    breaking = {name: _letters_that_break(report, name) for name in report.ledger.consumers}
+    if any(breaking.values()):
+        became.rows.append((_BREAKING, "letters that break the contract, beside these", breaking))
+    deliveries = _block("Its deliveries", delivered, report, _number_of_deliveries)
+    unlogged = {name: _unlogged(each) for name, each in report.ledger.consumers.items()}
+    if any(unlogged.values()):
+        label = "effects whose delivery logged nothing, beside these"
+        deliveries.rows.append((_UNLOGGED, label, unlogged))
+    return became, deliveries
+
+
+def _unlogged(account: Account) -> int:
+    """Return how many effects were committed by deliveries that crashed before they logged so."""
+    logged = sum(account.outcomes.get(each, 0) for each in observation.COMMITTED)
+    return max(0, account.effects - logged)
+
+
+def _letters_that_break(report: Report, consumer: str) -> int:
+    """Return how many letters of events that break the contract a consumer's queues have."""
+    total = 0
+    for queue, reasons in report.ledger.dead_lettered.items():
+        if queue in READERS and READERS[queue].name == consumer:
+            total += reasons.get(CONTRACT, 0)
+    return total
+
+
+def _block(
+    title: str,
+    rows: Iterable[tuple[str, str]],
+    report: Report,
+    number: Callable[[Account, str], int],
+) -> Block:
+    found = []
+    for name, label in rows:
+        numbers = {}
+        for consumer, account in report.ledger.consumers.items():
+            numbers[consumer] = number(account, name)
+        if name in _ALWAYS or any(numbers.values()):
+            found.append((name, label, numbers))
+    return Block(title, found)
+
+
+def _number(account: Account, name: str) -> int:
+    """Return a number of an account; doubled effects are taken off, so that the sum is right."""
+    if name == "undecided":
+        return len(account.undecided)
+    if name != "others":
+        return int(getattr(account, name))
+    parts = ("effects", "lettered", "expired", "in_flight", "lost", "undecided")
+    explained = sum(_number(account, each) for each in parts) - account.doubled
+    return account.distinct - explained
+
+
+def _number_of_deliveries(account: Account, name: str) -> int:
+    """Return how many deliveries a consumer has logged, all or those of one kind."""
+    if name == "deliveries":
+        return account.deliveries
+    if name == _OTHERS:
+        return account.deliveries - sum(each.of(account.outcomes) for each in DELIVERIES)
+    (count,) = [each for each in DELIVERIES if each.row == name]
+    return count.of(account.outcomes)
+
+
+class Alike(NamedTuple):
+    """Rides or events with the same failure."""
+
+    why: str
+    names: list[str]
+
+
+def _folded(by_why: Mapping[str, list[str]]) -> list[Alike]:
+    """Return the failures, the most frequent first."""
+    found = [Alike(why, names) for why, names in by_why.items()]
+    return sorted(found, key=lambda each: -len(each.names))
+
+
+@act("/audit")
+def _audit(desk: Seen, _form: Mapping[str, str]) -> Next:
+    desk.feed.audit_wanted.set()
+    return "/ledger", Said("The audit has begun.")
