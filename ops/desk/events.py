@@ -17,6 +17,7 @@ from ops.audit.queues import json_object
 from ops.desk import faults
 from ops.desk.changes import changes_about
 from ops.desk.counts import DELIVERIES
+from ops.desk.deliveries import began_ms, deliveries_of
 from ops.desk.index import (
     BROKEN,
     BUS,
@@ -39,7 +40,7 @@ from ops.desk.registry import (
     page,
     page_number,
 )
-from ops.desk.waterfall import began_ms, deliveries_of, picture
+from ops.desk.waterfall import picture
 from ops.desk.words import Whole, clip, indented, part, size
 from ops.payloads import readable
 from ops.stack import OperatorError

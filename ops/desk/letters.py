@@ -14,6 +14,7 @@ from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.dead_letters import READERS, DeadLetter
 from ops.desk.changes import TRIALS, Change, changes_about
+from ops.desk.deliveries import began_ms
 from ops.desk.index import BUS, PAGE, Fact, Run
 from ops.desk.letterbox import (
     Found,
@@ -28,7 +29,6 @@ from ops.desk.letterbox import (
 from ops.desk.pictures import look
 from ops.desk.redriven import gone
 from ops.desk.registry import Seen, page
-from ops.desk.waterfall import began_ms
 from ops.desk.words import clip, indented, short_id, span, status_text
 from ops.lookup import is_ride
 from ops.payloads import readable

@@ -12,6 +12,7 @@ from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import COPY
 from ops.desk.changes import changes_about
+from ops.desk.deliveries import deliveries_of
 from ops.desk.endings import Rides
 from ops.desk.finding import rides_of
 from ops.desk.index import PAGE, STUCK, WAITING, Fact, Index
@@ -19,7 +20,7 @@ from ops.desk.registry import NotThereError, Seen, newest_shown, page, page_numb
 from ops.desk.story import story_of
 from ops.desk.story_known import Known
 from ops.desk.story_state import LATE_MS
-from ops.desk.waterfall import deliveries_of, picture
+from ops.desk.waterfall import picture
 from ops.desk.words import clip
 from ops.lookup import is_ride
 from ops.search import asked_for

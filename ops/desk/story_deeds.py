@@ -6,9 +6,9 @@ from typing import Any, Final, NamedTuple
 from carride_idempotency import observation
 from ops.audit.evidence import DISPATCH, PAYMENT
 from ops.desk.changes import TRIALS
+from ops.desk.deliveries import Delivered
 from ops.desk.index import CRASHED
 from ops.desk.story_known import Known, Told, price_of, who_caused
-from ops.desk.waterfall import Delivered
 from ops.desk.words import clip, money
 
 

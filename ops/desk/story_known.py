@@ -13,8 +13,8 @@ from carride_idempotency.record import Record
 from ops.audit.evidence import COPY, DISPATCH, PAYMENT
 from ops.audit.queues import json_object
 from ops.desk.changes import Change
+from ops.desk.deliveries import Delivered
 from ops.desk.index import Fact
-from ops.desk.waterfall import Delivered
 from ops.desk.words import money
 
 _EMITTERS: Final[Mapping[str, str]] = {

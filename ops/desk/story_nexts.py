@@ -8,9 +8,9 @@ from carride.ride import OPEN, Status
 from carride_idempotency import observation
 from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED
 from ops.audit.evidence import DISPATCH, PAYMENT
+from ops.desk.deliveries import Delivered
 from ops.desk.endings import ending_of
 from ops.desk.story_known import COMMANDS, NEXT_COMMAND, Known, Told, is_settled, joined
-from ops.desk.waterfall import Delivered
 from ops.desk.words import span
 from ops.text import counted
 

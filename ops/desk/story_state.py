@@ -9,9 +9,9 @@ from carride.ride import Status
 from carride_idempotency import observation
 from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record
 from ops.audit.evidence import DISPATCH, PAYMENT
+from ops.desk.deliveries import Delivered
 from ops.desk.index import WAITING
 from ops.desk.story_known import Known, Told, is_settled, joined, latest_of, price_of
-from ops.desk.waterfall import Delivered
 from ops.desk.words import clip, money, span
 from ops.text import counted
 

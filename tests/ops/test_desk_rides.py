@@ -27,12 +27,14 @@ from carride_idempotency import marshalling, observation
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from ops.audit.evidence import CONSUMERS, DeadLettered
 from ops.desk import changes
+from ops.desk.axis import ROOMS, Axis, Label
 from ops.desk.changes import Change, Sent
+from ops.desk.deliveries import deliveries_of
 from ops.desk.endings import ending_of
 from ops.desk.index import CRASHED, Index
 from ops.desk.story import Story, story_of
 from ops.desk.story_known import Known
-from ops.desk.waterfall import ROOMS, Axis, Label, Picture, deliveries_of, picture
+from ops.desk.waterfall import Picture, picture
 from ops.search import MOST
 from ops.stack import StackRef
 from tests.carride.rides import Life
