@@ -120,6 +120,9 @@ class Ride(NamedTuple):
     tables: Mapping[str, Mapping[str, Any] | str]
     """What each table has besides events; a sentence if it has nothing."""
     events: tuple[Event, ...]
+    settled: str = ""
+    """As what the reconciler settled it and when, and when it was completed besides; empty if it
+    was not settled."""
 
 
 class _OnBus(NamedTuple):
@@ -182,7 +185,22 @@ def ride(stack: StackRef, order_id: str, /) -> Ride:
         problems=tuple(problems),
         tables=held,
         events=tuple(events),
+        settled=_settled(known.evidence.published, order_id),
     )
+
+
+def _settled(published: Iterable[Published], order_id: str) -> str:
+    """Return as what a ride was settled, by its newest settlement, and whether it was completed."""
+    own = [each for each in published if each.named and each.named.order_id == order_id]
+    settlements = [each for each in own if each.outcome is not None and not each.replayed]
+    if not settlements:
+        return ""
+    newest = max(settlements, key=lambda each: each.time)
+    said = f"the reconciler settled it as {newest.outcome} at {newest.time:%Y-%m-%d %H:%M:%S %Z}"
+    completions = [each.time for each in own if each.type == "CarRideCompleted"]
+    if newest.outcome == "completed" or not completions:
+        return said
+    return f"{said}, and it was completed at {min(completions):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _besides_events(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -238,7 +238,8 @@ def _ride(ride: Ride) -> RenderableType:
 
 
 def _ride_lines(ride: Ride) -> Iterator[RenderableType]:
-    yield Text.assemble(ride.order_id, " is ", _state(ride.state))
+    settled = f"; {ride.settled}" if ride.settled else ""
+    yield Text.assemble(ride.order_id, " is ", _state(ride.state), settled)
     for problem in ride.problems:
         yield Text(problem, "red")
     for queue, count in sorted(_letters_of(ride).items()):

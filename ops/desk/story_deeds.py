@@ -8,7 +8,7 @@ from ops.audit.evidence import DISPATCH, PAYMENT
 from ops.desk.changes import TRIALS
 from ops.desk.deliveries import Delivered
 from ops.desk.index import CRASHED
-from ops.desk.story_known import Known, Told, price_of, who_caused
+from ops.desk.story_known import Known, Told, price_of, settled_in, who_caused
 from ops.desk.words import clip, money
 
 
@@ -24,10 +24,13 @@ class Deed(NamedTuple):
 
 def deeds_of_facts(told: Sequence[Told]) -> Iterator[Deed]:
     """Yield what each fact says that somebody did."""
+    settled = settled_in(told)
     for each in told:
         who = who_caused(each)
         what, more = _did(each.data)
-        icon = "user" if who.command else _DEED_ICONS.get(who.name, who.icon)
+        if settled is not None and settled.is_completed_later and each == settled.completed:
+            more = f"after it was settled as {settled.outcome}"
+        icon = _DEED_ICONS.get(who.name, who.icon)
         yield Deed(each.fact.time_ms, icon, who.name, what, clip(more))
 
 

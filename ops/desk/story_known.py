@@ -45,7 +45,7 @@ class Who(NamedTuple):
     name: str
     """A consumer, the reconciler, the simulator, a caller of the API."""
     command: str
-    """The action of the API; empty if it was none."""
+    """The action of the API, or as what a ride was settled; empty if it was neither."""
 
 
 class Known(NamedTuple):
@@ -108,7 +108,9 @@ def who_caused(told: Told) -> Who:
         return Who("cause", _EMITTERS[kind], "")
     if told.fact.ride and COPY in told.fact.ride:
         return Who("wrench", "the desk", "")
-    if kind == "CarRideOverdue" or getattr(told.data, "reason", None) == settlement.REASON:
+    if kind == SETTLEMENT:
+        return Who("robot", "the reconciler", f"as {told.data.outcome}")
+    if getattr(told.data, "reason", None) == settlement.REASON:
         return Who("robot", "the reconciler", "")
     if told.event.source == SIMULATOR_SOURCE:
         return Who("robot", "the simulator", "")
@@ -137,9 +139,41 @@ def joined(parts: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
+SETTLEMENT: Final = "CarRideOverdue"
+"""The type of the fact by which the reconciler settles a ride."""
+
+
 def is_settled(known: Known) -> bool:
     """Return whether the reconciler has settled a ride."""
-    return any(fact.type == "CarRideOverdue" for fact, _ in known.found)
+    return any(fact.type == SETTLEMENT for fact, _ in known.found)
+
+
+class Settled(NamedTuple):
+    """How the reconciler has settled a ride, and whether it was completed besides."""
+
+    outcome: str
+    """``completed`` or ``cancelled``."""
+    time_ms: float
+    completed: Told | None
+    """The completion of a ride that was settled as cancelled; None of any other ride."""
+
+    @property
+    def is_completed_later(self) -> bool:
+        """Whether the completion came after the settlement."""
+        return self.completed is not None and self.completed.fact.time_ms > self.time_ms
+
+
+def settled_in(told: Sequence[Told]) -> Settled | None:
+    """Return how a ride was settled, by its newest settlement; None if it was not."""
+    settlements = [each for each in told if each.fact.type == SETTLEMENT]
+    if not settlements:
+        return None
+    newest = max(settlements, key=lambda each: each.fact.time_ms)
+    outcome = str(newest.data.outcome)
+    completed = None
+    if outcome == Status.CANCELLED:
+        completed = next((each for each in told if each.fact.type == "CarRideCompleted"), None)
+    return Settled(outcome, newest.fact.time_ms, completed)
 
 
 def price_of(data: Any) -> str:

@@ -10,7 +10,16 @@ from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED
 from ops.audit.evidence import DISPATCH, PAYMENT
 from ops.desk.deliveries import Delivered
 from ops.desk.endings import ending_of
-from ops.desk.story_known import COMMANDS, NEXT_COMMAND, Known, Told, is_settled, joined
+from ops.desk.index import WAITING
+from ops.desk.story_known import (
+    COMMANDS,
+    NEXT_COMMAND,
+    SETTLEMENT,
+    Known,
+    Told,
+    is_settled,
+    joined,
+)
 from ops.desk.words import span
 from ops.text import counted
 
@@ -54,7 +63,7 @@ class Expected(NamedTuple):
 def expected_of(known: Known, told: Sequence[Told], status: str) -> Iterator[Expected]:
     """Yield the events that are to be published next, by consumers first."""
     types = {each.fact.type for each in told}
-    if "CarRideOverdue" in types or not told:
+    if SETTLEMENT in types or not told:
         return
     car = known.tables["AssignmentTable"].get("state")
     paid = known.tables["PaymentTable"].get("state")
@@ -83,8 +92,11 @@ def nexts_of(known: Known, status: str) -> Iterator[Next]:
         yield _after_redrive(known, letters)
     for each in known.deliveries:
         yield from _after_retry(known, each)
-    if status in set(OPEN):
+    if status in set(OPEN) and not is_settled(known):
         yield _after_command(known, status)
+    else:
+        for each in known.deliveries:
+            yield from _after_delivery(known, each)
     yield from _after_reconciler(known, status)
 
 
@@ -102,13 +114,14 @@ def _after_redrive(known: Known, letters: Sequence[Delivered]) -> Next:
         frees = (
             "Each key is released first. " if len(letters) > 1 else "Its key is released first. "
         )
-    if is_settled(known):
+    if all(_is_settled_at(known, each) for each in letters):
         does = "The ride is settled: car and money stay as they are."
     else:
         comes_back = "If it fails again, the letter comes back."
         if len(letters) > 1:
             comes_back = "Whatever fails again comes back as a letter."
-        does = f"{' '.join(dict.fromkeys(map(_does, letters)))} {comes_back}"
+        sentences = [_does(known, each) for each in letters]
+        does = f"{' '.join(dict.fromkeys(sentences))} {comes_back}"
     total = sum(each.letters for each in letters)
     return Next(
         "wrench",
@@ -119,8 +132,22 @@ def _after_redrive(known: Known, letters: Sequence[Delivered]) -> Next:
     )
 
 
-def _does(each: Delivered) -> str:
+def _is_settled_at(known: Known, each: Delivered) -> bool:
+    """Return whether an event changes nothing at its consumer, which has settled the ride."""
+    return any(
+        other.fact.type == SETTLEMENT and other.outcome in _PROCESSED
+        for other in known.deliveries
+        if other.consumer == each.consumer
+    )
+
+
+_PROCESSED: Final = observation.COMMITTED | {observation.DUPLICATE}
+
+
+def _does(known: Known, each: Delivered) -> str:
     """Return what a consumer does with an event, as a sentence."""
+    if each.consumer in {DISPATCH, PAYMENT} and _is_settled_at(known, each):
+        return f"{each.consumer} leaves what it holds as it is: the ride is settled."
     does = _MEANS.get((each.consumer, each.fact.type or ""), f"processes {each.fact.type}")
     return f"{each.consumer} {does}."
 
@@ -135,7 +162,7 @@ def _after_retry(known: Known, each: Delivered) -> Iterator[Next]:
             "a retry",
             f"of {each.consumer}, by itself",
             f"{each.consumer} tries {each.fact.type} again",
-            f"After {counted(record.attempt, 'failure')}. If it succeeds: {_does(each)}",
+            f"After {counted(record.attempt, 'failure')}. If it succeeds: {_does(known, each)}",
             each.retry_due_ms,
         )
     if record.status == IN_PROGRESS and record.lease_ms is not None:
@@ -147,6 +174,19 @@ def _after_retry(known: Known, each: Delivered) -> Iterator[Next]:
             "Unless the attempt commits or renews it before. Another delivery then takes over.",
             float(record.lease_ms),
         )
+
+
+def _after_delivery(known: Known, each: Delivered) -> Iterator[Next]:
+    """Yield that a consumer processes an event whose delivery is on its way."""
+    if each.outcome != WAITING or each.has_letter or known.record(each) is not None:
+        return
+    yield Next(
+        "clock",
+        "a delivery",
+        f"of {each.fact.type} to {each.consumer}",
+        f"when {each.fact.type} reaches {each.consumer}",
+        _does(known, each),
+    )
 
 
 def _after_command(known: Known, status: str) -> Next:
@@ -187,7 +227,11 @@ _STUCK: Final[Mapping[str, str]] = {
 def _after_reconciler(known: Known, status: str) -> Iterator[Next]:
     """Yield what the reconciler will do with a ride that stands still."""
     due = _overdue_at(known)
-    if due is None or is_settled(known):
+    if due is None:
+        return
+    # Payment may have heard of a completion of which the reconciler had not.
+    is_open_again = known.tables["PaymentTable"].get("state") == "completed"
+    if is_settled(known) and not is_open_again:
         return
     hours = span(known.limit / timedelta(milliseconds=1))
     if status in set(OPEN):

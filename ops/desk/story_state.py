@@ -11,8 +11,17 @@ from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record
 from ops.audit.evidence import DISPATCH, PAYMENT
 from ops.desk.deliveries import Delivered
 from ops.desk.index import WAITING
-from ops.desk.story_known import Known, Told, is_settled, joined, latest_of, price_of
-from ops.desk.words import clip, money, span
+from ops.desk.story_known import (
+    Known,
+    Settled,
+    Told,
+    is_settled,
+    joined,
+    latest_of,
+    price_of,
+    settled_in,
+)
+from ops.desk.words import clip, clock_text, money, span
 from ops.text import counted
 
 LATE_MS: Final = 30_000.0
@@ -55,7 +64,7 @@ def state_of(known: Known, told: Sequence[Told], status: str) -> State | None:
             f"The audit says: {'; '.join(map(_clause, known.problems))}.",
             "",
         )
-    for find in (_given_up, _failing, _running, _late, _refused):
+    for find in (_given_up, _failing, _running, _late, _refused, _completed_too):
         found = find(known, told, status)
         if found is not None:
             return found
@@ -142,21 +151,58 @@ def _settled(known: Known, told: Sequence[Told], letter: Delivered) -> Iterator[
         each.consumer for each in known.deliveries if each.has_letter and each.fact is letter.fact
     ]
     yield f"{kind} was published, and {joined(given_up)} gave it up."
-    overdue = next(each for each in told if each.fact.type == "CarRideOverdue")
-    settled = f"The reconciler then settled the ride as {overdue.data.outcome}"
-    paid = known.tables["PaymentTable"]
-    is_captured = paid.get("state") == "captured" and isinstance(paid.get("amount"), int)
-    if not is_captured:
-        yield f"{settled}."
-        return
-    amount = money(paid["amount"], str(paid.get("currency", "")))
-    if overdue.data.outcome == "completed":
-        yield f"{settled}, and {amount} is captured."
+    settled = settled_in(told)
+    if settled is None:
+        return  # its settlement breaks the contract
+    if settled.completed is not None:
+        yield _completed_and_settled(known, settled, settled.completed)
     else:
-        yield (
-            f"{settled}. {amount} is captured all the same: the gateway had done that before "
-            "payment's attempt failed, and such a capture stays."
-        )
+        then = "then " if settled.time_ms > letter.fact.time_ms else ""
+        yield f"The reconciler {then}settled the ride as {settled.outcome}."
+    yield from _money_of_settled(known, settled)
+
+
+def _completed_and_settled(known: Known, settled: Settled, completed: Told) -> str:
+    """Return when a ride was settled as cancelled, and when it was completed."""
+    at = clock_text(settled.time_ms, known.now_ms)
+    apart = span(abs(completed.fact.time_ms - settled.time_ms))
+    when = "later" if settled.is_completed_later else "before"
+    return (
+        f"The reconciler settled the ride as {settled.outcome} at {at}; CarRideCompleted was "
+        f"published {apart} {when}."
+    )
+
+
+def _money_of_settled(known: Known, settled: Settled) -> Iterator[str]:
+    """Yield what became of the money of a settled ride."""
+    paid = known.tables["PaymentTable"]
+    state = paid.get("state")
+    amount = "its price"
+    if isinstance(paid.get("amount"), int):
+        amount = money(paid["amount"], str(paid.get("currency", "")))
+    if state == "captured" and settled.outcome == "cancelled":
+        yield f"{amount} is captured all the same: payment gives back no money that was captured."
+    elif state == "captured":
+        yield f"{amount} is captured."
+    elif settled.completed is None:
+        return
+    elif state == "completed":
+        yield "payment heard of the completion first: the reconciler settles the ride once more."
+    elif state in {"cancelled", "refunded", "declined"}:
+        yield "Nobody pays for it."
+
+
+def _completed_too(known: Known, told: Sequence[Told], _status: str) -> State | None:
+    """Return the state of a ride that was settled as cancelled, and that was completed besides."""
+    settled = settled_in(told)
+    if settled is None or settled.completed is None:
+        return None
+    title = "Completed, then settled as cancelled"
+    if settled.is_completed_later:
+        title = "Settled as cancelled, then completed"
+    happened = _completed_and_settled(known, settled, settled.completed)
+    sentences = [happened, *_money_of_settled(known, settled)]
+    return State("take", "robot", title, " ".join(sentences), "")
 
 
 def _refused(known: Known, told: Sequence[Told], status: str) -> State | None:

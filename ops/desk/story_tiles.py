@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from ops.audit.evidence import DISPATCH
 from ops.desk.endings import ending_of
-from ops.desk.story_known import COMMANDS, Known, Told, who_caused
+from ops.desk.story_known import COMMANDS, Known, Settled, Told, settled_in, who_caused
 from ops.desk.story_nexts import Next
 from ops.desk.words import money, span
 
@@ -47,16 +47,34 @@ def booking_tile(known: Known, told: Sequence[Told], latest: Told | None, status
     change = next((each for each in changes if type(each.data).__name__ in COMMANDS), latest)
     who = who_caused(change)
     word = ending_of([fact.type for fact, _ in known.found]).word
+    settled = settled_in(told)
+    if settled is not None:
+        return _settled_tile(word, settled)
     booked = "" if word == status else f"{status}, "
-    overdue = next((each.data for each in told if each.fact.type == "CarRideOverdue"), None)
-    if overdue is not None and word == _SETTLED:
-        booked = f"as {overdue.outcome}, by the reconciler; its booking is {status}, "
     return Tile(
         "user",
         "Ride",
         word,
         f"{booked}version {latest.data.version}, by {who.name},",
         time_ms=change.fact.time_ms,
+    )
+
+
+def _settled_tile(word: str, settled: Settled) -> Tile:
+    """Return as what a ride was settled, and that it was completed all the same."""
+    detail = f"settled as {settled.outcome} by the reconciler,"
+    if word == _SETTLED:
+        detail = f"as {settled.outcome}, by the reconciler,"
+    if settled.completed is None:
+        return Tile("user", "Ride", word, detail, time_ms=settled.time_ms)
+    when = "afterwards" if settled.is_completed_later else "before"
+    who = who_caused(settled.completed)
+    return Tile(
+        "user",
+        "Ride",
+        word,
+        f"{detail} and completed {when}, by {who.name},",
+        time_ms=settled.completed.fact.time_ms,
     )
 
 

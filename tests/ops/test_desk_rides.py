@@ -320,13 +320,93 @@ def test_money_that_nobody_owes_has_no_amount() -> None:
 def test_a_settled_ride_says_so_beside_its_letters() -> None:
     """A redrive then changes neither car nor money, which the page does not promise."""
     index, records = given_up()
-    publish(
-        index, event_of(CarRideOverdue.of(LIFE.completed, outcome="completed")), DRIVEN_MS + 900
-    )
+    settlement = event_of(CarRideOverdue.of(LIFE.completed, outcome="completed"))
+    publish(index, settlement, DRIVEN_MS + 900)
+    deliver(index, settlement, "payment", DRIVEN_MS + 950)
     story, _ = drawn(index, records=records)
     assert story.state is not None
     assert story.state.title == "Settled, with 1 dead letter left"
     assert "car and money stay as they are" in story.nexts[0].text
+
+
+def test_a_redrive_of_the_settlement_itself_is_told_to_settle() -> None:
+    """As long as payment has given the settlement up, car and money do not stay as they are."""
+    index = driven()
+    settlement = event_of(CarRideOverdue.of(LIFE.completed, outcome="completed"))
+    publish(index, settlement, DRIVEN_MS + 900)
+    deliver(index, settlement, "payment", DRIVEN_MS + 950, observation.DEAD_LETTERED)
+    story, _ = drawn(index)
+    assert "stay as they are" not in story.nexts[0].text
+    assert "payment settles what it holds" in story.nexts[0].text
+
+
+def completed_too(later_ms: int, payment: dict[str, Any]) -> tuple[Story, Picture]:
+    """Return a ride that was settled as cancelled, and completed so much later than that."""
+    index = Index(CONSUMERS)
+    settlement = event_of(LIFE.overdue)
+    for event, at_ms in (
+        (ACCEPTED, BEGIN_MS),
+        (ASSIGNED, BEGIN_MS + 100),
+        (settlement, BEGIN_MS + 200_000),
+        (FINISHED, BEGIN_MS + 200_000 + later_ms),
+    ):
+        publish(index, event, at_ms)
+        for each in CONSUMERS:
+            if each.takes(event.type):
+                deliver(index, event, each.name, at_ms + 50)
+    tables = NOTHING | {"AssignmentTable": {"state": "released"}, "PaymentTable": payment}
+    return drawn(index, tables=tables, now_ms=float(BEGIN_MS + 600_000))
+
+
+CANCELLED: Final = {"state": "cancelled"}
+PAYS: Final = {"state": "captured", "amount": 1250, "currency": "EUR"}
+
+
+@pytest.mark.parametrize("payment", [CANCELLED, PAYS])
+@pytest.mark.parametrize("later_ms", [-60_000, 60_000])
+def test_a_ride_that_was_settled_as_cancelled_and_completed_tells_both_everywhere(
+    later_ms: int, payment: dict[str, Any]
+) -> None:
+    """Tile, sentence, picture and deeds name both; nothing is promised of a ride that has ended."""
+    story, _ = completed_too(later_ms, payment)
+    assert story.state is not None
+    for text in (story.state.title.lower(), story.tiles[0].detail):
+        assert "as cancelled" in text
+        assert "completed" in text
+    assert ("Nobody pays" in story.state.text) is (payment is CANCELLED)
+    assert ("12.50 EUR is captured" in story.state.text) is (payment is PAYS)
+    assert "as cancelled" in {each.command for each in story.who.values()}
+    told = [f"{deed.what} {deed.more}" for deed in story.deeds if deed.what == "completed it"]
+    assert ["as cancelled" in each for each in told] == [later_ms > 0]
+    assert story.nexts == ()
+    assert story.expected == ()
+
+
+def test_a_settled_ride_that_payment_still_holds_is_settled_once_more() -> None:
+    """Payment had heard of the completion, and the reconciler had not."""
+    opened = datetime.fromtimestamp(BEGIN_MS / 1000, tz=CREATED.time.tzinfo).isoformat()
+    story, _ = completed_too(60_000, {"state": "completed", "openSince": opened})
+    assert [each.short for each in story.nexts] == ["the reconciler"]
+
+
+def test_a_settled_ride_that_was_not_completed_promises_no_command() -> None:
+    """It is over for dispatch and payment, although its newest version says that it goes on."""
+    index = Index(CONSUMERS)
+    for event in (ACCEPTED, event_of(LIFE.started), event_of(LIFE.overdue)):
+        publish(index, event, BEGIN_MS)
+        for each in CONSUMERS:
+            if each.takes(event.type):
+                deliver(index, event, each.name, BEGIN_MS + 50)
+    story, _ = drawn(index)
+    assert story.state is None
+    assert story.nexts == ()
+
+
+def test_a_ride_that_has_ended_waits_for_what_its_consumers_have_not_heard() -> None:
+    """It is not said that nothing comes next while a delivery is on its way."""
+    story, _ = drawn(driven())
+    assert [each.by for each in story.nexts] == ["of CarRideCompleted to payment"]
+    assert "captures" in story.nexts[0].text
 
 
 @pytest.mark.parametrize(
@@ -395,7 +475,7 @@ def test_each_event_names_who_caused_it() -> None:
     assert who["CarRideCompleted"] == ("complete", "staff")
     assert who["CarAssigned"] == ("", "dispatch")
     assert who["PaymentAuthorized"] == ("", "payment")
-    assert who["CarRideOverdue"] == ("", "the reconciler")
+    assert who["CarRideOverdue"] == ("as completed", "the reconciler")
     assert [deed.what for deed in story.deeds][:4] == [
         "booked it",
         "accepted it",

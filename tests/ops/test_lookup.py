@@ -11,14 +11,14 @@ from moto import mock_aws
 from msgspec import structs
 
 from carride.events import RideEvent
-from carride.facts import CarRideAccepted, CarRideCreated
+from carride.facts import CarRideAccepted, CarRideCreated, Fact
 from carride.history import kept
 from carride_idempotency import marshalling
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
 from ops import lookup
 from ops.audit.evidence import Delivered
 from ops.stack import OperatorError, StackRef
-from tests.carride.rides import booked, event
+from tests.carride.rides import Life, booked, event
 from tests.ops.world import AWAY, empty_stack, log, put_record, stack
 
 pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
@@ -90,6 +90,28 @@ def test_an_unknown_id_is_said_to_be_unknown(
     )
     with pytest.raises(OperatorError, match=r"nothing is known of .* in carride .*, kept since 20"):
         ask(ref, name)
+
+
+@pytest.mark.parametrize("is_completed", [True, False])
+def test_a_settled_ride_says_as_what_and_whether_it_was_completed(
+    ref: StackRef, is_completed: bool
+) -> None:
+    """A state alone, as "paid" or "cancelled", would hide one half of what happened."""
+    life = Life()
+    facts = [life.accepted, life.overdue]
+    if is_completed:
+        facts.append(life.completed)
+    assert not lookup.ride(ref_with(ref, facts[:1]), "order_01").settled
+    found = lookup.ride(ref_with(ref, facts[1:]), "order_01")
+    assert "as cancelled" in found.settled
+    assert ("completed" in found.settled) is is_completed
+
+
+def ref_with(ref: StackRef, facts: list[Fact]) -> StackRef:
+    """Return the stack whose bus has these facts, too."""
+    for number, fact in enumerate(facts):
+        log(ref, "CarRideEvents", on_bus(event(fact), f"{number:08d}{NOBODY[8:]}"))
+    return ref
 
 
 def refused(ref: StackRef) -> None:

@@ -120,6 +120,12 @@ def test_a_ride_begins_with_the_queues_that_hold_its_letters() -> None:
     assert "PaymentTable" in shown[2]
 
 
+def test_the_first_line_of_a_ride_has_its_settlement() -> None:
+    """Beside its state, which may say the opposite."""
+    ride = Ride("order_01", "paid", (), {}, (), settled="it was settled as cancelled")
+    assert "it was settled as cancelled" in printed(ride).splitlines()[0]
+
+
 def test_an_event_is_shown_with_the_times_by_which_replays_choose_it() -> None:
     """Each once, although the event was published twice at one of them."""
     later = NOW + timedelta(hours=1)
