@@ -228,55 +228,127 @@ def _refused(known: Known, told: Sequence[Told], status: str) -> State | None:
     return State("take", "car", title, text, "")
 
 
+class _Held(NamedTuple):
+    """A delivery that is not finished, and the record of its key."""
+
+    delivery: Delivered
+    record: Record
+
+    @property
+    def consumer(self) -> str:
+        return self.delivery.consumer
+
+    @property
+    def type(self) -> str:
+        return self.delivery.fact.type or "an event"
+
+
+def _held(known: Known, status: str) -> list[_Held]:
+    """Return the deliveries whose record has a status, those of the newest event first."""
+    found = []
+    for _, delivered in reversed(known.found):
+        for each in delivered:
+            record = known.record(each)
+            if record is not None and record.status == status:
+                found.append(_Held(each, record))
+    return found
+
+
+def _named(held: Sequence[_Held]) -> str:
+    """Return the consumers that hold the same event as the first one, as a subject."""
+    first = held[0].delivery.fact
+    return joined([each.consumer for each in held if each.delivery.fact is first])
+
+
+def _have(subject: str) -> str:
+    return "have" if " and " in subject else "has"
+
+
 def _failing(known: Known, _told: Sequence[Told], _status: str) -> State | None:
-    """Return the state of a ride with an attempt that failed and comes again."""
-    for each in reversed(known.deliveries):
-        record = known.record(each)
-        if record is None or record.status != FAILED or each.outcome in observation.COMMITTED:
-            continue
-        failed = counted(record.attempt, "time")
-        return State(
-            "take",
-            "retry",
-            f"{each.consumer} failed {failed} on {each.fact.type}",
-            f"It is tried again {_when_again(known, each)}. Nothing is lost.",
-            _error(each, record),
-            record=record,
-        )
-    return None
+    """Return the state of a ride with attempts that failed and come again."""
+    held = [
+        each for each in _held(known, FAILED) if each.delivery.outcome not in observation.COMMITTED
+    ]
+    if not held:
+        return None
+    first = held[0]
+    failed = counted(first.record.attempt, "time")
+    title = f"{first.consumer} failed {failed} on {first.type}"
+    sentences = [f"It is tried again {_when_again(known, first.delivery)}."]
+    if len(held) > 1:
+        title = f"{_named(held)} failed on {first.type}"
+        sentences = []
+        for each in held:
+            failed = counted(each.record.attempt, "time")
+            again = _when_again(known, each.delivery)
+            sentences.append(
+                f"{each.consumer} failed {failed} on {each.type} and is tried again {again}."
+            )
+    text = f"{' '.join(sentences)} Nothing is lost."
+    return State("take", "retry", title, text, _errors(held))
+
+
+def _errors(held: Sequence[_Held]) -> str:
+    """Return the newest error of each delivery, with its consumer if they differ."""
+    errors = {each.consumer: _error(each.delivery, each.record) for each in held}
+    if len(set(errors.values())) == 1:
+        return next(iter(errors.values()))
+    return "; ".join(f"{name}: {error}" for name, error in errors.items() if error)
 
 
 def _running(known: Known, _told: Sequence[Told], _status: str) -> State | None:
-    """Return the state of a ride with an attempt that runs for long, or has crashed."""
-    for each in reversed(known.deliveries):
-        record = known.record(each)
-        if record is None or record.status != IN_PROGRESS:
-            continue
-        held_ms = known.now_ms - record.updated_ms
-        if record.lease_ms is not None and record.lease_ms < known.now_ms:
-            return State(
-                "take",
-                "swap",
-                f"{each.consumer} has crashed on {each.fact.type}",
-                f"Its lease ended {span(known.now_ms - record.lease_ms)} ago. "
-                "The next delivery takes over.",
-                "",
-                record=record,
-            )
-        if held_ms >= _RUNS_LONG_MS:
-            left = "" if record.lease_ms is None else _lease(record.lease_ms - known.now_ms)
-            return State(
-                "wait",
-                "clock",
-                f"{each.consumer} has been at {each.fact.type} for {span(held_ms)}",
-                f"Attempt {record.attempt} holds the key.{left}",
-                "",
-                record=record,
-            )
-    return None
+    """Return the state of a ride with attempts that run for long, or have crashed."""
+    crashed = []
+    long = []
+    for each in _held(known, IN_PROGRESS):
+        lease_ms = each.record.lease_ms
+        if lease_ms is not None and lease_ms < known.now_ms:
+            crashed.append(each)
+        elif known.now_ms - each.record.updated_ms >= _RUNS_LONG_MS:
+            long.append(each)
+    if crashed:
+        return _crashed(known, crashed, long)
+    if not long:
+        return None
+    first = long[0]
+    names = _named(long)
+    held_ms = known.now_ms - first.record.updated_ms
+    title = f"{names} {_have(names)} been at {first.type} for {span(held_ms)}"
+    text = f"Attempt {first.record.attempt} holds the key.{_lease(known, first.record)}"
+    if len(long) > 1:
+        text = " ".join(_runs(known, each) for each in long)
+    return State("wait", "clock", title, text, "")
 
 
-def _lease(left_ms: float) -> str:
+def _crashed(known: Known, crashed: Sequence[_Held], long: Sequence[_Held]) -> State:
+    """Return the state of a ride with attempts that have crashed; others may run for long."""
+    first = crashed[0]
+    names = _named(crashed)
+    title = f"{names} {_have(names)} crashed on {first.type}"
+    sentences = []
+    for each in crashed:
+        whose = "Its lease"
+        if len(crashed) > 1:
+            whose = f"The lease of {each.consumer} on {each.type}"
+        ended_ms = known.now_ms - (each.record.lease_ms or 0)
+        sentences.append(f"{whose} ended {span(ended_ms)} ago.")
+    sentences.append("The next delivery takes over.")
+    sentences += [_runs(known, each) for each in long]
+    return State("take", "swap", title, " ".join(sentences), "")
+
+
+def _runs(known: Known, each: _Held) -> str:
+    """Return how long an attempt of several has run."""
+    held = span(known.now_ms - each.record.updated_ms)
+    number = each.record.attempt
+    begins = f"Attempt {number} of {each.consumer} has been at {each.type} for {held}."
+    return begins + _lease(known, each.record)
+
+
+def _lease(known: Known, record: Record) -> str:
+    if record.lease_ms is None:
+        return ""
+    left_ms = record.lease_ms - known.now_ms
     return (
         f" Its lease ends in {span(left_ms)}, unless it renews it; then another delivery may take "
         "over."
@@ -288,10 +360,11 @@ def _late(known: Known, _told: Sequence[Told], _status: str) -> State | None:
     for fact, delivered in known.found:
         late = [each.consumer for each in delivered if each.outcome == WAITING]
         if late and known.now_ms - fact.time_ms >= LATE_MS:
+            names = joined(late)
             return State(
                 "wait",
                 "clock",
-                f"{', '.join(late)} has not heard of {fact.type}",
+                f"{names} {_have(names)} not heard of {fact.type}",
                 f"It was published {span(known.now_ms - fact.time_ms)} ago. A delivery may wait in "
                 "a queue, or an attempt has crashed without a word: the transport tries again.",
                 "",

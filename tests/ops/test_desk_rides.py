@@ -447,6 +447,50 @@ def test_the_sentence_of_state_names_what_holds_a_ride(
     assert text in story.state.text
 
 
+@pytest.mark.parametrize("event", [FINISHED, RELEASED], ids=["of one event", "of two events"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": FAILED, "attempt": 2, "error": NO_ANSWER},
+        {"status": IN_PROGRESS, "lease_ms": DRIVEN_MS},
+        {"status": IN_PROGRESS, "lease_ms": DRIVEN_MS + 30_000},
+    ],
+    ids=["failed", "crashed", "runs long"],
+)
+def test_the_sentence_of_state_names_all_consumers_that_hold_a_ride(
+    event: RideEvent, changes: dict[str, Any]
+) -> None:
+    """An operator who mends what holds one of them would wait for the other without a reason."""
+    index = Index(CONSUMERS)
+    for each in (CREATED, FINISHED, RELEASED):
+        publish(index, each, BEGIN_MS)
+    status = changes["status"]
+    more = {name: value for name, value in changes.items() if name != "status"}
+    records = record(FINISHED, "payment", status, **more)
+    records |= record(event, "ride-history", status, **more)
+    story, _ = drawn(index, records=records, now_ms=DRIVEN_MS + 8_000.0)
+    assert story.state is not None
+    said = f"{story.state.title} {story.state.text}"
+    assert {"payment", "ride-history"} <= set(said.split())
+    assert event.type in said
+    assert ("payment" in story.state.title) == (event is FINISHED)
+
+
+def test_errors_of_several_consumers_are_told_apart() -> None:
+    """The same error is said once; of two errors the page says whose each one is."""
+    index = Index(CONSUMERS)
+    for each in (CREATED, FINISHED):
+        publish(index, each, BEGIN_MS)
+    first = record(FINISHED, "payment", FAILED, error=NO_ANSWER)
+    story, _ = drawn(index, records=first | record(FINISHED, "dispatch", FAILED, error=NO_ANSWER))
+    assert story.state is not None
+    assert story.state.error == NO_ANSWER
+    story, _ = drawn(index, records=first | record(FINISHED, "dispatch", FAILED, error="other"))
+    assert story.state is not None
+    assert f"payment: {NO_ANSWER}" in story.state.error
+    assert "dispatch: other" in story.state.error
+
+
 def test_a_ride_that_is_well_has_no_sentence_of_state() -> None:
     """Nothing shouts, and nothing is said to come next."""
     index = driven()
