@@ -320,7 +320,7 @@ def _read(
     outbox = [item["id"]["S"] for item in items_in(stack, "OutboxTable", facts, "id")]
     in_effect = _in_effect(effects, records)
     recorded = {key.partition("#")[2] for key in (*records, *in_effect)}
-    deliveries = _deliveries(stack, text, {*logged, *outbox, *recorded}, start)
+    deliveries = _deliveries(stack, text, {*logged, *outbox, *recorded}, broken, start)
 
     delivered = {each.fact for each in deliveries if each.fact}
     names = {*logged, *outbox, *recorded, *delivered}
@@ -445,19 +445,27 @@ def _logged(stack: StackRef, text: str, start: datetime | None) -> list[_OnBus]:
 
 
 def _deliveries(
-    stack: StackRef, text: str, facts: Collection[str], start: datetime | None
+    stack: StackRef,
+    text: str,
+    facts: Collection[str],
+    broken: Collection[str],
+    start: datetime | None,
 ) -> list[Delivered]:
-    """Return the deliveries that name an id of a ride or an event, or some facts, oldest first."""
-    wanted = {text, *facts}
+    """Return the deliveries that name an id of a ride or an event, or some events, oldest first.
+
+    ``broken`` are EventBridge's ids of events that break the contract: nothing else names them.
+    """
+    wanted = {text, *facts, *broken}
     found = set[Delivered]()
     terms = [f'$.correlationid = "{text}"']
-    terms += [f'$.idempotencyid = "{name}"' for name in sorted(wanted)]
+    terms += [f'$.idempotencyid = "{name}"' for name in sorted({text, *facts})]
+    terms += [f'$.event_id = "{name}"' for name in sorted({text, *broken})]
     for some in batched(terms, _IDS_AT_ONCE, strict=False):
         pattern = f"{{ {' || '.join(some)} }}"
         for consumer in CONSUMERS:
             for line in reading.lines(stack, consumer.resources, pattern, start):
                 delivery = delivered_in(line)
-                if delivery and wanted & {delivery.fact, delivery.ride}:
+                if delivery and wanted & {delivery.fact, delivery.event_id, delivery.ride}:
                     found.add(delivery)
     return sorted(found, key=lambda delivery: delivery.time)
 
@@ -573,7 +581,7 @@ def _at_consumer(
     deliveries = [
         each
         for each in known.evidence.deliveries
-        if each.consumer == consumer.name and each.fact == name
+        if each.consumer == consumer.name and name in {each.fact, each.event_id}
     ]
     its_letters = [
         replace(letter, event=None) for letter in letters if letter.consumer == consumer.name
@@ -619,8 +627,6 @@ def _outcome(
 
 def _why_no_delivery(letters: Sequence[DeadLetter]) -> str:
     """Return why a consumer's log names no delivery of an event, which may be dead-lettered."""
-    if any(letter.reason == CONTRACT for letter in letters):
-        return "a delivery that breaks the contract is logged without an id"
     if any(letter.queue.endswith("RuleDlq") for letter in letters):
         return "EventBridge could not deliver it"
     if letters:

@@ -131,6 +131,8 @@ class Delivered(NamedTuple):
     type: str | None = None
     ride: str | None = None
     """The event's correlation id, which is the ride's id in events of this project."""
+    event_id: str | None = None
+    """EventBridge's id of one that breaks the contract; None for others and in older lines."""
 
 
 class DeadLettered(NamedTuple):

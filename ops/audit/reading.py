@@ -384,6 +384,7 @@ def delivered_in(line: Mapping[str, Any]) -> Delivered | None:
                 reason=stated.get("reason"),
                 type=stated.get("type"),
                 ride=stated.get("correlationid"),
+                event_id=stated.get("event_id"),
             )
     return None
 

@@ -204,7 +204,9 @@ class Filter(NamedTuple):
         types = {BROKEN} if fact.ride is None else {fact.type}
         if not is_named or (self.type and self.type not in types):
             return False
-        if self.contract == KEPT and fact.ride is None:
+        # A delivery of an event that breaks the contract is a duplicate of its letter.
+        is_for_kept = self.contract == KEPT or self.outcome == EFFECT
+        if is_for_kept and fact.ride is None:
             return False
         if not self.at and not self.outcome:
             return True
@@ -233,7 +235,7 @@ class Matches(NamedTuple):
     broken: int = 0
     """Events of ``total`` that break the contract."""
     unnamed: int = 0
-    """Deliveries with such an outcome whose log line names no event: they break the contract."""
+    """Deliveries with such an outcome whose log line names no event."""
 
     @property
     def deliveries(self) -> int:
@@ -350,14 +352,15 @@ class Index:
             )
             self._open[stream].append(run)
             self._count(run.consumer, run.outcome, run.ended_ms)
-            self.outages.add(run.consumer, run.outcome, found.fact, run.reason, run.ended_ms)
-            if found.fact is None:
+            fact = found.fact or found.event_id
+            self.outages.add(run.consumer, run.outcome, fact, run.reason, run.ended_ms)
+            if fact is None:
                 self.unnamed[run.consumer][run.outcome] += 1
             else:
-                self._fact(found.fact).runs.append(run)
-                self._ran[run.consumer, run.outcome].add(found.fact)
+                self._fact(fact).runs.append(run)
+                self._ran[run.consumer, run.outcome].add(fact)
                 if run.outcome in _SETTLED:
-                    self.waiting.get(run.consumer, set()).discard(found.fact)
+                    self.waiting.get(run.consumer, set()).discard(fact)
 
     def add_letters(self, letters: Iterable[DeadLettered]) -> None:
         """Replace what is known of dead letters."""

@@ -92,6 +92,7 @@ def test_a_replay_sends_no_second_letter(
         ("Duplicate", reason),
         ("Duplicate", reason),
     ]
+    assert {seen.event_id for seen in world.seen} == {message["id"]}
 
 
 def test_a_letter_that_a_replay_has_sent_is_recognised(world: World) -> None:
@@ -115,6 +116,12 @@ def test_what_has_no_letter_in_its_queue_gets_one(world: World, story: str) -> N
     deliver(world, BROKEN)
     assert DIFFERENT[story](world) == "DeadLettered"
     assert world.reasons == [CONTRACT, CONTRACT]
+
+
+def test_a_rejected_message_without_an_envelope_names_no_event(world: World) -> None:
+    """There is no id of EventBridge's to find it by."""
+    deliver(world, {"id": "not EventBridge's"})
+    assert [seen.event_id for seen in world.seen] == [None]
 
 
 def test_a_mark_ends_before_its_letter(world: World) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from carride import telemetry
-from carride.events import DETAIL_TYPE, RideEvent
+from carride.events import DETAIL_TYPE, SOURCE, RideEvent
 from carride.facts import Fact
 from carride.overdue import LIMIT
 from carride_idempotency import observation
@@ -49,6 +49,13 @@ def publish(index: Index, event: RideEvent, at_ms: float, *, replayed: bool = Fa
     }
     if replayed:
         content["replay-name"] = "replay"
+    index.add_published(line(json.dumps(content), at_ms))
+
+
+def publish_broken(index: Index, event_id: str, at_ms: float) -> None:
+    """Add an event that breaks the contract to what the bus has logged."""
+    detail = {"type": "CarRideTeleported"}
+    content = {"id": event_id, "source": SOURCE, "detail-type": DETAIL_TYPE, "detail": detail}
     index.add_published(line(json.dumps(content), at_ms))
 
 

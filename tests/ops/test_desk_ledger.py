@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,13 +30,25 @@ from ops.desk.counts import DELIVERIES
 from ops.desk.index import KEPT, Filter, Index
 from ops.desk.ledger import blocks_of
 from tests.carride.rides import Life
-from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, line, publish
+from tests.ops.desk_world import (
+    BEGIN_MS,
+    deliver,
+    desk_of,
+    event_of,
+    get,
+    line,
+    publish,
+    publish_broken,
+)
 from tests.ops.world import NOW, empty_stack
 
 FATES: Final = ("effects", "lettered", "expired", "in_flight", "lost", "doubled")
 BEFORE: Final = NOW - timedelta(hours=2)
 HISTORY: Final = CONSUMERS[0]
 OUTCOMES: Final = sorted(observation.PROTECTED | {observation.UNPROTECTED})
+REJECTED: Final = (observation.DEAD_LETTERED, observation.DUPLICATE)
+BROKEN_EVENTS: Final = ("broken-1", "broken-2", None)
+"""EventBridge's ids of events that break the contract; older lines do not name them."""
 
 
 def world(fates: list[str]) -> Evidence:
@@ -87,14 +99,14 @@ def test_letters_that_break_the_contract_stand_beside_the_sum() -> None:
 
 @given(
     st.lists(st.lists(st.sampled_from(OUTCOMES), max_size=5), max_size=6),
-    st.lists(st.sampled_from([observation.DEAD_LETTERED, observation.DUPLICATE]), max_size=5),
+    st.lists(st.tuples(st.sampled_from(REJECTED), st.sampled_from(BROKEN_EVENTS)), max_size=5),
 )
 def test_ledger_flow_and_lists_count_deliveries_alike(
-    histories: list[list[str]], unnamed: list[str]
+    histories: list[list[str]], rejected: list[tuple[str, str | None]]
 ) -> None:
     """Each delivery is in one row, and a number is the same in each view and in its list.
 
-    ``unnamed`` are deliveries of events that break the contract: their lines name no event.
+    ``rejected`` are deliveries of events that break the contract: some lines name no event.
     """
     index = Index(CONSUMERS)
     deliveries = []
@@ -104,9 +116,12 @@ def test_ledger_flow_and_lists_count_deliveries_alike(
         for outcome in outcomes:
             deliver(index, event, HISTORY.name, BEGIN_MS + 1_000, outcome)
             deliveries.append(Delivered(HISTORY.name, outcome, event.idempotencyid))
-    for outcome in unnamed:
+    for event_id in filter(None, BROKEN_EVENTS):
+        publish_broken(index, event_id, BEGIN_MS + 500)
+    for outcome, named in rejected:
         broken = event_of(Life("broken").created)
-        deliver(index, broken, HISTORY.name, BEGIN_MS + 1_000, outcome, key=None)
+        told: dict[str, Any] = {"key": None, "event_id": named}
+        deliver(index, broken, HISTORY.name, BEGIN_MS + 1_000, outcome, **told)
         deliveries.append(Delivered(HISTORY.name, outcome, None))
     evidence = Evidence(consumers=[HISTORY], at=NOW, grace=timedelta(hours=1))
     _, block = blocks_of(judge(evidence._replace(deliveries=deliveries)))
@@ -116,6 +131,8 @@ def test_ledger_flow_and_lists_count_deliveries_alike(
         listed = index.page(Filter(at=HISTORY.name, outcome=each.group))
         in_flow = each.of(index.totals[HISTORY.name])
         assert shown.get(each.row, 0) == in_flow == listed.deliveries
+        nameless = [told for told, event_id in rejected if event_id is None]
+        assert listed.unnamed == sum(told in each.outcomes for told in nameless)
     has_effect = observation.COMMITTED | {observation.DUPLICATE}
     effects = sum(not has_effect.isdisjoint(outcomes) for outcomes in histories)
     assert index.page(Filter(at=HISTORY.name, outcome="effect")).total == effects

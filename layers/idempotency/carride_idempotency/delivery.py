@@ -196,9 +196,25 @@ class Reports:
         """Observe a delivery that ended with ``error`` instead of an answer."""
         self._observe_end(delivery, DeliveryAnswer(observation.FAILED, None, describe(error)))
 
-    def unread(self, delivery_id: str, reason: str, outcome: str = observation.FAILED) -> None:
-        """Observe a message that could not be read: it has no key."""
-        self._observe(Observation(self._consumer, outcome, None, 0, delivery_id, reason))
+    def unread(self, delivery_id: str, reason: str) -> None:
+        """Observe a message that could not be read: it has no key, and comes again."""
+        self._observe(Observation(self._consumer, observation.FAILED, None, 0, delivery_id, reason))
+
+    def _rejected(
+        self, rejection: Rejection, reason: str, outcome: str = observation.FAILED
+    ) -> None:
+        """Observe a message that is at fault itself: EventBridge's id names it, if it has one."""
+        self._observe(
+            Observation(
+                consumer=self._consumer,
+                outcome=outcome,
+                key=None,
+                attempt=0,
+                delivery=rejection.delivery_id,
+                reason=reason,
+                event_id=rejection.envelope.id if rejection.envelope else None,
+            )
+        )
 
     def reject(self, rejection: Rejection, *, until_ms: int | None) -> str:
         """Send a message that is at fault itself to the dead-letter queue; return the outcome.
@@ -206,14 +222,14 @@ class Reports:
         A replay of it is a duplicate while the letter is there. Without a queue, raise its error.
         """
         if self._dead_letters is None:
-            self.unread(rejection.delivery_id, rejection.reason)
+            self._rejected(rejection, rejection.reason)
             raise rejection.error
         try:
             outcome = self._send_once(rejection, self._dead_letters, until_ms)
         except Exception as error:
-            self.unread(rejection.delivery_id, describe(error))
+            self._rejected(rejection, describe(error))
             raise
-        self.unread(rejection.delivery_id, rejection.reason, outcome)
+        self._rejected(rejection, rejection.reason, outcome)
         return outcome
 
     def _send_once(self, rejection: Rejection, queue: DeadLetters, until_ms: int | None) -> str:

@@ -55,6 +55,8 @@ class Observation(NamedTuple):
     trip."""
     labels: Mapping[str, str] = NO_LABELS
     """What the consumer's ``labels`` return for the event; empty if it could not be read."""
+    event_id: str | None = None
+    """EventBridge's id of an event that was rejected, so that it has no key; None for others."""
 
 
 type Observer = Callable[[Observation], None]
