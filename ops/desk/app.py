@@ -25,6 +25,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from ops.desk import flow as _flow  # noqa: F401 - registers pages
+from ops.desk import ledger as _ledger  # noqa: F401 - registers pages
 from ops.desk import rides as _rides  # noqa: F401 - registers pages
 from ops.desk import work as _work  # noqa: F401 - registers pages
 from ops.desk.events import raw_event

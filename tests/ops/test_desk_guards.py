@@ -1,6 +1,9 @@
 """What another page, another site or a local process may not do to the desk."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moto import mock_aws
 
+import ops.desk
 from ops.desk.app import Desk
 from ops.desk.notices import Notices
 from ops.desk.registry import Said
@@ -100,3 +104,14 @@ def test_notices_that_nobody_reads_do_not_add_up() -> None:
     assert notices.take(names[-1], "/jobs") is not None
     left = [name for name in names if notices.take(name, "/jobs")]
     assert len(left) < 100
+
+
+def test_the_desk_has_the_pages_of_all_its_modules() -> None:
+    """A module of views that nothing else imports would be missing, and its address lead nowhere.
+
+    In a process of its own, because tests import modules of their own.
+    """
+    code = "import sys, ops.desk.app; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    modules = {f"ops.desk.{each.stem}" for each in Path(ops.desk.__file__).parent.glob("*.py")}
+    assert modules - {"ops.desk.__init__"} <= set(ran.stdout.split())
