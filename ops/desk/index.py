@@ -121,8 +121,17 @@ class Fact:
     @property
     def how_published(self) -> str:
         """How often it was published, and how often replayed, in words."""
-        replayed = sum(copy.replayed for copy in self.copies)
-        return published_text(len(self.copies) - replayed, replayed)
+        return published_text(self.published, self.replayed)
+
+    @property
+    def published(self) -> int:
+        """How often it was published."""
+        return len(self.copies) - self.replayed
+
+    @property
+    def replayed(self) -> int:
+        """How often it was replayed."""
+        return sum(copy.replayed for copy in self.copies)
 
     def attempts(self, consumer: str) -> list[Run]:
         """Return a consumer's runs, the oldest first, with the crashes that a takeover shows."""

@@ -1,6 +1,7 @@
 """The page of a ride: what it says, and the picture of what happened."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -35,6 +36,7 @@ from ops.desk.index import CRASHED, Index
 from ops.desk.story import Story, story_of
 from ops.desk.story_known import Known
 from ops.desk.waterfall import Picture, picture
+from ops.desk.words import published_text
 from ops.search import MOST
 from ops.stack import StackRef
 from tests.carride.rides import Life
@@ -792,6 +794,27 @@ def test_an_id_that_nothing_has_is_said_so(ref: StackRef) -> None:
     assert answer.status == 404
     assert "<title>zzz: nothing found · CarRide desk</title>" in answer.text
     assert "No ride has the id zzz" in answer.text
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("replays", [0, 1])
+def test_how_often_an_event_was_published_leaves_room_for_its_name(
+    ref: StackRef, copies: int, replays: int
+) -> None:
+    """The numbers stand beside the name in a few characters; their title tells them in words."""
+    desk = desk_of(ref)
+    for number in range(copies + replays):
+        publish(desk.feed.index, CREATED, BEGIN_MS + number, replayed=number >= copies)
+    row = get(desk, "/ride/order_01").text.partition("w-event")[2].partition("w-lane")[0]
+    short = "".join(re.findall(r'<span aria-hidden="true">(.*?)</span>', row, re.DOTALL))
+    short = "".join(re.sub("<.*?>", "", short).split())
+    assert ("2" in short) is (copies > 1)
+    assert ("1" in short) is (replays > 0)
+    assert len(short) <= 4
+    title = re.search(r'w-times" title="(.*?)"', row)
+    assert (title is not None) is (copies + replays > 1)
+    if title is not None:
+        assert title[1] == published_text(copies, replays)
 
 
 def test_the_index_knows_the_rides_of_its_events_only() -> None:
