@@ -30,7 +30,7 @@ from ops.desk.told import (
 )
 from ops.replay import ReplayState
 from ops.stack import OperatorError, StackRef
-from tests.ops.desk_world import BEGIN_MS, desk_of, get, post, shown_after
+from tests.ops.desk_world import BEGIN_MS, desk_of, get, post, shown_after, sleeping
 from tests.ops.world import NOW, empty_stack, put_record, stack
 
 UUID: Final = "37134231-8c22-525e-93f3-3e3838254b1c"
@@ -433,11 +433,7 @@ def test_a_replay_shows_its_state_before_its_job_has_said_anything(
         return known[asked]
 
     monkeypatch.setattr("ops.replay.describe", describe)
-    command = [sys.executable, "-c", "import signal; signal.pause()"]
-    monkeypatch.setattr(
-        "ops.desk.jobs._process",
-        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
-    )
+    monkeypatch.setattr("ops.desk.jobs._process", sleeping)
     desk = desk_of(empty_stack())
     shown = {"plan": ["replay events with a time from 9 to 10", "wait"], "replay": name}
     words = ["replay", "run", "--since=1h"]

@@ -25,7 +25,7 @@ from ops.desk.letterbox import MOST, Letterbox, groups_of, title_of
 from ops.policies import records_of
 from ops.stack import StackRef
 from tests.carride.rides import Life
-from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
+from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish, sleeping
 from tests.ops.world import empty_stack, stack
 
 pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
@@ -440,7 +440,7 @@ def test_a_letter_that_a_job_sends_leads_to_it(
 ) -> None:
     """The log of changes names the letter only when the redrive has ended."""
     monkeypatch.setattr(changes, "CHANGES", tmp_path / "none")
-    monkeypatch.setattr("ops.desk.jobs._process", _sleeping)
+    monkeypatch.setattr("ops.desk.jobs._process", sleeping)
     key = f"payment#{FINISHED.idempotencyid}"
     letter = {"id": SENT, "key": key, "type": "CarRideCompleted", "ride": "order_01"}
     shown = {"letters": [{"letter": letter, "verdict": {"goes": True}}]}
@@ -506,14 +506,3 @@ def _refused(_typed: list[str], _stack: StackRef) -> Popen[str]:
     """Return a process that ends as a command that is refused."""
     command = [sys.executable, "-c", "raise SystemExit(2)"]
     return Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
-
-
-def _sleeping(_typed: list[str], _stack: StackRef) -> Popen[str]:
-    """Return a process that runs until it is interrupted."""
-    return Popen(
-        [sys.executable, "-c", "import signal; signal.pause()"],
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=PIPE,
-        text=True,
-    )
