@@ -15,6 +15,8 @@ _ENDINGS: Final = (
     ("CarRideCompleted", "completed", "pub", "clock"),
     ("CarRideStarted", "started", "pub", "clock"),
     ("CarRideAccepted", "accepted", "pub", "clock"),
+    ("CarAssigned", "accepted", "pub", "clock"),
+    ("PaymentAuthorized", "accepted", "pub", "clock"),
 )
 """Where a ride is, by the first of these events that it has: the audit's words for its end."""
 

@@ -155,7 +155,8 @@ class Fact:
     def outcome(self, consumer: AuditedConsumer) -> str | None:
         """Return the outcome that counts at a consumer.
 
-        None if the consumer does not take the event.
+        None if the consumer does not take the event, or if nothing is known of an event that no log
+        has any more.
         """
         outcomes = [run.outcome for run in self.runs if run.consumer == consumer.name]
         for each in outcomes:
@@ -168,7 +169,7 @@ class Fact:
             # A refused delivery only shows that an earlier one gave the event up.
             settled.sort(key=lambda each: each in GROUPS["refused"])
             return next(iter(settled), outcomes[-1])
-        return WAITING if consumer.takes(self.type) else None
+        return WAITING if self.copies and consumer.takes(self.type) else None
 
     def absorbed(self, consumer: str, outcome: str) -> int:
         """Return how many deliveries a consumer skipped, besides the one whose outcome counts."""

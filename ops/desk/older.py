@@ -4,10 +4,11 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
-from carride.events import DETAIL_TYPE
+from carride.events import DETAIL_TYPE, ContractError, parse_event
 from ops import lookup
 from ops.audit.evidence import DeadLettered
 from ops.dead_letters import DeadLetter
@@ -84,19 +85,32 @@ def fact_of(event: lookup.Event) -> Fact:
         for at in event.consumers
         for each in at.deliveries
     ]
-    first_ms = copies[0].time_ms if copies else min((run.ended_ms for run in runs), default=0)
     letters = {at.consumer: at.dead_letters[0] for at in event.consumers if at.dead_letters}
     return Fact(
         id=event.id,
         type=event.type,
         ride=event.ride,
         version=event.version,
-        time_ms=first_ms,
+        time_ms=_first_ms(event, copies, runs),
         body=_body(event),
         copies=copies,
         runs=runs,
         letters={consumer: _lettered(letter) for consumer, letter in letters.items()},
     )
+
+
+def _first_ms(event: lookup.Event, copies: Sequence[Copy], runs: Sequence[Run]) -> int:
+    """Return when an event was published, or about when: by itself, its runs, letters, records."""
+    if copies:
+        return copies[0].time_ms
+    known = [run.ended_ms for run in runs]
+    for at in event.consumers:
+        known += [_ms(letter.sent) for letter in at.dead_letters]
+        if at.record is not None and at.record.created is not None:
+            known.append(_ms(at.record.created))
+    with suppress(ContractError):
+        known.append(_ms(parse_event({"detail": event.detail}).time))
+    return min(known, default=0)
 
 
 def _body(event: lookup.Event) -> str:

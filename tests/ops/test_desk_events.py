@@ -9,12 +9,13 @@ import pytest
 from moto import mock_aws
 
 from carride.events import DETAIL_TYPE, SOURCE
+from carride.history import kept
 from carride_idempotency import marshalling, observation
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
 from carride_idempotency.record_items import item_of
 from ops.audit.evidence import DeadLettered
 from ops.desk.counts import DELIVERIES, Count
-from ops.desk.index import COUNTED, PAGE, Filter, Index
+from ops.desk.index import COUNTED, PAGE, WAITING, Filter, Index
 from ops.desk.letters import of_bus
 from ops.desk.older import Older
 from ops.desk.pictures import look
@@ -24,7 +25,7 @@ from ops.stack import OperatorError, StackRef
 from tests.carride.rides import Life
 from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, line, publish
 from tests.ops.test_lookup import delivery, on_bus
-from tests.ops.world import empty_stack, log
+from tests.ops.world import AWAY, empty_stack, log
 
 pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
 
@@ -202,6 +203,19 @@ def test_a_ride_that_is_older_than_the_index_is_looked_up(ref: StackRef) -> None
     assert "booked it" in text
     assert "CarRideCreated" in get(desk, f"/event/{CREATED.idempotencyid}").text
     assert json.loads(get(desk, f"/raw/event/{CREATED.idempotencyid}").text)["detail"]["type"]
+
+
+def test_an_event_that_no_log_has_any_more_has_its_own_time(ref: StackRef) -> None:
+    """Neither the year 1970 nor a delivery that is awaited is made up for it."""
+    key = f"ride-history#{CREATED.idempotencyid}"
+    made = Record(key, COMPLETED, "one", 1, None, None, "1:f", "d", AWAY, BEGIN_MS, BEGIN_MS)
+    item = {**item_of(made), **marshalling.item(kept(CREATED))}
+    ref.client("dynamodb").put_item(TableName="RideHistory", Item=item)
+    text = get(desk_of(ref), "/ride/order_01").text
+    assert "CarRideCreated" in text
+    assert "1970" not in text
+    assert f"{moment(BEGIN_MS):%Y-%m-%d %H:%M:%S}" in text
+    assert look(WAITING).word not in text
 
 
 def test_a_look_up_is_kept_for_a_while(ref: StackRef, monkeypatch: Any) -> None:
