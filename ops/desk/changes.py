@@ -126,6 +126,14 @@ def carried_out(plans: Collection[str]) -> set[str]:
     return {each.plan for each in changes_about(plans)} & {*plans}
 
 
+def changed_ms() -> float:
+    """Return when the last command ended that is in the log; 0 if there is none."""
+    try:
+        return CHANGES.stat().st_mtime * 1000
+    except OSError:
+        return 0
+
+
 def _newest_lines() -> deque[str]:
     try:
         with CHANGES.open(encoding="utf-8", errors="replace") as file:

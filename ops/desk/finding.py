@@ -111,7 +111,7 @@ def _in_sight(desk: Seen, text: str) -> list[Match]:
         }
         found = matches(text, ids) or index.with_copy(text.lower())
     if not found and search.is_hex(text.lower().replace("…", "")):
-        reading = desk.letterbox.read(desk.feed.queues)
+        reading = desk.letters()
         found = matches(text, {LETTER: [each.letter.id for each in reading.found]})
         found = found or matches(text, {LETTER: ids_like(desk.jobs, text)})
     return found

@@ -58,6 +58,7 @@ class Reading(NamedTuple):
     """What was read of all dead-letter queues."""
 
     at_ms: float
+    """When it began."""
     found: tuple[Found, ...]
     """The oldest letter of each queue first."""
     counts: Mapping[str, int]
@@ -78,39 +79,50 @@ class Letterbox:
         self._stack = stack
         self._lock = threading.Lock()
         self._reading: Reading | None = None
+        self._given: Mapping[str, int] = {}
+        """The counts with which the newest reading was asked for."""
         self._predictors: dict[str, Predictor | None] = {}
 
-    def read(self, counts: Mapping[str, int], *, again: bool = False) -> Reading:
+    def read(
+        self, counts: Mapping[str, int], *, again: bool = False, since_ms: float = 0
+    ) -> Reading:
         """Return the newest reading, or read again if it is old or the queues have changed.
 
-        ``counts`` are the messages of each queue, as they were last counted.
+        ``counts`` are the messages of each queue, as they were last counted. No reading is returned
+        that began before ``since_ms``, when somebody changed the queues.
         """
-        letters = {name: counts.get(name, 0) for name in queues_of(self._stack)}
+        given = {name: counts[name] for name in queues_of(self._stack) if counts.get(name)}
         if not counts:
-            letters = self._count()
-        letters = {name: count for name, count in letters.items() if count}
+            given = self._count()
+        oldest_ms = max(since_ms, time.time() * 1000 - _KEPT_S * 1000)
         with self._lock:
             reading = self._reading
-            is_young = reading is not None and time.time() * 1000 - reading.at_ms < _KEPT_S * 1000
-            if reading is None or again or not is_young or reading.counts != letters:
-                reading = self._reading = self._read(letters)
+            is_young = reading is not None and reading.at_ms > oldest_ms
+            if reading is None or again or not is_young or self._given != given:
+                # What was counted last may be from before a redrive.
+                reading = self._reading = self._read(self._count())
+                self._given = given
         return reading
 
     def _count(self) -> dict[str, int]:
+        """Return how many letters each queue has that has any."""
         sqs = self._stack.client("sqs")
-        return {
-            name: waiting(sqs, url_of(self._stack, name), visible=True)
-            for name in queues_of(self._stack)
-        }
+        found = {}
+        for name in queues_of(self._stack):
+            count = waiting(sqs, url_of(self._stack, name), visible=True)
+            if count:
+                found[name] = count
+        return found
 
     def _read(self, counts: Mapping[str, int]) -> Reading:
+        began_ms = time.time() * 1000
         sqs = self._stack.client("sqs")
         hidden = {name: waiting(sqs, url_of(self._stack, name)) for name in counts}
         with ThreadPoolExecutor(_READERS) as readers:
             read = readers.map(lambda name: list(self._queue(name)), counts)
             found = [letter for letters in read for letter in letters]
         return Reading(
-            time.time() * 1000,
+            began_ms,
             tuple(found),
             counts,
             {name: count for name, count in hidden.items() if count},

@@ -27,7 +27,7 @@ from ops.desk.letterbox import (
     with_contract,
 )
 from ops.desk.pictures import look
-from ops.desk.redriven import gone
+from ops.desk.redriven import gone, sending
 from ops.desk.registry import Seen, page
 from ops.desk.words import clip, indented, short_id, span, status_text
 from ops.lookup import is_ride
@@ -45,7 +45,7 @@ _ANY: Final = "any"
 @page("/letters", "letters.html", still=True)
 def _letters(desk: Seen, request: Request) -> dict[str, Any]:
     asked = request.query_params
-    reading = desk.letterbox.read(desk.feed.queues, again="again" in asked)
+    reading = desk.letters(again="again" in asked)
     chosen = chosen_in(reading.found, asked)
     is_asked_for = "letter" in asked or "event" in asked
     at = "" if is_asked_for else asked.get("at", "")
@@ -168,6 +168,7 @@ def _detail(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
         "fact": fact if fact is not None and fact.copies else None,
         "past": past[-_MOST_PAST:],
         "same": same[:_MOST_SAME],
+        "sending": sending(desk.jobs, letter.id),
         "failed_again": _has_failed_again(found),
         "advice": _ADVICE.get(letter.reason, _RUNBOOK),
         "runbook": _runbook_of(letter.queue),
@@ -274,7 +275,7 @@ def _of_operators(changes: Iterable[Change], letter: DeadLetter) -> Iterator[Pas
 
 def raw_letter(desk: Seen, request: Request) -> Response:
     """Return the event of a letter in full, as text."""
-    reading = desk.letterbox.read(desk.feed.queues)
+    reading = desk.letters()
     found = chosen_in(reading.found, request.query_params)
     if found is None:
         return PlainTextResponse("This letter is not in its queue any more.", 404)

@@ -1,13 +1,19 @@
 """What became of a dead letter that a redrive has taken out of its queue."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.record_items import record_of
+from ops import records
 from ops.desk.changes import TRIALS, Letter, letters_sent
 from ops.desk.jobs import Job, Jobs, State
 from ops.desk.letterbox import Found
 from ops.desk.registry import Seen
 from ops.desk.words import clip
+from ops.stack import FAILURES, StackRef
+from ops.text import counted
 
 
 class Gone(NamedTuple):
@@ -16,7 +22,11 @@ class Gone(NamedTuple):
     time_ms: float
     """When the redrive began."""
     says: str
-    """How it went; empty if nothing more is known."""
+    """How the redrive went; empty if nothing more is known."""
+    now: str
+    """What the record of its key says since then; empty if it says nothing new."""
+    error: str
+    """That of its last attempt; empty if that has not failed."""
     kind: str
     """The colour of that: none is green but what took effect."""
     what: str
@@ -45,11 +55,14 @@ def gone(desk: Seen, letter: str, waiting: tuple[Found, ...]) -> Gone | None:
     newest = max(found, key=lambda each: each.time_ms)
     key = newest.key
     consumer, _, fact = key.partition("#")
+    record = _record_since(desk.feed.stack, newest)
     again = [each.letter for each in waiting if key and each.letter.key == key]
     return Gone(
         time_ms=newest.time_ms,
-        says=newest.error or TRIALS.get(newest.trial, ""),
-        kind="pub" if newest.error else _KINDS.get(newest.trial, "dup"),
+        says=newest.error or ("" if record else TRIALS.get(newest.trial, "")),
+        now=now_of(record) if record else "",
+        error=_error_in(record) if record else "",
+        kind=_kind_of(newest, record),
         what=newest.what,
         fact=fact,
         consumer=consumer if fact else "",
@@ -59,8 +72,57 @@ def gone(desk: Seen, letter: str, waiting: tuple[Found, ...]) -> Gone | None:
     )
 
 
+def _record_since(stack: StackRef, sent: Letter) -> Record | None:
+    """Return the record of a letter's key, if it was written after the redrive began."""
+    if not sent.key:
+        return None
+    with suppress(*FAILURES):
+        for record in map(record_of, records.items_at(stack, [sent.key])):
+            if record.updated_ms >= int(sent.time_ms):
+                return record
+    return None
+
+
+def now_of(record: Record) -> str:
+    """Return what the record of a key says that was redriven."""
+    if record.status == FAILED and not record.attempt:
+        return "its key is released, and no attempt has begun yet"
+    attempts = counted(record.attempt, "attempt")
+    return _NOW.get(record.status, record.status).format(attempts)
+
+
+_NOW: Final[Mapping[str, str]] = {
+    COMPLETED: "it took effect",
+    FAILED: "{} failed so far, the next one comes by itself",
+    QUARANTINED: "its letter is back, and its key is quarantined again, after {}",
+    IN_PROGRESS: "{} so far, one runs",
+}
+
+
+def _error_in(record: Record) -> str:
+    """Return why the last attempt of a key has failed; empty if none has."""
+    has_failed = record.status in (FAILED, QUARANTINED) and record.attempt
+    return clip(record.error or "") if has_failed else ""
+
+
+def _kind_of(sent: Letter, record: Record | None) -> str:
+    if record is not None:
+        return _KINDS_OF_RECORDS.get(record.status, "pub")
+    return "pub" if sent.error else _KINDS.get(sent.trial, "dup")
+
+
 _KINDS: Final = {"succeeded": "new", "failed": "fail"}
 """The colours of trials whose outcome is known."""
+_KINDS_OF_RECORDS: Final = {COMPLETED: "new", QUARANTINED: "fail"}
+"""The colours of records that do not change any more by themselves."""
+
+
+def sending(jobs: Jobs, letter: str) -> Job | None:
+    """Return the running job that is to send a letter; None if none does."""
+    for job in _running(jobs):
+        if any(each.letter == letter for each in _sent_by(job)):
+            return job
+    return None
 
 
 def ids_like(jobs: Jobs, text: str) -> list[str]:

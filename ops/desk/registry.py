@@ -11,10 +11,11 @@ from carride.overdue import LIMIT
 from carride_idempotency.record import Record
 from ops.audit import Report
 from ops.audit.evidence import AuditedConsumer
+from ops.desk.changes import changed_ms
 from ops.desk.feed import Feed
 from ops.desk.index import Fact
 from ops.desk.jobs import Jobs
-from ops.desk.letterbox import Letterbox
+from ops.desk.letterbox import Letterbox, Reading
 from ops.desk.older import Older
 
 _MOST_WATCHED: Final = 500
@@ -73,6 +74,10 @@ class Seen:
     def now(self) -> datetime:
         """Return the time."""
         return datetime.now(UTC)
+
+    def letters(self, *, again: bool = False) -> Reading:
+        """Return a reading of the dead letters that no command on this machine has made old."""
+        return self.letterbox.read(self.feed.queues, again=again, since_ms=changed_ms())
 
     def takers(self, fact: Fact) -> list[AuditedConsumer]:
         """Return the consumers that take an event."""

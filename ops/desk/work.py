@@ -16,6 +16,7 @@ from ops import plans, records, replay, verbs
 from ops.audit.evidence import CONSUMERS
 from ops.cli.replay_log import Prediction, comparisons, predictions
 from ops.desk.jobs import Job, State
+from ops.desk.redriven import now_of
 from ops.desk.registry import Next, NotThereError, Said, Seen, act, page
 from ops.desk.told import (
     RETRIED,
@@ -32,7 +33,6 @@ from ops.desk.told import (
 from ops.desk.words import clip, span
 from ops.replay import fates
 from ops.stack import FAILURES
-from ops.text import counted
 
 _LIVES_S: Final = plans.LIVES.total_seconds()
 
@@ -374,20 +374,12 @@ def _outcome(tried: Mapping[str, Any], record: Record | None) -> Outcome:
     failed = tried["trial"] == "failed"
     if record is None:
         return Outcome(what, fact, consumer, failed, error="", now="", is_back=False)
-    attempts = counted(record.attempt, "attempt")
-    now = _NOW.get(record.status, record.status).format(attempts)
+    now = now_of(record)
     error = clip(record.error or "") if failed else ""
     is_back = record.status == QUARANTINED
     return Outcome(what, fact, consumer, failed, error, now, is_back)
 
 
-_NOW: Final[Mapping[str, str]] = {
-    COMPLETED: "it took effect",
-    FAILED: "{} failed so far, the next one comes by itself",
-    QUARANTINED: "its letter is back, and its key is quarantined again, after {}",
-    IN_PROGRESS: "{} so far, one runs",
-}
-"""What the record of a key says that a redrive has released."""
 _MOST_TRIED: Final = 20
 _MOST_OTHERS: Final = 20
 
@@ -397,7 +389,7 @@ def _letters_of(desk: Seen, job: Job) -> list[str]:
     if job.verb != "release" or job.state is not State.DONE:
         return []
     key = job.words[-1]
-    found = desk.letterbox.read(desk.feed.queues).found
+    found = desk.letters().found
     return [*dict.fromkeys(each.letter.queue for each in found if each.letter.key == key)]
 
 

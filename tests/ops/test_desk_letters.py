@@ -16,10 +16,11 @@ from moto import mock_aws
 from carride.events import RideEvent
 from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
-from carride_idempotency.record import COMPLETED, QUARANTINED, Record
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import item_of
 from ops.audit.reading import _queues, enabled
 from ops.desk import changes
+from ops.desk.changes import TRIALS
 from ops.desk.jobs import Job
 from ops.desk.letterbox import MOST, Letterbox, groups_of, title_of
 from ops.policies import records_of
@@ -77,20 +78,27 @@ def put(ref: StackRef, queue: str, content: Any) -> None:
     )
 
 
-def quarantine(ref: StackRef, key: str, status: str = QUARANTINED) -> None:
+def quarantine(
+    ref: StackRef,
+    key: str,
+    status: str = QUARANTINED,
+    *,
+    attempt: int = 3,
+    updated_ms: int = BEGIN_MS,
+) -> None:
     """Store the record of a key that was given up."""
     record = Record(
         key=key,
         status=status,
         owner="one",
-        attempt=3,
+        attempt=attempt,
         lease_ms=None,
         expiry=None,
         fingerprint=None,
         delivery="d",
         region="us-east-1",
         created_ms=BEGIN_MS,
-        updated_ms=BEGIN_MS,
+        updated_ms=updated_ms,
         error=NO_ANSWER,
         dead_lettered=True,
     )
@@ -260,6 +268,7 @@ def test_a_reading_is_kept_until_the_queues_change(ref: StackRef) -> None:
     first = box.read(counts)
     assert box.read(counts) is first
     assert box.read(counts, again=True) is not first
+    ref.client("sqs").purge_queue(QueueUrl=ref.outputs["PaymentDlqUrl"])
     assert box.read({"RideHistoryDlq": 2}).counts == {"RideHistoryDlq": 2}
 
 
@@ -456,6 +465,111 @@ def test_a_letter_that_a_job_sends_leads_to_it(
     assert f'href="/job/{job.id}"' in text
     assert "It runs" in text
     assert f'href="/event/{FINISHED.idempotencyid}"' in text
+
+
+def test_a_letter_that_waits_and_is_being_sent_is_not_planned_again(
+    ref: StackRef, monkeypatch: Any
+) -> None:
+    """Its page leads to the job that sends it, until that has ended."""
+    monkeypatch.setattr("ops.desk.jobs._process", sleeping)
+    desk = desk_of(ref)
+    reading = desk.letters()
+    (found,) = (each.letter for each in reading.found if each.letter.queue == "PaymentDlq")
+    letter = {"id": found.id, "key": found.key}
+    shown = {"letters": [{"letter": letter, "verdict": {"goes": True}}]}
+    job = Job("redrive", ["redrive", "PaymentDlq"], ref, plan="0433d0e7", previewed=shown)
+    monkeypatch.setattr(desk.jobs, "newest", lambda: [job])
+    path = f"/letters?letter={found.id}"
+    try:
+        text = get(desk, path).text
+    finally:
+        job.interrupt()
+        job.reader.join()
+    assert f'href="/job/{job.id}"' in text
+    assert 'value="redrive"' not in text
+    text = get(desk, path).text
+    assert f'href="/job/{job.id}"' not in text
+    assert 'value="redrive"' in text
+
+
+def test_no_page_shows_a_letter_that_was_redriven_as_waiting(
+    ref: StackRef, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Whoever sent it: the queues are read again when a command has ended."""
+    log = tmp_path / "changes.jsonl"
+    monkeypatch.setattr(changes, "CHANGES", log)
+    desk = desk_of(ref)
+    desk.feed.queues = {"PaymentDlq": 1, "RideHistoryDlq": 2}
+    (found,) = (each.letter for each in desk.letters().found if each.letter.queue == "PaymentDlq")
+    path = f"/letters?letter={found.id}"
+    assert "This letter was redriven" not in get(desk, path).text
+    ref.client("sqs").purge_queue(QueueUrl=ref.outputs["PaymentDlqUrl"])
+    log.write_text(json.dumps(sent_letter(found.id, str(found.key), trial="succeeded")))
+    text = get(desk, path).text
+    assert "This letter was redriven" in text
+    assert "2 in 1 queue" in text
+    reading = desk.letters()
+    assert desk.letters() is reading, "until the next command ends"
+
+
+@pytest.mark.parametrize("trial", ["succeeded", "failed", "unknown"])
+@pytest.mark.parametrize(
+    ("status", "attempt", "kind"),
+    [
+        (FAILED, 0, "pub"),
+        (FAILED, 1, "pub"),
+        (IN_PROGRESS, 2, "pub"),
+        (QUARANTINED, 3, "fail"),
+        (COMPLETED, 2, "new"),
+    ],
+)
+def test_what_became_of_a_letter_is_as_its_record_says(
+    ref: StackRef,
+    tmp_path: Path,
+    monkeypatch: Any,
+    *,
+    trial: str,
+    status: str,
+    attempt: int,
+    kind: str,
+) -> None:
+    """Not as the redrive has seen it while it waited, unless the record is from before it."""
+    key = f"payment#{FINISHED.idempotencyid}"
+    log = tmp_path / "changes.jsonl"
+    log.write_text(json.dumps(sent_letter(SENT, key, trial=trial)))
+    monkeypatch.setattr(changes, "CHANGES", log)
+    desk = desk_of(ref)
+    quarantine(ref, key, status, attempt=attempt, updated_ms=SENT_MS - 1)
+    before = get(desk, f"/letters?letter={SENT}").text
+    quarantine(ref, key, status, attempt=attempt, updated_ms=SENT_MS + 1)
+    after = get(desk, f"/letters?letter={SENT}").text
+    expected = {"succeeded": "new", "failed": "fail", "unknown": "dup"}[trial]
+    assert f'class="state {expected}"' in before
+    assert TRIALS[trial][1:] in before
+    assert f'class="state {kind}"' in after
+    assert TRIALS[trial][1:] not in after
+    has_failed = status in {FAILED, QUARANTINED} and attempt > 0
+    assert (NO_ANSWER in state_of(after)) is has_failed
+
+
+SENT_MS: Final = 1_795_533_326_000
+
+
+def sent_letter(name: str, key: str, *, trial: str) -> Any:
+    """Return the line of the log of a redrive that sent a letter at `SENT_MS`."""
+    letter = {"id": name, "key": key, "type": "CarRideCompleted", "ride": "order_01"}
+    return {
+        "time": "2026-11-24T15:15:26+00:00",
+        "command": "carride redrive PaymentDlq",
+        "plan": "0433d0e7",
+        "exact": {"letters": [letter | {"verdict": {"goes": True}}]},
+        "result": {"sent": 1, "tried": [{"key": key, "trial": trial}]},
+    }
+
+
+def state_of(text: str) -> str:
+    """Return the sentence of state of a page."""
+    return text.partition('<section class="state')[2].partition("</section>")[0]
 
 
 @pytest.mark.parametrize("is_done_before", [True, False])
