@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None, clients: ClientFactory | None =
             status = 0 if call is None else call(clients)  # help has been printed
     except CycloptsError as error:
         status = _FAILED
-        console(sys.stderr).print(f"error: {abridged(mistake(error))}")
+        console(sys.stderr).print(f"error: {abridged(mistake(error, typed, clients))}")
     except FAILURES as error:
         status = _FAILED
         console(sys.stderr).print(f"error: {abridged(reason(error))}")

@@ -1,5 +1,7 @@
 """Says in words what is wrong with a command line."""
 
+from collections import Counter
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final
 
@@ -11,16 +13,27 @@ from cyclopts.exceptions import (
     UnusedCliTokensError,
 )
 
+from ops.audit.queues import waiting
+from ops.dead_letters import READERS, queues_of, url_of
+from ops.finding import find
+from ops.redrive import PRODUCER_DLQ
+from ops.stack import FAILURES, ClientFactory, StackRef
+from ops.text import counted
 from ops.verbs import VERBS
 
 _NUMBERS: Final = {int: "a whole number", float: "a number"}
 
 
-def mistake(error: CycloptsError) -> str:
-    """Return what is wrong with a command line, and what to write instead."""
+def mistake(
+    error: CycloptsError, typed: Sequence[str] = (), clients: ClientFactory | None = None
+) -> str:
+    """Return what is wrong with a command line, and what to write instead.
+
+    ``typed`` are its words, which may choose a stack, and ``clients`` reach it.
+    """
     match error:
         case MissingArgumentError():
-            return _missing(error)
+            return _missing(error, typed, clients)
         case UnusedCliTokensError(unused_tokens=[first, *_]):
             return f"{_command(error)} takes no further word, such as {first!r}: {_help(error)}"
         case UnknownCommandError(unused_tokens=[first, *_]):
@@ -31,14 +44,59 @@ def mistake(error: CycloptsError) -> str:
     return str(error)
 
 
-def _missing(error: MissingArgumentError) -> str:
+def _missing(
+    error: MissingArgumentError, typed: Sequence[str], clients: ClientFactory | None
+) -> str:
     name = "" if error.argument is None else error.argument.name
     was_named = error.keyword or (error.argument is not None and error.argument.tokens)
     if was_named:
         return f"{name} has no value: write {name}=VALUE; {_help(error)}"
     if name == "QUEUE":
-        return f"{name} is missing: `./carride letters` shows the queues with letters"
+        return f"{name} is missing: {_queues(_command(error), typed, clients)}"
     return f"{name} is missing: {_help(error)}"
+
+
+def _queues(command: str, typed: Sequence[str], clients: ClientFactory | None) -> str:
+    """Return which queues there are, how many letters each has, and what to write next.
+
+    Without an answer of the stack, the queues are those that every stack has.
+    """
+    try:
+        counts = _letters_in(find(**_chosen(typed), clients=clients))
+    except FAILURES:
+        names = ", ".join([*READERS, PRODUCER_DLQ])
+        return f"it is one of {names}; `./carride letters` shows which of them have letters"
+    empty = ", ".join(name for name, count in counts.items() if not count)
+    if not counts.total():
+        return f"no queue has a letter, of {empty}"
+    says = []
+    for name, count in counts.most_common():
+        if count:
+            says.append(f"{name} has {counted(count, 'letter')}")
+    if empty:
+        says.append(f"none are in {empty}")
+    ((fullest, _),) = counts.most_common(1)
+    return f"{', '.join(says)}; `{command} {fullest}` shows what it would do"
+
+
+def _letters_in(stack: StackRef) -> Counter[str]:
+    """Count the messages of each dead-letter queue."""
+    sqs = stack.client("sqs")
+    counts = Counter[str]()
+    for name in queues_of(stack):
+        counts[name] = waiting(sqs, url_of(stack, name), visible=True)
+    return counts
+
+
+def _chosen(typed: Sequence[str]) -> dict[str, str | None]:
+    """Return the options of a command line that choose its stack."""
+    found: dict[str, str | None] = {"stack": None, "region": None}
+    left = iter(typed)
+    for word in left:
+        name, is_one_word, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and name in found:
+            found[name] = value if is_one_word else next(left, None)
+    return found
 
 
 def _unknown(error: CycloptsError, word: str) -> str:

@@ -24,11 +24,12 @@ from ops.cli import regions
 from ops.cli.app import command_line, main
 from ops.cli.line import TOPICS
 from ops.cli.show import console, show
+from ops.dead_letters import queues_of
 from ops.failover import Patience
 from ops.replay import ReplayState
-from ops.stack import OperatorError
+from ops.stack import OperatorError, StackRef
 from ops.verbs import VERBS, Plan, Session, Verb
-from tests.ops.world import AWAY, HOME, NOW, World
+from tests.ops.world import AWAY, HOME, NOW, World, empty_stack
 
 ROOT: Final = Path(__file__).parents[2]
 WORKFLOW = ROOT / ".github" / "workflows" / "deploy.yml"
@@ -92,7 +93,7 @@ def run(*arguments: str, **changes: Any) -> int:
         (["replay", "cancel", *AT_HOME], "no replay runs in us-west-2: there is nothing to cancel"),
         (["nothing"], "there is no command nothing: `./carride --help` lists them"),
         (["replay", "ru"], "there is no command replay ru: did you mean run?"),
-        (["redrive"], "QUEUE is missing: `./carride letters` shows the queues with letters"),
+        (["redrive"], "QUEUE is missing: "),
         (["audit", "--grace", "-5m"], "--grace has no value: write --grace=VALUE"),
         (["letters", "PaymentDlq", "DispatchDlq"], "takes no further word, such as 'DispatchDlq'"),
     ],
@@ -103,6 +104,42 @@ def test_a_mistake_is_explained(
     """The message says what to write instead, and the status is 2."""
     assert run(*arguments) == 2
     assert problem in capsys.readouterr().err
+
+
+@mock_aws
+@pytest.mark.parametrize("letters", [{}, {"PaymentDlq": 3}, {"DispatchDlq": 1, "PaymentDlq": 2}])
+def test_a_missing_queue_is_answered_with_those_that_there_are(
+    letters: dict[str, int],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each with its number of letters, and the command for the fullest; else their names."""
+    ref = empty_stack()
+    for queue, count in letters.items():
+        for _ in range(count):
+            ref.client("sqs").send_message(QueueUrl=ref.outputs[f"{queue}Url"], MessageBody="{}")
+    asked = []
+
+    def find(**options: Any) -> StackRef:
+        asked.append((options["stack"], options["region"]))
+        return ref
+
+    monkeypatch.setattr("ops.cli.mistakes.find", find)
+    assert run("redrive", "--stack=carride", "--region", "us-east-1") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert asked == [("carride", "us-east-1")]
+    for queue in queues_of(ref):
+        count = letters.get(queue, 0)
+        assert queue in said
+        assert (f"{queue} has {count} letter" in said) is (count > 0)
+    assert ("`./carride redrive PaymentDlq`" in said) is bool(letters)
+
+    def nowhere(**_options: Any) -> StackRef:
+        raise OperatorError("there is no stack")
+
+    monkeypatch.setattr("ops.cli.mistakes.find", nowhere)
+    assert run("redrive") == 2
+    assert "PaymentRuleDlq" in capsys.readouterr().err
 
 
 def test_the_help_lists_each_command_below_one_heading() -> None:
