@@ -21,9 +21,14 @@ from ops.desk.deliveries import began_ms, deliveries_of
 from ops.desk.index import (
     BROKEN,
     BUS,
+    COPIES,
     CRASHED,
     DISTINCT,
+    DROPPED,
+    LOST,
     PAGE,
+    REPLAYED,
+    UNFINISHED,
     WAITING,
     Fact,
     Filter,
@@ -59,7 +64,13 @@ _OUTCOMES: Final[Mapping[str, str]] = {
     WAITING: look(WAITING).word,
 }
 """What the list is filtered by, in the words of its rows."""
-_BEHIND: Final[Mapping[str, str]] = {"effect": "took effect at last", "wrong": "did not succeed"}
+_BEHIND: Final[Mapping[str, str]] = {
+    "effect": "took effect at last",
+    "wrong": "did not succeed",
+    UNFINISHED: "not finished",
+    DROPPED: "dropped as expired, without an effect",
+    LOST: "lost, says the audit",
+}
 """Groups that only an address asks for, as those of the ledger's numbers do."""
 
 
@@ -89,6 +100,8 @@ def _facts(desk: Seen, request: Request) -> dict[str, Any]:
             "first": number * PAGE + 1,
             "latest": str(request.url.remove_query_params(["newest", "page"]).query),
             "in_all": on_bus[DISTINCT] + on_bus[BROKEN],
+            "published": on_bus[DISTINCT] + on_bus[BROKEN] + on_bus[COPIES],
+            "replayed": on_bus[REPLAYED],
             "held_since_ms": index.oldest_ms if index.has_forgotten else None,
             "wanted": wanted,
             "is_filtered": any(wanted),
@@ -107,6 +120,8 @@ def _outcomes(desk: Seen, fact: Fact) -> list[tuple[str, str | None, int]]:
     found = []
     for each in desk.feed.consumers:
         outcome = fact.outcome(each)
+        if outcome == WAITING and each.name in fact.lost:
+            outcome = LOST
         skipped = fact.absorbed(each.name, outcome) if outcome else 0
         found.append((each.name, outcome, skipped))
     return found

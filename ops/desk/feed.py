@@ -188,6 +188,8 @@ class Feed:
         evidence = collect_evidence(self.stack, grace=_GRACE if self.stack.local else DEFAULT_GRACE)
         report = judge(evidence)
         with self.lock:
+            accounts = report.ledger.consumers
+            self.index.add_lost({name: each.lost_events for name, each in accounts.items()})
             self.index.add_letters(evidence.dead_letters)
             self.report = report
             self.audited_at = began

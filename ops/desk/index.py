@@ -5,8 +5,9 @@ In memory and bounded. No I/O.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency import observation
@@ -40,6 +41,14 @@ KEPT: Final = "kept"
 ABSORBED: Final = frozenset({observation.DUPLICATE, observation.BUSY})
 EFFECT: Final = "effect"
 """The group of the events that have their effect."""
+UNFINISHED: Final = "unfinished"
+"""The fate of an event that a consumer has neither processed nor given up."""
+DROPPED: Final = "dropped"
+"""The fate of an event that was dropped as expired, and has no effect."""
+LOST: Final = "lost"
+"""The fate of an event that the last audit calls lost."""
+FATES: Final = frozenset({UNFINISHED, DROPPED, LOST})
+"""What became of an event at a consumer in the end, which no single delivery shows."""
 GROUPS: Final[Mapping[str, frozenset[str]]] = {
     EFFECT: observation.COMMITTED | {observation.DUPLICATE},
     "new": frozenset({observation.NEW, observation.RETRIED}),
@@ -117,6 +126,8 @@ class Fact:
     """Grows from each fact of the index to the next one."""
     named: tuple[Match, ...] = ()
     """The customer, the car and the payment that it names."""
+    lost: set[str] = field(default_factory=set)
+    """The consumers at which the last audit calls it lost."""
 
     @property
     def how_published(self) -> str:
@@ -171,6 +182,18 @@ class Fact:
             return next(iter(settled), outcomes[-1])
         return WAITING if self.copies and consumer.takes(self.type) else None
 
+    def has_fate(self, fate: str, consumer: AuditedConsumer) -> bool:
+        """Return whether it has one of `FATES` at a consumer."""
+        name = consumer.name
+        if fate == LOST:
+            return name in self.lost
+        outcomes = {run.outcome for run in self.runs if run.consumer == name}
+        if fate == DROPPED:
+            return observation.EXPIRED in outcomes and outcomes.isdisjoint(GROUPS[EFFECT])
+        if self.ride is None or name in self.letters or name in self.lost:
+            return False
+        return consumer.takes(self.type) and outcomes.isdisjoint(_SETTLED)
+
     def absorbed(self, consumer: str, outcome: str) -> int:
         """Return how many deliveries a consumer skipped, besides the one whose outcome counts."""
         skipped = sum(run.outcome in ABSORBED for run in self.runs if run.consumer == consumer)
@@ -187,7 +210,7 @@ class Filter(NamedTuple):
     at: str = ""
     """A consumer's name."""
     outcome: str = ""
-    """An outcome, or the name of a group of them."""
+    """An outcome, the name of a group of them, or one of `FATES`."""
     contract: str = ""
     """`KEPT` leaves out the events that break the contract."""
 
@@ -196,7 +219,7 @@ class Filter(NamedTuple):
 
         What became of an event in the end is no outcome of a delivery.
         """
-        if self.outcome == EFFECT:
+        if self.outcome == EFFECT or self.outcome in FATES:
             return 0
         outcomes = GROUPS.get(self.outcome, {self.outcome})
         count = 0
@@ -220,6 +243,9 @@ class Filter(NamedTuple):
             return False
         if not self.at and not self.outcome:
             return True
+        if self.outcome in FATES:
+            at = [each for each in consumers if self.at in {"", each.name}]
+            return any(fact.has_fate(self.outcome, each) for each in at)
         outcomes = GROUPS.get(self.outcome, {self.outcome})
         for each in consumers:
             if self.at in {"", each.name} and (decisive := fact.outcome(each)) is not None:
@@ -305,6 +331,10 @@ class Index:
         self._of_type = defaultdict[str | None, set[str]](set)
         self._ran = defaultdict[tuple[str, str], set[str]](set)
         self._broken: set[str] = set()
+        self._unpublished: set[str] = set()
+        self._lost = defaultdict[str, set[str]](set)
+        self._runs = Counter[tuple[str, str]]()
+        # How many runs the facts have, by consumer and outcome.
         self.naming: dict[str, dict[str, dict[str, None]]] = {CUSTOMER: {}, CAR: {}, PAYMENT: {}}
         """The ids of the facts that name a customer, a car or a payment, by its kind and id."""
         # The runs of the invocation that each log stream is in.
@@ -321,6 +351,7 @@ class Index:
         fields = json_object(line["message"]) or {}
         if not fact.copies:
             self.known += 1
+            self._unpublished.discard(fact.id)
             fact.type = event.type
             self._of_type[fact.type].add(fact.id)
             if event.fact is None:
@@ -369,12 +400,14 @@ class Index:
             else:
                 self._fact(fact).runs.append(run)
                 self._ran[run.consumer, run.outcome].add(fact)
+                self._runs[run.consumer, run.outcome] += 1
                 if run.outcome in _SETTLED:
                     self.waiting.get(run.consumer, set()).discard(fact)
 
     def add_letters(self, letters: Iterable[DeadLettered]) -> None:
         """Replace what is known of dead letters."""
-        for fact in self._lettered:
+        before = self._lettered
+        for fact in before:
             fact.letters.clear()
             fact.letter_counts.clear()
         self._lettered = []
@@ -387,7 +420,24 @@ class Index:
                 found.letters[letter.consumer] = letter
                 found.letter_counts[letter.consumer] += 1
                 self.waiting[letter.consumer].discard(found.id)
+        # What has no letter any more may be delivered again.
+        for fact in before:
+            for each in self.consumers:
+                if self.facts.get(fact.id) is fact and fact.has_fate(UNFINISHED, each):
+                    self.waiting[each.name].add(fact.id)
         self.version += 1
+
+    def add_lost(self, names: Mapping[str, Iterable[str]]) -> None:
+        """Replace what is known to be lost, by the names of consumers."""
+        for fact in map(self.facts.get, set().union(*self._lost.values())):
+            if fact is not None:
+                fact.lost.clear()
+        self._lost.clear()
+        for consumer, lost in names.items():
+            for name in lost:
+                if name in self.facts:
+                    self.facts[name].lost.add(consumer)
+                    self._lost[consumer].add(name)
 
     def _fact(self, name: str) -> Fact:
         """Return a fact, a new one if it is not known; the oldest one is forgotten for it."""
@@ -398,6 +448,7 @@ class Index:
             self._forget(self.facts.pop(next(iter(self.facts))))
         self._number += 1
         fact = self.facts[name] = Fact(name, number=self._number)
+        self._unpublished.add(name)
         return fact
 
     def _forget(self, fact: Fact) -> None:
@@ -410,9 +461,11 @@ class Index:
             naming.pop(fact.id, None)
             if not naming:
                 del self.naming[match.kind][match.id]
+        self._unpublished.discard(fact.id)
         for run in fact.runs:
             self._ran[run.consumer, run.outcome].discard(fact.id)
-        for names in self.waiting.values():
+            self._runs[run.consumer, run.outcome] -= 1
+        for names in (*self.waiting.values(), *self._lost.values()):
             names.discard(fact.id)
 
     def _forget_ride_of(self, fact: Fact) -> None:
@@ -492,6 +545,9 @@ class Index:
         move no row; by default with the newest one.
         """
         first = self._number if newest is None else newest
+        names = self._exact(wanted)
+        if names is not None:
+            return self._page_of(names, wanted, number, first)
         published = (fact for fact in self._candidates(wanted) if fact.copies)
         matching = (fact for fact in published if wanted.matches(fact, self.consumers))
         newer = 0
@@ -512,10 +568,110 @@ class Index:
         rows = found[begin : begin + PAGE]
         return Matches(rows, len(found), True, newer, runs, broken, self._unnamed(wanted))
 
+    def _page_of(self, names: set[str], wanted: Filter, number: int, first: int) -> Matches:
+        """Return a page of the facts with these ids."""
+        late = list(self._newer(first))
+        newer = [fact for fact in late if fact.id in names]
+        begin = number * PAGE
+        older = (fact for fact in self._newest_first(names) if fact.number <= first)
+        rows = [*islice(older, begin, begin + PAGE)]
+        is_of_all = not wanted.type and wanted.contract != KEPT
+        if is_of_all and wanted.outcome not in FATES:
+            runs = self._runs_with(wanted)
+            runs -= sum(wanted.runs(self.facts[name]) for name in self._unpublished)
+        else:
+            runs = sum(wanted.runs(self.facts[name]) for name in names)
+        runs -= sum(map(wanted.runs, newer))
+        broken = len(names & self._broken) - sum(fact.ride is None for fact in newer)
+        total = len(names) - len(newer)
+        return Matches(rows, total, True, len(newer), runs, broken, self._unnamed(wanted))
+
+    def _newer(self, first: int) -> Iterator[Fact]:
+        """Yield the facts with a number above this one, the newest first."""
+        for fact in reversed(self.facts.values()):
+            if fact.number <= first:
+                return
+            yield fact
+
+    def _newest_first(self, names: set[str]) -> Iterable[Fact]:
+        """Return the facts with these ids, the newest first."""
+        if len(names) > len(self.facts) // _FEW:
+            return (fact for fact in reversed(self.facts.values()) if fact.id in names)
+        found = [self.facts[name] for name in names if name in self.facts]
+        return sorted(found, key=lambda fact: fact.number, reverse=True)
+
+    def _runs_with(self, wanted: Filter) -> int:
+        """Return how many runs of all facts have the outcome that is asked for."""
+        if wanted.outcome == EFFECT:
+            return 0
+        outcomes = GROUPS.get(wanted.outcome, {wanted.outcome})
+        count = 0
+        for (consumer, outcome), runs in self._runs.items():
+            if wanted.at in {"", consumer} and outcome in outcomes:
+                count += runs
+        return count
+
+    def _exact(self, wanted: Filter) -> set[str] | None:
+        """Return the ids of the published facts that match; None: only a look at each can tell."""
+        if wanted.ride or not any(wanted):
+            return None
+        found: set[str] | None
+        if wanted.at or wanted.outcome:
+            found = set[str]()
+            for each in self.consumers:
+                at = self._at(each, wanted.outcome) if wanted.at in {"", each.name} else set()
+                if at is None:
+                    return None
+                found |= at
+        else:
+            found = {*self.facts}
+        if wanted.type == BROKEN:
+            found &= self._broken
+        elif wanted.type:
+            found &= self._of_type.get(wanted.type, set()) - self._broken
+        if wanted.contract == KEPT or wanted.outcome == EFFECT:
+            found -= self._broken
+        return found - self._unpublished
+
+    def _at(self, consumer: AuditedConsumer, outcome: str) -> set[str] | None:
+        """Return the ids of facts with an outcome or a fate at a consumer; all without one."""
+        name = consumer.name
+        lettered = [each for each in self._lettered if self.facts.get(each.id) is each]
+        if not outcome:
+            found = {each.id for each in lettered if name in each.letters}
+            for kind, names in self._of_type.items():
+                if consumer.takes(kind):
+                    found |= names
+            return found.union(*(ids for (at, _), ids in self._ran.items() if at == name))
+        if outcome in FATES:
+            return self._with_fate(name, outcome)
+        outcomes = GROUPS.get(outcome, {outcome})
+        if not outcomes.isdisjoint({CRASHED, WAITING}):
+            return None
+        found = self._ran_with(name, outcomes)
+        if observation.DEAD_LETTERED in outcomes:
+            for each in lettered:
+                if each.outcome(consumer) == observation.DEAD_LETTERED:
+                    found.add(each.id)
+        return found
+
+    def _with_fate(self, consumer: str, fate: str) -> set[str]:
+        """Return the ids of facts with a fate at a consumer."""
+        if fate == LOST:
+            return {*self._lost.get(consumer, set())}
+        if fate == UNFINISHED:
+            return self.waiting[consumer] - self._lost.get(consumer, set())
+        have_effects = self._ran_with(consumer, GROUPS[EFFECT])
+        return self._ran_with(consumer, {observation.EXPIRED}) - have_effects
+
+    def _ran_with(self, consumer: str, outcomes: Iterable[str]) -> set[str]:
+        """Return the ids of facts with a run of such an outcome."""
+        return set[str]().union(*(self._ran.get((consumer, each), set()) for each in outcomes))
+
     def _unnamed(self, wanted: Filter) -> int:
         """Return how many deliveries that name no event have an outcome that is asked for."""
         is_of_others = wanted.type not in {"", BROKEN} or wanted.contract == KEPT
-        if wanted.ride or is_of_others or wanted.outcome == EFFECT:
+        if wanted.ride or is_of_others or wanted.outcome in {EFFECT, *FATES}:
             return 0
         outcomes = GROUPS.get(wanted.outcome, {wanted.outcome})
         count = 0
@@ -527,12 +683,9 @@ class Index:
     def _candidates(self, wanted: Filter) -> Iterable[Fact]:
         """Return facts that may match, all that do among them, the newest first."""
         names = self._names(wanted)
-        few = len(self.facts) // _FEW
-        if names is None or len(names) > few:
+        if names is None:
             return reversed(self.facts.values())
-        found = [self.facts[name] for name in names if name in self.facts]
-        found.sort(key=lambda fact: fact.number, reverse=True)
-        return found
+        return self._newest_first(names)
 
     def _names(self, wanted: Filter) -> set[str] | None:
         """Return the ids of facts that may match; None: any may."""
@@ -545,8 +698,11 @@ class Index:
         return None
 
     def _with_outcome(self, wanted: Filter) -> set[str]:
-        outcomes = set(GROUPS.get(wanted.outcome, {wanted.outcome}))
         found = set[str]()
+        if wanted.outcome in FATES:
+            at = [each.name for each in self.consumers if wanted.at in {"", each.name}]
+            return found.union(*(self._with_fate(name, wanted.outcome) for name in at))
+        outcomes = set(GROUPS.get(wanted.outcome, {wanted.outcome}))
         if observation.DEAD_LETTERED in outcomes:
             found.update(fact.id for fact in self._lettered)
         if CRASHED in outcomes:

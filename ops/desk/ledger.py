@@ -12,10 +12,10 @@ from ops.audit.evidence import AuditedConsumer, grouped
 from ops.audit.ledger import Account
 from ops.dead_letters import READERS
 from ops.desk.counts import DELIVERIES
-from ops.desk.index import KEPT, WAITING
+from ops.desk.index import DROPPED, KEPT, LOST, UNFINISHED
 from ops.desk.letterbox import BREAKS
 from ops.desk.registry import Explanation, Next, Said, Seen, act, page
-from ops.desk.rides import by_status
+from ops.desk.rides import DOUBLED, by_status
 
 _MOST_NAMED: Final = 40
 _FEW: Final = 5
@@ -44,13 +44,12 @@ _ALWAYS: Final = frozenset(
 """The rows that are shown even if all their numbers are 0."""
 _BEHIND: Final = {
     **{each.row: each.group for each in DELIVERIES},
-    "expired": "expired",
-    "in_flight": WAITING,
+    "expired": DROPPED,
+    "in_flight": UNFINISHED,
     "effects": "effect",
-    "lost": WAITING,
-    "doubled": "effect",
+    "lost": LOST,
 }
-"""The outcome of the events behind a number of the ledger."""
+"""The outcome or the fate of the events behind a number of the ledger."""
 _SAYS: Final[Mapping[str, str]] = {
     **{each.row: each.says for each in DELIVERIES},
     "effects": "events whose effect is in the consumer's table",
@@ -71,7 +70,7 @@ def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
     context: dict[str, Any] = {
         "title": "Ledger",
         "report": report,
-        "paths": _paths(desk.feed.consumers),
+        "paths": paths_of(desk.feed.consumers),
         "says": _SAYS,
         "standing": desk.feed.standing(),
     }
@@ -87,12 +86,13 @@ def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
     return context
 
 
-def _paths(consumers: Iterable[AuditedConsumer]) -> dict[tuple[str, str], str]:
+def paths_of(consumers: Iterable[AuditedConsumer]) -> dict[tuple[str, str], str]:
     """Return the list behind a number of the ledger, by consumer and row."""
     found = dict[tuple[str, str], str]()
     for each in consumers:
         found[each.name, "distinct"] = f"/facts?at={each.name}&contract={KEPT}"
         found[each.name, "lettered"] = f"/letters?at={each.name}&contract={KEPT}"
+        found[each.name, "doubled"] = f"/rides?only={DOUBLED}&at={each.name}"
         found[each.name, _BREAKING] = f"/letters?at={each.name}&contract={BREAKS}"
         for row, outcome in _BEHIND.items():
             found[each.name, row] = f"/facts?at={each.name}&outcome={outcome}"

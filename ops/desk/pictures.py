@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from carride_idempotency import observation
-from ops.desk.index import CRASHED, WAITING
+from ops.desk.index import CRASHED, LOST, WAITING
 
 _HEADROOM: Final = 22.0
 """The part of a chart above its highest bar, for words."""
@@ -46,6 +46,8 @@ LOOKS: Final[Mapping[str, Look]] = {
 
 def look(outcome: str) -> Look:
     """Return the look of an outcome."""
+    if outcome == LOST:  # which no delivery logs: the audit says so
+        return Look("fail", "cross", "lost")
     return LOOKS.get(outcome, Look("fail", "warn", outcome.lower()))
 
 

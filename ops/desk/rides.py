@@ -18,15 +18,18 @@ from ops.desk.finding import rides_of
 from ops.desk.index import PAGE, STUCK, WAITING, Fact, Index
 from ops.desk.registry import NotThereError, Seen, newest_shown, page, page_number
 from ops.desk.story import story_of
-from ops.desk.story_known import Known
+from ops.desk.story_known import Known, joined
 from ops.desk.story_state import LATE_MS
 from ops.desk.waterfall import picture
 from ops.desk.words import clip
 from ops.lookup import is_ride
 from ops.search import asked_for
+from ops.text import counted
 
 _LAMBDA_TRIES_AGAIN_MS: Final = (60_000.0, 120_000.0)
 """After the first and after the second failure of an asynchronous invocation, on AWS."""
+DOUBLED: Final = "doubled"
+"""In place of a group of rides: those with more effects than events."""
 _FIRST: Final = "CarRideCreated"
 """With this event, the index knows a ride from its beginning."""
 
@@ -176,7 +179,8 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
     asked = request.query_params
     of = asked_for(asked.get("of", ""))
     status = asked.get("status", "") if asked.get("status") in _STATUSES else ""
-    chosen = asked.get("only", "") if asked.get("only") in {"stuck", "processing"} else ""
+    chosen = asked.get("only", "") if asked.get("only") in {"stuck", "processing", DOUBLED} else ""
+    doubled = _doubled(desk, asked.get("at", "")) if chosen == DOUBLED else {}
     wanted = rides_of(desk, of) if of else None
     with desk.feed.lock:
         index = desk.feed.index
@@ -194,6 +198,8 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
             names = needy
         elif chosen == "processing":
             names = under_way
+        elif chosen == DOUBLED:
+            names = [name for name in doubled if wanted is None or name in every]
         elif wanted is not None:
             names = wanted
         if names is None:
@@ -201,7 +207,12 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
         else:
             names = _with_status(index, names, status)
             shown = Rides(names[begin : begin + PAGE], len(names), 0)
-        listed = [_listed(desk, name, broken) for name in shown.names]
+        listed = []
+        for name in shown.names:
+            ride = _listed(desk, name, broken)
+            if name in doubled:
+                ride = ride._replace(why=_surplus(doubled[name]))
+            listed.append(ride)
         counts = index.endings.count(wanted)
     tabs = [
         Tab("", "All", len(every)),
@@ -218,6 +229,7 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
         "tabs": tabs,
         "statuses": [each for each in statuses if each.rides or each.name == status],
         "chosen": chosen,
+        "surplus": sum(sum(each.values()) for each in doubled.values()),
         "status": status,
         "number": number,
         "first": begin + 1,
@@ -227,6 +239,25 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
         "newer_page": str(fixed.include_query_params(page=number - 1).query),
         "older_page": str(fixed.include_query_params(page=number + 1).query),
     }
+
+
+def _doubled(desk: Seen, at: str) -> dict[str, dict[str, int]]:
+    """Return the rides with more effects than events, and how many are too many by consumer.
+
+    As of the last audit, at one consumer if ``at`` names it.
+    """
+    found: dict[str, dict[str, int]] = {}
+    report = desk.feed.report
+    for consumer, account in report.ledger.consumers.items() if report else ():
+        for name, surplus in account.doubled_rides.items() if at in {"", consumer} else ():
+            found.setdefault(name, {})[consumer] = surplus
+    return found
+
+
+def _surplus(by_consumer: Mapping[str, int]) -> str:
+    """Return how many effects of a ride are too many, in words."""
+    parts = [f"{counted(count, 'effect')} too many at {at}" for at, count in by_consumer.items()]
+    return joined(parts)
 
 
 def by_status(counts: Mapping[str, int]) -> list[Tab]:

@@ -124,13 +124,41 @@ def test_facts_are_listed_a_page_at_a_time(ref: StackRef) -> None:
     assert get(desk, "/facts?page=nonsense&outcome=%3Cb%3E").status == 200
 
 
-def test_a_list_of_all_events_is_counted_beyond_what_a_filter_counts(ref: StackRef) -> None:
-    """Its footer says the number of its heading."""
+def test_a_long_list_is_counted_exactly(ref: StackRef) -> None:
+    """With its deliveries, also beyond what a look at each event counts; not so a beginning."""
     desk = desk_of(ref)
     for number in range(COUNTED + 5):
-        publish(desk.feed.index, event_of(Life(f"order_{number}").created), BEGIN_MS + number)
-    assert f"1\u2013{PAGE} of {COUNTED + 5:,}" in get(desk, "/facts").text
-    assert f"of more than {COUNTED:,}" in get(desk, "/facts?type=CarRideCreated").text
+        event = event_of(Life(f"order_{number}").created)
+        publish(desk.feed.index, event, BEGIN_MS + number)
+        for _ in range(2):
+            deliver(desk.feed.index, event, "ride-history", BEGIN_MS + number)
+    asked = ("", "?type=CarRideCreated", "?at=ride-history&contract=kept", "?outcome=new")
+    for query in asked:
+        text = get(desk, f"/facts{query}").text
+        assert f"1\u2013{PAGE} of {COUNTED + 5:,}" in text
+    assert f"{2 * (COUNTED + 5):,} deliveries" in text
+    assert f"of more than {COUNTED:,}" in get(desk, "/facts?ride=order_*").text
+
+
+def test_the_list_of_all_events_explains_how_many_were_published(ref: StackRef) -> None:
+    """Ledger's and Flow's numbers that lead to it count copies; it counts each event once."""
+    desk = desk_of(ref)
+    for at_ms in range(3):
+        publish(desk.feed.index, CREATED, BEGIN_MS + at_ms, replayed=at_ms == 2)
+    head = " ".join(get(desk, "/facts").text.partition("<form")[0].split())
+    assert "1 event (2 with copies, and 1 replay)" in head
+    publish(desk.feed.index, ACCEPTED, BEGIN_MS + 9)
+    assert "copies" not in get(desk, "/facts?type=CarRideAccepted").text.partition("<form")[0]
+
+
+def test_a_lost_event_is_not_said_to_wait(ref: StackRef) -> None:
+    """The list of lost events says of each what the audit says."""
+    desk = desk_of(ref)
+    publish(desk.feed.index, CREATED, BEGIN_MS)
+    desk.feed.index.add_lost({"ride-history": [CREATED.idempotencyid]})
+    text = get(desk, "/facts?at=ride-history&outcome=lost").text.partition("<tbody>")[2]
+    assert "waiting" not in text
+    assert "lost" in text
 
 
 def test_a_filter_by_outcome_says_how_many_break_the_contract(ref: StackRef) -> None:

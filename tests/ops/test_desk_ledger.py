@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ from ops.audit.evidence import (
 )
 from ops.desk.counts import DELIVERIES
 from ops.desk.index import KEPT, Filter, Index
-from ops.desk.ledger import blocks_of
+from ops.desk.ledger import blocks_of, paths_of
 from tests.carride.rides import Life
 from tests.ops.desk_world import (
     BEGIN_MS,
@@ -86,6 +87,60 @@ def test_the_rows_of_the_ledger_add_up(fates: list[str]) -> None:
     expected |= {"doubled": counts["doubled"], "lost": counts["lost"], "distinct": len(fates)}
     assert shown == expected
     assert "others" not in shown
+
+
+LOGGED: Final = {
+    "effects": [observation.NEW],
+    "doubled": [observation.NEW],
+    "expired": [observation.EXPIRED],
+    "replayed": [observation.NEW, observation.EXPIRED],
+    "recognised": [observation.DUPLICATE],
+    "failing": [observation.FAILED],
+}
+"""What the deliveries of an event have logged, by its fate."""
+STANDS_FOR: Final = {"replayed": "effects", "recognised": "effects", "failing": "in_flight"}
+
+
+@given(st.lists(st.sampled_from([*FATES, *STANDS_FOR]), max_size=8))
+def test_each_number_of_the_ledger_leads_to_so_many_events(fates: list[str]) -> None:
+    """Also if an effect was followed by a drop as expired, or an event in flight has failed."""
+    evidence = world([STANDS_FOR.get(fate, fate) for fate in fates])
+    index = Index(CONSUMERS)
+    for number, fate in enumerate(fates):
+        event = event_of(Life(f"order_{number}").created)
+        publish(index, event, BEGIN_MS + number)
+        for outcome in LOGGED.get(fate, ()):
+            deliver(index, event, HISTORY.name, BEGIN_MS + 1_000, outcome)
+        if fate == "replayed":
+            drop = Delivered(HISTORY.name, observation.EXPIRED, event.idempotencyid, NOW)
+            evidence = evidence._replace(deliveries=[*evidence.deliveries, drop])
+    report = judge(evidence)
+    account = report.ledger.consumers[HISTORY.name]
+    index.add_lost({HISTORY.name: account.lost_events})
+    index.add_letters(evidence.dead_letters)
+    first, _ = blocks_of(report)
+    paths = paths_of(CONSUMERS)
+    for row, _, numbers in first.rows:
+        where, _, query = paths[HISTORY.name, row].partition("?")
+        if where != "/facts":
+            continue  # letters and rides: of their own tests
+        listed = index.page(Filter(**dict(parse_qsl(query))))
+        surplus = account.doubled if row == "effects" else 0
+        assert listed.total == numbers[HISTORY.name] - surplus, row
+
+
+@mock_aws
+def test_doubled_leads_to_the_rides_with_too_many_effects() -> None:
+    """The audit knows them by ride; the list says how many are too many, and where."""
+    desk = desk_of(empty_stack())
+    desk.feed.report = judge(world(["doubled", "effects", "doubled"]))
+    path = paths_of(CONSUMERS)[HISTORY.name, "doubled"]
+    text = get(desk, path).text
+    assert {"order_0", "order_2"} == set(re.findall(r'href="/ride/(\w+)"', text))
+    assert "2 effects beyond one" in text
+    assert text.count("1 effect too many at ride-history") == 4, "twice a row: for a phone, too"
+    other = paths_of(CONSUMERS)["payment", "doubled"]
+    assert "/ride/" not in get(desk, other).text
 
 
 def test_letters_that_break_the_contract_stand_beside_the_sum() -> None:
