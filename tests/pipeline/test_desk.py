@@ -506,6 +506,44 @@ def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, wi
     page.close()
 
 
+INSETS: Final = """card => {
+  const parts = card.querySelectorAll(":scope > header, .pages, .legend, .w-event, tr");
+  const edges = new Set();
+  for (const part of parts) {
+    const cell = part.matches("tr") ? part.firstElementChild : null;
+    const shown = part.getBoundingClientRect();
+    if (!shown.width || shown.right < 0) continue;
+    let inset = shown.left + parseFloat(getComputedStyle(part).paddingLeft);
+    if (cell) inset += parseFloat(getComputedStyle(cell).paddingLeft);
+    edges.add(Math.round(inset));
+  }
+  return [...edges];
+}"""
+"""The left edges of what a card has one below the other."""
+
+
+def test_on_a_phone_rows_begin_where_head_and_foot_of_their_card_do(page: Page) -> None:
+    """Otherwise a note below a table looks as if it belonged elsewhere."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    ride = event_of(page, "ride=order_*")
+    for path in ("/rides", "/facts", "/keys", "/ledger", "/jobs", ride):
+        page.goto(path)
+        cards = page.locator("main .card")
+        shown(cards.first)
+        for card in cards.all():
+            assert len(card.evaluate(INSETS)) <= 1, path
+
+
+def test_the_open_group_of_letters_shows_its_whole_error(page: Page) -> None:
+    """A closed one has room for its beginning only, on a phone."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto("/letters")
+    error = page.locator(".group[aria-expanded] code")
+    shown(error)
+    error.evaluate("each => each.textContent = 'GatewayUnavailableError '.repeat(20)")
+    assert error.evaluate("each => each.scrollHeight <= each.clientHeight + 2")
+
+
 def test_other_sites_are_refused(site: Site) -> None:
     """Another host name is refused, which DNS rebinding would use.
 
@@ -552,41 +590,3 @@ def test_the_page_outlives_the_engine(site: Site, page: Page) -> None:
     expect(page.locator(".verdict")).to_have_text("Unknown", timeout=PATIENCE_MS)
     expect(page.locator(".standing")).to_contain_text("lost ? doubled ?")
     expect(total).to_have_text(published)
-
-
-INSETS: Final = """card => {
-  const parts = card.querySelectorAll(":scope > header, .pages, .legend, .w-event, tr");
-  const edges = new Set();
-  for (const part of parts) {
-    const cell = part.matches("tr") ? part.firstElementChild : null;
-    const shown = part.getBoundingClientRect();
-    if (!shown.width || shown.right < 0) continue;
-    let inset = shown.left + parseFloat(getComputedStyle(part).paddingLeft);
-    if (cell) inset += parseFloat(getComputedStyle(cell).paddingLeft);
-    edges.add(Math.round(inset));
-  }
-  return [...edges];
-}"""
-"""The left edges of what a card has one below the other."""
-
-
-def test_on_a_phone_rows_begin_where_head_and_foot_of_their_card_do(page: Page) -> None:
-    """Otherwise a note below a table looks as if it belonged elsewhere."""
-    page.set_viewport_size({"width": 390, "height": 844})
-    ride = event_of(page, "ride=order_*")
-    for path in ("/rides", "/facts", "/keys", "/ledger", "/jobs", ride):
-        page.goto(path)
-        cards = page.locator("main .card")
-        shown(cards.first)
-        for card in cards.all():
-            assert len(card.evaluate(INSETS)) <= 1, path
-
-
-def test_the_open_group_of_letters_shows_its_whole_error(page: Page) -> None:
-    """A closed one has room for its beginning only, on a phone."""
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.goto("/letters")
-    error = page.locator(".group[aria-expanded] code")
-    shown(error)
-    error.evaluate("each => each.textContent = 'GatewayUnavailableError '.repeat(20)")
-    assert error.evaluate("each => each.scrollHeight <= each.clientHeight + 2")
