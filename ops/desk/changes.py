@@ -88,9 +88,9 @@ def letters_sent(text: str) -> list[Letter]:
 
 
 def _letters(line: Mapping[str, Any]) -> Iterator[Letter]:
-    if (line.get("result") or {}).get("sent") == 0:
-        return
     change = _change(line)
+    if _sent_nothing(line.get("result") or {}):
+        return
     trials = {each.key: each.trial for each in change.sent}
     for each in (line.get("exact") or {}).get("letters", ()):
         if not each["verdict"]["goes"]:
@@ -170,7 +170,9 @@ def _own_words(command: str) -> Iterator[str]:
 
 
 def _sent(exact: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[Sent]:
-    """Yield the keys of the letters that a redrive was to send, each once."""
+    """Yield the keys of the letters that a redrive was to send, each once; none if it sent none."""
+    if _sent_nothing(result):
+        return
     trials = {each["key"]: str(each["trial"]) for each in result.get("tried", ())}
     sent: dict[str, Sent] = {}
     for each in exact.get("letters", ()):
@@ -179,3 +181,8 @@ def _sent(exact: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[Sent]
         if key and verdict["goes"]:
             sent[key] = Sent(key, bool(verdict.get("releases")), trials.get(key, ""))
     yield from sent.values()
+
+
+def _sent_nothing(result: Mapping[str, Any]) -> bool:
+    """Return whether a redrive has ended, and left all letters where they were."""
+    return result.get("sent") == 0

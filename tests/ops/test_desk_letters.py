@@ -616,6 +616,21 @@ def test_a_redrive_that_sent_nothing_is_none(
     assert "This letter was redriven" not in get(desk_of(ref), f"/letters?letter={SENT}").text
 
 
+@pytest.mark.parametrize("sent", [0, 1])
+def test_the_history_of_a_letter_has_redrives_that_sent_something(
+    ref: StackRef, tmp_path: Path, monkeypatch: Any, sent: int
+) -> None:
+    """One that left its letters where they were has done nothing to the event."""
+    line = sent_letter(SENT, f"payment#{FINISHED.idempotencyid}", trial="unknown")
+    log = tmp_path / "changes.jsonl"
+    log.write_text(json.dumps(line | {"result": {"planned": 1, "sent": sent}}))
+    monkeypatch.setattr(changes, "CHANGES", log)
+    desk = desk_of(ref)
+    text = get(desk, f"/letters?event={FINISHED.idempotencyid}&at=payment").text
+    history = text.partition("<h2>History</h2>")[2]
+    assert ("redriven</span>" in history) is (sent > 0)
+
+
 def _refused(_typed: list[str], _stack: StackRef) -> Popen[str]:
     """Return a process that ends as a command that is refused."""
     command = [sys.executable, "-c", "raise SystemExit(2)"]
