@@ -50,6 +50,8 @@ class State(StrEnum):
     WRONG = "done, not all well"
     REFUSED = "refused"
     INTERRUPTED = "interrupted"
+    EXPIRED = "expired"
+    """Its plan is too old to be carried out: what it has shown may have changed."""
     DISCARDED = "discarded"
     CARRIED_OUT = "carried out"
     """Its plan is: another job has done it."""
@@ -130,9 +132,16 @@ class Job:
             return State.WRONG
         if self.status:
             return State.REFUSED
-        if self.asks:
-            return self.left or State.WAITS
-        return State.DONE
+        if not self.asks:
+            return State.DONE
+        if self.left is not None:
+            return self.left
+        return State.EXPIRED if time.time() > self.expires else State.WAITS
+
+    @property
+    def expires(self) -> float:
+        """Until when its plan can be carried out, in seconds of the epoch."""
+        return self.began + plans.LIVES.total_seconds()
 
     @property
     def says(self) -> str:
@@ -205,7 +214,8 @@ class Jobs:
 
     def look(self) -> None:
         """Find out which of the plans that wait were carried out by a command."""
-        waiting = [job for job in self._jobs.values() if job.state is State.WAITS]
+        of_plans = (State.WAITS, State.EXPIRED)
+        waiting = [job for job in self._jobs.values() if job.state in of_plans]
         taken = {job.plan for job in waiting if not plans.is_kept(job.plan)}
         done = carried_out(taken) if taken else set()
         for job in waiting:

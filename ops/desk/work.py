@@ -34,8 +34,6 @@ from ops.desk.words import clip, span
 from ops.replay import fates
 from ops.stack import FAILURES
 
-_LIVES_S: Final = plans.LIVES.total_seconds()
-
 
 class Look(NamedTuple):
     """How the state of a job is shown."""
@@ -52,6 +50,7 @@ _LOOKS: Final[Mapping[State, Look]] = {
     State.WRONG: Look("take", "warn"),
     State.REFUSED: Look("fail", "cross"),
     State.INTERRUPTED: Look("take", "cross"),
+    State.EXPIRED: Look("dup", "clock"),
     State.DISCARDED: Look("dup", "cross"),
     State.CARRIED_OUT: Look("dup", "check"),
     State.ELSEWHERE: Look("dup", "check"),
@@ -172,7 +171,7 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         "table": table_of(job.verb, job.result),
         "refusal": said if told["state"] in {State.REFUSED, State.INTERRUPTED} else [],
         "warnings": _warnings(job),
-        "expires_ms": 1000 * (job.began + _LIVES_S),
+        "expires_ms": 1000 * job.expires,
         "follows": _FOLLOWS.get(job.verb),
         "window": _window_of(job),
         "predicted": _predicted(desk, job),

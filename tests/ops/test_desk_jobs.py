@@ -278,6 +278,38 @@ def test_a_plan_that_a_command_has_carried_out_waits_for_nobody(
 
 
 @mock_aws
+def test_an_expired_plan_can_only_be_made_again(tmp_path: Any, monkeypatch: Any) -> None:
+    """It waits for nobody, and a button on an older page does nothing."""
+    monkeypatch.setattr(plans, "PLANS", tmp_path / "plans")
+    monkeypatch.setattr(changes, "CHANGES", tmp_path / "none")
+    preview = {"queue": "PaymentDlq", "target": "payment", "letters": [letter(goes=True)]}
+    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
+    monkeypatch.setattr(
+        "ops.desk.jobs._process",
+        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
+    )
+    desk = desk_of(empty_stack())
+    job = desk.jobs.get(desk.jobs.start("redrive", {"": "PaymentDlq"}))
+    assert job is not None
+    job.reader.join()
+    lives = plans.LIVES.total_seconds()
+    job.began -= lives - 60
+    path = f"/job/{job.id}"
+    assert 'action="/confirm"' in get(desk, path).text
+    job.began -= 61
+    answer = post(desk, "/confirm", job=job.id, back=path)
+    assert "Nothing was done" in shown_after(desk, answer).text
+    assert desk.jobs.newest() == [job]
+    for page in ("/jobs", path):
+        text = get(desk, page).text
+        assert "expired</span>" in text
+        assert "waits for you" not in text
+        assert "--yes" not in text
+        assert 'action="/confirm"' not in text
+        assert 'action="/again"' in text
+
+
+@mock_aws
 def test_plans_that_differ_in_an_equals_sign_are_one(tmp_path: Any, monkeypatch: Any) -> None:
     """The value of an option may follow an equals sign or a space."""
     monkeypatch.setattr(plans, "PLANS", tmp_path)
@@ -329,6 +361,7 @@ def test_a_refusal_says_what_has_changed_and_offers_the_button_only() -> None:
         confirmed=True,
         began=0.0,
         ended=1.0,
+        expires=3_600.0,
         status=2,
         result=None,
         previewed={},
