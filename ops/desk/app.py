@@ -186,7 +186,9 @@ class Desk(Seen):
                 if page.still:
                     return JSONResponse(self._frame(request), headers=headers)
             try:
-                return self._answer(request, page.template, page.view(self, request), 200, headers)
+                context = page.view(self, request)
+                answers = int(context.get("answers", 200))
+                return self._answer(request, page.template, context, answers, headers)
             except NotThereError as error:  # an event may become known while one looks
                 context = {"title": error.title, "sentence": str(error)}
                 return self._answer(request, "sentence.html", context, 404, headers)

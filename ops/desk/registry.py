@@ -107,7 +107,10 @@ class Said(NamedTuple):
 
 
 type View = Callable[[Seen, Request], Mapping[str, Any]]
-"""Returns the variables of a template, ``title`` among them."""
+"""Returns the variables of a template, ``title`` among them.
+
+``answers`` is the HTTP status if it is not 200: 404 if a page says that it has not found something.
+"""
 type Next = tuple[str, Said | None]
 """The path of the page to show after an act, and what was done."""
 type Act = Callable[[Seen, Mapping[str, str]], Next]

@@ -277,6 +277,20 @@ def test_an_unknown_event_is_a_sentence(ref: StackRef) -> None:
     assert get(desk, "/raw/event/nonsense").status == 404
 
 
+def test_a_page_of_an_unknown_event_fills_itself(ref: StackRef) -> None:
+    """It is not found at first; the browser that stays on it gets the event once that is known."""
+    desk = desk_of(ref)
+    path = f"/event/{CREATED.idempotencyid}"
+    assert get(desk, path).status == 404
+    before = get(desk, path, accept="application/json")
+    assert "CarRideCreated" not in json.loads(before.text)["live"]
+    publish(desk.feed.index, CREATED, BEGIN_MS)
+    asked = {"accept": "application/json", "if-none-match": before.headers["etag"]}
+    after = get(desk, path, **asked)
+    assert "CarRideCreated" in json.loads(after.text)["live"]
+    assert get(desk, path).status == 200
+
+
 def test_a_lane_says_until_when_its_attempt_has_a_lease(ref: StackRef) -> None:
     """Until then no other delivery runs the event; a completed one has none."""
     desk = desk_of(ref)

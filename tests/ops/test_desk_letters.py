@@ -307,6 +307,21 @@ def test_a_letter_that_is_gone_is_a_sentence(ref: StackRef) -> None:
     assert "No dead letters" in get(desk, "/letters?again=1").text
 
 
+@pytest.mark.parametrize(
+    "path", ["/letters?letter=nope", "/letters?event=nope", "/keys?key=nope", "/job/nope"]
+)
+def test_what_does_not_exist_is_not_found(ref: StackRef, path: str) -> None:
+    """The page says so in words and by its status, and has a way to what there is."""
+    put(ref, "RideHistoryRuleDlq", broken(BROKEN_ID))
+    desk = desk_of(ref)
+    answer = get(desk, path)
+    assert answer.status == 404
+    assert 'id="live"' in answer.text
+    listed = "/" if path.startswith("/job") else path.partition("?")[0]
+    assert f'href="{listed}"' in answer.text.partition('id="live"')[2]
+    assert get(desk, listed).status == 200
+
+
 def test_keys_opens_with_the_quarantined_ones(ref: StackRef) -> None:
     """Each leads to its letter; others are found by ride, key or status."""
     done = f"ride-history#{FINISHED.idempotencyid}"
