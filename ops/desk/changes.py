@@ -126,6 +126,12 @@ def carried_out(plans: Collection[str]) -> set[str]:
     return {each.plan for each in changes_about(plans)} & {*plans}
 
 
+def done_ms(plan: str) -> float | None:
+    """Return when a command began to carry a plan out; None if the log does not have it."""
+    times = [each.time_ms for each in changes_about({plan}) if each.plan == plan]
+    return times[-1] if times else None
+
+
 def changed_ms() -> float:
     """Return when the last command ended that is in the log; 0 if there is none."""
     try:

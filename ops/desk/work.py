@@ -15,6 +15,7 @@ from carride_idempotency.record_items import record_of
 from ops import plans, records, replay, verbs
 from ops.audit.evidence import CONSUMERS
 from ops.cli.replay_log import Prediction, comparisons, predictions
+from ops.desk.changes import done_ms
 from ops.desk.jobs import Job, State
 from ops.desk.redriven import now_of
 from ops.desk.registry import Next, NotThereError, Said, Seen, act, page
@@ -164,6 +165,8 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
     return told | {
         "title": f"{told['label']} {told['word']}",
         "steps": steps,
+        "done_by": _done_by(desk, job),
+        "done_ms": done_ms(job.plan) if job.state is State.ELSEWHERE else None,
         "tried": _tried(job, found),
         "watched": _watched(desk, job),
         "letters": _letters_of(desk, job),
@@ -177,6 +180,15 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         "predicted": _predicted(desk, job),
         "compared": _compared(job),
     }
+
+
+def _done_by(desk: Seen, job: Job) -> Job | None:
+    """Return the job that has carried out the plan of another one, or does so."""
+    if job.state is not State.CARRIED_OUT:
+        return None
+    return next(
+        (each for each in desk.jobs.newest() if each.confirmed and each.plan == job.plan), None
+    )
 
 
 def _watched(desk: Seen, job: Job) -> replay.ReplayState | None:

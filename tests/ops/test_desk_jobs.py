@@ -271,10 +271,31 @@ def test_a_plan_that_a_command_has_carried_out_waits_for_nobody(
     for page in ("/jobs", path):
         text = get(desk, page).text
         assert "carried out on the command line</span>" in text
+        assert ("15:15:26" in text) is (page == path), "when that was"
         assert "waits for you" not in text
         assert "--yes" not in text
         for button in ("/confirm", "/discard"):
             assert f'action="{button}"' not in text
+
+
+@mock_aws
+def test_a_plan_that_a_job_carries_out_leads_to_it(monkeypatch: Any) -> None:
+    """An older page of the plan is no dead end."""
+    preview = {"queue": "PaymentDlq", "target": "payment", "letters": [letter(goes=True)]}
+    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
+    monkeypatch.setattr(
+        "ops.desk.jobs._process",
+        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
+    )
+    desk = desk_of(empty_stack())
+    plan = desk.jobs.get(desk.jobs.start("redrive", {"": "PaymentDlq"}))
+    assert plan is not None
+    plan.reader.join()
+    name = desk.jobs.confirm(plan.id)
+    done = desk.jobs.get(name)
+    assert done is not None
+    done.reader.join()
+    assert f'href="/job/{name}"' in get(desk, f"/job/{plan.id}").text
 
 
 @mock_aws
