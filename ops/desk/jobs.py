@@ -55,6 +55,8 @@ class State(StrEnum):
     DISCARDED = "discarded"
     CARRIED_OUT = "carried out"
     """Its plan is: another job has done it."""
+    RUNS_ELSEWHERE = "running on the command line"
+    """Its plan is being carried out by a command that is not in the log of changes yet."""
     ELSEWHERE = "carried out on the command line"
     """Its plan is, and not by a job of this desk."""
 
@@ -105,6 +107,8 @@ class Job:
         """What it has returned, in JSON; None if nothing."""
         self.status: int | None = None
         """Its exit status; None while it runs."""
+        self.was_kept = False
+        """Whether its plan was seen in the folder of plans."""
         self.left: State | None = None
         """What became of its plan, if that does not wait any more."""
         typed = [*words]
@@ -214,13 +218,17 @@ class Jobs:
 
     def look(self) -> None:
         """Find out which of the plans that wait were carried out by a command."""
-        of_plans = (State.WAITS, State.EXPIRED)
+        of_plans = (State.WAITS, State.EXPIRED, State.RUNS_ELSEWHERE)
         waiting = [job for job in self._jobs.values() if job.state in of_plans]
         taken = {job.plan for job in waiting if not plans.is_kept(job.plan)}
         done = carried_out(taken) if taken else set()
         for job in waiting:
             if job.plan in done:
                 job.left = State.ELSEWHERE
+            elif job.plan not in taken:
+                job.was_kept = True
+            elif job.was_kept and job.state is State.WAITS:
+                job.left = State.RUNS_ELSEWHERE
 
     @property
     def names(self) -> list[str]:
@@ -285,7 +293,7 @@ class Jobs:
         """
         job = self._known(name)
         self.look()
-        if job.state is State.ELSEWHERE:
+        if job.state in (State.ELSEWHERE, State.RUNS_ELSEWHERE):
             raise OperatorError(f"this plan is {job.state}")
         if job.state is State.WAITS:
             plans.discard(job.plan)

@@ -54,6 +54,7 @@ _LOOKS: Final[Mapping[State, Look]] = {
     State.EXPIRED: Look("dup", "clock"),
     State.DISCARDED: Look("dup", "cross"),
     State.CARRIED_OUT: Look("dup", "check"),
+    State.RUNS_ELSEWHERE: Look("pub", "retry"),
     State.ELSEWHERE: Look("dup", "check"),
 }
 _LOOKS_OF_WORDS: Final[Mapping[str, Look]] = {

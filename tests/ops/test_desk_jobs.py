@@ -261,6 +261,10 @@ def test_a_plan_that_a_command_has_carried_out_waits_for_nobody(
     assert "1 plan waits for you" in get(desk, "/jobs").text
     with plans.typed([*words, f"--plan={job.plan}", "--yes"]):
         plans.take({}, ())
+    for page in ("/jobs", path):
+        text = get(desk, page).text
+        assert "running on the command line</span>" in text, "the log has it when it has ended"
+        assert 'action="/confirm"' not in text
     change = {"time": "2026-11-24T15:15:26+00:00", "command": "carride redrive PaymentDlq"}
     log.write_text(json.dumps(change | {"plan": job.plan}))
     for button in ("/confirm", "/discard"):
