@@ -168,7 +168,7 @@ class Group(NamedTuple):
     """Whether a redrive sends the first of them."""
     letters: tuple[Found, ...]
     copies: int = 0
-    """How many of them are copies of a letter in another group, which has the same key."""
+    """How many of them have the key of a letter in another group: of copies, or of a replay."""
 
 
 _TITLES: Final[Mapping[str, str]] = {

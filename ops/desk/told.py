@@ -190,7 +190,7 @@ def _sending(letters: Sequence[Mapping[str, Any]], target_arn: str) -> Step:
         keys.add(letter.get("key"))
     number = counted(len(letters), "letter")
     if _are_copies(len(letters), keys):
-        number += ", copies of one event,"
+        number += ", all of one event,"
     _, _, target = target_arn.rpartition(":")
     title = f"Send {number} to {clip(target, 80)}"
     return _step(title, ids, _why_sent(letters))

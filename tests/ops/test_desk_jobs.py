@@ -72,13 +72,13 @@ def test_the_steps_of_a_redrive_name_what_it_is_bound_to() -> None:
 
 
 def test_two_letters_of_one_key_release_it_once() -> None:
-    """They are copies of one event, which the plan says."""
+    """They are of one event, copied or replayed, which the plan says."""
     letters = [letter(goes=True, releases=True)] * 2
     preview = {"queue": "PaymentDlq", "target": "arn:aws:lambda:x:1:function:payment"}
     steps = steps_of("redrive", preview | {"letters": letters})
     assert [step.title for step in steps][:2] == [
         "Release 1 key",
-        "Send 2 letters, copies of one event, to payment",
+        "Send 2 letters, all of one event, to payment",
     ]
     assert len(steps[0].ids) == 1
     assert about({"letters": letters}) == "CarRideCompleted of order_1"
