@@ -37,6 +37,7 @@ from carride.facts import (
     PaymentRefunded,
 )
 from carride_idempotency import observation
+from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.fingerprint import fingerprint
 from carride_idempotency.record import QUARANTINED, Record
 from ops.audit import Evidence, judge
@@ -78,6 +79,9 @@ _ERRORS: Final[Mapping[str, Sequence[str]]] = {
 }
 _OUTSIDE: Final = "airport"
 """A pickup outside of the city, where no car waits: the fleet grows with the rides of the city."""
+
+
+_RIDE_HISTORY: Final = "ride-history"
 
 
 class Happened(NamedTuple):
@@ -226,14 +230,26 @@ class World:
                     self._said(each.name, event, at_ms + 40, observation.DUPLICATE, took_ms=6)
 
     def _broken(self, at_ms: float) -> None:
-        """Add an event without a ride."""
+        """Add an event without a ride, and the delivery that gives it up."""
+        event_id = _uuid(self._random)
         content = {
-            "id": _uuid(self._random),
+            "id": event_id,
             "source": "acr.com.car-ride",
             "detail-type": DETAIL_TYPE,
             "detail": {"type": "CarRideCreated", "data": {"price": "a lot"}},
         }
         self._add(at_ms, "", json.dumps(content))
+        told = {
+            "message": telemetry.DELIVERY,
+            "consumer": _RIDE_HISTORY,
+            "outcome": observation.DEAD_LETTERED,
+            "attempt": 0,
+            "key": None,
+            "delivery": _uuid(self._random),
+            "event_id": event_id,
+            "reason": CONTRACT,
+        }
+        self._add(at_ms + 80, _RIDE_HISTORY, json.dumps(told), took_ms=30)
 
     def _deliver(
         self, consumer: str, event: RideEvent, at_ms: float, types: Collection[str]
@@ -244,7 +260,7 @@ class World:
         """
         chance = self._random.random()
         took = self._random.lognormvariate(3.6, 0.5)
-        if consumer != "ride-history" and chance < 0.0016:
+        if consumer != _RIDE_HISTORY and chance < 0.0016:
             error = self._random.choice(_ERRORS[consumer])
             for attempt, wait_ms in ((1, 0), (2, 1_400)):
                 self._said(consumer, event, at_ms + wait_ms, observation.FAILED, attempt, error)
@@ -254,12 +270,12 @@ class World:
             self.letters.append(Letter(consumer, event, error, last, owner, at_ms, last_ms))
             return None
         ended_ms = at_ms + took
-        if consumer != "ride-history" and chance < 0.006:
+        if consumer != _RIDE_HISTORY and chance < 0.006:
             error = _ERRORS[consumer][0]
             self._said(consumer, event, at_ms, observation.FAILED, 1, error)
             ended_ms = at_ms + 1_500
             self._said(consumer, event, ended_ms, observation.RETRIED, 2)
-        elif consumer != "ride-history" and chance < 0.009:
+        elif consumer != _RIDE_HISTORY and chance < 0.009:
             ended_ms = at_ms + 6_000
             self._said(consumer, event, ended_ms, observation.TAKEOVER, 2)
             if chance < 0.0075:
@@ -510,7 +526,7 @@ class Seeded:
         for published in self._published:
             if published is not None and published.fact is None:
                 fact = self.desk.feed.index.facts[published.event_id]
-                said = {"reason": "CONTRACT", "consumer": "ride-history"}
+                said = {"reason": CONTRACT, "consumer": _RIDE_HISTORY}
                 said["message"] = "ContractError: data.orderID is missing"
                 body = json.dumps(said | {"event": json.loads(fact.body)})
                 url = self.stack.outputs["RideHistoryDlqUrl"]
@@ -554,7 +570,7 @@ class Seeded:
         for published in self._published:
             if published is not None and published.fact is None:
                 name = published.event_id
-                letter = DeadLettered("RideHistoryDlq", "CONTRACT", "ride-history", name, None)
+                letter = DeadLettered("RideHistoryDlq", CONTRACT, _RIDE_HISTORY, name, None)
                 letters += [letter]
         at = datetime.now(UTC)
         items = []

@@ -7,10 +7,11 @@ from itertools import pairwise
 import pytest
 from moto import mock_aws
 
+from carride_idempotency import observation
 from carride_idempotency.record_items import record_of
 from ops import records, replay
 from ops.audit.evidence import DISPATCH
-from ops.desk.index import Fact
+from ops.desk.index import Fact, Filter
 from tests.ops.desk_seeded import Seeded
 
 pytestmark = pytest.mark.proof  # some seconds
@@ -36,6 +37,13 @@ def test_a_seeded_world_contradicts_itself_nowhere(count: int) -> None:
     broken = sum(fact.ride is None for fact in seeded.desk.feed.index.facts.values())
     assert report.ledger.waiting == len(letters) + broken
     assert replays == []
+    for fact in seeded.desk.feed.index.facts.values():
+        if fact.ride is None:
+            (run,) = fact.runs
+            assert (run.outcome, run.attempt) == (observation.DEAD_LETTERED, 0)
+            assert [*fact.letters] == [run.consumer]
+    given_up = Filter(outcome=observation.DEAD_LETTERED)
+    assert report.ledger.waiting == seeded.desk.feed.index.page(given_up).deliveries
     kept = [record_of(item) for item in found]
     assert len({record.owner for record in kept}) == len(kept)
     for record in kept:
