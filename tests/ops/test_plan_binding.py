@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.sqs.models import sqs_backends
@@ -401,6 +401,9 @@ def test_a_redrive_does_what_was_shown_or_nothing(
 
 @by_hypothesis
 @given(letters, records, options, to_stack, st.integers(0, 12))
+@example(
+    [RIDES[0]], {}, [], partial(a_record_changes, ride=RIDES[0], status="FAILED", attempt=1), 0
+)
 def test_what_changes_during_a_redrive_is_not_done(
     stack: StackAtWork,
     there: list[str],
