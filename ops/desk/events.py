@@ -102,7 +102,7 @@ def _facts(desk: Seen, request: Request) -> dict[str, Any]:
             "in_all": on_bus[DISTINCT] + on_bus[BROKEN],
             "published": on_bus[DISTINCT] + on_bus[BROKEN] + on_bus[COPIES],
             "replayed": on_bus[REPLAYED],
-            "held_since_ms": index.oldest_ms if index.has_forgotten else None,
+            "held_since_ms": index.held_since_ms,
             "wanted": wanted,
             "is_filtered": any(wanted),
             "outcomes": _outcomes_to_choose(wanted.outcome),
@@ -178,6 +178,7 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
         return {
             "title": f"{fact.type or 'Breaks the contract'} of {fact.ride or 'no ride'}",
             "fact": fact,
+            "held_since_ms": desk.feed.index.held_since_ms,
             "copies": tuple(fact.copies)[-_MOST_COPIES:],
             "more_copies": max(0, len(fact.copies) - _MOST_COPIES),
             "stops": [each for each in stops if each.is_shown],

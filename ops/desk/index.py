@@ -128,10 +128,14 @@ class Fact:
     """The customer, the car and the payment that it names."""
     lost: set[str] = field(default_factory=set)
     """The consumers at which the last audit calls it lost."""
+    is_looked_up: bool = False
+    """Whether it was looked up in tables, queues and logs: the index does not hold it."""
 
     @property
     def how_published(self) -> str:
         """How often it was published, and how often replayed, in words."""
+        if self.is_looked_up and not self.copies:
+            return "in no log any more"
         return published_text(self.published, self.replayed)
 
     @property
@@ -532,6 +536,11 @@ class Index:
     def has_forgotten(self) -> bool:
         """Whether it has forgotten facts, because it holds the newest ones only."""
         return self._number > len(self.facts)
+
+    @property
+    def held_since_ms(self) -> int | None:
+        """Since when it holds facts; None if it has forgotten none."""
+        return self.oldest_ms if self.has_forgotten else None
 
     @property
     def oldest_ms(self) -> int | None:

@@ -96,6 +96,7 @@ def fact_of(event: lookup.Event) -> Fact:
         copies=copies,
         runs=runs,
         letters={consumer: _lettered(letter) for consumer, letter in letters.items()},
+        is_looked_up=True,
     )
 
 

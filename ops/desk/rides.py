@@ -58,6 +58,8 @@ def _ride(desk: Seen, request: Request) -> dict[str, Any]:
         "ride": name,
         "story": story,
         "picture": shown,
+        "looked_up_events": sum(fact.is_looked_up for fact, _ in known.found),
+        "held_since_ms": desk.feed.index.held_since_ms,
         "records": known.records,
         "explain": partial(records.explain, now=desk.now()),
     }

@@ -252,6 +252,21 @@ def test_an_event_that_no_log_has_any_more_has_its_own_time(ref: StackRef) -> No
     assert look(WAITING).word not in text
 
 
+def test_a_page_says_whether_it_shows_what_the_desk_does_not_hold(ref: StackRef) -> None:
+    """What was looked up may lack deliveries; what the index holds has all of them."""
+    log(ref, "CarRideEvents", on_bus(CREATED))
+    desk = desk_of(ref)
+    publish(desk.feed.index, ACCEPTED, BEGIN_MS)
+    publish(desk.feed.index, event_of(Life("order_02").created), BEGIN_MS)
+    for path, is_older in (
+        ("/ride/order_01", True),
+        ("/ride/order_02", False),
+        (f"/event/{CREATED.idempotencyid}", True),
+        (f"/event/{ACCEPTED.idempotencyid}", False),
+    ):
+        assert ('id="looked-up"' in get(desk, path).text) is is_older
+
+
 def test_a_look_up_is_kept_for_a_while(ref: StackRef, monkeypatch: Any) -> None:
     """A page that is open asks twice a second; nothing is known of most misspelt ids."""
     asked: list[str] = []
