@@ -15,7 +15,7 @@ from ops.desk.changes import changes_about
 from ops.desk.deliveries import deliveries_of
 from ops.desk.endings import Rides
 from ops.desk.finding import rides_of
-from ops.desk.index import PAGE, STUCK, WAITING, Fact, Index
+from ops.desk.index import BROKEN, BUS, DISTINCT, PAGE, STUCK, WAITING, Fact, Index
 from ops.desk.registry import NotThereError, Seen, newest_shown, page, page_number
 from ops.desk.story import story_of
 from ops.desk.story_known import Known, joined
@@ -231,6 +231,10 @@ def _rides(desk: Seen, request: Request) -> dict[str, Any]:
         "tabs": tabs,
         "statuses": [each for each in statuses if each.rides or each.name == status],
         "chosen": chosen,
+        "held": index.known,
+        "held_since_ms": index.held_since_ms,
+        "published": index.totals[BUS][DISTINCT] + index.totals[BUS][BROKEN],
+        "letters": desk.feed.letters() or 0,
         "surplus": sum(sum(each.values()) for each in doubled.values()),
         "status": status,
         "number": number,

@@ -221,8 +221,23 @@ def test_a_list_says_how_many_of_how_many(ref: StackRef) -> None:
         life = Life(f"order_{number}")
         fact = life.created if number % 2 else life.accepted
         publish(desk.feed.index, event_of(fact), BEGIN_MS + number)
-    assert "the newest 4 of 6 events, since" in get(desk, "/facts").text
+    for path in ("/facts", "/rides", "/rides?only=stuck", "/rides?status=open"):
+        assert "the newest 4 of 6 events, since" in get(desk, path).text
     assert "2 of the newest 4 of 6 events" in get(desk, "/facts?type=CarRideCreated").text
+
+
+@pytest.mark.parametrize("most", [2, 99])
+def test_rides_that_are_given_up_lead_to_the_letters_of_older_ones(
+    ref: StackRef, most: int
+) -> None:
+    """If the desk holds the newest events only."""
+    desk = desk_of(ref)
+    desk.feed.index = Index(desk.feed.consumers, most=most)
+    desk.feed.queues = {"DispatchDlq": 3}
+    for number in range(6):
+        publish(desk.feed.index, event_of(Life(f"order_{number}").created), BEGIN_MS + number)
+    text = get(desk, "/rides?only=stuck").text
+    assert ('id="older-letters"' in text) is desk.feed.index.has_forgotten
 
 
 def test_a_ride_that_is_older_than_the_index_is_looked_up(ref: StackRef) -> None:
