@@ -1,7 +1,9 @@
 """The desk's pages are rendered here; the browser asks again for the parts that change."""
 
+import logging
 import secrets
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +43,7 @@ from ops.desk.registry import (
     Act,
     NotThereError,
     Page,
+    Place,
     Said,
     Seen,
     page_number,
@@ -63,8 +66,9 @@ from ops.desk.words import (
 )
 from ops.search import asked_for, is_name
 from ops.stack import FAILURES, reason
-from ops.text import counted
+from ops.text import counted, visible
 
+_logger: Final = logging.getLogger(__name__)
 _HERE: Final = Path(__file__).parent
 _FADE_S: Final = 2
 """After this time the parts are rendered again although nothing has happened: rates fade, records
@@ -128,9 +132,28 @@ class Desk(Seen):
         origins = {f"http://{host}" for host in self._hosts}
         if request.method not in {"GET", "HEAD"} and request.headers.get("origin") not in origins:
             return PlainTextResponse("Only this page may change anything.", 403)
-        response = await call(request)
+        try:
+            response = await call(request)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a page, the desk stands
+            _logger.error("%s", visible(traceback.format_exc()))  # noqa: TRY400 - made visible
+            response = await run_in_threadpool(self._broken, request, error)
         response.headers.update(_HEADERS)
         return response
+
+    def _broken(self, request: Request, error: Exception) -> Response:
+        """Return the page for a mistake of the desk itself."""
+        name = type(error).__name__
+        what = "this page" if request.method in {"GET", "HEAD"} else "what was asked for"
+        sentence = (
+            f"The desk itself has failed ({name}) at {what}: the stack has nothing to do with it. "
+            "The log of the desk, in the terminal that serves it, says where."
+        )
+        context = {"title": "The desk has failed here", "sentence": sentence}
+        try:
+            return self._answer(request, "sentence.html", context, 500)
+        except Exception:  # noqa: BLE001 - the frame of all pages is what fails
+            _logger.error("%s", visible(traceback.format_exc()))  # noqa: TRY400 - as above
+            return PlainTextResponse(sentence, 500)
 
     def _no_page(self, request: Request, _error: Exception) -> Response:
         """Return the page for an address that leads nowhere."""
@@ -222,7 +245,7 @@ class Desk(Seen):
         said = notice.said if notice else None
         typed = notice.typed if notice else {}
         parts = self._frame(request)
-        own = {"here": path, "said": said, "typed": typed}
+        own = {"here": path, "said": said, "typed": typed, "back": _place_of(request)}
         taken = own.keys() & context.keys()
         if taken:
             raise ValueError(f"{template} cannot have names that every page has: {sorted(taken)}")
@@ -283,6 +306,20 @@ class Desk(Seen):
     def _render(self, template: str, context: Mapping[str, Any]) -> str:
         with self.feed.lock:
             return self._templates.get_template(template).render(context)
+
+
+def _place_of(request: Request) -> Place:
+    """Return the list in the navigation that a page belongs to; Flow for all others."""
+    path = request.url.path
+    for place in PLACES:
+        is_below = path.startswith(_BELOW.get(place.path, f"{place.path}/"))
+        if is_below or (path == place.path and request.url.query):
+            return place
+    return PLACES[0]
+
+
+_BELOW: Final[Mapping[str, str]] = {"/rides": "/ride/", "/facts": "/event/", "/jobs": "/job/"}
+"""How the addresses of what a list has begin, if not as its own."""
 
 
 def _own_path(path: str) -> str:

@@ -36,7 +36,8 @@ from carride.facts import (
     PaymentDeclined,
     PaymentRefunded,
 )
-from carride_idempotency import observation
+from carride.history import EVENT_PREFIX
+from carride_idempotency import marshalling, observation
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.fingerprint import fingerprint
 from carride_idempotency.record import QUARANTINED, Record
@@ -643,27 +644,43 @@ def _items(world: World, facts: Sequence[Any], ride: str) -> Iterator[tuple[str,
     newest = facts[-1]
     data = json.loads(newest.body)["detail"]["data"]
     at = datetime.fromtimestamp(newest.time_ms / 1_000, UTC).isoformat()
-    booking = {"orderID": {"S": ride}, "status": {"S": str(data["status"])}}
-    booking["owner"] = {"S": str(data["customerID"])}
+    booking = {"orderID": ride, "status": str(data["status"]), "version": newest.version}
+    booking["owner"] = str(data["customerID"])
     if data["status"] not in ("completed", "cancelled"):
-        booking["changedAt"] = {"S": at}
-    yield "BookingTable", booking
+        booking["changedAt"] = at
+    yield "BookingTable", marshalling.item(booking)
+    known = {fact.id for fact in facts}
     for table, consumer in (("AssignmentTable", DISPATCH), ("PaymentTable", PAYMENT)):
-        state = None
-        for fact in facts:
-            state = world.states.get((consumer, fact.id), state)
-        if state is None:
+        whole = world.items.get((consumer, ride))
+        effects = [each for each in whole.effects if each.fact in known] if whole else []
+        if not effects:
             continue
-        item = {"orderID": {"S": ride}, "state": {"S": state}}
+        state = world.states[consumer, effects[-1].fact]
+        item = {"orderID": ride, "state": state, "effects": len(effects), **_entries(effects)}
         if consumer == DISPATCH:
             if ride in world.cars:
-                item["carID"] = {"S": world.cars[ride]}
+                item["carID"] = world.cars[ride]
         else:
-            item["amount"] = {"N": str(data["price"])}
-            item["currency"] = {"S": str(data["currency"])}
+            item["amount"] = data["price"]
+            item["currency"] = str(data["currency"])
             if state != "cancelled":
-                item["paymentID"] = {"S": _payment(ride)}
-        yield table, item
+                item["paymentID"] = _payment(ride)
+        yield table, marshalling.item(item)
+
+
+def _entries(effects: Iterable[Effect]) -> dict[str, Any]:
+    """Return what an item remembers of the events that took effect."""
+    found = dict[str, Any]()
+    for each in effects:
+        assert each.named is not None
+        assert each.time is not None
+        found[EVENT_PREFIX + each.fact] = {
+            "type": each.named.type,
+            "sequence": each.named.version,
+            "time": each.time.isoformat(),
+            "emitted": [*each.emitted],
+        }
+    return found
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What another page, another site or a local process may not do to the desk."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from moto import mock_aws
 import ops.desk
 from ops.desk.app import Desk
 from ops.desk.notices import Notices
-from ops.desk.registry import Said
+from ops.desk.registry import ACTS, PAGES, Said
 from tests.ops.desk_world import HOST, _call, desk_of, get, post, shown_after
 from tests.ops.world import empty_stack
 
@@ -115,3 +116,37 @@ def test_the_desk_has_the_pages_of_all_its_modules() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     modules = {f"ops.desk.{each.stem}" for each in Path(ops.desk.__file__).parent.glob("*.py")}
     assert modules - {"ops.desk.__init__"} <= set(ran.stdout.split())
+
+
+@pytest.mark.parametrize("place", ["view", "template", "act"])
+def test_a_mistake_of_the_desk_is_answered_inside_its_frame(
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Navigation and a way back stay, and the traceback is in the desk's log, not on the page."""
+
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("effects\x1b[2J")
+
+    pages = [each._replace(view=fails) for each in PAGES]
+    if place == "template":
+        pages = [each._replace(view=lambda *_: {"title": "T"}) for each in PAGES]
+    monkeypatch.setattr("ops.desk.app.PAGES", pages)
+    monkeypatch.setitem(ACTS, "/audit", fails)
+    with mock_aws():
+        desk = desk_of(empty_stack())
+        paths = ["/audit"] if place == "act" else ["/keys?ride=order_01", "/job/1", "/facts"]
+        for path in paths:
+            caplog.clear()
+            answer = post(desk, path) if place == "act" else get(desk, path)
+            assert answer.status == 500
+            assert 'href="/letters"' in answer.text
+            assert 'class="button" href="/' in answer.text
+            assert "Traceback" not in answer.text
+            assert answer.headers["content-security-policy"]
+            assert "Traceback" in caplog.text
+            assert "\x1b" not in caplog.text
+            if place != "act":
+                parts = get(desk, path, accept="application/json")
+                assert {"nav", "status"} <= json.loads(parts.text).keys()

@@ -13,6 +13,7 @@ from ops import records, replay
 from ops.audit.evidence import DISPATCH
 from ops.desk.index import Fact, Filter
 from tests.ops.desk_seeded import Seeded
+from tests.ops.desk_world import get
 
 pytestmark = pytest.mark.proof  # some seconds
 
@@ -52,6 +53,27 @@ def test_a_seeded_world_contradicts_itself_nowhere(count: int) -> None:
         assert [run.attempt for run in runs if run.reason] == [1, 2, 3]
         assert (record.delivery, record.error) == (runs[-1].delivery, runs[-1].reason)
         assert record.updated_ms == runs[-1].ended_ms
+
+
+def test_the_items_of_a_seeded_world_are_read_as_those_of_the_product() -> None:
+    """What the tables hold about a ride is the evidence that the world was audited by."""
+    with mock_aws():
+        seeded = Seeded(400, "127.0.0.1:1")
+        rides = [*seeded.desk.feed.index.rides]
+        found = [
+            item
+            for ride in rides
+            for item in records.ride_items(records.tables_of(seeded.stack, ride))
+        ]
+        pages = [get(seeded.desk, f"/keys?ride={ride}", host="127.0.0.1:1") for ride in rides[:3]]
+    assert {page.status for page in pages} == {200}
+    known = seeded.desk.feed.index.facts
+    for item in found:
+        assert item.total == len(item.effects) > 0
+        for effect in item.effects:
+            assert effect.named is not None
+            assert known[effect.fact].type == effect.named.type
+            assert known[effect.fact].ride == item.order_id
 
 
 def test_a_car_of_a_seeded_world_has_one_ride_at_a_time() -> None:
