@@ -61,7 +61,7 @@ def unusual(report: Report) -> list[tuple[int, str, str]]:
         reasons.update(found)
     for reason, number in reasons.items():
         why = _REASONS.get(reason, f"{reason}: see docs/runbooks")
-        lines.append((number, "waiting for redrive", why))
+        lines.append((number, "dead letters", why))
     why = "rides that stood still, settled by the reconciler"
     lines.append((report.saga.reconciled, "reconciled", why))
     return [line for line in lines if line[0]]

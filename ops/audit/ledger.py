@@ -18,6 +18,7 @@ from typing import Final
 
 from carride.events import idempotency_id
 from carride_idempotency import observation
+from carride_idempotency.dead_letters import CONTRACT
 from ops.audit.evidence import ALWAYS, CHANGES, AuditedConsumer, Evidence, RideItem
 from ops.audit.missing import applied_facts, missing_at
 from ops.text import Row, counted, laid_out, row
@@ -173,8 +174,16 @@ class Ledger:
         if self.in_flight:
             parts.append(f"{counted(self.in_flight, 'event')} in flight")
         if self.waiting:
-            parts.append(f"{counted(self.waiting, 'message')} waiting for redrive")
+            parts.append(f"{counted(self.waiting, 'dead letter')}{self._why_they_stay()}")
         return ", ".join(parts)
+
+    def _why_they_stay(self) -> str:
+        """Return how many dead letters no redrive can help; empty if there are none."""
+        breaking = sum(reasons.get(CONTRACT, 0) for reasons in self.dead_lettered.values())
+        if not breaking:
+            return ""
+        verb = "breaks" if breaking == 1 else "break"
+        return f" ({breaking:,} {verb} the contract)"
 
     def to_json(self) -> dict[str, object]:
         """Return the ledger and its sums as JSON-ready values."""
@@ -227,7 +236,7 @@ class Ledger:
 
     def _queues(self) -> Iterator[Row]:
         """Yield the lines about messages in queues."""
-        yield row("waiting for redrive", self.waiting)
+        yield row("dead letters", self.waiting)
         for queue, reasons in self.dead_lettered.items():
             count = sum(reasons.values())
             yield row(f"  {queue}", count, note=_listed(reasons))

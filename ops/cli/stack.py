@@ -78,7 +78,7 @@ def audit_stack(
     payments: Path | None = None,
     watch: bool = False,
 ) -> Report | Iterator[Watched]:
-    """Show what is lost, doubled, waiting for redrive or overdue.
+    """Show what is lost, doubled, dead-lettered or overdue.
 
     The audit compares what the bus, tables, queues and log groups of a stack hold, in both regions
     of a stack that has two. It also shows what the evidence does not cover.

@@ -459,8 +459,9 @@ def _inject(desk: Seen, form: Mapping[str, str]) -> Next:
     ]
     sent = "1 copy" if len(copies) == 1 else f"{len(copies)} copies"
     rides = "a new ride" if len(copies) == 1 else "new rides"
+    link = "Watch it" if len(copies) == 1 else "Watch the first"
     said = f"{sent} of a past {fact.type} sent as {rides}."
-    return "/", Said(said, path=f"/ride/{copies[0].subject}", link="Watch the first")
+    return "/", Said(said, path=f"/ride/{copies[0].subject}", link=link)
 
 
 def _newest(feed: Feed, consumer: AuditedConsumer) -> Fact:

@@ -216,7 +216,8 @@ LOSSES: Final[dict[str, tuple[str, Changes]]] = {
 }
 
 
-ONE_WAITS: Final = "balanced, 1 message waiting for redrive"
+ONE_WAITS: Final = "balanced, 1 dead letter"
+ONE_STAYS: Final = f"{ONE_WAITS} (1 breaks the contract)"
 IN_FLIGHT: Final = "balanced, 1 event in flight"
 KEPT: Final = DeadLettered("RideHistoryDlq", "CONTRACT", HISTORY, "event-9", None)
 YOUNG: Final[Changes] = {"published": [*EVENTS[:2], published(ASSIGNED, time=NOW)]}
@@ -232,7 +233,7 @@ QUIET: Final[dict[str, tuple[str, Changes]]] = {
     "nothing is wrong": ("balanced", {}),
     "copies": ("balanced", {"published": [*EVENTS, published(CREATED, event_id="copy")]}),
     "a dead-lettered event": (ONE_WAITS, UNPAID | {"dead_letters": [dead(ASSIGNED, PAYMENT)]}),
-    "a broken event, dead-lettered": (ONE_WAITS, BROKEN | {"dead_letters": [KEPT]}),
+    "a broken event, dead-lettered": (ONE_STAYS, BROKEN | {"dead_letters": [KEPT]}),
     "an event that was dropped after its expiry": (
         "balanced",
         EXPIRES | UNPAID | {"deliveries": [expired(NOW)]},
@@ -252,6 +253,10 @@ QUIET: Final[dict[str, tuple[str, Changes]]] = {
         "balanced",
         EXPIRED_COPY | UNPAID | {"deliveries": [expired(BEFORE + HOUR), expired(NOW + HOUR)]},
     ),
+    "broken events, and one that a redrive can help": (
+        "balanced, 3 dead letters (2 break the contract)",
+        BROKEN | UNPAID | {"dead_letters": [KEPT, KEPT, dead(ASSIGNED, PAYMENT)]},
+    ),
     "another payload, dead-lettered": (
         ONE_WAITS,
         OTHER_PAYLOAD | {"dead_letters": [dead(ASSIGNED, PAYMENT)._replace(event_id="other")]},
@@ -265,7 +270,7 @@ QUIET: Final[dict[str, tuple[str, Changes]]] = {
         UNPAID | {"forgotten": [f"{PAYMENT}#{fact(ASSIGNED)}"]},
     ),
     "a replayed broken event whose letter is there": (
-        ONE_WAITS,
+        ONE_STAYS,
         {
             "published": [*BROKEN["published"], Published("event-9", None, None, replayed=True)],
             "dead_letters": [KEPT],

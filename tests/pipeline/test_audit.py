@@ -156,7 +156,7 @@ def test_the_operators_command_prints_the_audit(
 ) -> None:
     """As text and as JSON, a young event is in flight, not lost, while anything moves."""
     assert pipeline.simulate(rides=1, seed=1, poison=1).verdict.startswith(
-        "balanced, 1 message waiting"
+        "balanced, 1 dead letter"
     )
     rules(pipeline, *CONSUMERS)
     assert pipeline.simulate(rides=2, seed=2).lost > 0

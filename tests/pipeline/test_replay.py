@@ -315,7 +315,7 @@ def test_a_run_ends_with_the_audit(
     assert "every rule but those of partners" in run("run", *window)[0]
     assert "for every rule, as" in run("run", *window, "--partners")[0]
     done, _ = run("run", *window, "--yes")
-    assert done.index("waiting for redrive") < done.index(
+    assert done.index("dead letters") < done.index(
         "AWS does not show deliveries that Lambda will repeat"
     )
 
