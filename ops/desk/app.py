@@ -272,14 +272,16 @@ class Desk(Seen):
     def badges(self) -> dict[str, Badge]:
         """Return the counts in the navigation that are above zero, by the paths of their pages."""
         letters = self.feed.letters()
+        self.jobs.look()
         running = self.jobs.running()
+        waiting = self.jobs.waiting()
         found = dict[str, Badge]()
         if letters:
             found["/letters"] = Badge(f"{letters:,}", "dead")
         if self.feed.quarantined:
             found["/keys"] = Badge(f"{self.feed.quarantined:,}", "dead")
-        if running:
-            found["/jobs"] = Badge(f"{running}", "pub")
+        if running or waiting:
+            found["/jobs"] = Badge(f"{running + waiting}", "pub")
         return found
 
     def _act(self, act: Act) -> Callable[[Request], Awaitable[Response]]:

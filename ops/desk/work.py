@@ -83,7 +83,7 @@ def _jobs(desk: Seen, _request: Request) -> dict[str, Any]:
     running = desk.jobs.running()
     waiting = desk.jobs.waiting()
     return {
-        "title": f"({running}) Jobs" if running else "Jobs",
+        "title": f"({running + waiting}) Jobs" if running or waiting else "Jobs",
         "jobs": jobs,
         "running": running,
         "waiting": waiting,

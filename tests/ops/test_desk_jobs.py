@@ -259,6 +259,7 @@ def test_a_plan_that_a_command_has_carried_out_waits_for_nobody(
     path = f"/job/{job.id}"
     assert "Run exactly this" in get(desk, path).text
     assert "1 plan waits for you" in get(desk, "/jobs").text
+    assert desk.badges()["/jobs"].text == "1", "the navigation counts what the page counts"
     with plans.typed([*words, f"--plan={job.plan}", "--yes"]):
         plans.take({}, ())
     for page in ("/jobs", path):
@@ -280,6 +281,7 @@ def test_a_plan_that_a_command_has_carried_out_waits_for_nobody(
         assert "--yes" not in text
         for button in ("/confirm", "/discard"):
             assert f'action="{button}"' not in text
+    assert "/jobs" not in desk.badges()
 
 
 @mock_aws
