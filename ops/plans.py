@@ -35,6 +35,7 @@ __all__ = [
     "now",
     "save",
     "saved",
+    "saved_for",
     "take",
     "typed",
     "without_secrets",
@@ -181,6 +182,12 @@ def named(name: str) -> SavedPlan:
 def saved() -> list[SavedPlan]:
     """Return the plans that can be carried out, the newest first; delete older ones."""
     return _folder().saved()
+
+
+def saved_for(stack: StackRef) -> list[SavedPlan]:
+    """Return those of a stack: another one may have its name, at another endpoint or region."""
+    place = _place_of(stack)
+    return [plan for plan in saved() if place in plan.places]
 
 
 def is_kept(name: str) -> bool:

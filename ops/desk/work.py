@@ -77,7 +77,7 @@ def _jobs(desk: Seen, _request: Request) -> dict[str, Any]:
     shown = [job for job in known if job.state is not State.CARRIED_OUT]
     found = _by_job(desk, shown)
     jobs = [_told(job, found.get(job.id, {})) for job in shown]
-    for plan in plans.saved():
+    for plan in plans.saved_for(desk.feed.stack):
         if plan.id not in own:
             others.setdefault(_as_said(plan.words), []).append(plan)
     running = desk.jobs.running()

@@ -29,7 +29,7 @@ from ops.desk.told import (
     table_of,
 )
 from ops.replay import ReplayState
-from ops.stack import OperatorError, StackRef
+from ops.stack import Kept, OperatorError, StackRef
 from tests.ops.desk_world import BEGIN_MS, desk_of, get, post, shown_after, sleeping
 from tests.ops.world import NOW, empty_stack, put_record, stack
 
@@ -220,11 +220,11 @@ def test_a_window_that_is_none_starts_no_job(
 def test_jobs_lists_plans_of_the_command_line_too(tmp_path: Any, monkeypatch: Any) -> None:
     """Each with the command that carries it out; a discarded one is gone."""
     monkeypatch.setattr(plans, "PLANS", tmp_path)
-    with plans.typed(["release", "payment#<b>"]):
-        name = plans.save({}, ())
-    with plans.typed(["release", "payment#<b>"]):
-        name = plans.save({}, ())
     desk = desk_of(empty_stack())
+    with plans.typed(["release", "payment#<b>"]):
+        name = plans.save({}, [desk.feed.stack])
+    with plans.typed(["release", "payment#<b>"]):
+        name = plans.save({}, [desk.feed.stack])
     text = get(desk, "/jobs").text
     assert "No jobs yet" in text
     assert "and 1 older preview of the same" in text
@@ -233,6 +233,26 @@ def test_jobs_lists_plans_of_the_command_line_too(tmp_path: Any, monkeypatch: An
     plans.discard(str(name))
     plans.discard("../../etc/passwd")
     assert str(name) not in get(desk, "/jobs").text
+
+
+@mock_aws
+@pytest.mark.parametrize("differs", ["name", "region", "endpoint", "nothing"])
+def test_jobs_lists_the_plans_of_its_own_stack_only(
+    differs: str, tmp_path: Any, monkeypatch: Any
+) -> None:
+    """A stack of the same name may run elsewhere, and its plans are none of this desk's."""
+    monkeypatch.setattr(plans, "PLANS", tmp_path)
+    own = empty_stack()
+    other = own.glancing()
+    if differs == "name":
+        other.name = "another"
+    if differs == "region":
+        other.region = "eu-west-1"
+    if differs == "endpoint":
+        other.local = Kept(own.name, own.region, "http://127.0.0.1:1", "", "", 0)
+    with plans.typed(["release", "payment#1"]):
+        name = plans.save({}, [other])
+    assert (str(name) in get(desk_of(own), "/jobs").text) is (differs == "nothing")
 
 
 @mock_aws
@@ -340,13 +360,14 @@ def test_an_expired_plan_can_only_be_made_again(tmp_path: Any, monkeypatch: Any)
 def test_plans_that_differ_in_an_equals_sign_are_one(tmp_path: Any, monkeypatch: Any) -> None:
     """The value of an option may follow an equals sign or a space."""
     monkeypatch.setattr(plans, "PLANS", tmp_path)
+    desk = desk_of(empty_stack())
     for words in (
         ["redrive", "PaymentDlq", "--limit=5"],
         ["redrive", "PaymentDlq", "--limit", "5"],
     ):
         with plans.typed(words):
-            plans.save({}, ())
-    text = get(desk_of(empty_stack()), "/jobs").text
+            plans.save({}, [desk.feed.stack])
+    text = get(desk, "/jobs").text
     assert "and 1 older preview of the same" in text
     assert text.count("Copy the command") == 1
 
