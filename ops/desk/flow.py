@@ -28,6 +28,7 @@ from ops.desk.index import (
 from ops.desk.outages import Outage
 from ops.desk.pictures import Stacked, stacked
 from ops.desk.registry import Next, Said, Seen, act, page
+from ops.desk.story_known import joined
 from ops.desk.timeline import ALL, WINDOWS, Window, window_of
 from ops.desk.words import clip, clock_text, moment, part, rough, span
 from ops.stack import OperatorError
@@ -140,19 +141,28 @@ def _recently(feed: Feed, window: Window, now: float, outages: Sequence[Outage])
     """Return in words who fails, and what has failed or was given up in the time of the picture."""
     failed = 0
     reach = _reach(feed, window, now) if window.name == ALL else f"in {window.words}"
-    given_up = []
+    given_up = dict[str, int]()
     for each in feed.consumers:
         total = sum(feed.index.timeline.recent(each.name, now, window), Counter[str]())
         failed += _CHARTED["fail"].of(total)
         count = _CHARTED["dead"].of(total)
         if count:
-            given_up.append(f"{each.name} gave up {counted(count, 'delivery')}")
+            given_up[each.name] = count
     said = [f"{outages[0].consumer} fails"] if outages else []
     if failed and not given_up:
         said.append(f"{counted(failed, 'failed run')} {reach}, none given up")
     elif given_up:
-        said.append(f"{' and '.join(given_up)} {reach}")
+        said.append(f"{_given_up(given_up)} {reach}")
     return ", ".join(said) or "no consumer fails"
+
+
+def _given_up(counts: Mapping[str, int]) -> str:
+    """Return how many deliveries consumers gave up, in words."""
+    if len(counts) == 1:
+        ((name, count),) = counts.items()
+        return f"{name} gave up {counted(count, 'delivery')}"
+    names = joined([f"{count:,} by {name}" for name, count in counts.items()])
+    return f"{counted(sum(counts.values()), 'delivery')} given up ({names})"
 
 
 def _span_of_bar(window: Window) -> str:

@@ -220,7 +220,7 @@ class Predicted(NamedTuple):
     says: str
     made_ms: float
     stale: str
-    """In what its window is another one; empty if it is the same."""
+    """How its window differs from that of the plan; empty if it does not."""
 
 
 def _predicted(desk: Seen, job: Job) -> Predicted | None:
@@ -253,13 +253,25 @@ def _fates_at(found: Prediction, rule: str) -> fates.Fates:
 
 def _why_stale(found: Prediction, since: datetime, until: datetime) -> str:
     """Return how the window of a prediction differs from another; empty if it does not."""
+    begins_s = (found.since - since).total_seconds()
+    ends_s = (found.until - until).total_seconds()
+    if begins_s * ends_s > 0 and abs(begins_s - ends_s) <= _SAME_S:
+        about = "" if begins_s == ends_s else "about "
+        return f"{about}{_length(begins_s)} {'older' if begins_s < 0 else 'newer'}"
     differs = []
-    for edge, its, other in (("begins", found.since, since), ("ends", found.until, until)):
-        if its != other:
-            length = span(1000 * abs((its - other).total_seconds()))
-            side = "before" if its < other else "after"
-            differs.append(f"{edge} {length} {side} that of this plan")
-    return f"its window {' and '.join(differs)}" if differs else ""
+    for edge, apart_s in (("begins", begins_s), ("ends", ends_s)):
+        if apart_s:
+            differs.append(f"{edge} {_length(apart_s)} {'earlier' if apart_s < 0 else 'later'}")
+    return f"which {' and '.join(differs)}" if differs else ""
+
+
+_SAME_S: Final = 2.0
+"""Two windows are as long as each other if their lengths differ by no more: times are typed in
+seconds."""
+
+
+def _length(seconds: float) -> str:
+    return span(1000 * abs(seconds))
 
 
 class Sides(NamedTuple):

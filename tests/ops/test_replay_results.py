@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from moto import mock_aws
 
 from ops.cli import line, replay_log
+from ops.cli.replay_log import Prediction
 from ops.cli.show import plain
 from ops.desk.jobs import Job
+from ops.desk.work import _why_stale
 from ops.replay import ReplayState, fates
 from ops.replay.planning import Fate
 from ops.stack import StackRef
@@ -113,6 +115,25 @@ def test_a_plan_uses_the_prediction_that_there_is(
         assert ("another window" in text) == is_other
         for name, time in (("since", SINCE), ("until", NOW)):
             assert f'name="{name}" value="{plain(time)}"' in text.replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize(
+    ("begins_s", "ends_s", "says"),
+    [
+        (0, 0, ""),
+        (-34, -34, "34 s older"),
+        (34, 33, "about 34 s newer"),
+        (-60, 30, "which begins 1 min earlier and ends 30 s later"),
+        (0, 30, "which ends 30 s later"),
+    ],
+)
+def test_the_window_of_a_prediction_is_told_in_one_clause(
+    begins_s: int, ends_s: int, says: str
+) -> None:
+    """A window that was shifted has one difference, not two."""
+    since = SINCE + timedelta(seconds=begins_s)
+    until = NOW + timedelta(seconds=ends_s)
+    assert _why_stale(Prediction(NOW, since, until, 0, {}), SINCE, NOW) == says
 
 
 @mock_aws
