@@ -168,6 +168,10 @@ def _why_different(rows: Collection[Compared]) -> list[str]:
 
 
 _MORE: Final[Mapping[str, str]] = {
+    "new": "more ran anew: their events were published after the prediction, or their keys were "
+    "released since",
+    "dead-lettered before": "more were dead-lettered before: their letters came after the "
+    "prediction",
     "recognised": "more were recognised: their events took effect after the prediction, or were "
     "delivered twice",
     "in progress": "some have failed so far, or another attempt holds their key: they are tried "

@@ -8,7 +8,7 @@ from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from moto import mock_aws
 
@@ -33,6 +33,7 @@ PREDICTED: Final = st.dictionaries(
 )
 
 
+@example(predicted={"payment": {"A": {Fate.NEW: 1}}}, logged={"dispatch": {Fate.NEW: 1}})
 @given(predicted=PREDICTED, logged=LOGGED)
 def test_no_delivery_is_left_out_of_a_comparison(predicted: Any, logged: Any) -> None:
     """Both columns add up to what was given, and a difference has a reason."""
