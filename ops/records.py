@@ -5,7 +5,7 @@ between, nothing is done.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
@@ -52,6 +52,9 @@ NO_RECORD: Final = (
     "when it commits), its window has ended, an operator forgot it, or the event breaks the "
     "contract and has no key"
 )
+_MOST_KEY_BYTES: Final = 2_048
+"""The most that DynamoDB takes as a partition key."""
+TOO_LONG: Final = f"a key has at most {_MOST_KEY_BYTES:,} bytes"
 _ANSWER_SECONDS: Final = 20.0
 _FORGOTTEN_FOR: Final = timedelta(days=30)
 """How long the mark of a deleted record is kept: longer than the log of events in any preset."""
@@ -92,33 +95,48 @@ def records(
         limit: The most records to show.
 
     Raises:
-        OperatorError: there is no such status.
+        OperatorError: there is no such status, or the key is too long to be one.
     """
     status = None if status is None else status.upper()
     if status is not None and status not in STATUSES:
         known = ", ".join(sorted(STATUSES))
         raise OperatorError(f"there is no status {status}: give one of {known}")
     if ride is not None or key is not None:
-        found = items_at(stack, _keys_asked_for(stack, ride, key))
-        chosen = (item for item in found if status in (None, _status_of(item)))
-        return _listed(chosen, limit, NO_RECORD)
+        keys = None if key is None else under(key)
+        if keys and is_too_long(*keys):
+            raise OperatorError(TOO_LONG)
+        return records_at(stack, ride, keys, status, limit)
     if status is not None:
         found = _scan(stack, "#status = :wanted", wanted=status)
         return _listed(found, limit, f"no record is {status}")
     return _listed(_scan(stack, "attribute_exists(#status)"), limit, "there are no records")
 
 
-def _keys_asked_for(stack: StackRef, ride: str | None, key: str | None) -> set[str]:
-    """Return the keys of a ride's events, of one event or of both."""
-    of_ride = set[str]()
-    of_event = set[str]()
+def under(key: str) -> set[str]:
+    """Return the keys that a text means: itself, or if it is an event's id, those of the event."""
+    return {key} if "#" in key else {f"{name}#{key}" for name in POLICIES}
+
+
+def is_too_long(*keys: str) -> bool:
+    """Return whether one of some texts is too long to be a key."""
+    return any(len(key.encode(errors="replace")) > _MOST_KEY_BYTES for key in keys)
+
+
+def records_at(
+    stack: StackRef,
+    ride: str | None,
+    keys: Collection[str] | None,
+    status: str | None = None,
+    limit: int | None = None,
+) -> RecordList:
+    """Return the records of a ride's events, under some keys, or of those that are both."""
+    wanted = set(keys or ())
     if ride is not None:
         of_ride = set(keys_of(candidates(ride, tables_of(stack, ride))))
-    if key is not None:
-        of_event = {key} if "#" in key else {f"{name}#{key}" for name in POLICIES}
-    if ride is None or key is None:
-        return of_ride | of_event
-    return of_ride & of_event
+        wanted = of_ride if keys is None else of_ride & wanted
+    found = items_at(stack, wanted)
+    chosen = (item for item in found if status in (None, _status_of(item)))
+    return _listed(chosen, limit, NO_RECORD)
 
 
 def _status_of(item: tables.Wire) -> str | None:

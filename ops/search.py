@@ -42,6 +42,8 @@ _SCANNED: Final = (("AssignmentTable", "carID", CAR), ("PaymentTable", "paymentI
 """Tables in which a ride names its car or its payment, and the attribute."""
 is_name: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch
 """Whether a text may be the id of a ride, a customer, a car or a payment."""
+_as_number: Final = re.compile(r"(?:([A-Za-z]+)[ _-])?0*([0-9]{1,12})", re.ASCII).fullmatch
+"""Whether a text may be the number of a ride: the word before it, and what follows its zeros."""
 is_hex: Final = re.compile(r"[0-9a-f-]{6,36}").fullmatch
 """Whether a UUID may begin with a text."""
 
@@ -82,8 +84,9 @@ def asked_for(text: str) -> str:
 def matches(text: str, ids: Mapping[str, Collection[str]]) -> list[Match]:
     """Return what a text means, of the known ids of each kind.
 
-    An id as it is comes first, then one in other case, then those that begin so, or that lists
-    shorten so, as `7f3c1c1e…3e4f`: the first of these that finds anything counts.
+    An id as it is comes first, then one in other case, then the rides whose number it is, as 107 or
+    `order 00107` of order_00107, then those that begin so, or that lists shorten so, as
+    `7f3c1c1e…3e4f`: the first of these that finds anything counts.
     """
     wanted = asked_for(text)
     found = [Match(kind, wanted) for kind, known in ids.items() if wanted in known]
@@ -102,7 +105,17 @@ def matches(text: str, ids: Mapping[str, Collection[str]]) -> list[Match]:
             (alike if name == folded else longer).append(Match(kind, each))
     if is_shortened:
         longer = [each for each in longer if len(each.id) > len(begin) + len(end)]
-    return sorted(alike or longer, key=lambda each: each.id)
+    numbered = [] if alike else _numbered(wanted, ids.get(RIDE, ()))
+    return sorted(alike or numbered or longer, key=lambda each: each.id)
+
+
+def _numbered(wanted: str, rides: Collection[str]) -> list[Match]:
+    """Return the rides with a number, which may lack its zeros and the word before it."""
+    asked = _as_number(wanted)
+    if asked is None:
+        return []
+    is_of = re.compile(rf"{asked[1] or 'order'}[_-](?:.*[_-])?0*{asked[2]}", re.IGNORECASE)
+    return [Match(RIDE, each) for each in rides if is_of.fullmatch(each)]
 
 
 def named_by(event: Published) -> Iterator[Match]:
@@ -161,14 +174,15 @@ def _known(stack: StackRef, wanted: str, since: datetime) -> _Known:
     known: _Known = defaultdict(dict)
     known[TYPE] = {name: {} for name in FACTS}
     if "#" in wanted:
-        for item in records.items_at(stack, [wanted]):
+        asked = [] if records.is_too_long(wanted) else [wanted]
+        for item in records.items_at(stack, asked):
             known[KEY][item["idempotencyKey"]["S"]] = {}
         return known
     name, _, _ = wanted.replace("...", "…").partition("…")
-    name = name.rstrip("*")
+    name = name.rstrip("*").replace(" ", "_")
     if not is_name(name):
         return known
-    spellings = sorted({name, name.lower()})
+    spellings = sorted({name, name.lower(), *_rides_numbered(name)})
     for each in spellings:
         _add_logged(known, stack, each, since)
         _add_stored(known, stack, each)
@@ -176,6 +190,14 @@ def _known(stack: StackRef, wanted: str, since: datetime) -> _Known:
         _add_letters(known, stack)
         _add_event(known, stack, name.lower())
     return known
+
+
+def _rides_numbered(name: str) -> Iterator[str]:
+    """Yield how the ids of rides with a number are usually written."""
+    if name.isdecimal() and name.isascii():
+        yield f"order_{name}"
+        yield f"order_{int(name):02}"
+        yield f"order_{int(name):05}"
 
 
 def _add(known: _Known, match: Match, ride: str | None) -> None:

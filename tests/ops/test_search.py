@@ -193,11 +193,39 @@ def test_what_is_forgotten_is_not_found() -> None:
     assert index.rides_naming(Match(CUSTOMER, "customer_0")) == ["order_6"]
 
 
+@given(
+    number=st.integers(0, 99_999),
+    zeros=st.integers(0, 3),
+    written=st.integers(0, 7),
+    word=st.sampled_from(["", "order ", "order_", "Order-", " ORDER "]),
+    others=st.lists(st.integers(0, 99_999)),
+)
+def test_a_ride_is_found_by_its_number(
+    number: int, zeros: int, written: int, word: str, others: list[int]
+) -> None:
+    """With its zeros, with fewer or more, and with its word or without."""
+    ride = f"order_1_{number:0{written}}"
+    names = {ride, *(f"order_1_{each:05}" for each in others if each != number)}
+    found = matches(f"{word}{'0' * zeros}{number}", {RIDE: names, CAR: [f"car_{number}"]})
+    assert found == [Match(RIDE, ride)]
+
+
+@pytest.mark.parametrize("text", ["3", "0003", "order 3", "order_003", " Order 03"])
+def test_desk_and_command_find_a_ride_by_its_number(ref: StackRef, text: str) -> None:
+    """In the events that the desk holds, in the tables and in the log."""
+    held = desk_of(ref)
+    for number, event in enumerate(EVENTS):
+        publish(held.feed.index, event, BEGIN_MS + number)
+    for desk in (held, desk_of(ref)):
+        answer = get(desk, f"/find?q={quote(text)}")
+        assert (answer.status, answer.headers["location"]) == (303, "/ride/order_3")
+
+
 @given(st.text(max_size=12), st.lists(st.text(min_size=1, max_size=12), max_size=8))
 def test_an_id_is_found_by_itself_and_by_how_it_begins(text: str, names: list[str]) -> None:
     """Whatever its characters are, and nothing is found that does not begin so."""
     wanted = search.asked_for(text)
-    for each in matches(text, {RIDE: names}):
+    for each in matches(text, {CAR: names}):
         begin = wanted.casefold().replace("...", "…").partition("…")[0].rstrip("*")
         assert each.id == wanted or each.id.casefold().startswith(begin)
     for name in names:
