@@ -18,6 +18,7 @@ from ops.desk import faults
 from ops.desk.changes import changes_about
 from ops.desk.counts import DELIVERIES
 from ops.desk.deliveries import began_ms, deliveries_of
+from ops.desk.finding import begun_by
 from ops.desk.index import (
     BROKEN,
     BUS,
@@ -85,6 +86,7 @@ def _outcomes_to_choose(wanted: str) -> Mapping[str, str]:
 @page("/facts", "facts.html")
 def _facts(desk: Seen, request: Request) -> dict[str, Any]:
     wanted = Filter(**{name: request.query_params.get(name, "").strip() for name in Filter._fields})
+    wanted = wanted._replace(ride=begun_by(desk, wanted.ride))
     number = page_number(request)
     with desk.feed.lock:
         index = desk.feed.index

@@ -94,13 +94,52 @@ def rides_of(desk: Seen, name: str) -> list[str]:
     return [*found]
 
 
+def whole_key(desk: Seen, text: str) -> list[str]:
+    """Return the keys of the events that the desk holds which a text may mean, whole or cut.
+
+    The text has the consumer, or means those of all consumers. Empty if no event is alike.
+    """
+    consumer, mark, name = text.partition("#")
+    with desk.feed.lock:
+        facts = matches(name if mark else text, {EVENT: desk.feed.index.facts})
+    consumers = [consumer] if mark else [each.name for each in desk.feed.consumers]
+    return [f"{each}#{fact.id}" for fact in facts for each in consumers]
+
+
+def whole_ride(desk: Seen, text: str) -> str:
+    """Return the only ride of those that the desk holds which a text may mean, or the text."""
+    with desk.feed.lock:
+        found = matches(text, {RIDE: desk.feed.index.rides})
+    return found[0].id if len(found) == 1 else text
+
+
+def begun_by(desk: Seen, text: str) -> str:
+    """Return the id of a ride or an event that a text may mean; if several may, with an asterisk.
+
+    It is the text itself if it is an id, has an asterisk, or means none that the desk holds.
+    """
+    if not text or "*" in text:
+        return text
+    with desk.feed.lock:
+        index = desk.feed.index
+        found = matches(text, {RIDE: index.rides, EVENT: index.facts})
+    ids = [each.id for each in found]
+    if text in ids or not ids:
+        return text
+    if len(ids) == 1:
+        return ids[0]
+    begins = {each[: len(text)] for each in ids}
+    is_beginning = len(begins) == 1 and text.casefold() == min(begins).casefold()
+    return f"{min(begins)}*" if is_beginning else text
+
+
 def _in_sight(desk: Seen, text: str) -> list[Match]:
     """Return what the desk holds."""
     consumer, mark, rest = text.partition("#")
     with desk.feed.lock:
         index = desk.feed.index
         if mark:
-            facts = matches(rest, {EVENT: index.facts}) if "…" in rest else []
+            facts = matches(rest, {EVENT: index.facts})
             return [Match(KEY, f"{consumer}#{each.id}") for each in facts] or [Match(KEY, text)]
         ids: dict[str, Collection[str]] = {
             TYPE: FACTS,

@@ -15,6 +15,7 @@ from ops.audit.evidence import CONSUMERS
 from ops.dead_letters import READERS, DeadLetter
 from ops.desk.changes import TRIALS, Change, changes_about
 from ops.desk.deliveries import began_ms
+from ops.desk.finding import whole_key, whole_ride
 from ops.desk.index import BUS, PAGE, Fact, Run
 from ops.desk.letterbox import (
     Found,
@@ -32,6 +33,7 @@ from ops.desk.registry import Seen, page
 from ops.desk.words import clip, indented, short_id, span, status_text
 from ops.lookup import is_ride
 from ops.payloads import readable
+from ops.records import NO_RECORD
 from ops.redrive import PRODUCER_DLQ
 from ops.text import visible
 
@@ -291,17 +293,22 @@ def _keys(desk: Seen, request: Request) -> dict[str, Any]:
     wanted = dict[str, str]()
     for name in ("ride", "key", "status"):
         wanted[name] = request.query_params.get(name, "").strip()
-    named = {name: value for name, value in wanted.items() if value and name != "status"}
+    is_named = bool(wanted["ride"] or wanted["key"])
     status = wanted["status"]
+    if status != _ANY:
+        status = status.upper().replace(" ", "_")
     if not status:
-        status = _ANY if named else QUARANTINED
-    asked = named if status == _ANY else named | {"status": status}
-    stack = desk.feed.stack
-    is_default = asked == {"status": QUARANTINED}
-    if is_default:
-        found = records.quarantined(stack)
+        status = _ANY if is_named else QUARANTINED
+    is_default = not is_named and status == QUARANTINED
+    asked = _asked_of(desk, wanted, status)
+    if isinstance(asked, str):
+        found = records.RecordList((), complete=True, says=asked)
+    elif is_default:
+        found = records.quarantined(desk.feed.stack)
+    elif is_named:
+        found = records.records_at(desk.feed.stack, *asked, limit=_MOST_RECORDS)
     else:
-        found = records.records(stack, **asked, limit=_MOST_RECORDS if named else PAGE)
+        found = records.records(desk.feed.stack, status=asked.status, limit=PAGE)
     shown = [*found.records[:_MOST_RECORDS]]
     given_up = _given_up(desk, shown)
     if is_default:
@@ -319,10 +326,11 @@ def _keys(desk: Seen, request: Request) -> dict[str, Any]:
         "title": title,
         "wanted": wanted,
         "is_default": is_default,
-        "is_named": bool(named),
+        "is_named": is_named,
         "only": only,
-        "answers": 404 if wanted["key"] and not shown else 200,
-        "status": status.upper() if status != _ANY else _ANY,
+        "answers": 404 if isinstance(asked, str) or (wanted["key"] and not shown) else 200,
+        "status": status,
+        "why_none": None if shown else _why_no_record(desk, wanted, asked),
         "any": _ANY,
         "found": found,
         "shown": shown,
@@ -333,6 +341,53 @@ def _keys(desk: Seen, request: Request) -> dict[str, Any]:
         "quarantined": QUARANTINED,
         "completed": COMPLETED,
     }
+
+
+class _Asked(NamedTuple):
+    """Which records to look up: those of a ride, under keys, or of both."""
+
+    ride: str | None
+    keys: set[str] | None
+    status: str | None
+
+
+def _asked_of(desk: Seen, wanted: Mapping[str, str], status: str) -> _Asked | str:
+    """Return which records are asked for, or in a sentence why there can be none."""
+    ride = whole_ride(desk, wanted["ride"]) if wanted["ride"] else None
+    keys = None
+    if status not in {*STATUSES, _ANY}:
+        known = ", ".join(map(status_text, sorted(STATUSES)))
+        return f"no record has the status {clip(wanted['status'], 80)}: there are {known}"
+    if ride is not None and not is_ride(ride):
+        return f"{clip(ride, 80)} cannot be the id of a ride"
+    if wanted["key"]:
+        keys = {*whole_key(desk, wanted["key"])} or records.under(wanted["key"])
+        if len(keys) > _MOST_KEYS:
+            return f"{len(keys):,} keys begin so: give more of the key"
+        if records.is_too_long(*keys):
+            return records.TOO_LONG
+    return _Asked(ride, keys, None if status == _ANY else status)
+
+
+_MOST_KEYS: Final = 200
+"""The most keys that are looked up because they begin so."""
+
+
+def _why_no_record(desk: Seen, wanted: Mapping[str, str], asked: _Asked | str) -> Empty:
+    """Return what stands in the place of a list without a record."""
+    if isinstance(asked, str):
+        return Empty("Nothing was looked up", f"{asked[:1].upper()}{asked[1:]}.")
+    if wanted["key"] and not whole_key(desk, wanted["key"]):
+        text = (
+            "The desk holds no event whose key this is, or begins. Give the whole key: it finds a "
+            "record that is older, too."
+        )
+        return Empty("No such record", text)
+    if wanted["key"] or wanted["ride"]:
+        return Empty("No such record", f"{NO_RECORD[:1].upper()}{NO_RECORD[1:]}.")
+    if asked.status is not None:
+        return Empty(f"No record is {status_text(asked.status)}", "No consumer has such a key now.")
+    return Empty("There are no records", "A key has one once an attempt has claimed it.")
 
 
 def _record(desk: Seen, key: str) -> Record | None:

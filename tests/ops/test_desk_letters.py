@@ -317,7 +317,7 @@ def test_what_does_not_exist_is_not_found(ref: StackRef, path: str) -> None:
     answer = get(desk, path)
     assert answer.status == 404
     assert 'id="live"' in answer.text
-    listed = "/" if path.startswith("/job") else path.partition("?")[0]
+    listed = "/jobs" if path.startswith("/job") else path.partition("?")[0]
     assert f'href="{listed}"' in answer.text.partition('id="live"')[2]
     assert get(desk, listed).status == 200
 
@@ -334,7 +334,52 @@ def test_keys_opens_with_the_quarantined_ones(ref: StackRef) -> None:
     found = get(desk, f"/keys?key={FINISHED.idempotencyid}").text
     assert done in found
     assert "No such record" in get(desk, "/keys?key=payment%23nothing").text
-    assert get(desk, "/keys?status=nonsense").status == 503
+
+
+@pytest.mark.parametrize(
+    "query", ["status=nonsense", f"key={'k' * 5_000}", f"key=payment%23{'é' * 1_500}", "ride=a%20b"]
+)
+def test_odd_input_is_answered_with_the_form(ref: StackRef, query: str) -> None:
+    """And the stack, which has nothing to do with it, is not said to be away."""
+    answer = get(desk_of(ref), f"/keys?{query}")
+    assert answer.status == 404
+    assert 'name="status"' in answer.text
+    assert "cannot be asked" not in answer.text
+
+
+@pytest.mark.parametrize("is_of_consumer", [True, False])
+@pytest.mark.parametrize("length", [6, 8, 20, 36])
+def test_a_key_is_found_by_how_it_begins(
+    ref: StackRef, length: int, *, is_of_consumer: bool
+) -> None:
+    """In the search, on Keys and on Events alike, if the desk holds its event."""
+    desk = desk_of(ref)
+    publish(desk.feed.index, FINISHED, BEGIN_MS)
+    publish(desk.feed.index, event_of(Life("order_02").completed), BEGIN_MS)
+    key = f"payment#{FINISHED.idempotencyid}"
+    begin = FINISHED.idempotencyid[:length]
+    asked = quote(f"payment#{begin}" if is_of_consumer else begin)
+    found = get(desk, f"/find?q={asked}")
+    assert found.status == 303
+    if is_of_consumer:
+        assert found.headers["location"] == f"/keys?key={quote(key)}"
+    page = get(desk, f"/keys?key={asked}")
+    assert page.status == 200
+    assert f'<span class="id long">{key}</span>' in page.text
+    events = get(desk, f"/facts?ride={begin}").text
+    assert f'id="e-{FINISHED.idempotencyid}"' in events
+    assert events.count('class="row"') == 1
+
+
+def test_events_of_rides_that_begin_alike_are_listed(ref: StackRef) -> None:
+    """The field says that a beginning is asked for; a whole id stays itself."""
+    desk = desk_of(ref)
+    for ride in ("order_1", "order_10", "order_11"):
+        publish(desk.feed.index, event_of(Life(ride).completed), BEGIN_MS)
+    for asked, count in (("order_", 3), ("ORDER_", 3), ("order_1", 1), ("11", 1), ("order_9", 0)):
+        text = get(desk, f"/facts?ride={asked}").text
+        assert text.count('class="row"') == count, asked
+    assert 'value="order_*"' in get(desk, "/facts?ride=order_").text
 
 
 def test_the_form_of_keys_says_what_the_list_shows(ref: StackRef) -> None:

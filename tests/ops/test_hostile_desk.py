@@ -8,6 +8,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from moto import mock_aws
 
 from ops.desk.app import Desk
@@ -180,3 +182,34 @@ def test_no_form_is_obeyed(desk: Desk, text: str, monkeypatch: pytest.MonkeyPatc
         if cookie:
             check_page(shown_after(desk, answer), path)
     assert started == []
+
+
+_ASKED: Final = {
+    "/": ("range",),
+    "/rides": ("of", "status", "only", "at", "page", "newest"),
+    "/ride/order_01": ("show",),
+    "/facts": ("ride", "type", "at", "outcome", "contract", "page", "newest"),
+    "/letters": ("letter", "event", "at", "contract", "group", "again"),
+    "/raw/letter": ("letter", "event", "at"),
+    "/keys": ("ride", "key", "status", "page"),
+    "/find": ("q", "page"),
+    "/ledger": ("at",),
+    "/replays": ("since",),
+    "/jobs": ("page",),
+}
+"""The parameters of the pages."""
+_ODD: Final = (
+    st.text(max_size=40)
+    | st.sampled_from(
+        ["#", "payment#", "#1", "…", "a…b", "*", "0", "-1", "1e9", "9" * 40, "any", "\x00", "moon"]
+    )
+    | st.builds(lambda text, times: text * times, st.sampled_from("a1é#"), st.integers(500, 5_000))
+)
+
+
+@given(asked=st.sampled_from([(path, name) for path in _ASKED for name in _ASKED[path]]), text=_ODD)
+def test_no_parameter_is_too_odd(desk: Desk, asked: tuple[str, str], text: str) -> None:
+    """Whatever its value is, its page answers: it is neither the desk's mistake nor the stack's."""
+    path, name = asked
+    answer = get(desk, f"{path}?{name}={quote(text, safe='', errors='replace')}")
+    assert answer.status < 500
