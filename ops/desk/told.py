@@ -230,8 +230,13 @@ def _release(preview: Mapping[str, Any]) -> Iterator[Step]:
     _, _, fact = key.partition("#")
     bound = Bound(short_id(key), path=_path_of(fact))
     yield Step("Release 1 key", (bound,), note=clip(note))
-    then = str(preview.get("then"))
-    yield Step(clip(then.capitalize()))
+
+
+def afterwards_of(verb: str, preview: Any) -> str:
+    """Return what an operator has to do once a plan was carried out; empty if nothing."""
+    if verb != "release" or not isinstance(preview, Mapping):
+        return ""
+    return clip(str(preview.get("then") or ""))
 
 
 def goes_nowhere(verb: str, preview: Any) -> bool:
@@ -311,8 +316,7 @@ def progress_of(verb: str, steps: Sequence[Step], job: Ended) -> list[Step]:
         now = job.step or 1
         return [_at(step, number, now) for number, step in enumerate(steps, 1)]
     if verb == "release":
-        # The other one is what comes next.
-        return [step._replace(progress=Progress.DONE, note="") for step in steps[:1]]
+        return [step._replace(progress=Progress.DONE, note="") for step in steps]
     if verb != "redrive" or not isinstance(job.result, Mapping):
         return [step._replace(progress=Progress.DONE) for step in steps]
     planned = job.result.get("planned", 0)

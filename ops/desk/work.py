@@ -23,6 +23,7 @@ from ops.desk.told import (
     RETRIED,
     Ended,
     about,
+    afterwards_of,
     goes_nowhere,
     label_of,
     progress_of,
@@ -171,6 +172,7 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         "tried": _tried(job, found),
         "watched": _watched(desk, job),
         "letters": _letters_of(desk, job),
+        "afterwards": afterwards_of(job.verb, job.result) if told["state"] is State.WAITS else "",
         "nothing": job.asks and goes_nowhere(job.verb, job.result),
         "table": table_of(job.verb, job.result),
         "refusal": said if told["state"] in {State.REFUSED, State.INTERRUPTED} else [],
@@ -409,8 +411,8 @@ _MOST_OTHERS: Final = 20
 
 
 def _letters_of(desk: Seen, job: Job) -> list[str]:
-    """Return the queues with letters of the key that a job has released."""
-    if job.verb != "release" or job.state is not State.DONE:
+    """Return the queues with letters of the key that a job releases or has released."""
+    if job.verb != "release" or job.state not in {State.DONE, State.WAITS}:
         return []
     key = job.words[-1]
     found = desk.letters().found

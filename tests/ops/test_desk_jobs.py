@@ -536,5 +536,5 @@ def test_a_replay_shows_its_state_before_its_job_has_said_anything(
 def test_a_plan_says_a_status_in_words() -> None:
     """As the list of keys does, not in the capitals of the record."""
     record = {"status": "IN_PROGRESS", "attempt": 2, "says": "its lease has ended", "key": "a#b"}
-    first, _ = steps_of("release", {"record": record, "then": "the next delivery runs"})
+    (first,) = steps_of("release", {"record": record, "then": "the next delivery runs"})
     assert not any(word.isupper() for word in first.note.replace("_", " ").split())

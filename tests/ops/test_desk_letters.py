@@ -115,6 +115,33 @@ def visible(ref: StackRef, queue: str) -> int:
     return len(found.get("Messages", []))
 
 
+def test_the_plan_of_a_release_leads_to_the_redrive_that_follows(
+    ref: StackRef, monkeypatch: Any
+) -> None:
+    """What an operator does afterwards is no step of the plan; a redrive releases the key, too."""
+    key = f"payment#{FINISHED.idempotencyid}"
+    record = {"key": key, "status": QUARANTINED, "attempt": 3, "says": "given up"}
+    preview: dict[str, Any] = {"record": record, "then": "the next delivery runs as attempt 1"}
+    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
+    monkeypatch.setattr(
+        "ops.desk.jobs._process",
+        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
+    )
+    desk = desk_of(ref)
+    job = desk.jobs.get(desk.jobs.start("release", {"": key}))
+    assert job is not None
+    job.reader.join()
+    text = get(desk, f"/job/{job.id}").text
+    assert text.partition('<ol class="steps">')[2].partition("</ol>")[0].count("<li") == 1
+    afterwards = text.partition('id="afterwards"')[2].partition("</section>")[0]
+    assert preview["then"] in afterwards
+    form = dict(re.findall(r'name="(\w+)" value="([^"]*)"', afterwards))
+    assert form["verb"] == "redrive"
+    assert (form["argument"], form["argumentkey"]) == ("PaymentDlq", key)
+    assert form["argumentrelease"] == "on"
+    assert get(desk, f"/job/{desk.jobs.confirm(job.id)}").text.count('id="afterwards"') == 0
+
+
 def test_what_a_redrive_may_help_comes_first(ref: StackRef) -> None:
     """The page has both kinds, opens the first letter, and leaves every letter visible."""
     text = get(desk_of(ref), "/letters").text
