@@ -20,12 +20,15 @@ from ops.desk.counts import DELIVERIES
 from ops.desk.deliveries import began_ms, deliveries_of
 from ops.desk.finding import begun_by
 from ops.desk.index import (
+    ABSORBED,
     BROKEN,
     BUS,
     COPIES,
     CRASHED,
     DISTINCT,
     DROPPED,
+    EFFECT,
+    GROUPS,
     LOST,
     PAGE,
     REPLAYED,
@@ -96,7 +99,7 @@ def _facts(desk: Seen, request: Request) -> dict[str, Any]:
         on_bus = index.totals[BUS]
         return {
             "title": "Events",
-            "rows": [(fact, _outcomes(desk, fact)) for fact in found.facts],
+            "rows": [(fact, _outcomes(desk, fact, wanted)) for fact in found.facts],
             "found": found,
             "newest": newest,
             "first": number * PAGE + 1,
@@ -117,16 +120,42 @@ def _facts(desk: Seen, request: Request) -> dict[str, Any]:
         }
 
 
-def _outcomes(desk: Seen, fact: Fact) -> list[tuple[str, str | None, int]]:
-    """Return what became of an event at each consumer, and how many deliveries were skipped."""
+class At(NamedTuple):
+    """What became of an event at a consumer."""
+
+    name: str
+    outcome: str | None
+    """The one that counts; None if the consumer does not take the event."""
+    skipped: int
+    """Deliveries that were skipped, besides."""
+    others: list[str]
+    """Further outcomes, if the list is filtered by them."""
+
+
+def _outcomes(desk: Seen, fact: Fact, wanted: Filter) -> list[At]:
+    """Return what became of an event at each consumer."""
     found = []
     for each in desk.feed.consumers:
         outcome = fact.outcome(each)
         if outcome == WAITING and each.name in fact.lost:
             outcome = LOST
         skipped = fact.absorbed(each.name, outcome) if outcome else 0
-        found.append((each.name, outcome, skipped))
+        others = _searched(fact, each.name, wanted)
+        if outcome is not None:
+            others.pop(look(outcome).word, None)
+        if not ABSORBED.isdisjoint(others.values()):
+            skipped = 0  # they have a chip of their own
+        found.append(At(each.name, outcome, skipped, [*others.values()]))
     return found
+
+
+def _searched(fact: Fact, consumer: str, wanted: Filter) -> dict[str, str]:
+    """Return the outcomes of an event that a list is filtered by, one for each word."""
+    if wanted.outcome in {"", EFFECT} or wanted.at not in {"", consumer}:
+        return {}
+    outcomes = GROUPS.get(wanted.outcome, {wanted.outcome})
+    seen = [run.outcome for run in fact.attempts(consumer)]
+    return {look(outcome).word: outcome for outcome in seen if outcome in outcomes}
 
 
 # ── One event ─────────────────────────────────────────────────────────────────────────────────────

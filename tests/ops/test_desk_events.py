@@ -297,6 +297,21 @@ def test_a_look_up_is_kept_for_a_while(ref: StackRef, monkeypatch: Any) -> None:
     assert asked == ["order_02", "order_03"]
 
 
+@pytest.mark.parametrize("count", DELIVERIES, ids=lambda count: count.group)
+def test_each_row_shows_the_outcome_that_is_searched(ref: StackRef, count: Count) -> None:
+    """Also if another one decides; with the consumer or without."""
+    desk = desk_of(ref)
+    publish(desk.feed.index, ACCEPTED, BEGIN_MS)
+    for number, outcome in enumerate((*count.outcomes, observation.NEW)):
+        deliver(desk.feed.index, ACCEPTED, "dispatch", BEGIN_MS + 100 * number, outcome)
+    for asked in (count.group, *count.outcomes):
+        for at in ("", "&at=dispatch"):
+            rows = get(desk, f"/facts?outcome={asked}{at}").text.partition("<tbody>")[2]
+            row = rows.partition("</tbody>")[0]
+            chips = re.findall(r'class="chip .*?</svg>\s*(.*?)\s*<', row)
+            assert chips.count(count.label) == 1
+
+
 def test_an_unknown_event_is_a_sentence(ref: StackRef) -> None:
     """Whatever its id is."""
     desk = desk_of(ref)
