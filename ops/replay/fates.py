@@ -12,8 +12,9 @@ type Fates = Mapping[str, Mapping[str, Mapping[Any, int]]]
 
 _LOOKED_FOR: Final = ("new", "quarantined", "dead-lettered", "in progress", "too old")
 """The fates that one looks for in a prediction."""
-_EXPECTED: Final = ("dead-lettered before", "recognised")
-_AFTER_NEW: Final = ("recognised", *_LOOKED_FOR[1:], "dead-lettered before")
+_BEFORE: Final = "dead-lettered before"
+_EXPECTED: Final = (_BEFORE, "recognised")
+_AFTER_NEW: Final = ("recognised", *_LOOKED_FOR[1:], _BEFORE)
 """The fates that a sentence names after what would run anew."""
 _DELIVERED: Final = (*_LOOKED_FOR, *_EXPECTED)
 """The fates of what a consumer receives."""
@@ -35,9 +36,9 @@ class Rows(NamedTuple):
     heads: tuple[str, ...]
     """Of the columns: the fates that occur."""
     looked_for: list[Row]
-    """Those with a delivery that one looks for."""
+    """Those with a delivery that one looks for, or that a sentence names besides."""
     quiet: list[Row]
-    """Those in which all is as expected."""
+    """Those in which all is recognised."""
 
 
 def sentence(events: int, fates: Fates) -> str:
@@ -62,7 +63,7 @@ def rows(fates: Fates) -> Rows:
         for kind, counts in sorted(types.items()):
             numbers = tuple(counts.get(fate, 0) for fate in columns)
             row = Row(consumer, kind, numbers)
-            if _has_any(counts, _LOOKED_FOR):
+            if _has_any(counts, (*_LOOKED_FOR, _BEFORE)):
                 found.looked_for.append(row)
             elif any(numbers):  # else the consumer does not take it
                 found.quiet.append(row)

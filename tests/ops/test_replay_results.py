@@ -49,6 +49,18 @@ def test_no_delivery_is_left_out_of_a_comparison(predicted: Any, logged: Any) ->
     assert bool(found.why) == differs
 
 
+@given(predicted=PREDICTED)
+def test_the_rows_of_a_prediction_have_what_its_sentence_names(predicted: Any) -> None:
+    """Only what is recognised, as one expects, is left to the rows that are folded."""
+    found = fates.rows(predicted)
+    for number, fate in enumerate(found.heads):
+        folded = sum(row.numbers[number] for row in found.quiet)
+        assert fate == "recognised" or folded == 0
+    for row in found.looked_for:
+        others = zip(found.heads, row.numbers, strict=True)
+        assert any(count for fate, count in others if fate != "recognised")
+
+
 @given(logged=LOGGED)
 def test_without_a_prediction_nothing_is_said_to_differ(logged: Any) -> None:
     """What was logged stands alone."""
