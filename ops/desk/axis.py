@@ -25,10 +25,14 @@ _LEAST_WIDTHS: Final = 60.0
 _MARGIN: Final = 1.5
 _AHEAD: Final = 8.0
 """The width of what is expected, right of now."""
-ROOMS: Final = (240.0, 440.0, 560.0)
+ROOMS: Final = (240.0, 360.0, 440.0, 560.0)
 """The widths of a picture in px from which on more labels have room, as in waterfall.css."""
 _OF_LETTER_PX: Final = 6.2
 _BETWEEN_LABELS_PX: Final = 8.0
+_BETWEEN_PAUSES_PX: Final = 2.0
+"""Between the lengths of pauses, which have a ground of their own."""
+_ENDS_AT_PX: Final = 440.0
+"""In a picture of this width, a label ends at the right edge if it would reach beyond."""
 _SECOND_MS: Final = 1_000.0
 _PADDING_PX: Final = 10.0
 """Around the length of a pause."""
@@ -72,7 +76,9 @@ class Band(NamedTuple):
     x: float
     width: float
     label: Label | None
-    """How long it was; None if no room has a place for it."""
+    """About how long it was; None if no room has a place for it."""
+    length: str
+    """How long it was, in words."""
 
 
 class Axis:
@@ -119,14 +125,17 @@ class Axis:
 
     def bands(self) -> Iterator[Band]:
         """Yield the pauses."""
-        begins = [start - _CUT_WIDTH for start in self._starts[1:]]
+        pauses = []
+        for start, ((_, before), (after, _)) in zip(
+            self._starts[1:], pairwise(self._pieces), strict=True
+        ):
+            pauses.append((start - _CUT_WIDTH, after - before))
         labels = []
-        for x, ((_, before), (after, _)) in zip(begins, pairwise(self._pieces), strict=True):
-            middle = x + _CUT_WIDTH / 2
-            labels.append(Label(middle, rough(after - before), "middle", _PADDING_PX))
-        placed = {label.x: label for label in _placed(labels, 100.0)}
-        for x in begins:
-            yield Band(x, _CUT_WIDTH, placed.get(x + _CUT_WIDTH / 2))
+        for x, length_ms in sorted(pauses, key=lambda pause: -pause[1]):
+            labels.append(Label(x + _CUT_WIDTH / 2, rough(length_ms), "middle", _PADDING_PX))
+        placed = {label.x: label for label in _placed(labels, 100.0, gap_px=_BETWEEN_PAUSES_PX)}
+        for x, length_ms in pauses:
+            yield Band(x, _CUT_WIDTH, placed.get(x + _CUT_WIDTH / 2), span(length_ms))
 
     def ticks(self, now_ms: float) -> Iterator[Label]:
         """Yield labels that do not overlap: each piece's begin, and round times in long ones."""
@@ -136,7 +145,7 @@ class Axis:
         labels = []
         for text, x in [*self._begins(now_ms), *self._inner()]:
             label = Label(x, text)
-            if label.span(ROOMS[1])[1] > self.end + _MARGIN:
+            if label.span(_ENDS_AT_PX)[1] > self.end + _MARGIN:
                 label = label._replace(x=self.end, anchor="end")
             labels.append(label)
         yield from _placed(labels, self.end + _MARGIN, taken)
@@ -167,7 +176,12 @@ class Axis:
                 yield text, self.x(time_ms)
 
 
-def _placed(labels: Sequence[Label], limit: float, taken: Sequence[Label] = ()) -> list[Label]:
+def _placed(
+    labels: Sequence[Label],
+    limit: float,
+    taken: Sequence[Label] = (),
+    gap_px: float = _BETWEEN_LABELS_PX,
+) -> list[Label]:
     """Return the labels that have room, each with the width of a picture that it needs.
 
     The first ones have precedence, and before them those that are drawn in any case. None reaches
@@ -175,7 +189,7 @@ def _placed(labels: Sequence[Label], limit: float, taken: Sequence[Label] = ()) 
     """
     found = dict[int, Label]()
     for room, width in enumerate(ROOMS, 1):
-        gap = 100 * _BETWEEN_LABELS_PX / width
+        gap = 100 * gap_px / width
         for number, label in enumerate(labels):
             begin, end = label.span(width)
             if number in found or begin < 0 or end > limit:

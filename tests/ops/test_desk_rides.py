@@ -36,7 +36,7 @@ from ops.desk.index import CRASHED, Index
 from ops.desk.story import Story, story_of
 from ops.desk.story_known import Known
 from ops.desk.waterfall import Picture, picture
-from ops.desk.words import published_text
+from ops.desk.words import published_text, span
 from ops.search import MOST
 from ops.stack import StackRef
 from tests.carride.rides import Life
@@ -586,7 +586,7 @@ def test_a_long_pause_is_cut_and_says_how_long_it_was() -> None:
     assert band.label is not None
     assert (band.label.text, band.width) == ("6 min", 2.0)
     assert axis.x(360_000) - axis.x(1_000) < 12
-    assert [tick.text for tick in axis.ticks(0) if tick.room < 3][:2] == ["00:00:00", "00:06:00"]
+    assert [tick.text for tick in axis.ticks(0) if tick.room < 4][:2] == ["00:00:00", "00:06:00"]
 
 
 def test_a_pause_below_20_s_is_drawn_to_scale() -> None:
@@ -604,6 +604,34 @@ def test_labels_of_pauses_do_not_overlap() -> None:
     labels = [band.label for band in bands if band.label]
     assert len({label.room for label in labels}) > 1
     do_not_overlap(labels)
+
+
+@given(st.lists(st.integers(20, 7_200), min_size=2, max_size=6))
+@example([60, 300])
+def test_the_longest_of_pauses_is_named_first(pauses_s: list[int]) -> None:
+    """In a narrow picture too; and each says how long it was, with a label or without."""
+    busy = [(0.0, 10.0)]
+    for pause_s in pauses_s:
+        begin_ms = busy[-1][1] + 1_000.0 * pause_s
+        busy.append((begin_ms, begin_ms + 10))
+    bands = list(Axis(busy, has_ahead=False).bands())
+    assert [band.length for band in bands] == [span(1_000.0 * each) for each in pauses_s]
+    rooms = [band.label.room if band.label else len(ROOMS) + 1 for band in bands]
+    assert min(rooms) == rooms[pauses_s.index(max(pauses_s))]
+
+
+def test_each_pause_of_a_ride_is_told(ref: StackRef) -> None:
+    """By its title, and by a text for whoever sees no picture."""
+    desk = desk_of(ref)
+    for number, event in enumerate((CREATED, ACCEPTED, STARTED)):
+        publish(desk.feed.index, event, BEGIN_MS + 100_000 * number * number)
+    text = get(desk, "/ride/order_01").text
+    unseen = re.search(r'<span class="unseen">time left out: (.*?)</span>', text)
+    assert unseen is not None
+    lengths = unseen[1].split(", ")
+    assert lengths[:2] == [span(100_000), span(300_000)]
+    titles = re.findall(r'class="w-cut"[^>]*>\s*<title>\s*(.*?) left out', text)
+    assert {*titles} == {*lengths}
 
 
 def test_a_wait_for_a_retry_is_not_cut() -> None:
