@@ -4,14 +4,15 @@ The library keeps and compares them. The same words with `--yes` find a plan, ma
 the time of the preview, and carry it out only if it is still the same.
 """
 
+import fcntl
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from carride_idempotency.operators.plans import (
     LIVES,
@@ -28,11 +29,14 @@ __all__ = [
     "LIVES",
     "PLANS",
     "Command",
+    "Run",
     "discard",
+    "ended",
     "is_kept",
     "named",
     "new_id",
     "now",
+    "run_of",
     "save",
     "saved",
     "saved_for",
@@ -47,6 +51,13 @@ _COMMON: Final = {"--yes", "--json"}
 """Options that do not change what is planned."""
 _CHOOSING: Final = {"--stack", "--region"}
 """Options that choose the stack. A plan is bound to the stack itself."""
+
+
+class Run(NamedTuple):
+    """A command that carries a plan out, or has ended without a line in the log of changes."""
+
+    began: datetime
+    is_running: bool
 
 
 class Command(NamedTuple):
@@ -181,6 +192,7 @@ def named(name: str) -> SavedPlan:
 
 def saved() -> list[SavedPlan]:
     """Return the plans that can be carried out, the newest first; delete older ones."""
+    _forget_runs()
     return _folder().saved()
 
 
@@ -221,8 +233,81 @@ def take(exact: Any, stacks: Iterable[StackRef]) -> str | None:
     command = _command.get()
     if command is None or not command.was_shown:
         return None
-    with _told():
-        return _folder().take(command.plan, exact, map(_place_of, stacks))
+    plan = command.plan
+    _begin(plan.id)
+    try:
+        with _told():
+            return _folder().take(plan, exact, map(_place_of, stacks))
+    except OperatorError:
+        ended(plan.id)
+        raise
+
+
+# ── Who carries a plan out ────────────────────────────────────────────────────────────────────────
+
+_RUN_KEPT: Final = timedelta(days=1)
+"""How long the file of a command is kept that has left no line in the log of changes."""
+_runs: Final[dict[str, IO[str]]] = {}
+"""The locked files of the plans that this process carries out: a lock ends with its process."""
+
+
+def _begin(name: str) -> None:
+    """Say that this process carries a plan out. Others may ask as soon as nobody can take it.
+
+    Raises:
+        OperatorError: another process does.
+    """
+    path = _file_of_run(name)
+    file = path.open("a", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise OperatorError(
+            f"nothing was done: another command has carried out the plan {name}"
+        ) from None
+    path.touch()
+    _runs[name] = file
+
+
+def ended(name: str | None) -> None:
+    """Say that this process has carried a plan out, or not: the log of changes has it by now."""
+    file = _runs.pop(name or "", None)
+    if name is not None and file is not None:
+        _file_of_run(name).unlink(missing_ok=True)
+        file.close()
+
+
+def run_of(name: str) -> Run | None:
+    """Return the command that has taken a plan out of the folder and not said that it has ended."""
+    if not is_plan_id(name) or is_kept(name):
+        return None
+    return _run_in(_file_of_run(name))
+
+
+def _run_in(path: Path) -> Run | None:
+    try:
+        with path.open(encoding="utf-8") as file:
+            began = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return Run(began, is_running=True)
+            return Run(began, is_running=False)
+    except OSError:
+        return None
+
+
+def _file_of_run(name: str) -> Path:
+    return PLANS / f"{name}.run"
+
+
+def _forget_runs() -> None:
+    """Delete the files of commands that ended long ago without saying so."""
+    for path in PLANS.glob("*.run"):
+        run = _run_in(path)
+        if run is not None and not run.is_running and datetime.now(UTC) - run.began > _RUN_KEPT:
+            path.unlink(missing_ok=True)
 
 
 def _place_of(stack: StackRef) -> str:

@@ -259,15 +259,16 @@ def _recorded(stacks: Sequence[StackRef], do: Callable[[], Any], **facts: Any) -
     }
     with suppress(BotoCoreError, ClientError):
         line["who"] = first.client("sts").get_caller_identity()["Arn"]
-    with file:
-        try:
-            result = do()
-            line["result"] = plain(result)
-        except BaseException as error:
-            line["error"] = str(error) or type(error).__name__
-            raise
-        finally:
+    try:
+        result = do()
+        line["result"] = plain(result)
+    except BaseException as error:
+        line["error"] = str(error) or type(error).__name__
+        raise
+    finally:
+        with file:
             file.write(json.dumps(plain(line)) + "\n")
+        plans.ended(facts.get("plan"))
     return result
 
 

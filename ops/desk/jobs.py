@@ -57,8 +57,14 @@ class State(StrEnum):
     """Its plan is: another job has done it."""
     RUNS_ELSEWHERE = "running on the command line"
     """Its plan is being carried out by a command that is not in the log of changes yet."""
+    CUT_OFF = "cut off on the command line"
+    """A command has begun to carry its plan out, and was killed before it could log anything."""
     ELSEWHERE = "carried out on the command line"
     """Its plan is, and not by a job of this desk."""
+
+
+_UNDECIDED: Final = frozenset({State.WAITS, State.EXPIRED, State.RUNS_ELSEWHERE, State.CUT_OFF})
+"""Where a plan is that a command may carry out, or may have carried out."""
 
 
 class Share(NamedTuple):
@@ -107,8 +113,6 @@ class Job:
         """What it has returned, in JSON; None if nothing."""
         self.status: int | None = None
         """Its exit status; None while it runs."""
-        self.was_kept = False
-        """Whether its plan was seen in the folder of plans."""
         self.left: State | None = None
         """What became of its plan, if that does not wait any more."""
         typed = [*words]
@@ -217,18 +221,20 @@ class Jobs:
         return [*reversed(self._jobs.values())]
 
     def look(self) -> None:
-        """Find out which of the plans that wait were carried out by a command."""
-        of_plans = (State.WAITS, State.EXPIRED, State.RUNS_ELSEWHERE)
-        waiting = [job for job in self._jobs.values() if job.state in of_plans]
+        """Find out which of the plans that wait were carried out by a command, or are by now."""
+        waiting = [job for job in self._jobs.values() if job.state in _UNDECIDED]
         taken = {job.plan for job in waiting if not plans.is_kept(job.plan)}
+        runs = {plan: plans.run_of(plan) for plan in taken}
+        # The log is read last: a command writes its line before it says that it has ended.
         done = carried_out(taken) if taken else set()
         for job in waiting:
+            run = runs.get(job.plan)
             if job.plan in done:
                 job.left = State.ELSEWHERE
-            elif job.plan not in taken:
-                job.was_kept = True
-            elif job.was_kept and job.state is State.WAITS:
-                job.left = State.RUNS_ELSEWHERE
+            elif run is None:
+                job.left = None
+            else:
+                job.left = State.RUNS_ELSEWHERE if run.is_running else State.CUT_OFF
 
     @property
     def names(self) -> list[str]:
@@ -293,7 +299,7 @@ class Jobs:
         """
         job = self._known(name)
         self.look()
-        if job.state in (State.ELSEWHERE, State.RUNS_ELSEWHERE):
+        if job.state in (State.ELSEWHERE, State.RUNS_ELSEWHERE, State.CUT_OFF):
             raise OperatorError(f"this plan is {job.state}")
         if job.state is State.WAITS:
             plans.discard(job.plan)

@@ -56,6 +56,7 @@ _LOOKS: Final[Mapping[State, Look]] = {
     State.DISCARDED: Look("dup", "cross"),
     State.CARRIED_OUT: Look("dup", "check"),
     State.RUNS_ELSEWHERE: Look("pub", "retry"),
+    State.CUT_OFF: Look("take", "warn"),
     State.ELSEWHERE: Look("dup", "check"),
 }
 _LOOKS_OF_WORDS: Final[Mapping[str, Look]] = {
@@ -169,6 +170,7 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         "steps": steps,
         "done_by": _done_by(desk, job),
         "done_ms": done_ms(job.plan) if job.state is State.ELSEWHERE else None,
+        "elsewhere": plans.run_of(job.plan) if job.asks else None,
         "tried": _tried(job, found),
         "watched": _watched(desk, job),
         "letters": _letters_of(desk, job),

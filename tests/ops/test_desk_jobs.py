@@ -1,6 +1,7 @@
 """What the desk says of a job's plan and of its result."""
 
 import json
+import os
 import sys
 from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
@@ -28,6 +29,7 @@ from ops.desk.told import (
     steps_of,
     table_of,
 )
+from ops.regions import ROOT
 from ops.replay import ReplayState
 from ops.stack import Kept, OperatorError, StackRef
 from tests.ops.desk_world import BEGIN_MS, desk_of, get, post, shown_after, sleeping
@@ -288,6 +290,7 @@ def test_a_plan_that_a_command_has_carried_out_waits_for_nobody(
         assert 'action="/confirm"' not in text
     change = {"time": "2026-11-24T15:15:26+00:00", "command": "carride redrive PaymentDlq"}
     log.write_text(json.dumps(change | {"plan": job.plan}))
+    plans.ended(job.plan)
     for button in ("/confirm", "/discard"):
         answer = post(desk, button, job=job.id, back=path)
         told = "Nothing was done: this plan is carried out on the command line"
@@ -302,6 +305,65 @@ def test_a_plan_that_a_command_has_carried_out_waits_for_nobody(
         for button in ("/confirm", "/discard"):
             assert f'action="{button}"' not in text
     assert "/jobs" not in desk.badges()
+
+
+_CARRIES_OUT: Final = """
+import sys
+from ops import plans
+
+with plans.typed([*sys.argv[1:], "--yes"]):
+    plans.take({}, ())
+print("taken", flush=True)
+sys.stdin.read()
+"""
+"""A command that begins to carry a plan out, and never ends by itself."""
+
+
+@mock_aws
+@pytest.mark.parametrize("has_looked", [True, False])
+def test_a_plan_whose_command_was_killed_runs_no_more(
+    tmp_path: Any, monkeypatch: Any, *, has_looked: bool
+) -> None:
+    """Whenever the desk looks: it runs as long as its process lives, and is cut off afterwards."""
+    monkeypatch.setattr(plans, "PLANS", tmp_path / "plans")
+    monkeypatch.setattr(changes, "CHANGES", tmp_path / "none")
+    preview = {"queue": "PaymentDlq", "target": "payment", "letters": [letter(goes=True)]}
+    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
+    monkeypatch.setattr(
+        "ops.desk.jobs._process",
+        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
+    )
+    desk = desk_of(empty_stack())
+    job = desk.jobs.get(desk.jobs.start("redrive", {"": "PaymentDlq"}))
+    assert job is not None
+    job.reader.join()
+    words = ["redrive", "PaymentDlq", f"--plan={job.plan}"]
+    with plans.typed(words):
+        plans.save({}, ())
+    path = f"/job/{job.id}"
+    if has_looked:
+        assert 'action="/confirm"' in get(desk, path).text
+    with Popen(
+        [sys.executable, "-c", _CARRIES_OUT, *words],
+        stdin=PIPE,
+        stdout=PIPE,
+        text=True,
+        env={**os.environ, "CARRIDE_PLANS": str(plans.PLANS), "PYTHONPATH": str(ROOT)},
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "taken\n"
+        if has_looked:
+            desk.jobs.look()
+            assert job.state is State.RUNS_ELSEWHERE
+        other.kill()
+    for page in ("/jobs", path):
+        text = get(desk, page).text
+        assert job.state is State.CUT_OFF
+        assert 'action="/confirm"' not in text
+        assert 'action="/again"' in text
+    answer = post(desk, "/confirm", job=job.id, back=path)
+    assert "Nothing was done" in shown_after(desk, answer).text
+    assert desk.jobs.newest() == [job]
 
 
 @mock_aws
