@@ -174,8 +174,13 @@ def _span_of_bar(window: Window) -> str:
 def _reach(feed: Feed, window: Window, now: float) -> str:
     """Return in words how far back the picture shows events."""
     begun_ms = feed.index.begun_ms
-    if window.name == ALL and begun_ms is not None:
-        return f"since {clock_text(begun_ms, now * 1000)}"
+    if begun_ms is None:
+        return f"the last {window.words}"
+    since = f"since {clock_text(begun_ms, now * 1000)}"
+    if window.name == ALL:
+        return since
+    if begun_ms > 1000 * window.begin_s(now):
+        return f"the last {window.words}: events {since}"
     return f"the last {window.words}"
 
 

@@ -165,10 +165,21 @@ class Group(NamedTuple):
     error: str
     """True of all letters: a word that differs is named with its numbers of letters, or is `…`."""
     goes: bool
-    """Whether a redrive sends the first of them."""
+    """Whether a redrive sends the oldest of them, which is the first that it sends."""
     letters: tuple[Found, ...]
+    """The newest first."""
     copies: int = 0
     """How many of them have the key of a letter in another group: of copies, or of a replay."""
+
+    @property
+    def newest(self) -> Found:
+        """The letter that came last."""
+        return self.letters[0]
+
+    @property
+    def oldest(self) -> Found:
+        """The letter that came first."""
+        return self.letters[-1]
 
 
 _TITLES: Final[Mapping[str, str]] = {
@@ -203,7 +214,7 @@ def groups_of(found: Sequence[Found]) -> list[Group]:
 def _with_copies(groups: Iterable[Group]) -> list[Group]:
     """Return groups with the numbers of copies: the oldest letter of a key is none."""
     first = dict[str, str]()
-    for group in sorted(groups, key=lambda each: each.letters[0].letter.sent):
+    for group in sorted(groups, key=lambda each: each.oldest.letter.sent):
         for each in group.letters:
             if each.letter.key:
                 first.setdefault(each.letter.key, group.id)
@@ -223,7 +234,7 @@ def _group(letters: Iterable[Found]) -> Group:
     title = title_of(first.reason)
     goes = in_order[0].verdict.goes
     error = _shared([each.letter.error for each in in_order])
-    return Group(first.group, title, where, error, goes, tuple(in_order))
+    return Group(first.group, title, where, error, goes, tuple(reversed(in_order)))
 
 
 def _shared(errors: Sequence[str]) -> str:
@@ -247,7 +258,7 @@ def _of_all(words: Sequence[str]) -> str:
 
 
 def _newest(group: Group) -> float:
-    return group.letters[-1].letter.sent.timestamp()
+    return group.newest.letter.sent.timestamp()
 
 
 def at_consumer(found: Iterable[Found], name: str) -> list[Found]:

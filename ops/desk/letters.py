@@ -57,7 +57,7 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
     shown = chosen
     if shown is None and groups and not is_asked_for:
         wanted = [each for each in groups if each.id == asked.get("group")]
-        shown = [*wanted, *groups][0].letters[0]
+        shown = [*wanted, *groups][0].newest
     total = sum(reading.counts.values())
     listed = sum(len(group.letters) for group in groups)
     events = {each.event_id for group in groups for each in group.letters}

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED
+from ops.dead_letters import READERS
 from ops.desk.words import clip, part, short_id, status_text
 from ops.replay import fates
 from ops.text import counted
@@ -115,7 +116,7 @@ def _redrive(preview: Mapping[str, Any]) -> Iterator[Step]:
     if released:
         yield _releasing(released)
     if going:
-        yield _sending(going, str(preview.get("target", "")))
+        yield _sending(going, _target_of(str(queue), str(preview.get("target", ""))))
         yield _deleting(len(going), str(queue))
     if staying:
         leaving = counted(len(staying), "letter")
@@ -181,7 +182,15 @@ def _releasing(letters: Sequence[Mapping[str, Any]]) -> Step:
     return _step(f"Release {number}", [*keys.values()], clip(note))
 
 
-def _sending(letters: Sequence[Mapping[str, Any]], target_arn: str) -> Step:
+def _target_of(queue: str, arn: str) -> str:
+    """Return where the letters of a queue go: a consumer by its name, or what the ARN names."""
+    if queue in READERS:
+        return READERS[queue].name
+    _, _, target = arn.rpartition(":")
+    return clip(target, 80)
+
+
+def _sending(letters: Sequence[Mapping[str, Any]], target: str) -> Step:
     ids = []
     keys = set[str | None]()
     for each in letters:
@@ -191,8 +200,7 @@ def _sending(letters: Sequence[Mapping[str, Any]], target_arn: str) -> Step:
     number = counted(len(letters), "letter")
     if _are_copies(len(letters), keys):
         number += ", all of one event,"
-    _, _, target = target_arn.rpartition(":")
-    title = f"Send {number} to {clip(target, 80)}"
+    title = f"Send {number} to {target}"
     return _step(title, ids, _why_sent(letters))
 
 

@@ -133,7 +133,7 @@ def _told(job: Job, found: Mapping[str, Record]) -> dict[str, Any]:
         "job": job,
         "label": label_of(job.verb, asks=job.asks),
         "scope": ", ".join(
-            filter(None, [scope_of(job.words[len(job.verb.split()) :]), about(shown)])
+            filter(None, [about(shown), scope_of(job.words[len(job.verb.split()) :])])
         ),
         "state": state,
         "word": word,

@@ -73,6 +73,15 @@ def test_the_steps_of_a_redrive_name_what_it_is_bound_to() -> None:
     assert goes_nowhere("redrive", preview | {"letters": letters[1:]})
 
 
+def test_a_plan_sends_letters_to_a_consumer_by_its_name() -> None:
+    """The name of its function is CloudFormation's; a queue of no consumer has its target's."""
+    arn = "arn:aws:lambda:x:1:function:carride-Payment-1X2Y3Z"
+    preview = {"target": arn, "letters": [letter(goes=True)]}
+    for queue, name in (("PaymentDlq", "payment"), ("ProducerDlq", "carride-Payment-1X2Y3Z")):
+        first, _ = steps_of("redrive", preview | {"queue": queue})
+        assert first.title.split()[-1] == name
+
+
 def test_two_letters_of_one_key_release_it_once() -> None:
     """They are of one event, copied or replayed, which the plan says."""
     letters = [letter(goes=True, releases=True)] * 2

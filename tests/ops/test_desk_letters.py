@@ -12,6 +12,8 @@ from urllib.parse import quote
 
 import pytest
 from moto import mock_aws
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.sqs.models import sqs_backends
 
 from carride.events import RideEvent
 from carride_idempotency import observation
@@ -113,6 +115,21 @@ def visible(ref: StackRef, queue: str) -> int:
         QueueUrl=ref.outputs[f"{queue}Url"], MaxNumberOfMessages=10, VisibilityTimeout=0
     )
     return len(found.get("Messages", []))
+
+
+def test_letters_of_a_group_are_listed_as_every_list_is(ref: StackRef) -> None:
+    """The newest is the first, and it is the one that is shown."""
+    url = ref.outputs["DispatchDlqUrl"]
+    for number in range(3):
+        event = event_of(Life(f"order_{number}").accepted)
+        put_letter(ref, "DispatchDlq", "dispatch", event, NO_ANSWER)
+        queue = sqs_backends[DEFAULT_ACCOUNT_ID]["us-east-1"].queues[url.rpartition("/")[2]]
+        message: Any = queue._messages[-1]  # noqa: SLF001 - SQS has no such option
+        message.sent_timestamp -= 60_000 * number
+    text = get(desk_of(ref), "/letters?at=dispatch").text
+    listed = text.partition('aria-expanded="true"')[2].partition("</ul>")[0].partition("<ul>")[2]
+    assert re.findall(r'<span class="id">(order_\d)<', listed) == ["order_0", "order_1", "order_2"]
+    assert '<a class="id" href="/ride/order_0">' in text.partition('aria-label="letter"')[2]
 
 
 def test_the_plan_of_a_release_leads_to_the_redrive_that_follows(

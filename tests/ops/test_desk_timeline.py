@@ -1,5 +1,6 @@
 """Counts of the desk over time."""
 
+import time
 from typing import Final
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from moto import mock_aws
 
 from ops.desk.timeline import ALL, WINDOWS, Timeline, window_of
+from ops.desk.words import moment
 from tests.carride.rides import Life
 from tests.ops.desk_world import desk_of, event_of, get, publish
 from tests.ops.world import empty_stack
@@ -40,6 +42,17 @@ def test_each_event_of_a_window_is_in_its_bucket(ages_s: list[int], name: str) -
         assert shown[0] or not is_long or not ages_s
         ticks = (window.end_s(NOW_S) - window.begin_s(NOW_S)) / window.tick_s
         assert ticks <= MOST_TICKS
+
+
+@mock_aws
+@pytest.mark.parametrize(("age_h", "is_said"), [(3, True), (30, False)])
+def test_a_range_beyond_the_log_says_since_when_the_log_goes(age_h: int, is_said: bool) -> None:
+    """An empty part of the picture is no time without events."""
+    desk = desk_of(empty_stack())
+    begun_ms = 1000 * (time.time() - 3_600 * age_h)
+    publish(desk.feed.index, event_of(Life("order_1").created), begun_ms)
+    head = get(desk, "/?range=24h").text.partition("strip-head")[2].partition("each bar")[0]
+    assert (f"{moment(begun_ms):%H:%M:%S}" in head) is is_said
 
 
 @mock_aws
