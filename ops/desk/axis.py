@@ -25,7 +25,7 @@ _LEAST_WIDTHS: Final = 60.0
 _MARGIN: Final = 1.5
 _AHEAD: Final = 8.0
 """The width of what is expected, right of now."""
-ROOMS: Final = (240.0, 360.0, 440.0, 560.0)
+ROOMS: Final = (240.0, 380.0, 440.0, 560.0)
 """The widths of a picture in px from which on more labels have room, as in waterfall.css."""
 _OF_LETTER_PX: Final = 6.2
 _BETWEEN_LABELS_PX: Final = 8.0
