@@ -12,6 +12,10 @@ _GETS_OLD_MS: Final = 10 * 60_000
 """A good verdict is so long said of the present, although something has happened since."""
 
 
+_OF_THE_PAST: Final = "Balanced "
+"""How a good verdict begins that is so old that it says its age."""
+
+
 class Count(NamedTuple):
     """A number of the status bar."""
 
@@ -90,12 +94,15 @@ def standing(known: Known) -> Standing:
     elif kind == "new" and known.has_changed and _age_ms(known) >= _GETS_OLD_MS:
         kind = "wait"
         icon = "clock"
-        verdict = f"Balanced {rough(_age_ms(known))} ago"
+        verdict = f"{_OF_THE_PAST}{rough(_age_ms(known))} ago"
         why = "Events have come since the audit: another one says whether they add up."
     since = "audited"
     since_ms = known.audited_ms
     if known.is_awaited:
         since = "auditing…"
+        since_ms = None
+    elif verdict.startswith(_OF_THE_PAST):
+        since = ""  # the verdict says it
         since_ms = None
     return Standing(kind, icon, verdict, why, _counts(known, report), "?", since, since_ms)
 

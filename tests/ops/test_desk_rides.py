@@ -839,6 +839,9 @@ def test_how_often_an_event_was_published_leaves_room_for_its_name(
     assert ("2" in short) is (copies > 1)
     assert ("1" in short) is (replays > 0)
     assert len(short) <= 4
+    who = row.partition('class="w-who"')[2]
+    seen = re.sub(r'<span class="unseen">.*?</span>|<.*?>', "", f"<{who}", flags=re.DOTALL)
+    assert ("by" in seen.split()) is (copies + replays == 1)
     title = re.search(r'w-times" title="(.*?)"', row)
     assert (title is not None) is (copies + replays > 1)
     if title is not None:

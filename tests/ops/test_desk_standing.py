@@ -82,6 +82,8 @@ def test_an_old_verdict_is_not_said_of_the_present(
     now_ms = NOW_MS + 60_000 * minutes
     found = bar(report, now_ms=now_ms, has_changed=has_changed)
     assert (found.kind, found.verdict) == (kind, verdict)
+    says_age = "ago" in verdict
+    assert (found.since_ms is None) is says_age, "the age stands there once"
 
 
 def test_an_audit_that_was_asked_for_is_seen_to_run() -> None:
