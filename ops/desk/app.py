@@ -33,6 +33,7 @@ from ops.desk import work as _work  # noqa: F401 - registers pages
 from ops.desk.events import raw_event
 from ops.desk.feed import Feed
 from ops.desk.finding import SEARCHED, results_of
+from ops.desk.letterbox import reason_text
 from ops.desk.letters import raw_letter
 from ops.desk.notices import Notices
 from ops.desk.pictures import LOOKS, look
@@ -359,6 +360,7 @@ def _environment() -> Environment:
         "n": "{:,}".format,
         "part": part,
         "place": "{:.2f}%".format,
+        "reason": reason_text,
         "short": short_id,
         "span": span,
         "status": status_text,

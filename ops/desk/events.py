@@ -6,9 +6,11 @@ from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 
+from carride.events import ContractError, parse_event
 from carride.facts import FACTS
 from carride.history import EVENT_PREFIX, timeline_of
 from carride.simulated_faults import Fault
+from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.record import Record
 from carride_idempotency.record_items import record_of
 from ops import records
@@ -38,6 +40,7 @@ from ops.desk.index import (
     Filter,
     Run,
 )
+from ops.desk.letterbox import reason_text
 from ops.desk.pictures import look
 from ops.desk.registry import (
     Next,
@@ -217,12 +220,31 @@ def _event(desk: Seen, request: Request) -> dict[str, Any]:
             "picture": shown,
             "records": seen,
             "began_ms": partial(began_ms, fact),
+            "in_words": partial(_in_words, _broken_by(fact)),
             "explain": lambda record: records.explain(record, desk.now()),
             "faults": faults.FAULTS if stack.local and fact.ride else {},
             "content": Whole(clip(content, _MOST_PAYLOAD)),
             "content_size": size(len(content.encode(errors="replace"))),
             "is_cut": len(content) > _MOST_PAYLOAD,
         }
+
+
+def _broken_by(fact: Fact) -> str:
+    """Return in what an event breaks the contract, as its letter says; empty if it does not."""
+    if fact.ride is not None:
+        return ""
+    try:
+        parse_event(json_object(fact.body) or {})
+    except ContractError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _in_words(broken_by: str, reason: str) -> str:
+    """Return why a delivery had no effect: the reasons that are codes are said in words."""
+    if reason == CONTRACT and broken_by:
+        return broken_by
+    return reason_text(reason)
 
 
 def _stop(

@@ -200,6 +200,11 @@ def title_of(reason: str) -> str:
     return _humps(" ", reason).replace("_", " ").capitalize()
 
 
+def reason_text(reason: str) -> str:
+    """Return a delivery's reason, in words if it is one of the codes that letters have."""
+    return title_of(reason) if reason.isupper() else reason
+
+
 def groups_of(found: Sequence[Found]) -> list[Group]:
     """Return letters by failure: those that can be redriven first, the newest failure first."""
     by_id: dict[str, list[Found]] = {}

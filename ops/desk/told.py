@@ -178,7 +178,8 @@ def _releasing(letters: Sequence[Mapping[str, Any]]) -> Step:
     number = counted(len(keys), "key")
     revision = str(letters[0].get("revision"))
     state, _, _ = revision.partition(", owner")
-    note = f"now {state}; the next delivery runs as attempt 1"
+    status, comma, attempt = state.partition(",")
+    note = f"now {status_text(status)}{comma}{attempt}; the next delivery runs as attempt 1"
     return _step(f"Release {number}", [*keys.values()], clip(note))
 
 

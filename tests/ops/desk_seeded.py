@@ -25,7 +25,7 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.sqs.models import sqs_backends
 
 from carride import telemetry
-from carride.events import DETAIL_TYPE, RideEvent
+from carride.events import DETAIL_TYPE, ContractError, RideEvent, parse_event
 from carride.facts import (
     CarAssigned,
     CarReleased,
@@ -528,7 +528,7 @@ class Seeded:
             if published is not None and published.fact is None:
                 fact = self.desk.feed.index.facts[published.event_id]
                 said = {"reason": CONTRACT, "consumer": _RIDE_HISTORY}
-                said["message"] = "ContractError: data.orderID is missing"
+                said["message"] = _broken_by(fact.body)
                 body = json.dumps(said | {"event": json.loads(fact.body)})
                 url = self.stack.outputs["RideHistoryDlqUrl"]
                 self._send(url, body, fact.time_ms + 80)
@@ -616,6 +616,15 @@ class Seeded:
     def stop(self) -> None:
         """End `live`."""
         self._is_stopping.set()
+
+
+def _broken_by(body: str) -> str:
+    """Return what a consumer says of an event that breaks the contract."""
+    try:
+        parse_event(json.loads(body))
+    except ContractError as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("it keeps the contract")
 
 
 def _record(letter: Letter) -> Record:

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from markupsafe import escape
 from moto import mock_aws
 
-from carride.events import DETAIL_TYPE, SOURCE
+from carride.events import DETAIL_TYPE, SOURCE, ContractError, parse_event
 from carride.history import kept
 from carride_idempotency import marshalling, observation
+from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
 from carride_idempotency.record_items import item_of
 from ops.audit.evidence import DeadLettered
@@ -177,6 +179,41 @@ def test_a_filter_by_outcome_says_how_many_break_the_contract(ref: StackRef) -> 
     index.add_letters([DeadLettered("q", "CONTRACT", "payment", "broken-1", None)])
     found = index.page(Filter(outcome="dead"))
     assert (found.total, found.broken) == (2, 1)
+
+
+def test_the_page_of_a_contract_breaker_says_in_what_it_breaks_it(ref: StackRef) -> None:
+    """As its letter does, and without the code of the reason."""
+    desk = desk_of(ref)
+    broken = {"id": "broken-1", "source": SOURCE, "detail-type": DETAIL_TYPE, "detail": {}}
+    desk.feed.index.add_published(line(json.dumps(broken), BEGIN_MS))
+    told = {"reason": CONTRACT, "event_id": "broken-1", "key": None, "attempt": 0}
+    deliver(desk.feed.index, CREATED, "ride-history", BEGIN_MS, observation.DEAD_LETTERED, **told)
+    letter = DeadLettered("RideHistoryDlq", CONTRACT, "ride-history", "broken-1", None)
+    desk.feed.index.add_letters([letter])
+    with pytest.raises(ContractError) as found:
+        parse_event(broken)
+    shown = get(desk, "/event/broken-1").text.partition('id="at-ride-history"')[2]
+    assert escape(f"ContractError: {found.value}") in shown
+    assert CONTRACT not in shown
+
+
+@pytest.mark.parametrize("reason", ["QUARANTINED", CONTRACT, "PAYLOAD_MISMATCH", "BEYOND_WINDOW"])
+def test_no_page_of_an_event_has_the_code_of_a_reason(ref: StackRef, reason: str) -> None:
+    """Words stand for it, at its letter and at the delivery that gave it up."""
+    desk = desk_of(ref)
+    publish(desk.feed.index, CREATED, BEGIN_MS)
+    deliver(
+        desk.feed.index,
+        CREATED,
+        "payment",
+        BEGIN_MS + 9,
+        observation.DEAD_LETTERED,
+        reason=reason,
+    )
+    letter = DeadLettered("PaymentDlq", reason, "payment", None, CREATED.idempotencyid)
+    desk.feed.index.add_letters([letter])
+    for path in (f"/event/{CREATED.idempotencyid}", "/ride/order_01?show=all", "/"):
+        assert reason not in get(desk, path).text
 
 
 @pytest.mark.parametrize("count", DELIVERIES, ids=lambda count: count.group)

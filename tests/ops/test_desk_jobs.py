@@ -66,7 +66,7 @@ def test_the_steps_of_a_redrive_name_what_it_is_bound_to() -> None:
     assert steps[0] == Step(
         "Release 1 key",
         (Bound("payment#37134231…4b1c", "CarRideCompleted of order_1", f"/event/{UUID}"),),
-        note="now QUARANTINED, attempt 3; the next delivery runs as attempt 1",
+        note="now quarantined, attempt 3; the next delivery runs as attempt 1",
     )
     assert steps[1].ids[0].id == "37134231…4b1c"
     assert not goes_nowhere("redrive", preview | {"letters": letters})

@@ -345,7 +345,9 @@ def test_the_payload_of_a_letter_is_cut_and_shown_in_full_elsewhere(ref: StackRe
 def test_a_letter_that_is_gone_is_a_sentence(ref: StackRef) -> None:
     """And an empty mailbox is a page."""
     desk = desk_of(ref)
-    assert "not in its queue any more" in get(desk, "/letters?letter=none").text
+    shown = get(desk, "/letters?letter=none").text.partition('class="detail"')[2]
+    assert "No such letter" in shown
+    assert "#i-check" not in shown.partition("</section>")[0]
     for queue in ("PaymentDlq", "RideHistoryDlq"):
         ref.client("sqs").purge_queue(QueueUrl=ref.outputs[f"{queue}Url"])
     assert "No dead letters" in get(desk, "/letters?again=1").text
@@ -389,6 +391,13 @@ def test_odd_input_is_answered_with_the_form(ref: StackRef, query: str) -> None:
     assert answer.status == 404
     assert 'name="status"' in answer.text
     assert "cannot be asked" not in answer.text
+
+
+@pytest.mark.parametrize("status", [COMPLETED, IN_PROGRESS, FAILED])
+def test_a_list_without_a_record_names_the_status_in_words(ref: StackRef, status: str) -> None:
+    """Its code is only the value of the choice."""
+    text = get(desk_of(ref), f"/keys?status={status}").text
+    assert status not in text.replace(f'value="{status}"', "")
 
 
 @pytest.mark.parametrize("is_of_consumer", [True, False])
@@ -493,7 +502,7 @@ def test_a_list_without_letters_is_a_sentence(ref: StackRef, at: str, *, are_oth
     assert ">Show all</a>" in found
     assert ("No consumer is called" in found) is (at in {"nowhere", "<b>"})
     assert "<b>" not in found
-    assert "not in its queue any more" not in text
+    assert "No such letter" not in text
 
 
 def test_letters_that_another_reader_hides_are_not_missed(ref: StackRef) -> None:
@@ -506,7 +515,7 @@ def test_letters_that_another_reader_hides_are_not_missed(ref: StackRef) -> None
     desk.feed.queues = {"PaymentDlq": 1, "RideHistoryDlq": 2}
     text = get(desk, "/letters").text
     assert "No letter could be read" in text
-    assert "not in its queue any more" not in text
+    assert "No such letter" not in text
 
 
 SENT: Final = "37134231-8c22-525e-93f3-3e3838254b1c"
