@@ -458,7 +458,10 @@ def _check_window(since: str, until: str) -> None:
         ValueError: a field is not a time, or the window does not end after it begins.
     """
     begin = _time_of("since", since)
-    verbs.before(begin, _time_of("until", until) if until else None)
+    end = _time_of("until", until) if until else plans.now()
+    if begin >= end:
+        which = f"{end:%Y-%m-%d %H:%M:%S} UTC" if until else "now"
+        raise ValueError(f"until: the window has to end after it begins, and until is {which}")
 
 
 def _time_of(field: str, text: str) -> datetime:
