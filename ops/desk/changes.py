@@ -18,10 +18,10 @@ _COMMON: Final = ("--yes", "--json", "--stack", "--region", "--plan")
 
 TRIALS: Final[Mapping[str, str]] = {
     "succeeded": "it succeeded",
-    "failed": "it failed again",
+    "failed": "its first attempt failed",
     "unknown": "it had not answered when the redrive ended",
 }
-"""How the letter of a redrive went."""
+"""How the letter of a redrive went while the redrive waited: it may have attempts left."""
 
 
 class Sent(NamedTuple):

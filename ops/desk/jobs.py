@@ -57,7 +57,7 @@ class State(StrEnum):
     """Its plan is: another job has done it."""
     RUNS_ELSEWHERE = "running on the command line"
     """Its plan is being carried out by a command that is not in the log of changes yet."""
-    CUT_OFF = "cut off on the command line"
+    CUT_OFF = "cut off"
     """A command has begun to carry its plan out, and was killed before it could log anything."""
     ELSEWHERE = "carried out on the command line"
     """Its plan is, and not by a job of this desk."""

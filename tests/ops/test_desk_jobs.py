@@ -290,6 +290,7 @@ def test_a_plan_that_a_command_has_carried_out_waits_for_nobody(
     path = f"/job/{job.id}"
     assert "Run exactly this" in get(desk, path).text
     assert "1 plan waits for you" in get(desk, "/jobs").text
+    assert "took" not in get(desk, path).text.partition("<h1>")[2], "nothing was done so far"
     assert desk.badges()["/jobs"].text == "1", "the navigation counts what the page counts"
     with plans.typed([*words, f"--plan={job.plan}", "--yes"]):
         plans.take({}, ())

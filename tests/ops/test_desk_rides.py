@@ -229,7 +229,7 @@ def test_a_redrive_is_in_the_story_and_in_the_picture() -> None:
     )
     deed = next(each for each in story.deeds if each.who == "an operator")
     assert deed.what == "redrove CarRideCompleted at payment"
-    assert deed.more == "plan ffbe9a9f; its key was released; it failed again"
+    assert deed.more == f"plan ffbe9a9f; its key was released; {changes.TRIALS['failed']}"
     lane = lane_of(shown, "payment", "CarRideCompleted")
     assert lane.note == "5 attempts in 2 rounds"
     assert [mark.redrive.plan for mark in lane.marks] == ["ffbe9a9f"]
