@@ -135,7 +135,7 @@ class Fact:
     def how_published(self) -> str:
         """How often it was published, and how often replayed, in words."""
         if self.is_looked_up and not self.copies:
-            return "in no log any more"
+            return "published, in no log any more"
         return published_text(self.published, self.replayed)
 
     @property

@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from ops.desk.story_deeds import Deed, deeds_of_consumers, deeds_of_facts, deeds_of_operators
-from ops.desk.story_known import Known, Told, Who, emitters_of, latest_of, told_in, who_caused
+from ops.desk.story_known import (
+    Known,
+    Told,
+    Who,
+    begun_ms,
+    emitters_of,
+    latest_of,
+    told_in,
+    who_caused,
+)
 from ops.desk.story_nexts import Expected, Next, expected_of, nexts_of
 from ops.desk.story_state import State, state_of
 from ops.desk.story_tiles import Tile, booking_tile, car_tile, money_tile, next_tile
@@ -47,7 +56,7 @@ def story_of(known: Known) -> Story:
     deeds.sort(key=lambda deed: deed.time_ms)
     return Story(
         about=tuple(_about(known, latest)),
-        begun_ms=min((fact.time_ms for fact, _ in known.found), default=None),
+        begun_ms=begun_ms(known),
         status=status,
         state=state,
         tiles=(

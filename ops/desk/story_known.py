@@ -128,6 +128,12 @@ def emitters_of(told: Sequence[Told]) -> dict[str, tuple[str, str]]:
     return found
 
 
+def begun_ms(known: Known) -> float | None:
+    """Return when the ride was booked; None if its first event is not known any more."""
+    booked = [fact.time_ms for fact, _ in known.found if fact.type == "CarRideCreated"]
+    return min(booked, default=None)
+
+
 def latest_of(told: Sequence[Told]) -> Told | None:
     """Return the newest version of the ride; facts of one version have the same."""
     return max(told, key=lambda each: each.data.version, default=None)

@@ -304,6 +304,15 @@ def test_an_event_that_no_log_has_any_more_has_its_own_time(ref: StackRef) -> No
     assert look(WAITING).word not in text
 
 
+def test_a_ride_whose_booking_is_not_known_is_not_said_to_begin_later(ref: StackRef) -> None:
+    """The first event that is known may be any other one."""
+    desk = desk_of(ref)
+    publish(desk.feed.index, ACCEPTED, BEGIN_MS)
+    assert "begun" not in get(desk, "/ride/order_01").text
+    publish(desk.feed.index, CREATED, BEGIN_MS)
+    assert "begun" in get(desk, "/ride/order_01").text
+
+
 def test_a_page_says_whether_it_shows_what_the_desk_does_not_hold(ref: StackRef) -> None:
     """What was looked up may lack deliveries; what the index holds has all of them."""
     log(ref, "CarRideEvents", on_bus(CREATED))
