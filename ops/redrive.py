@@ -335,9 +335,17 @@ def plan_redrive(
 def _judged(found: Received, predictor: Predictor | None, *, release: bool) -> Planned:
     """Return a letter without its event, and what a redrive would do with it now."""
     letter = found.letter
-    verdict = verdict_on(letter, found.record, predictor, release=release)
-    event = sha256(_json(letter.event).encode(errors="surrogatepass")).hexdigest()
-    return Planned(replace(letter, event=None), verdict, sending.revision_of(found.record), event)
+    return Planned(
+        letter=replace(letter, event=None),
+        verdict=verdict_on(letter, found.record, predictor, release=release),
+        revision=sending.revision_of(found.record),
+        event=_hash_of(letter.event),
+    )
+
+
+def _hash_of(event: object) -> str:
+    text = _json(event)
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _is_chosen(letter: DeadLetter, chosen: Mapping[str, str | None]) -> bool:

@@ -180,13 +180,17 @@ def _sent(exact: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[Sent]
     if _sent_nothing(result):
         return
     trials = {each["key"]: str(each["trial"]) for each in result.get("tried", ())}
-    sent: dict[str, Sent] = {}
-    for each in exact.get("letters", ()):
-        verdict = each["verdict"]
-        key = each.get("key")
+    by_key: dict[str, Sent] = {}
+    for letter in exact.get("letters", ()):
+        key = letter.get("key")
+        verdict = letter["verdict"]
         if key and verdict["goes"]:
-            sent[key] = Sent(key, bool(verdict.get("releases")), trials.get(key, ""))
-    yield from sent.values()
+            by_key[key] = Sent(
+                key=key,
+                releases=bool(verdict.get("releases")),
+                trial=trials.get(key, ""),
+            )
+    yield from by_key.values()
 
 
 def _sent_nothing(result: Mapping[str, Any]) -> bool:

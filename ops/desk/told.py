@@ -3,8 +3,8 @@
 Both come as JSON from `./carride VERB --json`; a part that is missing is left out.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -265,27 +265,41 @@ def result_of(verb: str, result: Any) -> str:
 def _redriven(result: Mapping[str, Any]) -> str:
     tried = [*result.get("tried", ())]
     if result.get("planned") == 1 and len(tried) == 1:
-        return f"{_named(tried[0])} {_HOW.get(tried[0]['trial'], 'was sent')}."
+        (only,) = tried
+        how = _HOW.get(only["trial"], "was sent")
+        return f"{_named(only)} {how}."
+    return "; ".join(_redriven_many(result, tried)) + "."
+
+
+def _redriven_many(result: Mapping[str, Any], tried: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what became of the letters of a redrive: how many were sent, and the rest by reason.
+
+    ``tried`` are the first letters of groups.
+    """
+    by_trial = defaultdict[str, list[Mapping[str, Any]]](list)
+    for each in tried:
+        by_trial[each["trial"]].append(each)
+    failed = by_trial["failed"]
+    retried = by_trial[RETRIED]
+    succeeded = by_trial["succeeded"]
     sent = result.get("sent", 0)
-    parts = [f"{sent:,} of {counted(result.get('planned', 0), 'letter')} sent"]
-    failed = [each for each in tried if each["trial"] == "failed"]
+    planned = counted(result.get("planned", 0), "letter")
+    yield f"{sent:,} of {planned} sent"
     if failed:
-        parts.append(f"{_joined(failed)} failed again")
-    retried = [each for each in tried if each["trial"] == RETRIED]
+        yield f"{_joined(failed)} failed again"
     if retried:
         verb = "is" if len(retried) == 1 else "are"
-        parts.append(f"{_joined(retried)} {verb} being retried")
+        yield f"{_joined(retried)} {verb} being retried"
     for why, count in result.get("stayed", {}).items():
-        # The first letter of the group is named already.
-        reason = "its group waits" if why == FIRST_DID_NOT_SUCCEED and (failed or retried) else why
-        parts.append(f"{count:,} stayed: {reason}")
+        reason = why
+        if why == FIRST_DID_NOT_SUCCEED and (failed or retried):
+            reason = "its group waits"  # whose first letter is named already
+        yield f"{count:,} stayed: {reason}"
     gone = result.get("gone")
     if gone:
-        parts.append(f"{gone:,} were gone before")
-    succeeded = [each for each in tried if each["trial"] == "succeeded"]
+        yield f"{gone:,} were gone before"
     if succeeded and not failed:
-        parts.append(f"{_joined(succeeded)} took effect")
-    return "; ".join(parts) + "."
+        yield f"{_joined(succeeded)} took effect"
 
 
 _HOW: Final = {
