@@ -140,8 +140,6 @@ def _outcomes(desk: Seen, fact: Fact, wanted: Filter) -> list[At]:
     found = []
     for each in desk.feed.consumers:
         outcome = fact.outcome(each)
-        if outcome == WAITING and each.name in fact.lost:
-            outcome = LOST
         skipped = fact.absorbed(each.name, outcome) if outcome else 0
         others = _searched(fact, each.name, wanted)
         if outcome is not None:

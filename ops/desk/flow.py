@@ -117,7 +117,8 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
             "since_ms": feed.index.begun_ms,
             "is_local": feed.stack.local is not None,
             "unfinished": _unfinished(feed),
-            "in_flight": sum(len(names) for names in feed.index.waiting.values()),
+            "in_flight": sum(len(feed.index.unfinished(name)) for name in feed.index.waiting),
+            "lost": feed.index.lost(),
             "recently": _recently(feed, window, now, outages),
             "letters": feed.letters() or 0,
             "quarantined": feed.quarantined or 0,
@@ -376,8 +377,8 @@ def _unfinished(feed: Feed) -> list[Unfinished]:
     """Return the oldest events without an outcome."""
     found = (
         (fact, name)
-        for name, ids in feed.index.waiting.items()
-        for fact in map(feed.index.facts.get, ids)
+        for name in feed.index.waiting
+        for fact in map(feed.index.facts.get, feed.index.unfinished(name))
         if fact is not None
     )
     oldest = heapq.nsmallest(_MOST_UNFINISHED, found, key=lambda pair: (pair[0].time_ms, pair[1]))

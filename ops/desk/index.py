@@ -184,7 +184,9 @@ class Fact:
             # A refused delivery only shows that an earlier one gave the event up.
             settled.sort(key=lambda each: each in GROUPS["refused"])
             return next(iter(settled), outcomes[-1])
-        return WAITING if self.copies and consumer.takes(self.type) else None
+        if not self.copies or not consumer.takes(self.type):
+            return None
+        return LOST if consumer.name in self.lost else WAITING
 
     def has_fate(self, fate: str, consumer: AuditedConsumer) -> bool:
         """Return whether it has one of `FATES` at a consumer."""
@@ -664,12 +666,20 @@ class Index:
                     found.add(each.id)
         return found
 
+    def unfinished(self, consumer: str) -> set[str]:
+        """Return the ids of facts that a consumer has to finish; it never will what is lost."""
+        return self.waiting[consumer] - self._lost.get(consumer, set())
+
+    def lost(self) -> int:
+        """Return how many deliveries the last audit calls lost."""
+        return sum(len(names) for names in self._lost.values())
+
     def _with_fate(self, consumer: str, fate: str) -> set[str]:
         """Return the ids of facts with a fate at a consumer."""
         if fate == LOST:
             return {*self._lost.get(consumer, set())}
         if fate == UNFINISHED:
-            return self.waiting[consumer] - self._lost.get(consumer, set())
+            return self.unfinished(consumer)
         have_effects = self._ran_with(consumer, GROUPS[EFFECT])
         return self._ran_with(consumer, {observation.EXPIRED}) - have_effects
 

@@ -15,7 +15,7 @@ from ops.desk.changes import changes_about
 from ops.desk.deliveries import deliveries_of
 from ops.desk.endings import Rides
 from ops.desk.finding import rides_of
-from ops.desk.index import BROKEN, BUS, DISTINCT, PAGE, STUCK, WAITING, Fact, Index
+from ops.desk.index import BROKEN, BUS, DISTINCT, LOST, PAGE, STUCK, WAITING, Fact, Index
 from ops.desk.registry import NotThereError, Seen, newest_shown, page, page_number
 from ops.desk.story import story_of
 from ops.desk.story_known import Known, joined
@@ -339,5 +339,9 @@ def _late(fact: Fact, consumer: str, outcome: str | None, now_ms: float) -> str:
     return f"{fact.type} waits for {consumer}" if is_late else ""
 
 
-_REASONS: Final = (_given_up, _failing, _late)
+def _lost(fact: Fact, consumer: str, outcome: str | None, _now_ms: float) -> str:
+    return f"{fact.type} is lost at {consumer}" if outcome == LOST else ""
+
+
+_REASONS: Final = (_lost, _given_up, _failing, _late)
 """What holds a ride; the first that does is said."""

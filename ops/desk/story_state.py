@@ -10,7 +10,7 @@ from carride_idempotency import observation
 from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record
 from ops.audit.evidence import DISPATCH, PAYMENT
 from ops.desk.deliveries import Delivered
-from ops.desk.index import WAITING
+from ops.desk.index import LOST, WAITING
 from ops.desk.story_known import (
     Known,
     Settled,
@@ -64,7 +64,7 @@ def state_of(known: Known, told: Sequence[Told], status: str) -> State | None:
             f"The audit says: {'; '.join(map(_clause, known.problems))}.",
             "",
         )
-    for find in (_given_up, _failing, _running, _late, _refused, _completed_too):
+    for find in (_lost, _given_up, _failing, _running, _late, _refused, _completed_too):
         found = find(known, told, status)
         if found is not None:
             return found
@@ -82,6 +82,8 @@ def _given_up(known: Known, told: Sequence[Told], status: str) -> State | None:
     if not letters:
         return None
     first = letters[-1]
+    of_event = [each for each in letters if each.fact is first.fact]
+    error = _told_apart({each.consumer: _error(each, known.record(each)) for each in of_event})
     kind = first.fact.type or "an event"
     record = known.record(first)
     total = sum(each.letters for each in letters)
@@ -90,11 +92,10 @@ def _given_up(known: Known, told: Sequence[Told], status: str) -> State | None:
         sentences = [*_settled(known, told, first)]
     else:
         # Several consumers may have given up the same event: the title names all of them.
-        same = [each for each in letters if each.fact is first.fact]
-        consumers = joined([each.consumer for each in same])
+        consumers = joined([each.consumer for each in of_event])
         title = f"{status.capitalize()}, and {consumers} gave up {kind}"
         sentences = []
-        for each in same:
+        for each in of_event:
             sentences += _undone(told, each)
     sentences += [_where(first, record), *_others(letters[:-1])]
     return State(
@@ -102,7 +103,7 @@ def _given_up(known: Known, told: Sequence[Told], status: str) -> State | None:
         "mail",
         title,
         " ".join(sentences),
-        _error(first, record),
+        error,
         letter=first,
         record=record,
     )
@@ -290,7 +291,11 @@ def _failing(known: Known, _told: Sequence[Told], _status: str) -> State | None:
 
 def _errors(held: Sequence[_Held]) -> str:
     """Return the newest error of each delivery, with its consumer if they differ."""
-    errors = {each.consumer: _error(each.delivery, each.record) for each in held}
+    return _told_apart({each.consumer: _error(each.delivery, each.record) for each in held})
+
+
+def _told_apart(errors: Mapping[str, str]) -> str:
+    """Return the errors of consumers, with their names if they differ."""
     if len(set(errors.values())) == 1:
         return next(iter(errors.values()))
     return "; ".join(f"{name}: {error}" for name, error in errors.items() if error)
@@ -353,6 +358,19 @@ def _lease(known: Known, record: Record) -> str:
         f" Its lease ends in {span(left_ms)}, unless it renews it; then another delivery may take "
         "over."
     )
+
+
+def _lost(known: Known, _told: Sequence[Told], _status: str) -> State | None:
+    """Return the state of a ride with an event that the last audit calls lost."""
+    for fact, delivered in known.found:
+        names = [each.consumer for each in delivered if each.outcome == LOST]
+        if names:
+            text = (
+                "The last audit has found neither its effect nor a dead letter. Nothing delivers "
+                "it again by itself: a replay of its time does."
+            )
+            return State("fail", "cross", f"{fact.type} is lost at {joined(names)}", text, "")
+    return None
 
 
 def _late(known: Known, _told: Sequence[Told], _status: str) -> State | None:

@@ -169,6 +169,22 @@ def test_a_lost_event_is_not_said_to_wait(ref: StackRef) -> None:
     assert "lost" in text
 
 
+def test_no_page_waits_for_a_delivery_that_is_lost(ref: StackRef) -> None:
+    """Flow does not count it as unfinished, and the pages of its ride and its event say so."""
+    desk = desk_of(ref)
+    publish(desk.feed.index, CREATED, BEGIN_MS)
+    assert "1 delivery not finished" in _head_of(desk, "/")
+    desk.feed.index.add_lost({"ride-history": [CREATED.idempotencyid]})
+    flow = get(desk, "/").text
+    assert "nothing is in flight" in _head_of(desk, "/")
+    assert 'href="/facts?outcome=lost"' in flow
+    paths = ["/", f"/event/{CREATED.idempotencyid}", f"/ride/{CREATED.data.order_id}", "/rides"]
+    for path in paths:
+        text = get(desk, path).text.partition("<h1>")[2]
+        assert "waiting" not in text, path
+        assert "lost" in text, path
+
+
 def test_a_filter_by_outcome_says_how_many_break_the_contract(ref: StackRef) -> None:
     """They have dead letters, and no consumer has given one up."""
     index = desk_of(ref).feed.index

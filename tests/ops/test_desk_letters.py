@@ -351,6 +351,8 @@ def test_a_letter_that_is_gone_is_a_sentence(ref: StackRef) -> None:
     for queue in ("PaymentDlq", "RideHistoryDlq"):
         ref.client("sqs").purge_queue(QueueUrl=ref.outputs[f"{queue}Url"])
     assert "No dead letters" in get(desk, "/letters?again=1").text
+    for asked in ("letter=none", "event=none"):
+        assert "No such letter" in get(desk, f"/letters?{asked}").text
 
 
 @pytest.mark.parametrize(

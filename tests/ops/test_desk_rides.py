@@ -296,6 +296,22 @@ def test_a_ride_counts_the_letters_and_not_the_consumers() -> None:
         assert consumer in story.state.title, "whoever gave the event up holds the ride"
 
 
+def test_the_errors_of_all_who_gave_an_event_up_are_told_apart() -> None:
+    """That of one consumer says nothing about the other."""
+    index, records = given_up()
+    letter = DeadLettered("DispatchDlq", "QUARANTINED", "dispatch", "x", FINISHED.idempotencyid)
+    index.add_letters([letter, letter._replace(queue="PaymentDlq", consumer="payment")])
+    records |= record(FINISHED, "dispatch", QUARANTINED, error="no such car")
+    story, _ = drawn(index, records=records)
+    assert story.state is not None
+    for error in (f"payment: {NO_ANSWER}", "dispatch: no such car"):
+        assert error in story.state.error
+    same = records | record(FINISHED, "dispatch", QUARANTINED, error=NO_ANSWER)
+    story, _ = drawn(index, records=same)
+    assert story.state is not None
+    assert story.state.error == NO_ANSWER
+
+
 def test_letters_of_a_replay_are_no_copies() -> None:
     """An event that was replayed has a letter for each delivery, though nobody copied it."""
     index, records = given_up()
