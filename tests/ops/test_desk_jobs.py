@@ -610,3 +610,25 @@ def test_a_plan_says_a_status_in_words() -> None:
     record = {"status": "IN_PROGRESS", "attempt": 2, "says": "its lease has ended", "key": "a#b"}
     (first,) = steps_of("release", {"record": record, "then": "the next delivery runs"})
     assert not any(word.isupper() for word in first.note.replace("_", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("since", "until"), [("1h", "2h"), ("1h", "1h"), ("2030-01-01T00:00:00Z", "")]
+)
+@mock_aws
+def test_a_window_that_ends_before_it_begins_is_refused_at_its_field(
+    since: str, until: str
+) -> None:
+    """In the words of the page, which has no options of a command, and nothing is started."""
+    desk = desk_of(empty_stack())
+    typed = {"verb": "replay run", "since": since, "until": until}
+    answer = post(desk, "/start", back="/replays", **typed)
+    shown = answer.headers["location"]
+    assert shown == "/replays"
+    cookie = answer.headers["set-cookie"].partition(";")[0]
+    notice = desk._notices.take(cookie.partition("=")[2], "/replays")  # noqa: SLF001
+    assert notice is not None
+    assert notice.said.is_refusal
+    assert ": until:" in notice.said.sentence
+    assert "--" not in notice.said.sentence
+    assert desk.jobs.newest() == []
