@@ -202,7 +202,7 @@ def title_of(reason: str) -> str:
 
 def reason_text(reason: str) -> str:
     """Return a delivery's reason, in words if it is one of the codes that letters have."""
-    return title_of(reason) if reason.isupper() else reason
+    return title_of(reason).lower() if reason.isupper() else reason
 
 
 def groups_of(found: Sequence[Found]) -> list[Group]:

@@ -29,7 +29,7 @@ from ops.desk.letterbox import (
 )
 from ops.desk.pictures import look
 from ops.desk.redriven import gone, sending
-from ops.desk.registry import Seen, page
+from ops.desk.registry import Seen, page, page_number
 from ops.desk.words import clip, indented, short_id, span, status_text
 from ops.lookup import is_ride
 from ops.payloads import readable
@@ -40,6 +40,8 @@ from ops.text import visible
 _MOST_OF_GROUP: Final = 100
 """Letters of a group that are listed."""
 _MOST_RECORDS: Final = 100
+_MOST_SORTED: Final = 1_000
+"""Quarantined keys of which the newest are shown first."""
 _ANY: Final = "any"
 """In place of a status."""
 
@@ -309,17 +311,21 @@ def _keys(desk: Seen, request: Request) -> dict[str, Any]:
         found = records.records_at(desk.feed.stack, *asked, limit=_MOST_RECORDS)
     else:
         found = records.records(desk.feed.stack, status=asked.status, limit=PAGE)
-    shown = [*found.records[:_MOST_RECORDS]]
-    given_up = _given_up(desk, shown)
+    every = [*found.records]
+    number = page_number(request)
+    begin = number * PAGE
     if is_default:
-        shown = sorted(shown, key=lambda each: -given_up[each.key].updated_ms)
+        newest = _given_up(desk, every[:_MOST_SORTED])
+        every.sort(key=lambda each: -_written_ms(newest.get(each.key)))
+    shown = every[begin : begin + PAGE]
+    given_up = _given_up(desk, shown)
     with desk.feed.lock:
         rides = {each.key: _ride_of(desk, each.key) for each in shown}
     title = "Keys"
     if is_default and found.records:
         title = f"({len(found.records):,}) Keys"
     only = None
-    if wanted["key"] and len(shown) == 1:
+    if wanted["key"] and len(every) == 1 and shown:
         only = _record(desk, shown[0].key)
         title = f"{short_id(shown[0].key)} {status_text(shown[0].status)} · Keys"
     return {
@@ -334,7 +340,11 @@ def _keys(desk: Seen, request: Request) -> dict[str, Any]:
         "any": _ANY,
         "found": found,
         "shown": shown,
-        "more": len(found.records) - len(shown),
+        "total": len(every),
+        "first": begin + 1,
+        "older": str(request.url.include_query_params(page=number + 1).query),
+        "newer": str(request.url.include_query_params(page=number - 1).query),
+        "is_wrong": isinstance(asked, str),
         "rides": rides,
         "given_up": given_up,
         "statuses": sorted(STATUSES),
@@ -393,6 +403,11 @@ def _why_no_record(desk: Seen, wanted: Mapping[str, str], asked: _Asked | str) -
 def _record(desk: Seen, key: str) -> Record | None:
     """Return a record with all that it holds."""
     return next(map(record_of, records.items_at(desk.feed.stack, [key])), None)
+
+
+def _written_ms(record: Record | None) -> float:
+    """Return when a record was written; of one that was not read 0, so that it is the last."""
+    return record.updated_ms if record else 0.0
 
 
 def _given_up(desk: Seen, shown: Sequence[Explained]) -> dict[str, Record]:

@@ -23,6 +23,7 @@ from carride_idempotency.record_items import item_of
 from ops.audit.reading import _queues, enabled
 from ops.desk import changes
 from ops.desk.changes import TRIALS
+from ops.desk.index import PAGE
 from ops.desk.jobs import Job
 from ops.desk.letterbox import MOST, Letterbox, groups_of, title_of
 from ops.policies import records_of
@@ -452,6 +453,30 @@ def test_the_form_of_keys_says_what_the_list_shows(ref: StackRef) -> None:
         text = get(desk, path).text
         assert f'<option value="{chosen}" selected>' in text, path
         assert (done in text) == (path in {"/keys?status=any", "/keys?status=COMPLETED"})
+
+
+def test_keys_are_listed_page_by_page(ref: StackRef) -> None:
+    """The newest first over all pages, and each key once."""
+    for number in range(PAGE + 4):
+        quarantine(ref, f"dispatch#{(7 * number) % 37:036}", updated_ms=BEGIN_MS + number + 1)
+    desk = desk_of(ref)
+    pages = [get(desk, f"/keys?page={number}").text for number in range(3)]
+    rows = [re.findall(r'href="/keys\?key=([^"]+)"', text) for text in pages]
+    newest = [f"dispatch%23{(7 * number) % 37:036}" for number in reversed(range(PAGE + 4))]
+    assert rows[0] == newest[:PAGE]
+    assert rows[1] == [*newest[PAGE:], quote(f"payment#{FINISHED.idempotencyid}")]
+    assert rows[2] == []
+    assert all(f"{PAGE + 5} keys" in text for text in pages)
+    assert 'href="/keys?page=1"' in pages[0]
+    assert 'href="/keys?page=0"' in pages[1]
+
+
+def test_the_filter_of_keys_is_open_if_something_is_wrong_with_it(ref: StackRef) -> None:
+    """On a phone it is folded otherwise, so that the records come first."""
+    desk = desk_of(ref)
+    for query, is_open in (("", False), ("?ride=order_01", False), ("?status=moon", True)):
+        text = get(desk, f"/keys{query}").text
+        assert ('id="filters" open' in text) == is_open
 
 
 def test_one_key_has_a_page_with_its_whole_record(ref: StackRef) -> None:
