@@ -64,6 +64,8 @@ class Feed:
         """Whether the audit is repeated; on AWS it waits until somebody asks, because it reads
         whole tables."""
         self.audit_wanted = threading.Event()
+        self.is_filling = False
+        """Whether the logs are read for the first time: most outcomes are not known then."""
         self._is_answering = False
         """Whether the audit that runs was asked for."""
         self._stopping = threading.Event()
@@ -83,6 +85,7 @@ class Feed:
 
     def start(self) -> None:
         """Begin to poll."""
+        self.is_filling = True
         for thread in self._threads:
             thread.start()
 
@@ -119,6 +122,10 @@ class Feed:
             for line in tail.lines():
                 with self.lock:
                     add(line)
+        if self.is_filling:
+            with self.lock:
+                self.is_filling = False
+                self.index.version += 1
 
     def _count_queues(self) -> None:
         sqs = self.stack.client("sqs")

@@ -119,6 +119,7 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
             "unfinished": _unfinished(feed),
             "in_flight": sum(len(feed.index.unfinished(name)) for name in feed.index.waiting),
             "lost": feed.index.lost(),
+            "is_filling": feed.is_filling,
             "recently": _recently(feed, window, now, outages),
             "letters": feed.letters() or 0,
             "quarantined": feed.quarantined or 0,
