@@ -17,7 +17,7 @@ from carride_idempotency.record_items import record_of
 from ops import records, tables
 from ops.audit.evidence import CONSUMERS, MARKS
 from ops.audit.queues import GLIMPSE_SECONDS, fact_of, json_object, opened, peek, waiting
-from ops.audit.reading import type_of
+from ops.audit.reading import REDRIVEN, type_of
 from ops.stack import OperatorError, StackRef
 from ops.verbs import reads
 
@@ -31,8 +31,6 @@ READERS: Final = {
     f"{each.resources}{kind}": each for each in CONSUMERS for kind in ("Dlq", "RuleDlq")
 }
 """The consumers to which the messages of queues were to go, by the queue's logical id."""
-COUNTS: Final = "redriven#"
-"""The prefix of the keys of items that count redrives."""
 
 
 class DeadLetter(Struct, frozen=True):
@@ -254,7 +252,7 @@ def count_key(letter: DeadLetter) -> str | None:
     if not letter.fact:
         return None
     target = letter.key or f"{letter.queue}#{letter.fact}"
-    return f"{COUNTS}{target}"
+    return f"{REDRIVEN}{target}"
 
 
 def _error(message: Any) -> str:

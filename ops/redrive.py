@@ -21,7 +21,7 @@ from carride.bus_entry import TOO_LARGE, BusEntry
 from carride.decoding import FieldError, shaped
 from carride.publisher import Outcome, Publisher
 from carride_idempotency import DynamoDBStore, StoreError, observation
-from carride_idempotency.clock import epoch_ms
+from carride_idempotency.clock import epoch_ms, to_ms
 from carride_idempotency.dead_letters import BEYOND_WINDOW, CONTRACT, PAYLOAD_MISMATCH
 from carride_idempotency.operators import sending
 from carride_idempotency.operators.changing import ChangeRefusedError, carry_out, plan_release
@@ -570,16 +570,18 @@ class _Returned:
 
 
 def _count(stack: StackRef, letter: DeadLetter) -> None:
-    """Count that a letter was redriven."""
+    """Count that a letter was redriven, and say when: the audit calls its event in flight then."""
     key = count_key(letter)
     if key is None:
         return
-    end = datetime.now(UTC) + _COUNTED_FOR
+    now = datetime.now(UTC)
+    end = now + _COUNTED_FOR
     stack.client("dynamodb").update_item(
         TableName=stack.outputs[f"{MARKS}Name"],
         Key={"id": {"S": key}},
-        UpdateExpression="SET expiryTimestamp = :end ADD redriven :one",
+        UpdateExpression="SET expiryTimestamp = :end, redrivenAt = :now ADD redriven :one",
         ExpressionAttributeValues={
+            ":now": {"N": str(to_ms(now))},
             ":end": {"N": str(int(end.timestamp()))},
             ":one": {"N": "1"},
         },

@@ -229,6 +229,8 @@ class Evidence(NamedTuple):
     """Of the payloads that took effect, by the keys of the records."""
     forgotten: Collection[str] = ()
     """The keys of records that an operator has deleted."""
+    redriven: Mapping[str, datetime] = {}
+    """When a dead letter was last sent to its consumer again, by the key of the record."""
     payments: Sequence[GatewayPayment] | None = None
     """None if the gateway was not asked."""
     unread: Mapping[str, int] = {}

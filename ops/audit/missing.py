@@ -30,7 +30,7 @@ class Missing(NamedTuple):
     undecided: tuple[str, ...]
     """They may be among messages that could not be read: `lost` is empty then."""
     in_flight: tuple[str, ...]
-    """They are too young to be lost."""
+    """They, or their latest attempts, are too young to be lost."""
     dropped_early: tuple[str, ...]
     """Those that the consumer dropped before their expiry time."""
     expired: int
@@ -60,6 +60,8 @@ class _Traces(NamedTuple):
     """When the consumer dropped a fact as expired, by CloudWatch's clock."""
     first_expiry: Mapping[str | None, datetime]
     """The earliest expiry time of a fact's copies."""
+    tried: Mapping[str, datetime]
+    """When an event was last tried and failed, or its dead letter was last redriven."""
 
     def account_for(self, event: Published) -> bool:
         """Return whether they show what became of an event."""
@@ -109,7 +111,7 @@ def missing_at(evidence: Evidence, consumer: AuditedConsumer) -> Missing:
         if traces.account_for(event):
             continue
         name = event.fact or event.event_id
-        if evidence.is_young(event.time):
+        if evidence.is_young(max(event.time, traces.tried.get(name, event.time))):
             young.add(name)
         else:
             old.add(name)
@@ -150,7 +152,26 @@ def _traces(evidence: Evidence, consumer: AuditedConsumer, wanted: Sequence[Publ
         dead_events=frozenset(each.event_id for each in dead_letters),
         drops=grouped((each.fact, each.time) for each in drops),
         first_expiry={fact: min(times) for fact, times in expiries.items()},
+        tried=_tried(evidence, name),
     )
+
+
+def _tried(evidence: Evidence, consumer: str) -> dict[str, datetime]:
+    """Return when events were last tried and failed, or their dead letters were last redriven.
+
+    Another attempt follows, or another dead letter.
+    """
+    times = dict[str, list[datetime]]()
+    for delivery in evidence.deliveries:
+        name = delivery.fact or delivery.event_id
+        has_failed = delivery.consumer == consumer and delivery.outcome == observation.FAILED
+        if has_failed and name is not None:
+            times.setdefault(name, []).append(delivery.time)
+    for key, time in evidence.redriven.items():
+        fact = _fact_of(key, consumer)
+        if fact is not None:
+            times.setdefault(fact, []).append(time)
+    return {name: max(some) for name, some in times.items()}
 
 
 def _fact_of(key: str, consumer: str) -> str | None:

@@ -66,6 +66,8 @@ _CLOCKS_AGREE: Final = timedelta(seconds=5)
 """How far the clocks of AWS and of this machine may be apart, with the time of an answer."""
 FORGOTTEN: Final = "forgotten#"
 """The prefix of the keys of items that mark records which an operator has deleted."""
+REDRIVEN: Final = "redriven#"
+"""The prefix of the keys of items that count redrives."""
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = timedelta(minutes=2)
@@ -91,6 +93,8 @@ def regional_evidence(
             items += logged_items(each.name, logs[each.name])
     tables_read = _tables(stack)
     queues = _queues(stack, consumers)
+    # A letter is marked before it leaves its queue.
+    marks = marks_of(stack)
     logged = list(published(stack))
     known = {event.event_id for event in logged}
     unlogged = [event for event in queues.unlogged if event.event_id not in known]
@@ -107,7 +111,8 @@ def regional_evidence(
         unlisted_cars=tables_read.unlisted_cars,
         copies=copies_in(logged) if stack.local is not None else (),
         fingerprints=records.fingerprints,
-        forgotten=records.forgotten,
+        forgotten=marks.forgotten,
+        redriven=marks.redriven,
         payments=payments,
         unread=queues.unread,
         routes=routes.states,
@@ -203,14 +208,12 @@ class _Records(NamedTuple):
     """When the records that keep an entry were committed, by idempotency id."""
     fingerprints: dict[str, str]
     """Of the payloads that took effect, by key."""
-    forgotten: list[str]
-    """The keys whose records an operator has deleted."""
 
 
 def _records(stack: StackRef) -> _Records:
     dynamodb = stack.client("dynamodb")
     kept = list[dict[str, Any]]()
-    found = _Records([], {}, {}, [])
+    found = _Records([], {}, {})
     for table in evidence.RECORD_TABLES:
         for item in scan(dynamodb, stack.outputs[f"{table}Name"]):
             key = item["idempotencyKey"]
@@ -220,10 +223,28 @@ def _records(stack: StackRef) -> _Records:
                     found.committed[key.partition("#")[2]] = _of_ms(int(item["updatedAt"]))
             if item.get("status") == COMPLETED and "fingerprint" in item:
                 found.fingerprints[key] = item["fingerprint"]
-    for mark in scan(dynamodb, stack.outputs[f"{evidence.MARKS}Name"]):
-        if mark["id"].startswith(FORGOTTEN):
-            found.forgotten.append(mark["id"].removeprefix(FORGOTTEN))
     found.timelines.extend(merged(kept))
+    return found
+
+
+class Marks(NamedTuple):
+    """What operators have left behind."""
+
+    forgotten: list[str]
+    """The keys whose records an operator has deleted."""
+    redriven: dict[str, datetime]
+    """When a dead letter was last sent to its consumer again, by the key of the record."""
+
+
+def marks_of(stack: StackRef) -> Marks:
+    """Read what operators have left behind in `OperatorTable`."""
+    found = Marks([], {})
+    for mark in scan(stack.client("dynamodb"), stack.outputs[f"{evidence.MARKS}Name"]):
+        name = mark["id"]
+        if name.startswith(FORGOTTEN):
+            found.forgotten.append(name.removeprefix(FORGOTTEN))
+        if name.startswith(REDRIVEN) and "redrivenAt" in mark:
+            found.redriven[name.removeprefix(REDRIVEN)] = _of_ms(int(mark["redrivenAt"]))
     return found
 
 

@@ -20,12 +20,15 @@ def as_one_stack(found: Sequence[tuple[str, Evidence]]) -> Evidence:
     outbox = dict[str, datetime]()
     unread = Counter[str]()
     forgotten = set[str]()
+    redriven = dict[str, datetime]()
     for evidence in regions:
         deliveries += evidence.deliveries
         dead_letters += evidence.dead_letters
         outbox |= evidence.outbox
         unread.update(evidence.unread)
         forgotten.update(evidence.forgotten)
+        for key, time in evidence.redriven.items():
+            redriven[key] = max(time, redriven.get(key, time))
     routes = dict[str, str]()
     for region, evidence in found:
         for name, state in evidence.routes.items():
@@ -40,6 +43,7 @@ def as_one_stack(found: Sequence[tuple[str, Evidence]]) -> Evidence:
         routes=routes,
         broken_routes=list(_broken_routes(found)),
         forgotten=forgotten,
+        redriven=redriven,
         archived=sum(evidence.archived for evidence in regions),
         at=min(evidence.at for evidence in regions),
         since=max(evidence.since for evidence in regions),

@@ -29,7 +29,7 @@ from ops.audit.evidence import (
     RideItem,
     grouped,
 )
-from ops.audit.missing import missing_at
+from ops.audit.missing import Missing, missing_at
 from ops.text import Row, counted, laid_out, row
 
 _OVERDUE: Final = "CarRideOverdue"
@@ -318,12 +318,14 @@ def _rides(evidence: Evidence) -> dict[str, _Ride]:
     cars = grouped((ride, car) for car, ride in evidence.cars.items() if ride is not None)
     payments = grouped((payment.order_id, payment) for payment in evidence.payments or ())
     bookings = {booking.order_id: booking for booking in evidence.bookings}
-    unprocessed = {
-        consumer.name: _unprocessed(evidence, consumer)
-        for consumer in evidence.consumers
-        if consumer.name in _EMITTED
-    }
-    unjudged = set(_unjudged(evidence))
+    unprocessed = dict[str, set[str | None]]()
+    in_flight = set[str | None]()
+    for consumer in evidence.consumers:
+        if consumer.name in _EMITTED:
+            missing = missing_at(evidence, consumer)
+            unprocessed[consumer.name] = _unprocessed(evidence, consumer, missing)
+            in_flight.update(missing.in_flight)
+    unjudged = set(_unjudged(evidence, in_flight))
     rides = dict[str, _Ride]()
     for order_id in sorted({*events, *items, *cars, *payments}):
         its_events = events.get(order_id, [])
@@ -355,12 +357,14 @@ def _waits(
             yield consumer
 
 
-def _unprocessed(evidence: Evidence, consumer: AuditedConsumer) -> set[str | None]:
+def _unprocessed(
+    evidence: Evidence, consumer: AuditedConsumer, missing: Missing
+) -> set[str | None]:
     """Return the events that a consumer may not have acted on.
 
     They were dead-lettered or dropped as expired, or may be among messages that could not be read.
     """
-    unprocessed = set[str | None](missing_at(evidence, consumer).undecided)
+    unprocessed = set[str | None](missing.undecided)
     for letter in evidence.dead_letters:
         if letter.consumer == consumer.name:
             unprocessed.add(letter.fact)
@@ -370,8 +374,11 @@ def _unprocessed(evidence: Evidence, consumer: AuditedConsumer) -> set[str | Non
     return unprocessed
 
 
-def _unjudged(evidence: Evidence) -> Iterator[str]:
-    """Yield the rides of which the log need not have every event, or that are only copies."""
+def _unjudged(evidence: Evidence, in_flight: Collection[str | None]) -> Iterator[str]:
+    """Yield the rides of which the log need not have every event, or that are only copies.
+
+    A ride with an event in flight is not judged, either: an old event may have been redriven.
+    """
     yield from evidence.copies
     logged = {event.fact for event in evidence.published}
     for item in evidence.items:
@@ -384,7 +391,8 @@ def _unjudged(evidence: Evidence) -> Iterator[str]:
         if evidence.log_is_gone or young or old:
             yield item.order_id
     for event in evidence.published:
-        if event.named is not None and evidence.is_young(event.time):
+        is_unsettled = evidence.is_young(event.time) or event.fact in in_flight
+        if event.named is not None and is_unsettled:
             yield event.named.order_id
 
 

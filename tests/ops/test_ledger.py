@@ -60,6 +60,11 @@ def expired(time: datetime) -> Delivered:
     return Delivered(PAYMENT, observation.EXPIRED, fact(ASSIGNED), time)
 
 
+def failed(time: datetime) -> Delivered:
+    """Return a delivery in which payment failed."""
+    return Delivered(PAYMENT, observation.FAILED, fact(ASSIGNED), time)
+
+
 def dead(
     named: Named, consumer: str | None, queue: str = "PaymentDlq", reason: str = "QUARANTINED"
 ) -> DeadLettered:
@@ -177,6 +182,18 @@ LOSSES: Final[dict[str, tuple[str, Changes]]] = {
         UNPAID | {"dead_letters": [dead(ASSIGNED, DISPATCH)]},
     ),
     "a message of no consumer": ("lost 1", UNPAID | {"dead_letters": [dead(ASSIGNED, None)]}),
+    "a dead letter was redriven two hours ago": (
+        "lost 1",
+        UNPAID | {"redriven": {f"{PAYMENT}#{fact(ASSIGNED)}": BEFORE}},
+    ),
+    "a dead letter was redriven to another consumer": (
+        "lost 1",
+        UNPAID | {"redriven": {f"{DISPATCH}#{fact(ASSIGNED)}": NOW}},
+    ),
+    "an attempt failed two hours ago, and none followed": (
+        "lost 1",
+        UNPAID | {"deliveries": [failed(BEFORE)]},
+    ),
     "an effect took place twice": (
         "doubled 2",
         {"items": [*ITEMS[:2], item(PAYMENT, ASSIGNED, extra=2)]},
@@ -243,6 +260,14 @@ QUIET: Final[dict[str, tuple[str, Changes]]] = {
         EXPIRES | {"deliveries": [expired(BEFORE)]},
     ),
     "an event that is too young": (IN_FLIGHT, UNPAID | YOUNG),
+    "a dead letter that was redriven a moment ago": (
+        IN_FLIGHT,
+        UNPAID | {"redriven": {f"{PAYMENT}#{fact(ASSIGNED)}": NOW}},
+    ),
+    "an event whose latest attempt failed a moment ago": (
+        IN_FLIGHT,
+        UNPAID | {"deliveries": [failed(NOW), failed(BEFORE)]},
+    ),
     "an outbox item that is too young": (IN_FLIGHT, {"outbox": {**WORLD.outbox, "new": NOW}}),
     "a type that a consumer does not subscribe to": (
         "balanced",

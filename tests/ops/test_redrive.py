@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import StringIO
 from typing import Any, Final
@@ -20,6 +20,7 @@ from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTIN
 from carride_idempotency.record_items import item_of, record_of
 from ops import dead_letters, records, redrive
 from ops.audit.queues import peek
+from ops.audit.reading import marks_of
 from ops.cli.show import console, show
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Session
@@ -311,11 +312,15 @@ def test_a_plan_in_which_every_letter_stays_is_empty(ref: StackRef) -> None:
 
 @pytest.mark.parametrize("at", range(16))
 def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) -> None:
-    """Whichever call is interrupted, each letter was delivered or is in the queue."""
+    """Whichever call is interrupted, each letter was delivered or is in the queue.
+
+    What has left the queue is marked, so that an audit does not call it lost.
+    """
     bodies = [envelope(entry(f"order_{number:02}")) for number in range(4)]
     facts = {json.loads(each)["detail"]["idempotencyid"] for each in put(ref, DLQ, *bodies)}
     plan = redrive.plan_redrive(ref, DLQ)
     history = ref.client("lambda")
+    began = datetime.now(UTC).replace(microsecond=0)
     calls = iter(range(1_000))
 
     def interrupt(**_: Any) -> None:
@@ -330,6 +335,10 @@ def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) 
         redrive.Redrive(ref, plan, canary=False, **AT_ONCE).carry_out()
     assert "of 4 letters were sent" in str(ended.value)
     assert left(ref) + len(set(history.events)) >= len(facts)
+    there = {found.letter.fact for found in dead_letters.received_from(ref, DLQ)}
+    marked = {f"ride-history#{fact}" for fact in facts - there}
+    assert marked <= marks_of(ref).redriven.keys()
+    assert all(began <= each <= datetime.now(UTC) for each in marks_of(ref).redriven.values())
     redriven(ref)
     assert (set(history.events), left(ref)) == (facts, 0)
 

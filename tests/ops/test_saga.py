@@ -334,6 +334,14 @@ def test_a_ride_whose_event_was_not_processed_waits_and_is_not_broken(
     assert "captured 2" in problems(STUCK._replace(payments=[TWO_CAPTURES], **excuse))
 
 
+def test_a_ride_with_a_redriven_event_is_judged_after_its_outcome() -> None:
+    """Its letter has left the queue, and its effect is on its way."""
+    under_way = STUCK._replace(payments=[RESERVED], redriven={f"{PAYMENT}#CarRideCompleted": NOW})
+    saga = saga_of(under_way._replace(grace=timedelta(minutes=15)))
+    assert (saga.endings, saga.sound) == ({"open": 1}, True)
+    assert problems(under_way._replace(at=NOW + timedelta(hours=1)))
+
+
 @pytest.mark.parametrize(("hours", "overdue"), [(3, False), (5, True)])
 def test_a_ride_that_has_needed_something_for_too_long_is_overdue(
     hours: int, overdue: bool
