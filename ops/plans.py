@@ -7,7 +7,7 @@ the time of the preview, and carry it out only if it is still the same.
 import fcntl
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -36,12 +36,14 @@ __all__ = [
     "named",
     "new_id",
     "now",
+    "refused_at",
     "run_of",
     "save",
     "saved",
     "saved_for",
     "take",
     "typed",
+    "waits",
     "without_secrets",
 ]
 
@@ -191,7 +193,10 @@ def named(name: str) -> SavedPlan:
 
 
 def saved() -> list[SavedPlan]:
-    """Return the plans that can be carried out, the newest first; delete older ones."""
+    """Return the plans that change something and can be carried out, the newest first.
+
+    Older ones are deleted.
+    """
     _forget_runs()
     return _folder().saved()
 
@@ -207,18 +212,61 @@ def is_kept(name: str) -> bool:
     return bool(is_plan_id(name)) and (PLANS / f"{name}.json").exists()
 
 
+def waits(plan: SavedPlan) -> bool:
+    """Return whether a plan waits for somebody: it changes something, and was not refused."""
+    return not plan.is_empty and refused_at(plan.id) is None
+
+
+def refused_at(name: str) -> datetime | None:
+    """Return when a plan was last refused because what it had shown had changed; None if never.
+
+    It may still be carried out once everything is as it was shown.
+    """
+    try:
+        return datetime.fromtimestamp(_mark_of(name).stat().st_mtime, UTC)
+    except OSError:
+        return None
+
+
+def _mark_of(name: str) -> Path:
+    """Return the file whose time says when a plan was refused."""
+    return PLANS / f"{name}.refused"
+
+
+def _unmark(name: str) -> None:
+    """Forget that a plan was refused."""
+    with suppress(OSError):  # where no plan is kept, none was refused
+        _mark_of(name).unlink()
+
+
 def discard(name: str) -> None:
     """Forget a plan, so that nobody can carry it out. It may be gone already."""
     if is_plan_id(name) and PLANS.is_dir():
         (PLANS / f"{name}.json").unlink(missing_ok=True)
+        _unmark(name)
 
 
-def save(exact: Any, stacks: Iterable[StackRef]) -> str | None:
-    """Keep the plan of this command, and return its id; None if plans cannot be kept."""
+def save(
+    exact: Any,
+    stacks: Iterable[StackRef],
+    *,
+    is_empty: bool = False,
+    shown: Iterable[tuple[str, ...]] = (),
+) -> str | None:
+    """Keep the plan of this command, and return its id; None if plans cannot be kept.
+
+    ``shown`` are the lines of its preview, in layouts from the widest to the narrowest.
+    """
     command = _command.get()
     if command is None:
         return None
-    plan = command.plan._replace(exact=exact, places=tuple(map(_place_of, stacks)))
+    plan = command.plan._replace(
+        exact=exact,
+        places=tuple(map(_place_of, stacks)),
+        is_empty=is_empty,
+        shown=tuple(shown),
+    )
+    _unmark(plan.id)
     return _folder().save(plan)
 
 
@@ -237,10 +285,14 @@ def take(exact: Any, stacks: Iterable[StackRef]) -> str | None:
     _begin(plan.id)
     try:
         with _told():
-            return _folder().take(plan, exact, map(_place_of, stacks))
+            name = _folder().take(plan, exact, map(_place_of, stacks))
     except OperatorError:
+        if is_kept(plan.id):
+            _mark_of(plan.id).touch()
         ended(plan.id)
         raise
+    _unmark(name)
+    return name
 
 
 # ── Who carries a plan out ────────────────────────────────────────────────────────────────────────
@@ -303,7 +355,10 @@ def _file_of_run(name: str) -> Path:
 
 
 def _forget_runs() -> None:
-    """Delete the files of commands that ended long ago without saying so."""
+    """Delete the files of commands that ended long ago without saying so, and of refusals."""
+    for path in PLANS.glob("*.refused"):
+        if not is_kept(path.stem):
+            path.unlink(missing_ok=True)
     for path in PLANS.glob("*.run"):
         run = _run_in(path)
         if run is not None and not run.is_running and datetime.now(UTC) - run.began > _RUN_KEPT:

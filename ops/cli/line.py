@@ -17,7 +17,7 @@ from cyclopts import App, Group, Parameter
 
 from ops import plans
 from ops.bounds import shortened
-from ops.cli.show import console, plain, show
+from ops.cli.show import console, layouts, plain, show
 from ops.regions import ROOT
 from ops.stack import ClientFactory, OperatorError, StackRef
 from ops.verbs import VERBS, Plan, Session, Stage, Verb
@@ -222,7 +222,8 @@ def _shown_or_done(verb: Verb, plan: Plan, session: Session, common: _Common) ->
     exact = plain(plan.preview if plan.exact is None else plan.exact)
     if not common.yes:
         _print(plan.preview, as_json=common.as_json)
-        saved = plans.save(exact, plan.stacks)
+        shown = layouts(shortened(plan.preview))
+        saved = plans.save(exact, plan.stacks, is_empty=plan.is_empty, shown=shown)
         session.say(_NOTHING_TO_DO if plan.is_empty else _what_yes_does(saved))
         return 0
     name = plans.take(exact, plan.stacks)

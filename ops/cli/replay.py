@@ -356,4 +356,4 @@ def republish(session: Session, *, since: Moment, until: Moment | None = None) -
 
     hashes = sorted(sha256(entry.detail.encode()).hexdigest() for entry in entries)
     exact = {"step": step, "events": hashes}
-    return Plan(Steps((step,)), publish, (stack,), exact=exact)
+    return Plan(Steps((step,)), publish, (stack,), exact=exact, is_empty=not entries)

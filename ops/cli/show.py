@@ -10,9 +10,11 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import singledispatch
+from io import StringIO
 from typing import Any, TextIO
 
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
@@ -25,6 +27,8 @@ from ops.verbs import Stage, Steps
 
 _WIDE = 10_000
 """Columns of a file or pipe: lines are never wrapped there."""
+_NARROWEST = 60
+"""Columns of the narrowest terminal for which text is laid out before it is known."""
 
 
 class _SafeConsole(Console):
@@ -41,6 +45,38 @@ def console(stream: TextIO) -> Console:
     """Return a console: colours on a terminal, elsewhere plain lines that are not wrapped."""
     width = None if stream.isatty() else _WIDE
     return _SafeConsole(file=stream, width=width, highlight=False, markup=False, emoji=False)
+
+
+def layouts(data: object) -> tuple[tuple[str, ...], ...]:
+    """Return the lines that are printed for data: at any width, and on a narrow terminal."""
+    return tuple(_laid_out(data, width) for width in (_WIDE, _NARROWEST))
+
+
+def _laid_out(data: object, width: int) -> tuple[str, ...]:
+    """Return the lines that are printed for data at a width, without blanks at their ends."""
+    printed = StringIO()
+    _SafeConsole(file=printed, width=width, highlight=False, markup=False, emoji=False).print(
+        show(data)
+    )
+    return tuple(line.rstrip() for line in printed.getvalue().splitlines())
+
+
+class Layouts:
+    """Lines that were laid out for several widths before: the widest layout that fits is shown."""
+
+    def __init__(self, layouts: Sequence[Sequence[str]]) -> None:
+        """``layouts`` are in order of their widths, the widest first."""
+        self._layouts = layouts
+
+    def __rich_console__(
+        self, _console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Yield the lines of one of the layouts; those of the last are folded if none fits."""
+        lines: Sequence[str] = ()
+        for lines in self._layouts:
+            if all(cell_len(line) <= options.max_width for line in lines):
+                break
+        yield from map(Text, lines)
 
 
 class _Table(Table):

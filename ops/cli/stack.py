@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from carride.decoding import FieldError, json_name, shaped
@@ -22,7 +22,7 @@ from ops import plans, simulation
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
 from ops.audit.evidence import GatewayPayment
 from ops.cli.line import command_line
-from ops.cli.show import show
+from ops.cli.show import Layouts, show
 from ops.desk import PORT, open_browser, serving
 from ops.finding import is_quiet
 from ops.simulation import AT_ONCE, Published
@@ -250,26 +250,79 @@ class Shown(NamedTuple):
 
     id: str
     made: datetime
+    state: str
     command: str
     stacks: str
 
 
+class Kept(NamedTuple):
+    """A plan that was shown, in full."""
+
+    plan: SavedPlan
+    state: str
+
+    def to_json(self) -> Mapping[str, object]:
+        """Return the plan and its state; its preview are lines in the widest layout."""
+        fields = self.plan._asdict()
+        shown = fields.pop("shown")
+        return {**fields, "state": self.state, "preview": [*shown[0]] if shown else []}
+
+
 @reads("plans", "", "4f2a81c0 --json")
-def shown_plans(_session: Session, plan: str | None = None, /) -> list[Shown] | SavedPlan:
-    """Show the plans that --yes can still carry out, the newest first, or one in full.
+def shown_plans(session: Session, plan: str | None = None, /) -> list[Shown] | Kept:
+    """Show the plans that --yes can still carry out, the newest first, or one as it was shown.
 
     A preview keeps its plan for an hour. --yes carries out exactly this plan, or nothing if its
-    letters, records or numbers have changed since.
+    letters, records or numbers have changed since: then the plan is marked as refused. Plans that
+    would change nothing are not listed.
 
     Args:
         plan: Id of a plan.
     """
     if plan is not None:
-        return plans.named(plan)
-    return [
-        Shown(each.id, each.made, shlex.join(["./carride", *each.words]), ", ".join(each.places))
+        found = plans.named(plan)
+        return Kept(found, _state_of(found))
+    shown = [
+        Shown(each.id, each.made, _state_of(each), _typed(each), ", ".join(each.places))
         for each in plans.saved()
     ]
+    if not shown:
+        session.say("no plan waits for you")
+    return shown
+
+
+def _state_of(plan: SavedPlan) -> str:
+    """Return in words whether a plan can be carried out."""
+    refused = plans.refused_at(plan.id)
+    if plan.is_empty:
+        return "there is nothing to do"
+    if refused is not None:
+        return f"refused at {refused:%H:%M:%S} UTC"
+    return "waits for you"
+
+
+def _typed(plan: SavedPlan) -> str:
+    return shlex.join(["./carride", *plan.words])
+
+
+@show.register
+def _show_kept(kept: Kept) -> RenderableType:
+    plan = kept.plan
+    until = plan.made + plans.LIVES
+    times = f"shown {plan.made:%Y-%m-%d %H:%M:%S} UTC, {kept.state}"
+    if plans.waits(plan):
+        times += f" until {until:%H:%M:%S} UTC"
+    head = Text(f"{plan.id}  {_typed(plan)}\n{times}\non {', '.join(plan.places)}\n")
+    return Group(head, Layouts(plan.shown), Text(f"\n{_how_to_go_on(plan)}"))
+
+
+def _how_to_go_on(plan: SavedPlan) -> str:
+    """Return the command that carries a plan out, or makes a new one in its place."""
+    if plan.is_empty:
+        return "--yes would change nothing"
+    if plans.refused_at(plan.id) is not None:
+        return f"what it showed has changed since; plan it again: {_typed(plan)}"
+    return f"carry it out: {_typed(plan)} --plan={plan.id} --yes"
 
 
 @reads("environments", "--json")

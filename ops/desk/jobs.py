@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from ops import plans
 from ops.cli.line import STAGES
 from ops.desk.changes import carried_out
+from ops.desk.told import goes_nowhere
 from ops.regions import ROOT
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Stage
@@ -52,6 +53,8 @@ class State(StrEnum):
     INTERRUPTED = "interrupted"
     EXPIRED = "expired"
     """Its plan is too old to be carried out: what it has shown may have changed."""
+    NOTHING = "nothing to do"
+    """Its plan would change nothing."""
     DISCARDED = "discarded"
     CARRIED_OUT = "carried out"
     """Its plan is: another job has done it."""
@@ -186,7 +189,10 @@ class Job:
         except ValueError:
             self.result = None
         self.ended = time.time()
-        self.status = self._process.returncode
+        status = self._process.returncode
+        if self.asks and not status and goes_nowhere(self.verb, self.result):
+            self.left = State.NOTHING
+        self.status = status
 
 
 def _process(typed: list[str], stack: StackRef) -> Popen[str]:

@@ -24,7 +24,6 @@ from ops.desk.told import (
     Ended,
     about,
     afterwards_of,
-    goes_nowhere,
     label_of,
     progress_of,
     result_of,
@@ -53,6 +52,7 @@ _LOOKS: Final[Mapping[State, Look]] = {
     State.REFUSED: Look("fail", "cross"),
     State.INTERRUPTED: Look("take", "cross"),
     State.EXPIRED: Look("dup", "clock"),
+    State.NOTHING: Look("dup", "check"),
     State.DISCARDED: Look("dup", "cross"),
     State.CARRIED_OUT: Look("dup", "check"),
     State.RUNS_ELSEWHERE: Look("pub", "retry"),
@@ -80,7 +80,7 @@ def _jobs(desk: Seen, _request: Request) -> dict[str, Any]:
     found = _by_job(desk, shown)
     jobs = [_told(job, found.get(job.id, {})) for job in shown]
     for plan in plans.saved_for(desk.feed.stack):
-        if plan.id not in own:
+        if plan.id not in own and plans.waits(plan):
             others.setdefault(_as_said(plan.words), []).append(plan)
     running = desk.jobs.running()
     waiting = desk.jobs.waiting()
@@ -175,7 +175,6 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         "watched": _watched(desk, job),
         "letters": _letters_of(desk, job),
         "afterwards": afterwards_of(job.verb, job.result) if told["state"] is State.WAITS else "",
-        "nothing": job.asks and goes_nowhere(job.verb, job.result),
         "table": table_of(job.verb, job.result),
         "refusal": said if told["state"] in {State.REFUSED, State.INTERRUPTED} else [],
         "warnings": _warnings(job),

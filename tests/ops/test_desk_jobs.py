@@ -632,3 +632,45 @@ def test_a_window_that_ends_before_it_begins_is_refused_at_its_field(
     assert ": until:" in notice.said.sentence
     assert "--" not in notice.said.sentence
     assert desk.jobs.newest() == []
+
+
+@mock_aws
+def test_a_plan_that_changes_nothing_waits_for_nobody(tmp_path: Any, monkeypatch: Any) -> None:
+    """No page offers it, or counts it; a button on an older page does nothing."""
+    monkeypatch.setattr(plans, "PLANS", tmp_path / "plans")
+    preview = {"queue": "PaymentDlq", "target": "payment", "letters": [letter(goes=False)]}
+    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
+    monkeypatch.setattr(
+        "ops.desk.jobs._process",
+        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
+    )
+    desk = desk_of(empty_stack())
+    job = desk.jobs.get(desk.jobs.start("redrive", {"": "PaymentDlq"}))
+    assert job is not None
+    job.reader.join()
+    with plans.typed(["redrive", "RideHistoryDlq"]):
+        name = plans.save({}, [desk.feed.stack], is_empty=True)
+    for page in ("/jobs", f"/job/{job.id}"):
+        text = get(desk, page).text
+        assert State.NOTHING in text
+        assert State.WAITS not in text
+        assert 'action="/confirm"' not in text
+        assert "--yes" not in text
+        assert str(name) not in text
+    assert desk.jobs.waiting() == 0
+    with pytest.raises(OperatorError):
+        desk.jobs.confirm(job.id)
+
+
+@mock_aws
+def test_a_plan_that_was_refused_is_not_offered(tmp_path: Any, monkeypatch: Any) -> None:
+    """What it has shown has changed since."""
+    monkeypatch.setattr(plans, "PLANS", tmp_path / "plans")
+    desk = desk_of(empty_stack())
+    words = ["release", "payment#1"]
+    with plans.typed(words):
+        name = plans.save({"record": 1}, [desk.feed.stack])
+    assert str(name) in get(desk, "/jobs").text
+    with plans.typed([*words, "--yes"]), pytest.raises(OperatorError):
+        plans.take({"record": 2}, [desk.feed.stack])
+    assert str(name) not in get(desk, "/jobs").text

@@ -273,7 +273,7 @@ def a_record_is_forgotten(stack: StackAtWork, ride: str) -> None:
 def an_hour_passes(stack: StackAtWork) -> None:
     """The plan is older than it may be."""
     folder = PlanFolder(stack.folder, "./carride")
-    (plan,) = folder.saved()
+    plan = folder.named(stack.plan_file().stem)
     folder.save(plan._replace(made=plan.made - timedelta(minutes=61)))
 
 

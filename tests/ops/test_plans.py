@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -60,7 +61,12 @@ class Changing:
 
         def change(session: Session, *words: str, token: str = "") -> Plan:
             planned = self.state
-            return Plan({"state": planned}, lambda: self.done.append(planned), (session.stack,))
+            return Plan(
+                {"state": planned},
+                lambda: self.done.append(planned),
+                (session.stack,),
+                is_empty=planned == "nothing",
+            )
 
         monkeypatch.setitem(VERBS, "change", Verb("change", change, acts=True))
 
@@ -291,3 +297,58 @@ def test_the_desk_starts_what_it_offers_only(verb: str, arguments: dict[str, str
     jobs = Jobs(stack(World().client, HOME))
     with pytest.raises(OperatorError, match="the desk does not run"):
         jobs.start(verb, arguments)
+
+
+def listed(changing: Changing, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Return the states of the plans that are listed, by their ids."""
+    capsys.readouterr()
+    assert changing.run("plans", "--json") == 0
+    return {each["id"]: each["state"] for each in json.loads(capsys.readouterr().out)}
+
+
+def test_a_plan_that_changes_nothing_waits_for_nobody_and_still_binds(
+    changing: Changing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not listed, and `--yes` does not do what there is to do since."""
+    changing.state = "nothing"
+    assert changing.run("change", "--plan=0123abcd", *AT_HOME) == 0
+    assert listed(changing, capsys) == {}
+    changing.state = "something"
+    assert changing.run("change", *AT_HOME, "--yes") == 2
+    assert changing.done == []
+    assert listed(changing, capsys) == {}
+
+
+def test_a_refused_plan_is_told_from_one_that_waits(
+    changing: Changing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is marked until it is carried out, as it was shown, or shown anew."""
+    changing.state = "before"
+    assert changing.run("change", "a", "--plan=0123abcd", *AT_HOME) == 0
+    assert changing.run("change", "b", "--plan=89abcdef", *AT_HOME) == 0
+    waits = listed(changing, capsys)
+    assert waits["0123abcd"] == waits["89abcdef"]
+    changing.state = "after"
+    assert changing.run("change", "a", *AT_HOME, "--yes") == 2
+    refused = listed(changing, capsys)
+    assert refused["89abcdef"] == waits["89abcdef"]
+    assert refused["0123abcd"] != waits["0123abcd"]
+    assert changing.run("change", "a", "--plan=0123abcd", *AT_HOME) == 0
+    assert listed(changing, capsys) == waits
+    assert changing.run("change", "a", *AT_HOME, "--yes") == 0
+    assert listed(changing, capsys).keys() == {"89abcdef"}
+
+
+def test_a_plan_is_shown_as_its_verb_has_shown_it(
+    changing: Changing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what carries it out; no line is filled up with blanks."""
+    changing.state = "x" * 50
+    assert changing.run("change", "a word", "--plan=0123abcd", *AT_HOME) == 0
+    preview = capsys.readouterr().out.splitlines()[1]
+    assert changing.run("plans", "0123abcd") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert preview in lines
+    command = shlex.join(["./carride", "change", "a word", *AT_HOME])
+    assert any(line.endswith(f"{command} --plan=0123abcd --yes") for line in lines)
+    assert [line for line in lines if line != line.rstrip()] == []

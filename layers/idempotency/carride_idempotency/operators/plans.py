@@ -39,6 +39,10 @@ class SavedPlan(NamedTuple):
     """What it changes: stores, queues or stacks."""
     exact: Any = None
     """What has to be the same when it is carried out, as JSON."""
+    is_empty: bool = False
+    """Whether it would change nothing. It waits for nobody, but `--yes` is still bound to it."""
+    shown: tuple[tuple[str, ...], ...] = ()
+    """The lines of its preview, in layouts from the widest to the narrowest."""
 
 
 def new_plan_id() -> str:
@@ -59,8 +63,12 @@ class PlanFolder:
         self.program = program
 
     def saved(self) -> list[SavedPlan]:
-        """Return the plans that can be carried out, the newest first; delete those of yesterday."""
-        return [plan for plan in self._kept() if not _has_expired(plan)]
+        """Return the plans that change something and can be carried out, the newest first.
+
+        Those of yesterday are deleted.
+        """
+        kept = self._kept()
+        return [plan for plan in kept if not plan.is_empty and not _has_expired(plan)]
 
     def named(self, name: str) -> SavedPlan:
         """Return a plan that can be carried out, by its id.
@@ -203,6 +211,9 @@ def _read(file: Path) -> SavedPlan | None:
             words=tuple(fields["words"]),
             places=tuple(fields["places"]),
             exact=fields["exact"],
+            # A file of an older version does not have these.
+            is_empty=fields.get("is_empty", False),
+            shown=tuple(map(tuple, fields.get("shown", ()))),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
