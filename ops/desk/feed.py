@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ops import records
+from ops import records, replay
 from ops.audit import DEFAULT_GRACE, Report, collect_evidence, judge
 from ops.audit.queues import waiting
 from ops.audit.reading import BUS, Tail, enabled
 from ops.desk.index import Index
 from ops.desk.standing import Known, Standing, standing
-from ops.finding import is_running
+from ops.finding import is_running, work_left
 from ops.stack import FAILURES, StackRef, reason
 
 _logger: Final = logging.getLogger(__name__)
@@ -51,6 +51,10 @@ class Feed:
         self.lock = threading.RLock()
         self.queues: Mapping[str, int] = {}
         """Messages by the logical id of their queue; those that a reader has taken count too."""
+        self.replays: tuple[str, ...] | None = None
+        """Names of the replays that EventBridge delivers now; None until it was asked."""
+        self.work: int | None = None
+        """What a local engine has in work; None on AWS, which does not tell."""
         self.report: Report | None = None
         self.audited_at: float | None = None
         """When the audit of ``report`` began, in seconds since the epoch."""
@@ -138,7 +142,11 @@ class Feed:
             name.removesuffix("Url"): waiting(sqs, url, visible=True) for name, url in urls.items()
         }
         quarantined = len(records.quarantined(self.stack).records)
+        replays = tuple(replay.unfinished(self.stack))
+        work = work_left(self.stack)
         with self.lock:
+            self.replays = replays
+            self.work = work
             if (found, quarantined) != (self.queues, self.quarantined):
                 self.queues = found
                 self.quarantined = quarantined

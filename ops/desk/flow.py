@@ -30,6 +30,7 @@ from ops.desk.pictures import Stacked, stacked
 from ops.desk.registry import Next, Said, Seen, act, page
 from ops.desk.story_known import joined
 from ops.desk.timeline import ALL, WINDOWS, Window, window_of
+from ops.desk.under_way import under_way
 from ops.desk.words import clip, clock_text, moment, part, rough, span
 from ops.stack import OperatorError
 from ops.text import counted
@@ -117,9 +118,9 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
             "since_ms": feed.index.begun_ms,
             "is_local": feed.stack.local is not None,
             "unfinished": _unfinished(feed),
-            "in_flight": sum(len(feed.index.unfinished(name)) for name in feed.index.waiting),
             "lost": feed.index.lost(),
             "is_filling": feed.is_filling,
+            "under_way": under_way(desk),
             "recently": _recently(feed, window, now, outages),
             "letters": feed.letters() or 0,
             "quarantined": feed.quarantined or 0,
@@ -291,10 +292,10 @@ def _consumer(feed: Feed, consumer: AuditedConsumer, window: Window, now: float)
     outages = feed.index.outages.of(consumer.name, begin_ms, now * 1000)
     on = [each for each in outages if each.until_ms is None]
     lines = [f"{counted(minute, 'run')} in the last minute"]
-    lines.append(f"{len(feed.index.waiting[consumer.name]):,} in flight")
+    lines.append(f"{counted(len(feed.index.unfinished(consumer.name)), 'event')} not finished")
     queue = feed.queues.get(f"{consumer.resources}Queue")
     if queue is not None:
-        lines[-1] += f", {queue:,} in its queue"
+        lines.append(f"{counted(queue, 'message')} in its queue")
     chart = stacked(buckets, {kind: each.outcomes for kind, each in _CHARTED.items()})
     dlqs = (f"{consumer.resources}RuleDlq", f"{consumer.resources}Dlq")
     return Strip(

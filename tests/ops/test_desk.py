@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from unittest.mock import Mock
 
 import pytest
 import time_machine
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from moto import mock_aws
 
@@ -23,9 +23,11 @@ from carride_idempotency import observation
 from ops.audit.evidence import CONSUMERS
 from ops.audit.reading import Tail
 from ops.desk import open_browser
+from ops.desk.app import Desk
 from ops.desk.feed import ENDED, Feed
 from ops.desk.flow import _parts
 from ops.desk.index import CRASHED, WAITING, Filter, Index
+from ops.desk.jobs import State
 from ops.desk.pictures import LOOKS, stacked
 from ops.stack import Kept, OperatorError
 from tests.carride.rides import booked
@@ -253,6 +255,81 @@ def test_flow_names_each_consumer_that_gave_up_once() -> None:
     assert head.count(" and ") == 1
     assert head.count("given up") + head.count("gave up") == 1
     assert all(head.count(each.name) == 1 for each in CONSUMERS)
+
+
+class UnderWayNow(NamedTuple):
+    """What is under way on a stack."""
+
+    is_event_open: bool = False
+    messages: int = 0
+    has_replay: bool = False
+    has_job: bool = False
+    work: int = 0
+
+
+now_under_way: st.SearchStrategy[UnderWayNow] = st.builds(
+    UnderWayNow,
+    st.booleans(),
+    st.sampled_from([0, 525]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0, 7]),
+)
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    """The desk of a stack without events."""
+    with mock_aws():
+        yield desk_of(empty_stack())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=32)
+@given(now_under_way)
+@example(UnderWayNow())
+@example(UnderWayNow(messages=525, has_job=True))
+def test_flow_says_that_nothing_is_in_flight_only_if_that_is_so(
+    desk: Desk, now: UnderWayNow
+) -> None:
+    """Not while an event, a message, a replay or the local engine has work, and it says which.
+
+    What a replay brings again was finished before, so no event waits.
+    """
+    desk.feed.index = Index(desk.feed.consumers)
+    now_ms = time.time() * 1000
+    event = completed("order_1")
+    publish(desk.feed.index, event, now_ms - 9_000)
+    for each in CONSUMERS[now.is_event_open :]:
+        deliver(desk.feed.index, event, each.name, now_ms - 8_000)
+    desk.feed.queues = {"DispatchQueue": now.messages, "PaymentDlq": 1}
+    desk.feed.replays = ("us-east-1.1",) if now.has_replay else ()
+    desk.feed.work = now.work
+    jobs: Any = desk.jobs
+    jobs._jobs.clear()  # noqa: SLF001 - of the example before
+    if now.has_job:
+        job: Any = SimpleNamespace(
+            id="0123abcd", verb="replay run", confirmed=True, status=None, state=State.RUNNING
+        )
+        jobs._jobs[job.id] = job  # noqa: SLF001 - as if it ran
+    text = get(desk, "/").text
+    assert bool(re.search("othing is in flight", text)) == (now == UnderWayNow())
+    replays = now.has_replay or now.has_job
+    assert ("/job/0123abcd" in text) == now.has_job
+    head = text.partition("<h1>Flow</h1>")[2].partition("</p>")[0]
+    assert ('href="/replays"' in head) == (now.has_replay and not now.has_job)
+    if replays and now.messages:
+        assert f"{now.messages} messages" in head
+
+
+def test_the_feed_learns_of_replays_that_a_command_has_started(desk: Desk) -> None:
+    """EventBridge lists them until it has handed them over; predictions are none."""
+    found = [("us-east-1.1", "RUNNING"), ("us-east-1.2", "COMPLETED"), ("plan.1", "RUNNING")]
+    replays = [{"ReplayName": name, "State": state} for name, state in found]
+    client = desk.feed.stack.client("events")
+    client.list_replays = lambda **_: {"Replays": replays}
+    assert desk.feed.replays is None
+    desk.feed._count_queues()  # noqa: SLF001 - as its thread does
+    assert desk.feed.replays == ("us-east-1.1",)
 
 
 @mock_aws

@@ -165,7 +165,9 @@ def empty_stack() -> StackRef:
         service: client_of(service, AWAY) for service in ("dynamodb", "sqs", "logs")
     }
     made["lambda"] = SimpleNamespace(get_function_configuration=lambda **_: FUNCTION)
+    made["events"] = SimpleNamespace(list_replays=lambda **_: {"Replays": []})
     outputs: dict[str, Any] = {f"{each.resources}FunctionName": each.name for each in CONSUMERS}
+    outputs["CarRideArchiveArn"] = "arn:aws:events:eu-west-1:123456789012:archive/carride"
     for table, key in TABLES.items():
         index = {"byUnsettledSince": UNSETTLED_SINCE} if table in RECORD_TABLES else {}
         if table == HISTORY:
