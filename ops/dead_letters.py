@@ -1,7 +1,7 @@
 """Reads the dead letters of a stack, grouped by failure, and leaves every message in its queue."""
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import batched
@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from carride_idempotency.operators.choosing import normalised, short_id
+from carride_idempotency.operators.sending import Verdict
 from carride_idempotency.record import Record
 from carride_idempotency.record_items import record_of
 from ops import records, tables
@@ -19,7 +20,6 @@ from ops.audit.evidence import CONSUMERS, MARKS
 from ops.audit.queues import GLIMPSE_SECONDS, fact_of, json_object, opened, peek, waiting
 from ops.audit.reading import REDRIVEN, type_of
 from ops.stack import OperatorError, StackRef
-from ops.verbs import reads
 
 _AT_ONCE: Final = 50
 """Letters that are looked up at once; each takes two of the 100 keys of a BatchGetItem request."""
@@ -76,10 +76,21 @@ class Failure(Struct):
     """How often the letter was redriven that was redriven most."""
     letters: tuple[DeadLetter, ...] = ()
     """The oldest few."""
+    goes: int = 0
+    """How many of its letters can be redriven, if their keys may be released."""
+    releases: bool = False
+    """Whether a redrive of some of them releases a key."""
+    stays: str = ""
+    """Why one of the others cannot be redriven; empty if all can."""
+    command: str = ""
+    """Shows what a redrive of the group would do; empty if none of its letters can be redriven."""
 
 
 class DeadLetters(Struct, frozen=True):
-    """The dead letters of one or all queues, the most frequent failure first."""
+    """The dead letters of one or all queues, by failure.
+
+    Those with letters that can be redriven come first, and then the most frequent.
+    """
 
     failures: tuple[Failure, ...]
     hidden: Mapping[str, int]
@@ -94,27 +105,24 @@ class Received(NamedTuple):
     receipt: str
 
 
-@reads("letters")
-def failures(stack: StackRef, queue: str | None = None, /) -> DeadLetters:
-    """Show what lies in the dead-letter queues, grouped by failure.
+def failures(
+    stack: StackRef, queue: str | None = None, /, *, judge: Callable[[Received], Verdict]
+) -> DeadLetters:
+    """Return what lies in one or all dead-letter queues. Every letter stays in its queue.
 
-    Letters of one group have the same queue, consumer, reason and error; ids and numbers in the
-    error do not count. Of each group the oldest letters are shown. Every letter stays in its queue.
-
-    Args:
-        queue: Logical id of one queue: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …
+    ``judge`` says what a redrive would do with a letter.
     """
     names = [queue] if queue else queues_of(stack)
     hidden = {name: waiting(stack.client("sqs"), url_of(stack, name)) for name in names}
     groups: dict[str, Failure] = {}
     for name in names:
-        for letter, _, _ in received_from(stack, name):
-            _add(groups, letter)
-    ranked = sorted(groups.values(), key=lambda group: -group.count)
+        for found in received_from(stack, name):
+            _add(groups, found.letter, judge(found))
+    ranked = sorted(groups.values(), key=lambda group: (not group.goes, -group.count))
     return DeadLetters(tuple(ranked), {name: count for name, count in hidden.items() if count})
 
 
-def _add(groups: dict[str, Failure], letter: DeadLetter) -> None:
+def _add(groups: dict[str, Failure], letter: DeadLetter, verdict: Verdict) -> None:
     """Add a letter to its group."""
     if letter.group not in groups:
         groups[letter.group] = Failure(
@@ -127,6 +135,11 @@ def _add(groups: dict[str, Failure], letter: DeadLetter) -> None:
         )
     group = groups[letter.group]
     group.count += 1
+    if verdict.goes:
+        group.goes += 1
+    else:
+        group.stays = group.stays or verdict.why
+    group.releases = group.releases or verdict.releases
     group.oldest = min(group.oldest, letter.sent)
     group.redriven = max(group.redriven, letter.redriven)
     oldest = sorted((*group.letters, letter), key=lambda each: each.sent)

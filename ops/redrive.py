@@ -65,6 +65,7 @@ _STAYS: Final = {
     PAYLOAD_MISMATCH: "another event has its idempotency id: it would come back",
     BEYOND_WINDOW: "it is older than records are kept and would come back",
 }
+_NO_TARGET: Final = "redrive knows no target of its queue: the queue's runbook says what to do"
 _HELD_BY_ANOTHER: Final = (
     "an attempt may be running: wait until its lease has been over for a minute"
 )
@@ -182,6 +183,15 @@ def verdict_on(
     if predictor is None:
         return _verdict_of_bus(event)
     return _verdict_of_consumer(_redriven(event), record, predictor, release=release)
+
+
+def verdict_if_released(
+    letter: DeadLetter, record: Record | None, predictor: Predictor | None
+) -> sending.Verdict:
+    """Return what a redrive would do that may release the letter's key."""
+    if letter.queue not in READERS and letter.queue != PRODUCER_DLQ:
+        return sending.Verdict(False, _NO_TARGET)
+    return verdict_on(letter, record, predictor, release=True)
 
 
 def is_uncertain(verdict: sending.Verdict) -> bool:

@@ -18,6 +18,7 @@ import ops.cli.rides
 import ops.cli.stack
 import ops.doctor
 import ops.erasure
+import ops.letters
 import ops.promotion  # noqa: F401 - these and the modules that they show register their verbs
 from ops import plans
 from ops.bounds import abridged

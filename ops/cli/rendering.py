@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from textwrap import wrap
 from typing import Final
@@ -69,6 +69,8 @@ def _letters(found: DeadLetters) -> RenderableType:
     lines: list[RenderableType] = []
     if not found.failures:
         lines.append("there are no dead letters")
+    else:
+        lines += [Text(_sum(found.failures), "bold"), ""]
     for failure in found.failures:
         lines += _failure(failure)
     for sentence in _hidden(found.hidden):
@@ -76,18 +78,39 @@ def _letters(found: DeadLetters) -> RenderableType:
     return Group(*lines)
 
 
+def _sum(failures: Iterable[Failure]) -> str:
+    """Return how many letters there are, and how many of them a redrive can help."""
+    total = sum(failure.count for failure in failures)
+    goes = sum(failure.goes for failure in failures)
+    which = f"{goes:,}" if goes else "none"
+    return f"{counted(total, 'letter')}, of which {which} can be redriven"
+
+
 def _failure(failure: Failure) -> Iterator[RenderableType]:
-    """Yield a title, the error, a line for each letter, and the first letter's content.
+    """Yield a title, what can be done, the error, a line for each letter, and the first's content.
 
     The error is that of the first letter: the group's own has no ids and numbers.
     """
     yield _title(failure)
+    yield from _next_step(failure)
     error = failure.letters[0].error
     yield _Paragraph(error, indent="  ")
     for letter in failure.letters:
         yield f"    {_in_a_line(letter)}"
     first = _detail(failure.letters[0])
     yield Text(f"    {first}"[:_WIDTH], style="dim")
+
+
+def _next_step(failure: Failure) -> Iterator[RenderableType]:
+    """Yield the command that shows what a redrive would do, and why letters would stay."""
+    stay = failure.count - failure.goes
+    if failure.command:
+        which = "can be redriven"
+        if stay:
+            which = f"{failure.goes:,} of them can be redriven"
+        yield Text.assemble(f"  {which}: ", (failure.command, "green"))
+    if failure.stays:
+        yield _Paragraph(f"{f'{stay:,} stay' if failure.goes else 'stays'}: {failure.stays}", "  ")
 
 
 def _title(failure: Failure) -> Text:

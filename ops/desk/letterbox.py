@@ -15,10 +15,9 @@ from carride_idempotency.operators.sending import Verdict
 from carride_idempotency.record import COMPLETED, Record
 from ops import redrive
 from ops.audit.queues import GLANCE_HIDDEN_S, GLANCE_READS_S, waiting
-from ops.dead_letters import READERS, DeadLetter, queues_of, received_from, url_of
+from ops.dead_letters import DeadLetter, queues_of, received_from, url_of
 from ops.desk.index import BUS, KEPT
 from ops.prediction import Predictor
-from ops.redrive import PRODUCER_DLQ
 from ops.stack import StackRef
 
 MOST: Final = 500
@@ -33,7 +32,6 @@ _MOST_VARIANTS: Final = 3
 """So many forms of a word are named where the errors of a group differ."""
 BREAKS: Final = "breaks"
 """Of the contract: only events that break it."""
-_NO_TARGET: Final = "redrive knows no target of its queue: the queue's runbook says what to do"
 
 
 class Found(NamedTuple):
@@ -138,7 +136,7 @@ class Letterbox:
         size = 0
         with closing(letters):
             for letter, record, _ in letters:
-                yield Found(letter, record, _verdict(letter, record, predictor))
+                yield Found(letter, record, redrive.verdict_if_released(letter, record, predictor))
                 read += 1
                 size += len(str(letter.event))
                 if read >= MOST or size >= _LARGEST:
@@ -148,12 +146,6 @@ class Letterbox:
         if queue not in self._predictors:
             self._predictors[queue] = redrive.predictor_of(self._stack, queue)
         return self._predictors[queue]
-
-
-def _verdict(letter: DeadLetter, record: Record | None, predictor: Predictor | None) -> Verdict:
-    if letter.queue not in READERS and letter.queue != PRODUCER_DLQ:
-        return Verdict(False, _NO_TARGET)
-    return redrive.verdict_on(letter, record, predictor, release=True)
 
 
 class Group(NamedTuple):

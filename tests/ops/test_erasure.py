@@ -19,6 +19,7 @@ from carride_idempotency import marshalling
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.decision import ClaimRequest, Done, Limits, decide
 from carride_idempotency.fingerprint import fingerprint
+from carride_idempotency.operators.sending import Verdict
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import item_of, record_of
 from ops import records
@@ -84,7 +85,7 @@ class Stored:
             for table in TABLES
             for item in self.dynamodb.scan(TableName=self.ref.outputs[f"{table}Name"])["Items"]
         ]
-        return repr(items) + repr(failures(self.ref))
+        return repr(items) + repr(failures(self.ref, judge=lambda _: Verdict(False, "")))
 
     def found(self, key: str) -> Record:
         (item,) = records.items_at(self.ref, [key])

@@ -1,6 +1,8 @@
 """What dead letters say, which ones a redrive sends, and what it leaves in their queue."""
 
 import json
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,7 +20,7 @@ from carride_idempotency.clock import epoch_ms
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED, Trial
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import item_of, record_of
-from ops import dead_letters, records, redrive
+from ops import dead_letters, letters, records, redrive
 from ops.audit.queues import peek
 from ops.audit.reading import marks_of
 from ops.cli.show import console, show
@@ -400,7 +402,7 @@ def test_a_queue_that_a_consumer_reads_is_never_received_from(ref: StackRef) -> 
     """
     put(ref, "DispatchQueue", envelope(entry()))
     ref.outputs["OutboxPipeDlqUrl"] = ref.outputs["DispatchQueueUrl"]  # type: ignore[index]
-    for look in (dead_letters.failures, dead_letters.reasons, redrive.plan_redrive):
+    for look in (letters.letters, dead_letters.reasons, redrive.plan_redrive):
         with pytest.raises(OperatorError, match="DispatchQueue"):
             look(ref, "DispatchQueue")
     with pytest.raises(OperatorError, match="runbooks"):
@@ -431,15 +433,50 @@ def test_letters_are_grouped_by_failure(ref: StackRef) -> None:
     history.runs = partial(history.record, FAILED)
     assert redriven(ref).sent == 3, "one of each group"
     put(ref, DLQ, slow[0])
-    (failure,) = dead_letters.failures(ref).failures
+    (failure,) = letters.letters(ref).failures
     assert (failure.count, failure.redriven, failure.consumer) == (60, 1, "ride-history")
     assert failure.letters[0].sent == failure.oldest
     assert {letter.type for letter in failure.letters} == {"CarRideCreated"}
     assert all(letter.ride == letter.event["detail"]["subject"] for letter in failure.letters)
     assert left(ref) == 60, "nothing stays hidden"
-    console(printed := StringIO()).print(show(dead_letters.failures(ref)))
+    console(printed := StringIO()).print(show(letters.letters(ref)))
     assert {failure.group, failure.letters[0].ride} <= set(printed.getvalue().split())
     assert max(map(len, printed.getvalue().splitlines())) <= 100
+
+
+def test_letters_begin_with_what_can_be_redriven_and_name_its_command(ref: StackRef) -> None:
+    """As many letters as the command's plan sends; a failure that only returns has no command."""
+    for ride in ("order_11", "order_12", "order_13"):
+        breaking = json.loads(given_up(ride, "CONTRACT", "ContractError: no id"))
+        del breaking["event"]["detail"]["idempotencyid"]
+        put(ref, DLQ, json.dumps(breaking))
+    put(ref, DLQ, given_up("order_01"), given_up("order_02"))
+    put(ref, DLQ, given_up("order_03", error="TypeError: another"))
+    history = ref.client("lambda")
+    kept = json.loads(given_up("order_03"))["event"]["detail"]["idempotencyid"]
+    history.record(QUARANTINED, kept)
+    found = letters.letters(ref).failures
+    assert [(each.count, each.goes, each.releases) for each in found] == [
+        (2, 2, False),
+        (1, 1, True),
+        (3, 0, False),
+    ]
+    for failure in found:
+        if failure.goes:
+            _, _, queue, *options = shlex.split(failure.command)
+            plan = redrive.plan_redrive(
+                ref, queue, group=failure.group, release="--release" in options
+            )
+            assert f"--group={failure.group}" in options
+            assert sum(each.verdict.goes for each in plan.letters) == failure.goes
+        else:
+            assert not failure.command
+            assert failure.stays
+    console(printed := StringIO()).print(show(letters.letters(ref)))
+    lines = printed.getvalue().splitlines()
+    assert re.findall(r"[0-9]+", lines[0]) == ["6", "3"]
+    for failure in found:
+        assert failure.command in printed.getvalue()
 
 
 def test_letters_are_chosen_by_key_reason_group_and_number(ref: StackRef) -> None:
