@@ -16,12 +16,14 @@ from typing import IO, Any, Final, NamedTuple
 
 from carride_idempotency.operators.plans import (
     LIVES,
+    PlanChangedError,
     PlanError,
     PlanFolder,
     SavedPlan,
     is_plan_id,
     new_plan_id,
 )
+from ops import stale
 from ops.regions import ROOT
 from ops.stack import OperatorError, StackRef
 
@@ -30,6 +32,7 @@ __all__ = [
     "PLANS",
     "Command",
     "Run",
+    "StalePlanError",
     "discard",
     "ended",
     "is_kept",
@@ -53,6 +56,32 @@ _COMMON: Final = {"--yes", "--json"}
 """Options that do not change what is planned."""
 _CHOOSING: Final = {"--stack", "--region"}
 """Options that choose the stack. A plan is bound to the stack itself."""
+
+
+class StalePlanError(OperatorError):
+    """Raised when what a plan has shown is not so any more: the message says what has changed.
+
+    ``changed`` are the differences of the two plans, with whole ids and values.
+    """
+
+    def __init__(self, error: PlanChangedError) -> None:
+        super().__init__(_why_stale(error))
+        self.changed = error.changes
+
+
+def _why_stale(error: PlanChangedError) -> str:
+    """Return what has changed since a plan was shown, and what to do."""
+    plan = error.plan
+    found = stale.changes(plan.exact, error.exact)
+    if [*plan.places] != error.places:
+        there = " and ".join(error.places)
+        found.insert(0, f"the stack is {there} now, and was {' and '.join(plan.places)}")
+    since = f"since the plan {plan.id} was made, at {plan.made:%H:%M:%S} UTC"
+    again = "Run the command without --yes to plan again"
+    if len(found) == 1:
+        return f"nothing was done: {found[0]}, {since}.\n{again}"
+    lines = [f"  {each}" for each in found]
+    return "\n".join([f"nothing was done: this has changed {since}:", *lines, again])
 
 
 class Run(NamedTuple):
@@ -148,6 +177,8 @@ def _told() -> Iterator[None]:
     """Tell why a plan cannot be carried out, as verbs do."""
     try:
         yield
+    except PlanChangedError as error:
+        raise StalePlanError(error) from error
     except PlanError as error:
         raise OperatorError(str(error)) from error
 

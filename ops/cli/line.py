@@ -226,7 +226,12 @@ def _shown_or_done(verb: Verb, plan: Plan, session: Session, common: _Common) ->
         saved = plans.save(exact, plan.stacks, is_empty=plan.is_empty, shown=shown)
         session.say(_NOTHING_TO_DO if plan.is_empty else _what_yes_does(saved))
         return 0
-    name = plans.take(exact, plan.stacks)
+    try:
+        name = plans.take(exact, plan.stacks)
+    except plans.StalePlanError as error:
+        if common.as_json:
+            _print({"changed": error.changed}, as_json=True)
+        raise
     session.say(plan.preview)
     result = _recorded(plan.stacks, plan.do, plan=name, exact=exact)
     _print(result, as_json=common.as_json)

@@ -28,6 +28,26 @@ class PlanError(Exception):
     """Raised when a plan cannot be carried out. The message says why, and what to do."""
 
 
+class PlanChangedError(PlanError):
+    """Raised when what a plan has shown is not so any more.
+
+    Args:
+        plan: the plan that was shown.
+        changes: each difference, in words.
+        places: those that it would change now.
+        exact: the plan as it is made now, as JSON.
+    """
+
+    def __init__(
+        self, plan: "SavedPlan", changes: Sequence[str], places: Sequence[str], exact: Any
+    ) -> None:
+        super().__init__(_refusal(plan, changes))
+        self.plan = plan
+        self.changes = [*changes]
+        self.places = [*places]
+        self.exact = exact
+
+
 class SavedPlan(NamedTuple):
     """A plan that was shown."""
 
@@ -149,14 +169,14 @@ class PlanFolder:
         Expired plans of the same words go too: what they showed has been shown again.
 
         Raises:
-            PlanError: what was shown has changed; then the plan stays in the folder. Or another
-                command has carried it out.
+            PlanChangedError: what was shown has changed. The plan stays in the folder.
+            PlanError: another command has carried it out.
         """
         then = {"places": list(plan.places), "plan": plan.exact}
         today = {"places": list(places), "plan": exact}
         changes = list(differences(then, today))
         if changes:
-            raise PlanError(_refusal(plan, changes))
+            raise PlanChangedError(plan, changes, today["places"], exact)
         try:
             self._file_of(plan).unlink()
         except FileNotFoundError:
