@@ -1,6 +1,6 @@
 """The verbs that process past events again."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -11,7 +11,7 @@ from rich.text import Text
 from ops import outbox, plans, replay
 from ops.audit import Report, audit
 from ops.audit.evidence import CONSUMERS
-from ops.cli.replay_log import prediction_of
+from ops.cli.replay_log import prediction_for
 from ops.cli.show import show, table
 from ops.replay import ReplayState, fates
 from ops.replay.planning import PAUSE, Progress, ReplayPlan, predict, standing, watch
@@ -94,9 +94,10 @@ def replay_run(
     """
     stack = session.stack
     end = before(since, until)
+    planned = plans.now()
     replay.check(stack, accept_duplicates=accept_duplicates)
     rules = replay.receivers(stack, only=only, partners=partners)
-    name = replay.name_for(stack.region, plans.now())
+    name = replay.name_for(stack.region, planned)
     window = f"from {_spelt(since)} to {_spelt(end)}"
     receivers = _chosen(only, partners=partners)
     steps = (
@@ -112,12 +113,8 @@ def replay_run(
         replay.start(stack, name, since, end, rules)
         logged = _wait(session, name)
         session.say(Stage("auditing the stack", step=3))
-        predicted = prediction_of(stack, since, end)
-        compared = fates.compared(
-            predicted.made if predicted else None,
-            predicted.fates if predicted else {},
-            logged,
-            _consumers_of(only),
+        compared = _compared(
+            stack, since, end, planned=planned, logged=logged, consumers=_consumers_of(only)
         )
         return Replayed(name, compared, audit(*stack.regions()))
 
@@ -130,6 +127,26 @@ def replay_run(
         "archive": stack.outputs["CarRideArchiveArn"],
     }
     return Plan(ReplaySteps(steps, name, since, end), do, (stack,), exact=exact)
+
+
+def _compared(
+    stack: StackRef,
+    since: datetime,
+    until: datetime,
+    *,
+    planned: datetime,
+    logged: Mapping[str, Mapping[Any, int]],
+    consumers: Collection[str],
+) -> fates.Comparison:
+    """Return what was logged beside the prediction of the window, or of about the window."""
+    match = prediction_for(stack, since, until, planned)
+    if match is not None and match.is_same:
+        found = match.prediction
+        return fates.compared(found.made, found.fates, logged, consumers, differs=match.differs)
+    nearest = ""
+    if match is not None:
+        nearest = f"made {match.prediction.made:%Y-%m-%d %H:%M:%S} UTC for a window {match.differs}"
+    return fates.compared(None, {}, logged, consumers, nearest=nearest)
 
 
 def _chosen(only: str | None, *, partners: bool) -> str:
@@ -323,7 +340,7 @@ def _show_replayed(done: Replayed) -> RenderableType:
 
 def _comparison(found: fates.Comparison) -> Iterator[RenderableType]:
     """Yield what was predicted beside what was logged, and why that may differ."""
-    yield Text(fates.result_sentence(found.made, found.rows))
+    yield Text(fates.result_sentence(found.made, found.rows, found.differs, found.nearest))
     rows = table("consumer", "deliveries that are", "predicted", "logged")
     for row in found.rows:
         predicted = "" if row.predicted is None else f"{row.predicted:,}"

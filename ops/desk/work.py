@@ -14,7 +14,7 @@ from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTIN
 from carride_idempotency.record_items import record_of
 from ops import plans, records, replay, verbs
 from ops.audit.evidence import CONSUMERS
-from ops.cli.replay_log import Prediction, comparisons, predictions
+from ops.cli.replay_log import Prediction, comparisons, predictions, window_differs
 from ops.desk.changes import done_ms
 from ops.desk.jobs import Job, State
 from ops.desk.redriven import now_of
@@ -31,7 +31,7 @@ from ops.desk.told import (
     steps_of,
     table_of,
 )
-from ops.desk.words import clip, span
+from ops.desk.words import clip
 from ops.replay import fates
 from ops.stack import FAILURES
 
@@ -245,36 +245,13 @@ def _predicted(desk: Seen, job: Job) -> Predicted | None:
     (best, *_) = young
     only = next((word for word in job.words if word.startswith("--only=")), "")
     says = fates.sentence(best.events, _fates_at(best, only.removeprefix("--only=")))
-    return Predicted(says, 1000 * best.made.timestamp(), _why_stale(best, since, until))
+    return Predicted(says, 1000 * best.made.timestamp(), window_differs(best, since, until))
 
 
 def _fates_at(found: Prediction, rule: str) -> fates.Fates:
     """Return what was predicted for the consumer of a rule, or for all without a rule."""
     at = {each.name for each in CONSUMERS if rule in ("", f"{each.resources}Rule")}
     return {name: types for name, types in found.fates.items() if name in at}
-
-
-def _why_stale(found: Prediction, since: datetime, until: datetime) -> str:
-    """Return how the window of a prediction differs from another; empty if it does not."""
-    begins_s = (found.since - since).total_seconds()
-    ends_s = (found.until - until).total_seconds()
-    if begins_s * ends_s > 0 and abs(begins_s - ends_s) <= _SAME_S:
-        about = "" if begins_s == ends_s else "about "
-        return f"{about}{_length(begins_s)} {'older' if begins_s < 0 else 'newer'}"
-    differs = []
-    for edge, apart_s in (("begins", begins_s), ("ends", ends_s)):
-        if apart_s:
-            differs.append(f"{edge} {_length(apart_s)} {'earlier' if apart_s < 0 else 'later'}")
-    return f"which {' and '.join(differs)}" if differs else ""
-
-
-_SAME_S: Final = 2.0
-"""Two windows are as long as each other if their lengths differ by no more: times are typed in
-seconds."""
-
-
-def _length(seconds: float) -> str:
-    return span(1000 * abs(seconds))
 
 
 class Sides(NamedTuple):
@@ -298,7 +275,8 @@ def _compared(job: Job) -> Sides | None:
 def _sides(found: Mapping[str, Any]) -> Sides:
     made = datetime.fromisoformat(found["made"]) if found["made"] else None
     rows = [fates.Compared(**row) for row in found["rows"]]
-    says = fates.result_sentence(made, rows)
+    # A line of an older version does not have the last two.
+    says = fates.result_sentence(made, rows, found.get("differs", ""), found.get("nearest", ""))
     return Sides(says, 1000 * made.timestamp() if made else None, rows, found["why"])
 
 

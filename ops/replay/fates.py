@@ -100,6 +100,10 @@ class Comparison(NamedTuple):
     rows: list[Compared]
     why: list[str]
     """Why the numbers may differ; empty if they are equal."""
+    differs: str = ""
+    """How the window of the prediction differs from that of the replay; empty if it does not."""
+    nearest: str = ""
+    """Which prediction comes nearest, without one that can be compared."""
 
 
 def compared(
@@ -107,6 +111,9 @@ def compared(
     predicted: Fates,
     logged: Mapping[str, Mapping[Any, int]],
     consumers: Collection[str],
+    *,
+    differs: str = "",
+    nearest: str = "",
 ) -> Comparison:
     """Return a row for each fate that was predicted or logged of some consumers' deliveries.
 
@@ -120,21 +127,31 @@ def compared(
             number = expected[fate] if made else None
             if number or seen[fate]:
                 rows.append(Compared(consumer, fate, number, seen[fate]))
-    return Comparison(made, rows, _why_different(rows) if made else [])
+    why = _why_different(rows) if made else []
+    if why and differs:
+        why.append("the windows differ: an event near an edge may be in one of them only")
+    return Comparison(made, rows, why, differs, nearest)
 
 
-def result_sentence(made: datetime | None, rows: Iterable[Compared]) -> str:
-    """Return whether a replay went as predicted, and what became of all its deliveries."""
+def result_sentence(
+    made: datetime | None, rows: Iterable[Compared], differs: str = "", nearest: str = ""
+) -> str:
+    """Return whether a replay went as predicted, and what became of all its deliveries.
+
+    The last two are those of `Comparison`.
+    """
     total = Counter[str]()
     for row in rows:
         total[row.fate] += row.logged
     listed = ", ".join(f"{number:,} {_DONE.get(fate, fate)}" for fate, number in total.items())
     became = f"Consumers have logged {listed or 'no delivery'}."
     if made is None:
-        return f"{became} No prediction of this window was made."
+        which = f"; the nearest was {nearest}" if nearest else ""
+        return f"{became} No prediction of this window was made{which}."
+    window = f", for a window {differs}" if differs else ""
     if any(row.predicted != row.logged for row in rows):
-        return f"{became} That differs from its prediction."
-    return f"{became} That is what was predicted."
+        return f"{became} That differs from its prediction{window}."
+    return f"{became} That is what was predicted{window}."
 
 
 _DONE: Final[Mapping[str, str]] = {"new": "run anew", "in progress": "failed or held so far"}

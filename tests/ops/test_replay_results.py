@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from moto import mock_aws
 
 from ops.cli import line, replay_log
-from ops.cli.replay_log import Prediction
+from ops.cli.replay import _compared
+from ops.cli.replay_log import Prediction, window_differs
 from ops.cli.show import plain
 from ops.desk.jobs import Job
-from ops.desk.work import _why_stale
 from ops.replay import ReplayState, fates
 from ops.replay.planning import Fate
 from ops.stack import StackRef
@@ -146,7 +146,7 @@ def test_the_window_of_a_prediction_is_told_in_one_clause(
     """A window that was shifted has one difference, not two."""
     since = SINCE + timedelta(seconds=begins_s)
     until = NOW + timedelta(seconds=ends_s)
-    assert _why_stale(Prediction(NOW, since, until, 0, {}), SINCE, NOW) == says
+    assert window_differs(Prediction(NOW, since, until, 0, {}), SINCE, NOW) == says
 
 
 @mock_aws
@@ -173,3 +173,65 @@ def test_both_sides_stand_on_the_pages_of_a_job_and_of_replays(
         for why in found.why:
             assert why in text
     assert bool(found.why) == (logged != 3)
+
+
+@mock_aws
+@pytest.mark.parametrize(
+    ("waited_s", "begins_s", "ends_s", "is_same"),
+    [
+        (90, 0, 0, True),
+        (7, -7, -7, True),
+        (7, -7, -8, True),
+        (7, 0, -7, True),
+        (7, -60, -7, False),
+        (7, 60, 60, False),
+        (3_000, -2_900, -2_900, False),
+    ],
+)
+def test_a_replay_is_compared_with_the_prediction_that_its_words_gave(
+    waited_s: int,
+    begins_s: int,
+    ends_s: int,
+    is_same: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its window may differ by the time between prediction and plan; how, is said.
+
+    Another prediction is named, and nothing is compared with it.
+    """
+    ref = empty_stack()
+    now = datetime.now(UTC)
+    since = now - timedelta(hours=1)
+    made = prediction(now + timedelta(seconds=ends_s), 3)
+    made["since"] = since + timedelta(seconds=begins_s)
+    log(tmp_path / "log", monkeypatch, ref, (waited_s / 60, "carride replay plan", made))
+    logged = {"payment": {Fate.NEW: 3}}
+    found = _compared(ref, since, now, planned=now, logged=logged, consumers=CONSUMERS)
+    said = fates.result_sentence(found.made, found.rows, found.differs, found.nearest)
+    (known,) = replay_log.predictions(ref)
+    differs = window_differs(known, since, now)
+    assert bool(differs) == bool(begins_s or ends_s)
+    assert differs in said
+    assert (found.made is not None) == is_same
+    assert {row.predicted for row in found.rows} == {3 if is_same else None}
+    assert plain(found)["differs"] == (differs if is_same else "")
+
+
+@mock_aws
+def test_a_prediction_of_exactly_the_window_is_preferred(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a newer one of about the window; without any, none is named."""
+    ref = empty_stack()
+    now = datetime.now(UTC)
+    since = now - timedelta(hours=1)
+    exact = {**prediction(now, 1), "since": since}
+    about = {**prediction(now - timedelta(seconds=5), 2), "since": since}
+    command = "carride replay plan"
+    log(tmp_path / "log", monkeypatch, ref, (2, command, exact), (1, command, about))
+    found = _compared(ref, since, now, planned=now, logged={}, consumers=CONSUMERS)
+    assert [row.predicted for row in found.rows] == [1]
+    log(tmp_path / "log", monkeypatch, ref)
+    none = _compared(ref, since, now, planned=now, logged={}, consumers=CONSUMERS)
+    assert (none.made, none.rows, none.nearest) == (None, [], "")
