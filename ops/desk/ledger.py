@@ -1,6 +1,7 @@
 """The page of the ledger: what became of events, and the list behind each number."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -13,9 +14,10 @@ from ops.audit.ledger import Account
 from ops.dead_letters import READERS
 from ops.desk.counts import DELIVERIES
 from ops.desk.index import DROPPED, KEPT, LOST, UNFINISHED
-from ops.desk.letterbox import BREAKS
+from ops.desk.letterbox import BREAKS, groups_of, redrivable
 from ops.desk.registry import Explanation, Next, Said, Seen, act, page
 from ops.desk.rides import DOUBLED, by_status
+from ops.stack import FAILURES
 
 _MOST_NAMED: Final = 40
 _FEW: Final = 5
@@ -83,7 +85,22 @@ def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
             counts = desk.feed.index.endings.count()
         context["statuses"] = [each for each in by_status(counts) if each.rides]
         context["title"] = f"{context['standing'].verdict} · Ledger"
+        context["redrivable"] = _redrivable(desk, report.ledger.waiting)
     return context
+
+
+def _redrivable(desk: Seen, waiting: int) -> int | None:
+    """Return how many of the waiting letters can be redriven, as Dead letters counts them.
+
+    It is None if there are others by now, or if not all could be read.
+    """
+    if not waiting:
+        return 0
+    with suppress(*FAILURES):
+        reading = desk.letters()
+        if waiting == sum(reading.counts.values()) == len(reading.found):
+            return redrivable(groups_of(reading.found))
+    return None
 
 
 def paths_of(consumers: Iterable[AuditedConsumer]) -> dict[tuple[str, str], str]:

@@ -208,6 +208,11 @@ def groups_of(found: Sequence[Found]) -> list[Group]:
     return groups
 
 
+def redrivable(groups: Iterable[Group]) -> int:
+    """Return how many letters the groups have of which a redrive sends the oldest."""
+    return sum(len(group.letters) for group in groups if group.goes)
+
+
 def _with_copies(groups: Iterable[Group]) -> list[Group]:
     """Return groups with the numbers of copies: the oldest letter of a key is none."""
     first = dict[str, str]()

@@ -3,7 +3,9 @@
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
@@ -20,6 +22,8 @@ from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import item_of
+from ops.audit import judge
+from ops.audit.evidence import Evidence
 from ops.audit.reading import _queues, enabled
 from ops.desk import changes
 from ops.desk.changes import TRIALS
@@ -778,3 +782,22 @@ def _refused(_typed: list[str], _stack: StackRef) -> Popen[str]:
     """Return a process that ends as a command that is refused."""
     command = [sys.executable, "-c", "raise SystemExit(2)"]
     return Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
+
+
+@pytest.mark.parametrize("audited", [3, 4])
+def test_ledger_and_letters_count_the_same_letters_that_can_be_redriven(
+    audited: int, ref: StackRef
+) -> None:
+    """The ledger says nothing of them if the audit has counted others."""
+    desk = desk_of(ref)
+    report = judge(Evidence(consumers=()))
+    reasons = {
+        "PaymentDlq": Counter(QUARANTINED=1),
+        "RideHistoryDlq": Counter(CONTRACT=audited - 1),
+    }
+    ledger = replace(report.ledger, published=3, dead_lettered=reasons)
+    desk.feed.report = report._replace(ledger=ledger)
+    heading = re.search(r"Can be redriven ([0-9]+)", get(desk, "/letters").text)
+    assert heading is not None
+    found = re.search(r'id="redrivable">([0-9]+)<', get(desk, "/ledger").text)
+    assert (found and found[1]) == (heading[1] if audited == 3 else None)
