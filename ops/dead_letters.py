@@ -192,7 +192,7 @@ def received_from(
             items = _records_of(stack, letters)
             counts = _counts_of(stack, letters)
             for letter, message in zip(letters, some, strict=True):
-                redriven = counts.get(count_key(letter), 0)
+                redriven = counts.get(count_key(letter) or "", 0)
                 item = items.get(letter.key or "")
                 record = record_of(item) if item else None
                 yield Received(replace(letter, redriven=redriven), record, message["ReceiptHandle"])
@@ -207,14 +207,23 @@ def _records_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str, tab
     return found
 
 
-def _counts_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str | None, int]:
+def _counts_of(stack: StackRef, letters: Iterable[DeadLetter]) -> dict[str, int]:
     """Return how often letters were redriven, by the key of the count."""
-    keys = {key for key in map(count_key, letters) if key}
-    counts = dict[str | None, int]()
-    for item in records.items_in(stack, MARKS, keys, "id"):
-        key = item["id"]["S"]
+    return _counts_at(stack, {key for key in map(count_key, letters) if key})
+
+
+def redriven_at(stack: StackRef, keys: Iterable[str]) -> dict[str, int]:
+    """Return how often the letters of keys were redriven in the last 30 days, by key."""
+    counts = _counts_at(stack, {f"{REDRIVEN}{key}" for key in keys})
+    return {name.removeprefix(REDRIVEN): count for name, count in counts.items()}
+
+
+def _counts_at(stack: StackRef, names: set[str]) -> dict[str, int]:
+    counts = dict[str, int]()
+    for item in records.items_in(stack, MARKS, names, "id"):
+        name = item["id"]["S"]
         redriven = item["redriven"]["N"]
-        counts[key] = int(redriven)
+        counts[name] = int(redriven)
     return counts
 
 

@@ -13,6 +13,7 @@ from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.dead_letters import READERS, DeadLetter
+from ops.desk.advice import MEND_FIRST, has_failed_again
 from ops.desk.changes import TRIALS, Change, changes_about
 from ops.desk.deliveries import began_ms
 from ops.desk.finding import whole_key, whole_ride
@@ -174,7 +175,8 @@ def _detail(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
         "past": past[-_MOST_PAST:],
         "same": same[:_MOST_SAME],
         "sending": sending(desk.jobs, letter.id),
-        "failed_again": _has_failed_again(found),
+        "failed_again": has_failed_again(letter.redriven, found.record),
+        "mend_first": MEND_FIRST,
         "advice": _ADVICE.get(letter.reason, _RUNBOOK),
         "runbook": _runbook_of(letter.queue),
         "gone_ms": sent_ms + _KEPT_MS,
@@ -210,12 +212,6 @@ def _runbook_of(queue: str) -> str:
         return "docs/runbooks/README.md"
     kind = "rule-dlq" if queue.endswith("RuleDlq") else "consumer-dlq"
     return f"docs/runbooks/{kind}.md"
-
-
-def _has_failed_again(found: Found) -> bool:
-    """Return whether the event was redriven, and has used up its attempts once more."""
-    is_given_up = found.record is not None and found.record.status == QUARANTINED
-    return bool(found.letter.redriven) and is_given_up
 
 
 # ── The history of a letter ───────────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ from carride_idempotency.record import FAILED, Record
 from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import COPY
+from ops.dead_letters import redriven_at
 from ops.desk.changes import changes_about
 from ops.desk.deliveries import deliveries_of
 from ops.desk.endings import Rides
@@ -96,6 +97,12 @@ def _known(desk: Seen, name: str) -> Known:
     with desk.feed.lock:
         retries = dict(_retries(desk, seen))
         found = [(fact, deliveries_of(fact, desk.takers(fact), retries, changes)) for fact in facts]
+    lettered = [
+        f"{each.consumer}#{fact.id}"
+        for fact, delivered in found
+        for each in delivered
+        if each.has_letter
+    ]
     return Known(
         ride=name,
         found=found,
@@ -106,6 +113,7 @@ def _known(desk: Seen, name: str) -> Known:
         limit=desk.overdue_limit,
         retries_on_aws=stack.local is None,
         now_ms=desk.now().timestamp() * 1000,
+        redriven=redriven_at(stack, lettered),
     )
 
 

@@ -12,6 +12,7 @@ from carride.ride import Status
 from carride_idempotency.record import Record
 from ops.audit.evidence import COPY, DISPATCH, PAYMENT
 from ops.audit.queues import json_object
+from ops.desk.advice import has_failed_again
 from ops.desk.changes import Change
 from ops.desk.deliveries import Delivered
 from ops.desk.index import Fact
@@ -67,6 +68,13 @@ class Known(NamedTuple):
     retries_on_aws: bool
     """Whether Lambda's own delays between attempts apply."""
     now_ms: float
+    redriven: Mapping[str, int] = {}
+    """How often letters of keys were redriven in the last 30 days, by key."""
+
+    def has_failed_again(self, each: Delivered) -> bool:
+        """Return whether the last redrive of a delivery's letter has failed again."""
+        count = self.redriven.get(f"{each.consumer}#{each.fact.id}", 0)
+        return has_failed_again(count, self.record(each))
 
     @property
     def deliveries(self) -> list[Delivered]:

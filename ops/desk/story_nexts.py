@@ -8,6 +8,7 @@ from carride.ride import OPEN, Status
 from carride_idempotency import observation
 from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED
 from ops.audit.evidence import DISPATCH, PAYMENT
+from ops.desk.advice import MEND_FIRST
 from ops.desk.deliveries import Delivered
 from ops.desk.endings import ending_of
 from ops.desk.index import WAITING
@@ -106,14 +107,7 @@ def _after_redrive(known: Known, letters: Sequence[Delivered]) -> Next:
     for each in letters:
         by_type.setdefault(each.fact.type or "an event", []).append(each.consumer)
     names = joined([f"{kind} at {joined(names)}" for kind, names in by_type.items()])
-    is_quarantined = any(
-        record is not None and record.status == QUARANTINED for record in map(known.record, letters)
-    )
-    frees = ""
-    if is_quarantined:
-        frees = (
-            "Each key is released first. " if len(letters) > 1 else "Its key is released first. "
-        )
+    frees = _frees(known, letters)
     if all(_is_settled_at(known, each) for each in letters):
         does = "The ride is settled: car and money stay as they are."
     else:
@@ -123,6 +117,16 @@ def _after_redrive(known: Known, letters: Sequence[Delivered]) -> Next:
         sentences = [_does(known, each) for each in letters]
         does = f"{' '.join(dict.fromkeys(sentences))} {comes_back}"
     total = sum(each.letters for each in letters)
+    again = [each.consumer for each in letters if known.has_failed_again(each)]
+    if again:
+        failed = f"The last redrive at {joined([*dict.fromkeys(again)])} has failed again."
+        return Next(
+            "wrench",
+            "mend the cause",
+            f"then redrive {counted(total, 'dead letter')}",
+            f"if you redrive {names}",
+            f"{failed} {MEND_FIRST} {frees}{does}",
+        )
     return Next(
         "wrench",
         "a redrive",
@@ -130,6 +134,23 @@ def _after_redrive(known: Known, letters: Sequence[Delivered]) -> Next:
         f"if you redrive {names}",
         f"{frees}{does}",
     )
+
+
+def _frees(known: Known, letters: Sequence[Delivered]) -> str:
+    """Return which keys of letters a redrive releases first, as a sentence; empty if none."""
+    held = []
+    for each in letters:
+        record = known.record(each)
+        if record is not None and record.status == QUARANTINED:
+            held.append(each)
+    if not held:
+        return ""
+    if len(held) == len(letters):
+        return "Each key is released first. " if len(letters) > 1 else "Its key is released first. "
+    names = joined([f"{each.fact.type} at {each.consumer}" for each in held])
+    noun = "key" if len(held) == 1 else "keys"
+    verb = "is" if len(held) == 1 else "are"
+    return f"The {noun} of {names} {verb} released first; the others are not quarantined. "
 
 
 def _is_settled_at(known: Known, each: Delivered) -> bool:

@@ -9,6 +9,7 @@ from carride.ride import Status
 from carride_idempotency import observation
 from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record
 from ops.audit.evidence import DISPATCH, PAYMENT
+from ops.desk.advice import MEND_FIRST
 from ops.desk.deliveries import Delivered
 from ops.desk.index import LOST, WAITING
 from ops.desk.story_known import (
@@ -52,6 +53,8 @@ class State(NamedTuple):
     """The dead-lettered delivery that holds it."""
     record: Record | None = None
     """The record of the delivery that holds it."""
+    failed_again: bool = False
+    """Whether the last redrive of that delivery's letter has failed again."""
 
 
 def state_of(known: Known, told: Sequence[Told], status: str) -> State | None:
@@ -98,6 +101,9 @@ def _given_up(known: Known, told: Sequence[Told], status: str) -> State | None:
         for each in of_event:
             sentences += _undone(told, each)
     sentences += [_where(first, record), *_others(letters[:-1])]
+    failed_again = known.has_failed_again(first)
+    if failed_again:
+        sentences.append(f"The last redrive at {first.consumer} has failed again. {MEND_FIRST}")
     return State(
         "dead",
         "mail",
@@ -106,6 +112,7 @@ def _given_up(known: Known, told: Sequence[Told], status: str) -> State | None:
         error,
         letter=first,
         record=record,
+        failed_again=failed_again,
     )
 
 

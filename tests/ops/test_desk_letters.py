@@ -23,9 +23,10 @@ from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import item_of
 from ops.audit import judge
-from ops.audit.evidence import Evidence
+from ops.audit.evidence import DeadLettered, Evidence
 from ops.audit.reading import _queues, enabled
 from ops.desk import changes
+from ops.desk.advice import MEND_FIRST
 from ops.desk.changes import TRIALS
 from ops.desk.index import PAGE
 from ops.desk.jobs import Job
@@ -261,6 +262,15 @@ def test_a_letter_that_failed_again_asks_for_its_cause_first(
     assert "1 of the same event and key" in text
     assert "1 letter of an event that has one in another group" in " ".join(text.split())
     assert f"by an operator, {changes.TRIALS['failed']}" in text
+    desk = desk_of(ref)
+    publish(desk.feed.index, FINISHED, BEGIN_MS)
+    desk.feed.index.add_letters(
+        [DeadLettered("PaymentDlq", "", "payment", None, FINISHED.idempotencyid)]
+    )
+    ride = get(desk, "/ride/order_01").text
+    assert MEND_FIRST in text
+    assert ride.count(MEND_FIRST) == 2, "the sentence of state, and what comes next"
+    assert 'class="primary" name="verb" value="redrive"' not in ride + text
 
 
 @pytest.mark.parametrize(

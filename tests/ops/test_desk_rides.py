@@ -28,6 +28,7 @@ from carride_idempotency import marshalling, observation
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from ops.audit.evidence import CONSUMERS, DeadLettered
 from ops.desk import changes
+from ops.desk.advice import MEND_FIRST
 from ops.desk.axis import ROOMS, Axis, Label
 from ops.desk.changes import Change, Sent
 from ops.desk.deliveries import deliveries_of
@@ -171,6 +172,42 @@ def test_a_dead_letter_is_what_holds_a_ride() -> None:
     assert story.state.text.startswith("payment has not captured the 12.50 EUR.")
     assert story.nexts[0].title == "if you redrive CarRideCompleted at payment"
     assert "payment captures the money." in story.nexts[0].text
+
+
+@pytest.mark.parametrize("status", [QUARANTINED, FAILED])
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_the_cause_comes_before_a_redrive_that_has_failed_before(times: int, status: str) -> None:
+    """As on the letter's page: the sentence, the button and the tile say so, and only then."""
+    index, records = given_up()
+    (key,) = records
+    fails_again = times > 0 and status == QUARANTINED
+    letter = DeadLettered("PaymentDlq", "", "payment", None, FINISHED.idempotencyid)
+    index.add_letters([letter])
+    held = {key: records[key]._replace(status=status, attempt=3 if status == QUARANTINED else 0)}
+    story, _ = drawn(index, records=held, redriven={key: times})
+    assert story.state is not None
+    assert story.state.failed_again == fails_again
+    assert (MEND_FIRST in story.state.text) == fails_again
+    assert (MEND_FIRST in story.nexts[0].text) == fails_again
+    assert (story.tiles[-1].value == "a redrive") == (not fails_again)
+    assert ("released" in story.nexts[0].text) == (status == QUARANTINED)
+
+
+def test_a_redrive_releases_the_keys_that_are_quarantined() -> None:
+    """One that was released already is not among them."""
+    index, records = given_up()
+    for name in ("payment", "dispatch"):
+        deliver(index, FINISHED, name, DRIVEN_MS + 400, observation.DEAD_LETTERED, attempt=3)
+    letters = [
+        DeadLettered(queue, "", name, None, FINISHED.idempotencyid)
+        for queue, name in (("PaymentDlq", "payment"), ("DispatchDlq", "dispatch"))
+    ]
+    index.add_letters(letters)
+    records |= record(FINISHED, "dispatch", FAILED, attempt=0)
+    story, _ = drawn(index, records=records)
+    frees = story.nexts[0].text.partition(" released first")[0]
+    assert "payment" in frees
+    assert "dispatch" not in frees
 
 
 def test_a_declined_ride_says_that_nobody_pays() -> None:

@@ -1,0 +1,16 @@
+"""What an operator should do about a dead letter: the same on each page. No I/O."""
+
+from typing import Final
+
+from carride_idempotency.record import QUARANTINED, Record
+
+MEND_FIRST: Final = "Mend the cause first: a redrive sends it to the same code once more."
+"""The advice about a letter that has failed again."""
+
+
+def has_failed_again(redriven: int, record: Record | None) -> bool:
+    """Return whether an event was redriven, and has used up its attempts once more.
+
+    ``redriven`` counts its redrives of the last 30 days, and ``record`` is that of its key.
+    """
+    return redriven > 0 and record is not None and record.status == QUARANTINED
