@@ -194,13 +194,20 @@ def _stage_of(progress: Progress) -> Stage:
     return Stage(f"EventBridge delivers events{until}; {deliveries}", step=1, shown=progress)
 
 
+class Replays(NamedTuple):
+    """The newest replays of a stack."""
+
+    found: tuple[ReplayState, ...]
+
+    def to_json(self) -> list[ReplayState]:
+        """Return them as a list."""
+        return [*self.found]
+
+
 @reads("replay status", "")
-def replay_status(session: Session) -> Iterator[ReplayState]:
+def replay_status(session: Session) -> Replays:
     """Show the newest replays of the archive, and what waits in the queues of consumers."""
-    found = standing(session.stack)
-    if not found:
-        session.say("there are no replays")
-    yield from found
+    return Replays(tuple(standing(session.stack)))
 
 
 @acts("replay cancel", "", "us-east-1.20261122T092605.530950Z --yes")
@@ -218,7 +225,7 @@ def replay_cancel(session: Session, name: str | None = None, /) -> Plan:
             f"{chosen} is {found.state}: there is nothing left to cancel; "
             "`./carride replay status` shows the newest replays"
         )
-    until = found.replayed_until or "no known time"
+    until = _spelt(found.replayed_until) if found.replayed_until else "no known time"
     step = f"cancel {chosen}, which has replayed events until {until}"
 
     def cancel() -> ReplayState:
@@ -284,6 +291,13 @@ def _fates(found: ReplayPlan) -> Iterator[RenderableType]:
 def _number(count: int) -> str:
     """Return a count for a cell of a table, empty for none."""
     return f"{count:,}" if count else ""
+
+
+@show.register
+def _show_states(states: Replays) -> RenderableType:
+    if not states.found:
+        return "there are no replays"
+    return Group(*map(show, states.found))
 
 
 @show.register
@@ -366,7 +380,8 @@ def republish(session: Session, *, since: Moment, until: Moment | None = None) -
     end = before(since, until)
     entries = list(outbox.written(stack, region, since, end))
     events = counted(len(entries), "event")
-    step = f"publish {events} that were written to the outbox in {region} from {since} to {end}"
+    window = f"from {_spelt(since)} to {_spelt(end)}"
+    step = f"publish {events} that were written to the outbox in {region} {window}"
 
     def publish() -> outbox.Republished:
         return outbox.publish(stack, entries, session.say)

@@ -5,12 +5,13 @@ Both come as JSON from `./carride VERB --json`; a part that is missing is left o
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED
 from ops.dead_letters import READERS
-from ops.desk.words import clip, part, short_id, status_text
+from ops.desk.words import clip, clock_text, part, short_id, status_text
 from ops.replay import fates
 from ops.text import counted
 
@@ -78,9 +79,23 @@ def label_of(verb: str, *, asks: bool) -> str:
     return f"{label} plan" if asks else label
 
 
-def scope_of(words: Sequence[str]) -> str:
-    """Return what a job is about, from the words after its verb."""
-    return ", ".join(filter(None, map(_word, words)))
+def scope_of(words: Sequence[str], shown: Any = None, now_ms: float = 0.0) -> str:
+    """Return what a job is about, from the words after its verb, and what its plan has shown.
+
+    A window has the times that its plan has: ``20m`` means other ones a minute later.
+    """
+    window = _window(shown, now_ms)
+    if window:
+        words = [word for word in words if not word.startswith(("--since=", "--until="))]
+    return ", ".join(filter(None, [window, *map(_word, words)]))
+
+
+def _window(shown: Any, now_ms: float) -> str:
+    """Return the window that a plan or a prediction has shown; empty without one."""
+    if not isinstance(shown, Mapping) or "since" not in shown or "until" not in shown:
+        return ""
+    edges = [1000 * datetime.fromisoformat(shown[name]).timestamp() for name in ("since", "until")]
+    return " to ".join(clock_text(each, now_ms) for each in edges)
 
 
 def _word(word: str) -> str:

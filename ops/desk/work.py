@@ -132,9 +132,7 @@ def _told(job: Job, found: Mapping[str, Record]) -> dict[str, Any]:
     return {
         "job": job,
         "label": label_of(job.verb, asks=job.asks),
-        "scope": ", ".join(
-            filter(None, [about(shown), scope_of(job.words[len(job.verb.split()) :])])
-        ),
+        "scope": ", ".join(filter(None, [about(shown), _scope_of(job, shown)])),
         "state": state,
         "word": word,
         "look": _LOOKS_OF_WORDS.get(word, _LOOKS[state]),
@@ -142,6 +140,10 @@ def _told(job: Job, found: Mapping[str, Record]) -> dict[str, Any]:
         "began_ms": 1000 * job.began,
         "sentence": sentence,
     }
+
+
+def _scope_of(job: Job, shown: Any) -> str:
+    return scope_of(job.words[len(job.verb.split()) :], shown, 1000 * time.time())
 
 
 @page("/job/{id}", "job.html")

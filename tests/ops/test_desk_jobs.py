@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from datetime import timedelta
 from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ from moto import mock_aws
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from ops import plans
+from ops.cli.show import plain
 from ops.desk import changes
 from ops.desk.jobs import Job, State
 from ops.desk.told import (
@@ -197,6 +199,20 @@ def test_a_scope_reads_as_words() -> None:
     """Options without their dashes, and ids short."""
     words = ["PaymentDlq", f"--letter={UUID}", "--release", "--since=1h"]
     assert scope_of(words) == "PaymentDlq, letter 37134231…4b1c, releasing keys, since 1h"
+
+
+def test_replays_of_the_same_words_are_told_apart_by_their_windows() -> None:
+    """The times of the plan stand in the place of a span before now."""
+    words = ["--since=20m", "--only=PaymentRule"]
+    scopes = set()
+    for minutes in (0, 1, 24 * 60):
+        until = NOW + timedelta(minutes=minutes)
+        shown = plain({"since": until - timedelta(minutes=20), "until": until})
+        scopes.add(scope_of(words, shown, BEGIN_MS))
+    assert len(scopes) == 3
+    for scope in scopes:
+        assert "20m" not in scope
+        assert "PaymentRule" in scope
 
 
 def test_a_job_is_called_as_its_button() -> None:
