@@ -220,20 +220,30 @@ def replay_cancel(session: Session, name: str | None = None, /) -> Plan:
     stack = session.stack
     chosen = name or _only_running(stack)
     found = replay.describe(stack, chosen)
-    if found.handed_over:
-        raise OperatorError(
-            f"{chosen} is {found.state}: there is nothing left to cancel; "
-            "`./carride replay status` shows the newest replays"
-        )
+    has_ended = found.handed_over
     until = _spelt(found.replayed_until) if found.replayed_until else "no known time"
     step = f"cancel {chosen}, which has replayed events until {until}"
+    if has_ended:
+        step = f"{chosen} is {found.state} already: there is nothing left to cancel"
 
     def cancel() -> ReplayState:
-        stack.client("events").cancel_replay(ReplayName=chosen)
+        if not has_ended:
+            _cancel(stack, chosen)
         return replay.describe(stack, chosen)
 
-    # The time up to which a replay has come moves on.
-    return Plan(Steps((step,)), cancel, (stack,), exact={"cancel": chosen})
+    # The time up to which a replay has come moves on, and it may end by itself meanwhile.
+    exact = {"cancel": chosen}
+    return Plan(Steps((step,)), cancel, (stack,), exact=exact, is_empty=has_ended)
+
+
+def _cancel(stack: StackRef, name: str) -> None:
+    """Cancel a replay, unless it has ended since it was looked at."""
+    events = stack.client("events")
+    try:
+        events.cancel_replay(ReplayName=name)
+    except events.exceptions.IllegalStatusException:
+        if not replay.describe(stack, name).handed_over:
+            raise
 
 
 def _only_running(stack: StackRef) -> str:

@@ -381,13 +381,20 @@ def _predicted(result: Mapping[str, Any]) -> str:
     return fates.sentence(result.get("events", 0), result.get("fates", {}))
 
 
+def _cancelled(result: Mapping[str, Any]) -> str:
+    state = str(result.get("state"))
+    if state in ("COMPLETED", "FAILED"):
+        return f"The replay had {state.lower()} before: there was nothing left to cancel."
+    return f"The replay is {state.lower()}."
+
+
 _SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "redrive": _redriven,
     "release": lambda _: "The key is released: its next delivery runs as attempt 1.",
     "replay run": lambda result: (
         f"The replay has ended. The audit says: {result.get('audit', {}).get('verdict')}."
     ),
-    "replay cancel": lambda result: f"The replay is {str(result.get('state')).lower()}.",
+    "replay cancel": _cancelled,
     "replay plan": _predicted,
 }
 

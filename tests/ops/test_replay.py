@@ -16,6 +16,8 @@ from carride_idempotency.stores.transport import BotocoreTransport
 from carride_idempotency.testing import DeadLetterBox, Invocation, eventbridge_event
 from ops import replay
 from ops.audit.evidence import CONSUMERS, HISTORY
+from ops.cli.replay import replay_cancel
+from ops.desk.told import result_of
 from ops.policies import POLICIES
 from ops.replay.planning import Fate, Prediction
 from ops.stack import Kept, OperatorError, StackRef
@@ -130,6 +132,62 @@ def test_a_replay_that_was_not_completed_ends_in_words(
     ended = replay.ReplayState("one", state, NOW, NOW, NOW, until, 0, reason)
     with pytest.raises(OperatorError, match=says):
         ended.check()
+
+
+class EventsOfAReplay:
+    """EventBridge with a replay that ends when it is to, and refuses to cancel one that has."""
+
+    class IllegalStatusError(Exception):
+        """Raised for a replay that has ended."""
+
+    def __init__(self, archive: str, state: str, then: str) -> None:
+        self.archive = archive
+        self.state = state
+        self.then = then
+        self.cancelled = 0
+        self.exceptions = SimpleNamespace(
+            IllegalStatusException=self.IllegalStatusError,
+            ResourceNotFoundException=LookupError,
+        )
+
+    def describe_replay(self, **_: Any) -> dict[str, Any]:
+        """Return the replay."""
+        times = dict.fromkeys(("EventStartTime", "EventEndTime", "ReplayStartTime"), NOW)
+        return times | {"State": self.state, "EventSourceArn": self.archive}
+
+    def cancel_replay(self, **_: Any) -> None:
+        """Cancel the replay, unless it has ended by then."""
+        if self.then in ENDED:
+            self.state = self.then
+            raise self.IllegalStatusError
+        self.cancelled += 1
+        self.state = self.then
+
+
+ENDED: Final = ("COMPLETED", "FAILED", "CANCELLED")
+
+
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [(state, state) for state in ENDED]
+    + [("RUNNING", state) for state in ENDED]
+    + [("RUNNING", "CANCELLING"), ("STARTING", "CANCELLING")],
+)
+def test_the_cancel_of_a_replay_that_has_ended_does_nothing_and_says_so(
+    before: str, then: str
+) -> None:
+    """It is no failure, whether the replay ended before the plan or after it."""
+    archive = "arn:aws:events:us-east-1:0:archive/all"
+    events = EventsOfAReplay(archive, before, then)
+    ref = stack(lambda *_: events, CarRideArchiveArn=archive)
+    session: Any = SimpleNamespace(stack=ref)
+    plan = replay_cancel(session, "one")
+    assert plan.is_empty == (before in ENDED)
+    result = plan.do()
+    assert result.state == then
+    assert events.cancelled == (then == "CANCELLING")
+    said = result_of("replay cancel", result._asdict())
+    assert ("nothing left to cancel" in said) == (then in {"COMPLETED", "FAILED"})
 
 
 BROKEN: Final = eventbridge_event({"type": "CarRideCreated"}, event_id="e1", clock=epoch_ms)
