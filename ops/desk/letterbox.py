@@ -12,10 +12,11 @@ from typing import Any, Final, NamedTuple
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.operators.choosing import normalised
 from carride_idempotency.operators.sending import Verdict
-from carride_idempotency.record import COMPLETED, Record
+from carride_idempotency.record import COMPLETED, QUARANTINED, Record
 from ops import redrive
 from ops.audit.queues import GLANCE_HIDDEN_S, GLANCE_READS_S, waiting
 from ops.dead_letters import DeadLetter, queues_of, received_from, url_of
+from ops.desk.advice import is_released
 from ops.desk.index import BUS, KEPT
 from ops.prediction import Predictor
 from ops.stack import StackRef
@@ -41,6 +42,13 @@ class Found(NamedTuple):
     record: Record | None
     verdict: Verdict
     """If its key may be released."""
+
+    @property
+    def title(self) -> str:
+        """Why the letter waits, in words: not that its key is quarantined once it is released."""
+        if self.letter.reason == QUARANTINED and is_released(self.record):
+            return "Key released"
+        return title_of(self.letter.reason)
 
     @property
     def event_id(self) -> str | None:
@@ -233,7 +241,8 @@ def _group(letters: Iterable[Found]) -> Group:
     where = f"in {first.queue}"
     if first.consumer:
         where = f"at {first.consumer}"
-    title = title_of(first.reason)
+    titles = {each.title for each in in_order}
+    title = titles.pop() if len(titles) == 1 else title_of(first.reason)
     goes = in_order[0].verdict.goes
     error = _shared([each.letter.error for each in in_order])
     return Group(first.group, title, where, error, goes, tuple(reversed(in_order)))

@@ -13,7 +13,7 @@ from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.dead_letters import READERS, DeadLetter
-from ops.desk.advice import MEND_FIRST, has_failed_again
+from ops.desk.advice import MEND_FIRST, has_failed_again, is_released
 from ops.desk.changes import TRIALS, Change, changes_about
 from ops.desk.deliveries import began_ms
 from ops.desk.finding import whole_key, whole_ride
@@ -25,7 +25,6 @@ from ops.desk.letterbox import (
     at_consumer,
     chosen_in,
     groups_of,
-    title_of,
     with_contract,
 )
 from ops.desk.pictures import look
@@ -169,7 +168,7 @@ def _detail(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
     ]
     return {
         "letter": letter,
-        "reason": title_of(letter.reason),
+        "reason": found.title,
         "found": found,
         "fact": fact if fact is not None and fact.copies else None,
         "past": past[-_MOST_PAST:],
@@ -346,6 +345,7 @@ def _keys(desk: Seen, request: Request) -> dict[str, Any]:
         "statuses": sorted(STATUSES),
         "quarantined": QUARANTINED,
         "completed": COMPLETED,
+        "is_released": is_released,
     }
 
 

@@ -115,6 +115,25 @@ def quarantine(
     )
 
 
+@pytest.mark.parametrize("is_released", [False, True])
+def test_a_released_key_is_quarantined_on_no_page(ref: StackRef, *, is_released: bool) -> None:
+    """Neither in the list of letters nor on the letter's card; Keys offers no second release."""
+    key = f"payment#{FINISHED.idempotencyid}"
+    if is_released:
+        quarantine(ref, key, FAILED, attempt=0)
+    desk = desk_of(ref)
+    text = get(desk, f"/letters?event={FINISHED.idempotencyid}&at=payment").text
+    title = "Key released" if is_released else "Quarantined"
+    assert f"<b>{title}</b>" in text
+    assert f"{title.lower()}</span>" in text
+    assert ("uarantined" in text.partition("<h1>")[2].partition("<h2>History")[0]) == (
+        not is_released
+    )
+    keys = get(desk, f"/keys?status={'failed' if is_released else 'quarantined'}").text
+    assert key.partition("#")[2] in keys
+    assert ("Plan a release" in keys) == (not is_released)
+
+
 def visible(ref: StackRef, queue: str) -> int:
     """Return how many letters another reader can receive now."""
     found = ref.client("sqs").receive_message(
