@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from carride_idempotency import observation
 from ops.audit.evidence import DISPATCH, PAYMENT
 from ops.desk.changes import TRIALS
-from ops.desk.deliveries import Delivered
+from ops.desk.deliveries import Delivered, began_ms
 from ops.desk.index import CRASHED
 from ops.desk.story_known import Known, Told, price_of, settled_in, who_caused
 from ops.desk.words import clip, money
@@ -80,7 +80,7 @@ def deeds_of_consumers(known: Known) -> Iterator[Deed]:
                 did = what[0].format(each.fact.type)
                 if run.outcome == observation.TAKEOVER:
                     did += _taken_from(each)
-                yield Deed(run.ended_ms, what[1], each.consumer, did)
+                yield Deed(began_ms(each.fact, run), what[1], each.consumer, did)
         replays = [copy for copy in each.fact.copies if copy.replayed]
         if replays and each is next(iter(known.deliveries), None):
             yield Deed(

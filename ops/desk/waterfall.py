@@ -72,6 +72,8 @@ class Lane(NamedTuple):
     """Deliveries that were skipped, besides the one with the outcome."""
     took: str
     runs: tuple[Run, ...]
+    begun: tuple[tuple[float, Run], ...]
+    """The same, each after the time at which it began."""
     quiet: bool
     """Whether it is one quick run that took effect."""
     is_last: bool
@@ -239,6 +241,7 @@ def _lanes(axis: Axis, each: Delivered) -> Iterator[Lane]:
             skipped=max(0, each.skipped) if is_last else 0,
             took=_took(attempts),
             runs=tuple(runs),
+            begun=tuple((began_ms(each.fact, run), run) for run in runs),
             quiet=_is_quiet(each),
             is_last=is_last,
         )

@@ -37,7 +37,7 @@ from ops.desk.index import CRASHED, Index
 from ops.desk.story import Story, story_of
 from ops.desk.story_known import Known
 from ops.desk.waterfall import Picture, picture
-from ops.desk.words import published_text, span
+from ops.desk.words import clock_text, published_text, span
 from ops.search import MOST
 from ops.stack import StackRef
 from tests.carride.rides import Life
@@ -945,3 +945,21 @@ def test_a_settled_ride_says_as_what_beside_its_booking(outcome: str) -> None:
     assert tile.value == "settled"
     assert outcome in tile.detail
     assert "completed" in tile.detail
+
+
+def test_a_delivery_has_the_same_time_on_all_pages(ref: StackRef) -> None:
+    """It is the time at which it began: in what was done, in the picture, and with its event."""
+    desk = desk_of(ref)
+    event = event_of(Life("order_01").completed)
+    publish(desk.feed.index, event, BEGIN_MS)
+    ended_ms = BEGIN_MS + 9_500
+    reason = "GatewayUnavailableError: no answer"
+    deliver(
+        desk.feed.index, event, "payment", ended_ms, observation.FAILED, took=4_250, reason=reason
+    )
+    begun = clock_text(ended_ms - 4_250, BEGIN_MS)
+    ended = clock_text(ended_ms, BEGIN_MS)
+    for path in ("/ride/order_01", f"/event/{event.idempotencyid}"):
+        shown = re.findall(r"([0-9:]{8})(?:\.[0-9]{3})?</time>", get(desk, path).text)
+        assert begun in shown
+        assert ended not in shown
