@@ -151,8 +151,13 @@ def find(stack: StackRef, text: str, /, *, since: Moment | None = None) -> Searc
     return Search(shown, len(found) - len(shown), says)
 
 
-type _Known = defaultdict[str, dict[str, dict[str, None]]]
-"""Rides by id and kind, the newest first."""
+class _Known(defaultdict[str, dict[str, dict[str, None]]]):
+    """Rides by id and kind, the newest first."""
+
+    def __init__(self) -> None:
+        super().__init__(dict)
+        self.queues: dict[str, str] = {}
+        """Logical ids of dead-letter queues, by the ids of their letters."""
 
 
 def _found(match: Match, known: _Known) -> Found:
@@ -162,7 +167,8 @@ def _found(match: Match, known: _Known) -> Found:
         EVENT: f"./carride event {match.id}",
         TYPE: f"./carride tail --type {match.id} --since 1h",
         KEY: f"./carride records --key '{match.id}'",
-        LETTER: "./carride letters",
+        # Without --yes it shows the letter and what a redrive would do.
+        LETTER: f"./carride redrive {known.queues.get(match.id)} --letter={match.id}",
     }.get(match.kind, "")
     if not command and rides:
         command = f"./carride ride {rides[0]}"
@@ -171,7 +177,7 @@ def _found(match: Match, known: _Known) -> Found:
 
 def _known(stack: StackRef, wanted: str, since: datetime) -> _Known:
     """Return the ids in a stack that may match a text."""
-    known: _Known = defaultdict(dict)
+    known = _Known()
     known[TYPE] = {name: {} for name in FACTS}
     if "#" in wanted:
         asked = [] if records.is_too_long(wanted) else [wanted]
@@ -255,6 +261,7 @@ def _add_letters(known: _Known, stack: StackRef) -> None:
     for queue in queues_of(stack):
         for letter, _, _ in received_from(stack, queue):
             _add(known, Match(LETTER, letter.id), letter.ride)
+            known.queues[letter.id] = queue
 
 
 def _add_event(known: _Known, stack: StackRef, name: str) -> None:

@@ -153,7 +153,9 @@ def test_tables_and_queues_are_searched_too(ref: StackRef) -> None:
         assert (found.id, found.rides) == (text, ("order_new",))
     assert search.find(ref, "order_new").found[0].kind == RIDE
     for text in (letter, letter[:13].upper()):
-        assert search.find(ref, text).found[0].id == letter
+        (found,) = search.find(ref, text).found
+        assert found.id == letter
+        assert {"PaymentDlq", f"--letter={letter}"} <= {*found.command.split()}
     for text in (letter, f"{letter[:8]}…{letter[-4:]}"):
         answer = get(desk_of(ref), f"/find?q={quote(text)}")
         assert answer.headers["location"] == f"/letters?letter={letter}"
