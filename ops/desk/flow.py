@@ -27,12 +27,12 @@ from ops.desk.index import (
 )
 from ops.desk.outages import Outage
 from ops.desk.pictures import Stacked, stacked
-from ops.desk.registry import Next, Said, Seen, act, page
+from ops.desk.registry import Injection, Next, Said, Seen, act, page
 from ops.desk.story_known import joined
 from ops.desk.timeline import ALL, WINDOWS, Window, window_of
 from ops.desk.under_way import under_way
 from ops.desk.words import clip, clock_text, moment, part, rough, span
-from ops.stack import OperatorError
+from ops.stack import OperatorError, StackRef
 from ops.text import counted
 
 _MINUTE_BUCKETS: Final = 60 // WINDOWS[0].bucket_s
@@ -124,6 +124,7 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
             "recently": _recently(feed, window, now, outages),
             "letters": feed.letters() or 0,
             "quarantined": feed.quarantined or 0,
+            "last_injected": desk.injected,
             "injected": _INJECTED if feed.stack.local is not None else (),
             "replayed": feed.index.totals[BUS][REPLAYED],
         }
@@ -464,9 +465,16 @@ def _inject(desk: Seen, form: Mapping[str, str]) -> Next:
     with desk.feed.lock:
         fact = _newest(desk.feed, consumer)
     stack = desk.feed.stack
+    said = _injected(stack, chosen, consumer, fact)
+    desk.injected = Injection(desk.now().timestamp() * 1000, said)
+    return "/", said
+
+
+def _injected(stack: StackRef, chosen: Injected, consumer: AuditedConsumer, fact: Fact) -> Said:
+    """Send the copies of a fault, and return what was sent and where to watch it."""
     if chosen.fault is None:
         faults.send_copies(stack, fact.body, chosen.times)
-        return "/", Said(
+        return Said(
             f"{chosen.times} copies of {fact.type} were sent.",
             path=f"/event/{fact.id}",
             link="See them",
@@ -479,7 +487,7 @@ def _inject(desk: Seen, form: Mapping[str, str]) -> Next:
     rides = "a new ride" if len(copies) == 1 else "new rides"
     link = "Watch it" if len(copies) == 1 else "Watch the first"
     said = f"{sent} of a past {fact.type} sent as {rides}."
-    return "/", Said(said, path=f"/ride/{copies[0].subject}", link=link)
+    return Said(said, path=f"/ride/{copies[0].subject}", link=link)
 
 
 def _newest(feed: Feed, consumer: AuditedConsumer) -> Fact:

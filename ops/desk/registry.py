@@ -59,6 +59,13 @@ class Explanation(NamedTuple):
     """Variables of its template."""
 
 
+class Injection(NamedTuple):
+    """The newest fault that this desk has injected: on a local stack only."""
+
+    time_ms: float
+    said: "Said"
+
+
 class Seen:
     """What the views read: the feed, the jobs, and the records that the desk has watched."""
 
@@ -70,6 +77,7 @@ class Seen:
         self.explained: Explanation | None = None
         self.records = Watched[Record]()
         self.items = Watched[Mapping[str, Any]]()
+        self.injected: Injection | None = None
 
     def now(self) -> datetime:
         """Return the time."""

@@ -32,7 +32,7 @@ from ops.desk.pictures import LOOKS, stacked
 from ops.stack import Kept, OperatorError
 from tests.carride.rides import booked
 from tests.carride.rides import event as event_of
-from tests.ops.desk_world import deliver, desk_of, get, publish
+from tests.ops.desk_world import deliver, desk_of, get, post, publish
 from tests.ops.world import empty_stack, stack
 
 PAYMENT = CONSUMERS[2]
@@ -319,6 +319,26 @@ def test_flow_says_that_nothing_is_in_flight_only_if_that_is_so(
     assert ('href="/replays"' in head) == (now.has_replay and not now.has_job)
     if replays and now.messages:
         assert f"{now.messages} messages" in head
+
+
+def test_flow_leads_to_what_was_injected_last_for_as_long_as_it_runs(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after the toast is gone, and in another window."""
+    sent = list[Any]()
+    monkeypatch.setattr("ops.desk.faults.send", lambda _, detail: sent.append(detail))
+    desk.feed.stack.local = Kept("carride", "us-east-1", "", "", "", 0)
+    event = completed("order_1")
+    now_ms = time.time() * 1000
+    publish(desk.feed.index, event, now_ms - 9_000)
+    for each in CONSUMERS:
+        deliver(desk.feed.index, event, each.name, now_ms - 8_000)
+    link = f'href="/event/{event.idempotencyid}"'
+    assert link not in get(desk, "/").text
+    post(desk, "/inject", fault="copies", back="/")
+    assert len(sent) == 50
+    for _ in range(2):
+        assert link in get(desk, "/").text
 
 
 def test_the_feed_learns_of_replays_that_a_command_has_started(desk: Desk) -> None:
