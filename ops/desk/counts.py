@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from ops.desk.index import GROUPS
+from ops.desk.facts import GROUPS
 
 
 class Count(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from carride_idempotency import observation
 from ops.audit.evidence import AuditedConsumer
 from ops.desk.changes import Change
-from ops.desk.index import ABSORBED, Fact, Run
+from ops.desk.facts import ABSORBED, Fact, Run
 
 _NO_ATTEMPTS: Final = ABSORBED | {observation.QUARANTINED, observation.EXPIRED}
 """Outcomes of deliveries that ran nothing."""

@@ -20,8 +20,7 @@ from ops.desk import faults
 from ops.desk.changes import changes_about
 from ops.desk.counts import DELIVERIES
 from ops.desk.deliveries import began_ms, deliveries_of
-from ops.desk.finding import begun_by
-from ops.desk.index import (
+from ops.desk.facts import (
     ABSORBED,
     BROKEN,
     BUS,
@@ -32,14 +31,14 @@ from ops.desk.index import (
     EFFECT,
     GROUPS,
     LOST,
-    PAGE,
     REPLAYED,
     UNFINISHED,
     WAITING,
     Fact,
-    Filter,
     Run,
 )
+from ops.desk.finding import begun_by
+from ops.desk.index import PAGE, Filter
 from ops.desk.letterbox import reason_text
 from ops.desk.pictures import look
 from ops.desk.registry import (

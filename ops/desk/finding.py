@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 from carride.facts import FACTS
 from ops import search
 from ops.desk.endings import Ending
-from ops.desk.index import Fact, Index
+from ops.desk.facts import Fact
+from ops.desk.index import Index
 from ops.desk.redriven import ids_like
 from ops.desk.registry import Seen
 from ops.desk.words import part

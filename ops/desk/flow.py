@@ -14,17 +14,8 @@ from carride_idempotency import observation
 from ops.audit.evidence import COPY, OTHER_DLQS, AuditedConsumer
 from ops.desk import faults
 from ops.desk.counts import DELIVERIES
+from ops.desk.facts import BROKEN, BUS, COPIES, DISTINCT, KINDS, PRODUCERS, REPLAYED, Fact
 from ops.desk.feed import Feed
-from ops.desk.index import (
-    BROKEN,
-    BUS,
-    COPIES,
-    DISTINCT,
-    KINDS,
-    PRODUCERS,
-    REPLAYED,
-    Fact,
-)
 from ops.desk.outages import Outage
 from ops.desk.pictures import Stacked, stacked
 from ops.desk.registry import Injection, Next, Said, Seen, act, page

@@ -13,7 +13,7 @@ from ops.audit.evidence import AuditedConsumer, grouped
 from ops.audit.ledger import Account
 from ops.dead_letters import READERS
 from ops.desk.counts import DELIVERIES
-from ops.desk.index import DROPPED, KEPT, LOST, UNFINISHED
+from ops.desk.facts import DROPPED, KEPT, LOST, UNFINISHED
 from ops.desk.letterbox import BREAKS, groups_of, redrivable
 from ops.desk.registry import Explanation, Next, Said, Seen, act, page
 from ops.desk.rides import DOUBLED, by_status

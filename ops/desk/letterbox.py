@@ -17,7 +17,7 @@ from ops import redrive
 from ops.audit.queues import GLANCE_HIDDEN_S, GLANCE_READS_S, waiting
 from ops.dead_letters import DeadLetter, queues_of, received_from, url_of
 from ops.desk.advice import is_released
-from ops.desk.index import BUS, KEPT
+from ops.desk.facts import BUS, KEPT
 from ops.prediction import Predictor
 from ops.stack import StackRef
 

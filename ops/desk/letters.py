@@ -16,8 +16,9 @@ from ops.dead_letters import READERS, DeadLetter
 from ops.desk.advice import MEND_FIRST, has_failed_again, is_released
 from ops.desk.changes import TRIALS, Change, changes_about
 from ops.desk.deliveries import began_ms
+from ops.desk.facts import BUS, Fact, Run
 from ops.desk.finding import whole_key, whole_ride
-from ops.desk.index import BUS, PAGE, Fact, Run
+from ops.desk.index import PAGE
 from ops.desk.letterbox import (
     Found,
     Group,

@@ -12,7 +12,7 @@ from carride.events import DETAIL_TYPE, ContractError, parse_event
 from ops import lookup
 from ops.audit.evidence import DeadLettered
 from ops.dead_letters import DeadLetter
-from ops.desk.index import Copy, Fact, Run
+from ops.desk.facts import Copy, Fact, Run
 from ops.search import Search, find
 from ops.stack import OperatorError, StackRef
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from carride_idempotency import observation
-from ops.desk.index import CRASHED, LOST, WAITING
+from ops.desk.facts import CRASHED, LOST, WAITING
 
 _HEADROOM: Final = 22.0
 """The part of a chart above its highest bar, for words."""

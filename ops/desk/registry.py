@@ -12,8 +12,8 @@ from carride_idempotency.record import Record
 from ops.audit import Report
 from ops.audit.evidence import AuditedConsumer
 from ops.desk.changes import changed_ms
+from ops.desk.facts import Fact
 from ops.desk.feed import Feed
-from ops.desk.index import Fact
 from ops.desk.jobs import Jobs
 from ops.desk.letterbox import Letterbox, Reading
 from ops.desk.older import Older

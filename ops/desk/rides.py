@@ -15,8 +15,9 @@ from ops.dead_letters import redriven_at
 from ops.desk.changes import changes_about
 from ops.desk.deliveries import deliveries_of
 from ops.desk.endings import Rides
+from ops.desk.facts import BROKEN, BUS, DISTINCT, LOST, STUCK, WAITING, Fact
 from ops.desk.finding import rides_of
-from ops.desk.index import BROKEN, BUS, DISTINCT, LOST, PAGE, STUCK, WAITING, Fact, Index
+from ops.desk.index import PAGE, Index
 from ops.desk.registry import NotThereError, Seen, newest_shown, page, page_number
 from ops.desk.story import story_of
 from ops.desk.story_known import Known, joined

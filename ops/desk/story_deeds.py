@@ -7,7 +7,7 @@ from carride_idempotency import observation
 from ops.audit.evidence import DISPATCH, PAYMENT
 from ops.desk.changes import TRIALS
 from ops.desk.deliveries import Delivered, began_ms
-from ops.desk.index import CRASHED
+from ops.desk.facts import CRASHED
 from ops.desk.story_known import Known, Told, price_of, settled_in, who_caused
 from ops.desk.words import clip, money
 

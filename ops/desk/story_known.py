@@ -15,7 +15,7 @@ from ops.audit.queues import json_object
 from ops.desk.advice import has_failed_again
 from ops.desk.changes import Change
 from ops.desk.deliveries import Delivered
-from ops.desk.index import Fact
+from ops.desk.facts import Fact
 from ops.desk.words import money
 
 _EMITTERS: Final[Mapping[str, str]] = {

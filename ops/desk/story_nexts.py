@@ -11,7 +11,7 @@ from ops.audit.evidence import DISPATCH, PAYMENT
 from ops.desk.advice import MEND_FIRST
 from ops.desk.deliveries import Delivered
 from ops.desk.endings import ending_of
-from ops.desk.index import WAITING
+from ops.desk.facts import WAITING
 from ops.desk.story_known import (
     COMMANDS,
     NEXT_COMMAND,

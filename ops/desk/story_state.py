@@ -11,7 +11,7 @@ from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record
 from ops.audit.evidence import DISPATCH, PAYMENT
 from ops.desk.advice import MEND_FIRST
 from ops.desk.deliveries import Delivered
-from ops.desk.index import LOST, WAITING
+from ops.desk.facts import LOST, WAITING
 from ops.desk.story_known import (
     Known,
     Settled,

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from carride_idempotency import observation
 from ops.desk.axis import Axis, Band, Label
 from ops.desk.deliveries import Delivered, Redrive, began_ms, series_of
-from ops.desk.index import ABSORBED, CRASHED, Fact, Run
+from ops.desk.facts import ABSORBED, CRASHED, Fact, Run
 from ops.desk.pictures import look
 from ops.desk.words import clock_text, span
 

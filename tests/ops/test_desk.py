@@ -24,9 +24,10 @@ from ops.audit.evidence import CONSUMERS
 from ops.audit.reading import Tail
 from ops.desk import open_browser
 from ops.desk.app import Desk
+from ops.desk.facts import CRASHED, WAITING
 from ops.desk.feed import ENDED, Feed
 from ops.desk.flow import _parts
-from ops.desk.index import CRASHED, WAITING, Filter, Index
+from ops.desk.index import Filter, Index
 from ops.desk.jobs import State
 from ops.desk.pictures import LOOKS, stacked
 from ops.stack import Kept, OperatorError

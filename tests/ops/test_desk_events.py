@@ -18,7 +18,8 @@ from carride_idempotency.record_items import item_of
 from ops.audit.evidence import DeadLettered
 from ops.desk.app import Desk
 from ops.desk.counts import DELIVERIES, Count
-from ops.desk.index import COUNTED, PAGE, WAITING, Filter, Index
+from ops.desk.facts import WAITING
+from ops.desk.index import COUNTED, PAGE, Filter, Index
 from ops.desk.letters import of_bus
 from ops.desk.older import Older
 from ops.desk.pictures import look

@@ -17,7 +17,8 @@ from carride.facts import Fact, PaymentCaptured
 from carride_idempotency import observation
 from ops.audit.evidence import CONSUMERS, DeadLettered
 from ops.desk.endings import ending_of
-from ops.desk.index import CRASHED, FATES, GROUPS, KEPT, PAGE, WAITING, Filter, Index
+from ops.desk.facts import CRASHED, FATES, GROUPS, KEPT, WAITING
+from ops.desk.index import PAGE, Filter, Index
 from ops.desk.pictures import LOOKS
 from tests.carride.rides import Life
 from tests.ops.desk_bench import judged

@@ -28,7 +28,8 @@ from ops.audit.evidence import (
     RideItem,
 )
 from ops.desk.counts import DELIVERIES
-from ops.desk.index import KEPT, Filter, Index
+from ops.desk.facts import KEPT
+from ops.desk.index import Filter, Index
 from ops.desk.ledger import blocks_of, paths_of
 from tests.carride.rides import Life
 from tests.ops.desk_world import (

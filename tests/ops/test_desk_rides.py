@@ -33,7 +33,8 @@ from ops.desk.axis import ROOMS, Axis, Label
 from ops.desk.changes import Change, Sent
 from ops.desk.deliveries import deliveries_of
 from ops.desk.endings import ending_of
-from ops.desk.index import CRASHED, Index
+from ops.desk.facts import CRASHED
+from ops.desk.index import Index
 from ops.desk.story import Story, story_of
 from ops.desk.story_known import Known
 from ops.desk.waterfall import Picture, picture

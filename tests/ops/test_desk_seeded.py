@@ -11,7 +11,8 @@ from carride_idempotency import observation
 from carride_idempotency.record_items import record_of
 from ops import records, replay
 from ops.audit.evidence import DISPATCH
-from ops.desk.index import Fact, Filter
+from ops.desk.facts import Fact
+from ops.desk.index import Filter
 from tests.ops.desk_seeded import Seeded
 from tests.ops.desk_world import get
 

@@ -10,7 +10,7 @@ from moto import mock_aws
 
 from ops.desk import words
 from ops.desk.counts import DELIVERIES
-from ops.desk.index import WAITING
+from ops.desk.facts import WAITING
 from ops.desk.pictures import LOOKS, look
 from tests.carride.rides import Life
 from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
