@@ -17,7 +17,7 @@ from carride.facts import FACTS
 from ops import lookup, records, tables
 from ops.audit import reading
 from ops.audit.evidence import Published
-from ops.dead_letters import queues_of, received_from
+from ops.dead_letters import DeadLetter, queues_of, received_from
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Moment, reads
 
@@ -126,6 +126,15 @@ def named_by(event: Published) -> Iterator[Match]:
             yield Match(kind, name)
 
 
+def named_by_letter(letter: DeadLetter) -> Iterator[Match]:
+    """Yield a dead letter, and the ride and the event that it names, if these have usual ids."""
+    yield Match(LETTER, letter.id)
+    if letter.ride is not None and is_name(letter.ride):
+        yield Match(RIDE, letter.ride)
+    if letter.fact is not None:
+        yield Match(EVENT, letter.fact)
+
+
 # ── In tables, queues and the log ─────────────────────────────────────────────────────────────────
 
 
@@ -192,8 +201,8 @@ def _known(stack: StackRef, wanted: str, since: datetime) -> _Known:
     for each in spellings:
         _add_logged(known, stack, each, since)
         _add_stored(known, stack, each)
+    _add_letters(known, stack)
     if is_hex(name.lower()):
-        _add_letters(known, stack)
         _add_event(known, stack, name.lower())
     return known
 
@@ -257,10 +266,11 @@ def _add_stored(known: _Known, stack: StackRef, name: str) -> None:
 
 
 def _add_letters(known: _Known, stack: StackRef) -> None:
-    """Add the dead letters, by SQS's ids."""
+    """Add the dead letters by SQS's ids, and the rides and events that they name."""
     for queue in queues_of(stack):
         for letter, _, _ in received_from(stack, queue):
-            _add(known, Match(LETTER, letter.id), letter.ride)
+            for match in named_by_letter(letter):
+                _add(known, match, None if match.kind == RIDE else letter.ride)
             known.queues[letter.id] = queue
 
 

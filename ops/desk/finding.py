@@ -150,10 +150,18 @@ def _in_sight(desk: Seen, text: str) -> list[Match]:
             EVENT: index.facts,
         }
         found = matches(text, ids) or index.with_copy(text.lower())
+    return found or _in_letters(desk, text)
+
+
+def _in_letters(desk: Seen, text: str) -> list[Match]:
+    """Return what dead letters name, and those that this machine has redriven."""
+    named = dict[str, dict[str, None]]()
+    for each in desk.letters().found:
+        for match in search.named_by_letter(each.letter):
+            named.setdefault(match.kind, {}).setdefault(match.id)
+    found = matches(text, named)
     if not found and search.is_hex(text.lower().replace("…", "")):
-        reading = desk.letters()
-        found = matches(text, {LETTER: [each.letter.id for each in reading.found]})
-        found = found or matches(text, {LETTER: ids_like(desk.jobs, text)})
+        found = matches(text, {LETTER: ids_like(desk.jobs, text)})
     return found
 
 

@@ -161,6 +161,21 @@ def test_tables_and_queues_are_searched_too(ref: StackRef) -> None:
         assert answer.headers["location"] == f"/letters?letter={letter}"
 
 
+@pytest.mark.parametrize("queue", ["ProducerDlq", "RideHistoryDlq", "PaymentRuleDlq"])
+def test_a_ride_that_only_a_dead_letter_names_is_found(ref: StackRef, queue: str) -> None:
+    """It was never published, breaks the contract, or is older than what the desk holds."""
+    (event, *_) = life(77)
+    detail = event.to_detail() | {"type": "CarRideTeleported"}
+    ref.client("sqs").send_message(
+        QueueUrl=ref.outputs[f"{queue}Url"], MessageBody=json.dumps({"detail": detail})
+    )
+    for text in (event.subject, event.subject[:-1]):
+        found = search.find(ref, text).found
+        assert Match(RIDE, event.subject) in [Match(each.kind, each.id) for each in found]
+        answer = get(desk_of(ref), f"/find?q={text}")
+        assert answer.headers["location"] == f"/ride/{event.subject}"
+
+
 def test_rides_are_listed_by_status(ref: StackRef) -> None:
     """A link names the status and whose rides they are; counts are those of its rides."""
     desk = desk_of(ref)
