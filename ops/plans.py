@@ -35,6 +35,7 @@ __all__ = [
     "StalePlanError",
     "discard",
     "ended",
+    "is_empty",
     "is_kept",
     "named",
     "new_id",
@@ -241,6 +242,13 @@ def saved_for(stack: StackRef) -> list[SavedPlan]:
 def is_kept(name: str) -> bool:
     """Return whether a plan is in the folder: it is taken out when it is carried out."""
     return bool(is_plan_id(name)) and (PLANS / f"{name}.json").exists()
+
+
+def is_empty(name: str) -> bool:
+    """Return whether a plan would change nothing, as its command has said; False without one."""
+    with suppress(OperatorError):
+        return named(name).is_empty
+    return False
 
 
 def waits(plan: SavedPlan) -> bool:

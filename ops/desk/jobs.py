@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 from ops import plans
 from ops.cli.line import STAGES
 from ops.desk.changes import carried_out
-from ops.desk.told import goes_nowhere
 from ops.regions import ROOT
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Stage
@@ -190,7 +189,7 @@ class Job:
             self.result = None
         self.ended = time.time()
         status = self._process.returncode
-        if self.asks and not status and goes_nowhere(self.verb, self.result):
+        if self.asks and not status and plans.is_empty(self.plan):
             self.left = State.NOTHING
         self.status = status
 

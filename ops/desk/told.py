@@ -263,13 +263,6 @@ def afterwards_of(verb: str, preview: Any) -> str:
     return clip(str(preview.get("then") or ""))
 
 
-def goes_nowhere(verb: str, preview: Any) -> bool:
-    """Return whether a plan would change nothing."""
-    if verb != "redrive" or not isinstance(preview, Mapping):
-        return False
-    return not any(each["verdict"]["goes"] for each in preview.get("letters", ()))
-
-
 def result_of(verb: str, result: Any) -> str:
     """Return what a job has done, in a sentence; empty if it has returned nothing."""
     if not isinstance(result, Mapping):
