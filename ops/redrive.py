@@ -123,6 +123,8 @@ class Tried(NamedTuple):
     trial: sending.Trial
     says: str
     """What became of it: its error, if it failed again."""
+    fact: str | None = None
+    """Idempotency id of its event."""
 
 
 class Redriven(NamedTuple):
@@ -139,6 +141,8 @@ class Redriven(NamedTuple):
     """How the first letter of each group went."""
     tried: tuple[Tried, ...] = ()
     """The same with the letters."""
+    released: int = 0
+    """Keys that were released, each once: several letters may have one key."""
 
     @property
     def succeeded(self) -> bool:
@@ -412,6 +416,7 @@ class Redrive(sending.Sending[Planned, Received]):
         self._wait_s = wait.total_seconds()
         self._began = datetime.now(UTC)
         self._tried: dict[str, Tried] = {}
+        self._released_keys = set[str]()
         self._predictor = predictor_of(stack, plan.queue)
         transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
         self._stores = {
@@ -441,6 +446,7 @@ class Redrive(sending.Sending[Planned, Received]):
             gone=len(self.unsent) - self.held_back(),
             first={group: outcome.trial for group, outcome in self.first.items()},
             tried=tuple(self._tried.values()),
+            released=len(self._released_keys),
         )
 
     @property
@@ -476,6 +482,7 @@ class Redrive(sending.Sending[Planned, Received]):
             return sending.Ready(sending.CHANGED, record)
         if not carry_out(store, change):
             return sending.Ready(sending.CHANGED, record)
+        self._released_keys.add(record.key)
         return sending.Ready(None, store.read(record.key))
 
     def hand_over(self, found: Received) -> sending.TargetAnswer:
@@ -545,7 +552,13 @@ class Redrive(sending.Sending[Planned, Received]):
         """Keep and report how the first letter of a group went."""
         super().note(letter, outcome)
         self._tried[letter.group] = Tried(
-            letter.group, letter.key, letter.type, letter.ride, outcome.trial, outcome.says
+            letter.group,
+            letter.key,
+            letter.type,
+            letter.ride,
+            outcome.trial,
+            outcome.says,
+            letter.fact,
         )
 
     def progressed(self) -> None:

@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +22,27 @@ TRIALS: Final[Mapping[str, str]] = {
     "unknown": "it had not answered when the redrive ended",
 }
 """How the letter of a redrive went while the redrive waited: it may have attempts left."""
+
+
+RETRIED: Final = "retried"
+"""How a letter went whose consumer has failed and has attempts left."""
+_RANKS: Final = ("succeeded", "failed", RETRIED, "unknown")
+"""Trials: of two letters of one event, the one that comes earlier here says how that went."""
+
+
+def by_event(tried: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the first letters of a redrive's groups, one for each event.
+
+    Letters of one event are in several groups if they came back for several reasons. One whose
+    event is not known stands alone.
+    """
+    found = dict[object, Mapping[str, Any]]()
+    for number, each in enumerate(tried):
+        event = each.get("key") or each.get("fact") or number
+        known = found.setdefault(event, each)
+        if _RANKS.index(each["trial"]) < _RANKS.index(known["trial"]):
+            found[event] = each
+    return [*found.values()]
 
 
 class Sent(NamedTuple):
@@ -179,7 +200,7 @@ def _sent(exact: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[Sent]
     """Yield the keys of the letters that a redrive was to send, each once; none if it sent none."""
     if _sent_nothing(result):
         return
-    trials = {each["key"]: str(each["trial"]) for each in result.get("tried", ())}
+    trials = {each["key"]: str(each["trial"]) for each in by_event(result.get("tried", ()))}
     by_key: dict[str, Sent] = {}
     for letter in exact.get("letters", ()):
         key = letter.get("key")

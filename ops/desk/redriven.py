@@ -83,18 +83,47 @@ def _record_since(stack: StackRef, sent: Letter) -> Record | None:
     return None
 
 
-def now_of(record: Record) -> str:
-    """Return what the record of a key says that was redriven."""
+class Back(NamedTuple):
+    """The letters of a key that wait now."""
+
+    came: int
+    """Those that have come since its redrive began."""
+    before: int
+    """Those that were there before, which it has not sent."""
+
+    @property
+    def says(self) -> str:
+        """Whether the letters that were sent are back."""
+        if self == (1, 0):
+            return "its letter is back"
+        stayed = f", beside {self.before:,} that stayed" if self.before else ""
+        if not self.came:
+            return f"no letter of it is back yet{stayed}"
+        verb = "is" if self.came == 1 else "are"
+        return f"{counted(self.came, 'letter')} of it {verb} back{stayed}"
+
+
+_ONE_BACK: Final = Back(1, 0)
+
+
+def now_of(record: Record, back: Back | None = _ONE_BACK) -> str:
+    """Return what the record of a key says that was redriven.
+
+    ``back`` are its letters; None if nobody could read them.
+    """
     if record.status == FAILED and not record.attempt:
         return "its key is released, and no attempt has begun yet"
     attempts = counted(record.attempt, "attempt")
-    return _NOW.get(record.status, record.status).format(attempts)
+    says = _NOW.get(record.status, record.status).format(attempts)
+    if record.status == QUARANTINED and back is not None:
+        return f"{back.says}, and {says}"
+    return says
 
 
 _NOW: Final[Mapping[str, str]] = {
     COMPLETED: "it took effect",
     FAILED: "{} failed so far, the next one comes by itself",
-    QUARANTINED: "its letter is back, and its key is quarantined again, after {}",
+    QUARANTINED: "its key is quarantined again, after {}",
     IN_PROGRESS: "{} so far, one runs",
 }
 

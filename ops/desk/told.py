@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED
 from ops.dead_letters import READERS
+from ops.desk.changes import RETRIED, by_event
 from ops.desk.words import clip, clock_text, part, short_id, status_text
 from ops.replay import fates
 from ops.text import counted
@@ -18,10 +19,6 @@ from ops.text import counted
 _MOST_IDS: Final = 20
 _MOST_STEPS: Final = 20
 _MOST_ROWS: Final = 100
-
-
-RETRIED: Final = "retried"
-"""How a letter went whose consumer has failed and has attempts left."""
 
 
 class Progress(StrEnum):
@@ -177,11 +174,11 @@ def about(preview: Any) -> str:
     """Return the event of the only letter that a plan sends; empty if it is another plan."""
     if not isinstance(preview, Mapping):
         return ""
-    letters = preview.get("letters", ())
-    facts = {each["letter"].get("fact") for each in letters if each["verdict"]["goes"]}
+    going = [each["letter"] for each in preview.get("letters", ()) if each["verdict"]["goes"]]
+    facts = {letter.get("fact") for letter in going}
     if len(facts) != 1 or facts == {None}:
         return ""
-    return _bound(letters[0]["letter"], "").what
+    return _event_in(going[0])
 
 
 def _releasing(letters: Sequence[Mapping[str, Any]]) -> Step:
@@ -282,16 +279,19 @@ def _redriven(result: Mapping[str, Any]) -> str:
 def _redriven_many(result: Mapping[str, Any], tried: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield what became of the letters of a redrive: how many were sent, and the rest by reason.
 
-    ``tried`` are the first letters of groups.
+    ``tried`` are the first letters of groups. An event is named once, however many it has.
     """
     by_trial = defaultdict[str, list[Mapping[str, Any]]](list)
-    for each in tried:
+    for each in by_event(tried):
         by_trial[each["trial"]].append(each)
     failed = by_trial["failed"]
     retried = by_trial[RETRIED]
     succeeded = by_trial["succeeded"]
     sent = result.get("sent", 0)
     planned = counted(result.get("planned", 0), "letter")
+    released = result.get("released", 0)
+    if released:
+        yield f"{counted(released, 'key')} released"
     yield f"{sent:,} of {planned} sent"
     if failed:
         yield f"{_joined(failed)} failed again"
@@ -350,18 +350,24 @@ def progress_of(verb: str, steps: Sequence[Step], job: Ended) -> list[Step]:
         return [step._replace(progress=Progress.DONE, note="") for step in steps]
     if verb != "redrive" or not isinstance(job.result, Mapping):
         return [step._replace(progress=Progress.DONE) for step in steps]
-    planned = job.result.get("planned", 0)
-    sent = job.result.get("sent", 0)
-    found = []
-    for step in steps:
-        is_whole = sent == planned
-        if step.title.startswith("Leave"):
-            found.append(step)
-            continue
-        progress = Progress.DONE if is_whole else Progress.PARTLY
-        note = step.note.removeprefix("now ") if is_whole else f"{sent:,} of {planned:,}"
-        found.append(step._replace(progress=progress, note=note))
-    return found
+    return [_done(step, job.result) for step in steps]
+
+
+def _done(step: Step, result: Mapping[str, Any]) -> Step:
+    """Return a step of a redrive that has ended: what it did with keys, or with letters."""
+    if step.title.startswith("Leave"):
+        return step
+    planned = result.get("planned", 0)
+    done = result.get("sent", 0)
+    unit = "letter"
+    if step.title.startswith("Release"):
+        planned = len(step.ids) + step.more
+        done = result.get("released", 0)
+        unit = "key"
+    if done == planned:
+        return step._replace(progress=Progress.DONE, note=step.note.removeprefix("now "))
+    progress = Progress.PARTLY if done else Progress.NONE
+    return step._replace(progress=progress, note=f"{done:,} of {counted(planned, unit)}")
 
 
 def _at(step: Step, number: int, now: int) -> Step:

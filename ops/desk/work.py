@@ -15,12 +15,11 @@ from carride_idempotency.record_items import record_of
 from ops import plans, records, replay, verbs
 from ops.audit.evidence import CONSUMERS
 from ops.cli.replay_log import Prediction, comparisons, predictions, window_differs
-from ops.desk.changes import done_ms
+from ops.desk.changes import RETRIED, by_event, done_ms
 from ops.desk.jobs import Job, State
-from ops.desk.redriven import now_of
+from ops.desk.redriven import Back, now_of
 from ops.desk.registry import Next, NotThereError, Said, Seen, act, page
 from ops.desk.told import (
-    RETRIED,
     Ended,
     about,
     afterwards_of,
@@ -173,7 +172,7 @@ def _job(desk: Seen, request: Request) -> dict[str, Any]:
         "done_by": _done_by(desk, job),
         "done_ms": done_ms(job.plan) if job.state is State.ELSEWHERE else None,
         "elsewhere": plans.run_of(job.plan) if job.asks else None,
-        "tried": _tried(job, found),
+        "tried": _tried(desk, job, found),
         "watched": _watched(desk, job),
         "letters": _letters_of(desk, job),
         "afterwards": afterwards_of(job.verb, job.result) if told["state"] is State.WAITS else "",
@@ -286,7 +285,7 @@ def _word_of(job: Job, result: Any) -> str:
     """Return the state of a job in words, by what has become of what it did."""
     if job.state is not State.WRONG or job.verb != "redrive" or not isinstance(result, Mapping):
         return job.state.value
-    trials = {each["trial"] for each in result.get("tried", ())}
+    trials = {each["trial"] for each in by_event(result.get("tried", ()))}
     if Trial.FAILED in trials:
         return "sent, failed again"
     if RETRIED in trials:
@@ -327,7 +326,7 @@ def _keys_tried(job: Job) -> list[str]:
     if job.verb != "redrive" or not isinstance(job.result, Mapping):
         return []
     keys = [each["key"] for each in job.result.get("tried", ()) if each.get("key")]
-    return keys[:_MOST_TRIED]
+    return [*dict.fromkeys(keys)][:_MOST_TRIED]
 
 
 def _by_job(desk: Seen, jobs: Iterable[Job]) -> dict[str, dict[str, Record]]:
@@ -350,41 +349,59 @@ def _by_job(desk: Seen, jobs: Iterable[Job]) -> dict[str, dict[str, Record]]:
 
 
 class Outcome(NamedTuple):
-    """The first letter of a group that a redrive has sent, and what has become of it since."""
+    """An event whose letters a redrive has sent, and what has become of it since."""
 
     what: str
-    """Its event, and its ride."""
+    """The event, and its ride."""
     fact: str
     consumer: str
     failed: bool
     error: str
     now: str
     """What its record says now."""
-    is_back: bool
-    """Whether its key is quarantined again, so that its letter is back."""
+    letters: int = 0
+    """How many letters of it wait, if its key is quarantined again."""
 
 
-def _tried(job: Job, found: Mapping[str, Record]) -> list[Outcome]:
-    """Return what became of the letters of a redrive that were waited for."""
+def _tried(desk: Seen, job: Job, found: Mapping[str, Record]) -> list[Outcome]:
+    """Return what became of the events of a redrive whose letters were waited for."""
     if job.verb != "redrive" or not isinstance(job.result, Mapping):
         return []
     with_key = [each for each in job.result.get("tried", ()) if each.get("key")]
-    tried = with_key[:_MOST_TRIED]
-    return [_outcome(each, found.get(each["key"])) for each in tried]
+    tried = by_event(with_key)[:_MOST_TRIED]
+    back = _back(desk, job, found.values())
+    return [_outcome(each, found.get(each["key"]), back.get(each["key"])) for each in tried]
 
 
-def _outcome(tried: Mapping[str, Any], record: Record | None) -> Outcome:
+def _back(desk: Seen, job: Job, found: Iterable[Record]) -> dict[str, Back]:
+    """Return the letters of the keys that are quarantined again; none if they cannot be read."""
+    back = {each.key: Back(0, 0) for each in found if each.status == QUARANTINED}
+    if not back:
+        return {}
+    try:
+        waiting = desk.letters().found
+    except FAILURES:
+        return {}
+    for letter, *_ in waiting:
+        known = back.get(letter.key or "")
+        if known is None or letter.key is None:
+            continue
+        has_come = letter.sent.timestamp() >= job.began
+        back[letter.key] = Back(known.came + has_come, known.before + (not has_come))
+    return back
+
+
+def _outcome(tried: Mapping[str, Any], record: Record | None, back: Back | None) -> Outcome:
     consumer, _, fact = tried["key"].partition("#")
     kind = tried["type"]
     ride = tried["ride"]
     what = clip(f"{kind} of {ride}")
     failed = tried["trial"] == "failed"
     if record is None:
-        return Outcome(what, fact, consumer, failed, error="", now="", is_back=False)
-    now = now_of(record)
+        return Outcome(what, fact, consumer, failed, error="", now="")
+    now = now_of(record, back)
     error = clip(record.error or "") if failed else ""
-    is_back = record.status == QUARANTINED
-    return Outcome(what, fact, consumer, failed, error, now, is_back)
+    return Outcome(what, fact, consumer, failed, error, now, sum(back or ()))
 
 
 _MOST_TRIED: Final = 20

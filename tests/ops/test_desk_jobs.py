@@ -4,12 +4,15 @@ import json
 import os
 import sys
 from datetime import timedelta
+from itertools import permutations, product
 from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
 from unittest.mock import Mock
 
 import pytest
 from moto import mock_aws
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.sqs.models import sqs_backends
 
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
@@ -17,6 +20,8 @@ from ops import plans
 from ops.cli.show import plain
 from ops.desk import changes
 from ops.desk.jobs import Job, State
+from ops.desk.letterbox import Letterbox
+from ops.desk.redriven import Back
 from ops.desk.told import (
     Bound,
     Ended,
@@ -33,8 +38,9 @@ from ops.desk.told import (
 from ops.regions import ROOT
 from ops.replay import ReplayState
 from ops.stack import Kept, OperatorError, StackRef
-from tests.ops.desk_world import BEGIN_MS, desk_of, get, post, shown_after, sleeping
-from tests.ops.world import NOW, empty_stack, put_record, stack
+from tests.carride.rides import Life
+from tests.ops.desk_world import BEGIN_MS, desk_of, event_of, get, post, shown_after, sleeping
+from tests.ops.world import AWAY, NOW, empty_stack, put_record, stack
 
 UUID: Final = "37134231-8c22-525e-93f3-3e3838254b1c"
 
@@ -94,22 +100,41 @@ def test_two_letters_of_one_key_release_it_once() -> None:
     assert about({"letters": letters}) == "CarRideCompleted of order_1"
 
 
-@pytest.mark.parametrize(
-    ("result", "progress"),
-    [
-        ({"planned": 1, "sent": 1}, [Progress.DONE, Progress.DONE, Progress.DONE, Progress.NONE]),
-        (
-            {"planned": 2, "sent": 1},
-            [Progress.PARTLY, Progress.PARTLY, Progress.PARTLY, Progress.NONE],
-        ),
-    ],
-)
-def test_a_redrive_that_has_ended_shows_its_plan(result: Any, progress: list[Progress]) -> None:
-    """With what became of each step; what is left alone is nothing done."""
-    letters = [letter(goes=True, releases=True), letter(goes=False)]
+@pytest.mark.parametrize("keys", [1, 2])
+@pytest.mark.parametrize("copies", [1, 3])
+def test_a_redrive_that_has_ended_shows_its_plan(keys: int, copies: int) -> None:
+    """With what became of each step; what is left alone is nothing done.
+
+    Keys are counted as keys, and letters as letters, of which several may have one key.
+    """
+    letters = []
+    for number in range(keys):
+        name = f"payment#{number}"
+        one = letter(goes=True, releases=True)
+        letters += [one | {"letter": one["letter"] | {"key": name, "fact": str(number)}}] * copies
+    planned = len(letters)
+    letters.append(letter(goes=False))
     steps = steps_of("redrive", {"queue": "q", "target": "t", "letters": letters})
-    found = progress_of("redrive", steps, Ended(has_ended=True, step=None, result=result))
-    assert [step.progress for step in found] == progress
+    for released, sent in product(range(keys + 1), range(planned + 1)):
+        result = {"planned": planned, "sent": sent, "released": released}
+        ended = Ended(has_ended=True, step=None, result=result)
+        release, send, delete, leave = progress_of("redrive", steps, ended)
+        assert leave.progress == Progress.NONE
+        for step, done, total in (
+            (release, released, keys),
+            (send, sent, planned),
+            (delete, sent, planned),
+        ):
+            assert step.progress == part_done(done, total), step
+            tells = done != total
+            assert (f"{done} of {total}" in step.note) == tells
+
+
+def part_done(done: int, total: int) -> Progress:
+    """Return how far something is of which so many parts are done."""
+    if done == total:
+        return Progress.DONE
+    return Progress.PARTLY if done else Progress.NONE
 
 
 def test_a_release_that_has_ended_shows_what_it_did() -> None:
@@ -481,6 +506,25 @@ def test_what_stayed_beside_a_failure_is_said_once() -> None:
     assert result_of("redrive", result).endswith("failed again; 1 stayed: its group waits.")
 
 
+@pytest.mark.parametrize(
+    "trials", [*permutations(("succeeded", "failed", "retried", "unknown"), 2)]
+)
+@pytest.mark.parametrize("identity", ["key", "fact"])
+def test_an_event_of_several_letters_is_named_once(trials: tuple[str, str], identity: str) -> None:
+    """However many reasons its letters came back for, and whichever of them was sent first.
+
+    Events whose identity is not known are not taken for one.
+    """
+    names = {"key": None, "fact": None, identity: f"payment#{UUID}"}
+    tried = [{**FAILED_AGAIN, **names, "trial": trial} for trial in trials]
+    result = {"planned": 2, "sent": 2, "tried": tried}
+    said = result_of("redrive", result)
+    assert said.count("CarRideCompleted of order_1") == (set(trials) != {"unknown"})
+    assert said == result_of("redrive", result | {"tried": tried[::-1]})
+    apart = [{**each, identity: None} for each in tried]
+    assert len(changes.by_event(apart)) == 2
+
+
 def test_a_refusal_says_what_has_changed_and_offers_the_button_only() -> None:
     """Beside "Plan again" no page of the desk advises to type a command."""
     desk = desk_of(stack(Mock()))
@@ -518,17 +562,19 @@ def test_a_refusal_says_what_has_changed_and_offers_the_button_only() -> None:
         assert "without --yes" not in text
 
 
-def ended_redrive(ref: StackRef, key: str, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """Return a redrive of one letter whose consumer has failed on it while it watched."""
-    tried = FAILED_AGAIN | {"key": key}
-    result = {"planned": 1, "sent": 1, "gone": 0, "stayed": {}, "tried": [tried]}
+def ended_redrive(
+    ref: StackRef, key: str, monkeypatch: pytest.MonkeyPatch, letters: int = 1
+) -> Job:
+    """Return a redrive of an event's letters, on which its consumer has failed meanwhile."""
+    tried = [FAILED_AGAIN | {"key": key}] * letters
+    result = {"planned": letters, "sent": letters, "gone": 0, "stayed": {}, "tried": tried}
     script = f"print({json.dumps(json.dumps(result))}); raise SystemExit(1)"
     command = [sys.executable, "-c", script]
     monkeypatch.setattr(
         "ops.desk.jobs._process",
         lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
     )
-    shown = {"letters": [letter(goes=True)]}
+    shown = {"letters": [letter(goes=True)] * letters}
     job = Job("redrive", ["redrive", "PaymentDlq"], ref, plan="0433d0e7", previewed=shown)
     job.reader.join()
     return job
@@ -564,6 +610,49 @@ def test_a_redrive_is_called_by_what_the_record_says(monkeypatch: pytest.MonkeyP
     assert "sent, failed again</span>" in get(desk, f"/job/{first.id}").text
     text = get(desk, "/jobs").text
     assert text.index("took effect</span>") < text.index("sent, failed again</span>")
+
+
+@mock_aws
+@pytest.mark.parametrize("sent", [1, 2, 3])
+@pytest.mark.parametrize("before", [0, 2])
+def test_letters_that_came_back_are_counted_as_they_are(
+    sent: int, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several letters of one event, some may be back; those that were never sent are not."""
+    desk = desk_of(empty_stack())
+    ref = desk.feed.stack
+    fact = event_of(Life("order_1").completed).idempotencyid
+    put_record(ref, record(f"payment#{fact}", QUARANTINED))
+    job = ended_redrive(ref, f"payment#{fact}", monkeypatch, sent)
+    monkeypatch.setattr(desk.jobs, "newest", lambda: [job])
+    monkeypatch.setattr(desk.jobs, "get", {job.id: job}.get)
+    for _ in range(before):
+        dead_letter(ref)
+    queue = sqs_backends[DEFAULT_ACCOUNT_ID][AWAY].queues["PaymentDlq"]
+    messages: Any = queue._messages  # noqa: SLF001 - moto has no other way to send one earlier
+    for message in messages:
+        message.sent_timestamp -= 60_000
+    for came in range(sent + 1):
+        if came:
+            dead_letter(ref)
+        monkeypatch.setattr(desk, "letterbox", Letterbox(ref))
+        text = get(desk, f"/job/{job.id}").text
+        section = text[text.index('id="state"') : text.index("</section>")]
+        assert section.count(f'<a href="/event/{fact}">') == 1
+        waiting = came + before
+        assert ("/letters?event=" in section) == bool(waiting)
+        assert (f"Its {waiting} letters" in section) == (waiting > 1)
+        assert Back(came, before).says in section
+
+
+def dead_letter(ref: StackRef) -> None:
+    """Put the completion of a ride into the dead-letter queue of payment."""
+    event = event_of(Life("order_1").completed)
+    said = {"reason": "QUARANTINED", "consumer": "payment", "message": "no"}
+    body = said | {"event": {"version": "0", "id": "x", "detail": event.to_detail()}}
+    ref.client("sqs").send_message(
+        QueueUrl=ref.outputs["PaymentDlqUrl"], MessageBody=json.dumps(body)
+    )
 
 
 def record(key: str, status: str) -> Record:

@@ -288,6 +288,22 @@ def test_a_key_whose_attempts_all_failed_is_released_first(ref: StackRef) -> Non
         assert redriven(ref, release=release).sent == release
 
 
+@pytest.mark.parametrize("errors", [("one",), ("one", "one", "one"), ("one", "two"), ("one", "")])
+def test_the_letters_of_one_event_release_one_key(ref: StackRef, errors: tuple[str, ...]) -> None:
+    """In one group or in several: whichever of them went, its key is counted once."""
+    history = ref.client("lambda")
+    bodies = [given_up(f"order_0{number}", error=error) for error in errors for number in (1, 4)]
+    put(ref, DLQ, *bodies)
+    facts = {json.loads(each)["event"]["detail"]["idempotencyid"] for each in bodies}
+    for fact in facts:
+        history.record(QUARANTINED, fact, 3)
+    history.runs = partial(history.record, QUARANTINED)
+    done = redriven(ref, release=True)
+    assert 0 < done.sent <= done.planned
+    assert done.released == len(set(history.events))
+    assert {each.fact for each in done.tried} <= facts
+
+
 def test_a_letter_is_chosen_by_the_beginning_of_its_id(ref: StackRef) -> None:
     """A beginning that ids have in common chooses none of them."""
     bodies = [envelope(entry(f"order_{number:02}")) for number in range(17)]
