@@ -203,6 +203,8 @@ class Desk(Seen):
     def _page(self, page: Page) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
             tag = f'"{self.feed.index.version}-{time.monotonic() // _FADE_S}"'
+            if page.part:  # it is read from the stack each time, and no event changes it
+                tag = f'"{time.monotonic() // _FADE_S}"'
             headers = {"etag": tag}
             if _wants_parts(request):
                 if request.headers.get("if-none-match") == tag:
@@ -212,6 +214,10 @@ class Desk(Seen):
             try:
                 context = page.view(self, request)
                 answers = int(context.get("answers", 200))
+                if page.part and _wants_parts(request):
+                    part = self._render(f"{page.part}.html", {**context, "here": request.url.path})
+                    parts = {**self._frame(request), page.part: part}
+                    return JSONResponse(parts, headers=headers)
                 return self._answer(request, page.template, context, answers, headers)
             except NotThereError as error:  # an event may become known while one looks
                 context = {"title": error.title, "sentence": str(error)}

@@ -133,6 +133,11 @@ class Page(NamedTuple):
     view: View
     still: bool
     """It does not change by itself: reading takes long or hides messages, or somebody edits it."""
+    part: str
+    """The one element that a live update renders anew, from the template of its name.
+
+    What somebody types elsewhere on the page stays. Empty if all of the page is rendered anew.
+    """
 
 
 class Place(NamedTuple):
@@ -164,11 +169,13 @@ ACTS: Final[dict[str, Act]] = {}
 """By path."""
 
 
-def page(path: str, template: str, *, still: bool = False) -> Callable[[View], View]:
+def page(
+    path: str, template: str, *, still: bool = False, part: str = ""
+) -> Callable[[View], View]:
     """Register a view as a page."""
 
     def register(view: View) -> View:
-        PAGES.append(Page(path, template, view, still))
+        PAGES.append(Page(path, template, view, still, part))
         return view
 
     return register

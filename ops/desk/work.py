@@ -32,7 +32,7 @@ from ops.desk.told import (
 )
 from ops.desk.words import clip
 from ops.replay import fates
-from ops.stack import FAILURES
+from ops.stack import FAILURES, reason
 
 
 class Look(NamedTuple):
@@ -497,12 +497,20 @@ def _interrupt(desk: Seen, form: Mapping[str, str]) -> Next:
 # ── Replays ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@page("/replays", "replays.html", still=True)
+@page("/replays", "replays.html", part="newest_replays")
 def _replays(desk: Seen, _request: Request) -> dict[str, Any]:
-    found = replay.status(desk.feed.stack)
-    known = comparisons(desk.feed.stack)
+    stack = desk.feed.stack
+    found = list[replay.ReplayState]()
+    trouble = ""
+    try:
+        found = replay.status(stack)
+    except FAILURES as error:  # the form stands, with what somebody has typed
+        trouble = f"{stack.name} cannot be asked: {reason(error)}"
+    known = comparisons(stack)
     return {
         "title": "Replay",
+        "answers": 503 if trouble else 200,
+        "trouble": trouble,
         "found": [(each, _replay_look(each.state)) for each in found],
         "sides": {each.name: _sides(known[each.name]) for each in found if each.name in known},
         "rules": [f"{each.resources}Rule" for each in desk.feed.consumers],

@@ -210,6 +210,10 @@ def handed_over(stack: StackRef, name: str, *, sleep: Callable[[float], None] = 
 
 def describe(stack: StackRef, name: str) -> ReplayState:
     """Return a replay of the stack's archive by its name."""
+    return _described(stack, name, _waiting_for_consumers(stack))
+
+
+def _described(stack: StackRef, name: str, waits: int) -> ReplayState:
     events = stack.client("events")
     try:
         found = events.describe_replay(ReplayName=name)
@@ -227,7 +231,7 @@ def describe(stack: StackRef, name: str) -> ReplayState:
         until=found["EventEndTime"],
         started=found["ReplayStartTime"],
         replayed_until=found.get("EventLastReplayedTime"),
-        waiting=_waiting_for_consumers(stack),
+        waiting=waits,
         reason=found.get("StateReason", ""),
     )
 
@@ -246,4 +250,5 @@ def _waiting_for_consumers(stack: StackRef) -> int:
 def status(stack: StackRef) -> list[ReplayState]:
     """Return the last replays of a stack, the newest first, without those that only predict."""
     replays = sorted(_replays(stack), key=itemgetter("ReplayStartTime"), reverse=True)
-    return [describe(stack, each["ReplayName"]) for each in replays[:_SHOWN]]
+    waits = _waiting_for_consumers(stack) if replays else 0
+    return [_described(stack, each["ReplayName"], waits) for each in replays[:_SHOWN]]

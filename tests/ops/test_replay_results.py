@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given
@@ -19,7 +20,7 @@ from ops.cli.show import plain
 from ops.desk.jobs import Job
 from ops.replay import ReplayState, fates
 from ops.replay.planning import Fate
-from ops.stack import StackRef
+from ops.stack import OperatorError, StackRef
 from tests.ops.desk_world import desk_of, get
 from tests.ops.world import NOW, empty_stack
 
@@ -173,6 +174,41 @@ def test_both_sides_stand_on_the_pages_of_a_job_and_of_replays(
         for why in found.why:
             assert why in text
     assert bool(found.why) == (logged != 3)
+
+
+@mock_aws
+def test_a_live_update_has_the_replays_and_leaves_the_form_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new replay, its end, and why there is no list: what somebody types stays meanwhile."""
+    desk = desk_of(empty_stack())
+    running = ReplayState("running.1", "RUNNING", SINCE, NOW, NOW, None, waiting=71, reason="")
+    ended = running._replace(state="COMPLETED")
+
+    def not_there(_: StackRef) -> list[ReplayState]:
+        raise OperatorError("the archive does not answer")
+
+    cases: list[tuple[list[ReplayState] | None, bool]] = [
+        ([], False),
+        ([running], True),
+        ([ended], False),
+        (None, False),
+    ]
+    for found, can_cancel in cases:
+        answers = found is not None
+        status = Mock(return_value=found) if answers else not_there
+        monkeypatch.setattr("ops.replay.status", status)
+        page = get(desk, "/replays")
+        parts = json.loads(get(desk, "/replays", accept="application/json").text)
+        assert 'name="since"' in page.text
+        assert page.status == (200 if answers else 503)
+        assert 'name="since"' not in "".join(parts.values())
+        assert all(f'id="{name}"' in page.text for name in parts)
+        for text in (page.text, parts["newest_replays"]):
+            assert ("running.1" in text) == bool(found)
+            assert ('value="replay cancel"' in text) == can_cancel
+            assert (">71<" in text.replace(" ", "")) == can_cancel
+            assert ("the archive does not answer" in text) != answers
 
 
 @mock_aws

@@ -418,8 +418,17 @@ def test_a_plan_can_be_discarded(site: Site, page: Page) -> None:
     expect(page.locator("#confirm")).to_have_count(0)
 
 
-def test_a_replay_is_predicted_run_interrupted_and_cancelled(site: Site, page: Page) -> None:
-    """An interrupted replay can be cancelled, and the ledger stays at lost 0, doubled 0."""
+def test_a_replay_is_predicted_run_interrupted_and_cancelled(
+    site: Site, browser: Browser, page: Page
+) -> None:
+    """An interrupted replay can be cancelled, and the ledger stays at lost 0, doubled 0.
+
+    A page that was open before shows it, and leaves alone what somebody has typed.
+    """
+    earlier = browser.new_page(base_url=site.url)
+    earlier.goto("/replays")
+    earlier.get_by_label("since").fill("45m")
+    seen = earlier.get_by_role("row", name=site.ref.region)
     page.goto("/replays")
     page.get_by_role("button", name="Predict").click()
     expect(page.locator("main")).to_contain_text("Reading the archive", timeout=PATIENCE_MS)
@@ -437,12 +446,16 @@ def test_a_replay_is_predicted_run_interrupted_and_cancelled(site: Site, page: P
     page.goto("/replays")
     replayed = page.get_by_role("row", name=site.ref.region)
     expect(replayed).to_contain_text("running")
+    shown(seen.get_by_role("button", name="cancel"))
     replayed.get_by_role("button", name="cancel").click()
     shown(page.locator("#confirm"))
     page.locator("#confirm").click()
     ended(page, "done")
     page.goto("/replays")
     expect(replayed).to_contain_text("cancelled")
+    expect(seen).to_contain_text("cancelled", timeout=PATIENCE_MS)
+    expect(earlier.get_by_label("since")).to_have_value("45m")
+    earlier.close()
     ledger = site.pipeline.ledger()
     assert 0 < ledger.replayed < ledger.published
     assert (ledger.lost, ledger.doubled) == (0, 0)

@@ -120,7 +120,8 @@ addEventListener("keydown", (event) => {
   else keys[event.key]();
 });
 
-const shown = {}, wanted = {};
+const shown = {}; // by the ids of parts
+let wanted = {}; // all of the newest answer: a part that was busy is tried again
 let tag = "";
 
 function say(text, state) {
@@ -145,7 +146,7 @@ async function refresh() {
     const answer = await fetch(location.href, { headers, cache: "no-store" });
     if (answer.status !== 304) {
       if (!answer.headers.get("content-type").includes("json")) throw new Error(answer.status);
-      Object.assign(wanted, await answer.json());
+      wanted = await answer.json();
       tag = answer.headers.get("etag") ?? "";
     }
     if (link.className !== "live") say("Live", "live");
@@ -153,12 +154,13 @@ async function refresh() {
     if (link.className !== "away") loseTouch();
   }
   for (const [id, html] of Object.entries(wanted)) {
+    const part = document.getElementById(id);
+    if (!part && id !== "title") return location.reload(); // the desk had failed here, and answers again
     if (html === shown[id] || (id === "status" && link.className === "away")) continue;
     if (id === "title") {
       document.title = shown[id] = html;
       continue;
     }
-    const part = document.getElementById(id);
     if (isBusy(part)) continue;
     shown[id] = html;
     replace(part, html);
