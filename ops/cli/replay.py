@@ -224,7 +224,7 @@ def replay_cancel(session: Session, name: str | None = None, /) -> Plan:
     until = _spelt(found.replayed_until) if found.replayed_until else "no known time"
     step = f"cancel {chosen}, which has replayed events until {until}"
     if has_ended:
-        step = f"{chosen} is {found.state} already: there is nothing left to cancel"
+        step = f"cancel nothing: {chosen} is {found.state} already"
 
     def cancel() -> ReplayState:
         if not has_ended:

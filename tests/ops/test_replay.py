@@ -17,7 +17,8 @@ from carride_idempotency.testing import DeadLetterBox, Invocation, eventbridge_e
 from ops import replay
 from ops.audit.evidence import CONSUMERS, HISTORY
 from ops.cli.replay import replay_cancel
-from ops.desk.told import result_of
+from ops.cli.show import plain
+from ops.desk.told import result_of, steps_of
 from ops.policies import POLICIES
 from ops.replay.planning import Fate, Prediction
 from ops.stack import Kept, OperatorError, StackRef
@@ -181,8 +182,10 @@ def test_the_cancel_of_a_replay_that_has_ended_does_nothing_and_says_so(
     events = EventsOfAReplay(archive, before, then)
     ref = stack(lambda *_: events, CarRideArchiveArn=archive)
     session: Any = SimpleNamespace(stack=ref)
-    plan = replay_cancel(session, "one")
+    plan = replay_cancel(session, "us-east-1.1")
     assert plan.is_empty == (before in ENDED)
+    (step,) = steps_of("replay cancel", plain(plan.preview))
+    assert " us-east-1.1" in step.title  # a name begins no sentence: it would get a capital
     result = plan.do()
     assert result.state == then
     assert events.cancelled == (then == "CANCELLING")
