@@ -1,13 +1,15 @@
 """What this machine's log of changes knows of replays: predictions, and what became of runs."""
 
 import json
-from collections import deque
-from collections.abc import Iterator, Mapping
+import shlex
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from ops.cli import line
 from ops.stack import StackRef
+from ops.text import counted
 
 _READ: Final = 2_000
 """The newest lines of the log that are looked at."""
@@ -22,18 +24,81 @@ class Prediction(NamedTuple):
     events: int
     fates: Mapping[str, Mapping[str, Mapping[str, int]]]
     """Numbers of deliveries by consumer, type of event and fate."""
+    outdated: tuple[str, ...] = ()
+    """What operators did since that decides what runs anew, each in a clause."""
 
 
 def predictions(stack: StackRef) -> list[Prediction]:
     """Return the predictions for a stack, the newest first."""
     found = []
-    for told, result in _results(stack):
-        if "fates" in result:
-            made = datetime.fromisoformat(told["time"])
-            since = datetime.fromisoformat(result["since"])
-            until = datetime.fromisoformat(result["until"])
-            found.append(Prediction(made, since, until, result["events"], result["fates"]))
+    told = [*_told(stack, ("replay", *_DECIDE))]
+    for place, each in enumerate(told):
+        result = each.get("result")
+        if not isinstance(result, Mapping) or "fates" not in result:
+            continue
+        made = datetime.fromisoformat(each["time"])
+        # A line is written when its command ends: one before it may have run meanwhile.
+        before = told[place + 1 :]
+        later = [*told[:place], *(one for one in before if _time_of(one) >= made)]
+        since = datetime.fromisoformat(result["since"])
+        until = datetime.fromisoformat(result["until"])
+        outdated = tuple(_deeds(later))
+        prediction = Prediction(made, since, until, result["events"], result["fates"], outdated)
+        found.append(prediction)
     return found
+
+
+_DECIDE: Final = ("release", "redrive", "forget", "settle", "erase")
+"""The other verbs that decide which events would run anew."""
+
+
+def _time_of(told: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(told["time"])
+
+
+def _deeds(told: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what changes of the log did that decides which events would run anew, in clauses."""
+    counts = Counter[tuple[str, str]]()
+    for each in told:
+        counts.update(_deeds_in(each))
+    for (what, done), count in counts.items():
+        if count:
+            verb = "was" if count == 1 else "were"
+            yield f"{counted(count, what)} {verb} {done}"
+
+
+def _deeds_in(told: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """Return how many things a change has changed, each by what it is and what was done to it."""
+    result = told.get("result")
+    verb = _verb_of(told)
+    if not isinstance(result, Mapping):
+        # A redrive, replay or erasure that ended early has done a part; the others have not begun.
+        return {_ENDED_EARLY[verb]: 1} if verb in _ENDED_EARLY else {}
+    if verb == "redrive":
+        keys = result.get("released", 0)
+        return {("key", "released"): keys, ("letter", "redriven"): result.get("sent", 0)}
+    return {_DEEDS[verb]: 1} if verb in _DEEDS else {}
+
+
+def _verb_of(told: Mapping[str, Any]) -> str:
+    _, *words = shlex.split(str(told["command"]))
+    if words[:2] == ["replay", "run"]:
+        return "replay run"
+    return words[0] if words else ""
+
+
+_DEEDS: Final = {
+    "release": ("key", "released"),
+    "forget": ("record", "forgotten"),
+    "settle": ("call", "settled"),
+    "erase": ("customer", "erased"),
+    "replay run": ("replay", "run"),
+}
+_ENDED_EARLY: Final = {
+    "redrive": ("redrive", "begun"),
+    "erase": ("erasure", "begun"),
+    "replay run": ("replay", "begun"),
+}
 
 
 class Match(NamedTuple):
@@ -117,15 +182,24 @@ def comparisons(stack: StackRef) -> dict[str, Mapping[str, Any]]:
 
 def _results(stack: StackRef) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Yield the log's lines about replays of a stack that have a result, the newest first."""
+    for told in _told(stack, ("replay",)):
+        result = told.get("result")
+        if isinstance(result, Mapping):
+            yield told, result
+
+
+def _told(stack: StackRef, verbs: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the log's lines about a stack that begin with one of these verbs, the newest first."""
+    begins = [f"carride {verb} " for verb in verbs]
     for text in reversed(_newest_lines()):
-        if "carride replay " not in text:
+        if not any(begin in text for begin in begins):
             continue
         try:
             told = json.loads(text)
-            result = told.get("result")
-            is_here = (told["stack"], told["region"]) == (stack.name, stack.region)
-            if is_here and isinstance(result, Mapping):
-                yield told, result
+            regions = told["region"].split(", ")
+            is_here = told["stack"] == stack.name and stack.region in regions
+            if is_here and told["time"] and told["command"]:
+                yield told
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # a line of another version, or one that is cut
 

@@ -19,6 +19,7 @@ from ops.desk.changes import RETRIED, by_event, done_ms
 from ops.desk.jobs import Job, State
 from ops.desk.redriven import Back, now_of
 from ops.desk.registry import Next, NotThereError, Said, Seen, act, page
+from ops.desk.story_known import joined
 from ops.desk.told import (
     Ended,
     about,
@@ -225,6 +226,8 @@ class Predicted(NamedTuple):
     made_ms: float
     stale: str
     """How its window differs from that of the plan; empty if it does not."""
+    outdated: str
+    """What operators did since that decides what runs anew; empty if nothing."""
 
 
 def _predicted(desk: Seen, job: Job) -> Predicted | None:
@@ -246,7 +249,9 @@ def _predicted(desk: Seen, job: Job) -> Predicted | None:
     (best, *_) = young
     only = next((word for word in job.words if word.startswith("--only=")), "")
     says = fates.sentence(best.events, _fates_at(best, only.removeprefix("--only=")))
-    return Predicted(says, 1000 * best.made.timestamp(), window_differs(best, since, until))
+    differs = window_differs(best, since, until)
+    outdated = joined(best.outdated) if best.outdated else ""
+    return Predicted(says, 1000 * best.made.timestamp(), differs, outdated)
 
 
 def _fates_at(found: Prediction, rule: str) -> fates.Fates:

@@ -1,6 +1,7 @@
 """What became of a replay's deliveries stands beside its prediction."""
 
 import json
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -129,6 +130,84 @@ def test_a_plan_uses_the_prediction_that_there_is(
         assert ("another window" in text) == is_other
         for name, time in (("since", SINCE), ("until", NOW)):
             assert f'name="{name}" value="{plain(time)}"' in text.replace("+00:00", "Z")
+
+
+SENT: Final = {"planned": 3, "sent": 2, "released": 1}
+DECIDES: Final[Any] = [
+    ("release payment#a", {"done": "release"}),
+    ("redrive PaymentDlq --release", SENT),
+    ("redrive PaymentDlq", None),
+    ("forget payment#a", {"done": "forget"}),
+    ("settle payment#a --not-done", {"done": "settle"}),
+    ("erase customer_a", {"customer": "customer_a"}),
+    ("replay run --since 1h", {"replay": "r"}),
+]
+"""Changes after which other events may run anew; without a result if one ended early."""
+DECIDES_NOTHING: Final[Any] = [
+    ("release payment#a", None),
+    ("redrive PaymentDlq", {"planned": 3, "sent": 0, "released": 0}),
+    ("replay cancel r", {"state": "CANCELLED"}),
+    ("fleet --cars 64", {"cars": 64}),
+]
+
+
+@mock_aws
+@pytest.mark.parametrize(
+    ("change", "decides"),
+    [*((each, True) for each in DECIDES), *((each, False) for each in DECIDES_NOTHING)],
+)
+def test_a_plan_says_that_its_prediction_is_outdated(
+    change: tuple[str, Any], decides: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If operators have changed this stack since, or while it was made; then it leads to a new one.
+
+    What they did before, or to another stack, was taken into account or says nothing.
+    """
+    desk = desk_of(empty_stack())
+    ref = desk.feed.stack
+    plan = {"plan": ["replay"], "replay": "r", "since": SINCE, "until": NOW}
+    job = job_of(desk, plan, monkeypatch)
+    words, result = change
+    made = (20, "carride replay plan", prediction(NOW, 3))
+    path = tmp_path / "log"
+    for age, is_written_first, is_outdated in (
+        (10, False, decides),
+        (19, True, decides),
+        (30, True, False),
+    ):
+        line_of = (age, f"carride {words} --yes", result)
+        lines = [line_of, made] if is_written_first else [made, line_of]
+        log(path, monkeypatch, ref, *lines)
+        text = get(desk, f"/job/{job.id}").text
+        assert ('id="outdated"' in text) == is_outdated
+        assert (
+            re.search(r'class="primary" name="verb" value="replay plan"', text) is not None
+        ) == (is_outdated)
+        assert text.count('class="primary"') == 1
+        elsewhere = [
+            each if '"fates"' in each else each.replace(ref.region, "another-1")
+            for each in path.read_text().splitlines()
+        ]
+        path.write_text("\n".join(elsewhere))
+        text = get(desk, f"/job/{job.id}").text
+        assert 'id="predicted"' in text
+        assert 'id="outdated"' not in text
+
+
+@mock_aws
+def test_what_outdates_a_prediction_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys by whichever command released them, and letters; a newer prediction knows of both."""
+    ref = empty_stack()
+    made = (20, "carride replay plan", prediction(NOW, 3))
+    redriven = (15, "carride redrive PaymentDlq --yes", SENT)
+    released = (10, "carride release payment#b --yes", {"done": "release"})
+    anew = (5, "carride replay plan", prediction(NOW, 4))
+    log(tmp_path / "log", monkeypatch, ref, made, redriven, released, anew)
+    newer, older = replay_log.predictions(ref)
+    assert newer.outdated == ()
+    assert sorted(each.split()[:2] for each in older.outdated) == [["2", "keys"], ["2", "letters"]]
 
 
 @pytest.mark.parametrize(
