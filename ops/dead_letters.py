@@ -105,6 +105,15 @@ class Received(NamedTuple):
     receipt: str
 
 
+def counts_of(stack: StackRef) -> Counter[str]:
+    """Return how many letters each dead-letter queue has, by SQS's approximate count."""
+    sqs = stack.client("sqs")
+    counts = Counter[str]()
+    for name in queues_of(stack):
+        counts[name] = waiting(sqs, url_of(stack, name), visible=True)
+    return counts
+
+
 def failures(
     stack: StackRef, queue: str | None = None, /, *, judge: Callable[[Received], Verdict]
 ) -> DeadLetters:

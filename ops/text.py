@@ -16,6 +16,18 @@ _ESCAPES: Final = _SHORT | _LONG
 """How characters are shown that steer a terminal, turn the direction of text, or cannot be
 encoded."""
 
+_SECOND: Final = 1_000
+_MINUTE: Final = 60 * _SECOND
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+_TENS: Final = 10 * _SECOND
+_UNITS: Final = (
+    ("d", _DAY, "h", _HOUR),
+    ("h", _HOUR, "min", _MINUTE),
+    ("min", _MINUTE, "s", _SECOND),
+)
+"""Units of long spans, each with the next smaller one."""
+
 
 def visible(text: str) -> str:
     """Return text as it can be shown, with escapes in the place of control characters."""
@@ -41,6 +53,32 @@ def plural(noun: str) -> str:
     if noun.endswith("y") and noun[-2] not in "aeiou":
         return f"{noun[:-1]}ies"
     return f"{noun}s"
+
+
+def span(milliseconds: float) -> str:
+    """Return a span of time in at most two units: ``14 ms``, ``2.7 s``, ``2 min 18 s``."""
+    length = max(0.0, milliseconds)
+    if length < _SECOND:
+        return f"{length:.0f} ms"
+    if length < _TENS:
+        return f"{length / _SECOND:.1f} s"
+    if length < _MINUTE:
+        return f"{length / _SECOND:.0f} s"
+    for unit, unit_ms, smaller, smaller_ms in _UNITS:
+        if length >= unit_ms:
+            rest = int(length % unit_ms // smaller_ms)
+            whole = f"{int(length // unit_ms)} {unit}"
+            return f"{whole} {rest} {smaller}" if rest else whole
+    raise AssertionError("a minute is the smallest of the units")
+
+
+def rough(milliseconds: float) -> str:
+    """Return a span of a second or more in one unit: ``18 s``, ``2 min``, ``3 h``, ``5 d``."""
+    length = max(float(_SECOND), milliseconds)
+    for unit, unit_ms, _, _ in _UNITS:
+        if length >= unit_ms:
+            return f"{length / unit_ms:.0f} {unit}"
+    return f"{length / _SECOND:.0f} s"
 
 
 class Row(NamedTuple):

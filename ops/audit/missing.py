@@ -1,6 +1,6 @@
 """Which published events a consumer has not accounted for. No I/O."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -161,17 +161,20 @@ def _tried(evidence: Evidence, consumer: str) -> dict[str, datetime]:
 
     Another attempt follows, or another dead letter.
     """
-    times = dict[str, list[datetime]]()
+    return {name: max(times) for name, times in grouped(_tries(evidence, consumer)).items()}
+
+
+def _tries(evidence: Evidence, consumer: str) -> Iterator[tuple[str, datetime]]:
+    """Yield the events whose attempts failed or whose letters were redriven, each with the time."""
     for delivery in evidence.deliveries:
         name = delivery.fact or delivery.event_id
         has_failed = delivery.consumer == consumer and delivery.outcome == observation.FAILED
         if has_failed and name is not None:
-            times.setdefault(name, []).append(delivery.time)
+            yield name, delivery.time
     for key, time in evidence.redriven.items():
         fact = _fact_of(key, consumer)
         if fact is not None:
-            times.setdefault(fact, []).append(time)
-    return {name: max(some) for name, some in times.items()}
+            yield fact, time
 
 
 def _fact_of(key: str, consumer: str) -> str | None:

@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache, partial
-from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 from cyclopts import App, Group, Parameter
 
-from ops import plans
+from ops import change_log, plans
 from ops.bounds import shortened
 from ops.cli.show import console, layouts, plain, show
-from ops.regions import ROOT
 from ops.stack import ClientFactory, OperatorError, StackRef
 from ops.verbs import VERBS, Plan, Session, Stage, Verb
 
@@ -50,8 +48,6 @@ TOPICS: Final = {
 }
 """The headings of the help, and the commands below each."""
 
-CHANGES: Final = Path(os.environ.get("CARRIDE_CHANGES", ROOT / ".carride" / "changes.jsonl"))
-"""A line of JSON for each change."""
 STAGES: Final = "CARRIDE_STAGES"
 """An environment variable: if it is set, `Stage` is a line of JSON on standard error."""
 INTERRUPTED: Final = 130
@@ -247,11 +243,11 @@ def _what_yes_does(saved: str | None) -> str:
 def _recorded(stacks: Sequence[StackRef], do: Callable[[], Any], **facts: Any) -> Any:
     """Do something, and write down who did what when to which stack, with result or error."""
     try:
-        CHANGES.parent.mkdir(exist_ok=True)
-        file = CHANGES.open("a", encoding="utf-8")
+        change_log.CHANGES.parent.mkdir(exist_ok=True)
+        file = change_log.CHANGES.open("a", encoding="utf-8")
     except OSError as error:
         raise OperatorError(
-            f"nothing was done: {CHANGES} cannot be written ({error.strerror}); "
+            f"nothing was done: {change_log.CHANGES} cannot be written ({error.strerror}); "
             "make it writable, or set CARRIDE_CHANGES to another file"
         ) from error
     first = stacks[0]

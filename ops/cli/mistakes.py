@@ -1,6 +1,5 @@
 """Says in words what is wrong with a command line."""
 
-from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final
@@ -13,11 +12,10 @@ from cyclopts.exceptions import (
     UnusedCliTokensError,
 )
 
-from ops.audit.queues import waiting
-from ops.dead_letters import READERS, queues_of, url_of
+from ops.dead_letters import READERS, counts_of
 from ops.finding import find
 from ops.redrive import PRODUCER_DLQ
-from ops.stack import FAILURES, ClientFactory, StackRef
+from ops.stack import FAILURES, ClientFactory
 from ops.text import counted
 from ops.verbs import VERBS
 
@@ -62,7 +60,7 @@ def _queues(command: str, typed: Sequence[str], clients: ClientFactory | None) -
     Without an answer of the stack, the queues are those that every stack has.
     """
     try:
-        counts = _letters_in(find(**_chosen(typed), clients=clients))
+        counts = counts_of(find(**_chosen(typed), clients=clients))
     except FAILURES:
         names = ", ".join([*READERS, PRODUCER_DLQ])
         return f"it is one of {names}; `./carride letters` shows which of them have letters"
@@ -77,15 +75,6 @@ def _queues(command: str, typed: Sequence[str], clients: ClientFactory | None) -
         says.append(f"none are in {empty}")
     ((fullest, _),) = counts.most_common(1)
     return f"{', '.join(says)}; `{command} {fullest}` shows what it would do"
-
-
-def _letters_in(stack: StackRef) -> Counter[str]:
-    """Count the messages of each dead-letter queue."""
-    sqs = stack.client("sqs")
-    counts = Counter[str]()
-    for name in queues_of(stack):
-        counts[name] = waiting(sqs, url_of(stack, name), visible=True)
-    return counts
 
 
 def _chosen(typed: Sequence[str]) -> dict[str, str | None]:

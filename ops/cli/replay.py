@@ -11,9 +11,9 @@ from rich.text import Text
 from ops import outbox, plans, replay
 from ops.audit import Report, audit
 from ops.audit.evidence import CONSUMERS
-from ops.cli.replay_log import prediction_for
 from ops.cli.show import show, table
 from ops.replay import ReplayState, fates
+from ops.replay.log import prediction_for
 from ops.replay.planning import PAUSE, Progress, ReplayPlan, predict, standing, watch
 from ops.stack import OperatorError, StackRef
 from ops.text import counted
@@ -364,7 +364,7 @@ def _show_replayed(done: Replayed) -> RenderableType:
 
 def _comparison(found: fates.Comparison) -> Iterator[RenderableType]:
     """Yield what was predicted beside what was logged, and why that may differ."""
-    yield Text(fates.result_sentence(found.made, found.rows, found.differs, found.nearest))
+    yield Text(found.says)
     rows = table("consumer", "deliveries that are", "predicted", "logged")
     for row in found.rows:
         predicted = "" if row.predicted is None else f"{row.predicted:,}"

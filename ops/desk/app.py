@@ -61,13 +61,12 @@ from ops.desk.words import (
     part,
     short_id,
     size,
-    span,
     status_text,
     until_text,
 )
 from ops.search import asked_for, is_name
 from ops.stack import FAILURES, reason
-from ops.text import counted, visible
+from ops.text import counted, span, visible
 
 _logger: Final = logging.getLogger(__name__)
 _HERE: Final = Path(__file__).parent

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from ops.desk.words import clock_text, rough, span
+from ops.desk.words import clock_text
+from ops.text import rough, span
 
 _CUT_MS: Final = 20_000.0
 """A pause is cut from this length on."""

@@ -2,16 +2,13 @@
 
 import json
 import shlex
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from ops.cli.line import CHANGES
+from ops.change_log import newest_lines
 from ops.desk.words import clip
 
-_READ: Final = 2_000
-"""The newest lines of the log that are looked at."""
 _COMMON: Final = ("--yes", "--json", "--stack", "--region", "--plan")
 """Options that say how a command was run, and not what it did."""
 
@@ -97,7 +94,7 @@ def letters_sent(text: str) -> list[Letter]:
     """
     begin = text.casefold()
     found = list[Letter]()
-    for line in _newest_lines():
+    for line in newest_lines():
         if begin not in line.casefold():
             continue
         try:
@@ -132,7 +129,7 @@ def _letters(line: Mapping[str, Any]) -> Iterator[Letter]:
 def changes_about(names: Collection[str]) -> list[Change]:
     """Return the changes that name one of these rides, keys or plans, the oldest first."""
     found = []
-    for line in _newest_lines():
+    for line in newest_lines():
         if not any(name in line for name in names):
             continue
         try:
@@ -151,22 +148,6 @@ def done_ms(plan: str) -> float | None:
     """Return when a command began to carry a plan out; None if the log does not have it."""
     times = [each.time_ms for each in changes_about({plan}) if each.plan == plan]
     return times[-1] if times else None
-
-
-def changed_ms() -> float:
-    """Return when the last command ended that is in the log; 0 if there is none."""
-    try:
-        return CHANGES.stat().st_mtime * 1000
-    except OSError:
-        return 0
-
-
-def _newest_lines() -> deque[str]:
-    try:
-        with CHANGES.open(encoding="utf-8", errors="replace") as file:
-            return deque(file, maxlen=_READ)
-    except OSError:
-        return deque()
 
 
 def _change(line: Mapping[str, Any]) -> Change:

@@ -22,9 +22,9 @@ from ops.desk.registry import Injection, Next, Said, Seen, act, page
 from ops.desk.story_known import joined
 from ops.desk.timeline import ALL, WINDOWS, Window, window_of
 from ops.desk.under_way import under_way
-from ops.desk.words import clip, clock_text, moment, part, rough, span
+from ops.desk.words import clip, clock_text, moment, part
 from ops.stack import OperatorError, StackRef
-from ops.text import counted
+from ops.text import counted, rough, span
 
 _MINUTE_BUCKETS: Final = 60 // WINDOWS[0].bucket_s
 _DAY_S: Final = 86_400
@@ -489,7 +489,6 @@ def _newest(feed: Feed, consumer: AuditedConsumer) -> Fact:
     Raises:
         OperatorError: there is none.
     """
-    kinds = {"CarRideAccepted", "CarAssigned"}
     second: Fact | None = None
     now = datetime.now(UTC)
     for fact in reversed(feed.index.facts.values()):
@@ -501,7 +500,7 @@ def _newest(feed: Feed, consumer: AuditedConsumer) -> Fact:
         second = second or fact
         ending = feed.index.endings.of(fact.ride or "")
         is_well = ending is not None and ending.word in _WELL
-        if fact.type in kinds and COPY not in (fact.ride or "") and is_well:
+        if fact.type in _SHOWN_WELL and COPY not in (fact.ride or "") and is_well:
             return fact
     if second is not None:
         return second
@@ -511,5 +510,7 @@ def _newest(feed: Feed, consumer: AuditedConsumer) -> Fact:
     )
 
 
+_SHOWN_WELL: Final = frozenset({"CarRideAccepted", "CarAssigned"})
+"""Events whose copies show a fault: a car is taken, or money is reserved."""
 _WELL: Final = frozenset({"accepted", "started", "completed", "paid"})
 """Where rides are that were neither declined nor called off."""

@@ -15,7 +15,7 @@ from carride_idempotency.operators.sending import Verdict
 from carride_idempotency.record import COMPLETED, QUARANTINED, Record
 from ops import redrive
 from ops.audit.queues import GLANCE_HIDDEN_S, GLANCE_READS_S, waiting
-from ops.dead_letters import DeadLetter, queues_of, received_from, url_of
+from ops.dead_letters import DeadLetter, counts_of, queues_of, received_from, url_of
 from ops.desk.advice import is_released
 from ops.desk.facts import BUS, KEPT
 from ops.prediction import Predictor
@@ -112,13 +112,7 @@ class Letterbox:
 
     def _count(self) -> dict[str, int]:
         """Return how many letters each queue has that has any."""
-        sqs = self._stack.client("sqs")
-        found = {}
-        for name in queues_of(self._stack):
-            count = waiting(sqs, url_of(self._stack, name), visible=True)
-            if count:
-                found[name] = count
-        return found
+        return {name: count for name, count in counts_of(self._stack).items() if count}
 
     def _read(self, counts: Mapping[str, int]) -> Reading:
         began_ms = time.time() * 1000

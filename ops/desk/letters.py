@@ -31,12 +31,12 @@ from ops.desk.letterbox import (
 from ops.desk.pictures import look
 from ops.desk.redriven import gone, sending
 from ops.desk.registry import Seen, page, page_number
-from ops.desk.words import clip, indented, short_id, span, status_text
+from ops.desk.words import clip, indented, short_id, status_text
 from ops.lookup import is_ride
 from ops.payloads import readable
 from ops.records import NO_RECORD
 from ops.redrive import PRODUCER_DLQ
-from ops.text import visible
+from ops.text import span, visible
 
 _MOST_OF_GROUP: Final = 100
 """Letters of a group that are listed."""

@@ -41,13 +41,12 @@ LOOKS: Final[Mapping[str, Look]] = {
     observation.DEAD_LETTERED: Look("dead", "mail", "given up", "dead-lettered"),
     observation.UNPROTECTED: Look("fail", "warn", "failed", "unprotected"),
     WAITING: Look("wait", "clock", "waiting"),
+    LOST: Look("fail", "cross", "lost", "the audit says so"),
 }
 
 
 def look(outcome: str) -> Look:
     """Return the look of an outcome."""
-    if outcome == LOST:  # which no delivery logs: the audit says so
-        return Look("fail", "cross", "lost")
     return LOOKS.get(outcome, Look("fail", "warn", outcome.lower()))
 
 

@@ -11,7 +11,7 @@ from carride.overdue import LIMIT
 from carride_idempotency.record import Record
 from ops.audit import Report
 from ops.audit.evidence import AuditedConsumer
-from ops.desk.changes import changed_ms
+from ops.change_log import changed_ms
 from ops.desk.facts import Fact
 from ops.desk.feed import Feed
 from ops.desk.jobs import Jobs

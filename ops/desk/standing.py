@@ -5,15 +5,11 @@ from typing import Final, NamedTuple
 
 from ops.audit import Report
 from ops.desk.outages import Outage
-from ops.desk.words import rough
+from ops.text import rough
 
 _MOST_WORDS: Final = 80
 _GETS_OLD_MS: Final = 10 * 60_000
 """A good verdict is so long said of the present, although something has happened since."""
-
-
-_OF_THE_PAST: Final = "Balanced "
-"""How a good verdict begins that is so old that it says its age."""
 
 
 class Count(NamedTuple):
@@ -86,6 +82,8 @@ def standing(known: Known) -> Standing:
         return Standing("wait", "clock", verdict, why, _counts(known, None), "…", "", None)
     kind, icon, verdict = _verdict(report, known.failing)
     why = report.verdict
+    since = "audited"
+    since_ms = known.audited_ms
     if kind == "new" and not report.ledger.published:
         kind = "wait"
         icon = "clock"
@@ -94,15 +92,12 @@ def standing(known: Known) -> Standing:
     elif kind == "new" and known.has_changed and _age_ms(known) >= _GETS_OLD_MS:
         kind = "wait"
         icon = "clock"
-        verdict = f"{_OF_THE_PAST}{rough(_age_ms(known))} ago"
+        verdict = f"Balanced {rough(_age_ms(known))} ago"
         why = "Events have come since the audit: another one says whether they add up."
-    since = "audited"
-    since_ms = known.audited_ms
+        since = ""  # the verdict says it
+        since_ms = None
     if known.is_awaited:
         since = "auditing…"
-        since_ms = None
-    elif verdict.startswith(_OF_THE_PAST):
-        since = ""  # the verdict says it
         since_ms = None
     return Standing(kind, icon, verdict, why, _counts(known, report), "?", since, since_ms)
 

@@ -21,8 +21,7 @@ from ops.desk.story_known import (
     is_settled,
     joined,
 )
-from ops.desk.words import span
-from ops.text import counted
+from ops.text import counted, span
 
 _MEANS: Final[Mapping[tuple[str, str], str]] = {
     (DISPATCH, "CarRideAccepted"): "assigns a car",

@@ -22,8 +22,8 @@ from ops.desk.story_known import (
     price_of,
     settled_in,
 )
-from ops.desk.words import clip, clock_text, money, span
-from ops.text import counted
+from ops.desk.words import clip, clock_text, money
+from ops.text import counted, span
 
 LATE_MS: Final = 30_000.0
 """A delivery without an outcome for so long is worth a sentence."""

@@ -7,7 +7,8 @@ from ops.audit.evidence import DISPATCH
 from ops.desk.endings import ending_of
 from ops.desk.story_known import COMMANDS, Known, Settled, Told, settled_in, who_caused
 from ops.desk.story_nexts import Next
-from ops.desk.words import money, span
+from ops.desk.words import money
+from ops.text import span
 
 _MONEY: Final[Mapping[str, tuple[str, str, str]]] = {
     "authorized": ("reserved", "wait", "clock"),

@@ -13,7 +13,8 @@ from ops.desk.axis import Axis, Band, Label
 from ops.desk.deliveries import Delivered, Redrive, began_ms, series_of
 from ops.desk.facts import ABSORBED, CRASHED, Fact, Run
 from ops.desk.pictures import look
-from ops.desk.words import clock_text, span
+from ops.desk.words import clock_text
+from ops.text import span
 
 _SECOND_MS: Final = 1_000.0
 _WORDS_FIT: Final = 8.0

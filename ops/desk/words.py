@@ -7,18 +7,12 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ops.text import visible
+from ops.text import rough, span, visible
 
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
-_UNITS: Final = (
-    ("d", _DAY, "h", _HOUR),
-    ("h", _HOUR, "min", _MINUTE),
-    ("min", _MINUTE, "s", _SECOND),
-)
-"""Units of long spans, each with the next smaller one."""
 _TENS: Final = 10 * _SECOND
 _JUST_NOW: Final = 2 * _SECOND
 LONGEST: Final = 300
@@ -70,32 +64,6 @@ def size(count: int) -> str:
 def money(cents: int, currency: str) -> str:
     """Return an amount of money: ``12.40 EUR``."""
     return f"{cents / 100:,.2f} {currency}"
-
-
-def span(milliseconds: float) -> str:
-    """Return a span of time in at most two units: ``14 ms``, ``2.7 s``, ``2 min 18 s``."""
-    length = max(0.0, milliseconds)
-    if length < _SECOND:
-        return f"{length:.0f} ms"
-    if length < _TENS:
-        return f"{length / _SECOND:.1f} s"
-    if length < _MINUTE:
-        return f"{length / _SECOND:.0f} s"
-    for unit, unit_ms, smaller, smaller_ms in _UNITS:
-        if length >= unit_ms:
-            rest = int(length % unit_ms // smaller_ms)
-            whole = f"{int(length // unit_ms)} {unit}"
-            return f"{whole} {rest} {smaller}" if rest else whole
-    raise AssertionError("a minute is the smallest of the units")
-
-
-def rough(milliseconds: float) -> str:
-    """Return a span of a second or more in one unit: ``18 s``, ``2 min``, ``3 h``, ``5 d``."""
-    length = max(float(_SECOND), milliseconds)
-    for unit, unit_ms, _, _ in _UNITS:
-        if length >= unit_ms:
-            return f"{length / unit_ms:.0f} {unit}"
-    return f"{length / _SECOND:.0f} s"
 
 
 def moment(time_ms: float) -> datetime:

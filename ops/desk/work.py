@@ -14,7 +14,6 @@ from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTIN
 from carride_idempotency.record_items import record_of
 from ops import plans, records, replay, verbs
 from ops.audit.evidence import CONSUMERS
-from ops.cli.replay_log import Prediction, comparisons, predictions, window_differs
 from ops.desk.changes import RETRIED, by_event, done_ms
 from ops.desk.jobs import Job, State
 from ops.desk.redriven import Back, now_of
@@ -33,6 +32,7 @@ from ops.desk.told import (
 )
 from ops.desk.words import clip
 from ops.replay import fates
+from ops.replay.log import Prediction, comparisons, prediction_for
 from ops.stack import FAILURES, reason
 
 
@@ -220,7 +220,7 @@ def _window_of(job: Job) -> dict[str, str]:
 
 
 class Predicted(NamedTuple):
-    """The newest prediction of about the window of a replay's plan."""
+    """A prediction of about the window of a replay's plan."""
 
     says: str
     made_ms: float
@@ -231,27 +231,24 @@ class Predicted(NamedTuple):
 
 
 def _predicted(desk: Seen, job: Job) -> Predicted | None:
-    """Return the prediction for a plan of a replay, one of exactly its window before others."""
+    """Return the prediction that a plan of a replay will be compared with, or else the nearest."""
     window = _window_of(job)
     if not job.asks or not window:
         return None
     since = datetime.fromisoformat(window["since"])
     until = datetime.fromisoformat(window["until"])
-    young = []
-    for each in predictions(desk.feed.stack):
-        overlaps = each.since < until and since < each.until
-        if overlaps and datetime.now(UTC) - each.made < plans.LIVES:
-            young.append(each)
-    # Python's sort keeps the newest first among equals.
-    young.sort(key=lambda each: (each.since, each.until) != (since, until))
-    if not young:
+    planned = datetime.fromtimestamp(job.began, UTC)
+    young = datetime.now(UTC) - plans.LIVES
+    match = prediction_for(desk.feed.stack, since, until, planned, made_after=young)
+    if match is None:
         return None
-    (best, *_) = young
+    best = match.prediction
+    if best.since >= until or since >= best.until:
+        return None
     only = next((word for word in job.words if word.startswith("--only=")), "")
     says = fates.sentence(best.events, _fates_at(best, only.removeprefix("--only=")))
-    differs = window_differs(best, since, until)
     outdated = joined(best.outdated) if best.outdated else ""
-    return Predicted(says, 1000 * best.made.timestamp(), differs, outdated)
+    return Predicted(says, 1000 * best.made.timestamp(), match.differs, outdated)
 
 
 def _fates_at(found: Prediction, rule: str) -> fates.Fates:
@@ -260,30 +257,12 @@ def _fates_at(found: Prediction, rule: str) -> fates.Fates:
     return {name: types for name, types in found.fates.items() if name in at}
 
 
-class Sides(NamedTuple):
-    """What was predicted of a replay, and what became of it."""
-
-    says: str
-    made_ms: float | None
-    """When the prediction was made; None without one."""
-    rows: list[fates.Compared]
-    why: list[str]
-
-
-def _compared(job: Job) -> Sides | None:
+def _compared(job: Job) -> fates.Comparison | None:
     """Return the comparison in the result of a replay that has ended."""
     if job.verb != "replay run" or job.asks or not isinstance(job.result, Mapping):
         return None
     found = job.result.get("compared")
-    return _sides(found) if found else None
-
-
-def _sides(found: Mapping[str, Any]) -> Sides:
-    made = datetime.fromisoformat(found["made"]) if found["made"] else None
-    rows = [fates.Compared(**row) for row in found["rows"]]
-    # A line of an older version does not have the last two.
-    says = fates.result_sentence(made, rows, found.get("differs", ""), found.get("nearest", ""))
-    return Sides(says, 1000 * made.timestamp() if made else None, rows, found["why"])
+    return fates.comparison_in(found) if found else None
 
 
 def _word_of(job: Job, result: Any) -> str:
@@ -517,7 +496,7 @@ def _replays(desk: Seen, _request: Request) -> dict[str, Any]:
         "answers": 503 if trouble else 200,
         "trouble": trouble,
         "found": [(each, _replay_look(each.state)) for each in found],
-        "sides": {each.name: _sides(known[each.name]) for each in found if each.name in known},
+        "comparisons": {each.name: known[each.name] for each in found if each.name in known},
         "rules": [f"{each.resources}Rule" for each in desk.feed.consumers],
     }
 

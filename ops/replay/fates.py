@@ -105,6 +105,33 @@ class Comparison(NamedTuple):
     nearest: str = ""
     """Which prediction comes nearest, without one that can be compared."""
 
+    @property
+    def says(self) -> str:
+        """Whether the replay went as predicted, and what became of all its deliveries."""
+        total = Counter[str]()
+        for row in self.rows:
+            total[row.fate] += row.logged
+        listed = ", ".join(f"{number:,} {_DONE.get(fate, fate)}" for fate, number in total.items())
+        became = f"Consumers have logged {listed or 'no delivery'}."
+        if self.made is None:
+            which = f"; the nearest was {self.nearest}" if self.nearest else ""
+            return f"{became} No prediction of this window was made{which}."
+        window = f", for a window {self.differs}" if self.differs else ""
+        if any(row.predicted != row.logged for row in self.rows):
+            return f"{became} That differs from its prediction{window}."
+        return f"{became} That is what was predicted{window}."
+
+
+def comparison_in(told: Mapping[str, Any]) -> Comparison:
+    """Return a comparison from its JSON. That of an older version lacks the last two parts."""
+    return Comparison(
+        made=datetime.fromisoformat(told["made"]) if told["made"] else None,
+        rows=[Compared(**row) for row in told["rows"]],
+        why=told["why"],
+        differs=told.get("differs", ""),
+        nearest=told.get("nearest", ""),
+    )
+
 
 def compared(
     made: datetime | None,
@@ -131,27 +158,6 @@ def compared(
     if why and differs:
         why.append("the windows differ: an event near an edge may be in one of them only")
     return Comparison(made, rows, why, differs, nearest)
-
-
-def result_sentence(
-    made: datetime | None, rows: Iterable[Compared], differs: str = "", nearest: str = ""
-) -> str:
-    """Return whether a replay went as predicted, and what became of all its deliveries.
-
-    The last two are those of `Comparison`.
-    """
-    total = Counter[str]()
-    for row in rows:
-        total[row.fate] += row.logged
-    listed = ", ".join(f"{number:,} {_DONE.get(fate, fate)}" for fate, number in total.items())
-    became = f"Consumers have logged {listed or 'no delivery'}."
-    if made is None:
-        which = f"; the nearest was {nearest}" if nearest else ""
-        return f"{became} No prediction of this window was made{which}."
-    window = f", for a window {differs}" if differs else ""
-    if any(row.predicted != row.logged for row in rows):
-        return f"{became} That differs from its prediction{window}."
-    return f"{became} That is what was predicted{window}."
 
 
 _DONE: Final[Mapping[str, str]] = {"new": "run anew", "in progress": "failed or held so far"}

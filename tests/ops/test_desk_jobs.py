@@ -16,7 +16,7 @@ from moto.sqs.models import sqs_backends
 
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
-from ops import plans
+from ops import change_log, plans
 from ops.cli.show import plain
 from ops.desk import changes
 from ops.desk.jobs import Job, State
@@ -311,7 +311,7 @@ def test_a_plan_that_a_command_has_carried_out_waits_for_nobody(
     """Nothing of the desk offers it any more, and a button on an older page does nothing."""
     monkeypatch.setattr(plans, "PLANS", tmp_path / "plans")
     log = tmp_path / "changes.jsonl"
-    monkeypatch.setattr(changes, "CHANGES", log)
+    monkeypatch.setattr(change_log, "CHANGES", log)
     preview = {"queue": "PaymentDlq", "target": "payment", "letters": [letter(goes=True)]}
     command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
     monkeypatch.setattr(
@@ -374,7 +374,7 @@ def test_a_plan_whose_command_was_killed_runs_no_more(
 ) -> None:
     """Whenever the desk looks: it runs as long as its process lives, and is cut off afterwards."""
     monkeypatch.setattr(plans, "PLANS", tmp_path / "plans")
-    monkeypatch.setattr(changes, "CHANGES", tmp_path / "none")
+    monkeypatch.setattr(change_log, "CHANGES", tmp_path / "none")
     preview = {"queue": "PaymentDlq", "target": "payment", "letters": [letter(goes=True)]}
     command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
     monkeypatch.setattr(
@@ -438,7 +438,7 @@ def test_a_plan_that_a_job_carries_out_leads_to_it(monkeypatch: Any) -> None:
 def test_an_expired_plan_can_only_be_made_again(tmp_path: Any, monkeypatch: Any) -> None:
     """It waits for nobody, and a button on an older page does nothing."""
     monkeypatch.setattr(plans, "PLANS", tmp_path / "plans")
-    monkeypatch.setattr(changes, "CHANGES", tmp_path / "none")
+    monkeypatch.setattr(change_log, "CHANGES", tmp_path / "none")
     preview = {"queue": "PaymentDlq", "target": "payment", "letters": [letter(goes=True)]}
     command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
     monkeypatch.setattr(

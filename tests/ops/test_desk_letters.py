@@ -22,6 +22,7 @@ from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import item_of
+from ops import change_log
 from ops.audit import judge
 from ops.audit.evidence import DeadLettered, Evidence
 from ops.audit.reading import _queues, enabled
@@ -274,7 +275,7 @@ def test_a_letter_that_failed_again_asks_for_its_cause_first(
     }
     log = tmp_path / "changes.jsonl"
     log.write_text(json.dumps(change))
-    monkeypatch.setattr(changes, "CHANGES", log)
+    monkeypatch.setattr(change_log, "CHANGES", log)
     text = get(desk_of(ref), f"/letters?event={FINISHED.idempotencyid}&at=payment").text
     assert "The last redrive has failed again" in text
     assert "this event to payment, by this letter or a copy of it" in text
@@ -600,7 +601,7 @@ def test_a_letter_that_was_redriven_leads_on(
     told = {"error": error} if error else {"result": {"tried": [{"key": key, "trial": "failed"}]}}
     log = tmp_path / "changes.jsonl"
     log.write_text("[]\n{\n" + json.dumps(change | told))
-    monkeypatch.setattr(changes, "CHANGES", log)
+    monkeypatch.setattr(change_log, "CHANGES", log)
     desk = desk_of(ref)
     for text in (SENT, SENT[:8], f"{SENT[:8]}…{SENT[-4:]}"):
         assert get(desk, f"/find?q={quote(text)}").headers["location"] == f"/letters?letter={SENT}"
@@ -624,7 +625,7 @@ def test_a_letter_that_a_job_sends_leads_to_it(
     ref: StackRef, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """The log of changes names the letter only when the redrive has ended."""
-    monkeypatch.setattr(changes, "CHANGES", tmp_path / "none")
+    monkeypatch.setattr(change_log, "CHANGES", tmp_path / "none")
     monkeypatch.setattr("ops.desk.jobs._process", sleeping)
     key = f"payment#{FINISHED.idempotencyid}"
     letter = {"id": SENT, "key": key, "type": "CarRideCompleted", "ride": "order_01"}
@@ -673,7 +674,7 @@ def test_no_page_shows_a_letter_that_was_redriven_as_waiting(
 ) -> None:
     """Whoever sent it: the queues are read again when a command has ended."""
     log = tmp_path / "changes.jsonl"
-    monkeypatch.setattr(changes, "CHANGES", log)
+    monkeypatch.setattr(change_log, "CHANGES", log)
     desk = desk_of(ref)
     desk.feed.queues = {"PaymentDlq": 1, "RideHistoryDlq": 2}
     (found,) = (each.letter for each in desk.letters().found if each.letter.queue == "PaymentDlq")
@@ -713,7 +714,7 @@ def test_what_became_of_a_letter_is_as_its_record_says(
     key = f"payment#{FINISHED.idempotencyid}"
     log = tmp_path / "changes.jsonl"
     log.write_text(json.dumps(sent_letter(SENT, key, trial=trial)))
-    monkeypatch.setattr(changes, "CHANGES", log)
+    monkeypatch.setattr(change_log, "CHANGES", log)
     desk = desk_of(ref)
     quarantine(ref, key, status, attempt=attempt, updated_ms=SENT_MS - 1)
     before = get(desk, f"/letters?letter={SENT}").text
@@ -763,7 +764,7 @@ def test_a_redrive_that_was_refused_is_none(
     }
     log = tmp_path / "changes.jsonl"
     log.write_text(json.dumps(change) if is_done_before else "")
-    monkeypatch.setattr(changes, "CHANGES", log)
+    monkeypatch.setattr(change_log, "CHANGES", log)
     monkeypatch.setattr("ops.desk.jobs._process", _refused)
     shown = {"letters": [{"letter": letter, "verdict": {"goes": True}}]}
     desk = desk_of(ref)
@@ -788,7 +789,7 @@ def test_a_redrive_that_sent_nothing_is_none(
     }
     log = tmp_path / "changes.jsonl"
     log.write_text(json.dumps(change))
-    monkeypatch.setattr(changes, "CHANGES", log)
+    monkeypatch.setattr(change_log, "CHANGES", log)
     assert "This letter was redriven" not in get(desk_of(ref), f"/letters?letter={SENT}").text
 
 
@@ -800,7 +801,7 @@ def test_the_history_of_a_letter_has_redrives_that_sent_something(
     line = sent_letter(SENT, f"payment#{FINISHED.idempotencyid}", trial="unknown")
     log = tmp_path / "changes.jsonl"
     log.write_text(json.dumps(line | {"result": {"planned": 1, "sent": sent}}))
-    monkeypatch.setattr(changes, "CHANGES", log)
+    monkeypatch.setattr(change_log, "CHANGES", log)
     desk = desk_of(ref)
     text = get(desk, f"/letters?event={FINISHED.idempotencyid}&at=payment").text
     history = text.partition("<h2>History</h2>")[2]

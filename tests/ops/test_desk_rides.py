@@ -26,6 +26,7 @@ from carride.facts import (
 )
 from carride_idempotency import marshalling, observation
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from ops import change_log
 from ops.audit.evidence import CONSUMERS, DeadLettered
 from ops.desk import changes
 from ops.desk.advice import MEND_FIRST
@@ -38,9 +39,10 @@ from ops.desk.index import Index
 from ops.desk.story import Story, story_of
 from ops.desk.story_known import Known
 from ops.desk.waterfall import Picture, picture
-from ops.desk.words import clock_text, published_text, span
+from ops.desk.words import clock_text, published_text
 from ops.search import MOST
 from ops.stack import StackRef
+from ops.text import span
 from tests.carride.rides import Life
 from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
 from tests.ops.world import empty_stack
@@ -297,7 +299,7 @@ def test_the_log_of_changes_names_what_was_sent(tmp_path: Path, monkeypatch: Any
     ]
     log = tmp_path / "changes.jsonl"
     log.write_text("\n".join(map(json.dumps, lines)) + f'\n{{"cut": "{key}')
-    monkeypatch.setattr(changes, "CHANGES", log)
+    monkeypatch.setattr(change_log, "CHANGES", log)
     (found,) = changes.changes_about({key})
     assert found.words == "carride redrive PaymentDlq --release"
     assert (found.plan, found.sent) == ("0433d0e7", (Sent(key, releases=True, trial="failed"),))

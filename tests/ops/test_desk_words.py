@@ -10,8 +10,9 @@ from moto import mock_aws
 
 from ops.desk import words
 from ops.desk.counts import DELIVERIES
-from ops.desk.facts import WAITING
+from ops.desk.facts import LOST, WAITING
 from ops.desk.pictures import LOOKS, look
+from ops.text import span
 from tests.carride.rides import Life
 from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish
 from tests.ops.world import empty_stack
@@ -35,7 +36,7 @@ NOON_MS = 1_763_899_331_391  # 2025-11-23 12:02:11.391 UTC
 )
 def test_a_span_has_two_units_at_most(milliseconds: float, text: str) -> None:
     """Short ones have one."""
-    assert words.span(milliseconds) == text
+    assert span(milliseconds) == text
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_each_count_of_deliveries_has_a_look_of_its_own() -> None:
 
 
 @mock_aws
-@pytest.mark.parametrize("outcome", sorted(look_of for look_of in LOOKS if look_of != WAITING))
+@pytest.mark.parametrize("outcome", sorted(LOOKS.keys() - {WAITING, LOST}))
 def test_the_legend_of_a_ride_names_what_is_drawn_alone(outcome: str) -> None:
     """A delivery of any outcome has a mark, and the legend has that mark and no other."""
     desk = desk_of(empty_stack())

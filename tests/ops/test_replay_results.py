@@ -14,12 +14,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from moto import mock_aws
 
-from ops.cli import line, replay_log
+from ops import change_log
 from ops.cli.replay import _compared
-from ops.cli.replay_log import Prediction, window_differs
 from ops.cli.show import plain
 from ops.desk.jobs import Job
 from ops.replay import ReplayState, fates
+from ops.replay import log as log_of_replays
+from ops.replay.log import Prediction, window_differs
 from ops.replay.planning import Fate
 from ops.stack import OperatorError, StackRef
 from tests.ops.desk_world import desk_of, get
@@ -73,7 +74,7 @@ def test_without_a_prediction_nothing_is_said_to_differ(logged: Any) -> None:
 
 def log(path: Path, monkeypatch: pytest.MonkeyPatch, ref: StackRef, *results: Any) -> None:
     """Write changes of a stack, the oldest first, each with its age in minutes and result."""
-    monkeypatch.setattr(line, "CHANGES", path)
+    monkeypatch.setattr(change_log, "CHANGES", path)
     lines = []
     for age, command, result in results:
         told = {"time": datetime.now(UTC) - timedelta(minutes=age), "command": command}
@@ -205,7 +206,7 @@ def test_what_outdates_a_prediction_is_counted(
     released = (10, "carride release payment#b --yes", {"done": "release"})
     anew = (5, "carride replay plan", prediction(NOW, 4))
     log(tmp_path / "log", monkeypatch, ref, made, redriven, released, anew)
-    newer, older = replay_log.predictions(ref)
+    newer, older = log_of_replays.predictions(ref)
     assert newer.outdated == ()
     assert sorted(each.split()[:2] for each in older.outdated) == [["2", "keys"], ["2", "letters"]]
 
@@ -241,7 +242,7 @@ def test_both_sides_stand_on_the_pages_of_a_job_and_of_replays(
     found = fates.compared(NOW, known["fates"], {"payment": {Fate.NEW: logged}}, CONSUMERS)
     result = {"replay": "r", "compared": found, "audit": {"verdict": "balanced"}}
     log(tmp_path / "log", monkeypatch, ref, (1, "carride replay run", result))
-    assert [*replay_log.comparisons(ref)] == ["r"]
+    assert [*log_of_replays.comparisons(ref)] == ["r"]
     state = ReplayState("r", "COMPLETED", SINCE, NOW, NOW, None, waiting=0, reason="")
     monkeypatch.setattr("ops.replay.status", lambda _: [state])
     job = job_of(desk, result, monkeypatch, previewed={"plan": ["replay"]})
@@ -323,8 +324,8 @@ def test_a_replay_is_compared_with_the_prediction_that_its_words_gave(
     log(tmp_path / "log", monkeypatch, ref, (waited_s / 60, "carride replay plan", made))
     logged = {"payment": {Fate.NEW: 3}}
     found = _compared(ref, since, now, planned=now, logged=logged, consumers=CONSUMERS)
-    said = fates.result_sentence(found.made, found.rows, found.differs, found.nearest)
-    (known,) = replay_log.predictions(ref)
+    said = found.says
+    (known,) = log_of_replays.predictions(ref)
     differs = window_differs(known, since, now)
     assert bool(differs) == bool(begins_s or ends_s)
     assert differs in said

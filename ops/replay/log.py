@@ -1,18 +1,16 @@
-"""What this machine's log of changes knows of replays: predictions, and what became of runs."""
+"""What the log of changes of this machine knows of replays: predictions, and results."""
 
 import json
 import shlex
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from ops.cli import line
+from ops.change_log import newest_lines
+from ops.replay.fates import Comparison, comparison_in
 from ops.stack import StackRef
-from ops.text import counted
-
-_READ: Final = 2_000
-"""The newest lines of the log that are looked at."""
+from ops.text import counted, span
 
 
 class Prediction(NamedTuple):
@@ -112,14 +110,22 @@ class Match(NamedTuple):
 
 
 def prediction_for(
-    stack: StackRef, since: datetime, until: datetime, planned: datetime
+    stack: StackRef,
+    since: datetime,
+    until: datetime,
+    planned: datetime,
+    *,
+    made_after: datetime | None = None,
 ) -> Match | None:
     """Return the newest prediction that fits a replay; else the nearest; None if there is none.
 
     One of exactly its window fits, or else one whose edges are apart by no more than the time
-    between the prediction and the plan: a time such as ``20m`` means another one each time.
+    between the prediction and the plan: a time such as ``20m`` means another one each time. Those
+    that are not younger than ``made_after`` are left out, if it is given.
     """
     known = predictions(stack)
+    if made_after is not None:
+        known = [each for each in known if each.made > made_after]
     # Python's sort keeps the newest first among equals.
     known.sort(key=lambda each: (each.since, each.until) != (since, until))
     for each in known:
@@ -163,35 +169,23 @@ def window_differs(found: Prediction, since: datetime, until: datetime) -> str:
 
 
 def _length(seconds: float) -> str:
-    from ops.desk.words import span  # noqa: PLC0415 - the desk imports this module
-
     return span(1000 * abs(seconds))
 
 
-def comparisons(stack: StackRef) -> dict[str, Mapping[str, Any]]:
-    """Return what became of the deliveries of replays that have ended, by the replays' names.
-
-    Each is a `ops.replay.fates.Comparison` as JSON.
-    """
-    found = dict[str, Mapping[str, Any]]()
-    for _, result in _results(stack):
-        if "compared" in result:
-            found.setdefault(result["replay"], result["compared"])
-    return found
-
-
-def _results(stack: StackRef) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield the log's lines about replays of a stack that have a result, the newest first."""
+def comparisons(stack: StackRef) -> dict[str, Comparison]:
+    """Return what became of the deliveries of replays that have ended, by the replays' names."""
+    found = dict[str, Comparison]()
     for told in _told(stack, ("replay",)):
         result = told.get("result")
-        if isinstance(result, Mapping):
-            yield told, result
+        if isinstance(result, Mapping) and "compared" in result:
+            found.setdefault(result["replay"], comparison_in(result["compared"]))
+    return found
 
 
 def _told(stack: StackRef, verbs: Iterable[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the log's lines about a stack that begin with one of these verbs, the newest first."""
     begins = [f"carride {verb} " for verb in verbs]
-    for text in reversed(_newest_lines()):
+    for text in reversed(newest_lines()):
         if not any(begin in text for begin in begins):
             continue
         try:
@@ -202,11 +196,3 @@ def _told(stack: StackRef, verbs: Iterable[str]) -> Iterator[Mapping[str, Any]]:
                 yield told
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # a line of another version, or one that is cut
-
-
-def _newest_lines() -> deque[str]:
-    try:
-        with line.CHANGES.open(encoding="utf-8", errors="replace") as file:
-            return deque(file, maxlen=_READ)
-    except OSError:
-        return deque()
