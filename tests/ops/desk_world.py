@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import sys
+from collections.abc import Callable
 from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -83,6 +84,12 @@ def deliver(
     index.add_line(line("START RequestId: 1", at_ms - took, consumer))
     index.add_line(line(json.dumps(told), at_ms, consumer))
     index.add_line(line(f"REPORT RequestId: 1 Duration: {took} ms", at_ms, consumer))
+
+
+def prints(shown: Any) -> Callable[..., Popen[str]]:
+    """Return what starts the process of a job that prints something as JSON, and ends well."""
+    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(shown))})"]
+    return lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
 
 
 def sleeping(_typed: list[str], _stack: StackRef) -> Popen[str]:

@@ -19,6 +19,7 @@ from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTIN
 from ops import change_log, plans
 from ops.cli.show import plain
 from ops.desk import changes
+from ops.desk.app import Desk
 from ops.desk.jobs import Job, State
 from ops.desk.letterbox import Letterbox
 from ops.desk.redriven import Back
@@ -39,7 +40,16 @@ from ops.regions import ROOT
 from ops.replay import ReplayState
 from ops.stack import Kept, OperatorError, StackRef
 from tests.carride.rides import Life
-from tests.ops.desk_world import BEGIN_MS, desk_of, event_of, get, post, shown_after, sleeping
+from tests.ops.desk_world import (
+    BEGIN_MS,
+    desk_of,
+    event_of,
+    get,
+    post,
+    prints,
+    shown_after,
+    sleeping,
+)
 from tests.ops.world import AWAY, NOW, empty_stack, put_record, stack
 
 UUID: Final = "37134231-8c22-525e-93f3-3e3838254b1c"
@@ -304,6 +314,16 @@ def test_jobs_lists_the_plans_of_its_own_stack_only(
     assert (str(name) in get(desk_of(own), "/jobs").text) is (differs == "nothing")
 
 
+def planned_redrive(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """Return the plan of a redrive of one letter, which the desk has made."""
+    preview = {"queue": "PaymentDlq", "target": "payment", "letters": [letter(goes=True)]}
+    monkeypatch.setattr("ops.desk.jobs._process", prints(preview))
+    job = desk.jobs.get(desk.jobs.start("redrive", {"": "PaymentDlq"}))
+    assert job is not None
+    job.reader.join()
+    return job
+
+
 @mock_aws
 def test_a_plan_that_a_command_has_carried_out_waits_for_nobody(
     tmp_path: Any, monkeypatch: Any
@@ -312,16 +332,8 @@ def test_a_plan_that_a_command_has_carried_out_waits_for_nobody(
     monkeypatch.setattr(plans, "PLANS", tmp_path / "plans")
     log = tmp_path / "changes.jsonl"
     monkeypatch.setattr(change_log, "CHANGES", log)
-    preview = {"queue": "PaymentDlq", "target": "payment", "letters": [letter(goes=True)]}
-    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
-    monkeypatch.setattr(
-        "ops.desk.jobs._process",
-        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
-    )
     desk = desk_of(empty_stack())
-    job = desk.jobs.get(desk.jobs.start("redrive", {"": "PaymentDlq"}))
-    assert job is not None
-    job.reader.join()
+    job = planned_redrive(desk, monkeypatch)
     words = ["redrive", "PaymentDlq"]
     with plans.typed([*words, f"--plan={job.plan}"]):
         plans.save({}, ())
@@ -375,16 +387,8 @@ def test_a_plan_whose_command_was_killed_runs_no_more(
     """Whenever the desk looks: it runs as long as its process lives, and is cut off afterwards."""
     monkeypatch.setattr(plans, "PLANS", tmp_path / "plans")
     monkeypatch.setattr(change_log, "CHANGES", tmp_path / "none")
-    preview = {"queue": "PaymentDlq", "target": "payment", "letters": [letter(goes=True)]}
-    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
-    monkeypatch.setattr(
-        "ops.desk.jobs._process",
-        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
-    )
     desk = desk_of(empty_stack())
-    job = desk.jobs.get(desk.jobs.start("redrive", {"": "PaymentDlq"}))
-    assert job is not None
-    job.reader.join()
+    job = planned_redrive(desk, monkeypatch)
     words = ["redrive", "PaymentDlq", f"--plan={job.plan}"]
     with plans.typed(words):
         plans.save({}, ())
@@ -417,16 +421,8 @@ def test_a_plan_whose_command_was_killed_runs_no_more(
 @mock_aws
 def test_a_plan_that_a_job_carries_out_leads_to_it(monkeypatch: Any) -> None:
     """An older page of the plan is no dead end."""
-    preview = {"queue": "PaymentDlq", "target": "payment", "letters": [letter(goes=True)]}
-    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
-    monkeypatch.setattr(
-        "ops.desk.jobs._process",
-        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
-    )
     desk = desk_of(empty_stack())
-    plan = desk.jobs.get(desk.jobs.start("redrive", {"": "PaymentDlq"}))
-    assert plan is not None
-    plan.reader.join()
+    plan = planned_redrive(desk, monkeypatch)
     name = desk.jobs.confirm(plan.id)
     done = desk.jobs.get(name)
     assert done is not None
@@ -439,16 +435,8 @@ def test_an_expired_plan_can_only_be_made_again(tmp_path: Any, monkeypatch: Any)
     """It waits for nobody, and a button on an older page does nothing."""
     monkeypatch.setattr(plans, "PLANS", tmp_path / "plans")
     monkeypatch.setattr(change_log, "CHANGES", tmp_path / "none")
-    preview = {"queue": "PaymentDlq", "target": "payment", "letters": [letter(goes=True)]}
-    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
-    monkeypatch.setattr(
-        "ops.desk.jobs._process",
-        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
-    )
     desk = desk_of(empty_stack())
-    job = desk.jobs.get(desk.jobs.start("redrive", {"": "PaymentDlq"}))
-    assert job is not None
-    job.reader.join()
+    job = planned_redrive(desk, monkeypatch)
     lives = plans.LIVES.total_seconds()
     job.began -= lives - 60
     path = f"/job/{job.id}"
@@ -757,12 +745,12 @@ def test_a_plan_that_changes_nothing_waits_for_nobody(
     The command says that it is empty, where it keeps the plan.
     """
     monkeypatch.setattr(plans, "PLANS", tmp_path / "plans")
-    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
+    starts = prints(preview)
 
     def planned(typed: list[str], stack: StackRef) -> Popen[str]:
         with plans.typed(typed):
             plans.save({}, [stack], is_empty=True)
-        return Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
+        return starts()
 
     monkeypatch.setattr("ops.desk.jobs._process", planned)
     desk = desk_of(empty_stack())

@@ -35,7 +35,16 @@ from ops.desk.letterbox import MOST, Letterbox, groups_of, title_of
 from ops.policies import records_of
 from ops.stack import StackRef
 from tests.carride.rides import Life
-from tests.ops.desk_world import BEGIN_MS, deliver, desk_of, event_of, get, publish, sleeping
+from tests.ops.desk_world import (
+    BEGIN_MS,
+    deliver,
+    desk_of,
+    event_of,
+    get,
+    prints,
+    publish,
+    sleeping,
+)
 from tests.ops.world import empty_stack, stack
 
 pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
@@ -165,11 +174,7 @@ def test_the_plan_of_a_release_leads_to_the_redrive_that_follows(
     key = f"payment#{FINISHED.idempotencyid}"
     record = {"key": key, "status": QUARANTINED, "attempt": 3, "says": "given up"}
     preview: dict[str, Any] = {"record": record, "then": "the next delivery runs as attempt 1"}
-    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(preview))})"]
-    monkeypatch.setattr(
-        "ops.desk.jobs._process",
-        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
-    )
+    monkeypatch.setattr("ops.desk.jobs._process", prints(preview))
     desk = desk_of(ref)
     job = desk.jobs.get(desk.jobs.start("release", {"": key}))
     assert job is not None

@@ -2,10 +2,8 @@
 
 import json
 import re
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
 from unittest.mock import Mock
 
@@ -23,7 +21,7 @@ from ops.replay import log as log_of_replays
 from ops.replay.log import Prediction, window_differs
 from ops.replay.planning import Fate
 from ops.stack import OperatorError, StackRef
-from tests.ops.desk_world import desk_of, get
+from tests.ops.desk_world import desk_of, get, prints
 from tests.ops.world import NOW, empty_stack
 
 SINCE: Final = NOW - timedelta(hours=1)
@@ -91,11 +89,7 @@ def prediction(until: datetime, new: int) -> Any:
 
 def job_of(desk: Any, result: Any, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Job:
     """Return a replay's job that has ended with a result, or its plan."""
-    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(plain(result)))})"]
-    monkeypatch.setattr(
-        "ops.desk.jobs._process",
-        lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True),
-    )
+    monkeypatch.setattr("ops.desk.jobs._process", prints(plain(result)))
     words = ["replay", "run", "--since=1h"]
     job = Job("replay run", words, desk.feed.stack, plan="0433d0e7", **more)
     job.reader.join()
