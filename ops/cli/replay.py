@@ -1,19 +1,17 @@
 """The verbs that process past events again."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ops import outbox, plans, replay
 from ops.audit import Report, audit
-from ops.audit.evidence import CONSUMERS
 from ops.cli.show import show, table
 from ops.replay import ReplayState, fates
-from ops.replay.log import prediction_for
 from ops.replay.planning import PAUSE, Progress, ReplayPlan, predict, standing, watch
 from ops.stack import OperatorError, StackRef
 from ops.text import counted
@@ -36,7 +34,6 @@ class Replayed(NamedTuple):
     """What became of a replay, by its name."""
 
     replay: str
-    compared: fates.Comparison
     audit: Report
 
 
@@ -94,10 +91,9 @@ def replay_run(
     """
     stack = session.stack
     end = before(since, until)
-    planned = plans.now()
     replay.check(stack, accept_duplicates=accept_duplicates)
     rules = replay.receivers(stack, only=only, partners=partners)
-    name = replay.name_for(stack.region, planned)
+    name = replay.name_for(stack.region, plans.now())
     window = f"from {_spelt(since)} to {_spelt(end)}"
     receivers = _chosen(only, partners=partners)
     steps = (
@@ -111,12 +107,9 @@ def replay_run(
 
     def do() -> Replayed:
         replay.start(stack, name, since, end, rules)
-        logged = _wait(session, name)
+        _wait(session, name)
         session.say(Stage("auditing the stack", step=3))
-        compared = _compared(
-            stack, since, end, planned=planned, logged=logged, consumers=_consumers_of(only)
-        )
-        return Replayed(name, compared, audit(*stack.regions()))
+        return Replayed(name, audit(*stack.regions()))
 
     exact = {
         "steps": steps,
@@ -129,26 +122,6 @@ def replay_run(
     return Plan(ReplaySteps(steps, name, since, end), do, (stack,), exact=exact)
 
 
-def _compared(
-    stack: StackRef,
-    since: datetime,
-    until: datetime,
-    *,
-    planned: datetime,
-    logged: Mapping[str, Mapping[Any, int]],
-    consumers: Collection[str],
-) -> fates.Comparison:
-    """Return what was logged beside the prediction of the window, or of about the window."""
-    match = prediction_for(stack, since, until, planned)
-    if match is not None and match.is_same:
-        found = match.prediction
-        return fates.compared(found.made, found.fates, logged, consumers, differs=match.differs)
-    nearest = ""
-    if match is not None:
-        nearest = f"made {match.prediction.made:%Y-%m-%d %H:%M:%S} UTC for a window {match.differs}"
-    return fates.compared(None, {}, logged, consumers, nearest=nearest)
-
-
 def _chosen(only: str | None, *, partners: bool) -> str:
     """Return in words which rules receive the events."""
     if only:
@@ -158,16 +131,8 @@ def _chosen(only: str | None, *, partners: bool) -> str:
     return "every rule but those of partners"
 
 
-def _consumers_of(only: str | None) -> list[str]:
-    """Return the names of the consumers that receive a replay, for one rule or for all."""
-    return [each.name for each in CONSUMERS if only in (None, f"{each.resources}Rule")]
-
-
-def _wait(session: Session, name: str) -> Mapping[str, Mapping[Any, int]]:
-    """Show a replay's progress until nothing is in flight; a replay that failed is an error.
-
-    Return the deliveries that consumers have logged since it began, by consumer and fate.
-    """
+def _wait(session: Session, name: str) -> None:
+    """Show a replay's progress until nothing is in flight; a replay that failed is an error."""
     pause = PAUSE if session.stack.local is None else _LOCAL_PAUSE_S
     try:
         for progress in watch(session.stack, name, pause=pause):
@@ -178,7 +143,6 @@ def _wait(session: Session, name: str) -> Mapping[str, Mapping[Any, int]]:
             f"./carride replay cancel {name} --yes ends it"
         ) from None
     progress.replay.check()
-    return progress.fates
 
 
 def _stage_of(progress: Progress) -> Stage:
@@ -359,20 +323,7 @@ def _show_replayed(done: Replayed) -> RenderableType:
         "messages, and the logs of consumers stand still. AWS does not show deliveries that Lambda "
         "will repeat, for up to six hours"
     )
-    return Group(show(done.audit), *_comparison(done.compared), Text(quiet))
-
-
-def _comparison(found: fates.Comparison) -> Iterator[RenderableType]:
-    """Yield what was predicted beside what was logged, and why that may differ."""
-    yield Text(found.says)
-    rows = table("consumer", "deliveries that are", "predicted", "logged")
-    for row in found.rows:
-        predicted = "" if row.predicted is None else f"{row.predicted:,}"
-        rows.add_row(row.consumer, row.fate, predicted, f"{row.logged:,}")
-    if found.rows:
-        yield rows
-    for why in found.why:
-        yield Text(f"  {why}")
+    return Group(show(done.audit), Text(quiet))
 
 
 @acts("republish", "--since 1d --yes")

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import boto3
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from moto import mock_aws
 
 from carride.consumer import wired
@@ -17,10 +19,10 @@ from carride_idempotency.testing import DeadLetterBox, Invocation, eventbridge_e
 from ops import replay
 from ops.audit.evidence import CONSUMERS, HISTORY
 from ops.cli.replay import replay_cancel
-from ops.cli.show import plain
-from ops.desk.told import result_of, steps_of
+from ops.cli.show import layouts
 from ops.policies import POLICIES
-from ops.replay.planning import Fate, Prediction
+from ops.replay import fates
+from ops.replay.planning import Fate, Prediction, ReplayPlan
 from ops.stack import Kept, OperatorError, StackRef
 from tests.ops.world import AWAY, HOME, NOW, World, empty_stack, stack
 
@@ -184,13 +186,11 @@ def test_the_cancel_of_a_replay_that_has_ended_does_nothing_and_says_so(
     session: Any = SimpleNamespace(stack=ref)
     plan = replay_cancel(session, "us-east-1.1")
     assert plan.is_empty == (before in ENDED)
-    (step,) = steps_of("replay cancel", plain(plan.preview))
-    assert " us-east-1.1" in step.title  # a name begins no sentence: it would get a capital
+    (step,) = plan.preview.plan
+    assert "us-east-1.1" in step
     result = plan.do()
     assert result.state == then
     assert events.cancelled == (then == "CANCELLING")
-    said = result_of("replay cancel", result._asdict())
-    assert ("nothing left to cancel" in said) == (then in {"COMPLETED", "FAILED"})
 
 
 BROKEN: Final = eventbridge_event({"type": "CarRideCreated"}, event_id="e1", clock=epoch_ms)
@@ -254,3 +254,47 @@ def test_the_rule_of_a_prediction_does_not_receive_a_replay() -> None:
     }
     found = replay.receivers(stack(lambda *_: events, **outputs))
     assert [arn.rpartition("/")[2] for arn in found] == ["history"]
+
+
+PLANNED: Final = st.dictionaries(
+    st.sampled_from(("payment", "dispatch")),
+    st.dictionaries(
+        st.sampled_from(("A", "B")), st.dictionaries(st.sampled_from(Fate), st.integers(1, 9))
+    ),
+)
+
+
+@given(planned=PLANNED)
+def test_the_rows_of_a_plan_have_what_its_sentence_names(planned: Any) -> None:
+    """Only what is recognised, as one expects, is left to the rows that are folded."""
+    found = fates.rows(planned)
+    for number, fate in enumerate(found.heads):
+        folded = sum(row.numbers[number] for row in found.quiet)
+        assert fate == "recognised" or folded == 0
+    for row in found.looked_for:
+        others = zip(found.heads, row.numbers, strict=True)
+        assert any(count for fate, count in others if fate != "recognised")
+
+
+def test_a_plan_says_what_a_replay_would_do_and_lists_what_one_looks_for() -> None:
+    """A row for each consumer and type with more than recognised deliveries; the rest is counted.
+
+    What a consumer does not take is no delivery.
+    """
+    planned = {
+        "dispatch": {"CarReleased": {Fate.NOT_FOR_IT: 9}},
+        "payment": {
+            "CarAssigned": {Fate.RECOGNISED: 1_204},
+            "CarRideCompleted": {Fate.NEW: 2, Fate.RECOGNISED: 7},
+        },
+    }
+    found = ReplayPlan(NOW - timedelta(hours=2), NOW, 538, planned, ["some may be left out"])
+    says, heads, row, quiet, _, warning, command = layouts(found)[0]
+    assert says == ("Of the deliveries of 538 archived events, 2 would run anew, 1,211 recognised.")
+    assert heads.split() == ["consumer", "type", "would", "run", "anew", "recognised"]
+    assert row.split() == ["payment", "CarRideCompleted", "2", "7"]
+    assert quiet.startswith("1 other pair of a consumer and a type: nothing would run anew.")
+    assert warning == "some may be left out"
+    assert command == (
+        "do it: ./carride replay run --since 2026-11-21T10:00:00Z --until 2026-11-21T12:00:00Z"
+    )

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from moto import mock_aws
 
 from ops import change_log
-from ops.cli.replay import _compared
 from ops.cli.show import plain
 from ops.desk.jobs import Job
 from ops.replay import ReplayState, fates
@@ -48,18 +47,6 @@ def test_no_delivery_is_left_out_of_a_comparison(predicted: Any, logged: Any) ->
     )
     differs = any(row.logged != row.predicted for row in found.rows)
     assert bool(found.why) == differs
-
-
-@given(predicted=PREDICTED)
-def test_the_rows_of_a_prediction_have_what_its_sentence_names(predicted: Any) -> None:
-    """Only what is recognised, as one expects, is left to the rows that are folded."""
-    found = fates.rows(predicted)
-    for number, fate in enumerate(found.heads):
-        folded = sum(row.numbers[number] for row in found.quiet)
-        assert fate == "recognised" or folded == 0
-    for row in found.looked_for:
-        others = zip(found.heads, row.numbers, strict=True)
-        assert any(count for fate, count in others if fate != "recognised")
 
 
 @given(logged=LOGGED)
@@ -283,65 +270,3 @@ def test_a_live_update_has_the_replays_and_leaves_the_form_alone(
             assert ('value="replay cancel"' in text) == can_cancel
             assert (">71<" in text.replace(" ", "")) == can_cancel
             assert ("the archive does not answer" in text) != answers
-
-
-@mock_aws
-@pytest.mark.parametrize(
-    ("waited_s", "begins_s", "ends_s", "is_same"),
-    [
-        (90, 0, 0, True),
-        (7, -7, -7, True),
-        (7, -7, -8, True),
-        (7, 0, -7, True),
-        (7, -60, -7, False),
-        (7, 60, 60, False),
-        (3_000, -2_900, -2_900, False),
-    ],
-)
-def test_a_replay_is_compared_with_the_prediction_that_its_words_gave(
-    waited_s: int,
-    begins_s: int,
-    ends_s: int,
-    is_same: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its window may differ by the time between prediction and plan; how, is said.
-
-    Another prediction is named, and nothing is compared with it.
-    """
-    ref = empty_stack()
-    now = datetime.now(UTC)
-    since = now - timedelta(hours=1)
-    made = prediction(now + timedelta(seconds=ends_s), 3)
-    made["since"] = since + timedelta(seconds=begins_s)
-    log(tmp_path / "log", monkeypatch, ref, (waited_s / 60, "carride replay plan", made))
-    logged = {"payment": {Fate.NEW: 3}}
-    found = _compared(ref, since, now, planned=now, logged=logged, consumers=CONSUMERS)
-    said = found.says
-    (known,) = log_of_replays.predictions(ref)
-    differs = window_differs(known, since, now)
-    assert bool(differs) == bool(begins_s or ends_s)
-    assert differs in said
-    assert (found.made is not None) == is_same
-    assert {row.predicted for row in found.rows} == {3 if is_same else None}
-    assert plain(found)["differs"] == (differs if is_same else "")
-
-
-@mock_aws
-def test_a_prediction_of_exactly_the_window_is_preferred(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before a newer one of about the window; without any, none is named."""
-    ref = empty_stack()
-    now = datetime.now(UTC)
-    since = now - timedelta(hours=1)
-    exact = {**prediction(now, 1), "since": since}
-    about = {**prediction(now - timedelta(seconds=5), 2), "since": since}
-    command = "carride replay plan"
-    log(tmp_path / "log", monkeypatch, ref, (2, command, exact), (1, command, about))
-    found = _compared(ref, since, now, planned=now, logged={}, consumers=CONSUMERS)
-    assert [row.predicted for row in found.rows] == [1]
-    log(tmp_path / "log", monkeypatch, ref)
-    none = _compared(ref, since, now, planned=now, logged={}, consumers=CONSUMERS)
-    assert (none.made, none.rows, none.nearest) == (None, [], "")
