@@ -656,7 +656,7 @@ class _Wanted(NamedTuple):
         return line.named is None or self.ride in (None, line.named.order_id)
 
 
-@reads("tail", "--ride order_01 --since 10m", "--outcome Failed", tool=False)
+@reads("tail", "--ride order_01 --since 10m", "--outcome Failed")
 def tail(
     stack: StackRef,
     *,

@@ -78,14 +78,12 @@ class Verb(NamedTuple):
     """Arguments to begin with, for its help."""
     acts: bool = False
     """Whether it changes anything: it returns a `Plan`, which is carried out with ``--yes``."""
-    tool: bool = True
-    """Whether the MCP server offers it. A verb that runs until Ctrl-C is not a tool."""
     chooses: bool = True
     """Whether ``--stack`` and ``--region`` choose the stack."""
     status: Callable[[Any], int] = lambda _: 0
     """Returns the exit status for what the verb has returned or done."""
     temporary: bool = False
-    """Whether it makes, pays for and removes resources: the MCP server needs permission for it."""
+    """Whether it makes, pays for and removes resources: the log of changes names it, too."""
 
 
 VERBS: Final[dict[str, Verb]] = {}
@@ -115,13 +113,13 @@ class Session:
         self, say: Callable[[object], None], clients: ClientFactory | None, **options: str | None
     ) -> None:
         self.say = say
-        self.options = options
+        self._options = options
         self._made = clients
 
     @cached_property
     def stack(self) -> StackRef:
         """The stack that is meant."""
-        return find(**self.options, clients=self._made)
+        return find(**self._options, clients=self._made)
 
     @cached_property
     def clients(self) -> ClientFactory:
@@ -137,7 +135,7 @@ class Session:
 
     def _is_chosen(self) -> bool:
         """Return whether options or a local stack say which stack is meant."""
-        if any(self.options.values()):
+        if any(self._options.values()):
             return True
         return self._made is None and kept() is not None
 

@@ -44,7 +44,7 @@ TOPICS: Final = {
     "Mend": "redrive replay release settle forget republish fleet erase plans",
     "Drive rides": "book accept start complete cancel simulate",
     "Two regions": "failover fenced unfence promote deploy-regions delete-regions",
-    "Beside a stack": "mcp --install-completion --help",
+    "Beside a stack": "--install-completion --help",
 }
 """The headings of the help, and the commands below each."""
 
@@ -181,12 +181,7 @@ def _common_values(options: dict[str, Any]) -> _Common:
 
 def _finished(verb: Verb, call: Callable[[], Any], session: Session, common: _Common) -> int:
     """Call a verb, show what it returns or carry it out, and return the exit status."""
-    try:
-        result = _recorded((session.stack,), call) if verb.temporary else call()
-    except KeyboardInterrupt:
-        if verb.tool:
-            raise
-        return 0  # it serves until Ctrl-C, which is its end
+    result = _recorded((session.stack,), call) if verb.temporary else call()
     if isinstance(result, Iterator):
         return _shown_as_it_comes(verb, result, as_json=common.as_json)
     if isinstance(result, Plan):

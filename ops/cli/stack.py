@@ -21,7 +21,6 @@ from ops import fleet as garage
 from ops import plans, simulation
 from ops.audit import DEFAULT_GRACE, Report, audit, gateway_payments
 from ops.audit.evidence import GatewayPayment
-from ops.cli.line import command_line
 from ops.cli.show import Layouts, show
 from ops.desk import PORT, open_browser, serving
 from ops.finding import is_quiet
@@ -336,7 +335,7 @@ def environments(stack: StackRef) -> dict[str, dict[str, str]]:
     return stack.environments()
 
 
-@reads("desk", "", tool=False)
+@reads("desk", "")
 def desk(
     session: Session, *, port: Annotated[int, PORT_NUMBER] = PORT, no_browser: bool = False
 ) -> Iterator[str]:
@@ -356,20 +355,3 @@ def desk(
             open_browser(url)
         with suppress(KeyboardInterrupt):
             signal.pause()
-
-
-@reads("mcp", "", "--allow-changes --stack carride --region us-west-2", tool=False)
-def mcp(session: Session, *, allow_changes: bool = False) -> None:
-    """Serve the commands as tools of the Model Context Protocol, over standard input and output.
-
-    A client starts it, for example with `"command": "/path/to/carride", "args": ["mcp"]`. Every
-    command that changes nothing is a tool. --stack and --region fix the stack; without them each
-    call chooses it.
-
-    Args:
-        allow_changes: Offer the commands that change something too; each does it only when it is
-            called with yes.
-    """
-    from ops.mcp_server import serve  # noqa: PLC0415 - it takes long to import
-
-    serve(command_line(), allow_changes=allow_changes, options=session.options)

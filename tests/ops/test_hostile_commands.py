@@ -1,4 +1,4 @@
-"""Whatever text a stack holds or an argument has: commands and MCP show it, and obey none of it."""
+"""Whatever text a stack holds or an argument has: commands show it, and obey none of it."""
 
 import inspect
 import json
@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
-from mcp_types import TextContent
 from moto import mock_aws
 
 from ops import plans
 from ops.cli.app import main
-from ops.mcp_server import answer_of
 from ops.stack import StackRef
 from ops.verbs import VERBS, Verb
 from tests.ops.hostile_world import (
@@ -28,8 +26,6 @@ from tests.ops.hostile_world import (
 pytestmark = pytest.mark.proof
 
 PAYLOADS: Final = payloads()
-MOST_OF_AN_ANSWER: Final = 20_000
-"""Bytes of an answer of the MCP server."""
 MOST_SHOWN: Final = 1_500_000
 """Characters on a terminal, of a stack with some 250 hostile events."""
 MOST_OF_A_LINE: Final = 6_000
@@ -37,8 +33,8 @@ MOST_OF_A_LINE: Final = 6_000
 ANSWERED: Final = {0, 1, 3}
 RIDE: Final = PAYLOADS[0].event.subject
 FACT: Final = PAYLOADS[0].event.idempotencyid
-SERVES: Final = {"desk", "mcp"}
-"""Verbs that serve until they are ended; what they serve is tested by itself."""
+SERVES: Final = "desk"
+"""The verb that serves until it is ended; what it serves is tested by itself."""
 TELLS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
     "letters": [(), ("PaymentDlq",)],
     "records": [(), ("--status=QUARANTINED",), ("--limit=3",), (f"--ride={RIDE}",)],
@@ -108,13 +104,6 @@ def shell(
     return Shell(ref, capsys)
 
 
-def mcp(status: int, out: str, err: str, start: int = 0) -> str:
-    """Return what the MCP server answers for a command that has printed this."""
-    (block,) = answer_of(status, out, err, start).content
-    assert isinstance(block, TextContent)
-    return block.text
-
-
 def where(verb: Verb) -> tuple[str, ...]:
     """Return the options that choose the stack, for a verb that has them."""
     return ("--stack=carride", f"--region={REGION}") if verb.chooses else ()
@@ -138,21 +127,14 @@ def test_a_terminal_obeys_nothing_that_a_stack_holds(
 
 
 @pytest.mark.parametrize(("name", "given"), COMMANDS, ids=IDS)
-def test_json_is_ascii_and_an_answer_of_mcp_is_small(
-    shell: Shell, name: str, given: Sequence[str]
-) -> None:
-    """With --json each text is whole; the MCP server cuts it, and gives a cursor for the rest."""
-    verb = VERBS[name]
-    printed = shell.run(*name.split(), *given, "--json", *where(verb))
+def test_json_is_ascii(shell: Shell, name: str, given: Sequence[str]) -> None:
+    """With --json nothing but JSON is on standard output."""
+    printed = shell.run(*name.split(), *given, "--json", *where(VERBS[name]))
     assert printed.out.isascii()
     if printed.status in ANSWERED:
         comes_in_lines = name == "tail"
         for text in printed.out.splitlines() if comes_in_lines else [printed.out]:
             json.loads(text)
-    for start in (0, 7):
-        text = mcp(printed.status, printed.out, printed.err, start)
-        assert len(text) <= MOST_OF_AN_ANSWER
-        json.loads(text)
 
 
 @pytest.mark.parametrize(
@@ -174,9 +156,6 @@ def test_what_is_told_of_one_event_is_bounded(shell: Shell, payload: Any) -> Non
         assert printed.status in {0, 2}
         assert len(printed.out) <= MOST_SHOWN
         assert max(map(len, printed.out.splitlines()), default=0) <= MOST_OF_A_LINE
-        told = shell.run(*command, *where(verb), "--json")
-        text = mcp(told.status, told.out, told.err)
-        assert len(text) <= MOST_OF_AN_ANSWER
 
 
 def texts_of(verb: Verb) -> list[str]:
@@ -190,12 +169,12 @@ def texts_of(verb: Verb) -> list[str]:
     return found
 
 
-TAKING: Final = [each for each in VERBS.values() if each.name not in SERVES and texts_of(each)]
+TAKING: Final = [each for each in VERBS.values() if each.name != SERVES and texts_of(each)]
 
 
 @pytest.mark.parametrize("verb", TAKING, ids=lambda each: each.name)
 def test_no_argument_is_obeyed(shell: Shell, verb: Verb) -> None:
-    """Each text in each argument, as typed and as an argument of a tool."""
+    """Each text in each argument."""
     for number, text in enumerate([*TEXTS, LONG[1]]):
         given = [f"{name}{text}" for name in texts_of(verb)]
         positional = [each for each in given if not each.startswith("--")]
@@ -204,8 +183,6 @@ def test_no_argument_is_obeyed(shell: Shell, verb: Verb) -> None:
         printed = shell.run(*verb.name.split(), *needed, *options, *where(verb), "--", *positional)
         assert printed.status in {0, 1, 2, 3}, number
         assert len(printed.out) + len(printed.err) <= 50_000
-        answer = mcp(printed.status, "null", printed.err)
-        assert len(answer) <= MOST_OF_AN_ANSWER
 
 
 NEEDS: Final = {

@@ -60,7 +60,6 @@ UNSHOWN: Final = {
     "cancel",
     "complete",
     "desk",
-    "mcp",
     "promote",
     "replay cancel",
     "settle",
