@@ -87,7 +87,7 @@ check: lint docs test test-peers ## Check everything, as CI does
 
 ##@ Measure
 
-.PHONY: compare bench explore simulate mutants costs desk-bench desk-seeded store-costs capacity
+.PHONY: compare bench explore simulate mutants costs desk-bench desk-seeded
 compare: .venv-dev/.synced ## Show what Powertools, durable functions and this layer do in the same adversities (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.differential $(ARGS)
 
@@ -103,7 +103,7 @@ simulate: .venv-dev/.synced ## Live the whole application, then the layer under 
 mutants: .venv-dev/.synced ## Remove each rule of the idempotency layer in turn, and expect its tests to go red
 	@$(PYTHON) -m tests.idempotency.mutants $(ARGS)
 
-costs: .venv-dev/.synced ## Show a month's bill, from the template and a volume (ARGS="--rides 50000 --regions 2", ARGS=--help)
+costs: .venv-dev/.synced ## Show a month's bill, how many rides a second fit, and what records cost (ARGS="--rides 50000 --regions 2", ARGS=--help)
 	@$(PYTHON) -m tools.costs $(ARGS)
 
 desk-bench: .venv-dev/.synced ## Show the milliseconds of each page of the desk at 20,000 and 100,000 events; a missed goal fails (ARGS="--events 2000")
@@ -111,12 +111,6 @@ desk-bench: .venv-dev/.synced ## Show the milliseconds of each page of the desk 
 
 desk-seeded: .venv-dev/.synced ## Serve a desk over synthetic rides until Ctrl-C, to look at (ARGS="--events 100000 --port 8783")
 	@$(UNTIL_CTRL_C) $(PYTHON) -m tests.ops.desk_seeded $(ARGS) $(NO_ERROR)
-
-store-costs: .venv-dev/.synced ## Show what a month of records costs in each store (ARGS="--operations 1e8 --window 1")
-	@$(PYTHON) -m tools.store_costs $(ARGS)
-
-capacity: .venv-dev/.synced ## Show how many rides a second fit, and what stops them first (ARGS="--rides 1000", ARGS=--help)
-	@$(PYTHON) -m tools.capacity $(ARGS)
 
 ##@ Housekeeping
 

@@ -15,7 +15,7 @@ from carride.telemetry import logger, observe
 from carride_idempotency.testing.dynamodb import FakeDynamoDB
 from carride_idempotency.testing.expressions import Item
 from tests.functions.world import World
-from tools import costs
+from tools.costs import bill
 from tools.transformed import stack
 
 DEPLOYED: Final = {
@@ -48,7 +48,7 @@ class Meter:
         self._dynamodb = world.dynamodb
         self._stock = FakeDynamoDB.__call__
         self._deployed = stack().of_type("AWS::DynamoDB::GlobalTable")
-        self.written = dict.fromkeys(costs.TABLES, 0)
+        self.written = dict.fromkeys(bill.TABLES, 0)
         self.read = 0.0
         self.trips = Counter[str]()
         self._working = "carride-api"
@@ -106,16 +106,16 @@ def test_a_ride_uses_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         world.clock.advance(60)
         world.change(order, action, version)
     world.flow()
-    assert tuple(world.emitted()) == costs.EVENTS
-    assert len(world.gateway.asked) == costs.GATEWAY_CALLS
+    assert tuple(world.emitted()) == bill.EVENTS
+    assert len(world.gateway.asked) == bill.GATEWAY_CALLS
     assert (meter.written, meter.read) == (
-        {name: units for name, (units, *_) in costs.TABLES.items()},
-        costs.READ_UNITS,
+        {name: units for name, (units, *_) in bill.TABLES.items()},
+        bill.READ_UNITS,
     )
 
     assert meter.trips == {
         re.sub("(?<=[a-z])([A-Z])", r"-\1", name).lower().replace("car-ride", "carride"): trips
-        for name, trips in costs.ROUND_TRIPS.items()
+        for name, trips in bill.ROUND_TRIPS.items()
     }
 
     def nearly(number: float) -> Any:
@@ -127,14 +127,14 @@ def test_a_ride_uses_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
             sum(size(item) for item in items if ("expiryTimestamp" in item) is expires)
             for expires in (False, True)
         ]
-        assert stored == [*map(nearly, costs.TABLES[name][1:])], name
+        assert stored == [*map(nearly, bill.TABLES[name][1:])], name
         expiring = [item for item in items if "expiryTimestamp" in item]
-        assert len(expiring) == costs.EXPIRING_ITEMS.get(name, 0), name
+        assert len(expiring) == bill.EXPIRING_ITEMS.get(name, 0), name
         assert all(size(item) <= 1024 for item in expiring)
     events = [json.dumps(world.envelope(each)) for each in world.outbox()]
-    assert len("".join(events)) / len(events) == nearly(costs.EVENT_BYTES)
+    assert len("".join(events)) / len(events) == nearly(bill.EVENT_BYTES)
 
-    for level, known in (("WARNING", costs.METRIC_BYTES), ("INFO", costs.LINE_BYTES)):
+    for level, known in (("WARNING", bill.METRIC_BYTES), ("INFO", bill.LINE_BYTES)):
         logger.setLevel(level)
         monkeypatch.setattr("sys.stdout", lines := io.StringIO())
         for observation in world.observations:

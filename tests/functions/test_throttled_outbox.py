@@ -13,7 +13,7 @@ from carride_idempotency.stores.transport import ServiceError
 from carride_idempotency.testing.dynamodb import FakeDynamoDB
 from tests.carride.rides import Life
 from tests.functions.world import TABLES, World
-from tools import costs
+from tools.costs import bill
 from tools.transformed import stack
 
 _TRANSACTION: Final = "TransactWriteItems"
@@ -158,8 +158,8 @@ def test_the_largest_simulation_of_a_dev_stack_fits_into_the_burst_of_its_outbox
     docs.aws.amazon.com/amazondynamodb/latest/developerguide/burst-adaptive-capacity.html
     """
     rides = MOST_EVENTS["dev"] // LONGEST_LIFE
-    of_the_api = 2 * costs.REQUESTS  # a simulated ride is not booked
-    units = rides * (costs.TABLES["OutboxTable"].write_units - of_the_api)
+    of_the_api = 2 * bill.REQUESTS  # a simulated ride is not booked
+    units = rides * (bill.TABLES["OutboxTable"].write_units - of_the_api)
     assert units <= 300 * int(stack().parameters["MinCapacity"])
 
 

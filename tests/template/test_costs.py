@@ -1,5 +1,6 @@
 """What `make costs` counts follows from the template, its parameters and the volume."""
 
+import re
 from dataclasses import replace
 from typing import Any, Final
 
@@ -7,7 +8,18 @@ import pytest
 
 from ops.verify import Deployment
 from tests.template.stack import every_choice
-from tools.costs import PRODUCTION, Use, beyond_free_tier, bill, idle, load, shards, summed
+from tools.costs.__main__ import main
+from tools.costs.bill import (
+    PRODUCTION,
+    Use,
+    beyond_free_tier,
+    bill,
+    idle,
+    load,
+    shards,
+    sum_of,
+    summed,
+)
 from tools.transformed import ROLES, ROOT, Stack, stack
 
 pytestmark = pytest.mark.integration
@@ -269,3 +281,25 @@ def test_a_wrong_parameter_is_named(chosen: dict[str, Any], named: str) -> None:
     """A mistake is an error that says what is allowed."""
     with pytest.raises(ValueError, match=named):
         bill(RIDES, **chosen)
+
+
+def test_the_command_prints_three_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bill of the rides, the bounds of the stack that is chosen, and each store's records."""
+    main(["--rides", "2e6", "--set", "ApiRate=8"])
+    before, month, a_second, records = re.split(
+        r"^# .+$", capsys.readouterr().out, flags=re.MULTILINE
+    )
+    assert not before
+    assert "2,000,000 rides:" in month
+    assert f"**{sum_of(bill(2e6)[1])}**" in month
+    assert "First: requests to the API, at 2 rides a second." in a_second
+    assert "| ElastiCache Serverless for Valkey |" in records
+
+
+def test_the_command_refuses_a_wrong_parameter(capsys: pytest.CaptureFixture[str]) -> None:
+    """It ends with the status of a wrong argument before it prints a table."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["--set", "Tracing=Often"])
+    printed = capsys.readouterr()
+    assert "PassThrough" in printed.err
+    assert not printed.out

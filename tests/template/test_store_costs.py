@@ -1,12 +1,12 @@
-"""What `make store-costs` counts is what the stores are asked for."""
+"""What `make costs` counts for a store is what the stores are asked for."""
 
 import math
 import re
 
 import pytest
 
-from tools import store_costs
-from tools.store_costs import dynamodb_dollars, on_dynamodb, on_valkey, size_of, valkey_dollars
+from tools.costs import stores
+from tools.costs.stores import dynamodb_dollars, on_dynamodb, on_valkey, size_of, valkey_dollars
 from tools.transformed import ROOT
 
 pytestmark = pytest.mark.integration
@@ -50,5 +50,5 @@ def test_an_item_is_as_large_as_dynamodb_says() -> None:
 def test_the_page_has_the_current_tables() -> None:
     """`make contract` writes them."""
     page = (ROOT / "docs" / "stores.md").read_text(encoding="utf-8")
-    assert store_costs.current(page) == page
+    assert stores.current(page) == page
     assert page.count("| DynamoDB") >= 3

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Final
 
 from api import openapi
-from tools import capacity, costs, store_costs
 from tools.contract import parameters
 from tools.contract.layout import text
 from tools.contract.samples import current
 from tools.contract.schemas import BreakingChangeError, registry
+from tools.costs import bill, limits, stores
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -29,9 +29,9 @@ def documents(root: Path = ROOT) -> dict[str, str]:
         "infrastructure/schemas.yaml": registry(read("infrastructure/schemas.yaml")),
         "docs/openapi.json": text(openapi.document()),
         "docs/parameters.md": parameters.page(),
-        "docs/costs.md": costs.current(read("docs/costs.md")),
-        "docs/limits.md": capacity.current(read("docs/limits.md")),
-        "docs/stores.md": store_costs.current(read("docs/stores.md")),
+        "docs/costs.md": bill.current(read("docs/costs.md")),
+        "docs/limits.md": limits.current(read("docs/limits.md")),
+        "docs/stores.md": stores.current(read("docs/stores.md")),
     }
     for path in (root / "events").rglob("*.json"):
         name = str(path.relative_to(root))

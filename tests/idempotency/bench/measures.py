@@ -24,7 +24,7 @@ from local.simulated_gateway import Books, GatewayServer
 from tests.conftest import FUNCTION_ENVIRONMENT
 from tests.functions.world import World
 from tests.idempotency.differential.world import ACCOUNT
-from tools import costs
+from tools.costs import bill
 
 ROOT: Final = Path(__file__).parents[3]
 LAYERS: Final = ("IdempotencyLayer", "CarRideLayer")
@@ -281,7 +281,7 @@ def write_units() -> Row:
     Powertools writes a record twice, each for one unit, in no transaction with its effects. Its
     ride_history would update a ride's timeline in two items, in place.
     """
-    units = {table: number for table, (number, *_) in costs.TABLES.items()}
+    units = {table: number for table, (number, *_) in bill.TABLES.items()}
     records = units["IdempotencyTable"] + units["RideHistoryTable"]
     powertools = sum(units.values()) - records + TIMELINE_UNITS + 2 * OPERATIONS
     return Row(

@@ -31,7 +31,7 @@ from carride_idempotency.testing import Crash
 from tests.idempotency.differential.adversities import raising
 from tests.idempotency.differential.world import ACCOUNT, LOST, POINTS, TABLE, World, inside
 from tests.idempotency.samples import event
-from tools.costs import PRICES, Price
+from tools.costs.bill import PRICES, Price
 
 DOCUMENTED: Final = f"DURABLE FUNCTIONS {__version__}"
 WITH: Final = "WITH THIS LAYER"

@@ -14,7 +14,7 @@ from carride_idempotency.stores.valkey import ValkeyStore
 from local import valkey_server
 from tests.idempotency.stores.backends import certify, free_port, running_valkey
 from tests.idempotency.stores.test_conformance import claim, completed
-from tools.store_costs import VALKEY_BYTES, calls_over
+from tools.costs.stores import VALKEY_BYTES, calls_over
 
 pytestmark = pytest.mark.peer
 
@@ -36,7 +36,7 @@ def test_server_out_of_memory_completes_what_it_knows() -> None:
 
 
 def test_a_record_takes_as_much_memory_as_the_bill_says() -> None:
-    """`make store-costs` counts with it; versions of servers differ a little."""
+    """`make costs` counts with it; versions of servers differ a little."""
     with running_valkey() as server:
         calls_over(ValkeyStore(server))()
         (key,) = server.keys()

@@ -1,19 +1,31 @@
-"""How many rides a second a stack can take, and what stops it first: `make capacity`.
+"""How many rides a second a stack can take, and what stops it first.
 
-The template says how it is set, `tools.costs` what a ride makes of it, and QUOTAS what AWS
+The template says how it is set, `tools.costs.bill` what a ride makes of it, and QUOTAS what AWS
 allows an account. Durations are assumed, so bounds that rest on them are estimates; only an account
 shows them.
 """
 
-import argparse
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from assignments import BLOCKS, SHARD
 from carride.overdue import SHARDS
-from tools import costs
-from tools.costs import EVENTS, NEW_TABLE, PARTITION, REQUESTS, SECONDS, TABLES, round_trips
+from tools.costs.bill import (
+    EVENTS,
+    GATEWAY_CALLS,
+    NEW_TABLE,
+    PARTITION,
+    PRODUCTION,
+    REQUESTS,
+    TABLES,
+    calls,
+    is_provisioned,
+    round_trips,
+    shards,
+    taken,
+)
+from tools.costs.tables import filled, markdown
 from tools.transformed import Properties, Stack, source, stack
 
 _DOCS: Final = "https://docs.aws.amazon.com"
@@ -52,6 +64,7 @@ TRIP_S: Final = 0.01  # assumed for a request to DynamoDB, with the code around 
 CALL_S: Final = 0.2  # assumed for a call of the payment gateway
 PIPE_S: Final = 0.05  # assumed for a batch of the pipe
 INVOCATION_S: Final = 0.1  # assumed for the bus to invoke a target
+PLANNED: Final = 1_000  # rides a second, for which a table says what to raise
 INDEX_WRITES: Final = 2  # of a ride in each index of open rides, and in that of free cars
 
 
@@ -88,10 +101,10 @@ def stations(deployed: Stack) -> dict[str, Station]:
     """Return the stations of a ride's events."""
     found = {"OutboxPipe": _pipe(deployed), "Bus": _bus(deployed)}
     for name, trips in round_trips(deployed).items():
-        load = costs.calls(deployed)[f"{name}Function"]
+        load = calls(deployed)[f"{name}Function"]
         seconds = trips * TRIP_S
         if name == "Payment":
-            seconds += costs.GATEWAY_CALLS * CALL_S
+            seconds += GATEWAY_CALLS * CALL_S
         servers, batch = _concurrency(deployed, name)
         found[name] = Station(load, servers, batch, seconds / load * batch)
     return found
@@ -99,7 +112,7 @@ def stations(deployed: Stack) -> dict[str, Station]:
 
 def _bus(deployed: Stack) -> Station:
     """Return the bus, which an invocation of a target is taken to hold for a while."""
-    invocations = sum(costs.taken(deployed).values())
+    invocations = sum(taken(deployed).values())
     at_once = int(QUOTAS["invocations"].value * INVOCATION_S)
     return Station(invocations, at_once, 1, INVOCATION_S)
 
@@ -107,7 +120,7 @@ def _bus(deployed: Stack) -> Station:
 def _pipe(deployed: Stack) -> Station:
     [pipe] = deployed.of_type("AWS::Pipes::Pipe").values()
     stream = pipe["SourceParameters"]["DynamoDBStreamParameters"]
-    servers = costs.shards(deployed, "MaxCapacity") * stream["ParallelizationFactor"]
+    servers = shards(deployed, "MaxCapacity") * stream["ParallelizationFactor"]
     events = len(EVENTS)
     return Station(events, servers, stream["BatchSize"], PIPE_S)
 
@@ -130,7 +143,7 @@ def bounds(deployed: Stack) -> list[Bound]:
     needed = {
         "api": REQUESTS,
         "concurrency": sum(found[name].each for name in round_trips(deployed)),
-        "requests": sum(costs.calls(deployed).values()),
+        "requests": sum(calls(deployed).values()),
         # The pipe's batches are full when it has much to do.
         "put": len(EVENTS) / found["OutboxPipe"].batch,
         "invocations": found["Bus"].load,
@@ -183,8 +196,8 @@ def _bounds_of_tables(deployed: Stack, found: Mapping[str, Station]) -> list[Bou
         result.append(Bound(what, most / units, "MaxCapacity", units))
     pipe = found["OutboxPipe"]
     batches = pipe.servers / pipe.each
-    by_outbox = "MaxCapacity" if costs.is_provisioned(tables["OutboxTable"]) else "WarmUnits"
-    units = PARTITION * costs.shards(deployed, "MaxCapacity")
+    by_outbox = "MaxCapacity" if is_provisioned(tables["OutboxTable"]) else "WarmUnits"
+    units = PARTITION * shards(deployed, "MaxCapacity")
     result.append(Bound("batches of the pipe", batches, by_outbox, units / batches))
     return result
 
@@ -193,7 +206,7 @@ def _busiest(tables: Mapping[str, Properties], *, are_provisioned: bool) -> str 
     """Return the table of a billing mode that takes the most units of a ride, if there is one."""
     names = list[str]()
     for name in TABLES:
-        if costs.is_provisioned(tables[name]) == are_provisioned:
+        if is_provisioned(tables[name]) == are_provisioned:
             names.append(name)
     return max(names, key=lambda name: TABLES[name].write_units, default=None)
 
@@ -214,8 +227,8 @@ def for_rides(rides: float, **chosen: str) -> dict[str, str]:
 # ── Showing it ────────────────────────────────────────────────────────────────────────────────────
 
 
-def table(found: Sequence[Bound], rides: float) -> str:
-    """Return bounds as a table in Markdown, with what raises those that are too low."""
+def lines(found: Sequence[Bound], rides: float) -> str:
+    """Return bounds as a table, with what raises those that are too low for rides a second."""
     rows = []
     for bound in found:
         setting, way = _remedy(bound, math.ceil(bound.needed * rides))
@@ -223,7 +236,7 @@ def table(found: Sequence[Bound], rides: float) -> str:
             way = ""
         rows.append((bound.what, f"{bound.rides:,.0f}", setting, way))
     head = ["what", "rides a second", "set by", f"for {rides:,.0f} a second"]
-    return costs.table(head, rows)
+    return markdown(head, rows)
 
 
 def _remedy(bound: Bound, value: int) -> tuple[str, str]:
@@ -239,33 +252,8 @@ def _remedy(bound: Bound, value: int) -> tuple[str, str]:
 
 def current(page: str) -> str:
     """Return docs/limits.md with the current tables."""
-    defaults = bounds(stack(**costs.PRODUCTION))
-    raised = bounds(stack(**for_rides(10_000, **costs.PRODUCTION)))
+    defaults = bounds(stack(**PRODUCTION))
+    raised = bounds(stack(**for_rides(10_000, **PRODUCTION)))
     of_the_stack = [bound for bound in raised if bound.by not in QUOTAS]
-    tables = {"defaults": table(defaults, 1000), "raised": table(of_the_stack[:3], 10_000)}
-    return costs.filled(page, "limits", tables)
-
-
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="make capacity", description=" ".join(str(__doc__).split())
-    )
-    parser.add_argument(
-        "--rides", type=float, default=1000, help="rides a second to plan for (1000)"
-    )
-    options, chosen = costs.parsed(parser)
-    found = bounds(stack(**chosen))
-    first = found[0]
-    _, rides = costs.bill(SECONDS, regions=1, **chosen)
-    dollars = sum(use.dollars for use in rides)
-    print(table(found, options.rides))
-    print(f"First: {first.what}, at {first.rides:,.0f} rides a second.")
-    print(
-        f"A ride a second costs ${dollars:,.0f} a month on top of an idle stack; "
-        "`make costs` says what for."
-    )
-
-
-if __name__ == "__main__":
-    main()
+    tables = {"defaults": lines(defaults, PLANNED), "raised": lines(of_the_stack[:3], 10_000)}
+    return filled(page, "limits", tables)

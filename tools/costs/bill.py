@@ -1,20 +1,19 @@
-"""What a month's bill holds, from the template and a number of rides: `make costs`.
+"""What a month's bill holds, from the template and a number of rides.
 
 The template says what there is and how it is set, and constants say what a ride makes of it.
 Amounts are in dollars, without free tiers, and rather too high: the load is even over the month,
 and nothing is batched or compressed.
 """
 
-import argparse
 import json
 import math
 import re
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
+from tools.costs.tables import filled, markdown
 from tools.transformed import ROLES, Properties, Stack, named, source, stack
 
 LOOKED_UP: Final = "2026-11-22"
@@ -165,12 +164,10 @@ SHARD_READS: Final = 4 * SECONDS
 NEW_TABLE: Final = 4_000  # write units a second of a table on demand, before it has grown
 PARTITION: Final = 1_000  # write units a second of one partition, on which a key of an index lies
 PARTITION_READS: Final = 3_000  # read units a second of one partition
-PRODUCTION: Final[Mapping[str, Any]] = {
-    "Stage": "prod",
-    "Protected": "yes",
-    "PaymentGatewayUrl": "https://gateway.example",
-}
-"""Parameters of a stack in production, which takes payments."""
+PAID: Final[Mapping[str, Any]] = {"PaymentGatewayUrl": "https://gateway.example"}
+"""Parameters of a stack whose rides are paid at a real gateway."""
+PRODUCTION: Final[Mapping[str, Any]] = {"Stage": "prod", "Protected": "yes", **PAID}
+"""Parameters of such a stack in production."""
 SAMPLED: Final = 0.05  # after the first request of a second
 MILLISECONDS: Final = 20  # assumed for an invocation; only an account shows it
 
@@ -205,16 +202,14 @@ def bill(rides: float, *, regions: int = 1, **chosen: str) -> tuple[list[Use], l
     Args:
         rides: number of rides in the month.
         regions: 1, or 2 for a primary and a secondary.
-        **chosen: parameters of the template. By default there is a real payment gateway, because
-            the rides are paid.
+        **chosen: parameters of the template, beside those of `PAID`.
 
     Raises:
         ValueError: the template has no such parameter, or does not allow the value.
     """
     check(chosen)
-    given = {"PaymentGatewayUrl": "https://gateway.example"} | chosen
     roles = ["standalone"] if regions == 1 else ["primary", "secondary"]
-    stacks = [stack(**given | ROLES[role]) for role in roles]
+    stacks = [stack(**{**PAID, **chosen, **ROLES[role]}) for role in roles]
     resting = summed(*[idle(each) for each in stacks])
     driving = summed(*[load(each, rides) for each in stacks])
     return resting, driving
@@ -550,21 +545,17 @@ COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
 """What docs/costs.md compares."""
 
 
-def _sum(uses: Sequence[Use]) -> str:
+def sum_of(uses: Sequence[Use]) -> str:
+    """Return the dollars of uses, as their lines add up."""
     dollars = sum(round(use.dollars, 2) for use in uses)
     return f"{dollars:,.2f}"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _lines(uses: Sequence[Use]) -> str:
+def lines(uses: Sequence[Use]) -> str:
+    """Return uses as a table, with their sum."""
     rows = [_row(use) for use in uses]
-    rows.append(("**sum**", "", "", "", f"**{_sum(uses)}**"))
-    return table(["what", "count", "unit", "$ each", "$ a month"], rows)
+    rows.append(("**sum**", "", "", "", f"**{sum_of(uses)}**"))
+    return markdown(["what", "count", "unit", "$ each", "$ a month"], rows)
 
 
 def _row(use: Use) -> tuple[str, str, str, str, str]:
@@ -588,66 +579,6 @@ def current(page: str) -> str:
     choices = []
     for name, chosen in COMPARED.items():
         resting, driving = bill(1e6, **chosen)
-        choices.append((name, _sum(resting), _sum(driving)))
+        choices.append((name, sum_of(resting), sum_of(driving)))
     head = ["parameters", "$ idle", "$ a million rides"]
-    return filled(page, "costs", {"rides": _lines(rides), "choices": table(head, choices)})
-
-
-def filled(page: str, kind: str, tables: Mapping[str, str]) -> str:
-    """Return a page with the current tables, each between a comment that names it and an end."""
-    begin = f"<!-- {kind}: "
-    parts = re.split(rf"({begin}\w+ -->\n|<!-- end -->\n)", page)
-    for index, part in enumerate(parts):
-        if part.startswith(begin):
-            name, _, _ = part.removeprefix(begin).partition(" ")
-            parts[index + 1] = tables[name]
-    return "".join(parts)
-
-
-def parsed(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, str]]:
-    """Return the options of a command line, and the template's parameters that they set."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a parameter of the template",
-    )
-    options = parser.parse_args()
-    chosen = dict[str, str]()
-    for text in options.set:
-        name, _, value = text.partition("=")
-        chosen[name] = value
-    try:
-        check(chosen)
-    except ValueError as error:
-        sys.exit(f"error: {error}")
-    return options, chosen
-
-
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="make costs", description=" ".join(str(__doc__).split()))
-    parser.add_argument("--rides", type=float, default=1e6, help="rides in the month (1000000)")
-    parser.add_argument(
-        "--regions", type=int, choices=[1, 2], default=1, help="2 for a primary and a secondary"
-    )
-    parser.add_argument(
-        "--free-tier", action="store_true", help="without what an account has free in each month"
-    )
-    options, chosen = parsed(parser)
-    resting, rides = bill(options.rides, regions=options.regions, **chosen)
-    if options.free_tier:
-        paid = beyond_free_tier(resting)
-        rides = beyond_free_tier([*resting, *rides])[len(paid) :]
-        resting = paid
-    print(f"While nothing happens:\n\n{_lines(resting)}")
-    print(f"{options.rides:,.0f} rides:\n\n{_lines(rides)}")
-    print(f"Prices of us-east-1, {LOOKED_UP}. No second source confirmed those marked *:")
-    for name, price in PRICES.items():
-        if price.doubt:
-            print(f"  {name}: {price.doubt} (aws.amazon.com/{price.page}/pricing)")
-
-
-if __name__ == "__main__":
-    main()
+    return filled(page, "costs", {"rides": lines(rides), "choices": markdown(head, choices)})

@@ -1,9 +1,9 @@
-"""What `make capacity` says follows from the template, what a ride uses, and AWS's quotas."""
+"""How many rides fit follows from the template, what a ride uses, and AWS's quotas."""
 
 import pytest
 
-from tools import costs
-from tools.capacity import QUOTAS, bounds, for_rides
+from tools.costs import bill
+from tools.costs.limits import QUOTAS, bounds, for_rides
 from tools.transformed import stack
 
 pytestmark = pytest.mark.integration
@@ -14,11 +14,11 @@ def test_no_setting_stops_a_grown_stack_before_aws_does() -> None:
 
     With the parameters for it, and raised quotas, 10,000 rides a second fit.
     """
-    found = bounds(stack(**costs.PRODUCTION))
+    found = bounds(stack(**bill.PRODUCTION))
     first_quota = min(bound.rides for bound in found if bound.by in QUOTAS)
     earlier = [bound.what for bound in found if bound.rides < first_quota]
     assert [each for each in earlier if "while it is new" not in each] == []
-    for chosen in (costs.PRODUCTION, {}, {"TableBilling": "provisioned"}):
+    for chosen in (bill.PRODUCTION, {}, {"TableBilling": "provisioned"}):
         wide = bounds(stack(**for_rides(10_000, **chosen)))
         assert min(bound.rides for bound in wide if bound.by not in QUOTAS) >= 10_000, chosen
 
@@ -45,12 +45,12 @@ def test_the_first_bound_of_a_dev_stack_is_its_outbox() -> None:
     first = bounds(stack())[0]
     assert "OutboxTable" in first.what
     assert first.by == "MaxCapacity"
-    assert first.rides == 500 / costs.TABLES["OutboxTable"].write_units
+    assert first.rides == 500 / bill.TABLES["OutboxTable"].write_units
 
 
 def test_every_function_of_a_ride_has_a_station() -> None:
     """A consumer that nobody has measured counts with one request for each of its events."""
     deployed = stack(PaymentGatewayUrl="https://gateway.example")
-    found = costs.round_trips(deployed)
-    assert {f"{name}Function" for name in found} == set(costs.calls(deployed))
-    assert found.items() >= costs.ROUND_TRIPS.items()
+    found = bill.round_trips(deployed)
+    assert {f"{name}Function" for name in found} == set(bill.calls(deployed))
+    assert found.items() >= bill.ROUND_TRIPS.items()

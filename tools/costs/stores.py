@@ -1,11 +1,10 @@
-"""What a month of records costs in each store: `make store-costs`.
+"""What a month of records costs in each store.
 
 A consumer runs here over each store, and its requests are counted: what they write, and how large
-the records are. Prices are those of `make costs`. Amounts are in dollars, without free tiers. The
-effects of the operations are not in them.
+the records are. Prices are those of `tools.costs.bill`. Amounts are in dollars, without free
+tiers. The effects of the operations are not in them.
 """
 
-import argparse
 import math
 from collections.abc import Callable, Mapping
 from itertools import product
@@ -16,8 +15,12 @@ import fakeredis
 from carride_idempotency import Consumer, DynamoDBStore, Operation, Policy, Store, Update
 from carride_idempotency.stores.valkey import ValkeyStore
 from carride_idempotency.testing import FakeDynamoDB
-from tools.costs import HOURS, LOOKED_UP, PRICES, filled, table
+from tools.costs.bill import HOURS, PRICES
+from tools.costs.tables import filled, markdown
 
+OPERATIONS: Final = 1e6
+"""Of a month, for the bill of each store."""
+WINDOW_DAYS: Final = 30
 RESULT_BYTES: Final = 200
 VALKEY_BYTES: Final = 1_168
 """What a completed record with such a result takes in a server's memory.
@@ -168,8 +171,8 @@ def valkey_dollars(use: Use, operations: float, window_days: float) -> float:
     return processed + stored_gb * HOURS * PRICES["memory"].dollars
 
 
-def rows(operations: float, window_days: float) -> list[tuple[str, str, str, str, str]]:
-    """Return a line for each way to keep records."""
+def rows() -> list[tuple[str, str, str, str, str]]:
+    """Return a line for each way to keep records, with the bill for the operations of a month."""
     ways = {
         "DynamoDB, claim and completion": (on_dynamodb(), dynamodb_dollars),
         "DynamoDB, with effects in the transaction": (on_dynamodb(effects=True), dynamodb_dollars),
@@ -187,7 +190,7 @@ def rows(operations: float, window_days: float) -> list[tuple[str, str, str, str
                 str(use.requests),
                 f"{use.units:.3g}",
                 f"{use.bytes:,}",
-                f"{dollars(use, operations, window_days):,.2f}",
+                f"{dollars(use, OPERATIONS, WINDOW_DAYS):,.2f}",
             )
         )
     return found
@@ -196,9 +199,14 @@ def rows(operations: float, window_days: float) -> list[tuple[str, str, str, str
 _HEAD: Final = ("store", "requests", "units", "bytes of a record", "$ a month")
 
 
+def lines() -> str:
+    """Return what an operation takes of each store, and a month's bill, as a table."""
+    return markdown(_HEAD, rows())
+
+
 def compared() -> str:
     """Return the month's bills for some volumes and windows, as a table."""
-    lines = []
+    months = []
     dynamodb = on_dynamodb()
     valkey = on_valkey()
     for operations, days in product((1e6, 1e8), (1 / 24, 1, 30)):
@@ -206,31 +214,12 @@ def compared() -> str:
         of_dynamodb = f"{dynamodb_dollars(dynamodb, operations, days):,.2f}"
         of_valkey = f"{valkey_dollars(valkey, operations, days):,.2f}"
         window = f"{days * 24:.0f} h" if days < 1 else f"{days:.0f} d"
-        lines.append((volume, window, of_dynamodb, of_valkey))
+        months.append((volume, window, of_dynamodb, of_valkey))
     head = ("operations a month", "window", "DynamoDB on demand $", "ElastiCache Serverless $")
-    return table(head, lines)
+    return markdown(head, months)
 
 
 def current(page: str) -> str:
     """Return docs/stores.md with the current tables."""
-    uses = table(_HEAD[:4], [row[:4] for row in rows(1e6, 30)])
-    return filled(page, "store-costs", {"uses": uses, "months": compared()})
-
-
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="make store-costs", description=" ".join(str(__doc__).split())
-    )
-    parser.add_argument("--operations", type=float, default=1e6, help="a month (1000000)")
-    parser.add_argument("--window", type=float, default=30, help="days (30)")
-    options = parser.parse_args()
-    print(
-        f"{options.operations:,.0f} operations a month, remembered for {options.window:g} days:\n"
-    )
-    print(table(_HEAD, rows(options.operations, options.window)))
-    print(f"Prices of us-east-1, {LOOKED_UP}.")
-
-
-if __name__ == "__main__":
-    main()
+    uses = markdown(_HEAD[:4], [row[:4] for row in rows()])
+    return filled(page, "stores", {"uses": uses, "months": compared()})

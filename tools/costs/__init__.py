@@ -1,0 +1,1 @@
+"""What rides cost, how many fit, and what a store's records cost: `make costs`. Not deployed."""
