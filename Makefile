@@ -88,7 +88,7 @@ check: lint docs test test-peers ## Check everything, as CI does
 ##@ Measure
 
 .PHONY: compare bench explore simulate mutants costs desk-bench desk-seeded
-compare: .venv-dev/.synced ## Show what Powertools, durable functions and this layer do in the same adversities (ARGS=--help)
+compare: .venv-dev/.synced ## Show what Powertools, a lock in Redis and this layer do in the same adversities (ARGS=--help)
 	@$(PYTHON) -m tests.idempotency.differential $(ARGS)
 
 bench: $(ENVIRONMENTS) ## Measure the consumers beside the same on Powertools; a missed target fails (ARGS=--help)

@@ -1,10 +1,9 @@
-"""`make compare`: print what Powertools, durable functions and this layer do in trouble."""
+"""`make compare`: print what Powertools, a lock in Redis and this layer do in trouble."""
 
 import argparse
 import shutil
 import sys
 from operator import itemgetter
-from statistics import median
 from typing import Any
 
 from aws_lambda_powertools.shared.version import VERSION
@@ -12,9 +11,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tests.idempotency.differential import durable, locks
+from tests.idempotency.differential import locks
 from tests.idempotency.differential.adversities import ADVERSITIES
-from tests.idempotency.differential.durable import DOCUMENTED, WITH
 from tests.idempotency.differential.sides import Here, Powertools
 
 
@@ -22,11 +20,9 @@ def main() -> int:
     """Print the tables; the exit status says whether this layer did what its tests assert."""
     parser = argparse.ArgumentParser(
         prog="make compare ARGS=…",
-        description="Puts AWS Lambda Powertools' idempotency utility, AWS's durable functions, a "
-        "lock in Redis and this layer through the same adversities, each with its defaults, on a "
-        "DynamoDB and a Valkey in this process and on the durable functions' own local runner, and "
-        "prints what each was seen to do. At the end: costs and cold start beside durable "
-        "functions.",
+        description="Puts AWS Lambda Powertools' idempotency utility, a lock in Redis and this "
+        "layer through the same adversities, each with its defaults, on a DynamoDB and a Valkey in "
+        "this process, and prints what each was seen to do.",
         epilog="example: make compare ARGS='--only stale'",
     )
     parser.add_argument(
@@ -36,7 +32,6 @@ def main() -> int:
 
     compared: tuple[tuple[Any, Any, Any], ...] = (
         ((f"POWERTOOLS {VERSION}", "HERE"), ADVERSITIES, (Powertools, Here)),
-        ((DOCUMENTED, WITH), durable.ADVERSITIES, (DOCUMENTED, WITH)),
         ((locks.LOCK, locks.HERE), locks.ADVERSITIES, (locks.LOCK, locks.HERE)),
     )
     chosen = [
@@ -58,22 +53,6 @@ def main() -> int:
                 here if here == each.here else f"{here}  ◀ the tests assert something else",
             )
         console.print(table, markup=False)
-    if not only:
-        print("A MILLION EVENTS, in dollars of us-east-1, without duration and data")
-        for side in (DOCUMENTED, WITH, durable.ALONE):
-            print(f"{durable.dollars(side):8.2f}  {side}")
-        starts = [
-            [durable.cold_start(side) for side in (DOCUMENTED, durable.ALONE)] for _ in range(9)
-        ]
-        executions, consumers = (
-            [median(amounts) for amounts in zip(*side, strict=True)]
-            for side in zip(*starts, strict=True)
-        )
-        print(f"\nCOLD START of a handler and its AWS client: {durable.ALONE} beside {DOCUMENTED}")
-        for amount, beside, unit in zip(
-            consumers, executions, ("ms of CPU", "MiB of memory"), strict=True
-        ):
-            print(f"{amount / beside:8.2f}  {amount:.0f} beside {beside:.0f} {unit}")
     return int(differs)
 
 

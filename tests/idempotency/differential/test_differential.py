@@ -1,20 +1,15 @@
-"""This layer beside Powertools or durable functions, in every adversity of the comparison."""
+"""This layer beside Powertools or a lock in Redis, in every adversity of the comparison."""
 
-import inspect
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final
 
 import pytest
 
-from tests.idempotency.differential import durable, locks
+from tests.idempotency.differential import locks
 from tests.idempotency.differential.adversities import ADVERSITIES, Adversity, first, got
 from tests.idempotency.differential.sides import Here, Powertools, Work, get_then_put
 from tests.idempotency.differential.world import World, inside
 
 pytestmark = pytest.mark.proof
-
-PAGE: Final = Path(__file__).parents[3] / "docs/durable-functions.md"
 
 each_adversity = pytest.mark.parametrize(
     "adversity", ADVERSITIES, ids=lambda adversity: adversity.name
@@ -60,27 +55,3 @@ def test_a_released_lock_forgets_what_this_layer_remembers(adversity: locks.Adve
     """Both sides behave as the table says."""
     assert adversity.observe(locks.LOCK) == adversity.lock
     assert adversity.observe(locks.HERE) == adversity.here
-
-
-@pytest.mark.enable_socket  # the durable functions' runner has an event loop of its own
-@pytest.mark.parametrize("adversity", durable.ADVERSITIES, ids=lambda adversity: adversity.name)
-def test_durable_functions_do_as_the_table_says(adversity: durable.Adversity) -> None:
-    """Durable functions behave as the table says, as documented and with this layer."""
-    assert adversity.observe(durable.DOCUMENTED) == adversity.documented
-    assert adversity.observe(durable.WITH) == adversity.here
-
-
-@pytest.mark.enable_socket  # as above
-def test_the_page_shows_the_same() -> None:
-    """The rows and the costs in docs/durable-functions.md are those that are seen here."""
-    page = PAGE.read_text(encoding="utf-8")
-    assert {
-        f"| {each.name} | {each.documented} | {each.here} |" for each in durable.ADVERSITIES
-    } <= {*page.splitlines()}
-    for side in (durable.DOCUMENTED, durable.WITH, durable.ALONE):
-        assert f"${durable.dollars(side):.2f}" in page
-
-
-def test_the_page_has_the_strategy_that_the_comparison_runs() -> None:
-    """The retry strategy in docs/durable-functions.md is the comparison's own."""
-    assert inspect.getsource(durable.wait_for_lease) in PAGE.read_text(encoding="utf-8")

@@ -35,7 +35,6 @@ from tests.idempotency.samples import create_tables
 
 POWERTOOLS_TABLE: Final = "Powertools"
 TABLE: Final = "Idempotency"
-POINTS: Final = "Points"
 LOST: Final = "lost"
 ACCOUNT: Final = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -54,8 +53,6 @@ class Wire:
     """The way from any botocore client to DynamoDB, below botocore's own retries."""
 
     def __init__(self) -> None:
-        self.write_units = 0
-        """What the writes that arrived cost, of items of at most 1 KB."""
         self.faults: deque[str] = deque()
         """What the next requests meet: the code of a refusal, or that the answer is `LOST`."""
 
@@ -71,7 +68,6 @@ class Wire:
         return session
 
     def _send(self, event_name: str, request: Any, **_: object) -> AWSResponse | None:
-        self.write_units += 2 * len(json.loads(request.body).get("TransactItems", [])) or 1
         if not self.faults:
             return botocore_stubber(event_name, request)
         code = self.faults.popleft()
@@ -122,7 +118,7 @@ class World(testing.World):
         self.wire = Wire()
         self._numbers = itertools.count(1)
 
-    def invocation(self, timeout_s: float = 30.0) -> Any:
+    def invocation(self, timeout_s: float) -> Any:
         self.concurrency.deadline_ms = self.clock.now_ms + int(timeout_s * 1000)
         return Invocation(
             self.clock, request_id=f"request-{next(self._numbers)}", timeout_s=timeout_s
@@ -148,7 +144,7 @@ def inside[W: World](new: W) -> Generator[W]:
         patch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=new.clock.sleep))
         create_tables(
             new.wire.session.create_client("dynamodb"),
-            {TABLE: "idempotencyKey", POWERTOOLS_TABLE: "id", POINTS: "id"},
+            {TABLE: "idempotencyKey", POWERTOOLS_TABLE: "id"},
         )
         yield new
 
