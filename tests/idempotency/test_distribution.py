@@ -20,12 +20,11 @@ pytestmark = pytest.mark.proof
 
 PAGES: Final = ROOT / "docs" / "library"
 FILE: Final = re.compile(r'^```python title="(\w+\.py)"\n(.*?)^```', re.DOTALL | re.MULTILINE)
-OF_SERVICES: Final = "test_services.py"
-"""The page that needs FastAPI, whose validation is compiled for the Python of these tests."""
-SERVICES: Final = (
-    *("fastapi", "httpx2", "httpcore2", "anyio", "idna", "h11", "truststore", "typing-extensions"),
-    *("annotated-types", "typing-inspection"),
+SERVICE: Final = (
+    *("starlette", "httpx2", "httpcore2", "anyio", "idna", "h11", "truststore"),
+    "typing-extensions",
 )
+"""What the page about HTTP services needs, and the test that asks its service."""
 USE: Final = """
 import sys
 import billing, carride_idempotency, carride_idempotency.telemetry
@@ -70,11 +69,9 @@ def test_files_of_the_documentation_run_with_the_wheel_alone(
     tools = tmp_path / "tools"
     run(python, "-m", "compileall", "-q", site)
     pages.mkdir()
-    has_fastapi = version == f"{sys.version_info.major}.{sys.version_info.minor}"
     for page in PAGES.iterdir():
         for name, content in FILE.findall(page.read_text(encoding="utf-8")):
-            if has_fastapi or name != OF_SERVICES:
-                (pages / name).write_text(content, encoding="utf-8")
+            (pages / name).write_text(content, encoding="utf-8")
 
     link(site, "botocore")
     path = f"{site}{os.pathsep}{pages}"
@@ -84,9 +81,7 @@ def test_files_of_the_documentation_run_with_the_wheel_alone(
     assert packages == {"carride_idempotency", "botocore", "jmespath", "dateutil", "six", "urllib3"}
 
     tools.mkdir()
-    link(tools, "pytest", "opentelemetry-api")
-    if has_fastapi:
-        link(tools, *SERVICES)
+    link(tools, "pytest", "opentelemetry-api", *SERVICE)
     (site / "tools.pth").write_text(str(tools), encoding="utf-8")
     run(python, "-c", "import app", cwd=pages, IDEMPOTENCY_STORE="dynamodb:Table")
     run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=pages)

@@ -237,10 +237,6 @@ MISTAKES: Final[dict[str, tuple[Callable[[World], object], str]]] = {
         r"fields \['Records'\]\. Do this: decorate it with @consumer\.batch_handler",
     ),
     "console's event for a request handler": (request(CONSOLE_TEST_EVENT), r"http_event builds"),
-    "application is a name": (
-        lambda world: world.consumer(key=None).asgi("app", caller=ANY_CALLER),  # type: ignore[arg-type]
-        r"wraps an application, not 'app': write app\.add_middleware",
-    ),
     "key of a test's table is a text": (
         lambda _: Tables({"Invoices": "id"}),
         r"write \{'Invoices': \['id'\]\}",

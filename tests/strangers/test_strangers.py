@@ -11,7 +11,6 @@ import os
 import random
 import select
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -19,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -52,10 +50,11 @@ pytestmark = pytest.mark.peer
 HERE: Final = Path(__file__).parent
 DELIVERIES: Final = 40
 MOST_LINES: Final = 99
+MOST_KILLS: Final = 12
 ANSWERS_IN_S: Final = 30.0
 ENDS_IN_S: Final = 120.0
 RECORDS: Final = "Records"
-EFFECTS: Final = ("Receipts", "Bookings", "Totals", "Seats", "Invoices")
+EFFECTS: Final = ("Receipts", "Bookings", "Totals", "Invoices")
 OLD_RECORDS: Final = "PowertoolsRecords"
 
 
@@ -66,14 +65,6 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python, site = install(built, tmp_path_factory.mktemp("environment"))
     link(site, "botocore")
     return python
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with FastAPI and uvicorn, for the application that needs them."""
-    folder = tmp_path_factory.mktemp("services")
-    link(folder, "fastapi", "uvicorn", "idna")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +95,6 @@ class Function:
         environment: its own settings.
     """
 
-    most_kills = 12
-
     def __init__(
         self,
         module: str,
@@ -124,8 +113,7 @@ class Function:
             "IDEMPOTENCY_STORE": f"dynamodb:{RECORDS}",
             "IDEMPOTENCY_TRANSPORT": "auto",
         }
-        self.command: Sequence[str | Path] = (python, "runtime.py", module)
-        self.passed: Sequence[int] = ()
+        self.command = (python, "runtime.py", module)
         self.folder = folder
         self.chance = chance
         self.kills = Counter[str]()
@@ -136,13 +124,15 @@ class Function:
     def deliver(self, event: Mapping[str, Any]) -> Any:
         """Return the answer, or None if the process was killed or the handler raised."""
         process = self.process or self._start()
-        sent = self._send(process, event)
-        if self.answers_left == 0 and self.kills.total() < self.most_kills:
-            self._kill_soon(sent)
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(event).encode() + b"\n")
+        process.stdin.flush()
+        if self.answers_left == 0 and self.kills.total() < MOST_KILLS:
+            self._kill_soon(process)
             return None
         self.answers_left -= 1
         began = time.monotonic()
-        answer = self._answer(sent)
+        answer = self._said(process).get("answer")
         self.takes_s = time.monotonic() - began
         return answer
 
@@ -154,10 +144,6 @@ class Function:
         self.process.communicate()
         self.process = None
 
-    def close(self) -> None:
-        """End it for good."""
-        self.stop()
-
     def _start(self) -> subprocess.Popen[bytes]:
         with (self.folder / "stderr").open("ab") as errors:
             self.process = subprocess.Popen(
@@ -167,89 +153,27 @@ class Function:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                pass_fds=self.passed,
             )
         self.answers_left = self.chance.randrange(3)
-        self._await_start(self.process)
+        assert "ready" in self._said(self.process)
         return self.process
 
-    def _await_start(self, process: subprocess.Popen[bytes]) -> None:
-        assert "ready" in self._said(process.stdout)
-
-    def _send(self, process: subprocess.Popen[bytes], event: Mapping[str, Any]) -> Any:
-        """Send an event; return what the answer will be read from."""
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(event).encode() + b"\n")
-        process.stdin.flush()
-        return process.stdout
-
-    def _answer(self, sent: Any) -> Any:
-        return self._said(sent).get("answer")
-
-    def _kill_soon(self, sent: Any) -> None:
+    def _kill_soon(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
         after_s = self.chance.uniform(0, 1.3 * self.takes_s)
         give_up = time.monotonic() + after_s
-        answered, _, _ = select.select([sent], [], [], after_s)
+        answered, _, _ = select.select([process.stdout], [], [], after_s)
         threading.Event().wait(max(0.0, give_up - time.monotonic()))
         self.stop()
         self.kills["after its answer" if answered else "at work"] += 1
 
-    def _said(self, output: Any) -> dict[str, Any]:
-        ready, _, _ = select.select([output], [], [], ANSWERS_IN_S)
-        line = output.readline() if ready else b""
+    def _said(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+        assert process.stdout is not None
+        ready, _, _ = select.select([process.stdout], [], [], ANSWERS_IN_S)
+        line = process.stdout.readline() if ready else b""
         assert line, f"no answer:\n{(self.folder / 'stderr').read_text()}"
         said: dict[str, Any] = json.loads(line)
         return said
-
-
-class Service(Function):
-    """An ASGI application under uvicorn, whose socket outlives its processes."""
-
-    most_kills = 6  # each start imports FastAPI, which takes a second
-
-    def __init__(self, *args: Any, **environment: Any) -> None:
-        super().__init__(*args, **environment)
-        self.connection: HTTPConnection | None = None
-        python, _, module = self.command
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.passed = (self.listener.fileno(),)
-        self.command = (python, "-m", "uvicorn", f"{module}:app", "--fd", str(*self.passed))
-
-    def stop(self) -> None:
-        """End the process, if there is one, and what is left of its connection."""
-        super().stop()
-        if self.connection is not None:
-            self.connection.close()
-
-    def close(self) -> None:
-        """End it for good."""
-        super().close()
-        self.listener.close()
-
-    def _await_start(self, process: subprocess.Popen[bytes]) -> None:
-        self._request("GET", "/health", None, {})
-        assert self._answer(None) == 200
-
-    def _send(self, process: subprocess.Popen[bytes], event: Mapping[str, Any]) -> Any:
-        return self._request("POST", event["path"], event["body"], event["headers"])
-
-    def _request(self, method: str, path: str, body: object, headers: Mapping[str, str]) -> Any:
-        """Send a request over a new connection; return its socket."""
-        if self.connection is not None:
-            self.connection.close()
-        _, port = self.listener.getsockname()
-        self.connection = HTTPConnection("127.0.0.1", port, timeout=ANSWERS_IN_S)
-        content = None if body is None else json.dumps(body).encode()
-        given = {"Content-Type": "application/json", **headers}
-        self.connection.request(method, path, content, given)
-        return self.connection.sock
-
-    def _answer(self, sent: Any) -> Any:
-        """Return the status."""
-        assert self.connection is not None
-        answer = self.connection.getresponse()
-        answer.read()
-        return answer.status
 
 
 @pytest.fixture
@@ -259,9 +183,9 @@ def function(
     """Make the function of an application, from its module and its environment."""
     with ExitStack() as running:
 
-        def start(module: str, kind: type[Function] = Function, **environment: str) -> Function:
-            made = kind(module, python, tmp_path, dynamodb, chance, **environment)
-            running.callback(made.close)
+        def start(module: str, **environment: str) -> Function:
+            made = Function(module, python, tmp_path, dynamodb, chance, **environment)
+            running.callback(made.stop)
             return made
 
         yield start
@@ -349,7 +273,7 @@ def rows(dynamodb: Any, table: str) -> dict[str, dict[str, int]]:
 
 
 def assert_killed(function: Function) -> None:
-    assert function.kills.total() == function.most_kills
+    assert function.kills.total() == MOST_KILLS
     assert function.kills["at work"] > 0
 
 
@@ -438,27 +362,10 @@ def test_a_stream_counts_each_reading_once(
             continue
         failed = {each["itemIdentifier"] for each in answer["batchItemFailures"]}
         at = min((numbers.index(number) for number in failed), default=at + len(shard[batch]))
-        if at == len(shard) and totals.kills.total() < totals.most_kills:
+        if at == len(shard) and totals.kills.total() < MOST_KILLS:
             at = chance.randrange(len(shard))  # the checkpoint was lost
     assert_killed(totals)
     assert rows(dynamodb, "Totals") == expected
-
-
-def test_a_service_reserves_each_seat_once(
-    function: Callable[..., Function], dynamodb: Any, chance: random.Random, services: Path
-) -> None:
-    service = function("service", Service, PYTHONPATH=str(services))
-    seats = [f"seat-{number}" for number in range(DELIVERIES)]
-
-    def deliver(batch: Sequence[str]) -> set[str]:
-        (seat,) = batch
-        headers = {"Idempotency-Key": seat, "X-Passenger": "ada"}
-        request = {"path": "/seats", "body": {"name": seat}, "headers": headers}
-        return {seat} if service.deliver(request) == 201 else set()
-
-    until_acknowledged(seats, chance, 1, deliver)
-    assert_killed(service)
-    assert rows(dynamodb, "Seats") == {seat: {"reserved": 1} for seat in seats}
 
 
 def test_a_migration_from_powertools_writes_each_invoice_once(

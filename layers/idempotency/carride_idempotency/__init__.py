@@ -4,16 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from carride_idempotency.asgi import (
-        ASGIApp,
-        ASGICaller,
-        ASGIMessage,
-        ASGIReceive,
-        ASGIScope,
-        ASGISend,
-        request_operation,
-        request_operation_in_thread,
-    )
     from carride_idempotency.async_calls import AsyncBlock
     from carride_idempotency.async_operation import AsyncOperation
     from carride_idempotency.call_steps import AnyBlock
@@ -113,12 +103,6 @@ __all__ = [
     "SNS_IN_SQS",
     "SQS",
     "TRANSPORT_ID",
-    "ASGIApp",
-    "ASGICaller",
-    "ASGIMessage",
-    "ASGIReceive",
-    "ASGIScope",
-    "ASGISend",
     "Answer",
     "AnyBlock",
     "AnyCaller",
@@ -201,14 +185,10 @@ __all__ = [
     "logged",
     "open_store",
     "release",
-    "request_operation",
-    "request_operation_in_thread",
     "settle",
 ]
 
 _MODULES = {
-    "asgi": "ASGIApp ASGICaller ASGIMessage ASGIReceive ASGIScope ASGISend"
-    " request_operation request_operation_in_thread",
     "async_calls": "AsyncBlock",
     "async_operation": "AsyncOperation",
     "call_steps": "AnyBlock",

@@ -27,7 +27,6 @@ from carride_idempotency.stores import Store
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers have it; Python 3.12's own has no default
 
-    from carride_idempotency.asgi import ASGIApp, ASGICaller, ASGIScope
     from carride_idempotency.async_operation import AsyncOperation
     from carride_idempotency.calls_and_blocks import BlockContext
     from carride_idempotency.http import AnyCaller, HttpHandler, HttpWork
@@ -259,49 +258,6 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             return make_handler(self._reader, self._runner, work, **options)
 
         return decorate if work is None else decorate(work)
-
-    def asgi(
-        self,
-        app: "ASGIApp",
-        /,
-        *,
-        caller: "ASGICaller" = None,
-        protects: "Callable[[ASGIScope], bool] | None" = None,
-        most_body_bytes: int = 10_000_000,
-        problem_types: str | None = None,
-    ) -> "ASGIApp":
-        """Wrap an ASGI application, such as FastAPI's: each request takes effect once.
-
-        It is a middleware: ``app.add_middleware(consumer.asgi, caller=...)``. The rules are those
-        of `http_handler`. ``key=``, ``parse=`` and ``payload=`` get the request as a function URL's
-        event. The answer is sent after the commit, and background tasks run before it. A response
-        of 400 or more has no effects. An endpoint gets its operation from `request_operation`, or
-        as a plain ``def`` from `request_operation_in_thread`.
-
-        Args:
-            app: the application.
-            caller: finds who sends the request in its scope: a function, or an ``async def``. It
-                becomes a part of the key. Without ``key=`` it is required; `ANY_CALLER` says that
-                all callers may share keys.
-            protects: which requests take effect once, by their scope. Default: POST, PUT, PATCH and
-                DELETE. The others reach the application as they are.
-            most_body_bytes: a larger request is answered 413: its body is read before it runs.
-            problem_types: as of `http_handler`.
-
-        Raises:
-            ConfigurationError: callers could get each other's answers.
-        """
-        from carride_idempotency.asgi import protected
-
-        return protected(
-            self._reader,
-            self._runner,
-            app,
-            caller=caller,
-            protects=protects,
-            most_body_bytes=most_body_bytes,
-            problem_types=problem_types,
-        )
 
     def _checked(
         self, work: "MessageWork[E] | None", decorator: str

@@ -1,7 +1,7 @@
-"""The rules of HTTP requests, for Lambda handlers and ASGI applications.
+"""The rules of HTTP requests.
 
 A request that is repeated with its idempotency key takes effect once, and gets the first answer
-again. `http_handler` and `asgi` run requests by these rules.
+again. `http_handler` runs requests by these rules.
 """
 
 import json

@@ -99,45 +99,6 @@ def not_an_observer(consumer: str, value: object) -> ConfigurationError:
     )
 
 
-def not_a_caller(consumer: str, value: object) -> ConfigurationError:
-    """Return the error of an ASGI application whose ``caller`` cannot be called."""
-    return ConfigurationError(
-        f"{consumer}: caller= is {_kind(value)}: pass a function of the request's scope, such as "
-        "caller=lambda scope: scope['user'].username, or ANY_CALLER"
-    )
-
-
-def not_an_asgi_application(consumer: str, value: object) -> ConfigurationError:
-    """Return the error of a middleware around something that is not an application."""
-    return ConfigurationError(
-        f"{consumer}: consumer.asgi wraps an application, not {value!r:.100}: write "
-        "app.add_middleware(consumer.asgi, caller=...), or app = consumer.asgi(app, caller=...)"
-    )
-
-
-def no_request_operation() -> ConfigurationError:
-    """Return the error of an endpoint that asks for its operation and has none."""
-    return ConfigurationError(
-        "no operation is running here: wrap the application with consumer.asgi, and check that its "
-        "protects= covers this request"
-    )
-
-
-def operation_in_a_loop(call: str) -> ConfigurationError:
-    """Return the error of the operation of a plain endpoint in an ``async def`` one."""
-    return ConfigurationError(
-        f"an event loop is running here, and {call} would stall it while it asks the store: take "
-        f"request_operation(), and write `await operation.{call}`"
-    )
-
-
-def wrapped_twice() -> ConfigurationError:
-    """Return the error of a request that would wait for its own key."""
-    return ConfigurationError(
-        "consumer.asgi wraps this request twice: wrap either the application or its routes"
-    )
-
-
 def one_text_as_methods(methods: str) -> ConfigurationError:
     """Return the error of ``methods=``, whose letters would be taken for the methods."""
     return ConfigurationError(
