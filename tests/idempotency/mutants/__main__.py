@@ -14,19 +14,6 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[3]
 LAYER: Final = Path("layers/idempotency/carride_idempotency")
-COPIED: Final = (
-    "docs",
-    "engine",
-    "events",
-    "functions",
-    "infrastructure",
-    "layers",
-    "local",
-    "ops",
-    "template.yaml",
-    "tests",
-    "tools",
-)
 SEEDS: Final = "3000"
 """How many seeds the simulation may need to find a broken promise."""
 STORIES: Final = "40"
@@ -108,10 +95,7 @@ def main(given: Sequence[str] | None = None) -> int:
     survivors = 0
     with tempfile.TemporaryDirectory(prefix="carride-mutants-") as folder:
         copy = Path(folder)
-        shutil.copy(ROOT / "pyproject.toml", copy)
-        for name in COPIED:
-            copy_of = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy_of(ROOT / name, copy / name)
+        fill(copy)
         for number, mutant in enumerate(chosen, 1):
             red = is_noticed(mutant, copy)
             survivors += not red
@@ -121,6 +105,18 @@ def main(given: Sequence[str] | None = None) -> int:
             )
     print(f"{len(chosen) - survivors} of {len(chosen)} removed rules were noticed")
     return 1 if survivors else 0
+
+
+def fill(copy: Path) -> None:
+    """Copy every file of the checkout that git does not ignore."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in listed.split("\0"):
+        source = ROOT / name
+        if source.is_file():  # one that was removed is listed until that is staged
+            target = copy / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
 
 
 def is_noticed(mutant: Mutant, copy: Path) -> bool:
