@@ -72,8 +72,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="make mutants ARGS=…",
         description="Removes each rule of the idempotency layer in turn, in a copy, and expects "
-        "its proof to fail; then the guards of the application. The exit status is 0 only if every "
-        "removal was noticed.",
+        "its proof to fail; then the guards of the application. First it checks that every entry "
+        "of the catalogues still applies. The exit status is 0 only if every removal was noticed.",
         epilog="examples: make mutants ARGS='--rule lease'; make mutants ARGS='--by explorer'",
     )
     parser.add_argument(
@@ -96,6 +96,8 @@ def main(given: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="carride-mutants-") as folder:
         copy = Path(folder)
         fill(copy)
+        if wrong := [each for mutant in every for each in mistakes(mutant, copy)]:
+            raise SystemExit("\n".join(wrong))
         for number, mutant in enumerate(chosen, 1):
             red = is_noticed(mutant, copy)
             survivors += not red
@@ -119,15 +121,29 @@ def fill(copy: Path) -> None:
             shutil.copy(source, target)
 
 
+def mistakes(mutant: Mutant, copy: Path) -> Iterator[str]:
+    """Yield why an entry of a catalogue cannot be applied to the copy, or would prove nothing."""
+    entry = f"{mutant.catalogue.file.name}: {mutant.rule}"
+    file = copy / mutant.file
+    if not file.is_file():
+        yield f"{entry}: there is no {mutant.file}"
+        return
+    whole = file.read_text()
+    if (count := whole.count(mutant.code)) != 1:
+        yield f"{entry}: its code stands {count} times in {mutant.file}"
+    if mutant.without == mutant.code:
+        yield f"{entry}: it changes nothing"
+    if mutant.file.suffix == ".py":
+        try:
+            compile(whole.replace(mutant.code, mutant.without), str(mutant.file), "exec")
+        except SyntaxError as error:
+            yield f"{entry}: without its code, {mutant.file} is no Python: {error}"
+
+
 def is_noticed(mutant: Mutant, copy: Path) -> bool:
     """Apply one mutant to the copy, run what must notice it, and restore the rule."""
     file = copy / mutant.file
     whole = file.read_text()
-    if (count := whole.count(mutant.code)) != 1:
-        raise SystemExit(
-            f"{mutant.rule}: its code stands {count} times in {mutant.file}; "
-            f"correct {mutant.catalogue.file.name}"
-        )
     match mutant.by.split():
         case ["explorer", world]:
             command = ["tests.idempotency.explorer", "--scenario", world]
