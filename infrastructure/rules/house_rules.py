@@ -388,7 +388,7 @@ def _alarms_at_the_first(house: House, queue: str) -> Iterator[Finding]:
             )
 
 
-# ── Tables, keys and roles ────────────────────────────────────────────────────────────────────────
+# ── Tables and roles ──────────────────────────────────────────────────────────────────────────────
 
 
 @_rule("E9401")
@@ -509,8 +509,6 @@ CONDITION_KEYS: Final = frozenset(
     }
 )
 """Every condition key that a policy may have; IAM takes a misspelt one for a key without value."""
-ENCRYPTION_CONTEXT: Final = "kms:EncryptionContext:"
-"""A condition key that begins so ends with a name that the encrypting service chooses."""
 
 ARNS: Final = {
     "AWS::DynamoDB::GlobalTable": "arn:x:dynamodb:x:x:table/x",
@@ -526,7 +524,6 @@ ARNS: Final = {
 }
 """The form of the ARNs of the types that policies name."""
 PARAMETERS: Final = {
-    "KmsKeyArn": "arn:x:kms:x:x:key/x",
     "OutboxStreamArn": "arn:x:dynamodb:x:x:table/x/stream/x",
     "PaymentGatewaySecretArn": "arn:x:secretsmanager:x:x:secret:x",
 }
@@ -536,7 +533,7 @@ PARAMETERS: Final = {
 def policies(resource: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
     """Yield each policy of a resource, with the property that holds it."""
     properties = resource.get("Properties") or {}
-    for name in ("AssumeRolePolicyDocument", "PolicyDocument", "KeyPolicy"):
+    for name in ("AssumeRolePolicyDocument", "PolicyDocument"):
         for document in branches(properties.get(name)):
             match document:
                 case {"Fn::Sub": str(text)}:  # JSON, with variables inside of its texts
@@ -647,8 +644,7 @@ def _unreal(statement: Mapping[str, Any]) -> Iterator[str]:
             yield f"has the unknown action {action}"
     for condition in listed(statement.get("Condition")):
         for key in sorted(_keys(condition) - CONDITION_KEYS):
-            if not key.startswith(ENCRYPTION_CONTEXT):
-                yield f"has the unknown condition key {key}"
+            yield f"has the unknown condition key {key}"
 
 
 def _keys(condition: Mapping[str, Any]) -> set[str]:

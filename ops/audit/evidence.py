@@ -58,7 +58,6 @@ CONSUMERS: Final = (
 LOG_RULE_DLQ: Final = "CarRideLogRuleDlq"
 """Its messages are events that the bus accepted and could not log."""
 OTHER_DLQS: Final = (
-    "CarRideBusDlq",
     LOG_RULE_DLQ,
     "OutboxPipeDlq",
     "PartnersRuleDlq",

@@ -303,21 +303,16 @@ def _queue(name: str) -> str:
 
 
 def _make_queue(stack: StackRef, name: str, rule: str) -> tuple[str, str]:
-    """Make a queue that takes a rule's messages; return its URL and its ARN.
-
-    It is encrypted as the stack's queues are.
-    """
+    """Make a queue that takes a rule's messages; return its URL and its ARN."""
     sqs = stack.client("sqs")
-    like: Any = {
-        "QueueUrl": stack.outputs["RideHistoryDlqUrl"],
-        "AttributeNames": ["KmsMasterKeyId", "QueueArn"],
-    }
-    attributes = sqs.get_queue_attributes(**like)["Attributes"]
-    arn = f"{attributes.pop('QueueArn').rpartition(':')[0]}:{name}"
+    found = sqs.get_queue_attributes(
+        QueueUrl=stack.outputs["RideHistoryDlqUrl"], AttributeNames=["QueueArn"]
+    )
+    arn = f"{found['Attributes']['QueueArn'].rpartition(':')[0]}:{name}"
     # The policy comes with the queue: a later one may take a minute to be in force, and what is
     # refused is lost.
-    attributes["Policy"] = may_send("events", rule, arn)
-    return str(sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]), arn
+    made = sqs.create_queue(QueueName=name, Attributes={"Policy": may_send("events", rule, arn)})
+    return made["QueueUrl"], arn
 
 
 def may_send(service: str, source: str, queue: str) -> str:

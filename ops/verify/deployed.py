@@ -46,7 +46,6 @@ def _all_stacks(it: Deployment) -> list[str]:
 @check("Nobody has changed the stack or its nested stacks by hand: there is no drift", Stage=ON_AWS)
 def _drift(it: Deployment) -> str:
     names = _all_stacks(it)
-    known: list[str] = []
     for name in names:
         try:
             drifts = drift_of(it, name)
@@ -54,15 +53,13 @@ def _drift(it: Deployment) -> str:
             it.untold.append(str(error))
             continue
         for each in drifts:
-            _judge(it, each, known)
-    return ", ".join([f"{counted(len(names), 'stack')} in sync", *known])
+            _judge(it, each)
+    return f"{counted(len(names), 'stack')} in sync"
 
 
-def _judge(it: Deployment, drift: Drift, known: list[str]) -> None:
-    """Sort a drift: known as false, unproven for its type, or wrong."""
-    if drift.source:
-        known.append(f"{drift} (known as false: {drift.source})")
-    elif drift.type in UNPROVEN and not drift.deleted:
+def _judge(it: Deployment, drift: Drift) -> None:
+    """Sort a drift: unproven for its type, or wrong."""
+    if drift.type in UNPROVEN and not drift.deleted:
         it.untold.append(f"{drift}: compare the values in the stack's drift results")
     else:
         it.wrong.append(f"drifted: {drift}")
@@ -234,17 +231,6 @@ def _shards(it: Deployment) -> str:
     if number > 1 and _is_provisioned(outbox):
         it.untold.append(f"{open_shards}: docs/costs.md counts one, and ADR 0029 says what to do")
     return open_shards
-
-
-@check("The key of KmsKeyArn encrypts the tables")
-def _key(it: Deployment) -> str:
-    key = it.parameters["KmsKeyArn"]
-    if not key:
-        raise SkippedError("KmsKeyArn is not set")
-    for logical, table in it.tables.items():
-        if table.get("SSEDescription", {}).get("KMSMasterKeyArn") != key:
-            it.wrong.append(f"{logical} is not encrypted with it")
-    return counted(len(it.tables), "table")
 
 
 @check("A gradual deployment publishes versions behind the alias live")

@@ -9,13 +9,6 @@ from typing import Any, Final, NamedTuple
 
 from ops.verify import CannotTellError, Deployment, FailedError
 
-KNOWN_FALSE: Final = {
-    ("AWS::DynamoDB::GlobalTable", "KMSMasterKeyId"): (
-        "https://github.com/aws-cloudformation/cloudformation-coverage-roadmap/issues/2232"
-    ),
-}
-"""Drift that CloudFormation reports although nothing has changed: type and the last part of the
-property's path, with the source."""
 UNPROVEN: Final = frozenset(
     {"AWS::ApiGatewayV2::Api", "AWS::DynamoDB::GlobalTable", "AWS::Pipes::Pipe"}
 )
@@ -36,14 +29,6 @@ class Drift(NamedTuple):
     def __str__(self) -> str:
         what = "is deleted" if self.deleted else f"differs in {', '.join(self.properties)}"
         return f"{self.resource} of {self.stack} {what}"
-
-    @property
-    def source(self) -> str:
-        """Where it is described as false; empty if any of its properties may really differ."""
-        known = [KNOWN_FALSE.get((self.type, path.rpartition("/")[2])) for path in self.properties]
-        if None in known:
-            return ""
-        return ", ".join(dict.fromkeys(str(source) for source in known))
 
 
 def drift_of(it: Deployment, stack: str) -> list[Drift]:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from infrastructure.rules.house_rules import at, listed
 from tools.transformed import Properties, Stack, named
 
-WRITTEN_FOR: Final = ("logs", "xray", "kms")
+WRITTEN_FOR: Final = ("logs", "xray")
 """Services whose grants are not edges: every function writes its log and sends traces."""
 
 
@@ -42,7 +42,6 @@ def grants(deployed: Stack) -> set[Grant]:
 _WAYS: Final[tuple[tuple[str, str, str, bool], ...]] = (
     # type, the places of source and target in it (nothing: the resource itself), and whether the
     # target is for failures
-    ("Events::EventBus", "", "DeadLetterConfig.Arn", True),
     ("Events::Rule", "EventBusName", "", False),
     ("Events::Rule", "", "Targets.Arn", False),
     ("Events::Rule", "", "Targets.DeadLetterConfig.Arn", True),

@@ -110,7 +110,6 @@ def test_rides_cost_in_proportion() -> None:
 @pytest.mark.parametrize(
     ("chosen", "changed"),
     [
-        ({"KmsKeyArn": "arn"}, "key|alarm"),  # of the bus's dead-letter queue
         ({"Tracing": "Active"}, "X-Ray"),
         ({"LogLevel": "ERROR"}, "Logs"),
         ({"Retention": "short"}, "storage|items that expire"),

@@ -1,29 +1,16 @@
 """Rules over all resources of the deployed template, for every choice of parameters."""
 
 import json
-from typing import Final
 
 import pytest
 
 import assignments
 import payments
 from carride.facts import ALIASES, Fact
-from infrastructure.rules.house_rules import listed
 from tests.template.stack import every_choice, options
-from tools.transformed import ROLES, Properties, Stack, named, source, stack
+from tools.transformed import ROLES, Stack, named, source, stack
 
 pytestmark = pytest.mark.integration
-
-OF_AWS: Final = {"CarRideBusDlq"}
-"""Queues that a key of AWS always encrypts; the template gives the reason."""
-ENCRYPTED: Final = {
-    "AWS::SQS::Queue": "KmsMasterKeyId",
-    "AWS::SNS::Topic": "KmsMasterKeyId",
-    "AWS::Logs::LogGroup": "KmsKeyId",
-    "AWS::Events::EventBus": "KmsKeyIdentifier",
-    "AWS::Events::Archive": "KmsKeyIdentifier",
-    "AWS::Lambda::Function": "KmsKeyArn",
-}
 
 
 def test_every_value_and_condition_is_chosen() -> None:
@@ -41,10 +28,7 @@ def test_what_production_must_not_lose_is_kept(deployed: Stack) -> None:
     Elsewhere they end with it.
     """
     logs = {each["LoggingConfig"]["LogGroup"]["Ref"] for each in deployed.functions().values()}
-    kept = {
-        *deployed.of_type("AWS::Events::Archive"),
-        *deployed.of_type("AWS::SQS::Queue"),
-    } - OF_AWS
+    kept = {*deployed.of_type("AWS::Events::Archive"), *deployed.of_type("AWS::SQS::Queue")}
     policies = (
         ("RetainExceptOnCreate", "Retain")
         if deployed.conditions["IsProd"]
@@ -116,59 +100,13 @@ def test_a_rule_matches_what_its_consumer_acts_on(
     assert {ALIASES.get(name, name) for name in names}.isdisjoint(fact.__name__ for fact in emitted)
 
 
-# ── The customer's key ────────────────────────────────────────────────────────────────────────────
+# ── Keys that AWS owns ────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_customers_key_encrypts_everything_or_nothing(deployed: Stack) -> None:
-    """With a customer's key, it encrypts everything that holds data or settings.
-
-    Without one, keys of AWS do.
-    """
-    own, peer = (
-        ({"Ref": "KmsKeyArn"}, {"Ref": "PeerKmsKeyArn"})
-        if deployed.conditions["HasKmsKey"]
-        else (None, None)
-    )
-    for kind, setting in ENCRYPTED.items():
-        for name, properties in deployed.of_type(kind).items():
-            assert properties.get(setting) == (None if name in OF_AWS else own), name
-            if kind == "AWS::SQS::Queue":
-                assert properties["SqsManagedSseEnabled"] is (own is None or name in OF_AWS), name
-    for name, table in deployed.of_type("AWS::DynamoDB::GlobalTable").items():
-        keys = [
-            replica.get("SSESpecification", {}).get("KMSMasterKeyId")
-            for replica in table["Replicas"]
-        ]
-        assert keys == [own, peer][: len(keys)], name
-        assert ("SSESpecification" in table) is (own is not None), name
-
-
-def test_whoever_needs_the_customers_key_may_use_it(deployed: Stack) -> None:
-    """A role that calls DynamoDB or SQS may use the key through them, and not otherwise."""
-    granted: dict[str, list[Properties]] = {}
-    for name, role in deployed.of_type("AWS::IAM::Role").items():
-        granted[name] = [
-            each
-            for policy in role.get("Policies", [])
-            for each in policy["PolicyDocument"]["Statement"]
-        ]
-    for policy in deployed.of_type("AWS::IAM::Policy").values():
-        for role in policy["Roles"]:
-            granted[role["Ref"]] += policy["PolicyDocument"]["Statement"]
-    through = {
-        name: {"Fn::Sub": f"{name}.${{AWS::Region}}.amazonaws.com"} for name in ("dynamodb", "sqs")
-    }
-    for name, allowed in granted.items():
-        called = {
-            action.partition(":")[0] for each in allowed for action in listed(each["Action"])
-        } & set(through)
-        uses = [each for each in allowed if each["Resource"] == {"Ref": "KmsKeyArn"}]
-        assert len(uses) == (1 if deployed.conditions["HasKmsKey"] and called else 0), name
-        for use in uses:
-            services = listed(use["Condition"]["StringEquals"]["kms:ViaService"])
-            assert all(through[service] in services for service in called), name
-            assert all(service in through.values() for service in services), name
-            assert set(use["Action"]) == {"kms:Decrypt", "kms:GenerateDataKey"}, name
+def test_every_queue_encrypts_its_messages(deployed: Stack) -> None:
+    """SQS manages the key."""
+    for name, queue in deployed.of_type("AWS::SQS::Queue").items():
+        assert queue["SqsManagedSseEnabled"] is True, name
 
 
 # ── Layers ────────────────────────────────────────────────────────────────────────────────────────

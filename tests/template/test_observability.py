@@ -132,10 +132,8 @@ def watched_by(deployed: Stack, composite: str) -> set[str]:
             case _:
                 inserted = value["Fn::Sub"] if value else ""
         text = text.replace(f"${{{name}}}", inserted)
-    # The nested stack gets these names as parameters.
-    text = text.replace("${LatencyAlarm}", "${CarRideLatencyAlarm}").replace(
-        "${BusDlqAlarm}", "${CarRideBusDlqAlarm}"
-    )
+    # The nested stack gets this name as a parameter.
+    text = text.replace("${LatencyAlarm}", "${CarRideLatencyAlarm}")
     assert re.fullmatch(r'ALARM\("\$\{\w+\}"\)( OR ALARM\("\$\{\w+\}"\))*', text), text
     return set(re.findall(r"\$\{(\w+)\}", text))
 

@@ -209,8 +209,6 @@ def refused(**chosen: str) -> list[str]:
         ({"DeploymentStrategy": "Canary10Percent5Minutes"}, "GradualDeploymentNeedsARelease"),
         ({"ApiAuthorization": "jwt", "JwtIssuer": "https://issuer.example"}, "JwtNeedsItsIssuer"),
         ({"ApiAuthorization": "jwt", "JwtAudience": "carride"}, "JwtNeedsItsIssuer"),
-        ({"PeerKmsKeyArn": "arn"}, "PeerKeyGoesWithAKey"),
-        ({"Role": "primary", "PeerRegion": THERE, "KmsKeyArn": "arn"}, "BothReplicasHaveKeys"),
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(chosen: dict[str, str], rule: str) -> None:

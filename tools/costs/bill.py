@@ -78,7 +78,6 @@ PRICES: Final[Mapping[str, Price]] = {
     "health check": Price(
         0.50, "check", "route53", "that a check of an alarm costs what one of AWS's endpoints does"
     ),
-    "key": Price(1.00, "key", "kms"),
     "secret": Price(0.40, "secret", "secrets-manager", "the price"),
     "transfer": Price(0.02, "GB", "ec2"),
 }
@@ -258,8 +257,6 @@ def summed(*uses: Iterable[Use]) -> list[Use]:
 def idle(deployed: Stack) -> Iterator[Use]:
     """Yield what a stack costs while nothing happens."""
     yield from _monitoring(deployed)
-    keys = bool(deployed.parameters["KmsKeyArn"])
-    yield Use("customer managed key", "key", keys)
     secrets = bool(deployed.parameters["PaymentGatewaySecretArn"])
     yield Use("secret of the gateway", "secret", secrets)
     polls = POLLS * _number(deployed, "Lambda::EventSourceMapping")
@@ -529,9 +526,6 @@ def _logged(deployed: Stack, volume: float) -> Iterator[Use]:
 COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
     "the defaults": {},
     "`Architecture=x86_64`": {"Architecture": "x86_64"},
-    "`KmsKeyArn`, without uses of the key": {
-        "KmsKeyArn": "arn:aws:kms:us-east-1:123456789012:key/0a1b"
-    },
     "`LogLevel=WARN`": {"LogLevel": "WARN"},
     "`Monitoring=full`": {"Monitoring": "full"},
     "`Retention=long`": {"Retention": "long"},

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.integration
 
 RUNBOOKS: Final = ROOT / "docs" / "runbooks"
 ELSEWHERE: Final = {
-    "kms ": "the local stack has no key of its own",
     "CarRideHealthCheckId": "a stack in one region has no health check",
     "replay run --region": "a stack in one region has no other",
     "get-account-settings": "the engine has no limits of an account",
