@@ -37,7 +37,6 @@ from carride_idempotency.clock import epoch_ms
 from carride_idempotency.testing import (
     eventbridge_event,
     http_event,
-    kinesis_event,
     lambda_context,
     sqs_event,
 )
@@ -54,7 +53,7 @@ MOST_KILLS: Final = 12
 ANSWERS_IN_S: Final = 30.0
 ENDS_IN_S: Final = 120.0
 RECORDS: Final = "Records"
-EFFECTS: Final = ("Receipts", "Bookings", "Totals", "Invoices")
+EFFECTS: Final = ("Receipts", "Bookings", "Invoices")
 OLD_RECORDS: Final = "PowertoolsRecords"
 
 
@@ -327,45 +326,6 @@ def test_a_function_url_books_each_ride_once(
     until_acknowledged(rides, chance, 1, deliver)
     assert_killed(url)
     assert rows(dynamodb, "Bookings") == {ride: {"booked": 1} for ride in rides}
-
-
-def test_a_stream_counts_each_reading_once(
-    function: Callable[..., Function], dynamodb: Any, chance: random.Random
-) -> None:
-    """The producer wrote some readings twice. A batch begins where the last one failed."""
-    readings = [
-        {"readingID": f"reading-{number}", "meter": f"meter-{number % 3}", "litres": number}
-        for number in range(DELIVERIES)
-    ]
-    expected = {
-        meter: {
-            "readings": sum(each["meter"] == meter for each in readings),
-            "litres": sum(int(str(each["litres"])) for each in readings if each["meter"] == meter),
-        }
-        for meter in ("meter-0", "meter-1", "meter-2")
-    }
-    written = [*readings]
-    for copy in chance.sample(readings, DELIVERIES // 3):
-        written.insert(chance.randrange(len(written)), copy)
-    shard = kinesis_event(*written, clock=epoch_ms)["Records"]
-    for record, reading in zip(shard, written, strict=True):
-        record["kinesis"]["partitionKey"] = reading["meter"]
-    numbers = [record["kinesis"]["sequenceNumber"] for record in shard]
-    totals = function("stream_totals")
-    give_up = time.monotonic() + ENDS_IN_S
-    at = 0
-    while at < len(shard):
-        assert time.monotonic() < give_up, f"the stream stands at {at}"
-        batch = slice(at, at + chance.randint(1, 5))
-        answer = totals.deliver({"Records": shard[batch]})
-        if answer is None:
-            continue
-        failed = {each["itemIdentifier"] for each in answer["batchItemFailures"]}
-        at = min((numbers.index(number) for number in failed), default=at + len(shard[batch]))
-        if at == len(shard) and totals.kills.total() < MOST_KILLS:
-            at = chance.randrange(len(shard))  # the checkpoint was lost
-    assert_killed(totals)
-    assert rows(dynamodb, "Totals") == expected
 
 
 def test_a_migration_from_powertools_writes_each_invoice_once(
