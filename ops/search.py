@@ -29,7 +29,6 @@ EVENT: Final = "event"
 TYPE: Final = "type of event"
 LETTER: Final = "dead letter"
 KEY: Final = "key"
-JOB: Final = "job"
 
 MOST: Final = 50
 """The most matches of a search that are listed, and the most rides of one of them."""

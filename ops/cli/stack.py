@@ -341,9 +341,9 @@ def desk(
 ) -> Iterator[str]:
     """Serve a page that shows every event of a stack and what became of it, until Ctrl-C.
 
-    Only this machine can open it. It changes nothing until you confirm a button. On AWS the audit
-    runs when you ask for it, because it reads whole tables. On a local stack the page also injects
-    faults.
+    Only this machine can open it. It changes nothing: where a command would help, it shows that to
+    copy. On AWS the audit runs when you ask for it, because it reads whole tables. On a local stack
+    the page also injects faults.
 
     Args:
         port: Where to serve it.

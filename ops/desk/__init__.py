@@ -53,7 +53,6 @@ def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
         try:
             yield f"http://{host}/"
         finally:
-            desk.jobs.stop()
             feed.stop()
             server.should_exit = True
             thread.join()

@@ -1,5 +1,6 @@
 """What an operator should do about a dead letter: the same on each page. No I/O."""
 
+import shlex
 from typing import Final
 
 from carride_idempotency.record import FAILED, QUARANTINED, Record
@@ -19,3 +20,20 @@ def has_failed_again(redriven: int, record: Record | None) -> bool:
 def is_released(record: Record | None) -> bool:
     """Return whether a key was released, and no attempt has begun since."""
     return record is not None and record.status == FAILED and not record.attempt
+
+
+def redrive_command(queue: str, option: str, value: str, *, releases: bool) -> str:
+    """Return the command that shows what a redrive of some letters of a queue would do.
+
+    An option chooses the letters: ``letter``, ``group`` or ``key``. ``releases`` says whether their
+    keys have to be released.
+    """
+    words = ["./carride", "redrive", queue, f"--{option}={value}"]
+    if releases:
+        words.append("--release")
+    return shlex.join(words)
+
+
+def release_command(key: str) -> str:
+    """Return the command that shows what the release of a key would do."""
+    return shlex.join(["./carride", "release", key])

@@ -29,7 +29,6 @@ from starlette.staticfiles import StaticFiles
 from ops.desk import flow as _flow  # noqa: F401 - registers pages
 from ops.desk import ledger as _ledger  # noqa: F401 - registers pages
 from ops.desk import rides as _rides  # noqa: F401 - registers pages
-from ops.desk import work as _work  # noqa: F401 - registers pages
 from ops.desk.events import raw_event
 from ops.desk.feed import Feed
 from ops.desk.finding import SEARCHED, results_of
@@ -202,8 +201,6 @@ class Desk(Seen):
     def _page(self, page: Page) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
             tag = f'"{self.feed.index.version}-{time.monotonic() // _FADE_S}"'
-            if page.part:  # it is read from the stack each time, and no event changes it
-                tag = f'"{time.monotonic() // _FADE_S}"'
             headers = {"etag": tag}
             if _wants_parts(request):
                 if request.headers.get("if-none-match") == tag:
@@ -213,10 +210,6 @@ class Desk(Seen):
             try:
                 context = page.view(self, request)
                 answers = int(context.get("answers", 200))
-                if page.part and _wants_parts(request):
-                    part = self._render(f"{page.part}.html", {**context, "here": request.url.path})
-                    parts = {**self._frame(request), page.part: part}
-                    return JSONResponse(parts, headers=headers)
                 return self._answer(request, page.template, context, answers, headers)
             except NotThereError as error:  # an event may become known while one looks
                 context = {"title": error.title, "sentence": str(error)}
@@ -278,16 +271,11 @@ class Desk(Seen):
     def badges(self) -> dict[str, Badge]:
         """Return the counts in the navigation that are above zero, by the paths of their pages."""
         letters = self.feed.letters()
-        self.jobs.look()
-        running = self.jobs.running()
-        waiting = self.jobs.waiting()
         found = dict[str, Badge]()
         if letters:
             found["/letters"] = Badge(f"{letters:,}", "dead")
         if self.feed.quarantined:
             found["/keys"] = Badge(f"{self.feed.quarantined:,}", "dead")
-        if running or waiting:
-            found["/jobs"] = Badge(f"{running + waiting}", "pub")
         return found
 
     def _act(self, act: Act) -> Callable[[Request], Awaitable[Response]]:
@@ -326,7 +314,7 @@ def _place_of(request: Request) -> Place:
     return PLACES[0]
 
 
-_BELOW: Final[Mapping[str, str]] = {"/rides": "/ride/", "/facts": "/event/", "/jobs": "/job/"}
+_BELOW: Final[Mapping[str, str]] = {"/rides": "/ride/", "/facts": "/event/"}
 """How the addresses of what a list has begin, if not as its own."""
 
 

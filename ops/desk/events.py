@@ -11,12 +11,13 @@ from carride.facts import FACTS
 from carride.history import EVENT_PREFIX, timeline_of
 from carride.simulated_faults import Fault
 from carride_idempotency.dead_letters import CONTRACT
-from carride_idempotency.record import Record
+from carride_idempotency.record import QUARANTINED, Record
 from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import AuditedConsumer, DeadLettered
 from ops.audit.queues import json_object
 from ops.desk import faults
+from ops.desk.advice import redrive_command
 from ops.desk.changes import changes_about
 from ops.desk.counts import DELIVERIES
 from ops.desk.deliveries import began_ms, deliveries_of
@@ -182,6 +183,8 @@ class Stop(NamedTuple):
     """The versions of its record that the desk saw, the oldest first."""
     says: str
     effect: Effect | None
+    redrive: str
+    """The command that shows what a redrive of its letter would do; empty without a letter."""
 
     @property
     def is_shown(self) -> bool:
@@ -267,7 +270,17 @@ def _stop(
         history=tuple(history),
         says=says,
         effect=_effect(desk, consumer, fact, item),
+        redrive=_redrive_of(consumer, fact, record),
     )
+
+
+def _redrive_of(consumer: AuditedConsumer, fact: Fact, record: Record | None) -> str:
+    """Return the command that shows what a redrive of an event's letter would do; empty without."""
+    letter = fact.letters.get(consumer.name)
+    if letter is None or record is None:
+        return ""
+    is_quarantined = record.status == QUARANTINED
+    return redrive_command(letter.queue, "key", record.key, releases=is_quarantined)
 
 
 def _fact(desk: Seen, name: str) -> Fact:

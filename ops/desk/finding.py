@@ -8,13 +8,12 @@ from ops import search
 from ops.desk.endings import Ending
 from ops.desk.facts import Fact
 from ops.desk.index import Index
-from ops.desk.redriven import ids_like
 from ops.desk.registry import Seen
 from ops.desk.words import part
-from ops.search import CAR, CUSTOMER, EVENT, JOB, KEY, LETTER, PAYMENT, RIDE, TYPE, Match, matches
+from ops.search import CAR, CUSTOMER, EVENT, KEY, LETTER, PAYMENT, RIDE, TYPE, Match, matches
 
 SEARCHED: Final = (
-    "Searched were ids of rides, events, dead letters, keys and jobs, of customers, cars and "
+    "Searched were ids of rides, events, dead letters and keys, of customers, cars and "
     "payments, and the types of events, or how these begin"
 )
 _PATHS: Final = {
@@ -23,7 +22,6 @@ _PATHS: Final = {
     TYPE: "/facts?type=",
     LETTER: "/letters?letter=",
     KEY: "/keys?key=",
-    JOB: "/job/",
 }
 
 
@@ -145,7 +143,6 @@ def _in_sight(desk: Seen, text: str) -> list[Match]:
         ids: dict[str, Collection[str]] = {
             TYPE: FACTS,
             RIDE: index.rides,
-            JOB: desk.jobs.names,
             **index.naming,
             EVENT: index.facts,
         }
@@ -154,15 +151,12 @@ def _in_sight(desk: Seen, text: str) -> list[Match]:
 
 
 def _in_letters(desk: Seen, text: str) -> list[Match]:
-    """Return what dead letters name, and those that this machine has redriven."""
+    """Return what dead letters name."""
     named = dict[str, dict[str, None]]()
     for each in desk.letters().found:
         for match in search.named_by_letter(each.letter):
             named.setdefault(match.kind, {}).setdefault(match.id)
-    found = matches(text, named)
-    if not found and search.is_hex(text.lower().replace("…", "")):
-        found = matches(text, {LETTER: ids_like(desk.jobs, text)})
-    return found
+    return matches(text, named)
 
 
 def _newest(index: Index, match: Match) -> Fact | None:

@@ -111,7 +111,7 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
             "unfinished": _unfinished(feed),
             "lost": feed.index.lost(),
             "is_filling": feed.is_filling,
-            "under_way": under_way(desk),
+            "under_way": under_way(feed),
             "recently": _recently(feed, window, now, outages),
             "letters": feed.letters() or 0,
             "quarantined": feed.quarantined or 0,
@@ -506,7 +506,7 @@ def _newest(feed: Feed, consumer: AuditedConsumer) -> Fact:
         return second
     raise OperatorError(
         f"no event has taken effect at {consumer.name} yet: a fault is met by a copy of one. run "
-        "`./carride simulate --yes` and try again"
+        "`./carride simulate` and try again"
     )
 
 

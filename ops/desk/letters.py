@@ -13,7 +13,13 @@ from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.dead_letters import READERS, DeadLetter
-from ops.desk.advice import MEND_FIRST, has_failed_again, is_released
+from ops.desk.advice import (
+    MEND_FIRST,
+    has_failed_again,
+    is_released,
+    redrive_command,
+    release_command,
+)
 from ops.desk.changes import TRIALS, Change, changes_about
 from ops.desk.deliveries import began_ms
 from ops.desk.facts import BUS, Fact, Run
@@ -29,7 +35,6 @@ from ops.desk.letterbox import (
     with_contract,
 )
 from ops.desk.pictures import look
-from ops.desk.redriven import gone, sending
 from ops.desk.registry import Seen, page, page_number
 from ops.desk.words import clip, indented, short_id, status_text
 from ops.lookup import is_ride
@@ -64,9 +69,6 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
     total = sum(reading.counts.values())
     listed = sum(len(group.letters) for group in groups)
     events = {each.event_id for group in groups for each in group.letters}
-    redriven = None
-    if shown is None and "letter" in asked:
-        redriven = gone(desk, asked["letter"], reading.found)
     return {
         "title": _title(shown, total, is_chosen=chosen is not None),
         "reading": reading,
@@ -78,9 +80,8 @@ def _letters(desk: Seen, request: Request) -> dict[str, Any]:
         "why_none": None if listed else _why_none(at, total),
         "sections": _sections(groups),
         "chosen": shown,
-        "gone": redriven,
         "is_asked_for": is_asked_for,
-        "answers": 404 if is_asked_for and shown is None and redriven is None else 200,
+        "answers": 404 if is_asked_for and shown is None else 200,
         "group": _group_of(shown, groups),
         "most": _MOST_OF_GROUP,
         **(_detail(desk, shown, reading) if shown else {}),
@@ -167,6 +168,7 @@ def _detail(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
         for each in reading.found
         if letter.key and each.letter.key == letter.key and each.letter.id != letter.id
     ]
+    releases = found.verdict.releases
     return {
         "letter": letter,
         "reason": found.title,
@@ -174,7 +176,6 @@ def _detail(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
         "fact": fact if fact is not None and fact.copies else None,
         "past": past[-_MOST_PAST:],
         "same": same[:_MOST_SAME],
-        "sending": sending(desk.jobs, letter.id),
         "failed_again": has_failed_again(letter.redriven, found.record),
         "mend_first": MEND_FIRST,
         "advice": _ADVICE.get(letter.reason, _RUNBOOK),
@@ -184,7 +185,8 @@ def _detail(desk: Seen, found: Found, reading: Reading) -> dict[str, Any]:
         "is_ride": is_ride(letter.ride),
         "sent_ms": sent_ms,
         "payload": text,
-        "needs_release": found.verdict.releases,
+        "redrive_one": redrive_command(letter.queue, "letter", letter.id, releases=releases),
+        "redrive_group": redrive_command(letter.queue, "group", letter.group, releases=releases),
     }
 
 
@@ -347,6 +349,7 @@ def _keys(desk: Seen, request: Request) -> dict[str, Any]:
         "quarantined": QUARANTINED,
         "completed": COMPLETED,
         "is_released": is_released,
+        "release_command": release_command,
     }
 
 

@@ -14,7 +14,6 @@ from ops.audit.evidence import AuditedConsumer
 from ops.change_log import changed_ms
 from ops.desk.facts import Fact
 from ops.desk.feed import Feed
-from ops.desk.jobs import Jobs
 from ops.desk.letterbox import Letterbox, Reading
 from ops.desk.older import Older
 
@@ -67,11 +66,10 @@ class Injection(NamedTuple):
 
 
 class Seen:
-    """What the views read: the feed, the jobs, and the records that the desk has watched."""
+    """What the views read: the feed, and the records that the desk has watched."""
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
-        self.jobs = Jobs(feed.stack)
         self.letterbox = Letterbox(feed.stack)
         self.older = Older(feed.stack)
         self.explained: Explanation | None = None
@@ -133,11 +131,6 @@ class Page(NamedTuple):
     view: View
     still: bool
     """It does not change by itself: reading takes long or hides messages, or somebody edits it."""
-    part: str
-    """The one element that a live update renders anew, from the template of its name.
-
-    What somebody types elsewhere on the page stays. Empty if all of the page is rendered anew.
-    """
 
 
 class Place(NamedTuple):
@@ -149,7 +142,7 @@ class Place(NamedTuple):
     key: str
     """Leads there after ``g``."""
     group: int
-    """Looking, mending or working."""
+    """Looking, mending or accounting."""
     phone: str | None
     """Its name in the bar of a phone; None if it is under More there."""
 
@@ -160,22 +153,18 @@ PLACES: Final = (
     Place("/facts", "Events", "list", "e", 1, None),
     Place("/letters", "Dead letters", "mail", "d", 2, "Letters"),
     Place("/keys", "Keys", "key", "k", 2, None),
-    Place("/replays", "Replay", "replay", "p", 3, None),
-    Place("/jobs", "Jobs", "jobs", "j", 3, "Jobs"),
-    Place("/ledger", "Ledger", "ledger", "l", 3, None),
+    Place("/ledger", "Ledger", "ledger", "l", 3, "Ledger"),
 )
 PAGES: Final[list[Page]] = []
 ACTS: Final[dict[str, Act]] = {}
 """By path."""
 
 
-def page(
-    path: str, template: str, *, still: bool = False, part: str = ""
-) -> Callable[[View], View]:
+def page(path: str, template: str, *, still: bool = False) -> Callable[[View], View]:
     """Register a view as a page."""
 
     def register(view: View) -> View:
-        PAGES.append(Page(path, template, view, still, part))
+        PAGES.append(Page(path, template, view, still))
         return view
 
     return register

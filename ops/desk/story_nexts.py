@@ -220,7 +220,7 @@ def _after_command(known: Known, status: str) -> Next:
             _STUCK[word],
             f"when staff cancels it, or {command}s it",
             f"CarRideCancelled is published then, or {kind}.",
-            command=f"./carride cancel {known.ride} --yes",
+            command=f"./carride cancel {known.ride}",
         )
     return Next(
         "user",
@@ -228,7 +228,7 @@ def _after_command(known: Known, status: str) -> Next:
         "nobody knows when",
         f"when {who} {command}s it",
         f"{kind} is published then.",
-        command=f"./carride {command} {known.ride} --yes",
+        command=f"./carride {command} {known.ride}",
     )
 
 

@@ -9,7 +9,7 @@ from carride.ride import Status
 from carride_idempotency import observation
 from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record
 from ops.audit.evidence import DISPATCH, PAYMENT
-from ops.desk.advice import MEND_FIRST
+from ops.desk.advice import MEND_FIRST, redrive_command
 from ops.desk.deliveries import Delivered
 from ops.desk.facts import LOST, WAITING
 from ops.desk.story_known import (
@@ -51,10 +51,8 @@ class State(NamedTuple):
     """The newest error of whatever holds it; empty if there is none."""
     letter: Delivered | None = None
     """The dead-lettered delivery that holds it."""
-    record: Record | None = None
-    """The record of the delivery that holds it."""
-    failed_again: bool = False
-    """Whether the last redrive of that delivery's letter has failed again."""
+    command: str = ""
+    """The command that shows what a redrive of its letter would do; empty without a letter."""
 
 
 def state_of(known: Known, told: Sequence[Told], status: str) -> State | None:
@@ -101,8 +99,7 @@ def _given_up(known: Known, told: Sequence[Told], status: str) -> State | None:
         for each in of_event:
             sentences += _undone(told, each)
     sentences += [_where(first, record), *_others(letters[:-1])]
-    failed_again = known.has_failed_again(first)
-    if failed_again:
+    if known.has_failed_again(first):
         sentences.append(f"The last redrive at {first.consumer} has failed again. {MEND_FIRST}")
     return State(
         "dead",
@@ -111,8 +108,12 @@ def _given_up(known: Known, told: Sequence[Told], status: str) -> State | None:
         " ".join(sentences),
         error,
         letter=first,
-        record=record,
-        failed_again=failed_again,
+        command=redrive_command(
+            str(first.letter_queue),
+            "key",
+            f"{first.consumer}#{first.fact.id}",
+            releases=record is not None and record.status == QUARANTINED,
+        ),
     )
 
 

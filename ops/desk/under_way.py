@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ops.desk.registry import Seen
+from ops.desk.feed import Feed
 from ops.text import counted
 
 
@@ -20,9 +20,7 @@ class UnderWay(NamedTuple):
     engine: int
     """Invocations, messages and events that a local engine has in work; 0 on AWS."""
     replays: int
-    """Replays that deliver events, or that a job of the desk waits for."""
-    job: str
-    """Id of the job that watches the replay; empty if none of this desk does."""
+    """Replays that deliver events."""
     is_known: bool
     """Whether the queues and the replays were looked at."""
 
@@ -49,26 +47,14 @@ class UnderWay(NamedTuple):
             return ""
         return "a replay runs" if self.replays == 1 else f"{self.replays:,} replays run"
 
-    @property
-    def path(self) -> str:
-        """The page that says more of the replay."""
-        return f"/job/{self.job}" if self.job else "/replays"
 
-
-def under_way(desk: Seen) -> UnderWay:
+def under_way(feed: Feed) -> UnderWay:
     """Return what is under way; hold the lock of the feed."""
-    feed = desk.feed
-    watching = [
-        job
-        for job in desk.jobs.newest()
-        if job.verb == "replay run" and job.confirmed and job.status is None
-    ]
     queues = [f"{each.resources}Queue" for each in feed.consumers]
     return UnderWay(
         deliveries=sum(len(feed.index.unfinished(name)) for name in feed.index.waiting),
         messages=sum(feed.queues.get(name, 0) for name in queues),
         engine=feed.work or 0,
-        replays=max(len(feed.replays or ()), len(watching)),
-        job=watching[0].id if watching else "",
+        replays=len(feed.replays or ()),
         is_known=feed.replays is not None,
     )

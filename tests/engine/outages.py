@@ -1,17 +1,14 @@
 """Outages and delays: a plug-in of the engine for tests.
 
-``POST /_engine/outages`` with ``{"late": […], "lagging": …, "slow_replays": …}`` sets these
-switches.
+``POST /_engine/outages`` with ``{"late": […], "lagging": …}`` sets these switches.
 
 - ``late`` names the regions whose EventBridge accepts events and delivers none of them. Their pipes
   stand still, and endpoints route elsewhere. The waiting events are delivered when the region has
   recovered.
 - ``lagging``: replicas of global tables see no writes of other regions. Afterwards each item's
   latest write is copied. MiniStack itself copies each write at once.
-- ``slow_replays``: replays pause before each event until they are cancelled, for a second at most.
 """
 
-import time
 from typing import Any
 
 from ministack.services import dynamodb, eventbridge
@@ -23,12 +20,11 @@ from engine.settings import Settings
 type _Item = dict[str, Any]
 
 _invoke_target = eventbridge._invoke_target
-_dispatch_event = eventbridge._dispatch_event
 _replicate_write = dynamodb._replicate_write
 _waiting: list[tuple[Scope, tuple[Any, ...]]] = []
 _writes: dict[tuple[Any, ...], tuple[Scope, tuple[Any, ...]]] = {}
 """The latest write of each item, by table and key."""
-_switches: dict[str, Any] = {"late": [], "lagging": False, "slow_replays": False}
+_switches: dict[str, Any] = {"late": [], "lagging": False}
 
 
 def _deliver(*delivery: Any) -> None:
@@ -37,16 +33,6 @@ def _deliver(*delivery: Any) -> None:
         _waiting.append((here, delivery))
     else:
         _invoke_target(*delivery)
-
-
-def _dispatch(event: dict[str, Any], view: Any = None) -> None:
-    replay = eventbridge._replays.get(event.get("ReplayName"), {})
-    until = time.monotonic() + 1.0
-    while (
-        _switches["slow_replays"] and replay.get("State") == "RUNNING" and time.monotonic() < until
-    ):
-        time.sleep(0.02)
-    _dispatch_event(event, view)
 
 
 def _replicate(table: dict[str, Any], kind: str, old: _Item | None, new: _Item | None) -> None:
@@ -76,8 +62,7 @@ def _switch(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def apply(_settings: Settings) -> None:
-    """Let deliveries and replays wait and replicas lag."""
+    """Let deliveries wait and replicas lag."""
     eventbridge._invoke_target = _deliver
-    eventbridge._dispatch_event = _dispatch
     dynamodb._replicate_write = _replicate
     control.route("outages", _switch)

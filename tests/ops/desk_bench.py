@@ -148,8 +148,6 @@ def paths(desk: Desk) -> list[str]:
         "/letters",
         "/keys",
         f"/keys?ride={ride}",
-        "/replays",
-        "/jobs",
         "/ledger",
         "/more",
         "/nope",

@@ -1,8 +1,7 @@
 """A desk over synthetic rides, to look at in a browser: `make desk-seeded ARGS="--events 20000"`.
 
 Rides of the last hours are put into the desk's index, and further ones follow as time passes.
-Tables, queues and records are moto's, in this process. So the views are those of a large stack, but
-a job, which is a process of its own, finds no stack: `make demo ARGS=--keep` has one.
+Tables, queues and records are moto's, in this process: a command that a page offers finds no stack.
 """
 
 import argparse
@@ -54,7 +53,6 @@ from ops.audit.evidence import (
 from ops.audit.reading import delivered_in, published_in
 from ops.desk.app import Desk
 from ops.desk.feed import Feed
-from ops.stack import OperatorError
 from ops.text import counted
 from tests.carride.rides import Life
 from tests.ops.desk_world import line
@@ -429,15 +427,6 @@ def _uuid(random: Random) -> str:
 # ── The desk ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _plans_nothing(*_: Any, **__: Any) -> str:
-    """Refuse a job.
-
-    Raises:
-        OperatorError: always.
-    """
-    raise OperatorError("a synthetic desk makes no plans; that of `make demo ARGS=--keep` does")
-
-
 class Seeded:
     """A desk whose feed is written by a world instead of being polled."""
 
@@ -448,7 +437,6 @@ class Seeded:
         self.desk = Desk(Feed(self.stack), host)
         vars(self.desk)["overdue_limit"] = timedelta(hours=6)
         vars(self.desk)["where"] = "in this process, synthetic"
-        vars(self.desk.jobs)["_add"] = _plans_nothing
         self._letters_until_ms = 0.0
         now_ms = time.time() * 1_000
         self._world = World(count, now_ms)

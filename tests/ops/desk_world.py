@@ -4,10 +4,6 @@ import asyncio
 import base64
 import json
 import re
-import signal
-import sys
-from collections.abc import Callable
-from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -84,23 +80,6 @@ def deliver(
     index.add_line(line("START RequestId: 1", at_ms - took, consumer))
     index.add_line(line(json.dumps(told), at_ms, consumer))
     index.add_line(line(f"REPORT RequestId: 1 Duration: {took} ms", at_ms, consumer))
-
-
-def prints(shown: Any) -> Callable[..., Popen[str]]:
-    """Return what starts the process of a job that prints something as JSON, and ends well."""
-    command = [sys.executable, "-c", f"print({json.dumps(json.dumps(shown))})"]
-    return lambda *_: Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
-
-
-def sleeping(_typed: list[str], _stack: StackRef) -> Popen[str]:
-    """Return a process of a job that runs until it is interrupted."""
-    command = [sys.executable, "-c", "import signal; signal.pause()"]
-    # Tests in the background begin with SIGINT ignored, and the process would inherit that.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class Answer(NamedTuple):

@@ -16,7 +16,7 @@ import ops.desk
 from ops.desk.app import Desk
 from ops.desk.notices import Notices
 from ops.desk.registry import ACTS, PAGES, Said
-from tests.ops.desk_world import HOST, _call, desk_of, get, post, shown_after
+from tests.ops.desk_world import HOST, _call, desk_of, get, post
 from tests.ops.world import empty_stack
 
 
@@ -27,19 +27,13 @@ def desk() -> Iterator[Desk]:
         yield desk_of(empty_stack())
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The commands that the desk has started."""
-    found = list[Any]()
-    monkeypatch.setattr("ops.desk.jobs.Popen", lambda command, **_: found.append(command))
-    return found
-
-
-def test_a_change_needs_the_token_of_a_page(desk: Desk, started: list[Any]) -> None:
+def test_a_change_needs_the_token_of_a_page(desk: Desk) -> None:
     """A local process that has read no page cannot start anything."""
     for token in ("", "0" * 32, desk.token[:-1]):
-        assert post(desk, "/start", verb="replay plan", token=token).status == 403
-    assert started == []
+        assert post(desk, "/audit", token=token).status == 403
+    assert not desk.feed.audit_wanted.is_set()
+    assert post(desk, "/audit").status == 303
+    assert desk.feed.audit_wanted.is_set()
 
 
 def test_another_name_of_the_host_is_refused(desk: Desk) -> None:
@@ -56,43 +50,28 @@ def test_a_change_from_another_origin_is_refused(desk: Desk, headers: dict[str, 
     assert _call(desk, "POST", "/audit", body, {"origin": f"http://{HOST}"}).status == 303
 
 
-def test_a_plan_that_nobody_previewed_is_not_carried_out(desk: Desk, started: list[Any]) -> None:
-    """Its id alone, or a verb that the desk does not offer, starts nothing."""
-    for path, form in (
-        ("/confirm", {"job": "0a1b2c3d"}),
-        ("/again", {"job": "0a1b2c3d"}),
-        ("/start", {"verb": "failover run --yes"}),
-        ("/start", {"verb": "redrive", "argument": "--yes"}),
-        ("/start", {"verb": "redrive", "argumentplan": "0a1b2c3d"}),
-    ):
-        answer = post(desk, path, back="/more", **form)
-        assert answer.status == 303
-        assert "Nothing was done" in shown_after(desk, answer).text
-    assert started == []
-
-
 def test_only_the_browser_that_asked_is_told_and_once(desk: Desk) -> None:
     """On the page that follows; another page, a page's parts and another browser leave it."""
-    answer = post(desk, "/discard", job="none", back="/jobs?only=<b>#end")
+    answer = post(desk, "/deliver", id="none", back="/ledger?only=<b>#end")
     cookie = answer.headers["set-cookie"].partition(";")[0]
     told = "Nothing was done"
-    assert told not in get(desk, "/jobs").text
-    assert told not in get(desk, "/jobs", cookie="notice=" + "0" * 32).text
+    assert told not in get(desk, "/ledger").text
+    assert told not in get(desk, "/ledger", cookie="notice=" + "0" * 32).text
     assert told not in get(desk, "/more", cookie=cookie).text
-    assert told not in get(desk, "/jobs", cookie=cookie, accept="application/json").text
-    shown = get(desk, "/jobs", cookie=cookie)
+    assert told not in get(desk, "/ledger", cookie=cookie, accept="application/json").text
+    shown = get(desk, "/ledger", cookie=cookie)
     assert told in shown.text
     assert "Max-Age=0" in shown.headers["set-cookie"]
-    assert told not in get(desk, "/jobs", cookie=cookie).text
+    assert told not in get(desk, "/ledger", cookie=cookie).text
 
 
 @given(text=st.text(max_size=300))
 def test_a_cookie_says_nothing_by_itself(text: str) -> None:
     """It is the name of a notice: what somebody writes into it is never shown."""
     notices = Notices()
-    name = notices.keep("/jobs", Said("Told."), {})
-    assert notices.take(text, "/jobs") is None
-    taken = notices.take(name, "/jobs")
+    name = notices.keep("/ledger", Said("Told."), {})
+    assert notices.take(text, "/ledger") is None
+    taken = notices.take(name, "/ledger")
     assert taken is not None
     assert taken.said.sentence == "Told."
 
@@ -100,10 +79,10 @@ def test_a_cookie_says_nothing_by_itself(text: str) -> None:
 def test_notices_that_nobody_reads_do_not_add_up() -> None:
     """The oldest are forgotten."""
     notices = Notices()
-    names = [notices.keep("/jobs", Said(f"{number}"), {}) for number in range(1_000)]
-    assert notices.take(names[0], "/jobs") is None
-    assert notices.take(names[-1], "/jobs") is not None
-    left = [name for name in names if notices.take(name, "/jobs")]
+    names = [notices.keep("/ledger", Said(f"{number}"), {}) for number in range(1_000)]
+    assert notices.take(names[0], "/ledger") is None
+    assert notices.take(names[-1], "/ledger") is not None
+    left = [name for name in names if notices.take(name, "/ledger")]
     assert len(left) < 100
 
 
@@ -136,7 +115,7 @@ def test_a_mistake_of_the_desk_is_answered_inside_its_frame(
     monkeypatch.setitem(ACTS, "/audit", fails)
     with mock_aws():
         desk = desk_of(empty_stack())
-        paths = ["/audit"] if place == "act" else ["/keys?ride=order_01", "/job/1", "/facts"]
+        paths = ["/audit"] if place == "act" else ["/keys?ride=order_01", "/ride/1", "/facts"]
         for path in paths:
             caplog.clear()
             answer = post(desk, path) if place == "act" else get(desk, path)

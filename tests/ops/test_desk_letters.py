@@ -2,13 +2,11 @@
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -28,9 +26,7 @@ from ops.audit.evidence import DeadLettered, Evidence
 from ops.audit.reading import _queues, enabled
 from ops.desk import changes
 from ops.desk.advice import MEND_FIRST
-from ops.desk.changes import TRIALS
 from ops.desk.index import PAGE
-from ops.desk.jobs import Job
 from ops.desk.letterbox import MOST, Letterbox, groups_of, title_of
 from ops.policies import records_of
 from ops.stack import StackRef
@@ -41,9 +37,7 @@ from tests.ops.desk_world import (
     desk_of,
     event_of,
     get,
-    prints,
     publish,
-    sleeping,
 )
 from tests.ops.world import empty_stack, stack
 
@@ -141,7 +135,13 @@ def test_a_released_key_is_quarantined_on_no_page(ref: StackRef, *, is_released:
     )
     keys = get(desk, f"/keys?status={'failed' if is_released else 'quarantined'}").text
     assert key.partition("#")[2] in keys
-    assert ("Plan a release" in keys) == (not is_released)
+    assert (f"./carride release &#39;{key}&#39;" in keys) == (not is_released)
+
+
+def offered(text: str) -> list[str]:
+    """Return the queues of which a page offers a redrive, by a command that shows it only."""
+    assert "--yes" not in text
+    return re.findall(r"\./carride redrive (\w+)", re.sub(r'data-copy="[^"]*"', "", text))
 
 
 def visible(ref: StackRef, queue: str) -> int:
@@ -167,29 +167,6 @@ def test_letters_of_a_group_are_listed_as_every_list_is(ref: StackRef) -> None:
     assert '<a class="id" href="/ride/order_0">' in text.partition('aria-label="letter"')[2]
 
 
-def test_the_plan_of_a_release_leads_to_the_redrive_that_follows(
-    ref: StackRef, monkeypatch: Any
-) -> None:
-    """What an operator does afterwards is no step of the plan; a redrive releases the key, too."""
-    key = f"payment#{FINISHED.idempotencyid}"
-    record = {"key": key, "status": QUARANTINED, "attempt": 3, "says": "given up"}
-    preview: dict[str, Any] = {"record": record, "then": "the next delivery runs as attempt 1"}
-    monkeypatch.setattr("ops.desk.jobs._process", prints(preview))
-    desk = desk_of(ref)
-    job = desk.jobs.get(desk.jobs.start("release", {"": key}))
-    assert job is not None
-    job.reader.join()
-    text = get(desk, f"/job/{job.id}").text
-    assert text.partition('<ol class="steps">')[2].partition("</ol>")[0].count("<li") == 1
-    afterwards = text.partition('id="afterwards"')[2].partition("</section>")[0]
-    assert preview["then"] in afterwards
-    form = dict(re.findall(r'name="(\w+)" value="([^"]*)"', afterwards))
-    assert form["verb"] == "redrive"
-    assert (form["argument"], form["argumentkey"]) == ("PaymentDlq", key)
-    assert form["argumentrelease"] == "on"
-    assert get(desk, f"/job/{desk.jobs.confirm(job.id)}").text.count('id="afterwards"') == 0
-
-
 def test_what_a_redrive_may_help_comes_first(ref: StackRef) -> None:
     """The page has both kinds, opens the first letter, and leaves every letter visible."""
     text = get(desk_of(ref), "/letters").text
@@ -197,7 +174,8 @@ def test_what_a_redrive_may_help_comes_first(ref: StackRef) -> None:
     assert "3 in 2 queues" in text
     assert NO_ANSWER in text, "with its ids and numbers"
     assert "its key is released, and the consumer processes it" in text
-    assert 'name="argumentrelease" value="on"' in text
+    assert offered(text) == ["PaymentDlq"]
+    assert "--release" in text
     assert (visible(ref, "PaymentDlq"), visible(ref, "RideHistoryDlq")) == (1, 2)
 
 
@@ -227,7 +205,7 @@ def test_a_letter_that_breaks_the_contract_leads_to_its_event(ref: StackRef) -> 
     detail = answer.text.partition('<div class="detail">')[2]
     assert f'href="/event/{BROKEN_ID}"' in detail
     assert "A redrive would not help" in detail
-    assert 'value="redrive"' not in detail
+    assert offered(detail) == []
     assert "Whoever sends it has to mend it" in detail
     assert "docs/runbooks/consumer-dlq.md" in detail
     assert get(desk, f"/event/{BROKEN_ID}").status == 200
@@ -295,7 +273,6 @@ def test_a_letter_that_failed_again_asks_for_its_cause_first(
     ride = get(desk, "/ride/order_01").text
     assert MEND_FIRST in text
     assert ride.count(MEND_FIRST) == 2, "the sentence of state, and what comes next"
-    assert 'class="primary" name="verb" value="redrive"' not in ride + text
 
 
 @pytest.mark.parametrize(
@@ -395,9 +372,7 @@ def test_a_letter_that_is_gone_is_a_sentence(ref: StackRef) -> None:
         assert "No such letter" in get(desk, f"/letters?{asked}").text
 
 
-@pytest.mark.parametrize(
-    "path", ["/letters?letter=nope", "/letters?event=nope", "/keys?key=nope", "/job/nope"]
-)
+@pytest.mark.parametrize("path", ["/letters?letter=nope", "/letters?event=nope", "/keys?key=nope"])
 def test_what_does_not_exist_is_not_found(ref: StackRef, path: str) -> None:
     """The page says so in words and by its status, and has a way to what there is."""
     put(ref, "RideHistoryRuleDlq", broken(BROKEN_ID))
@@ -405,7 +380,7 @@ def test_what_does_not_exist_is_not_found(ref: StackRef, path: str) -> None:
     answer = get(desk, path)
     assert answer.status == 404
     assert 'id="live"' in answer.text
-    listed = "/jobs" if path.startswith("/job") else path.partition("?")[0]
+    listed = path.partition("?")[0]
     assert f'href="{listed}"' in answer.text.partition('id="live"')[2]
     assert get(desk, listed).status == 200
 
@@ -584,96 +559,6 @@ def test_letters_that_another_reader_hides_are_not_missed(ref: StackRef) -> None
     assert "No such letter" not in text
 
 
-SENT: Final = "37134231-8c22-525e-93f3-3e3838254b1c"
-
-
-@pytest.mark.parametrize(
-    ("error", "says"), [(None, changes.TRIALS["failed"][1:]), ("no answer", "No answer")]
-)
-def test_a_letter_that_was_redriven_leads_on(
-    ref: StackRef, tmp_path: Path, monkeypatch: Any, error: str | None, says: str
-) -> None:
-    """To its event and to the letter that came of it; the search by the old id leads there."""
-    key = f"payment#{FINISHED.idempotencyid}"
-    letter = {"id": SENT, "key": key, "type": "CarRideCompleted", "ride": "order_01"}
-    stayed = letter | {"id": SENT.replace("3", "4"), "verdict": {"goes": False}}
-    change = {
-        "time": "2026-11-24T15:15:26+00:00",
-        "command": "carride redrive PaymentDlq",
-        "plan": "0433d0e7",
-        "exact": {"letters": [stayed, letter | {"verdict": {"goes": True}}]},
-    }
-    told = {"error": error} if error else {"result": {"tried": [{"key": key, "trial": "failed"}]}}
-    log = tmp_path / "changes.jsonl"
-    log.write_text("[]\n{\n" + json.dumps(change | told))
-    monkeypatch.setattr(change_log, "CHANGES", log)
-    desk = desk_of(ref)
-    for text in (SENT, SENT[:8], f"{SENT[:8]}…{SENT[-4:]}"):
-        assert get(desk, f"/find?q={quote(text)}").headers["location"] == f"/letters?letter={SENT}"
-    text = get(desk, f"/letters?letter={SENT}").text
-    assert "This letter was redriven" in text
-    assert says in text
-    assert 'class="state new"' not in text
-    assert "0433d0e7" in text
-    assert f'href="/event/{FINISHED.idempotencyid}"' in text
-    (new,) = {each.letter.id for each in desk.letterbox.read({}).found if each.letter.key == key}
-    assert f'<a href="/letters?letter={new}">its new letter</a>' in text
-    assert "This letter was redriven" not in get(desk, f"/letters?letter={stayed['id']}").text
-    for queue in ("PaymentDlq", "RideHistoryDlq"):
-        ref.client("sqs").purge_queue(QueueUrl=ref.outputs[f"{queue}Url"])
-    text = get(desk, f"/letters?letter={SENT}&again=1").text
-    assert "This letter was redriven" in text
-    assert "its new letter" not in text
-
-
-def test_a_letter_that_a_job_sends_leads_to_it(
-    ref: StackRef, tmp_path: Path, monkeypatch: Any
-) -> None:
-    """The log of changes names the letter only when the redrive has ended."""
-    monkeypatch.setattr(change_log, "CHANGES", tmp_path / "none")
-    monkeypatch.setattr("ops.desk.jobs._process", sleeping)
-    key = f"payment#{FINISHED.idempotencyid}"
-    letter = {"id": SENT, "key": key, "type": "CarRideCompleted", "ride": "order_01"}
-    shown = {"letters": [{"letter": letter, "verdict": {"goes": True}}]}
-    desk = desk_of(ref)
-    job = Job("redrive", ["redrive", "PaymentDlq"], ref, plan="0433d0e7", previewed=shown)
-    monkeypatch.setattr(desk.jobs, "newest", lambda: [job])
-    try:
-        text = get(desk, f"/letters?letter={SENT}").text
-        assert get(desk, f"/find?q={SENT}").headers["location"] == f"/letters?letter={SENT}"
-    finally:
-        job.interrupt()
-        job.reader.join()
-    assert f'href="/job/{job.id}"' in text
-    assert "It runs" in text
-    assert f'href="/event/{FINISHED.idempotencyid}"' in text
-
-
-def test_a_letter_that_waits_and_is_being_sent_is_not_planned_again(
-    ref: StackRef, monkeypatch: Any
-) -> None:
-    """Its page leads to the job that sends it, until that has ended."""
-    monkeypatch.setattr("ops.desk.jobs._process", sleeping)
-    desk = desk_of(ref)
-    reading = desk.letters()
-    (found,) = (each.letter for each in reading.found if each.letter.queue == "PaymentDlq")
-    letter = {"id": found.id, "key": found.key}
-    shown = {"letters": [{"letter": letter, "verdict": {"goes": True}}]}
-    job = Job("redrive", ["redrive", "PaymentDlq"], ref, plan="0433d0e7", previewed=shown)
-    monkeypatch.setattr(desk.jobs, "newest", lambda: [job])
-    path = f"/letters?letter={found.id}"
-    try:
-        text = get(desk, path).text
-    finally:
-        job.interrupt()
-        job.reader.join()
-    assert f'href="/job/{job.id}"' in text
-    assert 'value="redrive"' not in text
-    text = get(desk, path).text
-    assert f'href="/job/{job.id}"' not in text
-    assert 'value="redrive"' in text
-
-
 def test_no_page_shows_a_letter_that_was_redriven_as_waiting(
     ref: StackRef, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -684,118 +569,27 @@ def test_no_page_shows_a_letter_that_was_redriven_as_waiting(
     desk.feed.queues = {"PaymentDlq": 1, "RideHistoryDlq": 2}
     (found,) = (each.letter for each in desk.letters().found if each.letter.queue == "PaymentDlq")
     path = f"/letters?letter={found.id}"
-    assert "This letter was redriven" not in get(desk, path).text
+    assert get(desk, path).status == 200
     ref.client("sqs").purge_queue(QueueUrl=ref.outputs["PaymentDlqUrl"])
-    log.write_text(json.dumps(sent_letter(found.id, str(found.key), trial="succeeded")))
-    text = get(desk, path).text
-    assert "This letter was redriven" in text
-    assert "2 in 1 queue" in text
+    log.write_text(json.dumps(sent_letter(str(found.key))))
+    answer = get(desk, path)
+    assert answer.status == 404
+    assert "No such letter" in answer.text
+    assert "2 in 1 queue" in answer.text
     reading = desk.letters()
     assert desk.letters() is reading, "until the next command ends"
 
 
-@pytest.mark.parametrize("trial", ["succeeded", "failed", "unknown"])
-@pytest.mark.parametrize(
-    ("status", "attempt", "kind"),
-    [
-        (FAILED, 0, "pub"),
-        (FAILED, 1, "pub"),
-        (IN_PROGRESS, 2, "pub"),
-        (QUARANTINED, 3, "fail"),
-        (COMPLETED, 2, "new"),
-    ],
-)
-def test_what_became_of_a_letter_is_as_its_record_says(
-    ref: StackRef,
-    tmp_path: Path,
-    monkeypatch: Any,
-    *,
-    trial: str,
-    status: str,
-    attempt: int,
-    kind: str,
-) -> None:
-    """Not as the redrive has seen it while it waited, unless the record is from before it."""
-    key = f"payment#{FINISHED.idempotencyid}"
-    log = tmp_path / "changes.jsonl"
-    log.write_text(json.dumps(sent_letter(SENT, key, trial=trial)))
-    monkeypatch.setattr(change_log, "CHANGES", log)
-    desk = desk_of(ref)
-    quarantine(ref, key, status, attempt=attempt, updated_ms=SENT_MS - 1)
-    before = get(desk, f"/letters?letter={SENT}").text
-    quarantine(ref, key, status, attempt=attempt, updated_ms=SENT_MS + 1)
-    after = get(desk, f"/letters?letter={SENT}").text
-    expected = {"succeeded": "new", "failed": "fail", "unknown": "dup"}[trial]
-    assert f'class="state {expected}"' in before
-    assert TRIALS[trial][1:] in before
-    assert f'class="state {kind}"' in after
-    assert TRIALS[trial][1:] not in after
-    has_failed = status in {FAILED, QUARANTINED} and attempt > 0
-    assert (NO_ANSWER in state_of(after)) is has_failed
-
-
-SENT_MS: Final = 1_795_533_326_000
-
-
-def sent_letter(name: str, key: str, *, trial: str) -> Any:
-    """Return the line of the log of a redrive that sent a letter at `SENT_MS`."""
-    letter = {"id": name, "key": key, "type": "CarRideCompleted", "ride": "order_01"}
+def sent_letter(key: str) -> Any:
+    """Return the line of the log of a redrive that sent a letter of a key."""
+    letter = {"id": "m", "key": key, "type": "CarRideCompleted", "ride": "order_01"}
     return {
         "time": "2026-11-24T15:15:26+00:00",
         "command": "carride redrive PaymentDlq",
         "plan": "0433d0e7",
         "exact": {"letters": [letter | {"verdict": {"goes": True}}]},
-        "result": {"sent": 1, "tried": [{"key": key, "trial": trial}]},
+        "result": {"sent": 1, "tried": [{"key": key, "trial": "unknown"}]},
     }
-
-
-def state_of(text: str) -> str:
-    """Return the sentence of state of a page."""
-    return text.partition('<section class="state')[2].partition("</section>")[0]
-
-
-@pytest.mark.parametrize("is_done_before", [True, False])
-def test_a_redrive_that_was_refused_is_none(
-    ref: StackRef, tmp_path: Path, monkeypatch: Any, *, is_done_before: bool
-) -> None:
-    """If a command has carried out its plan before, that was the redrive."""
-    letter = {"id": SENT, "key": None, "verdict": {"goes": True}}
-    change = {
-        "time": "2026-11-24T15:15:26+00:00",
-        "command": "carride redrive PaymentDlq",
-        "plan": "0433d0e7",
-        "exact": {"letters": [letter]},
-        "result": {"sent": 1},
-    }
-    log = tmp_path / "changes.jsonl"
-    log.write_text(json.dumps(change) if is_done_before else "")
-    monkeypatch.setattr(change_log, "CHANGES", log)
-    monkeypatch.setattr("ops.desk.jobs._process", _refused)
-    shown = {"letters": [{"letter": letter, "verdict": {"goes": True}}]}
-    desk = desk_of(ref)
-    job = Job("redrive", ["redrive", "PaymentDlq"], ref, plan="0433d0e7", previewed=shown)
-    job.reader.join()
-    monkeypatch.setattr(desk.jobs, "newest", lambda: [job])
-    text = get(desk, f"/letters?letter={SENT}").text
-    assert ("This letter was redriven" in text) is is_done_before
-    assert ("which was carried out elsewhere" in text) is is_done_before
-    assert f'href="/job/{job.id}"' not in text
-
-
-def test_a_redrive_that_sent_nothing_is_none(
-    ref: StackRef, tmp_path: Path, monkeypatch: Any
-) -> None:
-    """It was carried out, and left its letters where they were."""
-    change = {
-        "time": "2026-11-24T15:15:26+00:00",
-        "command": "carride redrive PaymentDlq",
-        "exact": {"letters": [{"id": SENT, "key": None, "verdict": {"goes": True}}]},
-        "result": {"planned": 1, "sent": 0},
-    }
-    log = tmp_path / "changes.jsonl"
-    log.write_text(json.dumps(change))
-    monkeypatch.setattr(change_log, "CHANGES", log)
-    assert "This letter was redriven" not in get(desk_of(ref), f"/letters?letter={SENT}").text
 
 
 @pytest.mark.parametrize("sent", [0, 1])
@@ -803,7 +597,7 @@ def test_the_history_of_a_letter_has_redrives_that_sent_something(
     ref: StackRef, tmp_path: Path, monkeypatch: Any, sent: int
 ) -> None:
     """One that left its letters where they were has done nothing to the event."""
-    line = sent_letter(SENT, f"payment#{FINISHED.idempotencyid}", trial="unknown")
+    line = sent_letter(f"payment#{FINISHED.idempotencyid}")
     log = tmp_path / "changes.jsonl"
     log.write_text(json.dumps(line | {"result": {"planned": 1, "sent": sent}}))
     monkeypatch.setattr(change_log, "CHANGES", log)
@@ -811,12 +605,6 @@ def test_the_history_of_a_letter_has_redrives_that_sent_something(
     text = get(desk, f"/letters?event={FINISHED.idempotencyid}&at=payment").text
     history = text.partition("<h2>History</h2>")[2]
     assert ("redriven</span>" in history) is (sent > 0)
-
-
-def _refused(_typed: list[str], _stack: StackRef) -> Popen[str]:
-    """Return a process that ends as a command that is refused."""
-    command = [sys.executable, "-c", "raise SystemExit(2)"]
-    return Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
 
 
 @pytest.mark.parametrize("audited", [3, 4])

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import pytest
@@ -166,12 +166,9 @@ def test_no_address_is_obeyed(desk: Desk, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [*TEXTS, LONG[1]], ids=range(len(TEXTS) + 1))
-def test_no_form_is_obeyed(desk: Desk, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_form_is_obeyed(desk: Desk, text: str) -> None:
     """A button that is given something else refuses it in a sentence, on the desk's own pages."""
-    started = list[Any]()
-    monkeypatch.setattr("ops.desk.jobs.Popen", lambda command, **_: started.append(command))
-    names = ("back", "job", "verb", "argument", "argumentkey", "id", "how", "consumer", "fault")
-    form = dict.fromkeys((*names, "detail"), text)
+    form = dict.fromkeys(("back", "id", "how", "consumer", "fault", "detail"), text)
     for path in ACTS:
         answer = post(desk, path, **form)
         assert answer.status == 303, path
@@ -181,7 +178,6 @@ def test_no_form_is_obeyed(desk: Desk, text: str, monkeypatch: pytest.MonkeyPatc
         check_page(get(desk, "/more"), path)
         if cookie:
             check_page(shown_after(desk, answer), path)
-    assert started == []
 
 
 _ASKED: Final = {
@@ -194,8 +190,6 @@ _ASKED: Final = {
     "/keys": ("ride", "key", "status", "page"),
     "/find": ("q", "page"),
     "/ledger": ("at",),
-    "/replays": ("since",),
-    "/jobs": ("page",),
 }
 """The parameters of the pages."""
 _ODD: Final = (

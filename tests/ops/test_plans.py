@@ -20,12 +20,11 @@ from ops import plans
 from ops.cli.app import main
 from ops.cli.show import plain
 from ops.dead_letters import received_from
-from ops.desk.jobs import Jobs
 from ops.redrive import plan_redrive
-from ops.stack import Kept, OperatorError, StackRef
+from ops.stack import Kept, StackRef
 from ops.verbs import VERBS, Moment, Plan, Session, Verb
 from tests.ops.test_redrive import DLQ, History, given_up, put, ref
-from tests.ops.world import HOME, NOW, World, stack
+from tests.ops.world import HOME, NOW, World
 
 __all__ = ["ref"]
 
@@ -140,11 +139,11 @@ def test_a_plan_belongs_to_its_words_and_its_stack(changing: Changing, folder: P
 
 
 @pytest.mark.parametrize("is_local", [True, False], ids=["local", "AWS"])
-@pytest.mark.parametrize("is_shown_by_desk", [True, False], ids=["of the desk", "of the CLI"])
+@pytest.mark.parametrize("is_shown_with", [True, False], ids=["shown with", "shown without"])
 def test_a_named_plan_is_carried_out_with_and_without_the_stack_s_options(
-    changing: Changing, monkeypatch: pytest.MonkeyPatch, *, is_shown_by_desk: bool, is_local: bool
+    changing: Changing, monkeypatch: pytest.MonkeyPatch, *, is_shown_with: bool, is_local: bool
 ) -> None:
-    """The desk names its stack and its endpoint, and the command that it offers does not.
+    """It may have been shown by a command that names stack and endpoint, or by one that does not.
 
     With the options of another region the plan is refused.
     """
@@ -155,21 +154,21 @@ def test_a_named_plan_is_carried_out_with_and_without_the_stack_s_options(
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, HOME)
 
-    def run(*more: str, by_desk: bool) -> int:
+    def run(*more: str, with_options: bool) -> int:
         with monkeypatch.context() as patch:
-            if by_desk and is_local:
+            if with_options and is_local:
                 patch.setenv("AWS_ENDPOINT_URL", local.endpoint)
-            options = AT_HOME if by_desk else ()
+            options = AT_HOME if with_options else ()
             try:
                 main(["change", "a", "--plan=0123abcd", *options, *more])
             except SystemExit as ended:
                 return int(ended.code or 0)
         return 0
 
-    assert run(by_desk=is_shown_by_desk) == 0
+    assert run(with_options=is_shown_with) == 0
     assert changing.run("change", "a", "--plan=0123abcd", "--region=eu-west-1", "--yes") == 2
     assert changing.done == []
-    assert run("--yes", by_desk=not is_shown_by_desk) == 0
+    assert run("--yes", with_options=not is_shown_with) == 0
     assert len(changing.done) == 1
 
 
@@ -280,23 +279,6 @@ def fact_of_letter(ref: StackRef) -> str:
     (found,) = received_from(ref, DLQ)
     assert found.letter.fact is not None
     return found.letter.fact
-
-
-@pytest.mark.parametrize(
-    ("verb", "arguments"),
-    [
-        ("redrive --release --yes", {}),
-        ("failover run --yes", {}),
-        ("audit --payments=/etc/passwd", {}),
-        ("redrive", {"wait": "1s"}),
-        ("redrive", {"": "--yes"}),
-    ],
-)
-def test_the_desk_starts_what_it_offers_only(verb: str, arguments: dict[str, str]) -> None:
-    """Neither another verb, nor an option inside of one, nor an option that it does not pass on."""
-    jobs = Jobs(stack(World().client, HOME))
-    with pytest.raises(OperatorError, match="the desk does not run"):
-        jobs.start(verb, arguments)
 
 
 def listed(changing: Changing, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:

@@ -5,9 +5,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
-from tempfile import TemporaryDirectory
 from typing import Final, Literal, NamedTuple
-from urllib.parse import quote
 
 import pytest
 import urllib3
@@ -48,14 +46,9 @@ class Site(NamedTuple):
 def site() -> Iterator[Site]:
     """A stack on an engine of its own, which the last test of this module ends."""
     with ExitStack() as stack:
-        folder = stack.enter_context(TemporaryDirectory())
-        stack.enter_context(pytest.MonkeyPatch.context()).setenv("CARRIDE_PLANS", folder)
         gateway = stack.enter_context(GatewayServer(Books()))
-        cloud = stack.enter_context(
-            LocalAws("--retry-delays=0.5,1.0", "--plug-in=tests.engine.outages", *FAULTS)
-        )
+        cloud = stack.enter_context(LocalAws("--retry-delays=0.5,1.0", *FAULTS))
         cloud.build()
-        cloud.control("outages", slow_replays=True)
         pipeline = Pipeline(cloud, cloud.deploy_fast("desk", PaymentGatewayUrl=gateway.url))
         fleet.seed(cloud.client("dynamodb"), pipeline.stack.outputs["CarTableName"], 20)
         pipeline.simulate(rides=10, seed=1, duplicates=0.3, crashes=1, poison=1, malformed=6)
@@ -352,11 +345,6 @@ def test_an_edited_event_is_another_fact_or_a_mismatch(site: Site, page: Page) -
     assert (ledger.lost, ledger.doubled) == (0, 0)
 
 
-def ended(page: Page, status: str) -> None:
-    """Wait until a job has ended."""
-    expect(page.locator(".head .chip")).to_have_text(re.compile(status), timeout=PATIENCE_MS)
-
-
 def test_letters_that_would_come_back_are_not_sent(site: Site, page: Page) -> None:
     """One that breaks the contract says so, and leads to its event."""
     page.goto("/letters")
@@ -373,111 +361,14 @@ def test_letters_that_would_come_back_are_not_sent(site: Site, page: Page) -> No
     shown(page.get_by_role("heading", name="CarRide"))
 
 
-def test_a_redrive_is_shown_before_it_is_done(site: Site, page: Page) -> None:
-    """The plan of one letter sends nothing. Carried out, its poison fails again, and stays one."""
-    before = site.pipeline.ledger().dead_lettered
+def test_a_redrive_is_offered_as_a_command_that_only_shows_it(site: Site, page: Page) -> None:
+    """It is copied from the page of a letter, and nothing is done without --yes."""
     page.goto("/letters")
-    page.get_by_role("button", name="Plan a redrive of this letter").click()
-    shown(page.locator("#confirm"))
-    assert site.pipeline.ledger().dead_lettered == before
-    page.locator("#confirm").click()
-    ended(page, "failed again")
-    ledger = site.pipeline.ledger()
-    assert (ledger.lost, ledger.doubled) == (0, 0)
-
-
-def test_a_key_is_released_after_the_confirmation(site: Site, page: Page) -> None:
-    """Keys opens with a quarantined one. The plan of a release leaves its record as it is.
-
-    A key that was released is not released again: it leads to its letter.
-    """
-    page.goto("/keys")
-    record = page.locator(".keys tbody tr").first
-    key = str(record.locator(".row").get_attribute("title"))
-    for confirms in (False, True):
-        page.goto(f"/keys?key={quote(key)}")
-        expect(record).to_contain_text("quarantined")
-        record.get_by_role("button", name="release").click()
-        shown(page.locator("#confirm"))
-        if confirms:
-            page.locator("#confirm").click()
-            ended(page, "done")
-    page.goto(f"/keys?key={quote(key)}")
-    expect(record).to_contain_text("failed")
-    expect(record.get_by_role("button", name="release")).to_have_count(0)
-    shown(record.get_by_role("link", name="Its letter"))
-
-
-def test_a_plan_can_be_discarded(site: Site, page: Page) -> None:
-    """It waits in the list of jobs until then, and cannot be run afterwards."""
-    page.goto("/replays")
-    page.get_by_role("button", name="Plan a replay").click()
-    shown(page.locator("#confirm"))
-    plan = page.url
-    page.goto("/jobs")
-    expect(page.locator(".jobs tbody tr").first).to_contain_text("waits for you")
-    page.goto(plan)
-    page.locator("#discard").click()
-    expect(page.locator(".toast")).to_contain_text("discarded")
-    page.goto(plan)
-    ended(page, "discarded")
-    expect(page.locator("#confirm")).to_have_count(0)
-
-
-def test_a_replay_is_predicted_run_interrupted_and_cancelled(
-    site: Site, browser: Browser, page: Page
-) -> None:
-    """An interrupted replay can be cancelled, and the ledger stays at lost 0, doubled 0.
-
-    A page that was open before shows it, and leaves alone what somebody has typed.
-    """
-    earlier = browser.new_page(base_url=site.url)
-    earlier.goto("/replays")
-    earlier.get_by_label("since").fill("45m")
-    seen = earlier.get_by_role("row", name=site.ref.region)
-    page.goto("/replays")
-    page.get_by_role("button", name="Predict").click()
-    expect(page.locator("main")).to_contain_text("Reading the archive", timeout=PATIENCE_MS)
-    page.get_by_role("button", name="Interrupt").click()
-    ended(page, "interrupted")
-    page.goto("/replays")
-    page.get_by_role("button", name="Plan a replay").click()
-    page.locator("#confirm").click()
-    expect(page.locator("main")).to_contain_text("consumers have logged", timeout=PATIENCE_MS)
-    page.goto("/jobs")  # the job goes on
-    page.locator(".jobs .row", has_text="Replay:").first.click()
-    page.get_by_role("button", name="Interrupt").click()
-    ended(page, "interrupted")
-    expect(page.locator("main")).to_contain_text("the replay goes on")
-    page.goto("/replays")
-    replayed = page.get_by_role("row", name=site.ref.region)
-    expect(replayed).to_contain_text("running")
-    shown(seen.get_by_role("button", name="cancel"))
-    replayed.get_by_role("button", name="cancel").click()
-    shown(page.locator("#confirm"))
-    page.locator("#confirm").click()
-    ended(page, "done")
-    page.goto("/replays")
-    expect(replayed).to_contain_text("cancelled")
-    expect(seen).to_contain_text("cancelled", timeout=PATIENCE_MS)
-    expect(earlier.get_by_label("since")).to_have_value("45m")
-    earlier.close()
-    ledger = site.pipeline.ledger()
-    assert 0 < ledger.replayed < ledger.published
-    assert (ledger.lost, ledger.doubled) == (0, 0)
-
-
-def jobs_with_a_plan(page: Page) -> tuple[str, str]:
-    """Return the addresses of a job whose plan waits, and of one whose plan was discarded."""
-    found = []
-    for _ in range(2):
-        page.goto("/replays")
-        page.get_by_role("button", name="Plan a replay").click()
-        shown(page.locator("#confirm"))
-        found.append(page.url)
-    page.locator("#discard").click()
-    expect(page.locator(".toast")).to_contain_text("discarded")
-    return found[0], found[1]
+    command = page.locator(".detail .command code").first
+    shown(command)
+    words = command.inner_text()
+    assert words.startswith("./carride redrive ")
+    assert "--yes" not in words
 
 
 @pytest.mark.parametrize("path", ["facts", "keys"])
@@ -499,15 +390,12 @@ def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, wi
     event = event_of(page, f"at={CONSUMER}&outcome=LostLease")
     page.goto("/letters")
     letter = str(page.locator(".groups li a").first.get_attribute("href"))
-    waiting, discarded = jobs_with_a_plan(page)
     for path in (
         *(place.path for place in PLACES),
         "/more",
         "/ride/order_1_00003",
         "/rides?only=stuck",
         letter,
-        waiting,
-        discarded,
         event,
         f"{event}/edit",
         "/nope",
@@ -550,7 +438,7 @@ def test_on_a_phone_rows_begin_where_head_and_foot_of_their_card_do(page: Page) 
     """Otherwise a note below a table looks as if it belonged elsewhere."""
     page.set_viewport_size({"width": 390, "height": 844})
     ride = event_of(page, "ride=order_*")
-    for path in ("/rides", "/facts", "/keys", "/ledger", "/jobs", ride):
+    for path in ("/rides", "/facts", "/keys", "/ledger", ride):
         page.goto(path)
         cards = page.locator("main .card")
         shown(cards.first)
@@ -574,7 +462,7 @@ def test_other_sites_are_refused(site: Site) -> None:
     So is a change that another origin asks for, and one without the token of a page.
     """
     token = re.search(
-        r'name="token" value="(\w+)"', urllib3.request("GET", site.url + "replays").data.decode()
+        r'name="token" value="(\w+)"', urllib3.request("GET", site.url + "ledger").data.decode()
     )
     assert token is not None
     form = f"token={token[1]}"
