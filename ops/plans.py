@@ -4,15 +4,14 @@ The library keeps and compares them. The same words with `--yes` find a plan, ma
 the time of the preview, and carry it out only if it is still the same.
 """
 
-import fcntl
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from carride_idempotency.operators.plans import (
     LIVES,
@@ -31,20 +30,13 @@ __all__ = [
     "LIVES",
     "PLANS",
     "Command",
-    "Run",
     "StalePlanError",
-    "discard",
-    "ended",
-    "is_empty",
-    "is_kept",
     "named",
     "new_id",
     "now",
     "refused_at",
-    "run_of",
     "save",
     "saved",
-    "saved_for",
     "take",
     "typed",
     "waits",
@@ -83,13 +75,6 @@ def _why_stale(error: PlanChangedError) -> str:
         return f"nothing was done: {found[0]}, {since}.\n{again}"
     lines = [f"  {each}" for each in found]
     return "\n".join([f"nothing was done: this has changed {since}:", *lines, again])
-
-
-class Run(NamedTuple):
-    """A command that carries a plan out, or has ended without a line in the log of changes."""
-
-    began: datetime
-    is_running: bool
 
 
 class Command(NamedTuple):
@@ -229,26 +214,8 @@ def saved() -> list[SavedPlan]:
 
     Older ones are deleted.
     """
-    _forget_runs()
+    _forget_marks()
     return _folder().saved()
-
-
-def saved_for(stack: StackRef) -> list[SavedPlan]:
-    """Return those of a stack: another one may have its name, at another endpoint or region."""
-    place = _place_of(stack)
-    return [plan for plan in saved() if place in plan.places]
-
-
-def is_kept(name: str) -> bool:
-    """Return whether a plan is in the folder: it is taken out when it is carried out."""
-    return bool(is_plan_id(name)) and (PLANS / f"{name}.json").exists()
-
-
-def is_empty(name: str) -> bool:
-    """Return whether a plan would change nothing, as its command has said; False without one."""
-    with suppress(OperatorError):
-        return named(name).is_empty
-    return False
 
 
 def waits(plan: SavedPlan) -> bool:
@@ -267,6 +234,11 @@ def refused_at(name: str) -> datetime | None:
         return None
 
 
+def _file_of(name: str) -> Path:
+    """Return the file of a plan: it is taken out of the folder when the plan is carried out."""
+    return PLANS / f"{name}.json"
+
+
 def _mark_of(name: str) -> Path:
     """Return the file whose time says when a plan was refused."""
     return PLANS / f"{name}.refused"
@@ -276,13 +248,6 @@ def _unmark(name: str) -> None:
     """Forget that a plan was refused."""
     with suppress(OSError):  # where no plan is kept, none was refused
         _mark_of(name).unlink()
-
-
-def discard(name: str) -> None:
-    """Forget a plan, so that nobody can carry it out. It may be gone already."""
-    if is_plan_id(name) and PLANS.is_dir():
-        (PLANS / f"{name}.json").unlink(missing_ok=True)
-        _unmark(name)
 
 
 def save(
@@ -321,86 +286,21 @@ def take(exact: Any, stacks: Iterable[StackRef]) -> str | None:
     if command is None or not command.was_shown:
         return None
     plan = command.plan
-    _begin(plan.id)
     try:
         with _told():
             name = _folder().take(plan, exact, map(_place_of, stacks))
     except OperatorError:
-        if is_kept(plan.id):
+        if _file_of(plan.id).exists():
             _mark_of(plan.id).touch()
-        ended(plan.id)
         raise
     _unmark(name)
     return name
 
 
-# ── Who carries a plan out ────────────────────────────────────────────────────────────────────────
-
-_RUN_KEPT: Final = timedelta(days=1)
-"""How long the file of a command is kept that has left no line in the log of changes."""
-_runs: Final[dict[str, IO[str]]] = {}
-"""The locked files of the plans that this process carries out: a lock ends with its process."""
-
-
-def _begin(name: str) -> None:
-    """Say that this process carries a plan out. Others may ask as soon as nobody can take it.
-
-    Raises:
-        OperatorError: another process does.
-    """
-    path = _file_of_run(name)
-    file = path.open("a", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise OperatorError(
-            f"nothing was done: another command has carried out the plan {name}"
-        ) from None
-    path.touch()
-    _runs[name] = file
-
-
-def ended(name: str | None) -> None:
-    """Say that this process has carried a plan out, or not: the log of changes has it by now."""
-    file = _runs.pop(name or "", None)
-    if name is not None and file is not None:
-        _file_of_run(name).unlink(missing_ok=True)
-        file.close()
-
-
-def run_of(name: str) -> Run | None:
-    """Return the command that has taken a plan out of the folder and not said that it has ended."""
-    if not is_plan_id(name) or is_kept(name):
-        return None
-    return _run_in(_file_of_run(name))
-
-
-def _run_in(path: Path) -> Run | None:
-    try:
-        with path.open(encoding="utf-8") as file:
-            began = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return Run(began, is_running=True)
-            return Run(began, is_running=False)
-    except OSError:
-        return None
-
-
-def _file_of_run(name: str) -> Path:
-    return PLANS / f"{name}.run"
-
-
-def _forget_runs() -> None:
-    """Delete the files of commands that ended long ago without saying so, and of refusals."""
+def _forget_marks() -> None:
+    """Delete the marks of refusals of plans that are not there any more."""
     for path in PLANS.glob("*.refused"):
-        if not is_kept(path.stem):
-            path.unlink(missing_ok=True)
-    for path in PLANS.glob("*.run"):
-        run = _run_in(path)
-        if run is not None and not run.is_running and datetime.now(UTC) - run.began > _RUN_KEPT:
+        if not _file_of(path.stem).exists():
             path.unlink(missing_ok=True)
 
 

@@ -37,7 +37,7 @@ from ops.prediction import Predictor
 from ops.records import explain
 from ops.stack import OperatorError, StackRef
 from ops.text import counted
-from ops.verbs import POSITIVE, RATE, Plan, Session, Span, Stage, acts
+from ops.verbs import POSITIVE, RATE, Plan, Session, Span, acts
 
 PRODUCER_DLQ: Final = "ProducerDlq"
 WAIT: Final = timedelta(minutes=5)
@@ -292,7 +292,7 @@ def redrive(
     """
     stack = session.stack
     url_of(stack, queue)  # which refuses the name of another queue
-    session.say(Stage(f"reading the letters of {queue}, and the records of their keys"))
+    session.say(f"reading the letters of {queue}, and the records of their keys")
     planned = plan_redrive(
         stack, queue, key=key, reason=reason, group=group, id=letter, limit=limit, release=release
     )
@@ -394,7 +394,7 @@ class Redrive(sending.Sending[Planned, Received]):
             has completed it.
         rate: the most letters a second.
         wait: how long the outcome of the first letters may take.
-        report: takes the progress: words, or a `Stage`.
+        report: takes the progress, in words.
         sleep: waits, in seconds.
     """
 
@@ -502,7 +502,7 @@ class Redrive(sending.Sending[Planned, Received]):
     def wait(self, waiting: dict[str, tuple[Received, sending.Ready]]) -> None:
         """Wait until the outcome of each first letter is known, or the time is over."""
         letters = counted(len(waiting), "letter")
-        self.report(Stage(f"waiting for the outcome of {letters}, up to {self._wait_s:.0f} s"))
+        self.report(f"waiting for the outcome of {letters}, up to {self._wait_s:.0f} s")
         end = time.monotonic() + self._wait_s
         (some, _), *_others = waiting.values()
         returned = _Returned(self._stack, some.letter.consumer, self._began)
@@ -518,7 +518,7 @@ class Redrive(sending.Sending[Planned, Received]):
                     self.note(letter, outcome)
                     del waiting[group]
             if waiting:
-                self._progress(Stage(f"outcomes that are not known yet: {len(waiting)}"))
+                self._progress(f"outcomes that are not known yet: {len(waiting)}")
                 self.sleep(_POLL_SECONDS)
 
     def _outcome(
@@ -563,11 +563,11 @@ class Redrive(sending.Sending[Planned, Received]):
 
     def progressed(self) -> None:
         """Report now and then how many letters are sent."""
-        self._progress(Stage("letters that are sent", self.sent, self.planned))
+        self._progress(f"letters that are sent: {self.sent:,} of {self.planned:,}")
 
-    def _progress(self, what: Stage) -> None:
+    def _progress(self, says: str) -> None:
         if time.monotonic() - self._reported >= _REPORT_SECONDS:
-            self.report(what)
+            self.report(says)
             self._reported = time.monotonic()
 
 

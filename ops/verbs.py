@@ -47,26 +47,6 @@ class Steps(NamedTuple):
     plan: tuple[str, ...]
 
 
-class Stage(NamedTuple):
-    """How far a verb is."""
-
-    says: str
-    """What it does, or waits for."""
-    done: int | None = None
-    """How much of it is done, of ``total``."""
-    total: int | None = None
-    step: int | None = None
-    """Which step of its plan that is, from 1; None if its plan has no such steps."""
-    shown: object = None
-    """What a terminal shows in its place, if not the words."""
-
-    def __str__(self) -> str:
-        """Return it in words."""
-        if self.total is None or self.done is None:
-            return self.says
-        return f"{self.says}: {self.done:,} of {self.total:,}"
-
-
 class Verb(NamedTuple):
     """A command of the command line."""
 

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from ops import change_log, plans
 from ops.bounds import shortened
 from ops.cli.show import console, layouts, plain, show
 from ops.stack import ClientFactory, OperatorError, StackRef
-from ops.verbs import VERBS, Plan, Session, Stage, Verb
+from ops.verbs import VERBS, Plan, Session, Verb
 
 DESCRIPTION: Final = """\
 The operator's commands for a deployed stack. A command that changes anything shows what it would
@@ -48,8 +47,6 @@ TOPICS: Final = {
 }
 """The headings of the help, and the commands below each."""
 
-STAGES: Final = "CARRIDE_STAGES"
-"""An environment variable: if it is set, `Stage` is a line of JSON on standard error."""
 INTERRUPTED: Final = 130
 """The exit status after Ctrl-C."""
 _ABOUT_PLAN: Final = (
@@ -158,14 +155,7 @@ def _sayer(common: _Common) -> Callable[[object], None]:
     """Return what prints sentences: beside JSON, to standard error."""
     printer = console(sys.stderr if common.as_json else sys.stdout)
 
-    def say(data: object) -> None:
-        if isinstance(data, Stage) and STAGES in os.environ:
-            line = {"stage": plain(data._replace(shown=None))}
-            print(json.dumps(line), file=sys.stderr, flush=True)
-        else:
-            printer.print(show(data))
-
-    return say
+    return lambda data: printer.print(show(data))
 
 
 def _common_values(options: dict[str, Any]) -> _Common:
@@ -265,7 +255,6 @@ def _recorded(stacks: Sequence[StackRef], do: Callable[[], Any], **facts: Any) -
     finally:
         with file:
             file.write(json.dumps(plain(line)) + "\n")
-        plans.ended(facts.get("plan"))
     return result
 
 

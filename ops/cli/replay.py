@@ -15,7 +15,7 @@ from ops.replay import ReplayState, fates
 from ops.replay.planning import PAUSE, Progress, ReplayPlan, predict, standing, watch
 from ops.stack import OperatorError, StackRef
 from ops.text import counted
-from ops.verbs import Moment, Plan, Session, Stage, Steps, acts, before, reads
+from ops.verbs import Moment, Plan, Session, Steps, acts, before, reads
 
 _LOCAL_PAUSE_S: Final = 0.5
 """Between two looks at a local stack, on which nobody pays for them."""
@@ -51,11 +51,10 @@ def replay_plan(session: Session, *, since: Moment, until: Moment | None = None)
     """
     stack = session.stack
     end = before(since, until)
-    session.say(Stage("reading the archive; on AWS a replay takes some minutes to begin"))
+    session.say("reading the archive; on AWS a replay takes some minutes to begin")
 
     def report(count: int) -> None:
-        says = f"reading the archive: {counted(count, 'event')} so far"
-        session.say(Stage(says))
+        session.say(f"reading the archive: {counted(count, 'event')} so far")
 
     return predict(stack, since, end, report=report)
 
@@ -108,7 +107,7 @@ def replay_run(
     def do() -> Replayed:
         replay.start(stack, name, since, end, rules)
         _wait(session, name)
-        session.say(Stage("auditing the stack", step=3))
+        session.say("auditing the stack")
         return Replayed(name, audit(*stack.regions()))
 
     exact = {
@@ -136,26 +135,13 @@ def _wait(session: Session, name: str) -> None:
     pause = PAUSE if session.stack.local is None else _LOCAL_PAUSE_S
     try:
         for progress in watch(session.stack, name, pause=pause):
-            session.say(_stage_of(progress))
+            session.say(progress)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             "the replay goes on: ./carride replay status shows it, "
             f"./carride replay cancel {name} --yes ends it"
         ) from None
     progress.replay.check()
-
-
-def _stage_of(progress: Progress) -> Stage:
-    """Return at which step of its plan a replay is: delivering, or waiting for consumers."""
-    state = progress.replay
-    logged = sum(sum(counts.values()) for counts in progress.fates.values())
-    deliveries = f"consumers have logged {counted(logged, 'delivery')}"
-    if state.handed_over:
-        waits = counted(state.waiting, "message")
-        says = f"waiting until nothing is in flight: {waits} in queues; {deliveries}"
-        return Stage(says, step=2, shown=progress)
-    until = f", those until {_spelt(state.replayed_until)}" if state.replayed_until else ""
-    return Stage(f"EventBridge delivers events{until}; {deliveries}", step=1, shown=progress)
 
 
 class Replays(NamedTuple):

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from ops.audit import Report
 from ops.text import NARROW, visible
-from ops.verbs import Stage, Steps
+from ops.verbs import Steps
 
 _WIDE = 10_000
 """Columns of a file or pipe: lines are never wrapped there."""
@@ -179,13 +179,6 @@ def _time(time: datetime) -> RenderableType:
 def _steps(steps: Steps) -> RenderableType:
     lines = [f"{number}. {step}" for number, step in enumerate(steps.plan, 1)]
     return Text("\n".join(lines))
-
-
-@show.register
-def _stage(stage: Stage) -> RenderableType:
-    if stage.shown is not None:
-        return show(stage.shown)
-    return Text(str(stage))
 
 
 class _Report:
