@@ -21,15 +21,6 @@ _LOCAL_PAUSE_S: Final = 0.5
 """Between two looks at a local stack, on which nobody pays for them."""
 
 
-class ReplaySteps(NamedTuple):
-    """What a replay would do, in words, and the name that it would have."""
-
-    plan: tuple[str, ...]
-    replay: str
-    since: datetime
-    until: datetime
-
-
 class Replayed(NamedTuple):
     """What became of a replay, by its name."""
 
@@ -118,7 +109,7 @@ def replay_run(
         "rules": sorted(rules),
         "archive": stack.outputs["CarRideArchiveArn"],
     }
-    return Plan(ReplaySteps(steps, name, since, end), do, (stack,), exact=exact)
+    return Plan(Steps(steps), do, (stack,), exact=exact)
 
 
 def _chosen(only: str | None, *, partners: bool) -> str:
@@ -295,11 +286,6 @@ def _show_progress(progress: Progress) -> RenderableType:
     return Text(
         f"{state.state}{until}, {counted(state.waiting, 'message')} in queues; {deliveries}"
     )
-
-
-@show.register
-def _show_steps(steps: ReplaySteps) -> RenderableType:
-    return show(Steps(steps.plan))
 
 
 @show.register
