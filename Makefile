@@ -21,10 +21,10 @@ NO_ERROR := || [ $$? -eq 130 ]
 
 ##@ Run
 
-.PHONY: setup demo invoke sam-local local-env chaos engine
+.PHONY: setup demo invoke sam-local local-env engine
 setup: $(ENVIRONMENTS) ## Install the three environments that tests need (every other target does so by itself)
 
-demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its ledger (ARGS="--rides 1000", ARGS=--help)
+demo: $(ENVIRONMENTS) ## Run the whole pipeline on this machine and print its ledger (ARGS="--rides 1000", ARGS=--worst, ARGS=--help)
 	@$(UNTIL_CTRL_C) $(PYTHON) -m local.demo $(ARGS) $(NO_ERROR)
 
 invoke: $(ENVIRONMENTS) ## Run one function with events, in order: FUNCTION=RideHistoryFunction EVENT="events/….json …"
@@ -39,9 +39,6 @@ local-env: $(ENVIRONMENTS) ## Write what `sam local invoke` needs for the kept d
 engine: $(ENVIRONMENTS) ## Run any SAM template on this machine until Ctrl-C: TEMPLATE=examples/minimal/template.yaml
 	@test -n "$(TEMPLATE)" || { echo "set TEMPLATE to a SAM template: make engine TEMPLATE=examples/minimal/template.yaml" >&2; exit 2; }
 	@$(UNTIL_CTRL_C) .venv-engine/bin/python -m engine run "$(TEMPLATE)" $(ARGS) $(NO_ERROR)
-
-chaos: $(ENVIRONMENTS) ## Run the worst mix of faults and check every ride (ARGS="--rides 500 --seeds 3", ARGS=--help)
-	@$(UNTIL_CTRL_C) $(PYTHON) -m local.chaos $(ARGS) $(NO_ERROR)
 
 ##@ Check
 

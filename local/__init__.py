@@ -1,1 +1,1 @@
-"""The real template on a local engine: demo, chaos and fault injection. It is never deployed."""
+"""The real template on a local engine: demo and fault injection. It is never deployed."""

@@ -7,9 +7,9 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +19,12 @@ from rich.text import Text
 
 from carride.simulation_spec import Spec
 from engine.process import environment
-from local import story
+from local import story, worst
 from local.bookings import book
 from local.command import WRONG, Progress, count, ending_in_order, leave, port, positive, share
 from local.containers import forwarded
 from local.local_aws import FAULTS, HOST, ROOT, EngineError, LocalAws, Stack
+from local.reconciler import reconcile
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.audit import Report, audit, gateway_payments
@@ -33,26 +34,62 @@ from ops.simulation import simulate
 from ops.stack import Kept, StackRef
 
 LEDGER: Final = ROOT / ".demo" / "ledger.json"
-DECLINED: Final = 0.05
-"""Share of the rides that the simulated payment gateway declines."""
 
+_DECLINED: Final = 0.05
+"""Share of the rides that the simulated payment gateway declines."""
 _CARS: Final = 64
+_DEFAULTS: Final = {
+    "rides": 200,
+    "bookings": 20,
+    "seed": 1,
+    "duplicates": 0.3,
+    "out_of_order": 0.1,
+    "older": 0.1,
+    "malformed": 12,
+    "late": 3,
+    "crashes": 2,
+    "fails": 2,
+    "poison": 1,
+    "keep": False,
+    "port": PORT,
+    "no_browser": False,
+    "worst": False,
+    "seeds": 1,
+    "first_seed": 1,
+}
+"""What the options are that the command line leaves out."""
+_OF_WORST: Final = frozenset({"seeds", "first_seed"})
+"""Options that need `--worst`."""
+_WITH_WORST: Final = _OF_WORST | {"worst", "rides"}
+"""Options that `--worst` allows."""
 
 DESCRIPTION: Final = """\
 Run the whole pipeline on this machine: build and deploy template.yaml onto a local
 engine, book rides over HTTP, have the deployed simulator publish more, wait until every
 event is processed, have the reconciler settle rides that stand still, and print how
-the rides ended and a ledger of the tables, queues and log groups.
+the rides ended and a ledger of the tables, queues and log groups. The ledger is also
+written to .demo/ledger.json.
+
+With --worst, put the pipeline through the worst mix of faults instead, once for each seed,
+on a new stack of the template: half of the events come twice, a third of the rides in
+disorder, events kill their consumers, poison fails at every attempt, and the payment gateway
+hangs, takes effect late or without an answer, forgets keys, refuses rides and raises, and
+keeps errors under keys. Rides that stand still are reconciled, letters of kept errors are
+redriven once payment may use new keys, which takes minutes, and then the whole archive is
+replayed, which has to change nothing.
 
 It ends with status 0 if nothing is lost, doubled, open or left half-done, 1 if something is, and
-2 if it could not be run. The ledger is also written to .demo/ledger.json."""
+2 if it could not be run. With --worst, status 1 also says that poison did not lead to exactly
+its dead letters, that a partner's application lost or doubled an event, or that the replay
+changed something."""
 
 EXAMPLES: Final = """\
 examples:
   make demo                                                what the README shows
   make demo ARGS="--rides 1000 --duplicates 0.5 --seed 7"  a larger run
   make demo ARGS="--crashes 20"                            consumers that are killed half-way
-  make demo ARGS=--keep                                    watch the page, then look around"""
+  make demo ARGS=--keep                                    watch the page, then look around
+  make demo ARGS="--worst --seeds 2 --first-seed 7"        the worst mix of faults, twice"""
 
 
 _NEXT: Final = """
@@ -62,78 +99,78 @@ Next:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+    """Read the command line.
+
+    Raises:
+        EngineError: Options that exclude each other stand on it.
+    """
     parser = argparse.ArgumentParser(
         prog="make demo ARGS=…",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
     )
     add = parser.add_argument_group("what the simulator publishes").add_argument
-    add(
-        "--rides",
-        type=positive,
-        default=200,
-        metavar="N",
-        help="rides, of 3 or 4 events each (200)",
-    )
-    add("--bookings", type=count, default=20, metavar="N", help="rides booked over HTTP (20)")
-    add("--seed", type=count, default=1, metavar="N", help="the same seed gives the same rides (1)")
-    add(
-        "--duplicates",
-        type=share,
-        default=0.3,
-        metavar="S",
-        help="share of events sent twice (0.3)",
-    )
-    add(
-        "--out-of-order",
-        type=share,
-        default=0.1,
-        metavar="S",
-        help="share of rides in disorder (0.1)",
-    )
-    add("--older", type=share, default=0.1, metavar="S", help="share in the older envelope (0.1)")
-    add(
-        "--malformed",
-        type=count,
-        default=12,
-        metavar="N",
-        help="events that break the contract (12)",
-    )
-    add("--late", type=count, default=3, metavar="N", help="events past their expiry time (3)")
-    add(
-        "--crashes",
-        type=count,
-        default=2,
-        metavar="N",
-        help="events that kill the consumer once (2)",
-    )
-    add("--fails", type=count, default=2, metavar="N", help="events that make it raise once (2)")
-    add("--poison", type=count, default=1, metavar="N", help="events that always make it raise (1)")
+    add("--rides", type=positive, metavar="N", help="rides, of 3 or 4 events each (200)")
+    add("--bookings", type=count, metavar="N", help="rides booked over HTTP (20)")
+    add("--seed", type=count, metavar="N", help="the same seed gives the same rides (1)")
+    add("--duplicates", type=share, metavar="S", help="share of events sent twice (0.3)")
+    add("--out-of-order", type=share, metavar="S", help="share of rides in disorder (0.1)")
+    add("--older", type=share, metavar="S", help="share in the older envelope (0.1)")
+    add("--malformed", type=count, metavar="N", help="events that break the contract (12)")
+    add("--late", type=count, metavar="N", help="events past their expiry time (3)")
+    add("--crashes", type=count, metavar="N", help="events that kill the consumer once (2)")
+    add("--fails", type=count, metavar="N", help="events that make it raise once (2)")
+    add("--poison", type=count, metavar="N", help="events that always make it raise (1)")
     add = parser.add_argument_group("how the demo runs").add_argument
     add("--keep", action="store_true", help="leave everything running until Ctrl-C, to look around")
-    add("--port", type=port, default=PORT, metavar="N", help=f"of the kept page ({PORT})")
-    add(
-        "--no-browser",
-        action="store_false",
-        dest="browser",
-        help="do not open the page in a browser",
-    )
-    return parser.parse_args(arguments)
+    add("--port", type=port, metavar="N", help=f"of the kept page ({PORT})")
+    add("--no-browser", action="store_true", help="do not open the page in a browser")
+    add = parser.add_argument_group("the worst mix, with --rides and no other option").add_argument
+    add("--worst", action="store_true", help="put new stacks through the worst mix of faults")
+    add("--seeds", type=positive, metavar="N", help="how many seeds, one after the other (1)")
+    add("--first-seed", type=count, metavar="N", help="the first of them (1)")
+    given = vars(parser.parse_args(arguments))
+    _check_together(given)
+    return argparse.Namespace(**_DEFAULTS | given)
+
+
+def _check_together(given: Collection[str]) -> None:
+    """Refuse options on the command line that exclude each other."""
+    if "worst" in given:
+        wrong = [name for name in given if name not in _WITH_WORST]
+        why = "cannot be used with --worst, which takes --rides, --seeds and --first-seed"
+    else:
+        wrong = [name for name in given if name in _OF_WORST]
+        why = "needs --worst"
+    if wrong:
+        option = wrong[0].replace("_", "-")
+        raise EngineError(f"--{option} {why}")
 
 
 def main() -> None:
-    """Run the demo."""
-    options = parse()
+    """Run the demo, or the worst mix."""
     with ending_in_order():
-        report = run_demo(options)
+        options = parse()
+        if options.worst:
+            seeds = range(options.first_seed, options.first_seed + options.seeds)
+            wrong = worst.run(options.rides, seeds, Progress(sys.stdout))
+        else:
+            wrong = _wrong_in(run_demo(options))
     if options.keep:
         print("\nstopped; nothing is left running", file=sys.stderr)
+    if wrong:
+        leave(WRONG, "\n".join(wrong))
+
+
+def _wrong_in(report: Report) -> list[str]:
+    """Return what is wrong in the demo's report, one sentence each."""
     if report.status:
-        leave(WRONG, report.verdict)
+        return [report.verdict]
     if not report.saga.settled:
-        leave(WRONG, "rides are open, or hold a car, although they were reconciled: see above")
+        return ["rides are open, or hold a car, although they were reconciled: see above"]
+    return []
 
 
 def run_demo(options: argparse.Namespace) -> Report:
@@ -143,14 +180,14 @@ def run_demo(options: argparse.Namespace) -> Report:
     progress = Progress(sys.stdout)
     with ExitStack() as running:
         with progress.step("starting the local engine"):
-            books = Books(Troubles(declined=DECLINED), seed=options.seed)
+            books = Books(Troubles(declined=_DECLINED), seed=options.seed)
             gateway = running.enter_context(GatewayServer(books))
             cloud = running.enter_context(LocalAws(*FAULTS))
         stack = _deploy(cloud, gateway, progress)
         local = None
         if options.keep:
             local = running.enter_context(keeping(cloud, stack, gateway.url, options.port))
-            _open(local, progress, browser=options.browser)
+            _open(local, progress, browser=not options.no_browser)
         injected = _ride(cloud, stack, options, progress)
         report = _audit(stack, gateway, progress)
         write(report.to_json() | {"injected": injected}, LEDGER)
@@ -277,20 +314,6 @@ def keeping(cloud: LocalAws, stack: Stack, gateway_url: str, desk_port: int) -> 
             yield local
         finally:
             KEPT.unlink(missing_ok=True)
-
-
-def reconcile(stack: Stack, settle: Callable[[], object]) -> int:
-    """Run the deployed reconciler until nothing is left to do; count rides still overdue.
-
-    ``settle`` waits after each run.
-    """
-    time = datetime.now(UTC) + timedelta(days=1)
-    while True:
-        counts = stack.invoke("ReconcilerFunctionName", {"time": time.isoformat()})
-        settle()
-        if not counts["reconciled"]:
-            return int(counts["overdue"])
-        time += timedelta(minutes=5)
 
 
 def write(document: Any, path: Path) -> None:

@@ -1,8 +1,7 @@
 """A partner's application: one process that gives points for rides.
 
-It subscribes a queue to the partners' topic, whose messages are in the older envelope. When it
-grows, only the store of the idempotency records changes: memory for one process, Valkey or DynamoDB
-for many.
+It subscribes a queue to the partners' topic, whose messages are in the older envelope. Its
+idempotency records are in memory. When it grows to many processes, only that store changes.
 """
 
 import threading
@@ -10,10 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from carride_idempotency import BatchFailedError, Consumer, Operation, Policy
+from carride_idempotency import BatchFailedError, Consumer, MemoryStore, Operation, Policy
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.sources import SQS
-from carride_idempotency.stores import Store
 from carride_idempotency.testing import Invocation
 from ops.replay.planning import may_send
 
@@ -33,7 +31,7 @@ class Partner:
     ``before`` gets event and attempt, and may fail it.
     """
 
-    def __init__(self, store: Store, before: Callable[[Mapping[str, Any], int], None]) -> None:
+    def __init__(self, before: Callable[[Mapping[str, Any], int], None]) -> None:
         self.points: Counter[str] = Counter()
         """How often each event took effect, by its idempotency id. Once is right."""
         # Messages of a batch are processed in threads.
@@ -42,7 +40,7 @@ class Partner:
         key = "attributes.idempotencyId"
         policy = Policy(max_attempts=10)
         consumer: Consumer[dict[str, Any]] = Consumer(
-            "points", store, key=key, payload="data", source=SQS, policy=policy
+            "points", MemoryStore(), key=key, payload="data", source=SQS, policy=policy
         )
         self.receive = consumer.batch_handler(self._give)
 

@@ -57,12 +57,6 @@ class Troubles(NamedTuple):
     capped: float = 0.0  # reservations that cannot be raised
     kept: float = 0.0  # keys under which an error is kept: no request with them has an effect
 
-    @classmethod
-    def mixed(cls, share: float, *, declined: float = 0.0) -> Self:
-        """Return troubles of every kind whose sum is ``share``; as many keys are forgotten."""
-        each = share / len(Trouble)
-        return cls(each, each, each, each, each, declined, forgotten=share)
-
 
 class GatewayRequest(NamedTuple):
     """A request that changes something, under the key of its header ``Idempotency-Key``."""
@@ -98,8 +92,6 @@ class Books:
     Attributes:
         met: how often each trouble was met.
         kept: the rides of which an error is kept under a key.
-        kept_keys: those keys.
-        done_anew: the rides of which a step took effect under a further key, after such an error.
     """
 
     def __init__(
@@ -113,8 +105,6 @@ class Books:
     ) -> None:
         self.met: Counter[str] = Counter()
         self.kept: set[str] = set()
-        self.kept_keys: set[str] = set()
-        self.done_anew: set[str] = set()
         self._troubles = troubles or Troubles()
         self._seed = seed
         self._keys_s = keys_s
@@ -147,7 +137,6 @@ class Books:
         """Accept a request; return None if it has to be finished, else the answer."""
         with self._lock:
             if self._meets("kept", request.key):
-                self.kept_keys.add(request.key)
                 self.kept.add(self._ride_of(request))
                 return _problem(500, "something went wrong, and this key will say so again")
             now = self._clock()
@@ -172,9 +161,6 @@ class Books:
                 known.reply = self._settle(known.payment, request)
             except RefusedError as refused:
                 known.reply = _refusal(refused)
-            first_key, _, _ = request.key.rpartition("-")
-            if first_key in self.kept_keys:
-                self.done_anew.add(known.payment.reference)
             if self._meets("forgotten", request.key):
                 del self._known[request.key]
             return known.reply

@@ -35,7 +35,7 @@ LONGEST: Final = (
     "tests/regions/test_failover.py",
     "tests/regions/test_promotion.py",
     "tests/pipeline/test_replay.py",
-    "tests/pipeline/saga/test_chaos.py",
+    "tests/pipeline/saga/test_worst.py",
     "tests/pipeline/e2e/test_invoke.py",
 )
 """The files that take longest: at the end of a tier, one would leave the other workers idle."""

@@ -5,13 +5,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from local import chaos, demo, invoke, story
+from local import demo, invoke, story, worst
 from local.local_aws import ROOT, EngineError
 from ops.audit import Report, judge
 from ops.audit.evidence import (
@@ -111,7 +110,7 @@ def test_a_second_stack_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 COMMANDS = {
     "demo": "from local import demo; demo.run_demo = wait; demo.main()",
-    "chaos": "from local import chaos; chaos.rehearse_seeds = wait; chaos.main()",
+    "worst": "from local import demo; demo.worst.run = wait; sys.argv += ['--worst']; demo.main()",
     "invoke": "from local import invoke; invoke.choose = wait; "
     "sys.argv += ['Function', 'event.json']; invoke.main()",
 }
@@ -123,7 +122,7 @@ COMMANDS = {
     [
         ("demo", signal.SIGINT),
         ("demo", signal.SIGTERM),
-        ("chaos", signal.SIGINT),
+        ("worst", signal.SIGINT),
         ("invoke", signal.SIGTERM),
     ],
 )
@@ -152,31 +151,76 @@ def test_a_command_in_the_background_ends_in_order(command: str, number: signal.
 
 
 @pytest.mark.parametrize(
-    ("parse", "option", "good", "bad"),
+    ("option", "good", "bad"),
     [
-        (demo.parse, "rides", "1", ["0", "many", "1.5"]),
-        (demo.parse, "late", "0", ["-1", "x"]),
-        (demo.parse, "port", "0", ["-1", "65536"]),
-        (demo.parse, "duplicates", "0.25", ["-0.1", "1.1", "nan", "lots"]),
-        (chaos.parse, "seeds", "3", ["0"]),
+        ("rides", "1", ["0", "many", "1.5"]),
+        ("late", "0", ["-1", "x"]),
+        ("port", "0", ["-1", "65536"]),
+        ("duplicates", "0.25", ["-0.1", "1.1", "nan", "lots"]),
+        ("seeds", "3", ["0"]),
     ],
 )
 def test_a_bad_option_is_refused_before_anything_starts(
-    parse: Callable[[list[str]], Any],
-    option: str,
-    good: str,
-    bad: list[str],
-    capsys: pytest.CaptureFixture[str],
+    option: str, good: str, bad: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A count is from 0, a number of rides from 1, a share from 0 to 1.
 
     The message names the option.
     """
-    assert getattr(parse([f"--{option}", good]), option) == float(good)
+    mode = ["--worst"] if option == "seeds" else []
+    assert getattr(demo.parse([*mode, f"--{option}", good]), option) == float(good)
     for text in bad:
         with pytest.raises(SystemExit, match="2"):
-            parse([f"--{option}", text])
+            demo.parse([*mode, f"--{option}", text])
         assert f"argument --{option}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--worst --keep", "--keep cannot be used with --worst"),
+        ("--worst --no-browser", "--no-browser cannot be used with --worst"),
+        ("--duplicates 0.3 --worst", "--duplicates cannot be used with --worst"),
+        ("--seeds 1", "--seeds needs --worst"),
+        ("--first-seed 7 --keep", "--first-seed needs --worst"),
+    ],
+)
+def test_options_that_exclude_each_other_end_the_demo_with_one_line(
+    options: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An option that would be ignored is named, even if its value is the default."""
+    monkeypatch.setattr(sys, "argv", ["demo", *options.split()])
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    with pytest.raises(SystemExit, match="2"):
+        demo.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {said}")
+
+
+@pytest.mark.parametrize("wrong", [[], ["seed 8: 1 lost", "seed 9: PaymentTable: changed"]])
+def test_the_worst_mix_fails_when_a_seed_does(
+    wrong: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each seed from the first one on is tried, and each thing that is wrong is a line."""
+    asked = []
+
+    def run(rides: int, seeds: range, _progress: Any) -> list[str]:
+        asked.append((rides, list(seeds)))
+        return wrong
+
+    monkeypatch.setattr(worst, "run", run)
+    monkeypatch.setattr(sys, "argv", ["demo", "--worst", "--seeds", "3", "--first-seed", "7"])
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    ended = 0
+    try:
+        demo.main()
+    except SystemExit as exit_:
+        ended = int(exit_.code or 0)
+    assert asked == [(200, [7, 8, 9])]
+    assert (ended, capsys.readouterr().err.splitlines()) == (1 if wrong else 0, wrong)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ TESTS: Final = (
         "tests/carride/contract/test_samples.py",
         "tests/carride/test_dependencies.py",
     ),
-    *("tests/local/test_chaos.py", "tests/ops"),
+    *("tests/local/test_worst.py", "tests/ops"),
 )
 GENERATED: Final = "tests/carride/contract/test_generated.py"
 OF_THE_TEMPLATE: Final = (

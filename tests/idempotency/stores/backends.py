@@ -38,10 +38,10 @@ from carride_idempotency.stores.signing import Credentials
 from carride_idempotency.stores.transport import BotocoreTransport, Transport
 from carride_idempotency.stores.valkey import ValkeyStore
 from carride_idempotency.testing import FakeDynamoDB
-from local import valkey_server
 from local.local_aws import LocalAws
 from tests.conftest import SHELL
 from tests.idempotency.samples import create_tables
+from tests.idempotency.stores import valkey_server
 
 FIRST_CHARGE: Final = "attribute_not_exists(charges)"
 """The condition of a charge that must be the only one."""

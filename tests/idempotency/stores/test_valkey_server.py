@@ -11,7 +11,7 @@ from carride_idempotency import ConfigurationError, open_store
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.errors import StoreError, StoreRefusedError, StoreUnavailableError
 from carride_idempotency.stores.valkey import ValkeyStore
-from local import valkey_server
+from tests.idempotency.stores import valkey_server
 from tests.idempotency.stores.backends import certify, free_port, running_valkey
 from tests.idempotency.stores.test_conformance import claim, completed
 from tools.costs.stores import VALKEY_BYTES, calls_over

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from carride.facts import Fact
-from local.demo import reconcile
 from local.local_aws import LocalAws, Stack
+from local.reconciler import reconcile
 from local.simulated_gateway import Books, GatewayRequest, GatewayServer, Troubles
 from ops.audit import collect_evidence, gateway_payments
 from ops.audit.saga import Saga, saga_of

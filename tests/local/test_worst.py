@@ -1,4 +1,4 @@
-"""The verdict of a chaos run."""
+"""The verdict on the worst mix of faults."""
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,7 @@ import payments
 from carride_idempotency import marshalling
 from gateway import Step
 from local import faults
-from local.chaos import asked_until, letters_of_kept_errors, wrong_in
+from local.worst import asked_until, letters_of_kept_errors, wrong_in
 from ops.audit import Report, judge
 from ops.audit.evidence import CONSUMERS, Evidence
 from ops.dead_letters import DeadLetter

@@ -9,11 +9,11 @@ from datetime import datetime
 import pytest
 
 from carride.simulation_spec import Spec
-from carride_idempotency import MemoryStore
-from local import chaos
-from local.chaos import Mix, Poisoned, cloud_without, rehearse, worst_mix
+from local import worst
 from local.command import Progress
 from local.local_aws import LocalAws
+from local.simulated_gateway import Troubles
+from local.worst import TROUBLES, Mix, Poisoned, engine, rehearse, worst_mix
 from ops import replay
 from ops.audit import reading
 from ops.stack import StackRef
@@ -27,8 +27,10 @@ def test_nothing_is_lost_or_doubled_in_the_worst_mix(cloud: LocalAws) -> None:
     Every ride ends well, and a replay changes nothing.
     """
     progress = Progress(io.StringIO())
-    mix = Mix(worst_mix(16, seed=3), troubles=0.2, cars=6, at_once=40)
-    result = rehearse(cloud, mix, store=MemoryStore(), progress=progress)
+    troubles = TROUBLES._replace(hanging=0.04, late=0.04, busy=0.04, failed=0.04, dropped=0.04)
+    troubles = troubles._replace(forgotten=0.2, refused=0.1, pending=0.2, kept=0.0)
+    mix = Mix(worst_mix(16, seed=3), troubles, cars=6, at_once=40)
+    result = rehearse(cloud, mix, progress)
     assert result.wrong == []
     assert result.poison > 0
     assert sum(result.gateway.values()) > 0
@@ -50,12 +52,11 @@ def test_a_consumer_without_its_decorator_is_noticed(monkeypatch: pytest.MonkeyP
         whole(ref, name, since, times[len(times) // 2], receivers)
 
     monkeypatch.setattr(replay, "start", half)
-    monkeypatch.setattr(chaos, "_poison", lambda _: [Poisoned("payment", "poison", "QUARANTINED")])
-    with cloud_without(consumers) as cloud:
+    monkeypatch.setattr(worst, "_poison", lambda _: [Poisoned("payment", "poison", "QUARANTINED")])
+    with engine(consumers) as cloud:
         cloud.build()
-        mix = Mix(Spec(rides=4, seed=4, duplicates=1, malformed=1), troubles=0)
-        progress = Progress(io.StringIO())
-        result = rehearse(cloud, mix, store=MemoryStore(), progress=progress)
+        mix = Mix(Spec(rides=4, seed=4, duplicates=1, malformed=1), Troubles())
+        result = rehearse(cloud, mix, Progress(io.StringIO()))
     wrong = "\n".join(result.wrong)
     not_dead = "payment: not dead-lettered poison"
     dead = "ride-history: dead-lettered None"

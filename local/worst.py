@@ -1,8 +1,6 @@
-"""`make chaos`: run the pipeline under the worst mix of faults, and check that nothing is lost."""
+"""The worst mix of faults, of `make demo ARGS=--worst`: nothing is lost, doubled or left open."""
 
-import argparse
 import json
-import sys
 import time
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,14 +12,12 @@ import msgspec
 
 from carride.simulated_faults import Fault
 from carride.simulation_spec import Spec
-from carride_idempotency import MemoryStore, marshalling
-from carride_idempotency.stores import Store
-from carride_idempotency.stores.valkey import ValkeyStore
-from local import faults, valkey_server
-from local.command import WRONG, Progress, count, ending_in_order, leave, positive
-from local.demo import DECLINED, reconcile, write
-from local.local_aws import FAULTS, ROOT, EngineError, LocalAws, Stack
+from carride_idempotency import marshalling
+from local import faults, story
+from local.command import Progress
+from local.local_aws import FAULTS, EngineError, LocalAws, Stack
 from local.partner import Partner, subscribe
+from local.reconciler import reconcile
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import audit, fleet, replay, tables
 from ops.audit import Report, reading
@@ -32,29 +28,26 @@ from ops.redrive import Redrive, plan_redrive
 from ops.simulation import simulate
 from simulated_rides import Simulation
 
-DESCRIPTION: Final = """\
-Put the whole pipeline through the worst mix on this machine: half of the events come twice,
-a third of the rides in disorder; events kill their consumers, poison fails at every attempt;
-the payment gateway hangs, fails after charging, drops answers, forgets keys, refuses rides
-and captures above the reservation, takes its time to reserve, and keeps errors under their
-keys. For each seed a new stack of the real template is put through it, and the whole archive
-is replayed after it, which has to change nothing.
-
-A kept error needs a new key, which payment uses once the gateway cannot finish the first
-request any more: here that is seconds, on AWS more than an hour. Rides that stand still are
-reconciled then, and the letters of kept errors redriven, before the replay. It ends with
-status 0 if nothing was lost, doubled, broken, left open, given up without need or changed by
-the replay, 1 if something was, and 2 if it could not be run. The figures are also written to
-.demo/chaos.json."""
-
-REPORT: Final = ROOT / ".demo" / "chaos.json"
-
+TROUBLES: Final = Troubles(
+    hanging=0.01,
+    late=0.01,
+    busy=0.01,
+    failed=0.01,
+    dropped=0.01,
+    declined=0.05,
+    forgotten=0.05,
+    refused=0.025,
+    pending=0.05,
+    capped=0.5,
+    kept=0.05,
+)
+"""What the gateway does wrong."""
 _STUMBLES: Final = 20
 """The partner's first attempt fails at one of so many events."""
-_TROUBLES: Final = 0.05
-"""Share of the requests to the gateway that go wrong."""
 _FINISHES_WITHIN_S: Final = 5.0
 """In which the gateway finishes a request: a late one takes effect after four seconds."""
+_KEYS_S: Final = 5.0
+"""For how long the gateway knows a key."""
 _MOST_REDRIVES: Final = 9
 """A further key may keep an error, too."""
 _TABLES: Final = {
@@ -63,9 +56,6 @@ _TABLES: Final = {
 }
 """Tables that a replay must not change, and the condition of the items that it must not."""
 _PAYMENT_DLQ: Final = "PaymentDlq"
-_SOCKET_SECONDS: Final = 30.0
-"""Long, because the partner does not know whether a request took effect once it gives up waiting
-for the answer."""
 _DRAIN_SECONDS: Final = 300.0
 # A message that fails again and again takes a while until it is given up.
 _PATIENCE_SECONDS: Final = 240.0
@@ -73,20 +63,35 @@ _PAUSE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
 
 
+class Mix(NamedTuple):
+    """What a stack is put through."""
+
+    spec: Spec
+    """The simulator's request."""
+    troubles: Troubles = TROUBLES
+    """The gateway's. If it keeps errors, the stack needs the engine of `engine`."""
+    cars: int = 14
+    """Size of the fleet, fewer than the rides need."""
+    at_once: int = 100
+    """Events that are published before the next ones wait until most of them are processed.
+
+    So some rides are published from end to end at once, and others have a car and a charge before
+    they are cancelled.
+    """
+
+
 class Result(NamedTuple):
     """The outcome of one seed."""
 
-    seed: int
-    seconds: float
     report: Report
+    injected: Mapping[str, int]
+    """What the simulator injected, by fault."""
     gateway: Mapping[str, int]
-    """Requests to the gateway that went wrong, by trouble."""
-    kept: int
-    """Rides of which the gateway kept an error under a key."""
-    done_anew: int
-    """Rides of which a step then took effect under a further key."""
+    """What the gateway did wrong, by trouble."""
     poison: int
     """Dead letters that the poison must lead to: one for each event and consumer."""
+    replayed: int
+    """Events that the archive delivered again."""
     wrong: Sequence[str]
     """Everything that is wrong, one sentence each."""
 
@@ -99,26 +104,17 @@ class Poisoned(NamedTuple):
     reason: str
 
 
-def wrong_in(report: Report, counts: Mapping[str, int]) -> list[str]:
-    """Return what is wrong in a report, one sentence each.
-
-    Args:
-        report: The audit's result.
-        counts: Numbers that have to be 0, by what they count.
-    """
-    found = []
-    if not report.ledger.balanced:
-        found.append(f"{report.ledger.verdict}: {', '.join(report.ledger.named())}")
-    if not report.saga.settled:
-        found.append("rides are open, or cars held, although they were reconciled")
-    for what, number in counts.items():
-        if number:
-            found.append(f"{number} {what}")
-    for ride, problems in report.saga.problems.items():
-        found.append(f"{ride}: {'; '.join(problems)}")
-    for ride, since in report.saga.overdue.items():
-        found.append(f"{ride}: overdue {since}")
-    return found
+def run(rides: int, seeds: Iterable[int], progress: Progress) -> list[str]:
+    """Put a new stack through the worst mix for each seed; return what is wrong, as sentences."""
+    wrong = []
+    with engine() as cloud:
+        with progress.step("building the functions and layers (sam build)"):
+            cloud.build()
+        for seed in seeds:
+            result = rehearse(cloud, Mix(worst_mix(rides, seed)), progress)
+            progress.console.print(_told(seed, result))
+            wrong += [f"seed {seed}: {problem}" for problem in result.wrong]
+    return wrong
 
 
 def worst_mix(rides: int, seed: int) -> Spec:
@@ -140,7 +136,7 @@ def worst_mix(rides: int, seed: int) -> Spec:
     )
 
 
-def cloud_without(unprotected: Collection[str] = ()) -> LocalAws:
+def engine(unprotected: Collection[str] = ()) -> LocalAws:
     """Return an engine that injects faults and takes the idempotency off these consumers."""
     # As on AWS, a retry comes after the lease of a killed run of payment has ended: a sooner one
     # would wait for that.
@@ -152,45 +148,19 @@ def cloud_without(unprotected: Collection[str] = ()) -> LocalAws:
     return LocalAws(*options, variables=variables)
 
 
-class Mix(NamedTuple):
-    """What a stack is put through."""
-
-    spec: Spec
-    """The simulator's request."""
-    troubles: float
-    """Share of the requests to the gateway that go wrong."""
-    kept: float = 0.0
-    """Share of the keys under which the gateway keeps an error. It needs `cloud_without`."""
-    cars: int = 14
-    """Size of the fleet, fewer than the rides need."""
-    at_once: int = 100
-    """Events that are published before the next ones wait until most of them are processed.
-
-    So some rides are published from end to end at once, and others have a car and a charge before
-    they are cancelled.
-    """
-
-
-def rehearse(cloud: LocalAws, mix: Mix, *, store: Store, progress: Progress) -> Result:
-    """Put a new stack of a built template through rides and faults, and return the outcome.
-
-    Args:
-        cloud: The engine.
-        mix: Rides and faults.
-        store: Idempotency records of the partner's application.
-        progress: Shows how far this has come.
-    """
-    began = time.monotonic()
+def rehearse(cloud: LocalAws, mix: Mix, progress: Progress) -> Result:
+    """Put a new stack of a built template through rides and faults, and return the outcome."""
     seed = mix.spec.seed
+    books = Books(mix.troubles, seed=seed, keys_s=_KEYS_S)
     with ExitStack() as running:
-        gateway = running.enter_context(GatewayServer(_books(mix)))
+        gateway = running.enter_context(GatewayServer(books))
         with progress.step(f"seed {seed}: deploying"):
-            stack = cloud.deploy_fast(f"chaos-{seed}", None, PaymentGatewayUrl=gateway.url)
+            stack = cloud.deploy_fast(f"worst-{seed}", None, PaymentGatewayUrl=gateway.url)
             running.callback(cloud.delete_stack, stack.name)
             fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
-        rehearsal = _Rehearsal(cloud, stack, gateway, Partner(store, _stumble), progress, mix.spec)
-        rehearsal.publish(mix.at_once)
-        overdue = rehearsal.recover() if mix.kept else rehearsal.reconcile()
+        rehearsal = _Rehearsal(cloud, stack, gateway, progress, mix.spec)
+        injected = rehearsal.publish(mix.at_once)
+        overdue = rehearsal.recover() if mix.troubles.kept else rehearsal.reconcile()
         evidence = audit.collect_evidence(
             stack, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger())
         )
@@ -200,71 +170,62 @@ def rehearse(cloud: LocalAws, mix: Mix, *, store: Store, progress: Progress) -> 
         counts |= rehearsal.partner_counts(evidence)
         before = rehearsal.snapshot()
         rehearsal.replay()
-        counts["events were not replayed"] = report.ledger.published - _replayed(stack)
+        replayed = sum(event.replayed for event in reading.published(stack))
+        counts["events were not replayed"] = report.ledger.published - replayed
         wrong = [
             *wrong_in(report, counts),
             *_unexpected(evidence, expected),
             *_changed(before, rehearsal.snapshot()),
         ]
-        books = gateway.books
         return Result(
-            seed,
-            time.monotonic() - began,
             report,
+            injected=injected,
             gateway=dict(books.met),
-            kept=len(books.kept),
-            done_anew=len(books.done_anew),
             poison=len(expected),
+            replayed=replayed,
             wrong=wrong,
         )
-
-
-def _books(mix: Mix) -> Books:
-    """Return the gateway's books, which meet the mix's troubles."""
-    troubles = Troubles.mixed(mix.troubles, declined=DECLINED)
-    worst = troubles._replace(
-        refused=mix.troubles / 2, pending=mix.troubles, capped=0.5, kept=mix.kept
-    )
-    return Books(worst, seed=mix.spec.seed, keys_s=5)
 
 
 class _Rehearsal:
     """One stack that is put through rides and faults."""
 
-    def __init__(  # noqa: PLR0917 - the parts of one stack
+    def __init__(
         self,
         cloud: LocalAws,
         stack: Stack,
         gateway: GatewayServer,
-        partner: Partner,
         progress: Progress,
         spec: Spec,
     ) -> None:
         self._cloud = cloud
         self._stack = stack
         self._gateway = gateway
-        self._partner = partner
         self._progress = progress
         self._spec = spec
+        self._partner = Partner(_stumble)
         self._sqs = cloud.client("sqs")
         topic = stack.outputs["PartnersTopicArn"]
         name = f"partner-{spec.seed}"
         self._queue = subscribe(cloud.client("sns"), self._sqs, topic, name)
 
-    def publish(self, at_once: int) -> None:
-        """Publish all rides, and wait until every event is processed."""
+    def publish(self, at_once: int) -> Mapping[str, int]:
+        """Publish all rides, and wait until every event is processed; return what was injected."""
         spec = self._spec
+        injected: Mapping[str, int] = {}
         request = msgspec.to_builtins(spec)
         most_in_flight = at_once // 4
         with self._progress.step(f"seed {spec.seed}: publishing {spec.rides:,} rides"):
             for published in simulate(self._stack, request, at_once=at_once):
+                injected = published.injected
                 self._progress.note(f"{published.entries:,} of {published.total:,} events")
                 _pause(self._cloud, until=most_in_flight)
         self._settle("waiting until every event is processed")
+        return injected
 
     def reconcile(self) -> int:
         """Settle rides that stand still, let the partner work, and count rides still overdue."""
-        step = "reconciling rides that stand still"
+        step = "reconciling rides that stand still, as if it were tomorrow"
         overdue = reconcile(self._stack, lambda: self._settle(step))
         _drain(self._partner, self._sqs, self._queue)
         return overdue
@@ -282,7 +243,6 @@ class _Rehearsal:
             self._wait_for_new_keys()
             if not self._redrive():
                 return overdue
-            self._settle("redriving what met a kept error")
         return self.reconcile()
 
     def _wait_for_new_keys(self) -> None:
@@ -303,8 +263,11 @@ class _Rehearsal:
             [each.letter for each in received], self._gateway.books.kept, poison
         )
         for key in kept:
-            plan = plan_redrive(self._stack, _PAYMENT_DLQ, key=key, release=True)
-            Redrive(self._stack, plan, canary=False, report=self._progress.note).carry_out()
+            with self._progress.step(f"seed {self._spec.seed}: redriving {key}"):
+                plan = plan_redrive(self._stack, _PAYMENT_DLQ, key=key, release=True)
+                Redrive(self._stack, plan, canary=False, report=self._progress.note).carry_out()
+        if kept:
+            self._settle("waiting until what was redriven is processed")
         return bool(kept)
 
     def replay(self) -> None:
@@ -344,6 +307,32 @@ class _Rehearsal:
             self._cloud.wait_until_quiet(_PATIENCE_SECONDS, self._progress.note)
 
 
+def wrong_in(report: Report, counts: Mapping[str, int]) -> list[str]:
+    """Return what is wrong in a report, one sentence each.
+
+    Args:
+        report: The audit's result.
+        counts: Numbers that have to be 0, by what they count.
+    """
+    found = []
+    if report.status:
+        names = report.ledger.named()
+        for ride, problems in report.saga.problems.items():
+            names.append(f"{ride} {'; '.join(problems)}")
+        for ride, since in report.saga.overdue.items():
+            names.append(f"{ride} is overdue {since}")
+        sentence = report.verdict
+        if names:
+            sentence += f": {', '.join(names)}"
+        found.append(sentence)
+    if not report.saga.settled:
+        found.append("rides are open, or cars held, although they were reconciled")
+    for what, number in counts.items():
+        if number:
+            found.append(f"{number} {what}")
+    return found
+
+
 def asked_until(payment: tables.Wire) -> list[datetime]:
     """Return until when the gateway may finish each step that payment has asked it for."""
     values: dict[str, Any] = marshalling.values(payment)
@@ -366,11 +355,6 @@ def letters_of_kept_errors(
         if letter.key is not None and letter.ride in kept and letter.fact not in poison
     }
     return sorted(keys)
-
-
-def _replayed(stack: Stack) -> int:
-    """Count the replayed events on the bus."""
-    return sum(event.replayed for event in reading.published(stack))
 
 
 def _unexpected(evidence: Evidence, expected: set[Poisoned]) -> Iterator[str]:
@@ -442,89 +426,21 @@ def _items(stack: Stack, table: str, condition: str) -> list[str]:
     return sorted(json.dumps(item, sort_keys=True, default=repr) for item in found)
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="make chaos ARGS=…",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--rides", type=positive, default=500, metavar="N", help="rides for each seed (500)")
-    add(
-        "--seeds",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="how many seeds, one after the other (1)",
-    )
-    add("--first-seed", type=count, default=1, metavar="N", help="the first of them (1)")
-    add(
-        "--unprotected",
-        choices=[consumer.name for consumer in audit.CONSUMERS],
-        action="append",
-        default=[],
-        help="take the idempotency decorator off this consumer, which must be noticed; "
-        "can be given several times",
-    )
-    return parser.parse_args(arguments)
+def _told(seed: int, result: Result) -> str:
+    """Return the outcome of a seed as text."""
+    troubles = ", ".join(f"{number:,} {name}" for name, number in sorted(result.gateway.items()))
+    ending = "Something is wrong: the last lines say what."
+    if not result.wrong:
+        verdict = story.verdict(result.report, result.injected)
+        ending = f"{verdict} The replay of {result.replayed:,} events changed nothing."
+    return f"""
+Seed {seed}:
 
+{result.report.to_text()}
 
-def main() -> None:
-    """Run the chaos."""
-    options = parse()
-    with ending_in_order():
-        results = rehearse_seeds(options, Progress(sys.stdout))
-    write([each._asdict() | {"report": each.report.to_json()} for each in results], REPORT)
-    for each in results:
-        _tell(each)
-    print(f"\nAs JSON: {REPORT.relative_to(ROOT)}", flush=True)
-    wrong = []
-    for result in results:
-        wrong += [f"seed {result.seed}: {problem}" for problem in result.wrong]
-    if wrong:
-        leave(WRONG, "\n".join(wrong))
-
-
-def _tell(result: Result) -> None:
-    """Print the outcome of one seed."""
-    print(f"\nSeed {result.seed}, in {result.seconds:.0f} s:\n\n{result.report.to_text()}\n")
-    troubles = sum(result.gateway.values())
-    print(f"{troubles:,} requests to the gateway went wrong.")
-    print(
-        f"{result.poison:,} dead letters are due to poison, one for each event and consumer; a "
-        "further delivery of it may have one more."
-    )
-    print(
-        f"{result.kept:,} rides met an error that was kept under its key; "
-        f"{result.done_anew:,} of them were charged, captured or refunded under a new one."
-    )
-
-
-def rehearse_seeds(options: argparse.Namespace, progress: Progress) -> list[Result]:
-    """Put one stack after the other through the mix."""
-    results = []
-    with ExitStack() as running:
-        port = None
-        if installed := valkey_server.program():
-            port = running.enter_context(valkey_server.running(installed))
-        cloud = running.enter_context(cloud_without(options.unprotected))
-        with progress.step("building the functions and layers (sam build)"):
-            cloud.build()
-        for seed in range(options.first_seed, options.first_seed + options.seeds):
-            mix = Mix(worst_mix(options.rides, seed), _TROUBLES, kept=_TROUBLES)
-            store = _partner_store(port, seed)
-            results.append(rehearse(cloud, mix, store=store, progress=progress))
-    return results
-
-
-def _partner_store(port: int | None, seed: int) -> Store:
-    """Return where the partner's records are: in Valkey, if it runs, with a prefix of the seed."""
-    if port is None:
-        return MemoryStore()
-    client = valkey_server.client(port, _SOCKET_SECONDS)
-    return ValkeyStore(client, prefix=f"partner-{seed}:")
-
-
-if __name__ == "__main__":
-    main()
+Injected: {story.injected(result.injected)}.
+The gateway's troubles: {troubles or "none"}.
+Poison: {result.poison:,} dead letters, one for each event and consumer; a further delivery may have
+one more.
+{ending}
+"""

@@ -1,4 +1,4 @@
-"""A Valkey or Redis server on this machine, if one is installed, for `make chaos` and tests."""
+"""A Valkey or Redis server on this machine, if one is installed."""
 
 import shutil
 import socket
