@@ -2,8 +2,7 @@
 
 Stock MiniStack asks for ``sqs:SendMessageBatch``, an action that no policy can name, where AWS asks
 for ``sqs:SendMessage``, and likewise for other batches. It counts loopback as insecure, so that a
-TLS-only queue refuses every caller. It drops the permissions boundary of a role in a template, and
-does not say which function's code asks (`lambda:SourceFunctionArn`).
+TLS-only queue refuses every caller. It drops the permissions boundary of a role in a template.
 """
 
 from contextvars import ContextVar
@@ -11,7 +10,7 @@ from typing import Any
 
 from ministack import app
 from ministack.core import iam_actions, iam_evaluator
-from ministack.services import iam, lambda_svc
+from ministack.services import iam
 
 from engine import control
 from engine.cloudformation import Properties, extend
@@ -20,9 +19,6 @@ _BATCHES = {
     f"sqs:{name}Batch": f"sqs:{name}"
     for name in ("SendMessage", "DeleteMessage", "ChangeMessageVisibility")
 }
-
-
-_FUNCTION = "lambda:sourcefunctionarn"
 
 
 def _bound(role: str, properties: Properties) -> None:
@@ -43,10 +39,7 @@ def apply(_settings: object) -> None:
 
     def recorded(context: Any, *policies: Any) -> Any:
         _, is_role, session = context.principal_arn.partition(":assumed-role/")
-        role, _, user = session.partition("/")
-        if user in lambda_svc._functions:  # MiniStack names a function's session after it
-            function = lambda_svc._functions[user]["config"]["FunctionArn"]
-            context.service_context = {**context.service_context, _FUNCTION: function}
+        role = session.partition("/")[0]
         result = stock_evaluate(context, *policies)
         if is_role:
             key = (role, context.action, context.resource_arn)

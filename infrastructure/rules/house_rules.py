@@ -471,14 +471,6 @@ so its reference, is of April 2025.
 """
 
 UNLISTED: Final = {
-    # The reference lacks both. API Gateway refuses a stage with tags without the first:
-    # github.com/aws-amplify/amplify-cli/issues/12316 and
-    # github.com/hashicorp/terraform-provider-aws/issues/20634. CloudFormation's own list of the
-    # permissions of AWS::ApiGatewayV2::Stage, which cfn-lint ships, names both.
-    "apigateway:TagResource": ["arn:*:apigateway:*::/apis/*"],
-    "apigateway:UntagResource": ["arn:*:apigateway:*::/apis/*"],
-    # docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/using-iam-template.html
-    "cloudformation:CreateChangeSet": ["arn:*:cloudformation:*:aws:transform/*"],
     # docs.aws.amazon.com/eventbridge/latest/userguide/eb-pipes-permissions.html
     "dynamodb:ListStreams": ["arn:*:dynamodb:*:*:table/*"],
 }
@@ -490,22 +482,9 @@ CONDITION_KEYS: Final = frozenset(
         "aws:SecureTransport",
         "aws:SourceAccount",
         "aws:SourceArn",
-        # docs.aws.amazon.com/service-authorization/latest/reference/list_awscloudformation.html
-        "cloudformation:RoleArn",
-        # docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_iam-condition-keys.html
-        "iam:PassedToService",
-        "iam:PermissionsBoundary",
-        "iam:PolicyARN",
-        "token.actions.githubusercontent.com:aud",
-        "token.actions.githubusercontent.com:sub",
-        # docs.aws.amazon.com/kms/latest/developerguide/conditions-kms.html
-        "kms:CallerAccount",
-        "kms:GrantIsForAWSResource",
-        "kms:ViaService",
-        # docs.aws.amazon.com/lambda/latest/dg/permissions-source-function-arn.html
+        # docs.aws.amazon.com/lambda/latest/dg/urls-auth.html
         "lambda:FunctionUrlAuthType",
         "lambda:InvokedViaFunctionUrl",
-        "lambda:SourceFunctionArn",
     }
 )
 """Every condition key that a policy may have; IAM takes a misspelt one for a key without value."""

@@ -43,3 +43,22 @@ def test_a_role_may_send_a_batch_if_it_may_send(
     (asked,) = (each for each in engine.asked() if each.role == stack.resources["FunctionRole"])
     assert (asked.action, asked.allowed) == ("sqs:SendMessage", allowed == "sqs:SendMessage")
     assert asked.resource.endswith(stack.resources["Queue"].rsplit("/", 1)[-1])
+
+
+def test_a_role_does_no_more_than_its_boundary(engine: LocalAws, deploy: Deploy) -> None:
+    """Although its own policy allows the action."""
+    sending = {"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": "*"}
+    reading = {"Effect": "Allow", "Action": "sqs:GetQueueUrl", "Resource": "*"}
+    boundary = {
+        "Type": "AWS::IAM::ManagedPolicy",
+        "Properties": {"PolicyDocument": {"Version": "2012-10-17", "Statement": [reading]}},
+    }
+    sender = function(
+        SENDS_A_BATCH,
+        Policies=[{"Statement": [sending]}],
+        PermissionsBoundary={"Ref": "Boundary"},
+        Environment={"Variables": {"QUEUE": {"Ref": "Queue"}}},
+    )
+    stack = deploy(Queue=QUEUE, Boundary=boundary, Function=sender)
+    answer = engine.client("lambda").invoke(FunctionName=stack.resources["Function"])
+    assert "AccessDenied" in answer["Payload"].read().decode()

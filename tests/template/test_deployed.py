@@ -1,6 +1,7 @@
 """Rules over all resources of the deployed template, for every choice of parameters."""
 
 import json
+from typing import Final
 
 import pytest
 
@@ -53,6 +54,40 @@ def test_a_stack_that_is_not_production_leaves_nothing_behind(deployed: Stack) -
     groups = deployed.of_type("AWS::Logs::LogGroup")
     for name, function in deployed.functions().items():
         assert function["LoggingConfig"]["LogGroup"]["Ref"] in groups, name
+
+
+NAMES: Final = {
+    "AWS::CloudWatch::Alarm": "AlarmName",
+    "AWS::CloudWatch::CompositeAlarm": "AlarmName",
+    "AWS::CloudWatch::Dashboard": "DashboardName",
+    "AWS::Events::Archive": "ArchiveName",
+    "AWS::Events::EventBus": "Name",
+    "AWS::Pipes::Pipe": "Name",
+    "AWS::Scheduler::Schedule": "Name",
+}
+"""By type, the property that names a resource."""
+
+
+def test_what_has_a_name_is_named_after_the_stack(deployed: Stack) -> None:
+    """Two stacks share an account; each name occurs once, and CloudFormation generates none."""
+    found = [
+        resource["Properties"].get(NAMES[resource["Type"]], {}).get("Fn::Sub", name)
+        for name, resource in deployed.resources.items()
+        if resource["Type"] in NAMES
+    ]
+    assert [each for each in found if not each.startswith("${AWS::StackName}-")] == []
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize("given", ["", "arn:aws:iam::123456789012:policy/boundary"])
+def test_every_role_of_a_stack_is_bounded_if_a_boundary_is_given(given: str) -> None:
+    """Also those of nested stacks, and CodeDeploy's."""
+    for choice in (*every_choice(), ROLES["primary"]):
+        deployed = stack(**{**choice, "PermissionsBoundaryArn": given})
+        for name, role in deployed.of_type("AWS::IAM::Role").items():
+            assert role.get("PermissionsBoundary", {}).get("Ref", "") == (
+                "PermissionsBoundaryArn" if given else ""
+            ), name
 
 
 def test_an_api_with_a_mistake_is_refused() -> None:

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import pytest
 from cfnlint.rules import CloudFormationLintRule
-from samtranslator.yaml_helper import yaml_parse
 
 from infrastructure.rules import house_rules
 from infrastructure.rules.house_rules import TABLE, House, named
 from tests.template.test_observability import unwatched
-from tools.transformed import ROOT, source
+from tools.transformed import source
 
 pytestmark = pytest.mark.integration
 
@@ -122,30 +121,6 @@ def test_the_template_keeps_every_rule() -> None:
 def test_what_is_wrong_is_found(rule: str, path: str, value: object) -> None:
     """The rule finds a missing or wrong value."""
     assert rule in found(changed(source()["Resources"], path, value))
-
-
-def test_policies_outside_of_the_stack_are_real_and_reach() -> None:
-    """The roles that deploy and their boundary keep the rules on policies."""
-    assert policies_of(resources_of("deploy-role.yaml")) == []
-
-
-def test_what_is_wrong_outside_of_the_stack_is_found() -> None:
-    """An unknown action is found in a role whose own exception silences cfn-lint."""
-    statement = "ExecutionRole.Properties.Policies.0.PolicyDocument.Statement.0"
-    wrong = changed(resources_of("deploy-role.yaml"), f"{statement}.Action.0", "logs:Writ*")
-    assert any("logs:Writ*" in message for message in policies_of(wrong))
-
-
-def resources_of(template: str) -> dict[str, Any]:
-    """Return the resources of a template that no other one nests."""
-    text = (ROOT / "infrastructure" / template).read_text(encoding="utf-8")
-    return dict(yaml_parse(text)["Resources"])
-
-
-def policies_of(resources: Mapping[str, Any]) -> list[str]:
-    """Return what the rules on policies find."""
-    findings = found(resources)
-    return [message for rule in ("E9504", "E9505") for message in findings.get(rule, [])]
 
 
 def test_every_rule_is_tried() -> None:

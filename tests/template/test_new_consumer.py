@@ -42,8 +42,6 @@ OF_THE_TEMPLATE: Final = (
     # They look at all choices of parameters, of which the copy has one only.
     "--deselect=tests/template/test_deployed.py::test_every_value_and_condition_is_chosen",
     "--deselect=tests/template/test_costs.py::test_every_type_is_billed_or_free_with_a_reason",
-    "--deselect=tests/template/test_deploy_role.py::test_nothing_is_allowed_that_no_type_needs",
-    "--deselect=tests/template/test_deploy_role.py::test_every_type_of_the_stack_has_its_resources",
     # The figures are those of the application as it is: a further consumer costs more.
     "--deselect=tests/template/test_costs.py::test_the_targets_are_kept",
     "--deselect=tests/template/test_costs.py::test_the_figures_of_the_pages_are_those_of_the_command",

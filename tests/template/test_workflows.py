@@ -1,7 +1,5 @@
-"""What GitHub deploys and publishes is reviewed code, checked before and verified after."""
+"""What GitHub publishes is checked before."""
 
-import subprocess
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -20,56 +18,7 @@ def jobs_of(workflow: str) -> dict[str, Any]:
     return jobs
 
 
-JOBS: Final = jobs_of("deploy.yml")
 RELEASE: Final = jobs_of("release.yml")
-
-
-def test_only_checked_code_of_main_or_a_tag_is_deployed() -> None:
-    """The deployment needs CI, a reviewed ref, and the approval that the environment asks for."""
-    deploy = JOBS["deploy"]
-    assert JOBS[deploy["needs"]]["uses"] == "./.github/workflows/ci.yml"
-    assert deploy["if"] == "github.ref == 'refs/heads/main' || startsWith(github.ref, 'refs/tags/')"
-    assert deploy["environment"] == "${{ inputs.environment }}"
-
-
-@pytest.mark.parametrize(("told", "ends"), [(0, 0), (1, 1), (2, 2), (3, 0)])
-def test_a_deployment_ends_with_a_verification(tmp_path: Path, told: int, ends: int) -> None:
-    """The last step checks the stack that the job has deployed.
-
-    What fails ends the job; what cannot be told is a warning.
-    """
-    command = tmp_path / "carride"
-    command.write_text(f'#!/bin/sh\necho "$@"\nexit {told}\n', encoding="utf-8")
-    command.chmod(0o755)
-    last = JOBS["deploy"]["steps"][-1]
-    done = subprocess.run(
-        ["/bin/bash", "-eo", "pipefail", "-c", last["run"]],
-        cwd=tmp_path,
-        env={"STAGE": "dev"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == ends
-    assert done.stdout.startswith("verify --stack carride-dev --yes\n")
-    assert ("::warning::" in done.stdout) is (told == 3)
-
-
-def test_who_deploys_does_not_verify() -> None:
-    """The role that reads the stack is another one than the role that changes it."""
-    assumed = [
-        step["with"]["role-to-assume"]
-        for step in JOBS["deploy"]["steps"]
-        if "configure-aws-credentials" in step.get("uses", "")
-    ]
-    assert assumed == ["${{ vars.AWS_DEPLOY_ROLE_ARN }}", "${{ vars.AWS_VERIFY_ROLE_ARN }}"]
-
-
-def test_two_deployments_of_a_commit_do_not_end_each_others_checks() -> None:
-    """The called workflow shares a group only among runs that a newer commit makes needless."""
-    path = ROOT / ".github" / "workflows" / "ci.yml"
-    group = yaml.safe_load(path.read_text(encoding="utf-8"))["concurrency"]["group"]
-    assert "github.event_name == 'workflow_dispatch' && github.run_id" in group
 
 
 def test_ci_tests_the_library_on_each_of_its_pythons() -> None:
