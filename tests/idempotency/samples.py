@@ -29,22 +29,17 @@ def event(key: str | None = "k1", **data: object) -> dict[str, Any]:
     )
 
 
-def create_tables(
-    dynamodb: Any, keys: Mapping[str, str | Sequence[str]], types: str = "SS"
-) -> None:
-    """Create tables by their key attributes, partition key and sort key, and their types."""
+def create_tables(dynamodb: Any, keys: Mapping[str, str | Sequence[str]], kind: str = "S") -> None:
+    """Create tables by their key attributes: partition key, sort key. All are of one type."""
     for table, key in keys.items():
         names = [key] if isinstance(key, str) else key
         dynamodb.create_table(
             TableName=table,
             KeySchema=[
-                {"AttributeName": name, "KeyType": kind}
-                for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
+                {"AttributeName": name, "KeyType": place}
+                for name, place in zip(names, ("HASH", "RANGE"), strict=False)
             ],
-            AttributeDefinitions=[
-                {"AttributeName": name, "AttributeType": kind}
-                for name, kind in zip(names, types, strict=False)
-            ],
+            AttributeDefinitions=[{"AttributeName": name, "AttributeType": kind} for name in names],
             BillingMode="PAY_PER_REQUEST",
         )
 

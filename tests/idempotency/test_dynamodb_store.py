@@ -1,20 +1,25 @@
 """What the DynamoDB store asks of DynamoDB, beyond what every store does."""
 
 import json
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import Mock
 
+import boto3
 import pytest
+from moto import mock_aws
 
 from carride_idempotency import DynamoDBStore, EffectConflictError, Keep, Operation, release
 from carride_idempotency.errors import (
     EffectsRejectedError,
     ResultOmittedError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import item_of, record_of
-from tests.idempotency.samples import EFFECT, TABLE, World, event, fail_with
+from carride_idempotency.stores.transport import BotocoreTransport, ServiceError
+from tests.idempotency.samples import EFFECT, RIDES, TABLE, World, create_tables, event, fail_with
 
 CLAIM = Record(
     "history#k1",
@@ -181,6 +186,20 @@ def test_what_no_record_can_keep_is_refused_at_write(world: World) -> None:
     assert "one" in world.dynamodb.all(TABLE)[0]
 
 
+@pytest.mark.parametrize("name", ["idempotencyKey", "status", "expiryTimestamp"])
+def test_what_a_record_keeps_cannot_have_the_name_of_its_own_attributes(
+    world: World, name: str
+) -> None:
+    """Otherwise a handler would change its own claim."""
+
+    def work(operation: Operation) -> None:
+        with pytest.raises(EffectsRejectedError, match=f"uses the attributes {name}: choose"):
+            operation.write(Keep({name: "mine"}))
+
+    world.work.step = work
+    assert world.deliver()["outcome"] == "New"
+
+
 def test_a_damaged_record_keeps_what_it_kept(world: World) -> None:
     """Neither its release nor a failure of the next attempt takes it from its readers."""
     entry = {"orderID": {"S": "order_01"}}
@@ -212,3 +231,58 @@ def test_refused_by_an_effect(world: World) -> None:
     world.transport.answer("TransactionCanceledException", body={"CancellationReasons": reasons})
     with pytest.raises(EffectConflictError):
         world.store.update_if_owner(DONE, [EFFECT, EFFECT])
+
+
+# ── A table of another key ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def client() -> Iterator[Any]:
+    """A client of moto's DynamoDB."""
+    with mock_aws():
+        yield boto3.session.Session().client("dynamodb", region_name="eu-west-1")
+
+
+def test_a_table_of_another_key_is_answered_with_the_key_that_is_written(client: Any) -> None:
+    """DynamoDB's own words do not name the key that was sent."""
+    create_tables(client, {TABLE: ("pk", "sk")})
+    store = DynamoDBStore(TABLE, transport=BotocoreTransport(client, 1.5))
+    requests: list[Callable[[], object]] = [
+        lambda: store.read(CLAIM.key),
+        lambda: store.put_if_absent(CLAIM),
+    ]
+    for request in requests:
+        with pytest.raises(StoreRefusedError, match="writes the partition key idempotencyKey,"):
+            request()
+
+
+@pytest.mark.parametrize("kind", ["N", "B"])
+@pytest.mark.parametrize("atomic", [False, True], ids=["claim", "atomic"])
+def test_a_table_whose_key_is_no_string_is_refused_at_the_first_delivery(
+    client: Any, world: World, kind: str, *, atomic: bool
+) -> None:
+    """The message has the type that the table expects, and says that another table is needed."""
+    create_tables(client, {TABLE: "idempotencyKey"}, kind)
+    create_tables(client, {RIDES: "id"})
+    world.store = DynamoDBStore(TABLE, transport=BotocoreTransport(client, 1.5))
+    expected = f"Type mismatch for key idempotencyKey expected: {kind}"
+    with pytest.raises((StoreRefusedError, EffectsRejectedError), match=expected) as refused:
+        world.deliver(atomic=atomic)
+    assert "of type string" in str(refused.value)
+    assert "can hold no record: take another table" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [(DynamoDBStore.put_if_absent, True), (DynamoDBStore.update_if_owner, False)],
+    ids=["insert", "commit"],
+)
+def test_only_an_insert_with_effects_is_answered_with_the_key(
+    write: Callable[..., Any], *, says: bool
+) -> None:
+    """A commit follows a claim, which the table's key has accepted: the effects are wrong."""
+    refusal = ServiceError("ValidationException", 400, "One of the required keys is missing", {})
+    store = DynamoDBStore(TABLE, transport=Mock(longest_try_s=1.5, side_effect=refusal))
+    with pytest.raises(EffectsRejectedError) as refused:
+        write(store, DONE, [EFFECT])
+    assert ("idempotencyKey" in str(refused.value)) is says

@@ -35,7 +35,6 @@ from carride_idempotency import (
     Policy,
     PowertoolsRecords,
     Store,
-    TableLayout,
     Update,
     forget,
     open_store,
@@ -57,10 +56,7 @@ SORTED: Final[Mapping[str, str]] = {
     "sort_key_attr": "sk",
     "static_pk_value": "idempotency#shop",
 }
-"""The settings of Powertools for one table with a sort key, which has our records, too."""
-IN_THEIR_TABLE: Final = TableLayout(
-    "pk", "sk", partition_value="idempotency#shop", expiry="expiration"
-)
+"""The settings of Powertools for a table with a sort key."""
 PREFIX: Final = "shop-function.tests.idempotency.test_migration.Town.old.<locals>.handler"
 START: Final = datetime(2026, 12, 1, 12, tzinfo=UTC)
 UNTIL: Final = START + timedelta(days=10)
@@ -77,13 +73,12 @@ class Town:
     Args:
         dynamodb: a client.
         atomic: whether the new version commits without a claim.
-        one_table: whether the table of Powertools, which then has a sort key, has our records, too.
+        sort_key: whether the table of Powertools has a sort key.
     """
 
-    def __init__(self, dynamodb: Any, *, atomic: bool = False, one_table: bool = False) -> None:
+    def __init__(self, dynamodb: Any, *, atomic: bool = False, sort_key: bool = False) -> None:
         self.dynamodb = dynamodb
-        self.one_table = one_table
-        self.names: Mapping[str, Any] = SORTED if one_table else {}
+        self.names: Mapping[str, Any] = SORTED if sort_key else {}
         self.step: Callable[[str, Callable[[], Any]], Any] = lambda _, request: request()
         self.failures: dict[str, int] = {}
         """How many of the next runs of a version fail."""
@@ -100,8 +95,6 @@ class Town:
 
     def store_before(self, before: PowertoolsRecords, client: Any) -> DynamoDBStore:
         transport = BotocoreTransport(client, 1.5)
-        if self.one_table:
-            return DynamoDBStore(OLD, layout=IN_THEIR_TABLE, before=before, transport=transport)
         return DynamoDBStore(NEW, before=before, transport=transport)
 
     def consumer_over(self, store: Store, **policy: Any) -> Consumer[dict[str, Any]]:
@@ -199,8 +192,8 @@ def event_of(key: str) -> dict[str, Any]:
     }
 
 
-def fake(*, one_table: bool = False) -> FakeDynamoDB:
-    return FakeDynamoDB({OLD: ("pk", "sk") if one_table else ("id",), EFFECTS: ("id",)})
+def fake(*, sort_key: bool = False) -> FakeDynamoDB:
+    return FakeDynamoDB({OLD: ("pk", "sk") if sort_key else ("id",), EFFECTS: ("id",)})
 
 
 @pytest.fixture(autouse=True)
@@ -220,30 +213,30 @@ def local() -> Iterator[Callable[[], Any]]:
     params=[
         "fake",
         pytest.param("moto", marks=pytest.mark.proof),
-        "fake, one table",
+        "fake, sort key",
         pytest.param("local", marks=pytest.mark.peer),
-        pytest.param("local, one table", marks=pytest.mark.peer),
+        pytest.param("local, sort key", marks=pytest.mark.peer),
     ]
 )
 def town(request: pytest.FixtureRequest, local: Callable[[], Any]) -> Iterator[Town]:
     """A town over a DynamoDB in this process, and over AWS's DynamoDB Local."""
-    where, _, together = request.param.partition(", ")
-    one_table = bool(together)
+    where, _, kind = request.param.partition(", ")
+    sort_key = bool(kind)
     with ExitStack() as running:
         if where == "fake":
-            client: Any = fake(one_table=one_table)
+            client: Any = fake(sort_key=sort_key)
         elif where == "moto":
             running.enter_context(mock_aws())
             client = boto3.client("dynamodb", region_name="us-east-1")
         else:
             client = local()
         if where != "fake":
-            old = ("pk", "sk") if one_table else ("id",)
+            old = ("pk", "sk") if sort_key else ("id",)
             tables = {OLD: old, NEW: ("idempotencyKey",), EFFECTS: ("id",)}
             create_tables(client, tables)
             for table in tables:
                 running.callback(client.delete_table, TableName=table)
-        yield running.enter_context(Town(client, one_table=one_table))
+        yield running.enter_context(Town(client, sort_key=sort_key))
 
 
 # ── One after the other ───────────────────────────────────────────────────────────────────────────
@@ -533,13 +526,12 @@ def schedules(
     atomic: bool,
     failing: str | None,
     begun: str | None,
-    one_table: bool,
 ) -> Iterator[tuple[list[tuple[int, str]], Town]]:
     """Run every schedule of a few deliveries of one event; yield it with what it has left."""
     paths: list[list[int]] = [[]]
     while paths:
         prefix = paths.pop()
-        town = Town(fake(one_table=one_table), atomic=atomic, one_table=one_table)
+        town = Town(fake(), atomic=atomic)
         with town:
             if begun is not None:
                 interrupted(town, begun, at=1, done=True)
@@ -581,19 +573,11 @@ def nothing_twice(
     atomic: bool,
     failing: str | None = None,
     begun: str | None = None,
-    one_table: bool = False,
 ) -> int:
     """Check every schedule, with later deliveries in both orders; return how many there are."""
     count = 0
     for last in LAST:
-        every = schedules(
-            versions,
-            crashes=crashes,
-            atomic=atomic,
-            failing=failing,
-            begun=begun,
-            one_table=one_table,
-        )
+        every = schedules(versions, crashes=crashes, atomic=atomic, failing=failing, begun=begun)
         for taken, town in every:
             count += 1
             assert town.effects() <= 1, taken
@@ -611,12 +595,6 @@ def test_two_versions_at_once_and_a_crash_give_one_effect(
 ) -> None:
     """In every order of their requests, with a crash before or after any of them."""
     assert nothing_twice(("old", "new"), crashes=1, atomic=atomic, failing=failing) > 20
-
-
-@pytest.mark.parametrize("atomic", [False, True], ids=["claimed", "atomic"])
-def test_two_versions_at_once_and_a_crash_give_one_effect_in_one_table(atomic: bool) -> None:
-    """Our records stand beside those of Powertools, in one partition."""
-    assert nothing_twice(("old", "new"), crashes=1, atomic=atomic, one_table=True) > 20
 
 
 @pytest.mark.proof

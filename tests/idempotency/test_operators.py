@@ -27,11 +27,11 @@ from carride_idempotency.operators.command import main, without_password
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED
 from carride_idempotency.recovery import stored_form
 from carride_idempotency.testing import FakeDynamoDB, Invocation, eventbridge_event
-from tests.idempotency.stores.backends import EXISTING, MOTO, Backend, openers, over
+from tests.idempotency.stores.backends import MOTO, Backend, openers, over
 
 __all__ = ["backend", "openers"]
 
-backend = over("memory", "fake_dynamodb", MOTO, "fake_valkey", "fake_redis", *EXISTING)
+backend = over("memory", "fake_dynamodb", MOTO, "fake_valkey", "fake_redis")
 HOUR: Final = 3_600_000
 DAY_S: Final = 86_400
 

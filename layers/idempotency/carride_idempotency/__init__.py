@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from carride_idempotency.stores import Store
     from carride_idempotency.stores.dynamodb import DynamoDBStore
     from carride_idempotency.stores.factory import open_store
-    from carride_idempotency.stores.layouts import TableLayout
     from carride_idempotency.stores.memory import MemoryStore
     from carride_idempotency.stores.powertools import PowertoolsRecords
     from carride_idempotency.stores.transport import Transport
@@ -170,7 +169,6 @@ __all__ = [
     "StoreError",
     "StoreRefusedError",
     "StoreUnavailableError",
-    "TableLayout",
     "Transport",
     "TransportId",
     "UndecodableResultError",
@@ -213,7 +211,6 @@ _MODULES = {
     "stores.dynamodb": "DynamoDBStore",
     "stores.memory": "MemoryStore",
     "stores.factory": "open_store",
-    "stores.layouts": "TableLayout",
     "stores.powertools": "PowertoolsRecords",
     "stores.transport": "Transport",
     "stores.valkey": "ValkeyStore",

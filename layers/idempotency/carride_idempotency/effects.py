@@ -81,10 +81,8 @@ def is_effect(value: object) -> bool:
     return isinstance(value, _EFFECTS)
 
 
-def prepared(effect: Effect, taken: frozenset[str] = ATTRIBUTE_NAMES) -> Effect:
+def prepared(effect: Effect) -> Effect:
     """Return the effect converted and checked. Later changes to its values have no effect on it.
-
-    ``taken`` are the names of attributes of the record's item that are not free.
 
     Raises:
         EffectsRejectedError: it is not an effect, is incomplete, or holds a value or an item that
@@ -97,7 +95,7 @@ def prepared(effect: Effect, taken: frozenset[str] = ATTRIBUTE_NAMES) -> Effect:
             f"a {kind} is not an effect: use Put, Update, Delete, Check or Keep"
         )
     if isinstance(effect, Keep):
-        return Keep(_kept(effect.attributes, taken))
+        return Keep(_kept(effect.attributes))
     _expect_text("table", effect.table)
     if effect.condition is not None:
         _expect_text("condition", effect.condition)
@@ -184,11 +182,11 @@ def _converted(what: str, values: Mapping[str, object]) -> marshalling.Converted
     return values if isinstance(values, marshalling.Converted) else marshalling.Converted(values)
 
 
-def _kept(attributes: Mapping[str, object], taken: frozenset[str]) -> marshalling.Converted:
+def _kept(attributes: Mapping[str, object]) -> marshalling.Converted:
     kept = _converted("attributes", attributes)
-    clashing = taken.intersection(kept.wire)
-    if clashing:
-        names = ", ".join(sorted(clashing))
+    taken = ATTRIBUTE_NAMES.intersection(kept.wire)
+    if taken:
+        names = ", ".join(sorted(taken))
         raise EffectsRejectedError(f"the record uses the attributes {names}: choose other names")
     if marshalling.is_too_large(kept.wire):
         raise EffectsRejectedError("a record cannot keep more than 400 KB")

@@ -147,13 +147,13 @@ def record_key(consumer: str, value: object, operation: str | None = None) -> st
     else:
         text = _scalar(consumer, value)
     key = f"{prefix}#{text}"
-    return shortened(key, LONGEST_KEY)
+    return _shortened(key)
 
 
-def shortened(key: str, longest: int) -> str:
-    """Return the key of a record; one of more than ``longest`` bytes with the hash of its text."""
-    is_surely_short = len(key) * 4 <= longest  # a character has at most four bytes
-    if is_surely_short or len(key.encode()) <= longest:
+def _shortened(key: str) -> str:
+    """Return the key of a record; one that is too long has the hash of its text."""
+    is_surely_short = len(key) * 4 <= LONGEST_KEY  # a character has at most four bytes
+    if is_surely_short or len(key.encode()) <= LONGEST_KEY:
         return key
     name, _, text = key.partition("#")
     digest = hashlib.sha256(text.encode())

@@ -54,13 +54,6 @@ def not_earlier_records(value: object) -> ConfigurationError:
     return ConfigurationError(f"before= takes PowertoolsRecords(table, ...), not {value!r}")
 
 
-def not_a_layout(value: object) -> ConfigurationError:
-    """Return the error of a DynamoDBStore whose ``layout`` is not one."""
-    return ConfigurationError(
-        f"layout= is {_kind(value)}: write layout=TableLayout(partition_key=..., sort_key=...)"
-    )
-
-
 def not_dead_letters(consumer: str, value: object) -> ConfigurationError:
     """Return the error of a consumer whose ``dead_letters`` cannot send any."""
     return ConfigurationError(

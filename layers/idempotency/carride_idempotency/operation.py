@@ -90,10 +90,8 @@ class AnyOperation:
                 "), or write the effects yourself under a condition that recognises a second write"
             )
         from carride_idempotency.effects import prepared, require_room
-        from carride_idempotency.record_items import ATTRIBUTE_NAMES
 
-        taken = getattr(self._store, "record_attributes", ATTRIBUTE_NAMES)
-        registered = [*self._effects, *[prepared(effect, taken) for effect in effects]]
+        registered = [*self._effects, *[prepared(effect) for effect in effects]]
         require_room(self._held.record, registered)
         self._effects[:] = registered
 

@@ -24,13 +24,7 @@ from valkey.backoff import NoBackoff
 from valkey.exceptions import ReadOnlyError
 from valkey.retry import Retry
 
-from carride_idempotency import (
-    DynamoDBStore,
-    EffectConflictError,
-    MemoryStore,
-    TableLayout,
-    Update,
-)
+from carride_idempotency import DynamoDBStore, EffectConflictError, MemoryStore, Update
 from carride_idempotency.effects import Check, Effect
 from carride_idempotency.stores import Store
 from carride_idempotency.stores.lean import LeanTransport
@@ -45,13 +39,6 @@ from tests.idempotency.stores import valkey_server
 
 FIRST_CHARGE: Final = "attribute_not_exists(charges)"
 """The condition of a charge that must be the only one."""
-
-LAYOUTS: Final[Mapping[str, TableLayout]] = {
-    "renamed": TableLayout("id", expiry="ttl", names={"status": "state", "owner": "heldBy"}),
-    "composite": TableLayout("pk", "sk"),
-    "one_partition": TableLayout("pk", "sk", partition_value="idempotency#shop"),
-}
-"""Existing tables of every kind."""
 
 _ROOT: Final = Path(__file__).parents[3]
 _DYNAMODB_LOCAL: Final = _ROOT / "tools/scripts/dynamodb-local"
@@ -124,42 +111,30 @@ def open_valkey(client: Any) -> Iterator[Backend]:
 
 
 @contextmanager
-def _open_fake_dynamodb(layout: TableLayout | None = None) -> Iterator[Backend]:
-    fake = FakeDynamoDB({"Rides": ("id",), "Records": _key_names(layout)})
-    yield _on_dynamodb(fake, fake, "Records", "Rides", layout)
+def _open_fake_dynamodb() -> Iterator[Backend]:
+    fake = FakeDynamoDB({"Rides": ("id",)})
+    yield _on_dynamodb(fake, fake, "Records", "Rides")
 
 
-def _key_names(layout: TableLayout | None) -> tuple[str, ...]:
-    return ("idempotencyKey",) if layout is None else layout.key_names
-
-
-def _on_dynamodb(
-    client: Any, transport: Transport, records: str, rides: str, layout: TableLayout | None = None
-) -> Backend:
-    expiry = "ttl" if layout is LAYOUTS["renamed"] else "expiryTimestamp"
-
-    def item(table: str, key: Mapping[str, Any]) -> Mapping[str, Any]:
-        found = client.get_item(TableName=table, Key=key, ConsistentRead=True)
+def _on_dynamodb(client: Any, transport: Transport, records: str, rides: str) -> Backend:
+    def item(table: str, key: str, value: str) -> Mapping[str, Any]:
+        found = client.get_item(TableName=table, Key={key: {"S": value}}, ConsistentRead=True)
         attributes: Mapping[str, Any] = found.get("Item", {})
         return attributes
 
     def charges(ride: str) -> int:
-        return int(item(rides, {"id": {"S": ride}}).get("charges", {"N": "0"})["N"])
+        return int(item(rides, "id", ride).get("charges", {"N": "0"})["N"])
 
     def forgotten_in_s(key: str) -> float | None:
-        wire = {"idempotencyKey": {"S": key}} if layout is None else layout.key_of(key)
-        ttl = item(records, wire).get(expiry)
+        ttl = item(records, "idempotencyKey", key).get("expiryTimestamp")
         # DynamoDB reads its TTL in epoch seconds.
         return None if ttl is None else int(ttl["N"]) - time.time()
 
-    store = DynamoDBStore(records, layout=layout, transport=transport)
-    return Backend(store, rides, charges, forgotten_in_s)
+    return Backend(DynamoDBStore(records, transport=transport), rides, charges, forgotten_in_s)
 
 
 @contextmanager
-def _dynamodb(
-    client: Any, transport: Transport | None = None, layout: TableLayout | None = None
-) -> Iterator[Opener]:
+def _dynamodb(client: Any, transport: Transport | None = None) -> Iterator[Opener]:
     """Open DynamoDBStores over two tables of this run's own.
 
     Emptied each time, and deleted in the end.
@@ -168,18 +143,17 @@ def _dynamodb(
     client.
     """
     prefix = f"carride-test-{uuid.uuid4().hex[:12]}"
-    tables = {f"{prefix}-records": _key_names(layout), f"{prefix}-rides": ("id",)}
+    tables = {f"{prefix}-records": "idempotencyKey", f"{prefix}-rides": "id"}
 
     @contextmanager
     def opener() -> Iterator[Backend]:
-        for table, names in tables.items():
+        for table, key in tables.items():
             for page in client.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
                 for item in page["Items"]:
-                    key = {name: item[name] for name in names}
-                    client.delete_item(TableName=table, Key=key)
+                    client.delete_item(TableName=table, Key={key: item[key]})
         sends = transport or BotocoreTransport(client, 1.5)
         records, rides = tables
-        yield _on_dynamodb(client, sends, records, rides, layout)
+        yield _on_dynamodb(client, sends, records, rides)
 
     try:
         create_tables(client, tables)
@@ -193,9 +167,9 @@ def _dynamodb(
 
 
 @contextmanager
-def _moto_dynamodb(layout: TableLayout | None = None) -> Iterator[Opener]:
+def _moto_dynamodb() -> Iterator[Opener]:
     client = boto3.session.Session().client("dynamodb")
-    with mock_aws(), _dynamodb(client, layout=layout) as opener:
+    with mock_aws(), _dynamodb(client) as opener:
         yield opener
 
 
@@ -205,11 +179,9 @@ def _engine_dynamodb() -> Iterator[Opener]:
         yield opener
 
 
-def _at(
-    url: str, transport: Transport | None = None, layout: TableLayout | None = None
-) -> AbstractContextManager[Opener]:
+def _at(url: str, transport: Transport | None = None) -> AbstractContextManager[Opener]:
     client = boto3.session.Session().client("dynamodb", endpoint_url=url, config=_ONE_TRY)
-    return _dynamodb(client, transport, layout)
+    return _dynamodb(client, transport)
 
 
 @contextmanager
@@ -242,14 +214,14 @@ def local_client() -> Iterator[Any]:
 
 
 @contextmanager
-def _local_dynamodb(*, lean: bool = False, layout: TableLayout | None = None) -> Iterator[Opener]:
+def _local_dynamodb(*, lean: bool = False) -> Iterator[Opener]:
     """AWS's own DynamoDB Local."""
     with _local_server() as url, ExitStack() as ending:
         transport = LeanTransport(
             url, "us-east-1", lambda **_: Credentials("test", "test"), read_timeout_s=5
         )
         ending.callback(transport.close)
-        yield ending.enter_context(_at(url, transport if lean else None, layout))
+        yield ending.enter_context(_at(url, transport if lean else None))
 
 
 def free_port() -> int:
@@ -305,10 +277,6 @@ def _real_valkey() -> Iterator[Opener]:
         yield partial(open_valkey, client)
 
 
-def _fake_of(layout: TableLayout) -> Callable[[], AbstractContextManager[Opener]]:
-    return lambda: nullcontext(partial(_open_fake_dynamodb, layout))
-
-
 STORES: Final[Mapping[str, Callable[[], AbstractContextManager[Opener]]]] = {
     "memory": lambda: nullcontext(open_memory),
     "fake_dynamodb": lambda: nullcontext(_open_fake_dynamodb),
@@ -324,20 +292,12 @@ STORES: Final[Mapping[str, Callable[[], AbstractContextManager[Opener]]]] = {
     "lean_dynamodb": partial(_local_dynamodb, lean=True),
     "named_dynamodb": _named_dynamodb,
     "real_valkey": _real_valkey,
-    **{f"fake_{name}": _fake_of(layout) for name, layout in LAYOUTS.items()},
-    **{f"moto_{name}": partial(_moto_dynamodb, layout) for name, layout in LAYOUTS.items()},
-    **{f"local_{name}": partial(_local_dynamodb, layout=each) for name, each in LAYOUTS.items()},
 }
 """What starts each store's server, if it needs one, and opens the store."""
 
 
 MOTO: Final = pytest.param("moto_dynamodb", marks=pytest.mark.proof)
 """moto answers every request through botocore, which takes longer than the fake."""
-EXISTING: Final[Sequence[Any]] = (
-    *(f"fake_{name}" for name in LAYOUTS),
-    *(pytest.param(f"moto_{name}", marks=pytest.mark.proof) for name in LAYOUTS),
-)
-"""Tables that exist already: on the fake, and on moto."""
 
 
 @pytest.fixture(scope="module")

@@ -5,17 +5,16 @@ from typing import Final
 
 import pytest
 
-from tests.idempotency.stores.backends import LAYOUTS, openers, over
+from tests.idempotency.stores.backends import openers, over
 
 __all__ = ["backend", "openers", "transactional"]
 
 NAMED: Final = ["named_dynamodb"] if "DYNAMODB_ENDPOINT" in os.environ else []
-EXISTING: Final = [f"local_{name}" for name in LAYOUTS]
 DYNAMODB: Final = [
     "engine_dynamodb",
     *(
         pytest.param(name, marks=pytest.mark.peer)
-        for name in ("local_dynamodb", "lean_dynamodb", *NAMED, *EXISTING)
+        for name in ("local_dynamodb", "lean_dynamodb", *NAMED)
     ),
 ]
 

@@ -1,7 +1,7 @@
 """Reads all records of a store, which no consumer needs."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, Protocol, runtime_checkable
 
 from carride_idempotency.errors import ConfigurationError
@@ -63,59 +63,26 @@ def records_in(
 def _in_table(
     store: DynamoDBStore, consumer: str | None, status: str | None, index: str | None
 ) -> Iterator[Record]:
-    layout = store.layout
-    operation, request = _listing(store, consumer, status, index)
-    for item in _all_items(store, operation, request):
-        if layout is None:
-            yield record_of(item)
-        elif layout.has(item):
-            yield record_of(layout.own(item))
-
-
-def _listing(
-    store: DynamoDBStore, consumer: str | None, status: str | None, index: str | None
-) -> tuple[str, dict[str, Any]]:
-    """Return the operation that reads the records, and its request.
-
-    Records that share a partition are queried. Otherwise the whole table, or an index, is read.
-    """
-    layout = store.layout
-    partition = None if layout is None or index is not None else layout.partition_value
-    filters = ["attribute_exists(#s)"]
-    keys = []
-    values: dict[str, Any] = {}
-    if status is not None:
-        filters.append("#s = :s")
-        values[":s"] = {"S": status}
-    if partition is not None:
-        keys.append("#partition = :p")
-        values[":p"] = {"S": partition}
-    if consumer is not None:
-        of_consumer = "begins_with(idempotencyKey, :c)"
-        (filters if partition is None else keys).append(of_consumer)
-        values[":c"] = {"S": consumer}
     request: dict[str, Any] = {"TableName": store._table, "ConsistentRead": index is None}
     if index is not None:
         request["IndexName"] = index
+    conditions = ["attribute_exists(#s)"]
+    values: dict[str, Any] = {}
+    if status is not None:
+        conditions.append("#s = :s")
+        values[":s"] = {"S": status}
+    if consumer is not None:
+        conditions.append("begins_with(idempotencyKey, :c)")
+        values[":c"] = {"S": consumer}
+    request["FilterExpression"] = " AND ".join(conditions)
+    request["ExpressionAttributeNames"] = {"#s": "status"}
     if values:
         request["ExpressionAttributeValues"] = values
-    expressions = {"FilterExpression": " AND ".join(filters)}
-    if keys:
-        expressions["KeyConditionExpression"] = " AND ".join(keys)
-    if layout is None:
-        request |= {**expressions, "ExpressionAttributeNames": {"#s": "status"}}
-    else:
-        request |= layout.named(expressions)
-    return "Scan" if partition is None else "Query", request
-
-
-def _all_items(
-    store: DynamoDBStore, operation: str, request: dict[str, Any]
-) -> Iterator[Mapping[str, Any]]:
     start: dict[str, Any] | None = {}
     while start is not None:
-        answer = store._send(operation, request, None)
-        yield from answer.get("Items", ())
+        answer = store._send("Scan", request, None)
+        for item in answer.get("Items", ()):
+            yield record_of(item)
         start = answer.get("LastEvaluatedKey")
         request["ExclusiveStartKey"] = start
 

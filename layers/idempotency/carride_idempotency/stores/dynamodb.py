@@ -1,8 +1,8 @@
 """Records in a DynamoDB table: the default store.
 
-The table has the string partition key ``idempotencyKey`` and TTL on ``expiryTimestamp``, or what a
-`TableLayout` says. Every write is one conditional request. If it is refused it returns the stored
-item (``ReturnValuesOnConditionCheckFailure``), so that no step needs a separate read.
+The table has the string partition key ``idempotencyKey`` and TTL on ``expiryTimestamp``. Every
+write is one conditional request. If it is refused it returns the stored item
+(``ReturnValuesOnConditionCheckFailure``), so that no step needs a separate read.
 """
 
 import random
@@ -21,7 +21,7 @@ from carride_idempotency.errors import (
     StoreUnavailableError,
 )
 from carride_idempotency.record import IN_PROGRESS, Record
-from carride_idempotency.record_items import ATTRIBUTE_NAMES, item_of, record_of
+from carride_idempotency.record_items import item_of, record_of
 from carride_idempotency.stores.default_transport import dynamodb_transport
 from carride_idempotency.stores.retries import Retries, Verdict
 from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from carride_idempotency.effects import Action, Effect
-    from carride_idempotency.stores.layouts import TableLayout
 
     class EarlierRecords(Protocol):
         """The records of another layer from which a consumer moves: `PowertoolsRecords`."""
@@ -79,7 +78,6 @@ class DynamoDBStore:
 
     Args:
         table: the table's name or ARN.
-        layout: the table's key and names, if they are not the library's own.
         before: records of AWS Lambda Powertools, from which its consumers migrate.
         transport: sends the requests. Default: what `dynamodb_transport` makes for the environment.
         clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1 for each
@@ -102,7 +100,6 @@ class DynamoDBStore:
         self,
         table: str,
         *,
-        layout: "TableLayout | None" = None,
         before: "EarlierRecords | None" = None,  # noqa: ARG002 - `__new__` takes it
         transport: Transport | None = None,
         clock: Clock = epoch_ms,
@@ -114,21 +111,13 @@ class DynamoDBStore:
                 f"the table of a DynamoDBStore is a name or an ARN, not {table!r}: "
                 "set the environment variable that holds it"
             )
-        if layout is not None:
-            _check_layout(layout)
         if transport is not None and not callable(transport):
             from carride_idempotency.misuse import not_a_transport
 
             raise not_a_transport(transport)
         self._transport = transport or dynamodb_transport()
         self._table = table
-        self.layout = layout
         self._retries = Retries(clock, sleep, jitter)
-
-    @property
-    def record_attributes(self) -> frozenset[str]:
-        """The attributes of a record's item whose names nothing else can have."""
-        return ATTRIBUTE_NAMES if self.layout is None else self.layout.taken
 
     def put_if_absent(
         self, record: Record, effects: Sequence["Effect"] = (), *, until_ms: int | None = None
@@ -161,20 +150,13 @@ class DynamoDBStore:
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
         """Read the record under ``key``, consistently."""
-        layout = self.layout
-        names = {"idempotencyKey": {"S": key}} if layout is None else layout.key_of(key)
-        request = {"TableName": self._table, "Key": names, "ConsistentRead": True}
+        request = {
+            "TableName": self._table,
+            "Key": {"idempotencyKey": {"S": key}},
+            "ConsistentRead": True,
+        }
         answer = self._send("GetItem", request, until_ms)
-        item = answer.get("Item")
-        return self._found(item, key)
-
-    def _found(self, item: Mapping[str, Any] | None, key: str) -> Record | None:
-        """Return the item under a key as a record; None if there is none."""
-        if not item:
-            return None
-        if self.layout is None:
-            return record_of(item)
-        return record_of(self.layout.found(key, item))
+        return _found(answer.get("Item"))
 
     def _write(
         self,
@@ -204,14 +186,12 @@ class DynamoDBStore:
                 "ExpressionAttributeNames": _STATUS_AND_OWNER,
                 "ExpressionAttributeValues": values,
             }
-        if self.layout is not None:
-            put = self.layout.put(put)
         if others or beside:
             return self._transact(record, put, others, until_ms, beside)
         try:
             self._send("PutItem", put, until_ms)
         except ServiceError as error:
-            return self._found(error.body.get("Item"), record.key)
+            return _found(error.body.get("Item"))
         return record
 
     def _transact(
@@ -238,7 +218,7 @@ class DynamoDBStore:
         except ServiceError as error:
             reasons = _reasons(error, len(actions))
             if reasons[0].get("Code") == _CONDITION:
-                return self._found(reasons[0].get("Item"), record.key)
+                return _found(reasons[0].get("Item"))
             for reason in reasons[1 : len(first)]:
                 if reason.get("Code") == _CONDITION:
                     raise BesideRefusedError(reason.get("Item")) from error
@@ -275,25 +255,18 @@ class DynamoDBStore:
         """Return what to do about a request that DynamoDB has refused for good."""
         if not _is_of_the_record(error):
             return "; check the table, what was sent and the function's role"
-        names = ["idempotencyKey"] if self.layout is None else self.layout.key_names
         return (
-            f". If that is about a key: this store writes {' and '.join(names)}, of type string, "
-            "because the key of a record is text. A table whose key is a number or binary can "
-            "hold no record: take another table. "
+            ". If that is about a key: this store writes the partition key idempotencyKey, of type "
+            "string, and no sort key. A table with another key can hold no record: take another "
+            "table. "
             f"`aws dynamodb describe-table --table-name {self._table}` shows the keys of the table "
-            "and of its indexes: name them with "
-            "layout=TableLayout(partition_key=..., sort_key=..., names=...), or in the address of "
-            "a store with ?partition_key=...&sort_key=..."
+            "and of its indexes"
         )
 
 
-def _check_layout(layout: object) -> None:
-    from carride_idempotency.stores.layouts import TableLayout
-
-    if not isinstance(layout, TableLayout):
-        from carride_idempotency.misuse import not_a_layout
-
-        raise not_a_layout(layout)
+def _found(item: Mapping[str, Any] | None) -> Record | None:
+    """Return a stored item as a record; None if there is none."""
+    return record_of(item) if item else None
 
 
 def owned_by(record: Record) -> Condition:

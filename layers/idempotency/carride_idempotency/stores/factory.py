@@ -1,18 +1,15 @@
 """Opens the store that one line of settings names."""
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from carride_idempotency.errors import ConfigurationError
 from carride_idempotency.stores import Store
 
 if TYPE_CHECKING:
-    from carride_idempotency.stores.layouts import TableLayout
     from carride_idempotency.stores.transport import Transport
 
-_TABLE: Final = re.compile(
-    r"dynamodb:(?P<table>[A-Za-z0-9_][A-Za-z0-9_.:/-]{2,2047})(?:\?(?P<layout>.+))?"
-)
+_TABLE: Final = re.compile(r"dynamodb:([A-Za-z0-9_][A-Za-z0-9_.:/-]{2,2047})")
 _SERVER: Final = re.compile(
     r"(?:valkey|redis)(?P<tls>s?)://"
     r"(?:(?P<user>[^:@/?#\s]*)(?::(?P<password>[^@/?#\s]*))?@)?"
@@ -32,8 +29,7 @@ def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
     It imports only what that store needs, and sends no request yet.
 
     Args:
-        address: ``dynamodb:<name or ARN of the table>``, with ``?`` and the settings of a
-            `TableLayout` if the table has other names: ``?partition_key=pk&sort_key=sk``. Or
+        address: ``dynamodb:<name or ARN of the table>``, or
             ``<scheme>://[[<user>]:<password>@]<host>[:<port>]`` with the scheme valkey or redis,
             with TLS valkeys or rediss, and then ``[/<database>][?<options>]``. ``docs/stores.md``
             explains the options.
@@ -51,8 +47,7 @@ def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
     if table := _TABLE.fullmatch(address):
         from carride_idempotency.stores.dynamodb import DynamoDBStore
 
-        layout = None if table["layout"] is None else _layout(table["layout"])
-        return DynamoDBStore(table["table"], layout=layout, transport=transport)
+        return DynamoDBStore(table[1], transport=transport)
     server = _SERVER.fullmatch(address)
     options = set(filter(None, (server["options"] or "").split("&"))) if server else set()
     port = int(server["port"] or _PORT) if server else 0
@@ -84,20 +79,3 @@ def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
         host, port, tls=tls, username=user, password=password, database=database, cluster=cluster
     )
     return ValkeyStore(client, checks_eviction="eviction=accepted" not in options)
-
-
-def _layout(options: str) -> "TableLayout":
-    """Return the layout that the options of an address describe; other names are attributes'."""
-    from urllib.parse import parse_qsl
-
-    from carride_idempotency.stores.layouts import SETTINGS, TableLayout
-
-    try:
-        given = dict(parse_qsl(options, strict_parsing=True))
-    except ValueError as error:
-        raise ConfigurationError(
-            f"{options!r:.100} are not options of a table: write "
-            "dynamodb:<table>?partition_key=<attribute>&sort_key=<attribute>"
-        ) from error
-    settings: dict[str, Any] = {name: given.pop(name) for name in SETTINGS if name in given}
-    return TableLayout(**settings, names=given)

@@ -4,14 +4,11 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from carride_idempotency.record_items import ATTRIBUTE_NAMES
 from carride_idempotency.testing.dynamodb import RECORD_KEY
 from carride_idempotency.testing.expressions import Item, Request
-
-if TYPE_CHECKING:
-    from carride_idempotency.stores.layouts import TableLayout
 
 type Place = tuple[str, str]
 """A table, and the key of an item in it as text."""
@@ -24,10 +21,8 @@ def kept_in(record: Item) -> Item:
     return {name: value for name, value in record.items() if name not in ATTRIBUTE_NAMES}
 
 
-def as_content(item: Item, layout: "TableLayout | None" = None) -> Item:
+def as_content(item: Item) -> Item:
     """Return what an item holds for its users; of a record's item, that is what is kept in it."""
-    if layout is not None:
-        return kept_in(layout.own(item)) if layout.has(item) else item
     is_record = RECORD_KEY in item and {"status", "owner"} & item.keys()
     return kept_in(item) if is_record else item
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 from botocore.client import BaseClient
@@ -57,9 +57,6 @@ from carride_idempotency.testing.guards import Time, refused_sockets
 from carride_idempotency.testing.loop_time import LoopTime, loops_of
 from carride_idempotency.testing.turns import InvocationThreads
 
-if TYPE_CHECKING:
-    from carride_idempotency.stores.layouts import TableLayout
-
 KINDS: Final = (
     "crash before",
     "crash after",
@@ -72,9 +69,6 @@ CRASH_BEFORE, CRASH_AFTER, REQUEST_LOST, ANSWER_LOST, OVERTAKEN, TAKEN_OVER = KI
 
 _READS: Final = ("BatchGet", "ConditionCheck", "Describe", "Get", "Head", "List", "Query", "Scan")
 
-type Layouts = Mapping[str, "TableLayout"]
-"""The layouts of tables, by name."""
-NO_LAYOUTS: Final[Layouts] = {}
 type Send = Callable[[str, Request], Mapping[str, Any]]
 """Sends a request to DynamoDB, given its operation."""
 
@@ -159,7 +153,6 @@ class World:
             of the records needs no entry. None: the handlers reach the DynamoDB of botocore's
             clients, such as moto's.
         indexes: the key attributes of indexes.
-        layouts: the layout of each existing table that also has records.
         store: the store of the records, such as a `MemoryStore`. Default: a `DynamoDBStore`.
         clock: the time. It stands still until the test, or a handler that waits, moves it.
 
@@ -187,7 +180,6 @@ class World:
         tables: KeyNames | None = NO_NAMES,
         *,
         indexes: KeyNames = NO_NAMES,
-        layouts: Layouts = NO_LAYOUTS,
         store: Store | None = None,
         clock: ManualClock | None = None,
     ) -> None:
@@ -196,7 +188,6 @@ class World:
                 raise ConfigurationError(
                     f"the key of {table} is a list of attributes: write {{{table!r}: [{key!r}]}}"
                 )
-        self._layouts = layouts
         self.clock = clock or ManualClock()
         self.dynamodb: Any = None if tables is None else _Tables(self, tables, indexes)
         self.dead_letters = _Letters(self)
@@ -473,7 +464,7 @@ class World:
 
     def request(self, operation: str, request: Request, send: Send) -> Mapping[str, Any]:
         """Send a request to DynamoDB as a call."""
-        actions = _actions(operation, request, self._layouts)
+        actions = _actions(operation, request)
         for action in actions:
             if action.writes_record:
                 self.claim_effects(action.record_key)
@@ -491,7 +482,7 @@ class World:
         """Note what a request has written; ``token`` is the same if it is sent again."""
         records = [write for write in writes if write.writes_record]
         for record in records:
-            self._note_record(record, send)
+            self._note_record(record.request, send)
         for place, write in enumerate(writes):
             if write.writes_record:
                 continue
@@ -502,21 +493,20 @@ class World:
             elif not self._declared:
                 self._note_direct(write.kind, write.request, send)
 
-    def _note_record(self, record: "_Action", send: Send) -> None:
-        layout = record.layout
-        key = record.record_key
-        item = record.request["Item"]
-        wire: Mapping[str, Any] = {RECORD_KEY: {"S": key}}
-        if layout is not None:
-            item = layout.own(item)
-            wire = layout.key_of(key)
-        find: Request = {"TableName": record.table, "Key": wire, "ConsistentRead": True}
-        self.records[key] = partial(_find, send, find, layout)
-        place = self._place(record.request, send)
+    def _note_record(self, record: Request, send: Send) -> None:
+        item = record["Item"]
+        key = item[RECORD_KEY]["S"]
+        find: Request = {
+            "TableName": record["TableName"],
+            "Key": {RECORD_KEY: {"S": key}},
+            "ConsistentRead": True,
+        }
+        self.records[key] = partial(_find, send, find)
+        place = self._place(record, send)
         self.touched[place].add(key)
         kept = kept_in(item)
         if kept:
-            self._see(f"registered Keep {record.table}", (key, text_of(kept)), key)
+            self._see(f"registered Keep {record['TableName']}", (key, text_of(kept)), key)
         self.see_record(key, item["status"]["S"])
 
     def _note_direct(self, kind: str, action: Request, send: Send) -> None:
@@ -559,7 +549,7 @@ class World:
         contents: dict[Place, Item] = {}
         for table, (send, names) in self._tables.items():
             for item in _all_items(send, table):
-                content = as_content(item, self._layouts.get(table))
+                content = as_content(item)
                 if content:
                     contents[table, text_of({name: item[name] for name in names})] = content
         return contents
@@ -643,12 +633,6 @@ class _Action(NamedTuple):
     """Such as ``Put``."""
     request: Request
     """As a request with this action alone has it."""
-    layouts: Layouts
-
-    @property
-    def layout(self) -> "TableLayout | None":
-        """The layout of the records in its table."""
-        return self.layouts.get(self.request.get("TableName", ""))
 
     @property
     def table(self) -> str:
@@ -664,39 +648,34 @@ class _Action(NamedTuple):
     @property
     def writes_record(self) -> bool:
         """Whether it writes the record of a key."""
-        item = self.request.get("Item") or {}
-        if self.layout is not None:
-            return self.writes and self.layout.has(item)
-        return self.writes and _is_record(item)
+        return self.writes and _is_record(self.request.get("Item") or {})
 
     @property
     def record_key(self) -> str:
         """The key of the record that it is about; empty if it is about something else."""
         item = self.request.get("Item") or self.request.get("Key") or {}
-        if self.layout is not None:
-            return self.layout.key_in(item)
         found = item.get(RECORD_KEY)
         if not isinstance(found, dict):
             return ""
         return str(found.get("S", ""))
 
 
-def _actions(operation: str, request: Request, layouts: Layouts) -> list[_Action]:
+def _actions(operation: str, request: Request) -> list[_Action]:
     """Return the actions of a request to DynamoDB."""
     actions = []
     if "TransactItems" in request:
         for entry in request["TransactItems"]:
             for kind, action in entry.items():
-                actions.append(_Action(kind, action, layouts))
+                actions.append(_Action(kind, action))
         return actions
     if operation == "BatchWriteItem":
         for table, entries in request["RequestItems"].items():
             for entry in entries:
                 for name, action in entry.items():
                     write = {"TableName": table, **action}
-                    actions.append(_Action(name.removesuffix("Request"), write, layouts))
+                    actions.append(_Action(name.removesuffix("Request"), write))
         return actions
-    return [_Action(operation.removesuffix("Item"), request, layouts)]
+    return [_Action(operation.removesuffix("Item"), request)]
 
 
 def _is_record(item: Item) -> bool:
@@ -713,11 +692,9 @@ def _all_items(send: Send, table: str) -> Iterable[Item]:
         request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
 
-def _find(send: Send, request: Request, layout: "TableLayout | None") -> Record | None:
+def _find(send: Send, request: Request) -> Record | None:
     item = send("GetItem", request).get("Item")
-    if not item:
-        return None
-    return record_of(item if layout is None else layout.own(item))
+    return record_of(item) if item else None
 
 
 class _Tables(FakeDynamoDB):
