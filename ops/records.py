@@ -430,8 +430,8 @@ def _written(stack: StackRef, item: tables.Wire, planned: Planned) -> bool:
         except StoreError as error:
             raise OperatorError(str(error)) from error
     # The mark of the deleted record is written with it, for the audit.
-    delete = {"Key": {"idempotencyKey": {"S": key}}, "TableName": table, **unchanged(item)}
-    mark = {"TableName": stack.outputs[f"{MARKS}Name"], "Item": mark_of(key)}
+    delete = {"Key": {"idempotencyKey": {"S": key}}, "TableName": table, **_unchanged(item)}
+    mark = {"TableName": stack.outputs[f"{MARKS}Name"], "Item": _mark_of(key)}
     try:
         dynamodb.transact_write_items(TransactItems=[{"Delete": delete}, {"Put": mark}])
     except dynamodb.exceptions.TransactionCanceledException as error:
@@ -442,7 +442,7 @@ def _written(stack: StackRef, item: tables.Wire, planned: Planned) -> bool:
     return True
 
 
-def unchanged(seen: tables.Wire) -> dict[str, Any]:
+def _unchanged(seen: tables.Wire) -> dict[str, Any]:
     """Return the condition that a record is as it was seen."""
     conditions = []
     values = {}
@@ -459,7 +459,7 @@ def unchanged(seen: tables.Wire) -> dict[str, Any]:
     }
 
 
-def mark_of(key: str) -> tables.Wire:
+def _mark_of(key: str) -> tables.Wire:
     """Return the item by which the audit knows that a record was deleted and not lost."""
     end = datetime.now(UTC) + _FORGOTTEN_FOR
     return {

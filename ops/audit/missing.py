@@ -36,8 +36,8 @@ class Missing(NamedTuple):
     expired: int
     """How many events the consumer dropped after their expiry time. They are not missing."""
     lettered: int
-    """How many events without an effect have a dead letter, or had one that an operator deleted.
-    Those that break the contract are left out."""
+    """How many events without an effect have a dead letter, or had a record that an operator
+    deleted. Those that break the contract are left out."""
 
 
 class _Traces(NamedTuple):
@@ -48,11 +48,7 @@ class _Traces(NamedTuple):
     fingerprints: Mapping[str, str]
     """Of the payloads that took effect, by fact."""
     forgotten: frozenset[str]
-    """Facts whose record an operator deleted, or whose letter an erasure did.
-
-    Whether they took effect is not recorded. An event that breaks the contract is named by
-    EventBridge's id.
-    """
+    """Facts whose record an operator deleted. Whether they took effect is not recorded."""
     dead_facts: frozenset[str | None]
     dead_events: frozenset[str | None]
     """The events in dead-letter queues, by EventBridge's id."""
@@ -65,7 +61,7 @@ class _Traces(NamedTuple):
 
     def account_for(self, event: Published) -> bool:
         """Return whether they show what became of an event."""
-        if event.event_id in self.dead_events or event.event_id in self.forgotten:
+        if event.event_id in self.dead_events:
             return True
         if event.fact is None:
             return False

@@ -17,7 +17,6 @@ import ops.cli.replay
 import ops.cli.rides
 import ops.cli.stack
 import ops.doctor
-import ops.erasure
 import ops.letters
 import ops.promotion  # noqa: F401 - these and the modules that they show register their verbs
 from ops import plans

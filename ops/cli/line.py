@@ -40,7 +40,7 @@ TOPICS: Final = {
     "Look at a stack": (
         "desk audit tail find ride event letters quarantined records environments verify doctor"
     ),
-    "Mend": "redrive replay release settle forget republish fleet erase plans",
+    "Mend": "redrive replay release settle forget republish fleet plans",
     "Drive rides": "book accept start complete cancel simulate",
     "Two regions": "failover fenced unfence promote deploy-regions delete-regions",
     "Beside a stack": "--install-completion --help",

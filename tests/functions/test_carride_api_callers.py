@@ -192,14 +192,14 @@ def test_a_list_reads_the_rides_of_its_caller_alone(world: World) -> None:
     assert world.transport.scanned == [0, 1, 4]
 
 
-def test_a_ride_that_is_erased_meanwhile_is_not_listed(world: World) -> None:
+def test_a_ride_that_is_no_longer_the_customers_is_not_listed(world: World) -> None:
     """An index may still have its key; the ride itself is read after that."""
     world.restart(DEV)
     owner = BY_TOKEN["the owner"]
     rides = [world.book(authorizer=owner, key=f"key-{n}").body["orderID"] for n in range(3)]
 
-    def erase() -> None:
-        for ride, customer in zip(rides[:2], ("erased", None), strict=True):
+    def take_away() -> None:
+        for ride, customer in zip(rides[:2], ("nobody", None), strict=True):
             key = {"orderID": {"S": ride}}
             if customer is None:
                 world.dynamodb.delete_item(TableName="bookings", Key=key)
@@ -212,7 +212,7 @@ def test_a_ride_that_is_erased_meanwhile_is_not_listed(world: World) -> None:
             )
 
     world.transport.pass_on()
-    world.transport.meanwhile(erase)
+    world.transport.meanwhile(take_away)
     query = {"customer": "customer_a"}
     answer = world.ask(request("GET", "/carrides", query=query, authorizer=owner))
     assert [ride["orderID"] for ride in answer.body["rides"]] == rides[2:]

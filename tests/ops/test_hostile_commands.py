@@ -49,7 +49,6 @@ TELLS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
     "plans": [()],
     "doctor": [()],
     "failover status": [()],
-    "erase": [("customer_a", "--quiet=0s")],
 }
 """Commands that tell of what the whole stack holds."""
 

@@ -302,10 +302,6 @@ QUIET: Final[dict[str, tuple[str, Changes]]] = {
             "deliveries": [Delivered(HISTORY, observation.DUPLICATE, None, reason="CONTRACT")],
         },
     ),
-    "a broken event whose letter was erased": (
-        "balanced",
-        BROKEN | {"forgotten": [f"{HISTORY}#event-9"]},
-    ),
     "another producer gives every event the same version": ("balanced", OF_ANOTHER_PRODUCER),
 }
 

@@ -39,7 +39,6 @@ _REGIONS: Final = "two-regions.md#failing-over"
 _REPLAYING: Final = "operations.md#replaying-the-archive"
 _CHANGING: Final = "operations.md#changing-something"
 _OVERDUE: Final = "runbooks/overdue.md"
-_ERASING: Final = "runbooks/erasure.md"
 _PRODUCERS: Final = "adr/0019-ids-of-other-producers.md"
 _HISTORY: Final = "adr/0004-read-model-is-a-timeline.md"
 
@@ -141,7 +140,6 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("operator", "operator: forget", _CHANGING),
         ("operator", "operator: forget an entry", _HISTORY),
         ("operator", "operator: settle", _CHANGING),
-        ("operator", "operator: erase", _ERASING),
         ("operator", "operator: free a car", _OVERDUE),
     )
 }

@@ -16,7 +16,6 @@ from carride_idempotency.clock import to_ms
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED
 from ops.audit import Report as Audit
 from ops.audit import collect_evidence, gateway_payments, judge
-from tests.world import erasures
 from tests.world.aws import stack_of
 from tests.world.people import Lived
 from tests.world.story import Tier
@@ -66,7 +65,6 @@ def of(world: "World") -> Iterator[str]:
         yield f"the audit cannot read what is there: {error!r}"
         return
     yield from _of_audit(report, world)
-    yield from erasures.problems(world)
     if world.story.tier is not Tier.HEAVY:
         yield from _of_demands(world, facts)
 
@@ -114,7 +112,6 @@ def _of_records(world: "World") -> Iterator[str]:
 
 def _of_effects(world: "World", facts: Facts) -> Iterator[str]:
     """Each published fact took effect once at each consumer of its type; nothing else did."""
-    erased = erasures.keys(world)
     for consumer, consumed in CONSUMED.items():
         wanted = set[str]().union(*(facts.ids[kind.__name__] for kind in consumed))
         found: Counter[str] = Counter()
@@ -124,22 +121,19 @@ def _of_effects(world: "World", facts: Facts) -> Iterator[str]:
             effects = item.get("effects", 0)
             if effects != len(entries):
                 yield f"{consumer}: {item['orderID']} has {effects} effects: {entries}"
-        yield from _compared(consumer, wanted, found, erased)
+        yield from _compared(consumer, wanted, found)
     kept = [record for record in world.table("RideHistoryTable") if "entry" in record]
     heard = Counter(str(record["idempotencyKey"]).partition("#")[2] for record in kept)
-    yield from _compared("ride-history", set[str]().union(*facts.ids.values()), heard, erased)
+    yield from _compared("ride-history", set[str]().union(*facts.ids.values()), heard)
     committed = {str(item["idempotencyid"]) for item in world.table("OutboxTable")}
     published = set[str]().union(*facts.ids.values())
     for name in sorted(committed - published):
         yield f"{name} was committed, and never published"
 
 
-def _compared(
-    consumer: str, wanted: set[str], found: Counter[str], erased: set[str]
-) -> Iterator[str]:
+def _compared(consumer: str, wanted: set[str], found: Counter[str]) -> Iterator[str]:
     for name in sorted(wanted - found.keys()):
-        if f"{consumer}#{name}" not in erased:
-            yield f"{consumer} lost {name}"
+        yield f"{consumer} lost {name}"
     for name in sorted(found.keys() - wanted):
         yield f"{consumer} heard of {name}, which was not for it"
     for name, times in found.items():

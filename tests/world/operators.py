@@ -19,11 +19,9 @@ from ops.audit.evidence import HISTORY
 from ops.dead_letters import READERS
 from ops.redrive import Redrive, plan_redrive
 from ops.stack import FAILURES, OperatorError
-from tests.world import erasures
 from tests.world.aws import stack_of
 from tests.world.engine.scheduler import Machine
 from tests.world.story import (
-    ERASE,
     FORGET,
     FORGET_AN_ENTRY,
     FREE_A_CAR,
@@ -139,7 +137,6 @@ class Operator:
             FORGET: self._forget,
             FORGET_AN_ENTRY: self._forget_an_entry,
             FREE_A_CAR: self._free_cars,
-            ERASE: self._erase,
         }
         for _ in range(_TRIES):
             self._cloud.say(f"will {act.what}", self.name)
@@ -265,14 +262,6 @@ class Operator:
                 work()
                 return
             self._sleep(_AGAIN_S)
-
-    def _erase(self) -> bool:
-        """Try to erase a customer whose events may still be under way."""
-        known = [each.lived for each in self._world.people if each.lived.order_id]
-        lived = self._pick([each for each in known if not each.life.is_inherited])
-        if lived is None:
-            return False
-        return erasures.erased(self._world, f"customer_{lived.life.number}")
 
     def _free_cars(self) -> bool:
         """Give back every car that a ride holds of which dispatch knows nothing."""

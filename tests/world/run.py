@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from carride_idempotency import marshalling
 from ops import fleet
-from tests.world import aws, cars, erasures, judges, operators, releases, unreadable
+from tests.world import aws, cars, judges, operators, releases, unreadable
 from tests.world.archive import Archive
 from tests.world.bus import Api, Bus, Pipe, QueueMapping, Schedule
 from tests.world.cloud import Cloud
@@ -83,8 +83,6 @@ class World:
         self.people: list[Person] = []
         self.producers: list[Producer] = []
         self.lived: list[Lived] = []
-        self.erased: dict[str, str] = {}
-        """The customers that were erased, by their rides."""
         self.found: list[str] = []
         """What went wrong while the story was lived."""
         if not story.has_peer:  # the tables of a replica follow each other
@@ -187,8 +185,7 @@ class World:
         for each in range(_SWEEPS):
             simulation.after(each * _HOUR_S / _SWEEPS, self.expiry.sweep)
         for person in self.people:
-            is_erased = person.lived.order_id in self.erased
-            if person.lived.order_id and not is_erased and not person.lived.life.is_inherited:
+            if person.lived.order_id and not person.lived.life.is_inherited:
                 at_s = _HOUR_S * self.cloud.roll(f"again {person.lived.life.number}")
                 machine = Machine(f"person-{person.lived.life.number} again")
                 simulation.after(at_s, partial(simulation.spawn, machine, self._ask_again(person)))
@@ -207,11 +204,6 @@ class World:
         wrong = producer.wrong_view(self.api)
         if wrong:
             self.found.append(wrong)
-
-    def erase(self) -> None:
-        """Have an operator erase customers whose rides are long over."""
-        erasures.erase_some(self)
-        self.cloud.simulation.run()
 
     def _ask_again(self, person: Person) -> Callable[[], None]:
         def ask() -> None:
@@ -240,8 +232,6 @@ def run(story: Story, wired: Wiring | None = None, kept: Container[str] | None =
             world.live()
             world.wait(story.days / 2 * _DAY_S)
             world.expiry.sweep()
-            if story.erases:
-                world.erase()
             if story.tier is Tier.HEAVY:
                 world.mend()
             if story.days:

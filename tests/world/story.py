@@ -106,8 +106,6 @@ class Story(NamedTuple):
     """The rides of other producers, which put their events on the bus."""
     has_unreadable: bool = False
     """Whether there is a booking that nobody can read."""
-    erases: bool = False
-    """Whether customers are erased before the story is looked at again."""
     days: float = 0.0
     """How long the story is left alone before it is looked at again."""
     has_peer: bool = False
@@ -118,7 +116,7 @@ class Story(NamedTuple):
     def plain(self) -> "Story":
         """Return the same story in one region, without an operator, and without past or future."""
         alone = self._replace(has_peer=False, fails_over_s=0.0, acts=())
-        alone = alone._replace(published=(), has_unreadable=False, erases=False)
+        alone = alone._replace(published=(), has_unreadable=False)
         return alone._replace(release="", inherited=(), days=0.0)
 
     @property
@@ -150,8 +148,7 @@ RELEASE: Final = "release"
 FORGET: Final = "forget"
 FORGET_AN_ENTRY: Final = "forget an entry"
 FREE_A_CAR: Final = "free a car"
-ERASE: Final = "erase"
-ACTS: Final = (REPLAY, REDRIVE, RELEASE, FORGET, FORGET_AN_ENTRY, FREE_A_CAR, ERASE)
+ACTS: Final = (REPLAY, REDRIVE, RELEASE, FORGET, FORGET_AN_ENTRY, FREE_A_CAR)
 """What an operator may do at any time, without breaking a promise."""
 _ACTS: Final = {
     Tier.CALM: (REPLAY, FORGET_AN_ENTRY, FREE_A_CAR),
@@ -169,7 +166,6 @@ _STRANGE: Final = 200
 """The number of the first of them."""
 _ACCEPTED_LATE: Final = 0.4
 _UNREADABLE: Final = 0.06
-_ERASED_EARLY: Final = 0.06
 _PRICES: Final = (1, 550, 1250, 2000, 10_000_000)
 _MINUTE: Final = 60.0
 _HOUR: Final = 3600.0
@@ -193,7 +189,7 @@ def tell(seed: int, tier: Tier | None = None, rides: int | None = None) -> Story
     story = _with_a_past(story)._replace(acts=tuple(_acts(story)))
     story = _with_a_peer(story)._replace(is_mistaken=_is_mistaken(seed))
     if not story.has_peer:
-        story = _with_strangers(_with_erasures(story))
+        story = _with_strangers(story)
     if tier is Tier.LIGHT:
         share = dice.choice((0.01, 0.03, 0.1))
         return story._replace(share=share, gateways_share=dice.choice((0.0, 0.1, 0.3)))
@@ -359,19 +355,6 @@ def _of_a_producer(dice: random.Random, number: int, paces: tuple[float, ...]) -
         steps.append(accepted[0])
     days_ahead = dice.choice((0.0, 0.0, 20.0))
     return life._replace(steps=tuple(steps), days_ahead=days_ahead)
-
-
-def _with_erasures(story: Story) -> Story:
-    """Draw whether customers are erased days later, or an operator tries to erase one too early."""
-    dice = random.Random(f"{story.seed} erasure")  # noqa: S311 - the same every time
-    if story.days:
-        return story._replace(erases=dice.random() < 0.7)
-    if dice.random() >= _ERASED_EARLY:
-        return story
-    moment = _moments(dice.choice(story.lives))[-1]
-    after_s = dice.choice((2.0, 20.0, 5 * _MINUTE)) * dice.random()
-    act = Act(ERASE, round(moment + after_s, 3))
-    return story._replace(acts=(*story.acts, act))
 
 
 def _with_a_peer(story: Story) -> Story:

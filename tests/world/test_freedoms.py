@@ -49,7 +49,6 @@ def _in_which_much_fails(seed: int) -> Story:
         ticks=12,
         acts=acts if seed % 3 < 2 else (),
         days=2.5 if seed % 3 == 1 else 0.0,
-        erases=seed % 3 == 1,
         has_unreadable=seed % 3 == 1,
         release=RELEASES[-1] if seed % 3 == 0 else "",
         has_peer=seed % 3 == 2,

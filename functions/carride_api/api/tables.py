@@ -96,7 +96,7 @@ class Tables(NamedTuple):
         return [marshalling.values(item) for item in page["Items"]]
 
     def _bookings(self, rides: Sequence[Mapping[str, Any]], customer_id: str) -> Iterator[Booking]:
-        """Yield the rides under these keys as they are now, except those erased meanwhile."""
+        """Yield the rides under these keys that are still there, and still the customer's."""
         if not rides:
             return
         keys = [{"orderID": {"S": ride["orderID"]}} for ride in rides]
