@@ -1,4 +1,4 @@
-"""Deploys the stack to two regions, and removes it from both.
+"""Deploys the stack to two regions.
 
 Each region needs something that only the other one has, so this takes several steps. The secondary
 needs the streams of its replicas, which the primary creates. The primary's global endpoint needs
@@ -12,16 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from botocore.exceptions import WaiterError
-
 from ops.stack import ClientFactory, OperatorError, StackRef
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _STREAM: Final = "OutboxStreamArn"
 _ENDPOINT: Final = "GlobalEndpointId"
-_POLL_SECONDS: Final = 5
-_LONGEST_SECONDS: Final = 2 * 60 * 60
-"""Adding a replica to a table with data takes long, and so does deleting tables with replicas."""
+_LONGEST_MINUTES: Final = 120
+"""Adding a replica to a table with data takes long."""
 
 
 class Environment(NamedTuple):
@@ -37,12 +34,12 @@ type Pair = tuple[Environment, Environment]
 
 
 class Step(NamedTuple):
-    """One change of a stack."""
+    """One deployment of a stack."""
 
     environment: Environment
     what: str
-    parameters: Mapping[str, str] | None = None
-    """What the stack is deployed with; None deletes the stack."""
+    parameters: Mapping[str, str]
+    """What the stack is deployed with."""
     needs: tuple[str, ...] = ()
     """Further parameters, whose values are known when the steps before this one are done."""
 
@@ -52,15 +49,13 @@ class Step(NamedTuple):
 
     def _command(self) -> str:
         """Return what is run for this step, in words."""
-        if self.parameters is None:
-            return "delete the stack"
         given = {**self.parameters, **dict.fromkeys(self.needs, "(known by then)")}
         overrides = " ".join(f"{name}={value}" for name, value in given.items())
         return f"sam deploy --config-env {self.environment.role} {overrides}"
 
 
 class Deployer:
-    """Deploys stacks with the SAM CLI and deletes them with CloudFormation."""
+    """Deploys stacks with the SAM CLI."""
 
     def deploy(self, environment: Environment, parameters: Mapping[str, str]) -> None:
         """Deploy the template that was built last."""
@@ -70,7 +65,7 @@ class Deployer:
         command += ["--config-env", role]
         command += ["--region", stack.region]
         command += ["--stack-name", stack.name]
-        command += ["--max-wait-duration", str(_LONGEST_SECONDS // 60)]
+        command += ["--max-wait-duration", str(_LONGEST_MINUTES)]
         overrides = [f"{name}={value}" for name, value in parameters.items()]
         command += ["--parameter-overrides", *overrides]
         try:
@@ -83,24 +78,6 @@ class Deployer:
             raise OperatorError(
                 f"sam deploy failed for the {role} in {stack.region}: its lines above say why; "
                 "mend that, and run the command again"
-            ) from error
-
-    def delete(self, stack: StackRef) -> None:
-        """Delete a stack, and wait until it is gone."""
-        described = stack.describe()
-        if described is None:
-            return
-        client = stack.client("cloudformation")
-        known = {"StackName": described["StackId"]}  # also names a deleted stack
-        client.delete_stack(**known)
-        waiting = {"Delay": _POLL_SECONDS, "MaxAttempts": _LONGEST_SECONDS // _POLL_SECONDS}
-        try:
-            client.get_waiter("stack_delete_complete").wait(**known, WaiterConfig=waiting)
-        except WaiterError as error:
-            (left,) = client.describe_stacks(**known)["Stacks"]
-            why = left.get("StackStatusReason", error)  # names the resources that are left
-            raise OperatorError(
-                f"the stack {stack.name} in {stack.region} could not be deleted: {why}"
             ) from error
 
 
@@ -147,33 +124,14 @@ def _parameters(environment: Environment, other: Environment) -> dict[str, str]:
     return {**environment.parameters, **roles}
 
 
-def removal(primary: Environment, secondary: Environment) -> list[Step]:
-    """Return the steps that remove the stacks of both regions, or what is left of them."""
-    steps = []
-    deployed = primary.stack.parameters()
-    if deployed is not None and deployed.get("GlobalEndpoint") == "present":
-        # With the parameters of its last deployment.
-        given = {name: value for name, value in deployed.items() if value}
-        without = given | {"GlobalEndpoint": "absent"}
-        steps.append(Step(primary, "without its global endpoint", without))
-    if secondary.stack.parameters() is not None:
-        steps.append(Step(secondary, "delete the stack"))
-    if deployed is not None:
-        steps.append(Step(primary, "delete the stack, with tables and replicas"))
-    return steps
-
-
 def carry_out(
     steps: Sequence[Step], pair: Pair, deployer: Deployer, report: Callable[[str], None] = print
 ) -> int:
     """Carry out steps, and return their number. After a failure they can be carried out again."""
     for number, step in enumerate(steps, 1):
         report(f"{number}. {step}")
-        if step.parameters is None:
-            deployer.delete(step.environment.stack)
-        else:
-            needed = {name: _known(pair, name) for name in step.needs}
-            deployer.deploy(step.environment, {**step.parameters, **needed})
+        needed = {name: _known(pair, name) for name in step.needs}
+        deployer.deploy(step.environment, {**step.parameters, **needed})
     return len(steps)
 
 

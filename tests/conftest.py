@@ -33,7 +33,7 @@ LONGEST: Final = (
     "tests/regions/test_commands.py",
     "tests/pipeline/e2e/test_demo.py",
     "tests/regions/test_failover.py",
-    "tests/regions/test_promotion.py",
+    "tests/regions/test_lost_region.py",
     "tests/pipeline/test_replay.py",
     "tests/pipeline/saga/test_worst.py",
     "tests/pipeline/e2e/test_invoke.py",

@@ -42,7 +42,7 @@ TOPICS: Final = {
     ),
     "Mend": "redrive replay release settle forget republish fleet plans",
     "Drive rides": "book accept start complete cancel simulate",
-    "Two regions": "failover fenced unfence promote deploy-regions delete-regions",
+    "Two regions": "failover fenced unfence deploy-regions",
     "Beside a stack": "--install-completion --help",
 }
 """The headings of the help, and the commands below each."""

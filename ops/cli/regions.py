@@ -130,17 +130,7 @@ def deploy_regions(
     )
     for each in pair:
         fence.refuse_deployment(each.stack)
-    return _changes(session, two_regions.deployment(*pair), pair)
-
-
-@acts("delete-regions", chooses=False)
-def delete_regions(session: Session) -> Plan:
-    """Delete the stack from the two regions of samconfig.toml, with all of its data."""
-    pair = two_regions.configured(session.clients)
-    return _changes(session, two_regions.removal(*pair), pair)
-
-
-def _changes(session: Session, steps: list[two_regions.Step], pair: two_regions.Pair) -> Plan:
+    steps = two_regions.deployment(*pair)
     deployer = two_regions.Deployer()
     primary, secondary = pair
 

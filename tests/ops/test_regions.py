@@ -1,16 +1,13 @@
-"""Which steps deploy a stack to two regions and remove it, whatever exists already."""
+"""Which steps deploy a stack to two regions, whatever exists already."""
 
-import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, override
 
-import boto3
 import pytest
 
-from ops.regions import Deployer, Environment, carry_out, configured, deployment, removal
+from ops.regions import Deployer, Environment, carry_out, configured, deployment
 from ops.stack import OperatorError, StackRef
 from tests.ops.world import AWAY, HOME
 
@@ -66,14 +63,6 @@ class Account(Deployer):
         self.stacks[environment.role] = dict(parameters)
         self.changed.append(environment.role)
 
-    @override
-    def delete(self, stack: StackRef) -> None:
-        assert self.stacks.get("primary", {}).get("GlobalEndpoint") != "present", (
-            "an endpoint must not lose a bus"
-        )
-        assert isinstance(stack, Region)
-        del self.stacks[stack.of]
-
 
 COMPLETE: Final = {
     "primary": {"Stage": "dev", "Role": "primary", "PeerRegion": AWAY, "GlobalEndpoint": "present"},
@@ -103,47 +92,18 @@ SECONDARY: Final = {"secondary": COMPLETE["secondary"]}
         "both",
     ],
 )
-def test_both_regions_end_up_complete_and_are_removed(there: Given, rounds: int) -> None:
-    """Each step has what it needs of the other region, from wherever it begins.
-
-    An endpoint goes before its buses.
-    """
+def test_both_regions_end_up_complete(there: Given, rounds: int) -> None:
+    """Each step has what it needs of the other region, from wherever it begins."""
     account = Account(there)
     carry_out(deployment(*account.pair), account.pair, account, report=lambda text: None)
     assert account.stacks == COMPLETE
     assert account.changed == ["primary", "secondary"] * rounds
-    left = Account(there)
-    carry_out(removal(*left.pair), left.pair, left, report=lambda text: None)
-    assert left.stacks == {}
 
 
 def test_a_standalone_stack_in_the_other_region_is_left_alone() -> None:
     """It has tables with the names of the replicas."""
     with pytest.raises(OperatorError, match="has tables of its own"):
         deployment(*Account({"secondary": {"Role": "standalone"}}).pair)
-
-
-@pytest.mark.parametrize("end", ["DELETE_COMPLETE", "DELETE_FAILED"])
-def test_a_deletion_is_waited_for_as_long_as_replicas_take(
-    monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
-    """An hour is not too long; the error is CloudFormation's."""
-    waited: list[float] = []
-
-    def answer(**_: Any) -> Any:
-        status = end if sum(waited) >= 3600 else "DELETE_IN_PROGRESS"
-        stack = {"StackName": "carride", "StackId": "carride/1", "StackStatus": status}
-        return SimpleNamespace(status_code=200), {
-            "Stacks": [stack | {"StackStatusReason": "failed: [Table]"}]
-        }
-
-    client: Any = boto3.client("cloudformation", region_name=HOME)
-    client.meta.events.register("before-call.cloudformation", answer)
-    monkeypatch.setattr(time, "sleep", waited.append)
-    refused = pytest.raises(OperatorError, match=r"could not be deleted: failed: \[Table\]")
-    with refused if end == "DELETE_FAILED" else nullcontext():
-        Deployer().delete(StackRef("carride", HOME, lambda *_: client))
-    assert 3600 <= sum(waited) < 3700
 
 
 @pytest.mark.parametrize(

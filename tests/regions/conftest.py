@@ -19,7 +19,7 @@ def cloud() -> Iterator[LocalAws]:
 
 @pytest.fixture
 def regions(cloud: LocalAws) -> Iterator[Regions]:
-    """Both regions, deployed as `deploy-regions` does, and removed as `delete-regions` does."""
+    """Both regions, deployed as `deploy-regions` does."""
     with GatewayServer(Books()) as gateway:
         deployed = Regions(cloud, gateway)
         yield deployed

@@ -19,7 +19,7 @@ from ops import fleet, regions
 from ops.audit import CONSUMERS, audit
 from ops.audit.ledger import Ledger
 from ops.audit.reading import BUS, deliveries, lines, outbox_times, ride_items
-from ops.regions import Deployer, Environment, Step
+from ops.regions import Deployer, Environment
 from ops.stack import StackRef
 from tests.functions.api.client import Api
 
@@ -47,10 +47,6 @@ class LocalDeployer(Deployer):
         stack = environment.stack
         self._cloud.deploy_fast(stack.name, None, region=stack.region, **parameters)
 
-    @override
-    def delete(self, stack: StackRef) -> None:
-        self._cloud.delete_stack(stack.name, region=stack.region)
-
 
 class Regions:
     """Both regions, with cars in their one fleet."""
@@ -64,11 +60,9 @@ class Regions:
             Environment("primary", self.primary, given),
             Environment("secondary", self.secondary, given),
         )
-        self._carry_out(regions.deployment(*self.pair))
+        steps = regions.deployment(*self.pair)
+        regions.carry_out(steps, self.pair, LocalDeployer(cloud), report=lambda text: None)
         fleet.seed(self.primary.client("dynamodb"), self.primary.outputs["CarTableName"], _CARS)
-
-    def _carry_out(self, steps: Sequence[Step]) -> None:
-        regions.carry_out(steps, self.pair, LocalDeployer(self.cloud), report=lambda text: None)
 
     def publish(self, entries: Sequence[BusEntry]) -> None:
         """Publish through the global endpoint, signed for one region.
@@ -129,4 +123,5 @@ class Regions:
         return (json.loads(line["message"]) for line in lines(stack, BUS))
 
     def remove(self) -> None:
-        self._carry_out(regions.removal(*self.pair))
+        for region in (AWAY, HOME):
+            self.cloud.delete_stack(NAME, region=region)

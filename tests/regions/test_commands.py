@@ -3,14 +3,18 @@
 import json
 import os
 import platform
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import pytest
 
 from local.local_aws import ROOT, LocalAws
 from ops.regions import configured
 from ops.stack import StackRef
+from tests.pipeline.operator.aws_cli import block
 
 pytestmark = pytest.mark.integration
 
@@ -19,12 +23,32 @@ TABLES = 8
 HERE = ("--set", "Stage=local", "--set", f"Architecture={MACHINE}")
 
 
+REMOVAL = block((ROOT / "docs" / "on-an-account.md").read_text(encoding="utf-8"), "sam delete")
+
+
 def run(cloud: LocalAws, *command: str, status: int = 0) -> str:
     """Run a command against this engine, and return what it printed."""
+    return _run(cloud, [sys.executable, "-m", "ops", *command], status)
+
+
+def remove(cloud: LocalAws, stacks: Mapping[str, StackRef]) -> None:
+    """Remove both regions in the steps of docs/on-an-account.md, without a build.
+
+    `sam delete` also empties the bucket, whose URLs it expects to be AWS's own.
+    """
+    for action, role, options in re.findall(r"sam (deploy|delete) --config-env (\w+)(.*)", REMOVAL):
+        if action == "deploy":
+            words = ["sam", "deploy", "--no-confirm-changeset", "--config-env", role]
+            _run(cloud, [*words, *shlex.split(options)], 0)
+        else:
+            cloud.delete_stack(stacks[role].name, region=stacks[role].region)
+
+
+def _run(cloud: LocalAws, words: list[str], status: int) -> str:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     path = f"{ROOT / '.venv-sam' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        [sys.executable, "-m", "ops", *command],
+        words,
         cwd=ROOT,
         env={**inherited, **cloud.environment(), "PATH": path, "SAM_CLI_TELEMETRY": "0"},
         capture_output=True,
@@ -94,7 +118,7 @@ def test_two_regions_by_command(cloud: LocalAws) -> None:
     )
     assert "is not fenced" in run(cloud, "unfence", "--yes", status=2)
 
-    run(cloud, "delete-regions", "--yes")
+    remove(cloud, {each.role: each.stack for each in pair})
     for stack in (primary, secondary):
         assert not set(owned.values()) & tables(stack)
         assert stack.client("events").list_event_buses(NamePrefix=stack.name)["EventBuses"] == []

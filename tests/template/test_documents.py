@@ -62,10 +62,15 @@ OPTION: Final = re.compile(r"(?<=\s)--([a-z0-9-]+)")
 OF_THE_CLI: Final = frozenset({"query", "output", "region", "max-items", "notification-endpoint"})
 """Options of the CLI itself; the last one is its name for SNS's `endpoint`."""
 MADE_BY_THE_CLI: Final = frozenset(
-    {("logs", "tail"), ("cloudformation", "deploy"), ("dynamodb", "wait")}
+    {
+        ("logs", "tail"),
+        ("cloudformation", "deploy"),
+        ("cloudformation", "wait"),
+        ("dynamodb", "wait"),
+    }
 )
 """Commands that are not an operation of a service."""
-CALLED_BY_THE_CLI: Final = {"deploy": "codedeploy"}
+CALLED_BY_THE_CLI: Final = {"deploy": "codedeploy", "s3api": "s3"}
 """Services that have another name in the CLI."""
 PINNED: Final = re.compile(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 

@@ -7,18 +7,23 @@ boto3 takes longer than any call.
 """
 
 import json
+import re
 import socketserver
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import batched
 from pathlib import Path
 from typing import Any, Final, override
 
 import jmespath
 from botocore import xform_name
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
+CALLED_BY_THE_CLI: Final = {"s3api": "s3"}
+"""Services that have another name in the CLI."""
+ONCE_A_SECOND: Final = {"Delay": 1}
 CLIENT: Final = f"""\
 #!{sys.executable} -IS
 import json, os, socket, sys
@@ -32,8 +37,11 @@ sys.exit(status)
 
 
 @contextmanager
-def serving(folder: Path, client: Callable[[str], Any]) -> Iterator[dict[str, str]]:
-    """Put an `aws`, by boto3's clients, into a folder of PATH, and yield its environment."""
+def serving(folder: Path, client: Callable[..., Any]) -> Iterator[dict[str, str]]:
+    """Put an `aws`, by boto3's clients, into a folder of PATH, and yield its environment.
+
+    ``client`` takes a service, and the region of a command that names one.
+    """
 
     class Handler(socketserver.StreamRequestHandler):
         @override
@@ -42,7 +50,13 @@ def serving(folder: Path, client: Callable[[str], Any]) -> Iterator[dict[str, st
             try:
                 status = 0
                 text = run(client, Path(here), words)
-            except (ClientError, LookupError, ValueError, OSError) as error:
+            except (
+                ClientError,
+                EndpointConnectionError,
+                LookupError,
+                ValueError,
+                OSError,
+            ) as error:
                 status = 254
                 text = f"{' '.join(words)}: {error!r}\n"
             self.wfile.write(json.dumps([status, text]).encode())
@@ -61,15 +75,31 @@ def serving(folder: Path, client: Callable[[str], Any]) -> Iterator[dict[str, st
             thread.join()
 
 
-def run(client: Callable[[str], Any], here: Path, words: list[str]) -> str:
-    service, operation, *rest = words
+def block(page: str, containing: str) -> str:
+    """Return the block of commands of a page that has a text."""
+    (found,) = (
+        each
+        for each in re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+        if containing in each
+    )
+    return str(found)
+
+
+def run(client: Callable[..., Any], here: Path, words: list[str]) -> str:
+    named, operation, *rest = words
+    service = CALLED_BY_THE_CLI.get(named, named)
     if (service, operation) == ("logs", "tail"):
         lines = client("logs").filter_log_events(logGroupName=rest[0])["events"]
         return "".join(f"{line['message'].rstrip()}\n" for line in lines)
     if operation == "wait":
-        waiter, option, name = rest
-        argument = option.removeprefix("--").title().replace("-", "")
-        client(service).get_waiter(waiter.replace("-", "_")).wait(**{argument: name})
+        waiter, *given = rest
+        arguments = {
+            option.removeprefix("--").title().replace("-", ""): value
+            for option, value in batched(given, 2, strict=True)
+        }
+        client(service).get_waiter(waiter.replace("-", "_")).wait(
+            **arguments, WaiterConfig=ONCE_A_SECOND
+        )
         return ""
     options: dict[str, list[str]] = {}
     for word in rest:
@@ -80,7 +110,7 @@ def run(client: Callable[[str], Any], here: Path, words: list[str]) -> str:
             values.append(
                 (here / path).read_text(encoding="utf-8") if kind in {"file", "fileb"} else word
             )
-    sdk = client(service)
+    sdk = client(service, *options.get("region", []))
     method = next(
         name
         for name, known in sdk.meta.method_to_api_mapping.items()
@@ -90,10 +120,13 @@ def run(client: Callable[[str], Any], here: Path, words: list[str]) -> str:
         sdk.meta.method_to_api_mapping[method]
     ).input_shape.members
     by_option = {xform_name(name, "-"): (name, shape) for name, shape in members.items()}
-    given = [
-        (*by_option[option], values) for option, values in options.items() if option in by_option
-    ]
-    answer = getattr(sdk, method)(**{name: _value(shape, values) for name, shape, values in given})
+    request = {}
+    for option, values in options.items():
+        if option in by_option:
+            name, shape = by_option[option]
+            is_file = shape.serialization.get("streaming", False)
+            request[name] = (here / values[0]).read_bytes() if is_file else _value(shape, values)
+    answer = getattr(sdk, method)(**request)
     answer.pop("ResponseMetadata", None)
     found = jmespath.search(options.get("query", ["@"])[0], answer)
     return (

@@ -17,7 +17,7 @@ from tests.pipeline.pipeline import Pipeline
 NAME: Final = "carride"
 """As in samconfig.toml, so that commands need no `--stack`."""
 
-TWO_REGIONS: Final = frozenset({"failover", "unfence", "deploy-regions", "delete-regions"})
+TWO_REGIONS: Final = frozenset({"failover", "unfence", "deploy-regions"})
 
 
 class Operator:

@@ -1,6 +1,5 @@
 """The pages for a table that has lost items: what is put back takes effect once, as before."""
 
-import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from ops.regions import ROOT
-from tests.pipeline.operator.aws_cli import serving
+from tests.pipeline.operator.aws_cli import block, serving
 from tests.pipeline.operator.conftest import Operator
 
 pytestmark = pytest.mark.integration
@@ -23,16 +22,6 @@ KEYS: Final = {
     "AssignmentTable": "orderID",
     "PaymentTable": "orderID",
 }
-
-
-def block(text: str, containing: str) -> str:
-    """Return the block of commands of a page that has a text."""
-    (found,) = (
-        each
-        for each in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        if containing in each
-    )
-    return str(found)
 
 
 @pytest.fixture

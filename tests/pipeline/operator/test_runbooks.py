@@ -25,6 +25,8 @@ from tests.pipeline.operator.conftest import Operator
 pytestmark = pytest.mark.integration
 
 RUNBOOKS: Final = ROOT / "docs" / "runbooks"
+OF_TWO_REGIONS: Final = "lost-region.md"
+"""A page whose commands tests/regions/test_lost_region.py runs."""
 ELSEWHERE: Final = {
     "CarRideHealthCheckId": "a stack in one region has no health check",
     "replay run --region": "a stack in one region has no other",
@@ -38,6 +40,8 @@ ELSEWHERE: Final = {
 def blocks() -> Iterator[Any]:
     """Yield each block of commands of each runbook, in their order, as a test's parameter."""
     for page in sorted(RUNBOOKS.glob("*.md")):
+        if page.name == OF_TWO_REGIONS:
+            continue
         text = page.read_text(encoding="utf-8")
         for found in re.finditer(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             line = text.count("\n", 0, found.start()) + 1
@@ -59,12 +63,11 @@ UNSHOWN: Final = {
     "cancel",
     "complete",
     "desk",
-    "promote",
     "replay cancel",
     "settle",
     "start",
 }
-"""Verbs that serve, or need a booked ride, a lost region or a running replay."""
+"""Verbs that serve, or need a booked ride or a running replay."""
 
 
 def test_every_verb_has_an_example() -> None:
