@@ -54,7 +54,7 @@ NO_RECORD: Final = (
 )
 _MOST_KEY_BYTES: Final = 2_048
 """The most that DynamoDB takes as a partition key."""
-TOO_LONG: Final = f"a key has at most {_MOST_KEY_BYTES:,} bytes"
+_TOO_LONG: Final = f"a key has at most {_MOST_KEY_BYTES:,} bytes"
 _ANSWER_SECONDS: Final = 20.0
 _FORGOTTEN_FOR: Final = timedelta(days=30)
 """How long the mark of a deleted record is kept: longer than the log of events in any preset."""
@@ -102,17 +102,17 @@ def records(
         known = ", ".join(sorted(STATUSES))
         raise OperatorError(f"there is no status {status}: give one of {known}")
     if ride is not None or key is not None:
-        keys = None if key is None else under(key)
+        keys = None if key is None else _under(key)
         if keys and is_too_long(*keys):
-            raise OperatorError(TOO_LONG)
-        return records_at(stack, ride, keys, status, limit)
+            raise OperatorError(_TOO_LONG)
+        return _records_at(stack, ride, keys, status, limit)
     if status is not None:
         found = _scan(stack, "#status = :wanted", wanted=status)
         return _listed(found, limit, f"no record is {status}")
     return _listed(_scan(stack, "attribute_exists(#status)"), limit, "there are no records")
 
 
-def under(key: str) -> set[str]:
+def _under(key: str) -> set[str]:
     """Return the keys that a text means: itself, or if it is an event's id, those of the event."""
     return {key} if "#" in key else {f"{name}#{key}" for name in POLICIES}
 
@@ -122,7 +122,7 @@ def is_too_long(*keys: str) -> bool:
     return any(len(key.encode(errors="replace")) > _MOST_KEY_BYTES for key in keys)
 
 
-def records_at(
+def _records_at(
     stack: StackRef,
     ride: str | None,
     keys: Collection[str] | None,

@@ -274,8 +274,6 @@ class Desk(Seen):
         found = dict[str, Badge]()
         if letters:
             found["/letters"] = Badge(f"{letters:,}", "dead")
-        if self.feed.quarantined:
-            found["/keys"] = Badge(f"{self.feed.quarantined:,}", "dead")
         return found
 
     def _act(self, act: Act) -> Callable[[Request], Awaitable[Response]]:

@@ -17,7 +17,7 @@ from ops import records
 from ops.audit.evidence import AuditedConsumer, DeadLettered
 from ops.audit.queues import json_object
 from ops.desk import faults
-from ops.desk.advice import redrive_command
+from ops.desk.advice import redrive_command, release_command
 from ops.desk.changes import changes_about
 from ops.desk.counts import DELIVERIES
 from ops.desk.deliveries import began_ms, deliveries_of
@@ -185,6 +185,8 @@ class Stop(NamedTuple):
     effect: Effect | None
     redrive: str
     """The command that shows what a redrive of its letter would do; empty without a letter."""
+    release: str
+    """The command that shows what the release of its key would do; empty unless that waits."""
 
     @property
     def is_shown(self) -> bool:
@@ -258,6 +260,9 @@ def _stop(
     record = seen.get(f"{consumer.name}#{fact.id}")
     history: Sequence[Record] = ()
     says = ""
+    release = ""
+    if record is not None and record.status == QUARANTINED:
+        release = release_command(record.key)
     if record is not None:
         history = desk.records.add(record.key, record)
         says = records.explain(record, desk.now()).says
@@ -271,6 +276,7 @@ def _stop(
         says=says,
         effect=_effect(desk, consumer, fact, item),
         redrive=_redrive_of(consumer, fact, record),
+        release=release,
     )
 
 

@@ -21,7 +21,6 @@ _PATHS: Final = {
     EVENT: "/event/",
     TYPE: "/facts?type=",
     LETTER: "/letters?letter=",
-    KEY: "/keys?key=",
 }
 
 
@@ -91,25 +90,6 @@ def rides_of(desk: Seen, name: str) -> list[str]:
             if each.kind in (CUSTOMER, CAR, PAYMENT) and each.id == name:
                 found |= dict.fromkeys(each.rides)
     return [*found]
-
-
-def whole_key(desk: Seen, text: str) -> list[str]:
-    """Return the keys of the events that the desk holds which a text may mean, whole or cut.
-
-    The text has the consumer, or means those of all consumers. Empty if no event is alike.
-    """
-    consumer, mark, name = text.partition("#")
-    with desk.feed.lock:
-        facts = matches(name if mark else text, {EVENT: desk.feed.index.facts})
-    consumers = [consumer] if mark else [each.name for each in desk.feed.consumers]
-    return [f"{each}#{fact.id}" for fact in facts for each in consumers]
-
-
-def whole_ride(desk: Seen, text: str) -> str:
-    """Return the only ride of those that the desk holds which a text may mean, or the text."""
-    with desk.feed.lock:
-        found = matches(text, {RIDE: desk.feed.index.rides})
-    return found[0].id if len(found) == 1 else text
 
 
 def begun_by(desk: Seen, text: str) -> str:
@@ -196,7 +176,10 @@ def _shown(index: Index, match: Match) -> Shown:
 
 
 def _path(kind: str, name: str, rides: Collection[str]) -> str:
-    """Return the page about something; a payment is of one ride."""
+    """Return the page about something: of a key its event, and of a payment its ride."""
+    if kind == KEY:
+        consumer, _, fact = name.partition("#")
+        return f"/event/{part(fact)}#at-{part(consumer)}"
     if kind in _PATHS:
         return f"{_PATHS[kind]}{part(name)}"
     if kind == PAYMENT and len(rides) == 1:

@@ -1,4 +1,4 @@
-"""The pages that mend: dead letters, and the keys that wait for an operator."""
+"""The page of dead letters."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -7,24 +7,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from carride_idempotency import observation
-from carride_idempotency.operators.explaining import Explained
-from carride_idempotency.record import COMPLETED, QUARANTINED, STATUSES, Record
-from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import CONSUMERS
 from ops.dead_letters import READERS, DeadLetter
-from ops.desk.advice import (
-    MEND_FIRST,
-    has_failed_again,
-    is_released,
-    redrive_command,
-    release_command,
-)
+from ops.desk.advice import MEND_FIRST, has_failed_again, redrive_command
 from ops.desk.changes import TRIALS, Change, changes_about
 from ops.desk.deliveries import began_ms
 from ops.desk.facts import BUS, Fact, Run
-from ops.desk.finding import whole_key, whole_ride
-from ops.desk.index import PAGE
 from ops.desk.letterbox import (
     Found,
     Group,
@@ -35,21 +24,15 @@ from ops.desk.letterbox import (
     with_contract,
 )
 from ops.desk.pictures import look
-from ops.desk.registry import Seen, page, page_number
-from ops.desk.words import clip, indented, short_id, status_text
+from ops.desk.registry import Seen, page
+from ops.desk.words import clip, indented
 from ops.lookup import is_ride
 from ops.payloads import readable
-from ops.records import NO_RECORD
 from ops.redrive import PRODUCER_DLQ
 from ops.text import span, visible
 
 _MOST_OF_GROUP: Final = 100
 """Letters of a group that are listed."""
-_MOST_RECORDS: Final = 100
-_MOST_SORTED: Final = 1_000
-"""Quarantined keys of which the newest are shown first."""
-_ANY: Final = "any"
-"""In place of a status."""
 
 
 @page("/letters", "letters.html", still=True)
@@ -283,138 +266,3 @@ def raw_letter(desk: Seen, request: Request) -> Response:
     if found is None:
         return PlainTextResponse("This letter is not in its queue any more.", 404)
     return PlainTextResponse(visible(indented(found.letter.event)))
-
-
-# ── Keys ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-@page("/keys", "keys.html", still=True)
-def _keys(desk: Seen, request: Request) -> dict[str, Any]:
-    wanted = dict[str, str]()
-    for name in ("ride", "key", "status"):
-        wanted[name] = request.query_params.get(name, "").strip()
-    is_named = bool(wanted["ride"] or wanted["key"])
-    status = wanted["status"]
-    if status != _ANY:
-        status = status.upper().replace(" ", "_")
-    if not status:
-        status = _ANY if is_named else QUARANTINED
-    is_default = not is_named and status == QUARANTINED
-    asked = _asked_of(desk, wanted, status)
-    if isinstance(asked, str):
-        found = records.RecordList((), complete=True, says=asked)
-    elif is_default:
-        found = records.quarantined(desk.feed.stack)
-    elif is_named:
-        found = records.records_at(desk.feed.stack, *asked, limit=_MOST_RECORDS)
-    else:
-        found = records.records(desk.feed.stack, status=asked.status, limit=PAGE)
-    every = [*found.records]
-    number = page_number(request)
-    begin = number * PAGE
-    if is_default:
-        newest = _given_up(desk, every[:_MOST_SORTED])
-        every.sort(key=lambda each: -_written_ms(newest.get(each.key)))
-    shown = every[begin : begin + PAGE]
-    given_up = _given_up(desk, shown)
-    with desk.feed.lock:
-        rides = {each.key: _ride_of(desk, each.key) for each in shown}
-    title = "Keys"
-    if is_default and found.records:
-        title = f"({len(found.records):,}) Keys"
-    only = None
-    if wanted["key"] and len(every) == 1 and shown:
-        only = _record(desk, shown[0].key)
-        title = f"{short_id(shown[0].key)} {status_text(shown[0].status)} · Keys"
-    return {
-        "title": title,
-        "wanted": wanted,
-        "is_default": is_default,
-        "is_named": is_named,
-        "only": only,
-        "answers": 404 if isinstance(asked, str) or (wanted["key"] and not shown) else 200,
-        "status": status,
-        "why_none": None if shown else _why_no_record(desk, wanted, asked),
-        "any": _ANY,
-        "found": found,
-        "shown": shown,
-        "total": len(every),
-        "first": begin + 1,
-        "older": str(request.url.include_query_params(page=number + 1).query),
-        "newer": str(request.url.include_query_params(page=number - 1).query),
-        "is_wrong": isinstance(asked, str),
-        "rides": rides,
-        "given_up": given_up,
-        "statuses": sorted(STATUSES),
-        "quarantined": QUARANTINED,
-        "completed": COMPLETED,
-        "is_released": is_released,
-        "release_command": release_command,
-    }
-
-
-class _Asked(NamedTuple):
-    """Which records to look up: those of a ride, under keys, or of both."""
-
-    ride: str | None
-    keys: set[str] | None
-    status: str | None
-
-
-def _asked_of(desk: Seen, wanted: Mapping[str, str], status: str) -> _Asked | str:
-    """Return which records are asked for, or in a sentence why there can be none."""
-    ride = whole_ride(desk, wanted["ride"]) if wanted["ride"] else None
-    keys = None
-    if status not in {*STATUSES, _ANY}:
-        known = ", ".join(map(status_text, sorted(STATUSES)))
-        return f"no record has the status {clip(wanted['status'], 80)}: there are {known}"
-    if ride is not None and not is_ride(ride):
-        return f"{clip(ride, 80)} cannot be the id of a ride"
-    if wanted["key"]:
-        keys = {*whole_key(desk, wanted["key"])} or records.under(wanted["key"])
-        if len(keys) > _MOST_KEYS:
-            return f"{len(keys):,} keys begin so: give more of the key"
-        if records.is_too_long(*keys):
-            return records.TOO_LONG
-    return _Asked(ride, keys, None if status == _ANY else status)
-
-
-_MOST_KEYS: Final = 200
-"""The most keys that are looked up because they begin so."""
-
-
-def _why_no_record(desk: Seen, wanted: Mapping[str, str], asked: _Asked | str) -> Empty:
-    """Return what stands in the place of a list without a record."""
-    if isinstance(asked, str):
-        return Empty("Nothing was looked up", f"{asked[:1].upper()}{asked[1:]}.")
-    if wanted["key"] and not whole_key(desk, wanted["key"]):
-        text = (
-            "The desk holds no event whose key this is, or begins. Give the whole key: it finds a "
-            "record that is older, too."
-        )
-        return Empty("No such record", text)
-    if wanted["key"] or wanted["ride"]:
-        return Empty("No such record", f"{NO_RECORD[:1].upper()}{NO_RECORD[1:]}.")
-    if asked.status is not None:
-        return Empty(f"No record is {status_text(asked.status)}", "No consumer has such a key now.")
-    return Empty("There are no records", "A key has one once an attempt has claimed it.")
-
-
-def _record(desk: Seen, key: str) -> Record | None:
-    """Return a record with all that it holds."""
-    return next(map(record_of, records.items_at(desk.feed.stack, [key])), None)
-
-
-def _written_ms(record: Record | None) -> float:
-    """Return when a record was written; of one that was not read 0, so that it is the last."""
-    return record.updated_ms if record else 0.0
-
-
-def _given_up(desk: Seen, shown: Sequence[Explained]) -> dict[str, Record]:
-    """Return the records of the quarantined keys among those that are shown."""
-    keys = [each.key for each in shown if each.status == QUARANTINED]
-    return {each.key: each for each in map(record_of, records.items_at(desk.feed.stack, keys))}
-
-
-def _ride_of(desk: Seen, key: str) -> Fact | None:
-    return desk.feed.index.facts.get(key.partition("#")[2])

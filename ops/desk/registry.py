@@ -152,7 +152,6 @@ PLACES: Final = (
     Place("/rides", "Rides", "car", "r", 1, "Rides"),
     Place("/facts", "Events", "list", "e", 1, None),
     Place("/letters", "Dead letters", "mail", "d", 2, "Letters"),
-    Place("/keys", "Keys", "key", "k", 2, None),
     Place("/ledger", "Ledger", "ledger", "l", 3, "Ledger"),
 )
 PAGES: Final[list[Page]] = []

@@ -146,8 +146,6 @@ def paths(desk: Desk) -> list[str]:
         f"/event/{index.rides[ride][0]}",
         f"/event/{index.rides[ride][0]}/edit",
         "/letters",
-        "/keys",
-        f"/keys?ride={ride}",
         "/ledger",
         "/more",
         "/nope",

@@ -115,7 +115,7 @@ def test_a_mistake_of_the_desk_is_answered_inside_its_frame(
     monkeypatch.setitem(ACTS, "/audit", fails)
     with mock_aws():
         desk = desk_of(empty_stack())
-        paths = ["/audit"] if place == "act" else ["/keys?ride=order_01", "/ride/1", "/facts"]
+        paths = ["/audit"] if place == "act" else ["/letters", "/ride/1", "/facts"]
         for path in paths:
             caplog.clear()
             answer = post(desk, path) if place == "act" else get(desk, path)

@@ -1,4 +1,4 @@
-"""The pages of dead letters and of keys."""
+"""The page of dead letters."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from moto.sqs.models import sqs_backends
 from carride.events import RideEvent
 from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
-from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
 from carride_idempotency.record_items import item_of
 from ops import change_log
 from ops.audit import judge
@@ -26,7 +26,6 @@ from ops.audit.evidence import DeadLettered, Evidence
 from ops.audit.reading import _queues, enabled
 from ops.desk import changes
 from ops.desk.advice import MEND_FIRST
-from ops.desk.index import PAGE
 from ops.desk.letterbox import MOST, Letterbox, groups_of, title_of
 from ops.policies import records_of
 from ops.stack import StackRef
@@ -121,7 +120,7 @@ def quarantine(
 
 @pytest.mark.parametrize("is_released", [False, True])
 def test_a_released_key_is_quarantined_on_no_page(ref: StackRef, *, is_released: bool) -> None:
-    """Neither in the list of letters nor on the letter's card; Keys offers no second release."""
+    """Neither in the list of letters nor on the letter's card; no second release is offered."""
     key = f"payment#{FINISHED.idempotencyid}"
     if is_released:
         quarantine(ref, key, FAILED, attempt=0)
@@ -133,9 +132,9 @@ def test_a_released_key_is_quarantined_on_no_page(ref: StackRef, *, is_released:
     assert ("uarantined" in text.partition("<h1>")[2].partition("<h2>History")[0]) == (
         not is_released
     )
-    keys = get(desk, f"/keys?status={'failed' if is_released else 'quarantined'}").text
-    assert key.partition("#")[2] in keys
-    assert (f"./carride release &#39;{key}&#39;" in keys) == (not is_released)
+    publish(desk.feed.index, FINISHED, BEGIN_MS)
+    text = get(desk, f"/event/{FINISHED.idempotencyid}").text
+    assert (f"./carride release &#39;{key}&#39;" in text) == (not is_released)
 
 
 def offered(text: str) -> list[str]:
@@ -193,7 +192,6 @@ def test_a_letter_has_its_history_and_its_payload(ref: StackRef) -> None:
     places = [history.index(f" {word}</span>") for word in words]
     assert places == sorted(places), "in the order of their begins"
     assert "&#34;price&#34;: 1250" in text
-    assert f'href="/keys?key=payment%23{FINISHED.idempotencyid}"' in text
 
 
 def test_a_letter_that_breaks_the_contract_leads_to_its_event(ref: StackRef) -> None:
@@ -372,7 +370,7 @@ def test_a_letter_that_is_gone_is_a_sentence(ref: StackRef) -> None:
         assert "No such letter" in get(desk, f"/letters?{asked}").text
 
 
-@pytest.mark.parametrize("path", ["/letters?letter=nope", "/letters?event=nope", "/keys?key=nope"])
+@pytest.mark.parametrize("path", ["/letters?letter=nope", "/letters?event=nope"])
 def test_what_does_not_exist_is_not_found(ref: StackRef, path: str) -> None:
     """The page says so in words and by its status, and has a way to what there is."""
     put(ref, "RideHistoryRuleDlq", broken(BROKEN_ID))
@@ -385,57 +383,21 @@ def test_what_does_not_exist_is_not_found(ref: StackRef, path: str) -> None:
     assert get(desk, listed).status == 200
 
 
-def test_keys_opens_with_the_quarantined_ones(ref: StackRef) -> None:
-    """Each leads to its letter; others are found by ride, key or status."""
-    done = f"ride-history#{FINISHED.idempotencyid}"
-    quarantine(ref, done, COMPLETED)
-    desk = desk_of(ref)
-    text = get(desk, "/keys").text
-    assert f"payment#{FINISHED.idempotencyid}" in text
-    assert done not in text
-    assert f"/letters?event={FINISHED.idempotencyid}&amp;at=payment" in text
-    found = get(desk, f"/keys?key={FINISHED.idempotencyid}").text
-    assert done in found
-    assert "No such record" in get(desk, "/keys?key=payment%23nothing").text
-
-
-@pytest.mark.parametrize(
-    "query", ["status=nonsense", f"key={'k' * 5_000}", f"key=payment%23{'é' * 1_500}", "ride=a%20b"]
-)
-def test_odd_input_is_answered_with_the_form(ref: StackRef, query: str) -> None:
-    """And the stack, which has nothing to do with it, is not said to be away."""
-    answer = get(desk_of(ref), f"/keys?{query}")
-    assert answer.status == 404
-    assert 'name="status"' in answer.text
-    assert "cannot be asked" not in answer.text
-
-
-@pytest.mark.parametrize("status", [COMPLETED, IN_PROGRESS, FAILED])
-def test_a_list_without_a_record_names_the_status_in_words(ref: StackRef, status: str) -> None:
-    """Its code is only the value of the choice."""
-    text = get(desk_of(ref), f"/keys?status={status}").text
-    assert status not in text.replace(f'value="{status}"', "")
-
-
 @pytest.mark.parametrize("is_of_consumer", [True, False])
 @pytest.mark.parametrize("length", [6, 8, 20, 36])
 def test_a_key_is_found_by_how_it_begins(
     ref: StackRef, length: int, *, is_of_consumer: bool
 ) -> None:
-    """In the search, on Keys and on Events alike, if the desk holds its event."""
+    """In the search and on Events alike, if the desk holds its event."""
     desk = desk_of(ref)
     publish(desk.feed.index, FINISHED, BEGIN_MS)
     publish(desk.feed.index, event_of(Life("order_02").completed), BEGIN_MS)
-    key = f"payment#{FINISHED.idempotencyid}"
     begin = FINISHED.idempotencyid[:length]
     asked = quote(f"payment#{begin}" if is_of_consumer else begin)
     found = get(desk, f"/find?q={asked}")
     assert found.status == 303
     if is_of_consumer:
-        assert found.headers["location"] == f"/keys?key={quote(key)}"
-    page = get(desk, f"/keys?key={asked}")
-    assert page.status == 200
-    assert f'<span class="id long">{key}</span>' in page.text
+        assert found.headers["location"] == f"/event/{FINISHED.idempotencyid}#at-payment"
     events = get(desk, f"/facts?ride={begin}").text
     assert f'id="e-{FINISHED.idempotencyid}"' in events
     assert events.count('class="row"') == 1
@@ -450,57 +412,6 @@ def test_events_of_rides_that_begin_alike_are_listed(ref: StackRef) -> None:
         text = get(desk, f"/facts?ride={asked}").text
         assert text.count('class="row"') == count, asked
     assert 'value="order_*"' in get(desk, "/facts?ride=order_").text
-
-
-def test_the_form_of_keys_says_what_the_list_shows(ref: StackRef) -> None:
-    """Quarantined ones at first, and any status of a ride or a key."""
-    done = f"ride-history#{FINISHED.idempotencyid}"
-    quarantine(ref, done, COMPLETED)
-    desk = desk_of(ref)
-    for path, chosen in (
-        ("/keys", "QUARANTINED"),
-        ("/keys?ride=&key=&status=QUARANTINED", "QUARANTINED"),
-        ("/keys?key=payment%23nothing", "any"),
-        ("/keys?status=any", "any"),
-        ("/keys?status=COMPLETED", "COMPLETED"),
-    ):
-        text = get(desk, path).text
-        assert f'<option value="{chosen}" selected>' in text, path
-        assert (done in text) == (path in {"/keys?status=any", "/keys?status=COMPLETED"})
-
-
-def test_keys_are_listed_page_by_page(ref: StackRef) -> None:
-    """The newest first over all pages, and each key once."""
-    for number in range(PAGE + 4):
-        quarantine(ref, f"dispatch#{(7 * number) % 37:036}", updated_ms=BEGIN_MS + number + 1)
-    desk = desk_of(ref)
-    pages = [get(desk, f"/keys?page={number}").text for number in range(3)]
-    rows = [re.findall(r'href="/keys\?key=([^"]+)"', text) for text in pages]
-    newest = [f"dispatch%23{(7 * number) % 37:036}" for number in reversed(range(PAGE + 4))]
-    assert rows[0] == newest[:PAGE]
-    assert rows[1] == [*newest[PAGE:], quote(f"payment#{FINISHED.idempotencyid}")]
-    assert rows[2] == []
-    assert all(f"{PAGE + 5} keys" in text for text in pages)
-    assert 'href="/keys?page=1"' in pages[0]
-    assert 'href="/keys?page=0"' in pages[1]
-
-
-def test_the_filter_of_keys_is_open_if_something_is_wrong_with_it(ref: StackRef) -> None:
-    """On a phone it is folded otherwise, so that the records come first."""
-    desk = desk_of(ref)
-    for query, is_open in (("", False), ("?ride=order_01", False), ("?status=moon", True)):
-        text = get(desk, f"/keys{query}").text
-        assert ('id="filters" open' in text) == is_open
-
-
-def test_one_key_has_a_page_with_its_whole_record(ref: StackRef) -> None:
-    """The key is not shortened there."""
-    quarantine(ref, f"ride-history#{FINISHED.idempotencyid}", COMPLETED)
-    text = get(desk_of(ref), f"/keys?key=ride-history%23{FINISHED.idempotencyid}").text
-    assert f'<span class="id long">ride-history#{FINISHED.idempotencyid}</span>' in text
-    assert "lease until" in text
-    assert "ride-history#" in text.partition("<title>")[2].partition(" completed · Keys")[0]
-    assert not re.search(r"\d\.\d{3}</time>", text), "the exact time is there on hover"
 
 
 def test_letters_that_break_the_contract_are_told_apart(ref: StackRef) -> None:

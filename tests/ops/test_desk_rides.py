@@ -843,7 +843,7 @@ def test_a_ride_is_found_by_its_id(ref: StackRef) -> None:
     for text, path in (
         ("order_01", "/ride/order_01"),
         (CREATED.idempotencyid, f"/event/{CREATED.idempotencyid}"),
-        ("payment%23x", "/keys?key=payment%23x"),
+        ("payment%23x", "/event/x#at-payment"),
         ("order_*", "/ride/order_01"),
         ("order_", "/ride/order_01"),
         ("*", "/facts"),

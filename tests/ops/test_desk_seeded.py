@@ -66,7 +66,7 @@ def test_the_items_of_a_seeded_world_are_read_as_those_of_the_product() -> None:
             for ride in rides
             for item in records.ride_items(records.tables_of(seeded.stack, ride))
         ]
-        pages = [get(seeded.desk, f"/keys?ride={ride}", host="127.0.0.1:1") for ride in rides[:3]]
+        pages = [get(seeded.desk, f"/ride/{ride}", host="127.0.0.1:1") for ride in rides[:3]]
     assert {page.status for page in pages} == {200}
     known = seeded.desk.feed.index.facts
     for item in found:

@@ -115,7 +115,6 @@ def test_the_pages_of_a_payload_show_it(desk: Desk, payload: Payload) -> None:
         f"/event/{payload.event_id}",
         f"/letters?event={event.idempotencyid}",
         f"/letters?event={payload.event_id}&at=payment",
-        f"/keys?key=payment%23{event.idempotencyid}",
         f"/facts?ride={event.subject}",
     ):
         check_page(get(desk, path), path)
@@ -148,14 +147,12 @@ def test_no_address_is_obeyed(desk: Desk, text: str) -> None:
         "/letters?letter=",
         "/letters?event=",
         "/rides?of=",
-        "/keys?key=",
-        "/keys?ride=",
         "/nope/",
     ):
         check_page(get(desk, f"{path}{word}"), path)
     found = get(desk, f"/find?q={word}")
     if found.status == 303:
-        assert found.headers["location"].startswith(("/facts", "/keys", "/ride/", "/event/"))
+        assert found.headers["location"].startswith(("/facts", "/ride/", "/event/"))
     else:
         assert found.status in {200, 404}
         check_page(found, "/find")
@@ -187,7 +184,6 @@ _ASKED: Final = {
     "/facts": ("ride", "type", "at", "outcome", "contract", "page", "newest"),
     "/letters": ("letter", "event", "at", "contract", "group", "again"),
     "/raw/letter": ("letter", "event", "at"),
-    "/keys": ("ride", "key", "status", "page"),
     "/find": ("q", "page"),
     "/ledger": ("at",),
 }

@@ -371,10 +371,9 @@ def test_a_redrive_is_offered_as_a_command_that_only_shows_it(site: Site, page: 
     assert "--yes" not in words
 
 
-@pytest.mark.parametrize("path", ["facts", "keys"])
-def test_a_field_shows_a_whole_id(page: Page, site: Site, path: str) -> None:
+def test_a_field_shows_a_whole_id(page: Page, site: Site) -> None:
     """A ride that was booked over HTTP has an id of 32 characters, which is the example too."""
-    page.goto(f"{site.url}{path}")
+    page.goto("/facts")
     for field in page.locator(".fields input[placeholder]").all():
         # A browser does not measure a placeholder, but it measures the same text as a value.
         field.fill("b7f0c9b2000040008000000000000007")
@@ -399,11 +398,11 @@ def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, wi
         event,
         f"{event}/edit",
         "/nope",
-        "/facts#keys",
+        "/facts#shortcuts",
     ):
         page.goto(path)
         shown(page.locator("main h1"))
-        if path == "/facts#keys":
+        if path == "/facts#shortcuts":
             page.keyboard.press("?")
             shown(page.get_by_role("dialog"))
         found = (
@@ -438,7 +437,7 @@ def test_on_a_phone_rows_begin_where_head_and_foot_of_their_card_do(page: Page) 
     """Otherwise a note below a table looks as if it belonged elsewhere."""
     page.set_viewport_size({"width": 390, "height": 844})
     ride = event_of(page, "ride=order_*")
-    for path in ("/rides", "/facts", "/keys", "/ledger", ride):
+    for path in ("/rides", "/facts", "/ledger", ride):
         page.goto(path)
         cards = page.locator("main .card")
         shown(cards.first)
