@@ -14,7 +14,6 @@ SWITCHES: Final[dict[str, tuple[str, ...]]] = {
         "arn:aws:secretsmanager:us-east-1:123456789012:secret:gateway-AbCdEf",
     ),
     "AlarmEmail": ("", "you@example.com"),
-    "WarmUnits": ("0", "40000"),
     "StaffGroup": ("carride-staff", "drivers"),
     "StaffPrincipal": ("", "arn:aws:iam::123456789012:role/operator"),
     "PermissionsBoundaryArn": ("", "arn:aws:iam::123456789012:policy/carride-boundary"),
@@ -27,7 +26,7 @@ COMPANIONS: Final = {
 }
 """Parameters that others require; they change nothing by themselves."""
 CHOICES: Final = 20
-SEED: Final = 7
+SEED: Final = 0
 
 
 @cache

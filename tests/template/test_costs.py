@@ -134,7 +134,6 @@ def test_rides_cost_in_proportion() -> None:
         ({"Stage": "local"}, "Scheduler|Lambda|Logs|capacity|write units|alarms|dashboard|stream"),
         ({"MinCapacity": "9"}, "the least"),
         ({"Monitoring": "full"}, "alarms|dashboard"),
-        ({"RouteMetrics": "yes"}, "metrics of routes"),
         ({"ReservedConcurrency": "100", "AlarmEmail": "you@example.com", "StaffGroup": ""}, ""),
     ],
 )
@@ -219,7 +218,6 @@ def test_an_hour_of_a_trial_costs_less_than_five_cents() -> None:
         ({"MinCapacity": "751"}, 2),
         ({"Stage": "prod"}, 4),
         ({"TableBilling": "on-demand"}, 4),
-        ({"WarmUnits": "8000"}, 8),
     ],
 )
 def test_the_pipe_reads_a_shard_for_each_partition(chosen: dict[str, str], number: int) -> None:

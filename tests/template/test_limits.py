@@ -3,7 +3,7 @@
 import pytest
 
 from tools.costs import bill
-from tools.costs.limits import QUOTAS, bounds, for_rides
+from tools.costs.limits import QUOTAS, WARMTH, bounds, for_rides
 from tools.transformed import stack
 
 pytestmark = pytest.mark.integration
@@ -12,20 +12,26 @@ pytestmark = pytest.mark.integration
 def test_no_setting_stops_a_grown_stack_before_aws_does() -> None:
     """Once the tables have grown, the quotas of a new account are the first bound.
 
-    With the parameters for it, and raised quotas, 10,000 rides a second fit.
+    With the parameters for it, raised quotas and grown tables, 10,000 rides a second fit.
     """
     found = bounds(stack(**bill.PRODUCTION))
     first_quota = min(bound.rides for bound in found if bound.by in QUOTAS)
-    earlier = [bound.what for bound in found if bound.rides < first_quota]
-    assert [each for each in earlier if "while it is new" not in each] == []
+    earlier = [bound for bound in found if bound.rides < first_quota]
+    assert [bound for bound in earlier if bound.by != WARMTH] == []
     for chosen in (bill.PRODUCTION, {}, {"TableBilling": "provisioned"}):
         wide = bounds(stack(**for_rides(10_000, **chosen)))
-        assert min(bound.rides for bound in wide if bound.by not in QUOTAS) >= 10_000, chosen
+        settings = [bound for bound in wide if bound.by not in (WARMTH, *QUOTAS)]
+        assert min(bound.rides for bound in settings) >= 10_000, chosen
 
 
-@pytest.mark.parametrize(
-    "parameter", ["ApiRate", "DispatchConcurrency", "MaxCapacity", "WarmUnits"]
-)
+def test_the_first_bound_of_production_is_a_new_table() -> None:
+    """It is on demand, so no parameter raises it, and the page says how to warm it."""
+    first = bounds(stack(**bill.PRODUCTION))[0]
+    assert (first.what, first.by) == ("units of IdempotencyTable while it is new", WARMTH)
+    assert first.rides == bill.NEW_TABLE / bill.TABLES["IdempotencyTable"].write_units
+
+
+@pytest.mark.parametrize("parameter", ["ApiRate", "DispatchConcurrency", "MaxCapacity"])
 def test_a_bound_follows_its_parameter(parameter: str) -> None:
     """Twice the parameter is twice the rides, and "needed" is what one ride a second takes."""
     once, twice = (

@@ -7,6 +7,7 @@ import pytest
 
 from carride.outbox import KEPT
 from carride_idempotency.policy import DAY, Policy
+from tools.costs.bill import PERCENT_USED
 from tools.transformed import Stack, source, stack
 
 pytestmark = pytest.mark.integration
@@ -52,10 +53,7 @@ def test_everything_is_kept_as_long_as_the_chosen_preset_says(deployed: Stack) -
 
 
 def test_the_template_bills_tables_as_it_is_told(deployed: Stack) -> None:
-    """Only what is provisioned costs while idle: every table, or the outbox in stage `dev`.
-
-    A stack of stage `dev` that is warmed for a load is on demand.
-    """
+    """Only what is provisioned costs while idle: every table, or the outbox in stage `dev`."""
     tables = deployed.of_type("AWS::DynamoDB::GlobalTable")
     expected = {
         "on-demand": set[str](),
@@ -63,7 +61,7 @@ def test_the_template_bills_tables_as_it_is_told(deployed: Stack) -> None:
         "by-stage": set[str](),
     }
     parameters = deployed.parameters
-    if parameters["Stage"] == "dev" and parameters["WarmUnits"] == "0" and tables:
+    if parameters["Stage"] == "dev" and tables:
         expected["by-stage"] = {"OutboxTable"}
     provisioned = {name for name, table in tables.items() if table["BillingMode"] == "PROVISIONED"}
     assert provisioned == expected[parameters["TableBilling"]]
@@ -76,7 +74,6 @@ def test_the_template_bills_tables_as_it_is_told(deployed: Stack) -> None:
     [
         ({}, ["OutboxTable"]),
         ({"Role": "primary", "PeerRegion": "eu-west-1"}, ["OutboxTable"]),
-        ({"WarmUnits": "8000"}, []),
         ({"Stage": "prod"}, []),
         ({"Stage": "local"}, []),
         ({"TableBilling": "on-demand"}, []),
@@ -102,19 +99,15 @@ def test_a_table_scales_in_every_direction_or_has_no_capacity(deployed: Stack) -
         "MinCapacity": {"Ref": "MinCapacity"},
         "MaxCapacity": {"Ref": "MaxCapacity"},
         "SeedCapacity": {"Ref": "MinCapacity"},
-        "TargetTrackingScalingPolicyConfiguration": {"TargetValue": {"Ref": "TargetUtilization"}},
+        "TargetTrackingScalingPolicyConfiguration": {"TargetValue": PERCENT_USED},
     }
     writes = {"WriteCapacityAutoScalingSettings": scaling}
     reads = {"ReadCapacityAutoScalingSettings": scaling}
     for name, table in deployed.of_type("AWS::DynamoDB::GlobalTable").items():
         indexes = table.get("GlobalSecondaryIndexes", [])
-        is_warmed = deployed.parameters["WarmUnits"] != "0"
         if table["BillingMode"] == "PAY_PER_REQUEST":
             assert "ProvisionedThroughput" not in json.dumps(table), name
-            warm = (1 + len(indexes)) * is_warmed
-            assert json.dumps(table).count("WarmThroughput") == warm, name
             continue
-        assert "WarmThroughput" not in json.dumps(table), name
         assert all(
             each["WriteProvisionedThroughputSettings"] == writes for each in [table, *indexes]
         ), name

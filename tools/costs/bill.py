@@ -100,7 +100,6 @@ _SCALES: Final = {"million": 1e6, "GB": 1e9, "GB-month": 1e9}
 # A ride that is booked, accepted, started and completed over the API, and paid, as
 # tests/functions/test_ride_costs.py measures it. Dispatch finds a car with one query.
 REQUESTS: Final = 4
-ROUTES: Final = 2
 EVENTS: Final = (
     "CarRideCreated",
     "CarRideAccepted",
@@ -151,7 +150,6 @@ GATEWAY_CALLS = 3
 GATEWAY_UNITS = 8
 OUTCOMES: Final = ("New", "Duplicate", "Retried")
 """The metrics of each consumer and the API in a month without failures."""
-ROUTE_METRICS: Final = 6  # API Gateway, http-api-metrics.html
 PLATFORM_BYTES: Final = 400  # of Lambda's lines START, END and REPORT
 ACCESS_BYTES: Final = 350  # of a line in the API's access log
 # Of each scalable target: docs.aws.amazon.com/amazondynamodb/latest/developerguide/AutoScaling.html
@@ -160,6 +158,7 @@ POLLS: Final = 5 * SECONDS / 20  # of an idle queue: five pollers that wait for 
 # Of one shard, four times a second. AWS charges the reads of every consumer but Lambda:
 # docs.aws.amazon.com/amazondynamodb/latest/developerguide/CostOptimization_StreamsUsage.html
 SHARD_READS: Final = 4 * SECONDS
+PERCENT_USED: Final = 50  # of a provisioned table's capacity, as auto scaling keeps it
 NEW_TABLE: Final = 4_000  # write units a second of a table on demand, before it has grown
 PARTITION: Final = 1_000  # write units a second of one partition, on which a key of an index lies
 PARTITION_READS: Final = 3_000  # read units a second of one partition
@@ -279,7 +278,7 @@ def shards(deployed: Stack, capacity: str) -> int:
         capacity: the parameter with the units that a provisioned table has.
     """
     if not deployed.conditions["ProvisionsOutbox"]:
-        return max(NEW_TABLE, int(deployed.parameters["WarmUnits"])) // PARTITION
+        return NEW_TABLE // PARTITION
     units = int(deployed.parameters[capacity])
     return math.ceil(units / PARTITION + units / PARTITION_READS)
 
@@ -354,9 +353,9 @@ def load(deployed: Stack, rides: float) -> Iterator[Use]:
         yield from _processed(deployed, rides)
         # No function reads the outbox.
         by_capacity = deployed.conditions["ProvisionsTables"]
-        yield from _units(deployed, "read", READ_UNITS * rides, by_capacity=by_capacity)
+        yield from _units("read", READ_UNITS * rides, by_capacity=by_capacity)
     for name, table in deployed.of_type("AWS::DynamoDB::GlobalTable").items():
-        yield from _written(deployed, name, table, rides)
+        yield from _written(name, table, rides)
         yield from _stored(deployed, name, len(table["Replicas"]), rides)
 
 
@@ -380,19 +379,19 @@ def _on_the_bus(deployed: Stack, rides: float, *, is_copy: bool) -> Iterator[Use
     yield Use("SQS: send, receive and delete, one by one", "queue request", 3 * to("SQS::Queue"))
 
 
-def _written(deployed: Stack, name: str, table: Properties, rides: float) -> Iterator[Use]:
+def _written(name: str, table: Properties, rides: float) -> Iterator[Use]:
     """Yield what the writes of rides to a table cost."""
     others = len(table["Replicas"]) - 1
     by_capacity = is_provisioned(table)
     if name in TABLES:
         units = TABLES[name].write_units * rides
-        yield from _units(deployed, "write", units * (1 + others), by_capacity=by_capacity)
+        yield from _units("write", units * (1 + others), by_capacity=by_capacity)
         yield Use("transfer to the other region", "transfer", units * 1024 * others)
     # The region that deletes an expired item pays nothing, a replica a write unit:
     # docs.aws.amazon.com/amazondynamodb/latest/developerguide/
     # bp-global-table-design.prescriptive-guidance.throughput.html
     deletes = EXPIRING_ITEMS.get(name, 0) * rides * others
-    for use in _units(deployed, "write", deletes, by_capacity=by_capacity):
+    for use in _units("write", deletes, by_capacity=by_capacity):
         yield use._replace(what="DynamoDB: deletes of expired items, in the replica")
 
 
@@ -468,12 +467,9 @@ def round_trips(deployed: Stack) -> dict[str, int]:
 
 def _processed(deployed: Stack, rides: float) -> Iterator[Use]:
     """Yield what API, functions and the simulated gateway cost."""
-    for stage in deployed.of_type("AWS::ApiGatewayV2::Stage").values():
-        yield Use("HTTP API: requests", "API request", REQUESTS * rides)
-        if stage["DefaultRouteSettings"]["DetailedMetricsEnabled"]:
-            metrics = ROUTES * ROUTE_METRICS
-            yield Use("HTTP API: detailed metrics of routes", "custom metric", metrics)
-        yield from _logged(deployed, REQUESTS * rides * ACCESS_BYTES)
+    requests = REQUESTS * rides * _number(deployed, "ApiGatewayV2::Stage")
+    yield Use("HTTP API: requests", "API request", requests)
+    yield from _logged(deployed, requests * ACCESS_BYTES)
     if "SimulatedGatewayFunction" in deployed.of_type("AWS::Lambda::Function"):
         yield from _invoked(deployed, "SimulatedGatewayFunction", GATEWAY_CALLS * rides)
     tables = len(deployed.of_type("AWS::DynamoDB::Table"))
@@ -485,13 +481,12 @@ def _processed(deployed: Stack, rides: float) -> Iterator[Use]:
         yield Use("custom metrics, without failures", "custom metric", len(OUTCOMES))
 
 
-def _units(deployed: Stack, kind: str, units: float, *, by_capacity: bool) -> Iterator[Use]:
+def _units(kind: str, units: float, *, by_capacity: bool) -> Iterator[Use]:
     """Yield what read or write units cost, on demand or by a capacity that follows the load."""
     if not by_capacity:
         yield Use(f"DynamoDB: {kind} units", f"{kind} unit", units)
         return
-    percent_used = int(deployed.parameters["TargetUtilization"])
-    provisioned = units * 100 / percent_used
+    provisioned = units * 100 / PERCENT_USED
     hours = provisioned / 3600
     yield Use(f"DynamoDB: {kind} capacity for the load", f"{kind} capacity", hours)
 
@@ -529,7 +524,6 @@ COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
     "`LogLevel=WARN`": {"LogLevel": "WARN"},
     "`Monitoring=full`": {"Monitoring": "full"},
     "`Retention=long`": {"Retention": "long"},
-    "`RouteMetrics=yes`": {"RouteMetrics": "yes"},
     "`Stage=prod Protected=yes`": PRODUCTION,
     "`TableBilling=on-demand`": {"TableBilling": "on-demand"},
     "`TableBilling=provisioned`": {"TableBilling": "provisioned"},

@@ -64,6 +64,8 @@ TRIP_S: Final = 0.01  # assumed for a request to DynamoDB, with the code around 
 CALL_S: Final = 0.2  # assumed for a call of the payment gateway
 PIPE_S: Final = 0.05  # assumed for a batch of the pipe
 INVOCATION_S: Final = 0.1  # assumed for the bus to invoke a target
+WARMTH: Final = "warmth"
+"""What bounds a table on demand until it has grown, or was warmed by hand."""
 PLANNED: Final = 1_000  # rides a second, for which a table says what to raise
 INDEX_WRITES: Final = 2  # of a ride in each index of open rides, and in that of free cars
 
@@ -74,10 +76,10 @@ class Bound(NamedTuple):
     what: str
     rides: float
     by: str
-    """A parameter of the template, a key of QUOTAS, or nothing: only a change of the code raises
-    it."""
+    """A parameter of the template, a key of QUOTAS, WARMTH, or nothing: only a change of the code
+    raises it."""
     needed: float = 0
-    """The value of parameter or quota for one ride a second."""
+    """The value of parameter, quota or warmth for one ride a second."""
 
 
 class Station(NamedTuple):
@@ -180,7 +182,6 @@ def _bounds_of_the_stack(deployed: Stack, found: Mapping[str, Station]) -> list[
 
 def _bounds_of_tables(deployed: Stack, found: Mapping[str, Station]) -> list[Bound]:
     """Return the bounds of the busiest table of each billing mode, and of the outbox's pipe."""
-    warm = max(NEW_TABLE, int(deployed.parameters["WarmUnits"]))
     most = int(deployed.parameters["MaxCapacity"])
     tables = deployed.of_type("AWS::DynamoDB::GlobalTable")
     result = list[Bound]()
@@ -188,7 +189,7 @@ def _bounds_of_tables(deployed: Stack, found: Mapping[str, Station]) -> list[Bou
     if on_demand:
         units = TABLES[on_demand].write_units
         what = f"units of {on_demand} while it is new"
-        result.append(Bound(what, warm / units, "WarmUnits", units))
+        result.append(Bound(what, NEW_TABLE / units, WARMTH, units))
     provisioned = _busiest(tables, are_provisioned=True)
     if provisioned:
         units = TABLES[provisioned].write_units
@@ -196,9 +197,12 @@ def _bounds_of_tables(deployed: Stack, found: Mapping[str, Station]) -> list[Bou
         result.append(Bound(what, most / units, "MaxCapacity", units))
     pipe = found["OutboxPipe"]
     batches = pipe.servers / pipe.each
-    by_outbox = "MaxCapacity" if is_provisioned(tables["OutboxTable"]) else "WarmUnits"
     units = PARTITION * shards(deployed, "MaxCapacity")
-    result.append(Bound("batches of the pipe", batches, by_outbox, units / batches))
+    if is_provisioned(tables["OutboxTable"]):
+        result.append(Bound("batches of the pipe", batches, "MaxCapacity", units / batches))
+    else:
+        what = "batches of the pipe while OutboxTable is new"
+        result.append(Bound(what, batches, WARMTH, units / batches))
     return result
 
 
@@ -215,7 +219,7 @@ def for_rides(rides: float, **chosen: str) -> dict[str, str]:
     """Return the parameters with which no setting stops these rides a second and a third more."""
     parameters = dict(chosen)
     for bound in bounds(stack(**chosen)):
-        if bound.rides >= rides or bound.by in ("", *QUOTAS):
+        if bound.rides >= rides or bound.by in ("", WARMTH, *QUOTAS):
             continue
         wanted = math.ceil(bound.needed * rides * 4 / 3)
         value = max(wanted, int(parameters.get(bound.by, "0")))
@@ -246,6 +250,8 @@ def _remedy(bound: Bound, value: int) -> tuple[str, str]:
     if bound.by in QUOTAS:
         source = QUOTAS[bound.by].source
         return f"[a quota]({source})", f"request {value:,}"
+    if bound.by == WARMTH:
+        return "[warm throughput](#warm-a-table)", f"warm to {value:,}"
     parameter = bound.by
     return f"`{parameter}`", f"`{parameter}={value}`"
 
@@ -254,6 +260,6 @@ def current(page: str) -> str:
     """Return docs/limits.md with the current tables."""
     defaults = bounds(stack(**PRODUCTION))
     raised = bounds(stack(**for_rides(10_000, **PRODUCTION)))
-    of_the_stack = [bound for bound in raised if bound.by not in QUOTAS]
+    of_the_stack = [bound for bound in raised if bound.by not in (WARMTH, *QUOTAS)]
     tables = {"defaults": lines(defaults, PLANNED), "raised": lines(of_the_stack[:3], 10_000)}
     return filled(page, "limits", tables)
