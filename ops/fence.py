@@ -60,7 +60,7 @@ def refuse_deployment(stack: StackRef) -> None:
     if fence := fenced(stack):
         since = f"{fence.since:%Y-%m-%d %H:%M:%S %Z}"
         raise OperatorError(
-            f"{stack.region} is fenced since {since}: deploy after `./carride unfence`"
+            f"{stack.region} is fenced since {since}: deploy after `./carride failover back`"
         )
 
 

@@ -32,7 +32,7 @@ ROLES: Final[dict[str, dict[str, str]]] = {
         "/stream/2026-01-01T00:00",
     },
 }
-"""Parameters that `./carride deploy-regions` sets, by the stack's role among the regions."""
+"""Parameters that `./carride failover deploy` sets, by the stack's role among the regions."""
 
 NO_VALUE: Final = {"Ref": "AWS::NoValue"}
 _TABLE: Final = re.compile(r"\$\{AWS::StackName\}-(\w+)")

@@ -33,7 +33,7 @@ Exit status: 0 fine; 1 something is wrong; 2 a mistake or a refusal; 3 the evide
 130 interrupted."""
 
 GROUPS: Final = {
-    "failover": "Move the processing to the other region, and back.",
+    "failover": "Deploy to two regions, move the processing to the other one, and back.",
     "replay": "Replay the archive.",
 }
 TOPICS: Final = {
@@ -42,7 +42,7 @@ TOPICS: Final = {
     ),
     "Mend": "redrive replay release settle forget republish fleet plans",
     "Drive rides": "book accept start complete cancel simulate",
-    "Two regions": "failover fenced unfence deploy-regions",
+    "Two regions": "failover",
     "Beside a stack": "--install-completion --help",
 }
 """The headings of the help, and the commands below each."""

@@ -53,7 +53,7 @@ def failover_drill(session: Session, *, since: Moment, patience: Waits = PATIENC
 
     It changes what a failover and its end change, and is meant for a stack without traffic that
     matters. If it is interrupted, `failover status` shows where it stands, and `failover run` or
-    `unfence` continues.
+    `failover back` continues.
 
     Args:
         since: Begin of the window to process again in the secondary.
@@ -77,18 +77,8 @@ def failover_status(session: Session) -> dict[str, tuple[RegionState, ...]]:
     return {"regions": states(*session.pair)}
 
 
-@reads("fenced")
-def fenced(session: Session) -> dict[str, bool]:
-    """Fail if the region is fenced: then the stack must not be deployed.
-
-    A deployment enables rules that the fence has disabled. There need not be a stack.
-    """
-    fence.refuse_deployment(session.stack)
-    return {"fenced": False}
-
-
-@acts("unfence")
-def unfence(session: Session, *, catches_up_in: Span = PATIENCE.catches_up_in) -> Plan:
+@acts("failover back")
+def failover_back(session: Session, *, catches_up_in: Span = PATIENCE.catches_up_in) -> Plan:
     """Go back to the primary region.
 
     Undo the fence of a failover: the primary starts as it was before when its tables have caught
@@ -111,8 +101,8 @@ def _back(session: Session) -> str:
     )
 
 
-@acts("deploy-regions", "", "--set Stage=prod --set Protected=yes --yes", chooses=False)
-def deploy_regions(
+@acts("failover deploy", "", "--set Stage=prod --set Protected=yes --yes", chooses=False)
+def failover_deploy(
     session: Session, *, set_: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
 ) -> Plan:
     """Deploy the stack to the two regions of samconfig.toml.

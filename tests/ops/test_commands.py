@@ -70,7 +70,7 @@ def run(*arguments: str, **changes: Any) -> int:
             ["tail", "--outcome", "Nothing", *AT_HOME],
             "there is no outcome Nothing: give one of Busy",
         ),
-        (["deploy-regions", "--set", "Stage"], "'Stage' sets no parameter: write NAME=VALUE"),
+        (["failover", "deploy", "--set", "Stage"], "'Stage' sets no parameter: write NAME=VALUE"),
         (["audit", "--payments", __file__, *AT_HOME], "is not a ledger of the gateway"),
         (
             ["redrive", "Nowhere", *AT_HOME],
@@ -199,7 +199,7 @@ STANDALONE = dict.fromkeys((HOME, AWAY), "standalone")
 
 
 @pytest.mark.parametrize(
-    "command", [("failover", "run"), ("failover", "drill", "--since", "1h"), ("unfence",)]
+    "command", [("failover", "run"), ("failover", "drill", "--since", "1h"), ("failover", "back")]
 )
 @pytest.mark.parametrize("where", [(), AT_HOME], ids=["samconfig.toml", "options"])
 def test_two_regions_are_asked_of_a_stack_in_one(
@@ -241,13 +241,10 @@ def test_every_example_of_the_help_is_understood(name: str, example: str) -> Non
     assert callable(command_line().parse_args(words, exit_on_error=False, print_error=False)[0])
 
 
-@pytest.mark.parametrize("command", [["deploy-regions"], ["fenced"]], ids=" ".join)
-def test_nothing_is_deployed_to_a_fenced_region(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A pipeline asks before it deploys, and the tool asks itself; without a fence both go on."""
-    monkeypatch.setenv("AWS_DEFAULT_REGION", HOME)
-    assert [run(*command), run(*command, fenced={HOME})] == [0, 2]
+def test_nothing_is_deployed_to_a_fenced_region(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command asks before it shows its steps; without a fence it shows them."""
+    deploy = ("failover", "deploy")
+    assert [run(*deploy), run(*deploy, fenced={HOME})] == [0, 2]
     assert "us-west-2 is fenced since 2026-11-21 12:00:00 UTC" in capsys.readouterr().err
 
 

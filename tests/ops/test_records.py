@@ -156,7 +156,7 @@ def test_a_record_that_changes_after_it_was_shown_is_left_alone(
     "key", ["", "dispatch", "nobody#key", "dispatch#none", mark(AWAY)["id"]["S"]]
 )
 def test_what_is_no_record_is_not_changed(ref: StackRef, key: str) -> None:
-    """The mark of a fence is none: only unfence may end it."""
+    """The mark of a fence is none: only `failover back` may end it."""
     for action in ACTIONS:
         with pytest.raises(OperatorError, match=r"no record|is not a key"):
             action(ref, key)

@@ -19,7 +19,7 @@ def cloud() -> Iterator[LocalAws]:
 
 @pytest.fixture
 def regions(cloud: LocalAws) -> Iterator[Regions]:
-    """Both regions, deployed as `deploy-regions` does."""
+    """Both regions, deployed as `failover deploy` does."""
     with GatewayServer(Books()) as gateway:
         deployed = Regions(cloud, gateway)
         yield deployed

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.integration
 
 MACHINE = "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64"
 TABLES = 8
+DEPLOY = ("failover", "deploy")
 HERE = ("--set", "Stage=local", "--set", f"Architecture={MACHINE}")
 
 
@@ -65,11 +66,11 @@ def test_two_regions_by_command(cloud: LocalAws) -> None:
     Nothing is left.
     """
     pair = configured(cloud.client)
-    assert run(cloud, "deploy-regions", *HERE).count("sam deploy") == 4
-    run(cloud, "deploy-regions", "--yes", *HERE)
+    assert run(cloud, *DEPLOY, *HERE).count("sam deploy") == 4
+    run(cloud, *DEPLOY, "--yes", *HERE)
     primary, secondary = (each.stack for each in pair)
     assert [primary.role, secondary.role] == ["primary", "secondary"]
-    assert run(cloud, "deploy-regions", *HERE).count("sam deploy") == 2
+    assert run(cloud, *DEPLOY, *HERE).count("sam deploy") == 2
     owned = primary.named("AWS::DynamoDB::GlobalTable")
     assert len(owned) == TABLES
     assert secondary.named("AWS::DynamoDB::GlobalTable") == {}
@@ -116,7 +117,7 @@ def test_two_regions_by_command(cloud: LocalAws) -> None:
     assert json.loads(run(cloud, *drill))["audit"]["balanced"], (
         "it continues the failover, and goes back"
     )
-    assert "is not fenced" in run(cloud, "unfence", "--yes", status=2)
+    assert "is not fenced" in run(cloud, "failover", "back", "--yes", status=2)
 
     remove(cloud, {each.role: each.stack for each in pair})
     for stack in (primary, secondary):

@@ -212,7 +212,7 @@ def refused(**chosen: str) -> list[str]:
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(chosen: dict[str, str], rule: str) -> None:
-    """CloudFormation refuses what could not work, and accepts what `deploy-regions` sets."""
+    """CloudFormation refuses what could not work, and accepts what `failover deploy` sets."""
     assert refused(**chosen) == [rule]
     assert (
         refused()
