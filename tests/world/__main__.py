@@ -46,7 +46,7 @@ _AT_ONCE: Final = 5
 _ENOUGH: Final = 2_000
 """Stories of all tiers that use every freedom."""
 _MOST_TRIES: Final = 20
-"""How many stories may be lived to plant a kind of sabotage once: the rarest needs four or five."""
+"""How many stories may be lived to plant a kind of sabotage once."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ def test_there_are_kinds_enough() -> None:
     """Things go wrong while rides are lived, and afterwards."""
     whens = [each.when for each in KINDS.values()]
     assert len(whens) >= 25
-    assert min(whens.count(AT_REST), whens.count(IN_FLIGHT)) >= 20
+    assert min(whens.count(AT_REST), whens.count(IN_FLIGHT)) >= 9
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -62,7 +62,7 @@ def test_stories_are_lived_until_a_kind_was_planted_so_often(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Some have no place for it. They count as honest, and others follow."""
-    kind = "another amount at the gateway"
+    kind = "a payment that the gateway lost"
     assert _commanded(monkeypatch, kind, "--each", "2", "--first", "3", "--json") == 0
     table = json.loads(capsys.readouterr().out)
     assert table["kinds"][kind] == {"when": AT_REST, "planted": 2, "named": 2}

@@ -6,16 +6,13 @@ from typing import Final
 import msgspec
 
 from carride.history import EVENT_PREFIX
-from carride.overdue import opened, sortable_time
+from carride.overdue import opened
 from carride_idempotency.record import COMPLETED
-from gateway_rules import Payment
 from tests.world.sabotage.hand import (
     BOOKINGS,
     CARS,
     HISTORY,
-    LOG,
     RECORDS,
-    TABLES,
     Hand,
     Item,
     entries,
@@ -27,19 +24,6 @@ from tests.world.sabotage.hand import (
 _LONG_AGO: Final = timedelta(days=2)
 
 # ── Money, at rest ────────────────────────────────────────────────────────────────────────────────
-
-
-def charge_without_a_ride(hand: Hand) -> None:
-    ride = "order_of_nobody"
-    hand.books["pay_planted"] = Payment(
-        id="pay_planted",
-        reference=ride,
-        customer="customer_of_nobody",
-        amount=1250,
-        status="captured",
-        captures=[1250],
-    )
-    hand.planted(ride, "payment has it as unknown, but the gateway as [('captured', 1250)]")
 
 
 def second_charge(hand: Hand) -> None:
@@ -56,32 +40,6 @@ def second_capture(hand: Hand) -> None:
         charge = hand.charge(item["orderID"])
         charge.captures = [*charge.captures, charge.amount]
         hand.planted(item["orderID"], "its payment was captured 2 and refunded 0 times")
-
-
-def second_refund(hand: Hand) -> None:
-    item = hand.one(hand.items("PaymentTable", state="refunded"))
-    if item is not None:
-        charge = hand.charge(item["orderID"])
-        charge.refunds = [*charge.refunds, charge.amount]
-        hand.planted(item["orderID"], "refunded 2 times")
-
-
-def unasked_refund(hand: Hand) -> None:
-    item = hand.one(hand.paid())
-    if item is not None:
-        charge = hand.charge(item["orderID"])
-        charge.status = "refunded"
-        charge.refunds = [charge.amount]
-        hand.planted(item["orderID"], "but the gateway as [('refunded'")
-
-
-def refund_that_is_not_made(hand: Hand) -> None:
-    item = hand.one(hand.items("PaymentTable", state="refunded"))
-    if item is not None:
-        charge = hand.charge(item["orderID"])
-        charge.status = "captured" if charge.captures else "authorized"
-        charge.refunds = []
-        hand.planted(item["orderID"], f"but the gateway as [('{charge.status}'")
 
 
 def captured_decline(hand: Hand) -> None:
@@ -104,14 +62,6 @@ def lost_payment(hand: Hand) -> None:
     if item is not None:
         del hand.books[hand.charge(item["orderID"]).id]
         hand.planted(item["orderID"], "but the gateway as []")
-
-
-def another_amount(hand: Hand) -> None:
-    item = hand.one(hand.paid())
-    if item is not None:
-        charge = hand.charge(item["orderID"])
-        charge.amount += 7
-        hand.planted(item["orderID"], f"but the gateway as [('captured', {charge.amount})]")
 
 
 def _captured(hand: Hand, item: Item, amount: int) -> None:
@@ -154,26 +104,11 @@ def captured_cancellation(hand: Hand) -> None:
 # ── States, at rest ───────────────────────────────────────────────────────────────────────────────
 
 
-def payment_went_backwards(hand: Hand) -> None:
-    item = hand.one(hand.paid())
-    if item is not None:
-        hand.put("PaymentTable", item | {"state": "authorized"})
-        hand.planted(item["orderID"], "payment has it as [('authorized'")
-
-
 def assignment_went_backwards(hand: Hand) -> None:
     item = hand.one(hand.items("AssignmentTable", state="released"))
     if item is not None:
         hand.put("AssignmentTable", item | {"state": "assigned"})
         hand.planted(item["orderID"], "dispatch has it as assigned, but no car has it")
-
-
-def booking_that_is_ahead(hand: Hand) -> None:
-    item = hand.one(hand.items(BOOKINGS))
-    if item is not None:
-        version = item["version"] + 1
-        hand.put(BOOKINGS, item | {"version": version})
-        hand.planted(item["orderID"], f"outbox: lost {item['orderID']} version {version}")
 
 
 def booking_that_is_behind(hand: Hand) -> None:
@@ -183,13 +118,6 @@ def booking_that_is_behind(hand: Hand) -> None:
         hand.planted(item["orderID"], "its booking has version")
 
 
-def booking_of_another_price(hand: Hand) -> None:
-    item = hand.one(hand.items(BOOKINGS))
-    if item is not None:
-        hand.put(BOOKINGS, item | {"price": item["price"] + 1})
-        hand.planted(item["orderID"], "its booking has the price")
-
-
 def booking_of_another_status(hand: Hand) -> None:
     item = hand.one(hand.items(BOOKINGS, status="completed"))
     if item is not None:
@@ -197,13 +125,13 @@ def booking_of_another_status(hand: Hand) -> None:
         hand.planted(item["orderID"], "its booking has the status")
 
 
-def open_again(hand: Hand, table: str) -> None:
-    """Have a ride wait in a table for what will never come."""
-    item = hand.one([each for each in hand.items(table) if "openSince" not in each])
+def payment_that_is_open_again(hand: Hand) -> None:
+    """Have a payment wait for what will never come."""
+    ended = [each for each in hand.items("PaymentTable") if "openSince" not in each]
+    item = hand.one(ended)
     if item is not None:
         since = datetime.now(UTC) - _LONG_AGO
-        changed = {} if table != BOOKINGS else {"changedAt": sortable_time(since)}
-        hand.put(table, item | opened(item["orderID"], since) | changed)
+        hand.put("PaymentTable", item | opened(item["orderID"], since))
         hand.planted(item["orderID"], "overdue")
 
 
@@ -216,16 +144,6 @@ def car_of_an_ended_ride(hand: Hand) -> None:
     if item is not None and car is not None:
         hand.put(CARS, held(car, item["orderID"]))
         hand.planted(item["orderID"], f"it still has {car['carID']}")
-
-
-def car_of_nobody(hand: Hand) -> None:
-    car = hand.one(hand.items(CARS))
-    if car is not None:
-        hand.put(CARS, held(car, "order_of_nobody"))
-        hand.planted(
-            "order_of_nobody",
-            f"dispatch has it as unknown, but {car['carID']} has it",
-        )
 
 
 def two_cars(hand: Hand) -> None:
@@ -247,40 +165,24 @@ def car_outside_of_the_index(hand: Hand) -> None:
 # ── Effects, at rest ──────────────────────────────────────────────────────────────────────────────
 
 
-def lost_item(hand: Hand, consumer: str) -> None:
-    item = hand.one([each for each in hand.items(TABLES[consumer]) if entries(each)])
+def counted_twice(hand: Hand) -> None:
+    item = hand.one(hand.items("PaymentTable"))
     if item is not None:
-        hand.delete(TABLES[consumer], item)
-        hand.planted(entries(item)[0].removeprefix(EVENT_PREFIX), f"{consumer}: lost")
+        hand.put("PaymentTable", item | {"effects": item["effects"] + 1})
+        hand.planted(item["orderID"], "payment: doubled")
 
 
-def lost_entry(hand: Hand, consumer: str) -> None:
-    item = hand.one([each for each in hand.items(TABLES[consumer]) if entries(each)])
-    if item is not None:
-        name = hand.one(entries(item)) or ""
-        left = {key: value for key, value in item.items() if key != name}
-        hand.put(TABLES[consumer], left | {"effects": item["effects"] - 1})
-        hand.planted(name.removeprefix(EVENT_PREFIX), f"{consumer}: lost")
-
-
-def counted_twice(hand: Hand, consumer: str) -> None:
-    item = hand.one(hand.items(TABLES[consumer]))
-    if item is not None:
-        hand.put(TABLES[consumer], item | {"effects": item["effects"] + 1})
-        hand.planted(item["orderID"], f"{consumer}: doubled")
-
-
-def entry_of_another_ride(hand: Hand, consumer: str) -> None:
+def entry_of_another_ride(hand: Hand) -> None:
     """Move an entry, with its count, from one ride's item to another's."""
-    items = [each for each in hand.items(TABLES[consumer]) if entries(each)]
+    items = [each for each in hand.items("AssignmentTable") if entries(each)]
     item = hand.one(items)
     other = hand.one([each for each in items if each is not item])
     if item is not None and other is not None:
         name = hand.one(entries(item)) or ""
         left = {key: value for key, value in item.items() if key != name}
-        hand.put(TABLES[consumer], left | {"effects": item["effects"] - 1})
-        hand.put(TABLES[consumer], other | {name: item[name], "effects": other["effects"] + 1})
-        hand.planted(name.removeprefix(EVENT_PREFIX), f"{consumer}: lost")
+        hand.put("AssignmentTable", left | {"effects": item["effects"] - 1})
+        hand.put("AssignmentTable", other | {name: item[name], "effects": other["effects"] + 1})
+        hand.planted(name.removeprefix(EVENT_PREFIX), "dispatch: lost")
 
 
 def another_payload(hand: Hand) -> None:
@@ -301,49 +203,10 @@ def another_payload(hand: Hand) -> None:
 # ── The ride history, at rest ─────────────────────────────────────────────────────────────────────
 
 
-def lost_line(hand: Hand) -> None:
-    record = hand.one(lines(hand))
-    if record is not None:
-        hand.delete(HISTORY, record)
-        hand.planted(fact_of(record), "ride-history: lost")
-
-
-def line_twice(hand: Hand) -> None:
-    record = hand.one(lines(hand))
-    if record is not None:
-        key = f"{record['idempotencyKey'][:-1]}x"
-        hand.put(HISTORY, record | {"idempotencyKey": key})
-        hand.planted(record["orderID"], "ride-history: doubled")
-
-
-def line_of_another_ride(hand: Hand) -> None:
-    record = hand.one(lines(hand))
-    if record is not None:
-        hand.put(HISTORY, record | {"orderID": "order_of_nobody"})
-        hand.planted(fact_of(record), "ride-history: lost")
-
-
-def line_of_another_type(hand: Hand) -> None:
-    record = hand.one([each for each in lines(hand) if each["entry"]["type"] != "CarRideStarted"])
-    if record is not None:
-        hand.put(HISTORY, record | {"entry": record["entry"] | {"type": "CarRideStarted"}})
-        hand.planted(fact_of(record), "ride-history: lost")
-
-
 def line_about_nothing(hand: Hand) -> None:
     record = hand.one(lines(hand))
     if record is not None:
         fact = f"{fact_of(record)[:-1]}x"
         entry = record["entry"] | {"sequence": record["entry"]["sequence"] + 50}
         hand.put(HISTORY, record | {"idempotencyKey": f"ride-history#{fact}", "entry": entry})
-        hand.planted(fact, "ride-history: effect of unpublished")
-
-
-def event_that_the_log_lost(hand: Hand, *types: str) -> None:
-    """Delete every line of an event from the log of the bus."""
-    detail = hand.one(hand.published(*types))
-    if detail is not None:
-        fact = detail["idempotencyid"]
-        lines = hand.world.cloud.logs[LOG]
-        lines[:] = [each for each in lines if each[1]["detail"]["idempotencyid"] != fact]
         hand.planted(fact, "ride-history: effect of unpublished")

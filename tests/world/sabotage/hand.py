@@ -23,7 +23,6 @@ RECORDS: Final = "IdempotencyTable"
 OUTBOX: Final = "OutboxTable"
 TABLES: Final = {"dispatch": "AssignmentTable", "payment": "PaymentTable"}
 """Of the effects of each consumer."""
-LOG: Final = "CarRideEvents"
 _TAKEN: Final = 0.6
 """The share of suitable moments of a story that a saboteur uses, until one was used."""
 
@@ -33,8 +32,8 @@ class Expected(NamedTuple):
 
     about: str
     """A ride, an event or a car."""
-    says: tuple[str, ...]
-    """One of these is part of what it says about that."""
+    says: str
+    """A part of what it says about that."""
 
 
 class Hand:
@@ -65,9 +64,9 @@ class Hand:
         self._seen.add(about)
         return is_first and self.expected is None and self._dice.random() < _TAKEN
 
-    def planted(self, about: object, *says: str) -> None:
+    def planted(self, about: object, says: str) -> None:
         self.expected = Expected(str(about), says)
-        self.world.cloud.say(f"PLANTED: {about}: {' or '.join(says)}", "saboteur")
+        self.world.cloud.say(f"PLANTED: {about}: {says}", "saboteur")
 
     # ── Tables ────────────────────────────────────────────────────────────────────────────────────
 

@@ -18,14 +18,11 @@ from carride.history import EVENT_PREFIX
 from carride.ride import Ride, Status
 from carride_idempotency import marshalling
 from carride_idempotency.record import COMPLETED
-from gateway_connection import HttpRequest, HttpResponse
-from gateway_rules import Payment
 from ops.audit.queues import dead_letter
 from ops.dead_letters import READERS
 from tests.world.queues import Message
 from tests.world.sabotage.hand import (
     BOOKINGS,
-    CARS,
     OUTBOX,
     RECORDS,
     TABLES,
@@ -33,15 +30,9 @@ from tests.world.sabotage.hand import (
     Item,
     entries,
     fact_of,
-    held,
     lines,
 )
 
-_PROGRESS: Final = frozenset({"CarRideAccepted", "CarRideStarted", "CarRideCompleted"})
-_MUCH: Final = 100_000_000
-"""In cents: more than any price."""
-_RECORDED_S: Final = 7_200.0
-"""When payment has recorded what the gateway has answered, or a further event has to."""
 _LATER_S: Final = 400.0
 """When no process remembers a key any more."""
 
@@ -81,50 +72,19 @@ def _with_another_price(detail: Mapping[str, Any]) -> Item:
     return {**detail, "data_base64": base64.b64encode(json.dumps(data).encode()).decode()}
 
 
-def lost_on_the_way(hand: Hand, consumer: str, function: str) -> None:
-    """Lose every copy of an event between the bus and a function."""
+def lost_on_the_way(hand: Hand) -> None:
+    """Lose every copy of an event between the bus and the ride history."""
 
     def send(real: Any, event: Item, name: str) -> None:
         fact = event["detail"]["idempotencyid"]
         if hand.takes(fact):
             victims.append(fact)
-            hand.planted(fact, f"{consumer}: lost")
+            hand.planted(fact, "ride-history: lost")
         if fact not in victims:
             real(event, name)
 
     victims: list[str] = []
-    hand.tap(hand.world.functions[function], "send", send)
-
-
-def lost_in_the_queue(hand: Hand) -> None:
-    """Lose every message about an event that dispatch waits for."""
-
-    def send(real: Any, queue: str, body: str, *rest: Any) -> Any:
-        if queue != "DispatchQueue":
-            return real(queue, body, *rest)
-        fact = json.loads(body)["detail"]["idempotencyid"]
-        if hand.takes(fact):
-            victims.append(fact)
-            hand.planted(fact, "dispatch: lost")
-        return None if fact in victims else real(queue, body, *rest)
-
-    victims: list[str] = []
-    hand.tap(hand.world.queues, "send", send)
-
-
-def another_price_for_payment(hand: Hand) -> None:
-    """Have payment get another price than the log has, in every copy."""
-
-    def send(real: Any, event: Item, name: str) -> None:
-        detail = event["detail"]
-        fact = detail["idempotencyid"]
-        if detail["type"] == "CarRideCompleted" and hand.takes(fact):
-            victims[fact] = _with_another_price(detail)
-            hand.planted(fact, "payment: lost")
-        real(event | {"detail": victims.get(fact, detail)}, name)
-
-    victims: dict[str, Item] = {}
-    hand.tap(hand.world.functions["PaymentFunction"], "send", send)
+    hand.tap(hand.world.functions["RideHistoryFunction"], "send", send)
 
 
 def second_end(hand: Hand) -> None:
@@ -231,181 +191,51 @@ def _completed_in(hand: Hand, consumer: str, writes: Sequence[Any]) -> str:
     return ""
 
 
-def record_without_its_effect(hand: Hand, consumer: str) -> None:
+def record_without_its_effect(hand: Hand) -> None:
+    """Have dispatch complete a key without the effect."""
+
     def changed(writes: Sequence[Any]) -> Sequence[Any]:
-        fact = _completed_in(hand, consumer, writes)
+        fact = _completed_in(hand, "dispatch", writes)
         if not fact or not hand.takes():
             return writes
-        hand.planted(fact, f"{consumer}: lost")
+        hand.planted(fact, "dispatch: lost")
         return [write for write in writes if write.table == hand.name_of(RECORDS)]
 
     _on_commits(hand, changed)
 
 
-def effect_twice(hand: Hand, consumer: str) -> None:
-    def changed(writes: Sequence[Any]) -> Sequence[Any]:
-        if _completed_in(hand, consumer, writes) and hand.takes():
-            (write,) = [each for each in writes if each.table == hand.name_of(TABLES[consumer])]
-            count = write.after["effects"]
-            count["N"] = str(int(count["N"]) + 1)
-            hand.planted(write.after["orderID"]["S"], f"{consumer}: doubled")
-        return writes
-
-    _on_commits(hand, changed)
-
-
-def effect_without_its_event(hand: Hand, table: str) -> None:
-    """Lose the outbox's items of a transaction."""
+def booking_without_its_event(hand: Hand) -> None:
+    """Lose the outbox's item of a transaction that writes a booking."""
 
     def changed(writes: Sequence[Any]) -> Sequence[Any]:
         outbox = [each for each in writes if each.table == hand.name_of(OUTBOX) and each.after]
-        is_of_table = any(each.table == hand.name_of(table) for each in writes)
-        if not outbox or not is_of_table or not hand.takes():
+        is_booking = any(each.table == hand.name_of(BOOKINGS) for each in writes)
+        if not outbox or not is_booking or not hand.takes():
             return writes
         lost = outbox[0].after
-        about = lost["idempotencyid"]["S"]
-        if table == BOOKINGS:
-            about = f"{lost['subject']['S']} version {int(lost['sequence']['S'])}"
+        about = f"{lost['subject']['S']} version {int(lost['sequence']['S'])}"
         hand.planted(about, "outbox: lost")
         return [each for each in writes if each not in outbox]
 
     _on_commits(hand, changed)
 
 
-def event_without_its_change(hand: Hand) -> None:
-    """Lose the change of a booking whose event is committed.
-
-    A lost cancellation or price heals: the ride is cancelled, or priced, once more as that version.
-    """
+def forgotten_key(hand: Hand) -> None:
+    """Lose a record of payment within its window, and then deliver its event once more."""
 
     def changed(writes: Sequence[Any]) -> Sequence[Any]:
-        bookings = [each for each in writes if each.table == hand.name_of(BOOKINGS)]
-        is_change = any(each.before is not None for each in bookings)
-        told = [each.after for each in writes if each.table == hand.name_of(OUTBOX)]
-        is_told = any(each and each["type"]["S"] in _PROGRESS for each in told)
-        if not is_change or not is_told or not hand.takes():
-            return writes
-        victims.append(bookings[0].before["orderID"]["S"])
-        hand.planted(victims[0], "two facts", "its booking has version")
-        return [each for each in writes if each not in bookings]
-
-    victims: list[str] = []
-    _on_commits(hand, changed)
-
-
-def second_car(hand: Hand) -> None:
-    """Have a ride take another free car, too, with the one that it gets."""
-
-    def changed(writes: Sequence[Any]) -> Sequence[Any]:
-        cars = hand.name_of(CARS)
-        taken = [each for each in writes if each.table == cars and "rideID" in (each.after or {})]
-        if not taken:
-            return writes
-        own = taken[0].after["carID"]["S"]
-        free = [car for car in hand.items(CARS) if "rideID" not in car and car["carID"] != own]
-        if free and hand.takes():
-            ride = taken[0].after["rideID"]["S"]
-            later = partial(hand.put, CARS, held(free[0], ride))
-            hand.world.cloud.simulation.after(0, later)
-            hand.planted(ride, f"but {free[0]['carID']} has it")
-        return writes
-
-    _on_commits(hand, changed)
-
-
-def forgotten_key(hand: Hand, consumer: str) -> None:
-    """Lose a record within its window, and then deliver its event once more."""
-
-    def changed(writes: Sequence[Any]) -> Sequence[Any]:
-        fact = _completed_in(hand, consumer, writes)
+        fact = _completed_in(hand, "payment", writes)
         if fact and hand.takes():
-            (write,) = [each for each in writes if each.table == hand.name_of(TABLES[consumer])]
-            hand.planted(write.after["orderID"]["S"], f"{consumer}: doubled")
+            (write,) = [each for each in writes if each.table == hand.name_of(TABLES["payment"])]
+            hand.planted(write.after["orderID"]["S"], "payment: doubled")
             hand.world.cloud.simulation.after(_LATER_S, partial(again, fact))
         return writes
 
     def again(fact: str) -> None:
-        hand.delete(RECORDS, {"idempotencyKey": f"{consumer}#{fact}"})
+        hand.delete(RECORDS, {"idempotencyKey": f"payment#{fact}"})
         event = next(
             each for each in hand.world.bus.published if each["detail"]["idempotencyid"] == fact
         )
-        if consumer == "dispatch":
-            hand.world.queues.send("DispatchQueue", json.dumps(event))
-        else:
-            hand.world.functions["PaymentFunction"].send(event, f"again {fact}")
+        hand.world.functions["PaymentFunction"].send(event, f"again {fact}")
 
     _on_commits(hand, changed)
-
-
-# ── The gateway, in flight ────────────────────────────────────────────────────────────────────────
-
-
-def _on_answers(
-    hand: Hand, ending: str, changed: Callable[[Payment, HttpResponse], HttpResponse]
-) -> None:
-    """Change what the gateway has done, or its answer, after a request whose path ends so."""
-
-    def exchange(real: Any, request: HttpRequest) -> HttpResponse:
-        response: HttpResponse = real(request)
-        is_done = response.status in {200, 201}
-        if request.method == "POST" and request.path.endswith(ending) and is_done and hand.takes():
-            return changed(hand.books[json.loads(response.content)["id"]], response)
-        return response
-
-    hand.tap(hand.world.gateway, "exchange", exchange)
-
-
-def captured_more(hand: Hand) -> None:
-    """Have the gateway capture more than it was asked to, and say so."""
-
-    def changed(charge: Payment, _: HttpResponse) -> HttpResponse:
-        charge.amount += _MUCH
-        charge.captures = [charge.amount]
-        seen = f"{charge.amount} was captured, and its last price is"
-        hand.planted(charge.reference, seen, "overdue", "but the gateway as [('captured'")
-        return HttpResponse(200, json.dumps(msgspec.to_builtins(charge)).encode())
-
-    _on_answers(hand, "/capture", changed)
-
-
-def captured_more_secretly(hand: Hand) -> None:
-    """Have the gateway capture more than it was asked to, and answer as if it had not."""
-
-    def changed(charge: Payment, response: HttpResponse) -> HttpResponse:
-        charge.amount += _MUCH
-        charge.captures = [charge.amount]
-        told = f"but the gateway as [('captured', {charge.amount})]"
-        # If the answer is lost, payment asks again and finds out: the ride stays open.
-        hand.planted(charge.reference, told, "overdue")
-        return response
-
-    _on_answers(hand, "/capture", changed)
-
-
-def reserved_twice(hand: Hand) -> None:
-    """Have the gateway make a reservation twice."""
-
-    def changed(charge: Payment, response: HttpResponse) -> HttpResponse:
-        hand.books["pay_planted"] = msgspec.structs.replace(charge, id="pay_planted")
-        hand.planted(charge.reference, "was charged 2 times")
-        return response
-
-    _on_answers(hand, "/payments", changed)
-
-
-def refund_is_lost(hand: Hand) -> None:
-    """Have the gateway forget a refund, once payment has recorded it."""
-
-    def changed(charge: Payment, response: HttpResponse) -> HttpResponse:
-        hand.world.cloud.simulation.after(_RECORDED_S, partial(forget, charge))
-        return response
-
-    def forget(charge: Payment) -> None:
-        if hand.expected is None and hand.items(
-            "PaymentTable", orderID=charge.reference, state="refunded"
-        ):
-            charge.status = "captured" if charge.captures else "authorized"
-            charge.refunds = []
-            hand.planted(charge.reference, "but the gateway as")
-
-    _on_answers(hand, "/refund", changed)

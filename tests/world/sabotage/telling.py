@@ -95,8 +95,7 @@ def named_by(report: Audit) -> Iterator[str]:
 
 
 def _is_named(expected: Expected, said: Sequence[str]) -> bool:
-    about = [line for line in said if expected.about in line]
-    return any(text in line for line in about for text in expected.says)
+    return any(expected.about in line and expected.says in line for line in said)
 
 
 # ── The table ─────────────────────────────────────────────────────────────────────────────────────
@@ -200,7 +199,7 @@ def _told(found: Sabotaged, *, explains: bool) -> Iterator[str]:
         verdict = "nothing was planted" if found.is_right else "BROKEN: a false alarm"
     yield f"\n{verdict}  seed {story.seed}, {story.tier}, {found.kind}"
     if found.expected is not None:
-        yield f"  to be named: {found.expected.about}: {' or '.join(found.expected.says)}"
+        yield f"  to be named: {found.expected.about}: {found.expected.says}"
     yield from (f"  the audit says {line}" for line in found.said[:_MOST_LINES])
     if explains:
         yield from found.timeline
