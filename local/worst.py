@@ -262,13 +262,14 @@ class _Rehearsal:
         kept = letters_of_kept_errors(
             [each.letter for each in received], self._gateway.books.kept, poison
         )
-        for key in kept:
-            with self._progress.step(f"seed {self._spec.seed}: redriving {key}"):
+        if not kept:
+            return False
+        with self._progress.step(f"seed {self._spec.seed}: redriving what met a kept error"):
+            for key in kept:
                 plan = plan_redrive(self._stack, _PAYMENT_DLQ, key=key, release=True)
                 Redrive(self._stack, plan, canary=False, report=self._progress.note).carry_out()
-        if kept:
-            self._settle("waiting until what was redriven is processed")
-        return bool(kept)
+        self._settle("waiting until what was redriven is processed")
+        return True
 
     def replay(self) -> None:
         """Replay the whole archive.
