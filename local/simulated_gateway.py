@@ -116,11 +116,6 @@ class Books:
         self._known: dict[str, _Known] = {}
         self._tries: Counter[str] = Counter()
 
-    def remember(self, payment: Payment) -> None:
-        """Have a payment in the ledger that was made before."""
-        with self._lock:
-            self._payments[payment.id] = payment
-
     def trouble(self, key: str) -> Trouble | None:
         """Return the trouble of the next request under a key."""
         with self._lock:

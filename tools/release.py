@@ -118,17 +118,6 @@ def check_changelog(release: Candidate) -> str:
     return first[2]
 
 
-def check_samples(release: Candidate) -> str:
-    """What this version stores is kept, so that later versions are tested with it."""
-    folder = Path("tests") / "upgrades" / release.version
-    if not (release.root / folder / "written.json").exists():
-        raise Obstacle(
-            f"{folder} is missing: run `.venv-dev/bin/python -m tests.upgrades.write "
-            f"{release.version}` and commit it"
-        )
-    return str(folder)
-
-
 def check_commit(release: Candidate) -> str:
     """Everything is committed."""
     changed = release.git("status", "--porcelain", "--untracked-files=no")
@@ -272,7 +261,6 @@ def checks(
     """Yield the name of each check, and the check."""
     yield "version", partial(check_version, release)
     yield "changelog", partial(check_changelog, release)
-    yield "stored samples", partial(check_samples, release)
     yield "commit", partial(check_commit, release)
     if not of_a_tag:
         yield "tag", partial(check_new_tag, release)

@@ -17,7 +17,7 @@ VERSION: Final = release.candidate().version
 TAG: Final = f"idempotency-v{VERSION}"
 CHANGELOG: Final = "layers/idempotency/CHANGELOG.md"
 PROJECT: Final = "layers/idempotency/pyproject.toml"
-COPIED: Final = ("layers/idempotency", f"tests/upgrades/{VERSION}", "tools/scripts")
+COPIED: Final = ("layers/idempotency", "tools/scripts")
 
 
 class Repository:
@@ -145,16 +145,6 @@ def test_a_version_is_released_once(
     repository.git("tag", TAG)
     assert repository.release() == 1
     assert "Raise the version" in capsys.readouterr().out
-
-
-def test_without_samples_of_what_it_stores_a_version_is_not_released(
-    repository: Repository, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Later versions could not be tested with its records."""
-    repository.git("rm", "--quiet", f"tests/upgrades/{VERSION}/written.json")
-    repository.git("commit", "--quiet", "--message", "removed")
-    assert repository.release() == 1
-    assert f"tests.upgrades.write {VERSION}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

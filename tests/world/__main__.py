@@ -301,7 +301,6 @@ def text_of(report: "Report", *, explains: bool) -> str:
         lines += [f"  {life}" for life in story.lives]
         lines += [f"  {window}" for window in story.windows]
         lines += [f"  {act}" for act in story.acts]
-        lines += [f"  what release {story.release} wrote"] * bool(story.release)
         lines += [f"  {story.days} days later"] * bool(story.days)
         lines += report.timeline
     command = f"--seed {story.seed} --tier {story.tier} --explain"

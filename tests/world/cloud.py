@@ -24,7 +24,6 @@ from carride_idempotency.stores.transport import NoAnswerError, ServiceError
 from carride_idempotency.testing import FakeDynamoDB
 from carride_idempotency.testing.expressions import InvalidRequestError, Item, Request
 from persistent_gateway import PersistentGateway
-from tests.world import releases
 from tests.world.engine.network import (
     ANSWER_LOST,
     FAILED_AFTER,
@@ -115,9 +114,6 @@ class Cloud(Network):
         super().__init__(story.seed, None, kept, first.simulation if first else None)
         self.wiring = wiring
         self.story = story
-        if story.release and first is None:
-            self.began_ms = releases.begins_ms(story.release)
-            self.simulation.now_ms = self.began_ms
         self.dynamodb = Tables(self)
         self.running: dict[Machine, Invoked] = {}
         self.logs: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
@@ -127,7 +123,6 @@ class Cloud(Network):
         """The secondary region of a story of two."""
         if first is not None:
             first.second = self
-            self.began_ms = first.began_ms
             self.counts = first.counts
             self.running = first.running
             self.used = first.used

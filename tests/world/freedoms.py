@@ -34,7 +34,6 @@ _SDK: Final = f"{_AWS}/sdkref/latest/guide/feature-retry-behavior.html"
 _HTTP_API: Final = f"{_AWS}/apigateway/latest/developerguide/limits.html"
 _PROTOCOL: Final = "payment-gateway.md#protocol"
 _CLOCKS: Final = "guarantees.md#conditions"
-_UPGRADES: Final = "guarantees.md#nothing-lost"
 _REGIONS: Final = "two-regions.md#failing-over"
 _REPLAYING: Final = "operations.md#replaying-the-archive"
 _CHANGING: Final = "operations.md#changing-something"
@@ -130,7 +129,6 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("gateway", "gateway: raise refused", _PROTOCOL),
         ("gateway", "window: slow gateway", _PROTOCOL),
         ("gateway", "window: gateway", _PROTOCOL),
-        ("release", "records and events of the last release", _UPGRADES),
         ("producer", "events of another producer", _PRODUCERS),
         ("operator", "a booking that nobody can read", _OVERDUE),
         ("operator", "a failover", _REGIONS),

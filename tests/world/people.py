@@ -45,20 +45,16 @@ class Person:
         cloud: the world.
         api: what is asked.
         life: how the ride is meant to go.
-        ride: the ride as the API has it, if it was booked before the story.
     """
 
-    def __init__(
-        self, cloud: Cloud, api: Asked, life: Life, ride: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, cloud: Cloud, api: Asked, life: Life) -> None:
         self._cloud = cloud
         self._api = api
         self._life = life
-        self._booked = ride
         self.lived = Lived(life)
 
     def live(self) -> None:
-        ride = self._booked or self._book()
+        ride = self._book()
         if ride is not None:
             self._go_on(ride)
 

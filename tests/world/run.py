@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from carride_idempotency import marshalling
 from ops import fleet
-from tests.world import aws, cars, judges, operators, releases, unreadable
+from tests.world import aws, cars, judges, operators, unreadable
 from tests.world.archive import Archive
 from tests.world.bus import Api, Bus, Pipe, QueueMapping, Schedule
 from tests.world.cloud import Cloud
@@ -107,11 +107,9 @@ class World:
         dynamodb = aws.Tables(self.cloud.dynamodb)
         fleet.seed(dynamodb, self.cloud.wiring.tables["CarTable"].name, self.story.cars)
         for life in self.story.lives:
-            self._have_live(Person(self.cloud, self.pair or self.api, life))
-        if self.story.release:
-            rides = releases.restore(self)
-            for life, ride in zip(self.story.inherited, rides, strict=False):
-                self._have_live(Person(self.cloud, self.pair or self.api, life, ride))
+            person = Person(self.cloud, self.pair or self.api, life)
+            self.people.append(person)
+            self._begin(person)
         for life in self.story.published:
             producer = Producer(self.cloud, self.bus, life)
             self.producers.append(producer)
@@ -123,15 +121,10 @@ class World:
             self.cloud.simulation.after(self.story.fails_over_s, self.pair.fail_over)
         end_s = self.story.ends_s + _HOUR_S
         is_calm = self.story.tier is Tier.CALM
-        lives = (*self.story.lives, *self.story.inherited, *self.story.published)
+        lives = (*self.story.lives, *self.story.published)
         if not is_calm or any(life.is_abandoned for life in lives):
             end_s += _RECONCILED_S
         self._run_until(end_s)
-
-    def _have_live(self, person: Person) -> None:
-        """Have a person live from the beginning of their life on."""
-        self.people.append(person)
-        self._begin(person)
 
     def _begin(self, who: Person | Producer) -> None:
         self.lived.append(who.lived)
@@ -185,7 +178,7 @@ class World:
         for each in range(_SWEEPS):
             simulation.after(each * _HOUR_S / _SWEEPS, self.expiry.sweep)
         for person in self.people:
-            if person.lived.order_id and not person.lived.life.is_inherited:
+            if person.lived.order_id:
                 at_s = _HOUR_S * self.cloud.roll(f"again {person.lived.life.number}")
                 machine = Machine(f"person-{person.lived.life.number} again")
                 simulation.after(at_s, partial(simulation.spawn, machine, self._ask_again(person)))

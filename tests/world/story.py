@@ -12,10 +12,6 @@ from typing import Final, NamedTuple
 
 from carride.overdue import LIMIT
 from local.simulated_gateway import Troubles
-from tests.upgrades.samples import RELEASES
-
-_INHERITED: Final = 100
-"""The number of the first life of an earlier release."""
 
 
 class Tier(StrEnum):
@@ -45,11 +41,6 @@ class Life(NamedTuple):
     steps: tuple[Step, ...]
     days_ahead: float = 0.0
     """By how much a producer's clock is wrong."""
-
-    @property
-    def is_inherited(self) -> bool:
-        """Whether the ride was booked before the story."""
-        return self.number >= _INHERITED
 
     @property
     def is_abandoned(self) -> bool:
@@ -98,10 +89,6 @@ class Story(NamedTuple):
     ticks: int = 1
     """Every how many runs of the schedule one takes place."""
     acts: tuple[Act, ...] = ()
-    release: str = ""
-    """The version of an earlier release whose tables and events are there at the beginning."""
-    inherited: tuple[Life, ...] = ()
-    """How its open rides go on: one life for each."""
     published: tuple[Life, ...] = ()
     """The rides of other producers, which put their events on the bus."""
     has_unreadable: bool = False
@@ -114,15 +101,14 @@ class Story(NamedTuple):
     """When an operator moves the processing to the second region; 0: never."""
 
     def plain(self) -> "Story":
-        """Return the same story in one region, without an operator, and without past or future."""
+        """Return the same story in one region, without an operator, and without a future."""
         alone = self._replace(has_peer=False, fails_over_s=0.0, acts=())
-        alone = alone._replace(published=(), has_unreadable=False)
-        return alone._replace(release="", inherited=(), days=0.0)
+        return alone._replace(published=(), has_unreadable=False, days=0.0)
 
     @property
     def ends_s(self) -> float:
         """When the last ride has ended if all goes well."""
-        lives = (*self.lives, *self.inherited, *self.published)
+        lives = (*self.lives, *self.published)
         return max(life.at_s + sum(step.after_s for step in life.steps) for life in lives)
 
 
@@ -155,9 +141,6 @@ _ACTS: Final = {
     Tier.LIGHT: (REPLAY, REPLAY, FORGET, FORGET_AN_ENTRY, FREE_A_CAR),
     Tier.HEAVY: (REPLAY, REDRIVE, REDRIVE, RELEASE, FORGET, FORGET_AN_ENTRY, FREE_A_CAR),
 }
-_RELEASED: Final = 0.12
-"""The share of stories that begin with what an earlier release has left."""
-_OPEN_RIDES: Final = 4
 _PAIRED: Final = 0.08
 """The share of stories with two regions."""
 _PUBLISHED: Final = 0.12
@@ -186,7 +169,7 @@ def tell(seed: int, tier: Tier | None = None, rides: int | None = None) -> Story
     lives = tuple(_life(dice, each, begin_s, paces) for each in range(number))
     story = Story(seed, tier, lives, cars=dice.choice((number, number, number, 2, 1)))
     story = story._replace(troubles=_troubles(dice), ticks=dice.choice((1, 6, 6, 6, 6)))
-    story = _with_a_past(story)._replace(acts=tuple(_acts(story)))
+    story = story._replace(days=_days(seed), acts=tuple(_acts(story)))
     story = _with_a_peer(story)._replace(is_mistaken=_is_mistaken(seed))
     if not story.has_peer:
         story = _with_strangers(story)
@@ -322,15 +305,10 @@ def _acts(story: Story) -> Iterator[Act]:
         yield Act(what, round(moment + after_s, 3))
 
 
-def _with_a_past(story: Story) -> Story:
-    """Draw whether a story goes on with what an earlier release has left, and how long it lasts."""
-    dice = random.Random(f"{story.seed} past")  # noqa: S311 - the same every time
-    story = story._replace(days=dice.choice((*[0.0] * 15, 2.5, 8.0, 12.0)))
-    if dice.random() >= _RELEASED:
-        return story
-    number = _OPEN_RIDES if story.tier is Tier.HEAVY else 1
-    lives = tuple(_inherited(dice, _INHERITED + each, story.tier) for each in range(number))
-    return story._replace(release=RELEASES[-1], inherited=lives)
+def _days(seed: int) -> float:
+    """Draw how many days later a story is looked at again; 0: never."""
+    dice = random.Random(f"{seed} past")  # noqa: S311 - the same every time
+    return dice.choice((*[0.0] * 15, 2.5, 8.0, 12.0))
 
 
 def _with_strangers(story: Story) -> Story:
@@ -363,22 +341,10 @@ def _with_a_peer(story: Story) -> Story:
     if dice.random() >= _PAIRED:
         return story
     # An operator of one region acts in one region only.
-    story = story._replace(has_peer=True, release="", inherited=(), acts=(), days=0.0)
+    story = story._replace(has_peer=True, acts=(), days=0.0)
     if story.tier is not Tier.HEAVY:
         return story
     moment = dice.choice(_moments(dice.choice(story.lives)))
     # Soon after a request, while its events are on their way.
     after_s = dice.choice((3.0, 30.0, 5 * _MINUTE)) * dice.random()
     return story._replace(fails_over_s=round(moment + after_s, 3))
-
-
-def _inherited(dice: random.Random, number: int, tier: Tier) -> Life:
-    """Draw how an accepted ride of an earlier release goes on."""
-    steps = [
-        Step("start", round(dice.uniform(10, 20 * _MINUTE), 3)),
-        Step("complete", round(dice.uniform(60, 50 * _MINUTE), 3)),
-    ]
-    if tier is Tier.HEAVY:
-        steps = dice.choice((steps, steps, steps[:1], []))
-    at_s = round(dice.uniform(0, 10 * _MINUTE), 3)
-    return Life(number, at_s, price=1250, pickup="sector_01", steps=tuple(steps))

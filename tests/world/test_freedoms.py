@@ -6,7 +6,6 @@ from typing import Final
 
 import pytest
 
-from tests.upgrades.samples import RELEASES
 from tests.world.freedoms import FREEDOMS, rows
 from tests.world.run import run
 from tests.world.story import ACTS, OUTBOX, WINDOWS, Act, Story, Tier, Window, tell
@@ -50,7 +49,6 @@ def _in_which_much_fails(seed: int) -> Story:
         acts=acts if seed % 3 < 2 else (),
         days=2.5 if seed % 3 == 1 else 0.0,
         has_unreadable=seed % 3 == 1,
-        release=RELEASES[-1] if seed % 3 == 0 else "",
         has_peer=seed % 3 == 2,
         fails_over_s=3_000.0,
         troubles=story.troubles._replace(capped=capped),
