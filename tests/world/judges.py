@@ -13,7 +13,7 @@ import payments
 from carride.events import parse_event
 from carride.history import EVENT_PREFIX
 from carride_idempotency.clock import to_ms
-from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED
 from ops.audit import Report as Audit
 from ops.audit import collect_evidence, gateway_payments, judge
 from tests.world.aws import stack_of
@@ -43,6 +43,8 @@ _OF_TICKS: Final = "ReconcilerDlq"
 _MAY_BE_LEFT: Final = ("carride-api#", "reconciler/settle#")
 """Begin the keys whose last attempt may have failed: of a client who has given up, of a booking
 that was repeated days later, of a ride that somebody ended before the reconciler tried again."""
+_MAY_BE_CUT_OFF: Final = "reconciler/settle#"
+"""Begins the keys whose last attempt may have been killed, because somebody ended the ride then."""
 _HARMLESS: Final = "reconciler/run#"
 """Begins the keys of runs: one that is given up is followed by the next."""
 
@@ -102,12 +104,14 @@ def _of_records(world: "World") -> Iterator[str]:
     for table in ("IdempotencyTable", "RideHistoryTable"):
         for record in world.table(table):
             key = str(record["idempotencyKey"])
+            status = record.get("status")
             may_be_left = world.story.days or world.story.tier is Tier.HEAVY
-            has_failed = may_be_left and record.get("status") == FAILED
-            if has_failed and key.startswith(_MAY_BE_LEFT):
+            if may_be_left and status == FAILED and key.startswith(_MAY_BE_LEFT):
                 continue
-            if record.get("status") != COMPLETED and not key.startswith(_HARMLESS):
-                yield f"the record {key} stays {record.get('status')}"
+            if may_be_left and status == IN_PROGRESS and key.startswith(_MAY_BE_CUT_OFF):
+                continue
+            if status != COMPLETED and not key.startswith(_HARMLESS):
+                yield f"the record {key} stays {status}"
 
 
 def _of_effects(world: "World", facts: Facts) -> Iterator[str]:
