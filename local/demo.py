@@ -94,7 +94,7 @@ examples:
 
 _NEXT: Final = """
 Next:
-  make demo ARGS=--keep    keeps it running, with a page of every event
+  make demo ARGS=--keep    keeps it running, with pages that show what happens
   make compare             Powertools' idempotency and this layer under the same faults"""
 
 
@@ -239,7 +239,7 @@ def _deploy(cloud: LocalAws, gateway: GatewayServer, progress: Progress) -> Stac
 
 def _open(local: Kept, progress: Progress, *, browser: bool) -> None:
     """Say where the page is, and open it in a browser if that is wanted."""
-    progress.console.print(f"\nSee every event at {local.desk}\n", style="bold")
+    progress.console.print(f"\nSee what happens at {local.desk}\n", style="bold")
     if browser:
         open_browser(local.desk)
 
@@ -328,7 +328,7 @@ def next_steps(local: Kept, stack: Stack, ride: str) -> str:
     return f"""
 Everything keeps running. In another terminal:
 
-  {local.desk:<35} a page of every event, with buttons that inject faults
+  {local.desk:<35} pages that show what happens, with buttons that inject faults
   ./carride ride {ride:<20} where a ride is, event by event; ./carride --help lists more
   make compare                        Powertools' idempotency and this layer under the same faults
 

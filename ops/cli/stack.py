@@ -339,15 +339,15 @@ def environments(stack: StackRef) -> dict[str, dict[str, str]]:
 def desk(
     session: Session, *, port: Annotated[int, PORT_NUMBER] = PORT, no_browser: bool = False
 ) -> Iterator[str]:
-    """Serve a page that shows every event of a stack and what became of it, until Ctrl-C.
+    """Serve pages that show what flows through a stack and what became of it, until Ctrl-C.
 
-    Only this machine can open it. It changes nothing: where a command would help, it shows that to
-    copy. On AWS the audit runs when you ask for it, because it reads whole tables. On a local stack
-    the page also injects faults.
+    Only this machine can open them. They change nothing: where a command would help, they show that
+    to copy. On AWS the audit runs when you ask for it, because it reads whole tables. On a local
+    stack the pages also inject faults.
 
     Args:
-        port: Where to serve it.
-        no_browser: Do not open it in a browser.
+        port: Where to serve them.
+        no_browser: Do not open them in a browser.
     """
     with serving(session.stack, port) as url:
         yield f"{url} shows {session.stack.name}; Ctrl-C ends it"

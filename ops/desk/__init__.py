@@ -1,4 +1,4 @@
-"""The desk: a page with every event of a stack and what became of it, for this machine only."""
+"""The desk: pages that show what flows through a stack, for this machine only."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ _HOST: Final = "127.0.0.1"
 
 @contextmanager
 def serving(stack: StackRef, port: int = PORT) -> Iterator[str]:
-    """Serve the page from a thread for as long as the ``with`` block lasts; yield its URL.
+    """Serve the pages from a thread for as long as the ``with`` block lasts; yield its URL.
 
     Port 0 is any free port.
 

@@ -5,7 +5,6 @@ import secrets
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
@@ -52,7 +51,6 @@ from ops.desk.words import (
     ago_text,
     clip,
     clock_text,
-    exact,
     finished,
     marked,
     moment,
@@ -169,13 +167,13 @@ class Desk(Seen):
             return JSONResponse(self._frame(request))
         text = asked_for(request.query_params.get("q", ""))
         if not text.strip("*"):
-            return RedirectResponse("/facts", 303)
+            return RedirectResponse("/", 303)
         number = page_number(request)
         try:
             found = results_of(self, text, number)
         except FAILURES as error:
             return self._no_answer(request, error)
-        if found.total == 1 and found.shown:
+        if found.total == 1 and found.shown and found.shown[0].path:
             return RedirectResponse(found.shown[0].path, 303)
         title = f"{clip(text, 60)}: {found.total:,} found"
         if not found.total:
@@ -242,9 +240,8 @@ class Desk(Seen):
         if request.method == "GET" and not _wants_parts(request):
             notice = self._notices.take(name, request.scope["path"])
         said = notice.said if notice else None
-        typed = notice.typed if notice else {}
         parts = self._frame(request)
-        own = {"here": path, "said": said, "typed": typed, "back": _place_of(request)}
+        own = {"here": path, "said": said, "back": _place_of(request)}
         taken = own.keys() & context.keys()
         if taken:
             raise ValueError(f"{template} cannot have names that every page has: {sorted(taken)}")
@@ -289,7 +286,7 @@ class Desk(Seen):
                 said = Said(f"Nothing was done: {reason(error)}.", is_refusal=True)
             response = RedirectResponse(where, 303)
             if said:
-                name = self._notices.keep(where, said, form)
+                name = self._notices.keep(where, said)
                 response.set_cookie(
                     _NOTICE, name, max_age=_NOTICE_S, httponly=True, samesite="strict"
                 )
@@ -303,17 +300,11 @@ class Desk(Seen):
 
 
 def _place_of(request: Request) -> Place:
-    """Return the list in the navigation that a page belongs to; Flow for all others."""
-    path = request.url.path
+    """Return where a page that shows nothing leads: to its own place, or to Flow."""
     for place in PLACES:
-        is_below = path.startswith(_BELOW.get(place.path, f"{place.path}/"))
-        if is_below or (path == place.path and request.url.query):
+        if request.url.path == place.path and request.url.query:
             return place
     return PLACES[0]
-
-
-_BELOW: Final[Mapping[str, str]] = {"/rides": "/ride/", "/facts": "/event/"}
-"""How the addresses of what a list has begin, if not as its own."""
 
 
 def _own_path(path: str) -> str:
@@ -338,14 +329,12 @@ def _environment() -> Environment:
     made.globals |= {"look": look, "looks": LOOKS, "places": PLACES}
     made.filters |= {
         "ago": lambda time_ms: marked(time_ms, ago_text(time_ms, time.time() * 1000)),
-        "age": age,
         "bytes": lambda text: size(len(text.encode(errors="replace"))),
         "capital": lambda text: text[:1].upper() + text[1:],
         "counted": counted,
         "clip": clip,
         "clock": lambda time_ms: marked(time_ms, clock_text(time_ms, time.time() * 1000)),
         "day": lambda time_ms: marked(time_ms, f"{moment(time_ms):%-d %b}"),
-        "exact": exact,
         "moment": lambda time_ms: marked(time_ms, moment_text(time_ms, time.time() * 1000)),
         "ms": lambda time: time.timestamp() * 1000,
         "n": "{:,}".format,
@@ -359,8 +348,3 @@ def _environment() -> Environment:
         "until": lambda time_ms: marked(time_ms, until_text(time_ms, time.time() * 1000)),
     }
     return made
-
-
-def age(since: datetime) -> str:
-    """Return how long ago a time was."""
-    return span((datetime.now(UTC) - since).total_seconds() * 1000)

@@ -7,10 +7,10 @@ from ops.desk.facts import GROUPS
 
 
 class Count(NamedTuple):
-    """A number of deliveries, which the ledger, Flow and the list of events show alike."""
+    """A number of deliveries, which the ledger and Flow show alike."""
 
     group: str
-    """The name of its outcomes in `GROUPS`, which the list of events is filtered by."""
+    """The name of its outcomes in `GROUPS`."""
     kind: str
     """Its colour."""
     label: str

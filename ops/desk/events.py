@@ -1,4 +1,4 @@
-"""The pages of events: their list, one event with its deliveries and effects, and sending."""
+"""The page of an event, with its deliveries and effects; on a local stack it delivers it again."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 
 from carride.events import ContractError, parse_event
-from carride.facts import FACTS
 from carride.history import EVENT_PREFIX, timeline_of
 from carride.simulated_faults import Fault
 from carride_idempotency.dead_letters import CONTRACT
@@ -19,39 +18,10 @@ from ops.audit.queues import json_object
 from ops.desk import faults
 from ops.desk.advice import redrive_command, release_command
 from ops.desk.changes import changes_about
-from ops.desk.counts import DELIVERIES
 from ops.desk.deliveries import began_ms, deliveries_of
-from ops.desk.facts import (
-    ABSORBED,
-    BROKEN,
-    BUS,
-    COPIES,
-    CRASHED,
-    DISTINCT,
-    DROPPED,
-    EFFECT,
-    GROUPS,
-    LOST,
-    REPLAYED,
-    UNFINISHED,
-    WAITING,
-    Fact,
-    Run,
-)
-from ops.desk.finding import begun_by
-from ops.desk.index import PAGE, Filter
+from ops.desk.facts import Fact, Run
 from ops.desk.letterbox import reason_text
-from ops.desk.pictures import look
-from ops.desk.registry import (
-    Next,
-    NotThereError,
-    Said,
-    Seen,
-    act,
-    newest_shown,
-    page,
-    page_number,
-)
+from ops.desk.registry import Next, NotThereError, Said, Seen, act, page
 from ops.desk.waterfall import picture
 from ops.desk.words import Whole, clip, indented, part, size
 from ops.payloads import readable
@@ -63,103 +33,6 @@ _MOST_RUNS: Final = 50
 _MOST_COPIES: Final = 20
 _MOST_PAYLOAD: Final = 20_000
 """The most characters of a payload on the page of its event."""
-
-
-_OUTCOMES: Final[Mapping[str, str]] = {
-    **{each.group: each.label for each in DELIVERIES},
-    CRASHED: look(CRASHED).word,
-    WAITING: look(WAITING).word,
-}
-"""What the list is filtered by, in the words of its rows."""
-_BEHIND: Final[Mapping[str, str]] = {
-    "effect": "took effect at last",
-    "wrong": "did not succeed",
-    UNFINISHED: "not finished",
-    DROPPED: "dropped as expired, without an effect",
-    LOST: "lost, says the audit",
-}
-"""Groups that only an address asks for, as those of the ledger's numbers do."""
-
-
-def _outcomes_to_choose(wanted: str) -> Mapping[str, str]:
-    """Return the outcomes of the filter, with the one that an address asks for."""
-    if not wanted or wanted in _OUTCOMES:
-        return _OUTCOMES
-    own = look(wanted)
-    return {**_OUTCOMES, wanted: _BEHIND.get(wanted, own.says or own.word)}
-
-
-@page("/facts", "facts.html")
-def _facts(desk: Seen, request: Request) -> dict[str, Any]:
-    wanted = Filter(**{name: request.query_params.get(name, "").strip() for name in Filter._fields})
-    wanted = wanted._replace(ride=begun_by(desk, wanted.ride))
-    number = page_number(request)
-    with desk.feed.lock:
-        index = desk.feed.index
-        newest = newest_shown(request, index.newest)
-        found = index.page(wanted, number, newest)
-        fixed = request.url.include_query_params(newest=newest)
-        on_bus = index.totals[BUS]
-        return {
-            "title": "Events",
-            "rows": [(fact, _outcomes(desk, fact, wanted)) for fact in found.facts],
-            "found": found,
-            "newest": newest,
-            "first": number * PAGE + 1,
-            "latest": str(request.url.remove_query_params(["newest", "page"]).query),
-            "in_all": on_bus[DISTINCT] + on_bus[BROKEN],
-            "published": on_bus[DISTINCT] + on_bus[BROKEN] + on_bus[COPIES],
-            "replayed": on_bus[REPLAYED],
-            "held_since_ms": index.held_since_ms,
-            "wanted": wanted,
-            "is_filtered": any(wanted),
-            "outcomes": _outcomes_to_choose(wanted.outcome),
-            "broken": BROKEN,
-            "types": [*sorted(FACTS), BROKEN],
-            "number": number,
-            "older": str(fixed.include_query_params(page=number + 1).query),
-            "newer": str(fixed.include_query_params(page=number - 1).query),
-            "known": index.known,
-        }
-
-
-class At(NamedTuple):
-    """What became of an event at a consumer."""
-
-    name: str
-    outcome: str | None
-    """The one that counts; None if the consumer does not take the event."""
-    skipped: int
-    """Deliveries that were skipped, besides."""
-    others: list[str]
-    """Further outcomes, if the list is filtered by them."""
-
-
-def _outcomes(desk: Seen, fact: Fact, wanted: Filter) -> list[At]:
-    """Return what became of an event at each consumer."""
-    found = []
-    for each in desk.feed.consumers:
-        outcome = fact.outcome(each)
-        skipped = fact.absorbed(each.name, outcome) if outcome else 0
-        others = _searched(fact, each.name, wanted)
-        if outcome is not None:
-            others.pop(look(outcome).word, None)
-        if not ABSORBED.isdisjoint(others.values()):
-            skipped = 0  # they have a chip of their own
-        found.append(At(each.name, outcome, skipped, [*others.values()]))
-    return found
-
-
-def _searched(fact: Fact, consumer: str, wanted: Filter) -> dict[str, str]:
-    """Return the outcomes of an event that a list is filtered by, one for each word."""
-    if wanted.outcome in {"", EFFECT} or wanted.at not in {"", consumer}:
-        return {}
-    outcomes = GROUPS.get(wanted.outcome, {wanted.outcome})
-    seen = [run.outcome for run in fact.attempts(consumer)]
-    return {look(outcome).word: outcome for outcome in seen if outcome in outcomes}
-
-
-# ── One event ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class Effect(NamedTuple):
@@ -364,34 +237,7 @@ def _changes(
             yield name, "", now, True
 
 
-@page("/event/{id}/edit", "edit.html", still=True)
-def _edit(desk: Seen, request: Request) -> dict[str, Any]:
-    fact = _fact(desk, request.path_params["id"])
-    return {
-        "title": "Edit and send",
-        "fact": fact,
-        "detail": Whole(indented(readable(json_object(fact.body) or {}).get("detail"))),
-    }
-
-
-@page("/more", "more.html")
-def _more(_desk: Seen, _request: Request) -> dict[str, Any]:
-    return {"title": "More"}
-
-
 # ── Buttons ───────────────────────────────────────────────────────────────────────────────────────
-
-
-@act("/send")
-def _send(desk: Seen, form: Mapping[str, str]) -> Next:
-    """Put an edited event on the bus."""
-    detail = faults.edited(form["detail"], derive="derive" in form)
-    faults.send(desk.feed.stack, detail)
-    said = Said("The event was put on the bus.")
-    name = detail.get("idempotencyid")
-    if isinstance(name, str) and name:
-        return f"/event/{part(name)}", said
-    return "/facts", said
 
 
 @act("/deliver")

@@ -21,19 +21,10 @@ KINDS: Final = ("distinct", "copies", "break the contract", "replayed")
 DISTINCT, COPIES, BROKEN, REPLAYED = KINDS
 KEPT: Final = "kept"
 """Of the contract: only events that honour it."""
-ABSORBED: Final = frozenset({observation.DUPLICATE, observation.BUSY})
-EFFECT: Final = "effect"
-"""The group of the events that have their effect."""
-UNFINISHED: Final = "unfinished"
-"""The fate of an event that a consumer has neither processed nor given up."""
-DROPPED: Final = "dropped"
-"""The fate of an event that was dropped as expired, and has no effect."""
 LOST: Final = "lost"
-"""The fate of an event that the last audit calls lost."""
-FATES: Final = frozenset({UNFINISHED, DROPPED, LOST})
-"""What became of an event at a consumer in the end, which no single delivery shows."""
+"""An event that the last audit calls lost."""
+ABSORBED: Final = frozenset({observation.DUPLICATE, observation.BUSY})
 GROUPS: Final[Mapping[str, frozenset[str]]] = {
-    EFFECT: observation.COMMITTED | {observation.DUPLICATE},
     "new": frozenset({observation.NEW, observation.RETRIED}),
     "takeover": frozenset({observation.TAKEOVER}),
     "duplicate": ABSORBED,
@@ -46,8 +37,7 @@ GROUPS: Final[Mapping[str, frozenset[str]]] = {
         {observation.FAILED, observation.LOST_LEASE, observation.UNPROTECTED, CRASHED}
     ),
 }
-"""Outcomes that are asked for together. An event that was recognised as a duplicate has its effect:
-the attempt that committed it may have crashed before it logged so."""
+"""Outcomes that are counted together."""
 STUCK: Final = GROUPS["dead"] | GROUPS["refused"]
 """Outcomes of events that a consumer has given up: a refused delivery shows that an earlier one
 did."""
@@ -170,14 +160,10 @@ class Fact:
             return None
         return LOST if consumer.name in self.lost else WAITING
 
-    def has_fate(self, fate: str, consumer: AuditedConsumer) -> bool:
-        """Return whether it has one of `FATES` at a consumer."""
+    def is_unfinished(self, consumer: AuditedConsumer) -> bool:
+        """Return whether a consumer has neither processed nor given it up."""
         name = consumer.name
-        if fate == LOST:
-            return name in self.lost
         outcomes = {run.outcome for run in self.runs if run.consumer == name}
-        if fate == DROPPED:
-            return observation.EXPIRED in outcomes and outcomes.isdisjoint(GROUPS[EFFECT])
         if self.ride is None or name in self.letters or name in self.lost:
             return False
         return consumer.takes(self.type) and outcomes.isdisjoint(SETTLED)

@@ -1,6 +1,6 @@
 """What the desk does to events of a local stack.
 
-Deliver them again, edit and send them, and inject faults.
+Deliver them again, and inject faults.
 
 On another stack, and if a target or the bus refuses an event, an `OperatorError` is raised.
 """
@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from carride.bus_entry import BusEntry
-from carride.events import SOURCE, RideEvent, idempotency_id, parse_event, read_json, sequence
+from carride.events import SOURCE, RideEvent, parse_event
 from carride.facts import CarRideCancelled
 from carride.ride import Ride, Status
 from carride.simulated_faults import FAULT_EXTENSION, STALLED_LEASE_S, Fault
@@ -36,8 +36,6 @@ FAULTS: Final = {
     Fault.STALL: "stall past the lease",
 }
 """The faults that the desk offers, with the words on their buttons."""
-_REPEATED: Final = frozenset({"subject", "partitionkey", "correlationid"})
-"""Attributes that repeat the data; without them they follow from it."""
 _AGAIN_S: Final = STALLED_LEASE_S + Policy().clock_skew
 """After this time another delivery may take over from a stalled attempt."""
 _LOOKS: Final = 5
@@ -136,31 +134,6 @@ def _deliver_after_lease(stack: StackRef, consumer: AuditedConsumer, key: str, b
         ):
             break
     deliver(stack, consumer, body)
-
-
-def edited(text: str, *, derive: bool) -> dict[str, Any]:
-    """Return the detail of an edited event, given in JSON, whether it honours the contract or not.
-
-    With ``derive`` its ids, and what else repeats its data, follow from the data.
-
-    Raises:
-        ContractError: it is no JSON.
-        OperatorError: it is not an object, or has no data to derive ids from.
-    """
-    detail = read_json(text, "detail")
-    if not isinstance(detail, dict):
-        raise OperatorError("the detail of an event is a JSON object")
-    if not derive:
-        return detail
-    match detail:
-        case {"type": str(fact_type), "data": {"orderID": str(order_id), "version": int(version)}}:
-            fact_id = idempotency_id(order_id, fact_type, version)
-        case _:
-            raise OperatorError(
-                "ids follow from type, data.orderID and data.version, and one of them is missing"
-            )
-    rest = {name: value for name, value in detail.items() if name not in _REPEATED}
-    return rest | {"id": fact_id, "idempotencyid": fact_id, "sequence": sequence(version)}
 
 
 def _require_local(stack: StackRef) -> None:

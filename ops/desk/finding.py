@@ -1,11 +1,10 @@
 """What the search of the desk finds: in the events that it holds, or else as `./carride find`."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
-from carride.facts import FACTS
 from ops import search
-from ops.desk.endings import Ending
+from ops.desk.endings import Ending, ending_of
 from ops.desk.facts import Fact
 from ops.desk.index import Index
 from ops.desk.registry import Seen
@@ -13,15 +12,12 @@ from ops.desk.words import part
 from ops.search import CAR, CUSTOMER, EVENT, KEY, LETTER, PAYMENT, RIDE, TYPE, Match, matches
 
 SEARCHED: Final = (
-    "Searched were ids of rides, events, dead letters and keys, of customers, cars and "
-    "payments, and the types of events, or how these begin"
+    "Searched were ids of rides, events, dead letters and keys, of customers, cars and payments, "
+    "or how these begin"
 )
-_PATHS: Final = {
-    RIDE: "/ride/",
-    EVENT: "/event/",
-    TYPE: "/facts?type=",
-    LETTER: "/letters?letter=",
-}
+_NAMED: Final = frozenset({CUSTOMER, CAR, PAYMENT})
+"""What has no page: a search for it lists its rides."""
+_PATHS: Final = {RIDE: "/ride/", EVENT: "/event/", LETTER: "/letters?letter="}
 
 
 class Shown(NamedTuple):
@@ -30,6 +26,7 @@ class Shown(NamedTuple):
     kind: str
     id: str
     path: str
+    """Empty if there is nothing to lead to."""
     rides: int = 0
     """How many rides it has; 0 for a kind that belongs to no or one ride."""
     ending: Ending | None = None
@@ -56,7 +53,7 @@ class Results(NamedTuple):
 
 
 def results_of(desk: Seen, text: str, number: int = 0) -> Results:
-    """Return a page of what a text means.
+    """Return a page of what a text means; of a customer, a car or a payment its rides.
 
     Raises:
         Exception: one of `ops.stack.FAILURES`, if the stack does not answer.
@@ -66,50 +63,21 @@ def results_of(desk: Seen, text: str, number: int = 0) -> Results:
     if found:
         with desk.feed.lock:
             index = desk.feed.index
+            if len(found) == 1 and found[0].kind in _NAMED:
+                found = [Match(RIDE, name) for name in index.rides_naming(found[0])]
             found.sort(key=lambda each: _newest_number(index, each), reverse=True)
             shown = [_shown(index, each) for each in found[begin : begin + search.MOST]]
         return Results(shown, begin + 1, len(found), len(found), "")
     older = desk.older.search(text)
-    shown = []
-    for each in older.found[begin:]:
-        rides = each.rides if each.kind in (CUSTOMER, CAR, PAYMENT) else ()
-        path = _path(each.kind, each.id, rides)
-        shown.append(Shown(each.kind, each.id, path, len(rides)))
-    total = len(older.found) + older.more
-    return Results(shown, begin + 1, total, len(older.found), older.says)
-
-
-def rides_of(desk: Seen, name: str) -> list[str]:
-    """Return the rides of a customer, a car or a payment, the newest first."""
-    found = dict[str, None]()
-    with desk.feed.lock:
-        for kind in desk.feed.index.naming:
-            found |= dict.fromkeys(desk.feed.index.rides_naming(Match(kind, name)))
-    if not found:
-        for each in desk.older.search(name).found:
-            if each.kind in (CUSTOMER, CAR, PAYMENT) and each.id == name:
-                found |= dict.fromkeys(each.rides)
-    return [*found]
-
-
-def begun_by(desk: Seen, text: str) -> str:
-    """Return the id of a ride or an event that a text may mean; if several may, with an asterisk.
-
-    It is the text itself if it is an id, has an asterisk, or means none that the desk holds.
-    """
-    if not text or "*" in text:
-        return text
-    with desk.feed.lock:
-        index = desk.feed.index
-        found = matches(text, {RIDE: index.rides, EVENT: index.facts})
-    ids = [each.id for each in found]
-    if text in ids or not ids:
-        return text
-    if len(ids) == 1:
-        return ids[0]
-    begins = {each[: len(text)] for each in ids}
-    is_beginning = len(begins) == 1 and text.casefold() == min(begins).casefold()
-    return f"{min(begins)}*" if is_beginning else text
+    known = [each for each in older.found if each.kind != TYPE]
+    listed = []
+    for each in known:
+        rides = each.rides if each.kind in _NAMED else ()
+        listed.append(Shown(each.kind, each.id, _path(each.kind, each.id, len(rides)), len(rides)))
+    if len(known) == 1 and known[0].kind in _NAMED and known[0].rides:
+        listed = [Shown(RIDE, name, _path(RIDE, name)) for name in known[0].rides]
+    total = len(listed) + older.more
+    return Results(listed[begin:], begin + 1, total, len(listed), older.says)
 
 
 def _in_sight(desk: Seen, text: str) -> list[Match]:
@@ -120,12 +88,7 @@ def _in_sight(desk: Seen, text: str) -> list[Match]:
         if mark:
             facts = matches(rest, {EVENT: index.facts})
             return [Match(KEY, f"{consumer}#{each.id}") for each in facts] or [Match(KEY, text)]
-        ids: dict[str, Collection[str]] = {
-            TYPE: FACTS,
-            RIDE: index.rides,
-            **index.naming,
-            EVENT: index.facts,
-        }
+        ids: dict[str, Collection[str]] = {RIDE: index.rides, **index.naming, EVENT: index.facts}
         found = matches(text, ids) or index.with_copy(text.lower())
     return found or _in_letters(desk, text)
 
@@ -141,17 +104,17 @@ def _in_letters(desk: Seen, text: str) -> list[Match]:
 
 def _newest(index: Index, match: Match) -> Fact | None:
     """Return the newest event of what was found."""
+    names = [*_events_of(index, match)]
+    return index.facts.get(names[-1]) if names else None
+
+
+def _events_of(index: Index, match: Match) -> Iterable[str]:
+    """Return the ids of the events of what was found, the newest last."""
     if match.kind == EVENT:
-        return index.facts.get(match.id)
-    names: Iterator[str] = iter(())
+        return [match.id]
     if match.kind == RIDE:
-        names = reversed(index.rides.get(match.id, ()))
-    elif match.kind in index.naming:
-        names = reversed(index.naming[match.kind].get(match.id, {}))
-    name = next(names, None)
-    if name is None:
-        return None
-    return index.facts[name]
+        return index.rides.get(match.id, ())
+    return index.naming.get(match.kind, {}).get(match.id, ())
 
 
 def _newest_number(index: Index, match: Match) -> int:
@@ -161,12 +124,11 @@ def _newest_number(index: Index, match: Match) -> int:
 
 def _shown(index: Index, match: Match) -> Shown:
     newest = _newest(index, match)
-    rides = list[str]()
-    if match.kind in index.naming:
-        rides = index.rides_naming(match)
-    shown = Shown(match.kind, match.id, _path(match.kind, match.id, rides), len(rides))
-    if match.kind == RIDE:
-        shown = shown._replace(ending=index.endings.of(match.id))
+    rides = len(index.rides_naming(match)) if match.kind in index.naming else 0
+    shown = Shown(match.kind, match.id, _path(match.kind, match.id, rides), rides)
+    if match.kind == RIDE and match.id in index.rides:
+        types = [fact.type for fact in index.of_ride(match.id)]
+        shown = shown._replace(ending=ending_of(types))
     if newest is None or not newest.copies:
         return shown
     shown = shown._replace(newest_ms=newest.time_ms)
@@ -175,13 +137,11 @@ def _shown(index: Index, match: Match) -> Shown:
     return shown
 
 
-def _path(kind: str, name: str, rides: Collection[str]) -> str:
-    """Return the page about something: of a key its event, and of a payment its ride."""
+def _path(kind: str, name: str, rides: int = 0) -> str:
+    """Return the page about something: of a key its event; of what has rides, their list."""
     if kind == KEY:
         consumer, _, fact = name.partition("#")
         return f"/event/{part(fact)}#at-{part(consumer)}"
     if kind in _PATHS:
         return f"{_PATHS[kind]}{part(name)}"
-    if kind == PAYMENT and len(rides) == 1:
-        return f"/ride/{part(*rides)}"
-    return f"/rides?of={part(name)}"
+    return f"/find?q={part(name)}" if rides else ""

@@ -14,6 +14,7 @@ from carride_idempotency import observation
 from ops.audit.evidence import COPY, OTHER_DLQS, AuditedConsumer
 from ops.desk import faults
 from ops.desk.counts import DELIVERIES
+from ops.desk.endings import ending_of
 from ops.desk.facts import BROKEN, BUS, COPIES, DISTINCT, KINDS, PRODUCERS, REPLAYED, Fact
 from ops.desk.feed import Feed
 from ops.desk.outages import Outage
@@ -22,7 +23,7 @@ from ops.desk.registry import Injection, Next, Said, Seen, act, page
 from ops.desk.story_known import joined
 from ops.desk.timeline import ALL, WINDOWS, Window, window_of
 from ops.desk.under_way import under_way
-from ops.desk.words import clip, clock_text, moment, part
+from ops.desk.words import clip, clock_text, moment
 from ops.stack import OperatorError, StackRef
 from ops.text import counted, rough, span
 
@@ -44,14 +45,14 @@ _ICONS: Final = {"ride-history": "ledger", "dispatch": "car", "payment": "card"}
 
 
 class Part(NamedTuple):
-    """A number beside a strip, and where the events behind it are listed."""
+    """A number beside a strip, and the page that lists what it counts."""
 
     kind: str
     """Its colour in the strip; empty if it has none there."""
     name: str
     number: int | None
-    path: str
-    """Empty if no list has just these."""
+    path: str = ""
+    """The page that lists them; empty if there is none."""
     says: str = ""
     """What it counts, for whoever points at it."""
 
@@ -107,7 +108,6 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
             "reach": _reach(feed, window, now),
             "bucket_width": 100 / window.buckets,
             "since_ms": feed.index.begun_ms,
-            "is_local": feed.stack.local is not None,
             "unfinished": _unfinished(feed),
             "lost": feed.index.lost(),
             "is_filling": feed.is_filling,
@@ -117,7 +117,6 @@ def _flow(desk: Seen, request: Request) -> dict[str, Any]:
             "quarantined": feed.quarantined or 0,
             "last_injected": desk.injected,
             "injected": _INJECTED if feed.stack.local is not None else (),
-            "replayed": feed.index.totals[BUS][REPLAYED],
         }
 
 
@@ -226,7 +225,7 @@ def _bus(feed: Feed, window: Window, now: float) -> Strip:
     chart = stacked(recent, _ON_BUS)
     replayed = []
     if total[REPLAYED]:
-        replayed = [Part("replayed", REPLAYED, total[REPLAYED], "")]
+        replayed = [Part("replayed", REPLAYED, total[REPLAYED])]
     return Strip(
         name="CarRideBus",
         icon="bolt",
@@ -236,10 +235,10 @@ def _bus(feed: Feed, window: Window, now: float) -> Strip:
         bars=tuple(_bars(recent, {"published": _PUBLISHED, "replayed": {REPLAYED}}, window, now)),
         outage=None,
         parts=(
-            Part("", "published", total.total() - total[REPLAYED], "/facts"),
-            Part("", DISTINCT, total[DISTINCT], ""),
-            Part("", COPIES, total[COPIES], ""),
-            Part("", BROKEN, total[BROKEN], f"/facts?type={part(BROKEN)}"),
+            Part("", "published", total.total() - total[REPLAYED]),
+            Part("", DISTINCT, total[DISTINCT]),
+            Part("", COPIES, total[COPIES]),
+            Part("", BROKEN, total[BROKEN]),
             *replayed,
             Part("dead", "dead letters", letters, "/letters?at=bus", _DEAD),
         ),
@@ -299,7 +298,7 @@ def _consumer(feed: Feed, consumer: AuditedConsumer, window: Window, now: float)
         bars=tuple(_bars(buckets, {each.label: each.outcomes for each in DELIVERIES}, window, now)),
         outage=on[0] if on else None,
         parts=(
-            *_parts(consumer.name, total),
+            *_parts(total),
             Part(
                 "dead", "dead letters", _letters(feed, dlqs), f"/letters?at={consumer.name}", _DEAD
             ),
@@ -342,13 +341,12 @@ def _bands(outages: Sequence[Outage], window: Window, now: float) -> Iterator[Ba
         yield Band(x, max(0.6, end - x), says)
 
 
-def _parts(consumer: str, total: Counter[str]) -> Iterator[Part]:
+def _parts(total: Counter[str]) -> Iterator[Part]:
     for each in DELIVERIES:
         count = each.of(total)
         is_shown = each.group in _ALWAYS or (each.group in _IF_ANY and count > 0)
         if is_shown:
-            path = f"/facts?at={consumer}&outcome={each.group}"
-            yield Part(each.kind, each.label, count, path, each.says)
+            yield Part(each.kind, each.label, count, says=each.says)
 
 
 def _letters(feed: Feed, queues: Sequence[str]) -> int | None:
@@ -498,8 +496,7 @@ def _newest(feed: Feed, consumer: AuditedConsumer) -> Fact:
         if fact.outcome(consumer) != observation.NEW or faults.has_expired(fact.body, now):
             continue
         second = second or fact
-        ending = feed.index.endings.of(fact.ride or "")
-        is_well = ending is not None and ending.word in _WELL
+        is_well = _ending_of(feed, fact.ride) in _WELL
         if fact.type in _SHOWN_WELL and COPY not in (fact.ride or "") and is_well:
             return fact
     if second is not None:
@@ -508,6 +505,11 @@ def _newest(feed: Feed, consumer: AuditedConsumer) -> Fact:
         f"no event has taken effect at {consumer.name} yet: a fault is met by a copy of one. run "
         "`./carride simulate` and try again"
     )
+
+
+def _ending_of(feed: Feed, ride: str | None) -> str:
+    """Return where a ride is, in a word."""
+    return ending_of([fact.type for fact in feed.index.of_ride(ride or "")]).word
 
 
 _SHOWN_WELL: Final = frozenset({"CarRideAccepted", "CarAssigned"})

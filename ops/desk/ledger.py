@@ -1,4 +1,4 @@
-"""The page of the ledger: what became of events, and the list behind each number."""
+"""The page of the ledger: what became of events, and the letters behind its numbers."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -13,10 +13,9 @@ from ops.audit.evidence import AuditedConsumer, grouped
 from ops.audit.ledger import Account
 from ops.dead_letters import READERS
 from ops.desk.counts import DELIVERIES
-from ops.desk.facts import DROPPED, KEPT, LOST, UNFINISHED
+from ops.desk.facts import KEPT
 from ops.desk.letterbox import BREAKS, groups_of, redrivable
 from ops.desk.registry import Explanation, Next, Said, Seen, act, page
-from ops.desk.rides import DOUBLED, by_status
 from ops.stack import FAILURES
 
 _MOST_NAMED: Final = 40
@@ -44,14 +43,6 @@ _ALWAYS: Final = frozenset(
     {"effects", "doubled", "lost", "distinct", "deliveries", *(each.row for each in DELIVERIES[:3])}
 )
 """The rows that are shown even if all their numbers are 0."""
-_BEHIND: Final = {
-    **{each.row: each.group for each in DELIVERIES},
-    "expired": DROPPED,
-    "in_flight": UNFINISHED,
-    "effects": "effect",
-    "lost": LOST,
-}
-"""The outcome or the fate of the events behind a number of the ledger."""
 _SAYS: Final[Mapping[str, str]] = {
     **{each.row: each.says for each in DELIVERIES},
     "effects": "events whose effect is in the consumer's table",
@@ -81,9 +72,6 @@ def _ledger(desk: Seen, _request: Request) -> dict[str, Any]:
         if explained is None or explained.report is not report:
             explained = desk.explained = Explanation(report, _explained(report))
         context |= explained.context
-        with desk.feed.lock:
-            counts = desk.feed.index.endings.count()
-        context["statuses"] = [each for each in by_status(counts) if each.rides]
         context["title"] = f"{context['standing'].verdict} · Ledger"
         context["redrivable"] = _redrivable(desk, report.ledger.waiting)
     return context
@@ -104,15 +92,11 @@ def _redrivable(desk: Seen, waiting: int) -> int | None:
 
 
 def paths_of(consumers: Iterable[AuditedConsumer]) -> dict[tuple[str, str], str]:
-    """Return the list behind a number of the ledger, by consumer and row."""
+    """Return the list of the letters behind a number of the ledger, by consumer and row."""
     found = dict[tuple[str, str], str]()
     for each in consumers:
-        found[each.name, "distinct"] = f"/facts?at={each.name}&contract={KEPT}"
         found[each.name, "lettered"] = f"/letters?at={each.name}&contract={KEPT}"
-        found[each.name, "doubled"] = f"/rides?only={DOUBLED}&at={each.name}"
         found[each.name, _BREAKING] = f"/letters?at={each.name}&contract={BREAKS}"
-        for row, outcome in _BEHIND.items():
-            found[each.name, row] = f"/facts?at={each.name}&outcome={outcome}"
     return found
 
 

@@ -1,7 +1,6 @@
 """What a button did is said once: to the browser that pressed it, on the page that follows."""
 
 import secrets
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -12,12 +11,11 @@ _MOST_KEPT: Final = 50
 
 
 class Notice(NamedTuple):
-    """What is said on a page, and what its form was sent with if that was refused."""
+    """What is said on a page."""
 
     path: str
     """The page where it belongs, decoded and without a query."""
     said: Said
-    typed: Mapping[str, str]
 
 
 class Notices:
@@ -29,11 +27,11 @@ class Notices:
     def __init__(self) -> None:
         self._kept: dict[str, Notice] = {}
 
-    def keep(self, where: str, said: Said, form: Mapping[str, str]) -> str:
+    def keep(self, where: str, said: Said) -> str:
         """Keep what is to be said on the page at an address, and return its name."""
         path = unquote(where.partition("#")[0].partition("?")[0])
         name = secrets.token_hex(16)
-        self._kept[name] = Notice(path, said, form if said.is_refusal else {})
+        self._kept[name] = Notice(path, said)
         for oldest in [*self._kept][:-_MOST_KEPT]:
             self._kept.pop(oldest, None)
         return name

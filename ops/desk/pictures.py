@@ -22,7 +22,7 @@ class Look(NamedTuple):
     kind: str
     icon: str
     word: str
-    """That of its `Count` in `ops.desk.counts`, so that a row, a number and a filter agree."""
+    """That of its `Count` in `ops.desk.counts`, so that a row and a number agree."""
     says: str = ""
     """What it is exactly, if its word has others, too."""
 

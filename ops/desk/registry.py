@@ -20,7 +20,6 @@ from ops.desk.older import Older
 _MOST_WATCHED: Final = 500
 _MOST_VERSIONS: Final = 20
 _MOST_DIGITS: Final = 4
-_MOST_DIGITS_OF_EVENTS: Final = 12
 
 
 class NotThereError(LookupError):
@@ -141,18 +140,14 @@ class Place(NamedTuple):
     icon: str
     key: str
     """Leads there after ``g``."""
-    group: int
-    """Looking, mending or accounting."""
-    phone: str | None
-    """Its name in the bar of a phone; None if it is under More there."""
+    phone: str
+    """Its name in the bar of a phone."""
 
 
 PLACES: Final = (
-    Place("/", "Flow", "flow", "f", 1, "Flow"),
-    Place("/rides", "Rides", "car", "r", 1, "Rides"),
-    Place("/facts", "Events", "list", "e", 1, None),
-    Place("/letters", "Dead letters", "mail", "d", 2, "Letters"),
-    Place("/ledger", "Ledger", "ledger", "l", 3, "Ledger"),
+    Place("/", "Flow", "flow", "f", "Flow"),
+    Place("/letters", "Dead letters", "mail", "d", "Letters"),
+    Place("/ledger", "Ledger", "ledger", "l", "Ledger"),
 )
 PAGES: Final[list[Page]] = []
 ACTS: Final[dict[str, Act]] = {}
@@ -177,16 +172,6 @@ def act(path: str) -> Callable[[Act], Act]:
         return function
 
     return register
-
-
-def newest_shown(request: Request, newest: int) -> int:
-    """Return the number of the newest event of a list: what follows it waits for a click.
-
-    A link to an older page names it, and so does a page that asks for its parts again.
-    """
-    asked = request.query_params.get("newest") or request.headers.get("x-newest", "")
-    is_number = asked.isascii() and asked.isdecimal() and len(asked) <= _MOST_DIGITS_OF_EVENTS
-    return min(int(asked), newest) if is_number else newest
 
 
 def page_number(request: Request) -> int:

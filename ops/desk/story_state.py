@@ -25,7 +25,7 @@ from ops.desk.story_known import (
 from ops.desk.words import clip, clock_text, money
 from ops.text import counted, span
 
-LATE_MS: Final = 30_000.0
+_LATE_MS: Final = 30_000.0
 """A delivery without an outcome for so long is worth a sentence."""
 _RUNS_LONG_MS: Final = 5_000.0
 _UNDONE: Final[Mapping[tuple[str, str], str]] = {
@@ -385,7 +385,7 @@ def _late(known: Known, _told: Sequence[Told], _status: str) -> State | None:
     """Return the state of a ride with an event that no consumer has got for long."""
     for fact, delivered in known.found:
         late = [each.consumer for each in delivered if each.outcome == WAITING]
-        if late and known.now_ms - fact.time_ms >= LATE_MS:
+        if late and known.now_ms - fact.time_ms >= _LATE_MS:
             names = joined(late)
             return State(
                 "wait",

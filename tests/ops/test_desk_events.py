@@ -1,4 +1,4 @@
-"""The pages of events, and what the desk looks up because its index does not hold it."""
+"""The page of an event, and what the desk looks up because its index does not hold it."""
 
 import json
 import re
@@ -17,9 +17,7 @@ from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
 from carride_idempotency.record_items import item_of
 from ops.audit.evidence import DeadLettered
 from ops.desk.app import Desk
-from ops.desk.counts import DELIVERIES, Count
 from ops.desk.facts import WAITING
-from ops.desk.index import COUNTED, PAGE, Filter, Index
 from ops.desk.letters import of_bus
 from ops.desk.older import Older
 from ops.desk.pictures import look
@@ -74,12 +72,12 @@ def test_the_page_of_an_event_has_its_runs_and_its_payload(ref: StackRef) -> Non
 def test_a_replay_is_told_apart_from_a_copy(
     ref: StackRef, copies: int, replays: int, says: str
 ) -> None:
-    """In the list of events, on the page of the event and on that of its ride."""
+    """On the page of the event and on that of its ride."""
     desk = desk_of(ref)
     for number in range(copies + replays):
         is_replay = number >= copies
         publish(desk.feed.index, ACCEPTED, BEGIN_MS + number, replayed=is_replay)
-    for path in ("/facts", f"/event/{ACCEPTED.idempotencyid}", "/ride/order_01"):
+    for path in (f"/event/{ACCEPTED.idempotencyid}", "/ride/order_01"):
         shown = re.sub(r' title="[^"]*"', "", " ".join(get(desk, path).text.split()))
         told = re.findall(r"(?:published|replayed) (?:once|twice|\d+ times)[^<·]*", shown)
         assert [*map(str.strip, told)] == [says]
@@ -112,62 +110,9 @@ def put(ref: StackRef, item: dict[str, Any]) -> None:
     )
 
 
-def test_facts_are_listed_a_page_at_a_time(ref: StackRef) -> None:
-    """Never more than a hundred rows, with a way to the older ones and back."""
-    desk = desk_of(ref)
-    assert "No events yet" in get(desk, "/facts").text
-    for number in range(PAGE + 5):
-        publish(desk.feed.index, event_of(Life(f"order_{number}").created), BEGIN_MS + number)
-    first = get(desk, "/facts").text
-    assert first.count('class="row"') == PAGE
-    assert "page=1" in first
-    second = get(desk, "/facts?page=1").text
-    assert second.count('class="row"') == 5
-    assert "page=0" in second
-    assert "No event matches" in get(desk, "/facts?ride=nobody").text
-    assert get(desk, "/facts?page=nonsense&outcome=%3Cb%3E").status == 200
-
-
-def test_a_long_list_is_counted_exactly(ref: StackRef) -> None:
-    """With its deliveries, also beyond what a look at each event counts; not so a beginning."""
-    desk = desk_of(ref)
-    for number in range(COUNTED + 5):
-        event = event_of(Life(f"order_{number}").created)
-        publish(desk.feed.index, event, BEGIN_MS + number)
-        for _ in range(2):
-            deliver(desk.feed.index, event, "ride-history", BEGIN_MS + number)
-    asked = ("", "?type=CarRideCreated", "?at=ride-history&contract=kept", "?outcome=new")
-    for query in asked:
-        text = get(desk, f"/facts{query}").text
-        assert f"1\u2013{PAGE} of {COUNTED + 5:,}" in text
-    assert f"{2 * (COUNTED + 5):,} deliveries" in text
-    assert f"of more than {COUNTED:,}" in get(desk, "/facts?ride=order_*").text
-
-
-def test_the_list_of_all_events_explains_how_many_were_published(ref: StackRef) -> None:
-    """Ledger's and Flow's numbers that lead to it count copies; it counts each event once."""
-    desk = desk_of(ref)
-    for at_ms in range(3):
-        publish(desk.feed.index, CREATED, BEGIN_MS + at_ms, replayed=at_ms == 2)
-    head = _head_of(desk, "/facts")
-    assert "1 event (2 with copies, and 1 replay)" in head
-    publish(desk.feed.index, ACCEPTED, BEGIN_MS + 9)
-    assert "copies" not in _head_of(desk, "/facts?type=CarRideAccepted")
-
-
 def _head_of(desk: Desk, path: str) -> str:
     """Return the sentence beside the heading of a page."""
     return " ".join(get(desk, path).text.partition("<h1>")[2].partition("</div>")[0].split())
-
-
-def test_a_lost_event_is_not_said_to_wait(ref: StackRef) -> None:
-    """The list of lost events says of each what the audit says."""
-    desk = desk_of(ref)
-    publish(desk.feed.index, CREATED, BEGIN_MS)
-    desk.feed.index.add_lost({"ride-history": [CREATED.idempotencyid]})
-    text = get(desk, "/facts?at=ride-history&outcome=lost").text.partition("<tbody>")[2]
-    assert "waiting" not in text
-    assert "lost" in text
 
 
 def test_no_page_waits_for_a_delivery_that_is_lost(ref: StackRef) -> None:
@@ -177,10 +122,8 @@ def test_no_page_waits_for_a_delivery_that_is_lost(ref: StackRef) -> None:
     assert "1 delivery not finished" in _head_of(desk, "/")
     desk.feed.index.add_lost({"ride-history": [CREATED.idempotencyid]})
     desk.feed.replays = ()  # as the feed learns by its first look
-    flow = get(desk, "/").text
     assert "nothing is in flight" in _head_of(desk, "/")
-    assert 'href="/facts?outcome=lost"' in flow
-    paths = ["/", f"/event/{CREATED.idempotencyid}", f"/ride/{CREATED.data.order_id}", "/rides"]
+    paths = ["/", f"/event/{CREATED.idempotencyid}", f"/ride/{CREATED.data.order_id}"]
     for path in paths:
         text = get(desk, path).text.partition("<h1>")[2]
         assert "waiting" not in text, path
@@ -195,21 +138,9 @@ def test_flow_counts_nothing_as_unfinished_before_all_logs_are_read(ref: StackRe
     head = _head_of(desk, "/")
     assert "not finished" not in head
     assert "nothing is in flight" not in head
-    assert 'href="/facts?outcome=unfinished"' not in get(desk, "/").text
+    assert "CarRideCreated" not in get(desk, "/").text
     desk.feed.is_filling = False
     assert "1 delivery not finished" in _head_of(desk, "/")
-
-
-def test_a_filter_by_outcome_says_how_many_break_the_contract(ref: StackRef) -> None:
-    """They have dead letters, and no consumer has given one up."""
-    index = desk_of(ref).feed.index
-    publish(index, CREATED, BEGIN_MS)
-    deliver(index, CREATED, "payment", BEGIN_MS + 10, observation.DEAD_LETTERED)
-    broken = {"id": "broken-1", "source": SOURCE, "detail-type": DETAIL_TYPE, "detail": {}}
-    index.add_published(line(json.dumps(broken), BEGIN_MS))
-    index.add_letters([DeadLettered("q", "CONTRACT", "payment", "broken-1", None)])
-    found = index.page(Filter(outcome="dead"))
-    assert (found.total, found.broken) == (2, 1)
 
 
 def test_the_page_of_a_contract_breaker_says_in_what_it_breaks_it(ref: StackRef) -> None:
@@ -245,67 +176,6 @@ def test_no_page_of_an_event_has_the_code_of_a_reason(ref: StackRef, reason: str
     desk.feed.index.add_letters([letter])
     for path in (f"/event/{CREATED.idempotencyid}", "/ride/order_01?show=all", "/"):
         assert reason not in get(desk, path).text
-
-
-@pytest.mark.parametrize("count", DELIVERIES, ids=lambda count: count.group)
-def test_a_row_a_number_and_a_filter_have_one_word(ref: StackRef, count: Count) -> None:
-    """For each outcome; one that only an address asks for is among the choices, too."""
-    assert {look(outcome).word for outcome in count.outcomes} == {count.label}
-    for asked in (count.group, *count.outcomes):
-        text = get(desk_of(ref), f"/facts?outcome={asked}").text
-        assert f'<option value="{asked}" selected>' in text
-
-
-def test_new_events_move_no_row(ref: StackRef) -> None:
-    """Neither on a page that is open nor between its pages: a link leads to them."""
-    desk = desk_of(ref)
-    for number in range(PAGE + 5):
-        publish(desk.feed.index, event_of(Life(f"order_{number}").created), BEGIN_MS + number)
-    newest = desk.feed.index.newest
-    for path in ("/facts", "/rides"):
-        first = get(desk, path).text
-        assert f'data-newest="{newest}"' in first
-        assert f"1\u2013{PAGE} of {PAGE + 5}" in first
-    for number in range(3):
-        publish(desk.feed.index, event_of(Life(f"new_{number}").created), BEGIN_MS + 99)
-    again = {"accept": "application/json", "x-newest": f"{newest}"}
-    for path, row in (("/facts", f'href="/ride/order_{PAGE + 4}"'), ("/rides", "order_34")):
-        live = json.loads(get(desk, path, **again).text)["live"]
-        assert "new_0" not in live
-        assert row in live
-        assert "3 newer" in live
-        older = get(desk, f"{path}?newest={newest}&page=1").text
-        assert older.count('class="row') == 5
-        assert f"{PAGE + 1}\u2013{PAGE + 5} of {PAGE + 5}" in older
-    assert "new_0" in get(desk, "/facts").text
-    assert "Nothing is older" in get(desk, "/facts?page=9").text
-
-
-def test_a_list_says_how_many_of_how_many(ref: StackRef) -> None:
-    """Also if the index holds the newest events only."""
-    desk = desk_of(ref)
-    desk.feed.index = Index(desk.feed.consumers, most=4)
-    for number in range(6):
-        life = Life(f"order_{number}")
-        fact = life.created if number % 2 else life.accepted
-        publish(desk.feed.index, event_of(fact), BEGIN_MS + number)
-    for path in ("/facts", "/rides", "/rides?only=stuck", "/rides?status=open"):
-        assert "the newest 4 of 6 events, since" in get(desk, path).text
-    assert "2 of the newest 4 of 6 events" in get(desk, "/facts?type=CarRideCreated").text
-
-
-@pytest.mark.parametrize("most", [2, 99])
-def test_rides_that_are_given_up_lead_to_the_letters_of_older_ones(
-    ref: StackRef, most: int
-) -> None:
-    """If the desk holds the newest events only."""
-    desk = desk_of(ref)
-    desk.feed.index = Index(desk.feed.consumers, most=most)
-    desk.feed.queues = {"DispatchDlq": 3}
-    for number in range(6):
-        publish(desk.feed.index, event_of(Life(f"order_{number}").created), BEGIN_MS + number)
-    text = get(desk, "/rides?only=stuck").text
-    assert ('id="older-letters"' in text) is desk.feed.index.has_forgotten
 
 
 def test_a_ride_that_is_older_than_the_index_is_looked_up(ref: StackRef) -> None:
@@ -372,21 +242,6 @@ def test_a_look_up_is_kept_for_a_while(ref: StackRef, monkeypatch: Any) -> None:
     for name in ("order_02", "order_02", "order_03"):
         assert not older.ride(name)
     assert asked == ["order_02", "order_03"]
-
-
-@pytest.mark.parametrize("count", DELIVERIES, ids=lambda count: count.group)
-def test_each_row_shows_the_outcome_that_is_searched(ref: StackRef, count: Count) -> None:
-    """Also if another one decides; with the consumer or without."""
-    desk = desk_of(ref)
-    publish(desk.feed.index, ACCEPTED, BEGIN_MS)
-    for number, outcome in enumerate((*count.outcomes, observation.NEW)):
-        deliver(desk.feed.index, ACCEPTED, "dispatch", BEGIN_MS + 100 * number, outcome)
-    for asked in (count.group, *count.outcomes):
-        for at in ("", "&at=dispatch"):
-            rows = get(desk, f"/facts?outcome={asked}{at}").text.partition("<tbody>")[2]
-            row = rows.partition("</tbody>")[0]
-            chips = re.findall(r'class="chip .*?</svg>\s*(.*?)\s*<', row)
-            assert chips.count(count.label) == 1
 
 
 def test_an_unknown_event_is_a_sentence(ref: StackRef) -> None:

@@ -38,8 +38,8 @@ def test_a_change_needs_the_token_of_a_page(desk: Desk) -> None:
 
 def test_another_name_of_the_host_is_refused(desk: Desk) -> None:
     """DNS rebinding would use it."""
-    assert get(desk, "/more").status == 200
-    assert get(desk, "/more", host="desk.example:8765").status == 421
+    assert get(desk, "/").status == 200
+    assert get(desk, "/", host="desk.example:8765").status == 421
 
 
 @pytest.mark.parametrize("headers", [{}, {"origin": "http://desk.example"}, {"origin": "null"}])
@@ -57,7 +57,7 @@ def test_only_the_browser_that_asked_is_told_and_once(desk: Desk) -> None:
     told = "Nothing was done"
     assert told not in get(desk, "/ledger").text
     assert told not in get(desk, "/ledger", cookie="notice=" + "0" * 32).text
-    assert told not in get(desk, "/more", cookie=cookie).text
+    assert told not in get(desk, "/", cookie=cookie).text
     assert told not in get(desk, "/ledger", cookie=cookie, accept="application/json").text
     shown = get(desk, "/ledger", cookie=cookie)
     assert told in shown.text
@@ -69,7 +69,7 @@ def test_only_the_browser_that_asked_is_told_and_once(desk: Desk) -> None:
 def test_a_cookie_says_nothing_by_itself(text: str) -> None:
     """It is the name of a notice: what somebody writes into it is never shown."""
     notices = Notices()
-    name = notices.keep("/ledger", Said("Told."), {})
+    name = notices.keep("/ledger", Said("Told."))
     assert notices.take(text, "/ledger") is None
     taken = notices.take(name, "/ledger")
     assert taken is not None
@@ -79,7 +79,7 @@ def test_a_cookie_says_nothing_by_itself(text: str) -> None:
 def test_notices_that_nobody_reads_do_not_add_up() -> None:
     """The oldest are forgotten."""
     notices = Notices()
-    names = [notices.keep("/ledger", Said(f"{number}"), {}) for number in range(1_000)]
+    names = [notices.keep("/ledger", Said(f"{number}")) for number in range(1_000)]
     assert notices.take(names[0], "/ledger") is None
     assert notices.take(names[-1], "/ledger") is not None
     left = [name for name in names if notices.take(name, "/ledger")]
@@ -115,7 +115,7 @@ def test_a_mistake_of_the_desk_is_answered_inside_its_frame(
     monkeypatch.setitem(ACTS, "/audit", fails)
     with mock_aws():
         desk = desk_of(empty_stack())
-        paths = ["/audit"] if place == "act" else ["/letters", "/ride/1", "/facts"]
+        paths = ["/audit"] if place == "act" else ["/letters", "/ride/1", "/event/1"]
         for path in paths:
             caplog.clear()
             answer = post(desk, path) if place == "act" else get(desk, path)

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Final, Literal, NamedTuple
@@ -12,10 +13,12 @@ import urllib3
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
+from carride_idempotency import observation
 from engine.process import ROOT
 from local.local_aws import FAULTS, LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops import desk, fleet
+from ops.audit import collect_evidence
 from ops.audit.evidence import COPY
 from ops.desk import faults
 from ops.desk.registry import PLACES
@@ -89,16 +92,32 @@ def shown(locator: Locator) -> None:
     expect(locator).to_be_visible(timeout=PATIENCE_MS)
 
 
-def event_of(page: Page, query: str) -> str:
-    """Return the path of the newest event that a filter finds."""
-    page.goto(f"/facts?{query}")
-    links = page.locator(".facts a[href^='/event/']")
-    shown(links.first)
-    return str(links.first.get_attribute("href"))
+def event_of(site: Site, consumer: str = CONSUMER, outcome: str = observation.NEW) -> str:
+    """Return the path of the newest completion of a ride, with such an outcome at a consumer.
+
+    Nobody has published a copy of it.
+    """
+    evidence = collect_evidence(site.ref)
+    facts = set()
+    for each in evidence.deliveries:
+        if (each.consumer, each.outcome) == (consumer, outcome):
+            facts.add(each.fact)
+    copies = Counter(each.fact for each in evidence.published)
+    found = [
+        each
+        for each in evidence.published
+        if each.fact in facts
+        and copies[each.fact] == 1
+        and each.named is not None
+        and each.named.type == "CarRideCompleted"
+        and each.named.order_id.startswith("order_1_")
+    ]
+    newest = max(found, key=lambda each: each.time)
+    return f"/event/{newest.fact}"
 
 
 def test_the_ledger_is_the_audit(site: Site, page: Page) -> None:
-    """Each number of the page is the audit's, and links to the events behind it."""
+    """Each number of the page is the audit's, and those of letters link to them."""
     page.goto("/ledger")
     shown(page.locator(".ledger"))
     for name, account in site.pipeline.ledger().consumers.items():
@@ -118,9 +137,9 @@ def test_the_ledger_is_the_audit(site: Site, page: Page) -> None:
             locator = page.locator(f"#{name}-deliveries-{group}")
             if number or locator.count():
                 expect(locator).to_have_text(f"{number:,}")
-    page.locator(f"#{CONSUMER}-effects").click()
-    shown(page.locator(".facts"))
-    expect(page.locator("select[name=at]")).to_have_value(CONSUMER)
+    page.locator(".ledger a").first.click()
+    page.wait_for_url(re.compile("/letters.at="))
+    shown(page.locator(".groups .group").first)
 
 
 def test_flow_counts_what_was_published(site: Site, page: Page) -> None:
@@ -184,15 +203,15 @@ def cars_held(site: Site) -> set[str]:
 
 
 def test_the_keyboard_is_enough(site: Site, page: Page) -> None:
-    """Keys skip to the content, change the view, filter the events and open one."""
+    """Keys skip to the content, change the view, and open a letter and its event."""
     page.goto("/")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip")).to_be_focused()
-    page.get_by_role("link", name="Events").first.press("Enter")
-    page.get_by_label("ride or event").press_sequentially("order_1_00003")
-    page.keyboard.press("Enter")
-    page.wait_for_url(re.compile("ride=order_1_00003"))
-    page.locator(".facts a[href^='/event/']").first.press("Enter")
+    page.get_by_role("link", name="Dead letters").first.press("Enter")
+    page.wait_for_url(re.compile("/letters"))
+    page.locator(".groups li a").first.press("Enter")
+    page.wait_for_url(re.compile("letter="))
+    page.locator(".detail a[href^='/event/']").press("Enter")
     page.wait_for_url(re.compile("/event/"))
 
 
@@ -245,7 +264,7 @@ def test_the_focus_outlives_a_live_update(site: Site, page: Page) -> None:
 
 def test_whoever_goes_back_finds_the_row_that_was_left(page: Page) -> None:
     """By Esc, and by the browser's own way back."""
-    page.goto("/rides")
+    page.goto("/find?q=order_1_")
     rows = page.locator("#live .row")
     shown(rows.first)
     for _ in range(4):
@@ -256,7 +275,7 @@ def test_whoever_goes_back_finds_the_row_that_was_left(page: Page) -> None:
         page.wait_for_url(f"**{left}")
         shown(page.get_by_role("heading", name=re.compile("^Ride ")))
         goes_back()
-        page.wait_for_url("**/rides")
+        page.wait_for_url(re.compile("/find.q=order_1_$"))
         expect(page.locator(f"#live .row[href='{left}']")).to_be_focused()
 
 
@@ -270,9 +289,9 @@ def test_single_keys_find_move_and_explain(site: Site, page: Page) -> None:
     expect(field).to_have_value("j/?")
     page.keyboard.press("Escape")
     page.keyboard.press("g")
-    page.keyboard.press("e")
-    page.wait_for_url(re.compile("/facts"))
-    links = page.locator(".facts tbody tr td a[href^='/event/']")
+    page.keyboard.press("d")
+    page.wait_for_url(re.compile("/letters"))
+    links = page.locator("#live .row")
     shown(links.first)
     for key, row in (("j", 0), ("j", 1), ("k", 0), ("k", 0)):
         page.keyboard.press(key)
@@ -307,7 +326,7 @@ def test_no_button_loses_or_doubles(
     site: Site, page: Page, consumer: str, button: str, outcomes: list[str]
 ) -> None:
     """Each shows its outcomes at the consumer, and the ledger stays at lost 0, doubled 0."""
-    page.goto(event_of(page, f"type=CarRideCompleted&at={consumer}&outcome=New&ride=order_1_*"))
+    page.goto(event_of(site, consumer))
     stop = page.locator(f"#at-{consumer}")
     stop.get_by_role("button", name=button).click()
     told = page.locator(f"#at-{consumer} .runs .chip")
@@ -325,24 +344,6 @@ def test_no_button_loses_or_doubles(
     deliveries = f"{ledger.consumers[consumer].deliveries:,}"
     expect(page.locator(f"#{consumer}-deliveries")).to_have_text(deliveries, timeout=PATIENCE_MS)
     expect(page.locator(".standing")).to_contain_text("lost 0 doubled 0")
-
-
-def test_an_edited_event_is_another_fact_or_a_mismatch(site: Site, page: Page) -> None:
-    """With derived ids it takes effect; the same key with another payload is dead-lettered."""
-    path = event_of(page, f"type=CarRideCompleted&at={CONSUMER}&outcome=New&ride=order_1_*")
-    cases = (("order_edited", True, "took effect"), (None, False, "given up"))
-    for ride, derives, outcome in cases:
-        page.goto(f"{path}/edit")
-        detail = page.locator("#detail").input_value()
-        changed = re.sub('"price": [0-9]+', '"price": 1234', detail)
-        page.locator("#detail").fill(
-            re.sub('"orderID": "[^"]+"', f'"orderID": "{ride}"', changed) if ride else changed
-        )
-        page.locator("[name=derive]").set_checked(derives)
-        page.get_by_role("button", name="Send").click()
-        shown(page.locator(f"#at-{CONSUMER} .chip", has_text=outcome).first)
-    ledger = site.pipeline.ledger()
-    assert (ledger.lost, ledger.doubled) == (0, 0)
 
 
 def test_letters_that_would_come_back_are_not_sent(site: Site, page: Page) -> None:
@@ -371,38 +372,27 @@ def test_a_redrive_is_offered_as_a_command_that_only_shows_it(site: Site, page: 
     assert "--yes" not in words
 
 
-def test_a_field_shows_a_whole_id(page: Page, site: Site) -> None:
-    """A ride that was booked over HTTP has an id of 32 characters, which is the example too."""
-    page.goto("/facts")
-    for field in page.locator(".fields input[placeholder]").all():
-        # A browser does not measure a placeholder, but it measures the same text as a value.
-        field.fill("b7f0c9b2000040008000000000000007")
-        assert field.evaluate("each => each.scrollWidth <= each.clientWidth")
-
-
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 400), ("light", 1920)])
 def test_every_text_can_be_read(site: Site, browser: Browser, scheme: Scheme, width: int) -> None:
     """No page breaks a rule of WCAG AA, such as contrast, or is wider than the window."""
     page = browser.new_page(
         base_url=site.url, color_scheme=scheme, viewport={"width": width, "height": 900}
     )
-    event = event_of(page, f"at={CONSUMER}&outcome=LostLease")
+    event = event_of(site, outcome=observation.LOST_LEASE)
     page.goto("/letters")
     letter = str(page.locator(".groups li a").first.get_attribute("href"))
     for path in (
         *(place.path for place in PLACES),
-        "/more",
         "/ride/order_1_00003",
-        "/rides?only=stuck",
+        "/find?q=order_1_",
         letter,
         event,
-        f"{event}/edit",
         "/nope",
-        "/facts#shortcuts",
+        "/#shortcuts",
     ):
         page.goto(path)
         shown(page.locator("main h1"))
-        if path == "/facts#shortcuts":
+        if path == "/#shortcuts":
             page.keyboard.press("?")
             shown(page.get_by_role("dialog"))
         found = (
@@ -433,11 +423,11 @@ INSETS: Final = """card => {
 """The left edges of what a card has one below the other."""
 
 
-def test_on_a_phone_rows_begin_where_head_and_foot_of_their_card_do(page: Page) -> None:
+def test_on_a_phone_rows_begin_where_head_and_foot_of_their_card_do(site: Site, page: Page) -> None:
     """Otherwise a note below a table looks as if it belonged elsewhere."""
     page.set_viewport_size({"width": 390, "height": 844})
-    ride = event_of(page, "ride=order_*")
-    for path in ("/rides", "/facts", "/ledger", ride):
+    event = event_of(site)
+    for path in ("/find?q=order_1_", "/ledger", event):
         page.goto(path)
         cards = page.locator("main .card")
         shown(cards.first)

@@ -2,7 +2,7 @@
 "use strict";
 
 const link = document.getElementById("link");
-const fields = "input, select, textarea";
+const fields = "input";
 const dialog = document.getElementById("shortcuts");
 
 const chosen = new Map(); // the details that the reader has opened or closed
@@ -141,8 +141,6 @@ function loseTouch() { // what the bar says is not known any more
 async function refresh() {
   try {
     const headers = { accept: "application/json", "if-none-match": tag };
-    const list = document.querySelector("[data-newest]"); // its rows stay in place while it is read
-    if (list) headers["x-newest"] = list.dataset.newest;
     const answer = await fetch(location.href, { headers, cache: "no-store" });
     if (answer.status !== 304) {
       if (!answer.headers.get("content-type").includes("json")) throw new Error(answer.status);
