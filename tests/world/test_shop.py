@@ -76,6 +76,30 @@ def test_a_copy_acknowledged_for_a_holder_is_covered_by_the_holders_letter(
     assert (0, "it is lost: neither done nor in a dead-letter queue") in run(plan).broken
 
 
+def test_a_redriven_record_is_as_new_to_its_shard_as_any_other() -> None:
+    """A redrive writes a new record, so the mapping sends it again for as long as its age allows.
+
+    A call has time for two of six messages. The store refused all of them for longer than the
+    shard sends a record, so an operator sends them again.
+    """
+    plan = draw(0, "kinesis")._replace(
+        work="effects",
+        timeout_s=60,
+        batch=10,
+        reports=True,
+        policy=Policy(concurrency=1),
+        parallel=1,
+        forever=True,
+        credentials_s=0.0,
+        messages=tuple(Message(number, 0.0, work_s=27.0) for number in range(6)),
+        faults=(Fault("outage", None, 0.0, 7200.0),),
+    )
+    report = run(plan)
+    told = "\n".join(report.timeline)
+    assert re.search(r"up: too old(?s:.*)operator +sends(?s:.*)received 2", told)
+    assert not report.broken
+
+
 def test_a_broken_promise_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,7 +117,8 @@ class Judge:
         network.runs.clear()
         for number in sorted(again):
             if self._messages[number].behaviour not in UNREADABLE:
-                entry = self._entry(self._messages[number], self._messages[number].at_s)
+                # A redrive writes a new message, whose age begins now; its body stays the same.
+                entry = self._entry(self._messages[number], network.now_s)
                 network.say(f"sends {entry.id}", "operator")
                 self._send(entry, 0)
 
