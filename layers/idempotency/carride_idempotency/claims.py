@@ -1,7 +1,7 @@
 """The claim that a running attempt holds: the record as it was last written, and its lease."""
 
-import threading
 from collections.abc import Callable
+from threading import Lock
 
 from carride_idempotency.clock import Clock
 from carride_idempotency.decision import ClaimRequest, renewed
@@ -17,13 +17,14 @@ class HeldClaim:
 
     __slots__ = (
         "_is_taken",
-        "_lock",
         "_store",
         "begun_calls",
         "clock",
         "has_ended",
         "is_first",
         "lease_ms",
+        "lock",
+        "open_calls",
         "promised_calls",
         "record",
         "request",
@@ -39,8 +40,13 @@ class HeldClaim:
     """The names of the external calls of this run."""
     promised_calls: set[str]
     """The names of those that a coroutine has asked for, and not awaited yet."""
+    open_calls: set[str]
+    """The names of those that have begun, and neither returned nor raised."""
     has_ended: bool
     """Whether the run has ended: what it registers or calls now would be lost."""
+    lock: Lock
+    """Guards the end of the run against its threads, and `record` against heartbeats. It is held
+    during no request."""
 
     def __init__(
         self,
@@ -59,11 +65,11 @@ class HeldClaim:
         self.lease_ms = record.lease_ms if claimed else None
         self.begun_calls = set()
         self.promised_calls = set()
+        self.open_calls = set()
         self.has_ended = False
+        self.lock = Lock()
         self._store = store
         self._is_taken = False
-        # Guards `record` against heartbeats, and is held during no request.
-        self._lock = threading.Lock()
 
     @property
     def is_lost(self) -> bool:
@@ -79,9 +85,18 @@ class HeldClaim:
             self.write(beat, until_ms=beat.updated_ms)  # one try: the next beat is the retry
         return not self.is_lost
 
+    def end(self) -> list[str]:
+        """End the run; return the names of its external calls that are under way.
+
+        The run takes no further step of a call, and no further effect.
+        """
+        with self.lock:
+            self.has_ended = True
+            return sorted(self.open_calls)
+
     def change(self, change: Callable[[Record], Record]) -> Record:
         """Change what is known of the claim, without writing it, and return it."""
-        with self._lock:
+        with self.lock:
             self.record = change(self.record)
             return self.record
 

@@ -82,7 +82,8 @@ class UnfinishedWorkError(IdempotencyError, TypeError):
     """Raised when a handler has ended before its work.
 
     It returned an awaitable or a generator, or an effect that it has not registered; it did not
-    await a call; or it calls or registers something after its end.
+    await a call, or wait for a thread that makes one; or it calls or registers something after its
+    end.
     """
 
 

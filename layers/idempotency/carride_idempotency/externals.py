@@ -24,6 +24,10 @@ whether this is the key's first attempt::
                       another error its intent stands
 
 A run that ends while an intent stands is never completed: its key is quarantined as UNKNOWN.
+
+A thread may outlive the run that it works for. No step begins after the end of its run. A call that
+is under way then keeps the claim until its lease ends: an attempt that ran earlier could make it
+too.
 """
 
 import json
@@ -243,16 +247,23 @@ Whoever takes a step sends back what the step returned, or throws what it raised
 def steps_of(claim: "HeldClaim", name: str, *, probes: bool) -> Steps[Any]:
     """Yield the steps of a call, by the table above; return its result."""
     _begin(claim, name)
+    try:
+        return (yield from _steps_of_begun(claim, name, probes=probes))
+    finally:
+        claim.open_calls.discard(name)
+
+
+def _steps_of_begun(claim: "HeldClaim", name: str, *, probes: bool) -> Steps[Any]:
     known = known_of(claim.record, name)
     step = plan(known.state, first=claim.is_first, probes=probes)
     if step is Step.RETURN:
         from carride_idempotency import codec
 
         return codec.decode(str(known.result))
+    _require_run(claim, name)
     if step is Step.INTEND:
         yield from _intend(claim, name, known)
     else:
-        _require_claim(claim)
         claim.change(lambda record: noted(record, name, INTENDED))
     if step is Step.UNKNOWN:
         raise UnknownOutcomeError(claim.record.key, name)
@@ -261,7 +272,7 @@ def steps_of(claim: "HeldClaim", name: str, *, probes: bool) -> Steps[Any]:
         _require_understood(claim, name, answer)
         if isinstance(answer, Done):
             return _keep(claim, name, answer.result)
-        _require_claim(claim)  # the probe took time
+        _require_run(claim, name)  # the probe took time
     try:
         result = yield Step.CALL
     except NotDoneError:
@@ -290,20 +301,18 @@ def _takes_a_key(function: object) -> bool:
 
 def _begin(claim: "HeldClaim", name: str) -> None:
     """Note that this run makes the call, or refuse it."""
-    if claim.has_ended:
-        raise UnfinishedWorkError(
-            f"{claim.record.key}: the operation has ended, so {name} was not called: make external "
-            "calls before the handler returns, or inside the `with` block"
-        )
+    _require_running(claim, name)
     if claim.lease_ms is None or claim.request.limits.same_delivery_takes_over:
         raise ConfigurationError(
             f"{name} needs a claim of its own: set neither atomic nor same_delivery_takes_over"
         )
-    if name in claim.begun_calls:
-        raise ConfigurationError(
-            f"{name} was called before: give each external call of a run its own name"
-        )
-    claim.begun_calls.add(name)
+    with claim.lock:
+        if name in claim.begun_calls:
+            raise ConfigurationError(
+                f"{name} was called before: give each external call of a run its own name"
+            )
+        claim.begun_calls.add(name)
+        claim.open_calls.add(name)
 
 
 def _intend(claim: "HeldClaim", name: str, before: Known) -> Steps[None]:
@@ -317,15 +326,25 @@ def _intend(claim: "HeldClaim", name: str, before: Known) -> Steps[None]:
     intent = claim.change(lambda record: intended(noted(record, name, INTENDED), request, now_ms))
     try:
         yield intent
-        _require_claim(claim)
+        _require_run(claim, name)
     except BaseException:
         claim.change(lambda record: noted(record, name, before))
         raise
 
 
-def _require_claim(claim: "HeldClaim") -> None:
+def _require_run(claim: "HeldClaim", name: str) -> None:
+    """Require that the run may take a step: it has not ended, and holds its claim."""
+    _require_running(claim, name)
     if claim.is_lost:
         raise LostLeaseError(claim.record.key)
+
+
+def _require_running(claim: "HeldClaim", name: str) -> None:
+    if claim.has_ended:
+        raise UnfinishedWorkError(
+            f"{claim.record.key}: the operation has ended, so {name} was not called: make external "
+            "calls before the handler returns, or inside the `with` block"
+        )
 
 
 def _require_understood(claim: "HeldClaim", name: str, answer: Any) -> None:

@@ -78,11 +78,6 @@ class AnyOperation:
                 that it is to keep.
             ConfigurationError: the store has no transactions.
         """
-        if self._held.has_ended:
-            raise UnfinishedWorkError(
-                f"{self.key}: the operation has ended, and takes no more effects: call write "
-                "before the handler returns, or inside the `with` block"
-            )
         if not self._store.transactional:
             raise ConfigurationError(
                 "this store has no transactions, so effects cannot be committed with the record: "
@@ -91,9 +86,17 @@ class AnyOperation:
             )
         from carride_idempotency.effects import prepared, require_room
 
-        registered = [*self._effects, *[prepared(effect) for effect in effects]]
-        require_room(self._held.record, registered)
-        self._effects[:] = registered
+        further = [prepared(effect) for effect in effects]
+        held = self._held
+        with held.lock:  # other threads register effects too, and the run may end
+            if held.has_ended:
+                raise UnfinishedWorkError(
+                    f"{self.key}: the operation has ended, and takes no more effects: call write "
+                    "before the handler returns, or inside the `with` block"
+                )
+            registered = [*self._effects, *further]
+            require_room(held.record, registered)
+            self._effects[:] = registered
 
 
 class Operation(AnyOperation):

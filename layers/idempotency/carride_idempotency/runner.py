@@ -194,7 +194,9 @@ class Runner:
 
     def end_failed(self, started: Started, error: Exception) -> DeliveryAnswer:
         """End a run that raised: record its failure."""
-        started.operation._held.has_ended = True
+        open_calls = started.operation._held.end()
+        if open_calls:
+            return unrecorded(error, _left_open(started, open_calls), started.record)
         counted = self.uses_up_an_attempt(error)
         if started.claimed:
             return self.fail(started, error, counted=counted)
@@ -204,8 +206,9 @@ class Runner:
         delivery = started.delivery
         request = started.request
         operation = started.operation
+        operation._held.end()
         try:
-            _end(operation)
+            _require_awaited(operation._held)
             outcome = self._completed(operation, value)
         except Exception as error:  # noqa: BLE001 - recorded, then raised with the answer
             return self.end_failed(started, error)
@@ -343,11 +346,16 @@ class Runner:
         """
         delivery = started.delivery
         operation = started.operation
-        unknown = unknown_calls(operation._held.record)
+        held = operation._held
+        open_calls = held.end()
+        if open_calls:
+            why = _left_open(started, open_calls)
+            return DeliveryAnswer(observation.FAILED, started.record, describe(why), why)
+        unknown = unknown_calls(held.record)
         if unknown:
             return self.fail(started, errors.UnknownOutcomeError(delivery.key, *unknown))
         try:
-            _end(operation)
+            _require_awaited(held)
             outcome = self._completed(operation, value)
             record = settled(started.record, outcome, started.request, self.clock())
             found = self._store.update_if_owner(
@@ -614,14 +622,24 @@ class Runner:
         return Operation(held, self._store, delivery.context, delivery.message)
 
 
-def _end(operation: Operation) -> None:
-    """End a run: it takes no further effects and external calls.
+def _left_open(started: Started, open_calls: Sequence[str]) -> errors.UnfinishedWorkError:
+    """Return the error of a run that ends while threads of its own make external calls.
+
+    Its claim stays as it is: until the lease ends, no other attempt makes these calls.
+    """
+    return errors.UnfinishedWorkError(
+        f"{started.delivery.key}: external calls are under way in threads or tasks that the "
+        f"handler has not waited for: {', '.join(open_calls)}. No other attempt runs before the "
+        "lease ends. Wait for them before the handler returns, or inside the `with` block"
+    )
+
+
+def _require_awaited(held: HeldClaim) -> None:
+    """Require that a run has awaited each external call that it has asked for.
 
     Raises:
-        UnfinishedWorkError: it has not awaited an external call.
+        UnfinishedWorkError: it has not.
     """
-    held = operation._held
-    held.has_ended = True
     if held.promised_calls:
         names = ", ".join(sorted(held.promised_calls))
         raise errors.UnfinishedWorkError(
