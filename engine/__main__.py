@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+from samtranslator.yaml_helper import yaml_parse
 
 from engine.ignored import ignored
 from engine.process import HOST, REGION, Engine, EngineError, end_in_order
@@ -161,8 +162,10 @@ def _cloudformation(engine: Engine) -> Any:
 def _template(cloudformation: Any, stack: str) -> dict[str, Any]:
     """Return the stack's template as SAM has transformed it."""
     answer = cloudformation.get_template(StackName=stack, TemplateStage="Processed")
-    body: dict[str, Any] = answer["TemplateBody"]
-    return body
+    body: dict[str, Any] | str = answer["TemplateBody"]
+    # Without a transform it is what was sent, and boto3 reads JSON only.
+    template: dict[str, Any] = yaml_parse(body) if isinstance(body, str) else body
+    return template
 
 
 def _addresses(cloudformation: Any, endpoint_url: str, stack: str) -> dict[str, str]:
