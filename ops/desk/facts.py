@@ -161,10 +161,10 @@ class Fact:
         return LOST if consumer.name in self.lost else WAITING
 
     def is_unfinished(self, consumer: AuditedConsumer) -> bool:
-        """Return whether a consumer has neither processed nor given it up."""
+        """Return whether a consumer has neither processed nor given it up; it may be lost."""
         name = consumer.name
         outcomes = {run.outcome for run in self.runs if run.consumer == name}
-        if self.ride is None or name in self.letters or name in self.lost:
+        if self.ride is None or name in self.letters:
             return False
         return consumer.takes(self.type) and outcomes.isdisjoint(SETTLED)
 

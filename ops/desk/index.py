@@ -97,10 +97,9 @@ class Index:
                 for match in fact.named:
                     self.naming[match.kind].setdefault(match.id, {}).setdefault(fact.id)
             for each in self.consumers if event.fact else ():
-                settled = any(
-                    run.outcome in SETTLED for run in fact.runs if run.consumer == each.name
-                )
-                if each.takes(fact.type) and not settled:
+                outcomes = {run.outcome for run in fact.runs if run.consumer == each.name}
+                is_settled = each.name in fact.letters or not outcomes.isdisjoint(SETTLED)
+                if each.takes(fact.type) and not is_settled:
                     self.waiting[each.name].add(fact.id)
         kind = _kind_of(event, fact)
         fact.body = line["message"]

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from hypothesis import given
 from hypothesis import strategies as st
+from moto import mock_aws
 
 from carride.events import idempotency_id
 from carride_idempotency import observation
@@ -25,14 +26,17 @@ from ops.desk.counts import DELIVERIES
 from ops.desk.index import Index
 from ops.desk.ledger import blocks_of
 from tests.carride.rides import Life
+from tests.ops.desk_bench import judged
 from tests.ops.desk_world import (
     BEGIN_MS,
     deliver,
+    desk_of,
     event_of,
+    get,
     publish,
     publish_broken,
 )
-from tests.ops.world import NOW
+from tests.ops.world import NOW, empty_stack
 
 FATES: Final = ("effects", "lettered", "expired", "in_flight", "lost", "doubled")
 BEFORE: Final = NOW - timedelta(hours=2)
@@ -132,3 +136,16 @@ def test_an_effect_without_a_logged_commit_stands_beside_the_deliveries() -> Non
     logged = Delivered(HISTORY.name, observation.NEW, named.fact, BEFORE)
     _, block = blocks_of(judge(found._replace(deliveries=[logged])))
     assert "unlogged" not in {name for name, _, _ in block.rows}
+
+
+def test_rides_and_events_with_the_same_failure_are_folded() -> None:
+    """The ledger names a few of each failure and counts the others, the most frequent first."""
+    with mock_aws():
+        desk = desk_of(empty_stack())
+        for number in range(30):
+            publish(desk.feed.index, event_of(Life(f"order_{number}").assigned), BEGIN_MS + number)
+        judged(desk)
+        text = get(desk, "/ledger").text
+    assert text.count("broken</span> <small>and 29 more rides alike") == 1
+    assert text.count(">ride-history: lost ") == 5
+    assert "and 25 more: ride-history: lost" in text
