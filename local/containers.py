@@ -24,7 +24,8 @@ from urllib.parse import urlsplit
 import yaml
 
 from engine.process import environment
-from local.artifacts import CODE, PARAMETERS, built
+from engine.uploads import CODE
+from local.artifacts import PARAMETERS, built
 from local.local_aws import ROOT, EngineError
 from ops.stack import Kept, StackRef
 

@@ -1,4 +1,4 @@
-"""`make invoke` and `make sam-local` run a deployed function, on the engine or in a container."""
+"""`make invoke` runs a deployed function, on the engine or in a container."""
 
 import argparse
 import base64

@@ -60,7 +60,7 @@ def unusual(report: Report) -> list[tuple[int, str, str]]:
     for found in report.ledger.dead_lettered.values():
         reasons.update(found)
     for reason, number in reasons.items():
-        why = _REASONS.get(reason, f"{reason}: see docs/runbooks")
+        why = _REASONS.get(reason, f"{reason}: see ops/docs/runbooks")
         lines.append((number, "dead letters", why))
     why = "rides that stood still, settled by the reconciler"
     lines.append((report.saga.reconciled, "reconciled", why))

@@ -106,7 +106,7 @@ def _machine() -> Iterator[Finding]:
     for what, programs, needed, why, how in _PROGRAMS:
         found = next(filter(None, map(shutil.which, programs)), None)
         yield Finding(what, found, needed, why, how)
-    yield Finding("containers", _containers(), False, "make sam-local", _CONTAINERS)
+    yield Finding("containers", _containers(), False, "make invoke ARGS=--containers", _CONTAINERS)
 
 
 def _containers() -> str | None:

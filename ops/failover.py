@@ -275,7 +275,7 @@ class Failover:
         """Store and return a fence of everything, in place of one whose former state is lost."""
         self.report(
             f"the former state of {self.primary.region} is lost, so everything starts "
-            "(docs/runbooks/failover.md)"
+            "(ops/docs/runbooks/failover.md)"
         )
         every = fence.everything(self.primary, datetime.now(UTC))
         return fence.remember(self.primary, every)

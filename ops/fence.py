@@ -75,7 +75,7 @@ def put_up(stack: StackRef, now: datetime) -> Fence:
         if is_forgotten(stack):
             gone = f"its parameter /{stack.name}/fence with the former state is gone"
             raise OperatorError(
-                f"{stack.region} is fenced, and {gone}: see docs/runbooks/failover.md"
+                f"{stack.region} is fenced, and {gone}: see ops/docs/runbooks/failover.md"
             )
         fence = remember(stack, _running(stack, now))
     stack.client("dynamodb").put_item(

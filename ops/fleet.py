@@ -91,7 +91,7 @@ def held(stack: StackRef, car_id: str) -> HeldCar:
     if _is_assigned(stack, ride_id, car_id):
         raise OperatorError(
             f"dispatch has assigned {car_id} to {ride_id}, and frees it when the ride ends: "
-            f"`./carride ride {ride_id}` says what the ride needs (docs/runbooks/overdue.md)"
+            f"`./carride ride {ride_id}` says what the ride needs (ops/docs/runbooks/overdue.md)"
         )
     return HeldCar(assignments.Car(car_id, item["sector"]), ride_id)
 

@@ -167,7 +167,7 @@ def target_of(stack: StackRef, queue: str) -> str:
     if queue not in READERS:
         known = ", ".join([*READERS, PRODUCER_DLQ])
         raise OperatorError(
-            f"this command knows {known}; the page of {queue} in docs/runbooks says what to do"
+            f"this command knows {known}; the page of {queue} in ops/docs/runbooks says what to do"
         )
     rule = stack.named("AWS::Events::Rule")[f"{READERS[queue].resources}Rule"]
     (target,) = events.list_targets_by_rule(Rule=rule, EventBusName=bus)["Targets"]

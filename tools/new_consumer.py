@@ -65,7 +65,7 @@ _ROWS: Final = (
         ),
     ),
     _Row(
-        "docs/runbooks/README.md",
+        "ops/docs/runbooks/README.md",
         "| [`DispatchQueue`](dispatch-queue.md)",
         (
             "| [`{Noun}RuleDlq`](rule-dlq.md) | events that EventBridge could not hand to it "

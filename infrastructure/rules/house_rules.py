@@ -1,6 +1,6 @@
 """The house rules of template.yaml, as rules of cfn-lint: stricter than what AWS accepts.
 
-`.cfnlintrc` adds them to cfn-lint's own rules, so `make template`, an editor with cfn-lint and `sam
+`.cfnlintrc` adds them to cfn-lint's own rules, so `make lint`, an editor with cfn-lint and `sam
 validate --lint` report them with the line. Metadata excepts a resource from some of them, with a
 reason::
 

@@ -31,7 +31,7 @@ def failover_run(
     If the primary cannot be fenced and drained, the command refuses, and nothing is republished or
     replayed: a primary that is late, not dead, would work on the same events. Waiting for it loses
     nothing and doubles nothing. --accept-duplicates continues at once; what both regions then work
-    on can take effect twice. See docs/runbooks/failover.md.
+    on can take effect twice. See ops/docs/runbooks/failover.md.
 
     Args:
         since: Begin of the lost window.

@@ -192,11 +192,11 @@ _ADVICE: Final[Mapping[str, str]] = {
 def _runbook_of(queue: str) -> str:
     """Return the runbook of a dead-letter queue."""
     if queue == PRODUCER_DLQ:
-        return "docs/runbooks/producer-dlq.md"
+        return "ops/docs/runbooks/producer-dlq.md"
     if queue not in READERS:
-        return "docs/runbooks/README.md"
+        return "ops/docs/runbooks/README.md"
     kind = "rule-dlq" if queue.endswith("RuleDlq") else "consumer-dlq"
-    return f"docs/runbooks/{kind}.md"
+    return f"ops/docs/runbooks/{kind}.md"
 
 
 # ── The history of a letter ───────────────────────────────────────────────────────────────────────

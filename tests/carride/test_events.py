@@ -15,7 +15,7 @@ from carride.events import ContractError, RideEvent, idempotency_id, parse_event
 from carride.facts import ALIASES, STATUS_AFTER, CarRideAccepted, CarRideCreated
 from carride.ride import accept
 from simulated_rides import older_envelope
-from tests.carride.rides import NOW, booked, event, nested
+from tests.kit.rides import NOW, booked, event, nested
 
 DETAIL = event(
     traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", expirytime=NOW

@@ -13,9 +13,9 @@ from carride.events import Attributes, ContractError, RideEvent, parse_event
 from carride.facts import CarAssigned, Fact, PaymentAuthorized, PaymentCaptured, PaymentDeclined
 from carride.outbox import KEPT, NEVER, outbox_item
 from tests.carride.contract.test_events import assert_conforms
-from tests.carride.pipe import PIPE, PLACE, TEMPLATE, image, piped, resource
 from tests.carride.properties.test_events import facts
-from tests.carride.rides import NOW, booked, event
+from tests.kit.pipe import PIPE, PLACE, TEMPLATE, image, piped, resource
+from tests.kit.rides import NOW, booked, event
 
 TRACE: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

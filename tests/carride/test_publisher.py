@@ -20,8 +20,8 @@ from carride.events import parse_event
 from carride.publisher import ENTRY_TOO_LARGE, MESSAGE_TOO_LARGE, RETRYABLE, Outcome, PublishError
 from ops.audit.queues import opened
 from ops.redrive import entry_in
-from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, entry_bytes, publish
-from tests.carride.rides import NOW, entry
+from tests.kit.fakes import FakeBus, FakeQueue, FakeTime, client_error, entry_bytes, publish
+from tests.kit.rides import NOW, entry
 
 FINAL: Final = [
     "AccessDeniedException",

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from carride import ride as rides
 from carride.decoding import FieldError
 from carride.ride import IllegalTransitionError, Ride, StaleVersionError, StartedRideError, Status
-from tests.carride.rides import booked
+from tests.kit.rides import booked
 
 type Action = Callable[..., Ride]
 

@@ -11,7 +11,7 @@ from carride.events import RideEvent, parse_event
 from carride.simulated_faults import Fault
 from carride.simulation_spec import Mode, Spec
 from simulated_rides import MALFORMED, PREDEFINED, Kind, SimulatedEntry, Simulation, predefined
-from tests.carride.rides import NOW
+from tests.kit.rides import NOW
 
 FAULTY: Final = Spec(rides=60, seed=7, malformed=12, late=3, crashes=2, fails=4, poison=1, slow=2)
 EVERYTHING: Final = replace(FAULTY, duplicates=0.3, out_of_order=0.2, older=0.2)

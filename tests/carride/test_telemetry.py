@@ -11,7 +11,7 @@ from carride import telemetry
 from carride.bus_entry import BusEntry
 from carride.events import parse_event
 from carride_idempotency.observation import Observation
-from tests.carride.rides import NOW, event
+from tests.kit.rides import NOW, event
 
 EVENTS = Path(__file__).parents[2] / "events"
 TRACE = "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled={}"

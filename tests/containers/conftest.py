@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from engine.tests.support import until
 from local.containers import forwarded, in_containers
 from local.local_aws import ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops.stack import Kept
-from tests.engine.support import until
 
 _CONTAINERS = """\
 [containers]

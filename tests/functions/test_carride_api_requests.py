@@ -11,8 +11,8 @@ from api.routes import ROUTES, Route
 from api.simulations import most_events
 from carride.simulation_spec import Mode, Spec
 from simulated_rides import Simulation
-from tests.carride.rides import NOW
 from tests.functions.world import BOOKING, DEV, STAFF, World, request
+from tests.kit.rides import NOW
 
 CHANGE: Final = {"action": "accept", "version": 1}
 CANCEL: Final = {"action": "cancel", "version": 1}

@@ -13,8 +13,8 @@ from carride.settings import SettingsError, from_environment
 from carride_idempotency import MemoryStore
 from carride_idempotency.http import HttpProblemError
 from carride_simulator import Settings, make_handler
-from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publisher
-from tests.carride.rides import NOW
+from tests.kit.fakes import FakeBus, FakeQueue, FakeTime, client_error, publisher
+from tests.kit.rides import NOW
 
 
 class Stage:

@@ -13,9 +13,9 @@ from carride_idempotency.testing import crash_everywhere, sqs_event
 from carride_idempotency.testing.worlds import CRASH_AFTER, CRASH_BEFORE, Fault
 from examples.minimal.consumer import consumer as example
 from gateway import GatewayUnavailableError
-from tests.carride.rides import Life
 from tests.functions.gateways import FakeGateway, FakeStripe
 from tests.functions.world import BOOKING, World, request
+from tests.kit.rides import Life
 
 pytestmark = pytest.mark.proof
 

@@ -20,9 +20,9 @@ from carride_idempotency import Check, Update
 from carride_idempotency.effects import action_of
 from carride_idempotency.testing import Invocation
 from carride_idempotency.testing.worlds import OVERTAKEN, Fault
-from tests.carride.rides import NOW, Life
-from tests.carride.rides import event as event_of
 from tests.functions.world import World
+from tests.kit.rides import NOW, Life
+from tests.kit.rides import event as event_of
 
 TABLES = assignment_table.Tables("assignments", "cars")
 OUTBOX = Outbox("outbox", "us-east-1")

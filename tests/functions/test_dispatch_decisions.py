@@ -13,7 +13,7 @@ import simulated_rides
 from assignments import Assignment, Car, State
 from carride.facts import CarAssigned, CarReleased, Fact, NoCarAvailable
 from ops.fleet import cars
-from tests.carride.rides import Life
+from tests.kit.rides import Life
 
 LIFE = Life()
 CAR = Car("car_01", "sector_01")

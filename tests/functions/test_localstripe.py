@@ -17,9 +17,9 @@ from gateway_access import Bearer
 from gateway_connection import HttpResponse
 from persistent_gateway import Reservation
 from stripe_gateway import StripeGateway
-from tests.carride.rides import Life
 from tests.functions.stripe_front import HOST, SECRET, StripeFront
 from tests.functions.world import World
+from tests.kit.rides import Life
 
 pytestmark = pytest.mark.peer
 

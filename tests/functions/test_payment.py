@@ -27,9 +27,9 @@ from local import faults
 from local.simulated_gateway import Books, GatewayRequest, Reply, Troubles
 from payment import carry_out
 from persistent_gateway import Reservation
-from tests.carride.rides import Life
 from tests.functions.gateways import FakeGateway
 from tests.functions.world import World
+from tests.kit.rides import Life
 
 RIDE = Life()
 ATTEMPTS = payments.payment_policy(3.0).max_attempts

@@ -13,7 +13,7 @@ import payments
 from carride.facts import FACTS
 from gateway import Charge, Status
 from payments import Action, Decision, Payment, State, UnexpectedPaymentError
-from tests.carride.rides import Life
+from tests.kit.rides import Life
 
 LIFE: Final = Life()
 UNDONE: Final = {

@@ -23,9 +23,9 @@ from gateway_connection import HttpResponse
 from local.simulated_gateway import Books, GatewayRequest, Reply, Troubles
 from payment_table import PaymentChangedError, read_payment, record_request
 from payments import Action, Asked, UnexpectedPaymentError
-from tests.carride.rides import NOW, Life
 from tests.functions.gateways import FakeGateway, FakeStripe
 from tests.functions.world import World
+from tests.kit.rides import NOW, Life
 
 RIDE = Life()
 HOUR = 3600.0

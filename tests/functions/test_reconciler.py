@@ -18,9 +18,9 @@ from carride_idempotency.stores.transport import ServiceError
 from carride_idempotency.testing import Crash, FakeDynamoDB
 from carride_idempotency.testing.worlds import CRASH_BEFORE, OVERTAKEN, Fault
 from local.simulated_gateway import Books, Troubles
-from tests.carride.rides import Life
 from tests.functions.gateways import FakeGateway
 from tests.functions.world import World
+from tests.kit.rides import Life
 from tools.transformed import source
 
 WAYS = [["accept"], ["accept", "start"], ["accept", "start", "complete"], ["accept", "cancel"]]

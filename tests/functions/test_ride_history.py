@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from carride.events import SOURCE, RideEvent
 from carride.history import kept, latest_in, merged, timeline_of
 from local.local_aws import ROOT
-from tests.carride.rides import NOW, Life
 from tests.functions.world import World
+from tests.kit.rides import NOW, Life
 
 RIDE = Life()
 EVENTS = ROOT / "events"

@@ -19,7 +19,7 @@ from settlement import (
     Settlement,
     decide,
 )
-from tests.carride.rides import NOW, booked
+from tests.kit.rides import NOW, booked
 
 A_MOMENT: Final = timedelta(microseconds=1)
 JUST_OVERDUE: Final = NOW - LIMIT

@@ -31,9 +31,9 @@ from local.simulated_gateway import Books, GatewayRequest, Reply, Troubles
 from payments import UnexpectedPaymentError
 from persistent_gateway import Reservation
 from stripe_gateway import RIDE as IN_METADATA
-from tests.carride.rides import Life
 from tests.functions.gateways import FakeStripe
 from tests.functions.world import World
+from tests.kit.rides import Life
 
 RIDE: Final = Life(customer="cus_a")
 DEARER: Final = replace(RIDE.completed, price=2000)

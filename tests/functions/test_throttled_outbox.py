@@ -11,8 +11,8 @@ from carride.simulation_spec import LONGEST_LIFE
 from carride_idempotency import RetryableError
 from carride_idempotency.stores.transport import ServiceError
 from carride_idempotency.testing.dynamodb import FakeDynamoDB
-from tests.carride.rides import Life
 from tests.functions.world import TABLES, World
+from tests.kit.rides import Life
 from tools.costs import bill
 from tools.transformed import stack
 

@@ -39,9 +39,9 @@ from carride_idempotency.testing import (
 )
 from carride_idempotency.testing.expressions import Item
 from carride_idempotency.testing.worlds import NO_FAULT, Fault, Run
-from tests.carride.pipe import piped
-from tests.carride.rides import NOW
 from tests.functions.gateways import FakeGateway, Told
+from tests.kit.pipe import piped
+from tests.kit.rides import NOW
 
 CONSUMED: Final[Mapping[str, Collection[type]]] = {
     "ride-history": frozenset(FACTS.values()),

@@ -22,7 +22,7 @@ from ops import finding, fleet
 from ops.audit.reading import scan
 from ops.cli.app import main
 from ops.stack import Kept
-from tests.carride.rides import booked, event
+from tests.kit.rides import booked, event
 from tests.pipeline.pipeline import Pipeline
 
 pytestmark = pytest.mark.integration

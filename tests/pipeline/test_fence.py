@@ -159,7 +159,7 @@ def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: P
     fence.put_up(stack, NOW)
     fence.forget(stack)
     assert fence.is_forgotten(stack)
-    with pytest.raises(OperatorError, match=r"is gone: see docs/runbooks/failover\.md"):
+    with pytest.raises(OperatorError, match=r"is gone: see ops/docs/runbooks/failover\.md"):
         fence.put_up(stack, NOW)
     fence.take_down(stack, everything := fence.everything(stack, NOW))
     functions = [

@@ -12,7 +12,7 @@ import pytest
 from local.bookings import book
 from ops.audit.reading import scan
 from ops.regions import ROOT
-from tests.carride.pipe import piped
+from tests.kit.pipe import piped
 from tests.pipeline.operator.aws_cli import serving
 from tests.pipeline.pipeline import Pipeline
 

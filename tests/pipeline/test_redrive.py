@@ -8,8 +8,8 @@ import pytest
 
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED, Trial
 from ops import redrive
-from tests.carride.rides import Life
-from tests.carride.rides import event as event_of
+from tests.kit.rides import Life
+from tests.kit.rides import event as event_of
 from tests.pipeline.pipeline import HISTORY, Pipeline
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ from tests.regions.pair import Regions
 @pytest.fixture(scope="session")
 def cloud() -> Iterator[LocalAws]:
     """An engine of its own: these tests see each request, and hold back the replication."""
-    with LocalAws("--retry-delays=0.2,0.4", "--plug-in=tests.engine.outages") as started:
+    with LocalAws("--retry-delays=0.2,0.4", "--plug-in=engine.outages") as started:
         started.build()
         yield started
 

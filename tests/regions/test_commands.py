@@ -16,7 +16,7 @@ from ops.regions import configured
 from ops.stack import StackRef
 from tests.pipeline.operator.aws_cli import block
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 MACHINE = "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64"
 TABLES = 8

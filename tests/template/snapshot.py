@@ -1,7 +1,7 @@
-"""`make snapshot`: print what a change of the template changes in what is deployed, by role.
+"""Print what a change of the template changes in what is deployed, by role.
 
-It compares the transformed template of the working tree with that of a commit (ARGS=<commit>; by
-default HEAD), without the hashes by which SAM tells versions apart.
+`python -m tests.template.snapshot main` compares the transformed template of the working tree with
+that of a commit, by default HEAD, without the hashes by which SAM tells versions apart.
 """
 
 import difflib

@@ -23,13 +23,16 @@ from tools.transformed import ROOT, source
 pytestmark = pytest.mark.integration
 
 SCRIPTS: Final = [ROOT / "Makefile", ROOT / ".ci" / "run"]
-RUNBOOKS: Final = ROOT / "docs" / "runbooks"
+RUNBOOKS: Final = ROOT / "ops" / "docs" / "runbooks"
 TEMPLATE: Final = source()
-FOLDERS: Final = ("docs", "events", "functions", "layers", "local", "ops", "tests", "tools")
+FOLDERS: Final = (
+    *("docs", "engine", "events", "functions", "layers", "local", "ops", "tests", "tools"),
+    "layers/idempotency",
+)
 
 CODE: Final = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 A_FILE: Final = re.compile(r"^```python title=.*?^```", re.DOTALL | re.MULTILINE)
-"""A file that the reader makes; tests/idempotency/test_distribution.py runs it."""
+"""A file that the reader makes; layers/idempotency/tests/test_distribution.py runs it."""
 PYTHON: Final = re.compile(r"^```python.*?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK: Final = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 PATH: Final = re.compile(
@@ -38,8 +41,8 @@ PATH: Final = re.compile(
     r"\.?[A-Za-z_][\w.-]*(?:/[\w.*-]+)*"
     r"(?:\.(?:py|md|toml|yaml|yml|json|lock)\b|/(?![\w-]+#))"  # no key: consumer/operation#…
 )
-TEST: Final = re.compile(r"`(tests/[\w/]+\.py)((?:::\w+)+)`")
-SUITE: Final = re.compile(r"^from (tests\.[\w.]+) import", re.MULTILINE)
+TEST: Final = re.compile(r"`((?:[\w-]+/)*tests/[\w/]+\.py)((?:::\w+)+)`")
+SUITE: Final = re.compile(r"^from ([\w.]+) import", re.MULTILINE)
 MAKE: Final = re.compile(r"\bmake ([a-z][a-z-]*)")
 CALL: Final = re.compile(r"^\s*@?make ([a-z][a-z-]*)", re.MULTILINE)
 MODULE: Final = re.compile(r"-m ((?:local|ops)[\w.]*)")
@@ -82,8 +85,20 @@ def each(*paths: Path) -> pytest.MarkDecorator:
     )
 
 
+LIBRARY: Final = ROOT / "layers" / "idempotency"
 documents = each(
-    *sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+    *sorted(
+        [
+            *ROOT.glob("*.md"),
+            *(ROOT / "docs").rglob("*.md"),
+            *(ROOT / "engine").glob("*.md"),
+            *(ROOT / "functions").glob("*.md"),
+            *(ROOT / "ops").glob("*.md"),
+            *(ROOT / "ops" / "docs").rglob("*.md"),
+            *LIBRARY.glob("*.md"),
+            *(LIBRARY / "docs").rglob("*.md"),
+        ]
+    )
 )
 workflows = each(*sorted((ROOT / ".github" / "workflows").glob("*.yml")))
 
@@ -114,9 +129,16 @@ def missing_paths(text: str) -> Iterator[str]:
     )
     for path in PATH.findall(text):
         name = path.removesuffix("/")
-        there = any(ROOT.glob(name)) or any(any((ROOT / folder).rglob(name)) for folder in FOLDERS)
+        there = any(ROOT.glob(name)) or any(is_below(ROOT / folder, name) for folder in FOLDERS)
         if not there and not path.startswith(generated):
             yield path
+
+
+def is_below(folder: Path, name: str) -> bool:
+    """Return whether a file below a folder has a path that ends so; environments do not count."""
+    return any(
+        not any(part.startswith(".venv") for part in path.parts) for path in folder.rglob(name)
+    )
 
 
 @documents
@@ -156,7 +178,8 @@ def test_every_name_in_a_document_exists(path: Path) -> None:
     assert set(MAKE.findall(text)) <= targets()
     for file, names in TEST.findall(path.read_text(encoding="utf-8")):
         for name in names.removeprefix("::").split("::"):
-            assert re.search(rf"^ *(def|class) {name}\b", names_in(ROOT / file), re.MULTILINE), (
+            room = LIBRARY if path.is_relative_to(LIBRARY) else ROOT
+            assert re.search(rf"^ *(def|class) {name}\b", names_in(room, file), re.MULTILINE), (
                 file + names
             )
 
@@ -175,10 +198,10 @@ def settings() -> dict[str, Any]:
 
 
 @cache
-def names_in(path: Path) -> str:
-    """Return a test module's text, with that of the suites of tests/ that it imports."""
-    text = path.read_text(encoding="utf-8")
-    files = [ROOT.joinpath(*module.split(".")).with_suffix(".py") for module in SUITE.findall(text)]
+def names_in(room: Path, file: str) -> str:
+    """Return a test module's text, with that of the suites of its room that it imports."""
+    text = (room / file).read_text(encoding="utf-8")
+    files = [room.joinpath(*module.split(".")).with_suffix(".py") for module in SUITE.findall(text)]
     return "".join([text, *(file.read_text(encoding="utf-8") for file in files if file.exists())])
 
 
@@ -238,7 +261,7 @@ def test_every_queue_and_every_alarm_has_a_runbook() -> None:
     assert set(of_queues) >= {
         name for name, one in TEMPLATE["Resources"].items() if one["Type"] == "AWS::SQS::Queue"
     }
-    of_alarms = re.findall(r"docs/runbooks/([\w-]+\.md)", json.dumps(TEMPLATE["Resources"]))
+    of_alarms = re.findall(r"ops/docs/runbooks/([\w-]+\.md)", json.dumps(TEMPLATE["Resources"]))
     linked = re.findall(r"\]\(([\w-]+\.md)\)", index)
     assert {path.name for path in RUNBOOKS.iterdir()} == {"README.md", *linked, *of_alarms}
 

@@ -33,12 +33,17 @@ TESTS: Final = (
         "tests/carride/contract/test_samples.py",
         "tests/carride/test_dependencies.py",
     ),
-    *("tests/local/test_worst.py", "tests/ops"),
+    *("tests/local/test_worst.py", "ops/tests"),
+)
+WRITTEN: Final = (
+    f"functions/{NAME}",
+    f"tests/functions/test_{NAME}.py",
+    "ops/audit/evidence.py",
+    "ops/policies.py",
 )
 GENERATED: Final = "tests/carride/contract/test_generated.py"
 OF_THE_TEMPLATE: Final = (
     *("tests/template", "--ignore=tests/template/test_new_consumer.py"),
-    "--ignore=tests/template/test_release.py",  # a release is of a git checkout
     # They look at all choices of parameters, of which the copy has one only.
     "--deselect=tests/template/test_deployed.py::test_every_value_and_condition_is_chosen",
     "--deselect=tests/template/test_costs.py::test_every_type_is_billed_or_free_with_a_reason",
@@ -48,8 +53,8 @@ OF_THE_TEMPLATE: Final = (
 )
 TEST_OF_THE_POINTS: Final = """
 from points import effect, points
-from tests.carride.rides import Life
-from tests.carride.rides import event as event_of
+from tests.kit.rides import Life
+from tests.kit.rides import event as event_of
 
 
 def test_points():
@@ -113,22 +118,23 @@ def replace(path: Path, before: str, after: str) -> None:
     path.write_text(content.replace(before, after), encoding="utf-8")
 
 
-@pytest.mark.peer  # a thousand tests in a copy take minutes
+def test_what_is_written_for_a_new_consumer_is_clean_and_passes(project: Path) -> None:
+    """Its code has the project's style, its own test is green, and its sample is valid."""
+    run(project, "ruff", "check", "--no-cache", *WRITTEN)
+    run(project, "ruff", "format", "--check", "--no-cache", *WRITTEN)
+    tests = (f"tests/functions/test_{NAME}.py", "tests/carride/contract/test_samples.py")
+    run(project, "pytest", "-q", "-p", "no:cacheprovider", *tests)
+
+
+@pytest.mark.thorough  # a thousand tests in a copy
 def test_a_new_consumer_passes_every_check_unchanged(project: Path) -> None:
     """Tests of template, documents, samples and consumers are green, and so are the linters."""
     run(project, *TESTS, GENERATED, *OF_THE_TEMPLATE)
-    written = (
-        f"functions/{NAME}",
-        f"tests/functions/test_{NAME}.py",
-        "ops/audit/evidence.py",
-        "ops/policies.py",
-    )
-    run(project, "ruff", "check", "--no-cache", *written)
-    run(project, "ruff", "format", "--check", "--no-cache", *written)
-    run(project, "mypy", "--no-incremental", *written)
+    run(project, "mypy", "--no-incremental", *WRITTEN)
     run(project, "cfn-lint")
 
 
+@pytest.mark.thorough  # the same
 def test_the_walkthrough_leads_to_a_consumer_that_passes(project: Path, tmp_path: Path) -> None:
     """Followed exactly, the page gives points, the audit counts them, and all checks pass."""
     copy = tmp_path / "project"
@@ -153,7 +159,7 @@ def test_the_walkthrough_leads_to_a_consumer_that_passes(project: Path, tmp_path
     )
     rules = (f"tests/template/test_{name}.py" for name in ("lint_rules", "graph", "deployed"))
     run(copy, *TESTS, "tests/functions/test_points.py", *rules, *OF_THE_TEMPLATE[2:])
-    run(copy, "ruff", "check", "--no-cache", f"functions/{NAME}", "ops", "tests/conftest.py")
+    run(copy, "ruff", "check", "--no-cache", f"functions/{NAME}", "ops", "conftest.py")
     run(
         copy,
         "mypy",

@@ -16,7 +16,7 @@ from tools.transformed import ROOT, Stack, source, stack
 pytestmark = pytest.mark.integration
 
 NAMESPACE: Final = {"Fn::Sub": "CarRide/${AWS::StackName}"}
-PAGE: Final = re.compile(r"docs/runbooks/[\w-]+\.md")
+PAGE: Final = re.compile(r"ops/docs/runbooks/[\w-]+\.md")
 OUTCOMES: Final = set(observation.PROTECTED)
 """What a consumer counts."""
 OF_CONSUMERS: Final = (observation.TAKEOVER, observation.LOST_LEASE, observation.QUARANTINED)

@@ -15,14 +15,27 @@ ROOT: Final = Path(__file__).parents[2]
 ROOMS: Final = ("engine", "functions", "layers", "local", "ops", "tests", "tools")
 PACKAGES: Final = {
     "carride": ROOT / "layers" / "carride",
-    "carride_idempotency": ROOT / "layers" / "idempotency",
+    "carride_idempotency": ROOT / "layers" / "idempotency" / "src",
     **dict.fromkeys(("engine", "local", "ops", "tools"), ROOT),
 }
+
+
+def files_in(folder: Path, pattern: str) -> Iterator[Path]:
+    """Yield the files below a folder whose path ends so, without those of environments."""
+    for path in folder.rglob(pattern):
+        if not any(part.startswith(".venv") for part in path.parts):
+            yield path
+
+
 DOCUMENTS: Final = sorted(
     [
         *ROOT.glob("*.md"),
         *(ROOT / "docs").rglob("*.md"),
-        *(path for room in (*ROOMS, "events", "examples") for path in (ROOT / room).rglob("*.md")),
+        *(
+            path
+            for room in (*ROOMS, "events", "examples")
+            for path in files_in(ROOT / room, "*.md")
+        ),
     ]
 )
 DOTTED: Final = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)+)(?:\([^`]*\))?`")
@@ -46,7 +59,7 @@ def files_of_classes() -> dict[str, list[Path]]:
     """Return the files of all rooms that define a class, by the class's name."""
     found = defaultdict[str, list[Path]](list)
     for room in ROOMS:
-        for path in (ROOT / room).rglob("*.py"):
+        for path in files_in(ROOT / room, "*.py"):
             for name in CLASS.findall(path.read_text(encoding="utf-8")):
                 found[name].append(path)
     return dict(found)
@@ -117,7 +130,7 @@ def files_called(name: str) -> list[Path]:
     """Return the files that a document's path means: from the root, or by their last parts."""
     if (ROOT / name).exists():
         return [ROOT / name]
-    return [path for room in (*ROOMS, "infrastructure") for path in (ROOT / room).rglob(name)]
+    return [path for room in (*ROOMS, "infrastructure") for path in files_in(ROOT / room, name)]
 
 
 def is_module(dotted: str) -> bool:

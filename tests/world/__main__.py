@@ -15,9 +15,9 @@ it, and to say nothing of a story that has no place for it. Without --seed or --
 many stories as others are sabotaged. With --each as well, stories are lived until each kind was
 planted so often.
 
-Then the shop is lived, on the same engine: the layer alone, with handlers that misbehave (--shop:
-only that). The exit status is 0 only if no promise was broken, and if 2,000 stories or more have
-used every freedom of docs/simulation.md.
+Then the shop is lived, on the same engine: the layer alone, with handlers that misbehave
+(`python -m shop`: only that). The exit status is 0 only if no promise was broken, and if 2,000
+stories or more have used every freedom of docs/simulation.md.
 """
 
 import argparse
@@ -32,9 +32,9 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TextIO
 
+from shop import telling as shop
 from tests.world.freedoms import FREEDOMS, rows
 from tests.world.setting import prepare
-from tests.world.shop import telling as shop
 from tests.world.story import Tier, tell
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ _MOST_TRIES: Final = 20
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; return the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    if "--shop" in given:
-        return shop.main([each for each in given if each != "--shop"])
     options = _parser().parse_args(given)
     if options.freedoms:
         print("\n".join(rows()))
@@ -85,11 +83,6 @@ def _parser() -> argparse.ArgumentParser:
         "--explain",
         action="store_true",
         help="tell each story line by line, a broken one cut down to what breaks it",
-    )
-    parser.add_argument(
-        "--shop",
-        action="store_true",
-        help="only the shop: --shop --help tells what it takes besides",
     )
     parser.add_argument(
         "--sabotage",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import assignments
-from tests.world.engine.scheduler import OUTSIDE, here
+from virtual_time.scheduler import OUTSIDE, here
 
 if TYPE_CHECKING:
     from tests.world.run import World

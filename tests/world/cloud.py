@@ -24,7 +24,10 @@ from carride_idempotency.stores.transport import NoAnswerError, ServiceError
 from carride_idempotency.testing import FakeDynamoDB
 from carride_idempotency.testing.expressions import InvalidRequestError, Item, Request
 from persistent_gateway import PersistentGateway
-from tests.world.engine.network import (
+from tests.world.freedoms import FREEDOMS
+from tests.world.story import OUTBOX, Story, Tier
+from tests.world.wiring import Wiring
+from virtual_time.network import (
     ANSWER_LOST,
     FAILED_AFTER,
     KILLED_AFTER,
@@ -34,10 +37,7 @@ from tests.world.engine.network import (
     SLOW,
     Network,
 )
-from tests.world.engine.scheduler import OUTSIDE, Machine, here
-from tests.world.freedoms import FREEDOMS
-from tests.world.story import OUTBOX, Story, Tier
-from tests.world.wiring import Wiring
+from virtual_time.scheduler import OUTSIDE, Machine, here
 
 MOST_FAULTS: Final = 2
 """That an event meets at a consumer in a light story: one less than its attempts."""

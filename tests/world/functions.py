@@ -14,10 +14,10 @@ from carride.settings import from_environment
 from carride_idempotency.testing import Invocation
 from gateway_client import HttpGateway
 from tests.world.cloud import Cloud, Invoked
-from tests.world.engine.scheduler import Killed, Machine, Simulation
 from tests.world.gateway import Gateway
 from tests.world.queues import Queues
 from tests.world.wiring import REGION, FunctionSpec
+from virtual_time.scheduler import Killed, Machine, Simulation
 
 RETRIED_AFTER_S: Final = (60.0, 120.0)
 """https://docs.aws.amazon.com/lambda/latest/dg/invocation-async-error-handling.html"""

@@ -22,7 +22,6 @@ from ops.dead_letters import READERS
 from ops.redrive import Redrive, plan_redrive
 from ops.stack import FAILURES, OperatorError
 from tests.world.aws import stack_of
-from tests.world.engine.scheduler import Machine
 from tests.world.story import (
     FORGET,
     FORGET_AN_ENTRY,
@@ -32,6 +31,7 @@ from tests.world.story import (
     REPLAY,
     Act,
 )
+from virtual_time.scheduler import Machine
 
 if TYPE_CHECKING:
     from ops.redrive import Redriven

@@ -17,7 +17,7 @@ from carride_idempotency.record import IN_PROGRESS
 from ops import fence, outbox, replay
 from ops.stack import FAILURES
 from tests.world.aws import stack_of
-from tests.world.engine.scheduler import Machine
+from virtual_time.scheduler import Machine
 
 if TYPE_CHECKING:
     from carride_idempotency.testing.expressions import Item

@@ -11,7 +11,6 @@ from tests.world import aws, cars, judges, operators, unreadable
 from tests.world.archive import Archive
 from tests.world.bus import Api, Bus, Pipe, QueueMapping, Schedule
 from tests.world.cloud import Cloud
-from tests.world.engine.scheduler import Machine, RestlessError
 from tests.world.expiry import Expiry
 from tests.world.functions import Function
 from tests.world.mistaken import MistakenGateway
@@ -21,6 +20,7 @@ from tests.world.queues import Queues
 from tests.world.regions import Pair, Parameters
 from tests.world.story import Story, Tier
 from tests.world.wiring import Wiring, paired, wiring
+from virtual_time.scheduler import Machine, RestlessError
 
 _HOUR_S: Final = 3600.0
 _DAY_S: Final = 24 * _HOUR_S

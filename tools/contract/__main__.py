@@ -13,6 +13,7 @@ from tools.contract.schemas import BreakingChangeError, registry
 from tools.costs import bill, limits, stores
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+STORES: Final = "layers/idempotency/docs/stores.md"
 
 
 def documents(root: Path = ROOT) -> dict[str, str]:
@@ -31,7 +32,7 @@ def documents(root: Path = ROOT) -> dict[str, str]:
         "docs/parameters.md": parameters.page(),
         "docs/costs.md": bill.current(read("docs/costs.md")),
         "docs/limits.md": limits.current(read("docs/limits.md")),
-        "docs/stores.md": stores.current(read("docs/stores.md")),
+        STORES: stores.current(read(STORES)),
     }
     for path in (root / "events").rglob("*.json"):
         name = str(path.relative_to(root))

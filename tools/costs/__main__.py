@@ -24,8 +24,8 @@ examples:
   make costs ARGS="--rides 50000 --regions 2"    50,000 rides over two regions
   make costs ARGS="--set Stage=prod --set Tracing=Active"
                                                  with parameters of docs/parameters.md
-docs/costs.md, docs/limits.md and docs/stores.md explain the tables; `make contract`
-writes theirs."""
+docs/costs.md, docs/limits.md and layers/idempotency/docs/stores.md explain the tables;
+`make contract` writes theirs."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

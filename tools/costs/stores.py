@@ -25,7 +25,7 @@ RESULT_BYTES: Final = 200
 VALKEY_BYTES: Final = 1_168
 """What a completed record with such a result takes in a server's memory.
 
-tests/idempotency/stores/test_valkey_server.py asks a server for it.
+layers/idempotency/tests/stores/test_valkey_server.py asks a server for it.
 """
 _ITEM_OVERHEAD: Final = 100  # that storage is billed for beside each item
 _UNIT_BYTES: Final = 1_024
@@ -220,6 +220,6 @@ def compared() -> str:
 
 
 def current(page: str) -> str:
-    """Return docs/stores.md with the current tables."""
+    """Return layers/idempotency/docs/stores.md with the current tables."""
     uses = markdown(_HEAD[:4], [row[:4] for row in rows()])
     return filled(page, "stores", {"uses": uses, "months": compared()})

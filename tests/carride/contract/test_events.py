@@ -14,7 +14,7 @@ from carride.facts import FACTS
 from carride.simulation_spec import Mode, Spec
 from carride_idempotency.fingerprint import fingerprint
 from simulated_rides import Kind, Simulation
-from tests.carride.rides import NOW
+from tests.kit.rides import NOW
 from tools.contract.schemas import schema
 
 PAST: Final = [

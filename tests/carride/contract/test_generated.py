@@ -10,7 +10,7 @@ from jsonschema import Draft4Validator
 
 from api import openapi
 from carride.facts import FACTS
-from tests.carride.pipe import resource
+from tests.kit.pipe import resource
 from tools.contract.__main__ import ROOT, documents
 from tools.contract.layout import text
 from tools.contract.samples import current

@@ -14,9 +14,9 @@ from carride_idempotency.dead_letters import SqsDeadLetters
 from carride_idempotency.testing import Invocation
 from carride_simulator import SimulationRequest
 from simulated_rides import Simulation
-from tests.carride.fakes import FakeQueue, publish
-from tests.carride.rides import NOW
 from tests.functions.world import World
+from tests.kit.fakes import FakeQueue, publish
+from tests.kit.rides import NOW
 
 EVENTS: Final = Path(__file__).parents[3] / "events"
 FILES: Final = sorted(EVENTS.rglob("*.json"))

@@ -19,7 +19,7 @@ from carride_idempotency.fingerprint import fingerprint
 from ops.audit.queues import dead_letter
 from simulated_rides import older_envelope
 from tests.carride.contract.test_events import assert_conforms
-from tests.carride.rides import event, every_fact, nested
+from tests.kit.rides import event, every_fact, nested
 
 pytestmark = pytest.mark.proof
 

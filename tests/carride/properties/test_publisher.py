@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from carride.bus_entry import TOO_LARGE, BusEntry, pack
 from carride.publisher import NEEDED_MS, Outcome, PublishError
-from tests.carride.fakes import FakeBus, FakeQueue, FakeTime, client_error, publish
-from tests.carride.rides import entry
+from tests.kit.fakes import FakeBus, FakeQueue, FakeTime, client_error, publish
+from tests.kit.rides import entry
 
 pytestmark = pytest.mark.proof
 

@@ -12,9 +12,9 @@ from urllib.parse import unquote
 
 import pytest
 
+from engine.tests.support import until
 from infrastructure.rules.house_rules import listed
 from local.local_aws import ROOT, engine_client
-from tests.engine.support import until
 
 pytestmark = pytest.mark.integration
 
@@ -140,5 +140,5 @@ def permissions(iam: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def test_the_template_is_short() -> None:
-    """It stays the size of an example. `make template` checks it with AWS's rules."""
+    """It stays the size of an example. `make lint` checks it with AWS's rules."""
     assert len(TEMPLATE.read_text(encoding="utf-8").splitlines()) < MOST_LINES

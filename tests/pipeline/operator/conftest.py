@@ -11,7 +11,7 @@ from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
 from ops import fleet, plans
 from ops.cli.app import main
-from tests.ops.world import HOME, World
+from ops.tests.world import HOME, World
 from tests.pipeline.pipeline import Pipeline
 
 NAME: Final = "carride"

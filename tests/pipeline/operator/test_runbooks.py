@@ -31,7 +31,7 @@ ELSEWHERE: Final = {
     "CarRideHealthCheckId": "a stack in one region has no health check",
     "replay run --region": "a stack in one region has no other",
     "get-account-settings": "the engine has no limits of an account",
-    "replay plan": "docs/operations.md shows it",
+    "replay plan": "ops/docs/operations.md shows it",
     "fleet --free": "dispatch knows the ride of every car that is not free",
 }
 """Commands that cannot be run here, by a part of their text, and why."""
@@ -57,7 +57,7 @@ EXAMPLES: Final = re.findall(
     (ROOT / "docs" / "operations.md").read_text(),
     re.MULTILINE,
 )
-"""Commands of docs/operations.md with the lines that it shows."""
+"""Commands of ops/docs/operations.md with the lines that it shows."""
 UNSHOWN: Final = {
     "accept",
     "cancel",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from local.partner import subscribe
-from tests.carride.rides import event as event_of
+from tests.kit.rides import event as event_of
 from tests.pipeline.saga.town import Town
 
 pytestmark = pytest.mark.integration

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.carride.rides import event as event_of
+from tests.kit.rides import event as event_of
 from tests.pipeline.saga.town import Town
 
 pytestmark = pytest.mark.integration

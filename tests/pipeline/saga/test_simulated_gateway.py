@@ -10,8 +10,8 @@ import urllib3
 
 from carride_idempotency import marshalling
 from local.local_aws import LocalAws
-from tests.carride.rides import Life
-from tests.carride.rides import event as event_of
+from tests.kit.rides import Life
+from tests.kit.rides import event as event_of
 from tests.pipeline.pipeline import Pipeline
 
 pytestmark = pytest.mark.integration

@@ -11,8 +11,8 @@ from local.reconciler import reconcile
 from local.simulated_gateway import Books, GatewayRequest, GatewayServer, Troubles
 from ops.audit import collect_evidence, gateway_payments
 from ops.audit.saga import Saga, saga_of
-from tests.carride.rides import Life
-from tests.carride.rides import event as event_of
+from tests.kit.rides import Life
+from tests.kit.rides import event as event_of
 from tests.pipeline.pipeline import Pipeline
 
 CARS: Final = 2

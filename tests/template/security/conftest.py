@@ -13,10 +13,10 @@ from local.local_aws import FAULTS, ROOT, LocalAws
 from local.simulated_gateway import Books, GatewayServer, Troubles
 from ops import fleet
 from ops.simulation import simulate
-from tests.carride.rides import NOW
-from tests.carride.rides import event as event_of
 from tests.functions.api.client import BOOKING, Api
 from tests.functions.world import request
+from tests.kit.rides import NOW
+from tests.kit.rides import event as event_of
 from tests.pipeline.saga.town import CARS, DECLINED, SEED, Town
 from tools.transformed import source
 

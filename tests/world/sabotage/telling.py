@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 from ops.audit import Report as Audit
 from tests.world import judges
-from tests.world.engine.scheduler import RestlessError
 from tests.world.run import World
 from tests.world.sabotage.hand import Expected, Hand
 from tests.world.sabotage.kinds import AT_REST, IN_FLIGHT, KINDS
 from tests.world.story import Story, Tier, tell
 from tests.world.wiring import wiring
+from virtual_time.scheduler import RestlessError
 
 NAMES: Final = tuple(KINDS)
 _HOUR_S: Final = 3600.0

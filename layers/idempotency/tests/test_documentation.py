@@ -1,0 +1,145 @@
+"""The layer's own guide: its code runs, and what it counts and names is there."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import boto3
+import pytest
+from moto import mock_aws
+
+import carride_idempotency
+from carride_idempotency import Consumer, MemoryStore, Observation, Operation
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.telemetry import span_attributes
+from carride_idempotency.testing import Invocation
+from tests.samples import World, create_tables, event
+
+ROOM: Final = Path(__file__).parents[1]
+GUIDE: Final = ROOM / "README.md"
+PAGES: Final = ROOM / "docs"
+
+
+@pytest.fixture
+def invoices() -> Iterator[Any]:
+    with mock_aws():
+        client = boto3.client("dynamodb")
+        create_tables(client, {"IdempotencyTable": "idempotencyKey", "Invoices": "id"})
+        yield client
+
+
+def test_the_consumer_that_moves_from_powertools_is_built(invoices: Any) -> None:
+    """The page's fragment needs the package's names alone, and those of datetime."""
+    (code,) = re.findall(r"```py\n(.*?)```", (PAGES / "powertools.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {"datetime": datetime, "UTC": UTC}
+    names |= {name: getattr(carride_idempotency, name) for name in carride_idempotency.__all__}
+    exec(compile(code, "the page", "exec"), names)  # noqa: S102 - the page's own code
+    assert isinstance(names["consumer"], Consumer)
+
+
+def test_the_guides_external_call_is_made_once() -> None:
+    """Its fragment makes the call under a key of its own, and keeps the result."""
+    (code,) = re.findall(r"```py\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    consumer: Consumer[Any] = Consumer("payments", MemoryStore(), key="detail.idempotencyid")
+    charges: dict[str, int] = {}
+    gateway = SimpleNamespace(charge=charges.setdefault, look_up=charges.get)
+    results: list[int] = []
+
+    @consumer.event_handler
+    def handler(event: dict[str, Any], operation: Operation) -> None:
+        names: dict[str, Any] = {"operation": operation, "gateway": gateway, "price": 20}
+        exec(compile(code, "guide", "exec"), names)  # noqa: S102 - the guide's own code
+        assert list(charges) == [operation.downstream_key_for("charge")]
+        results.append(names["charge"])
+
+    for _ in range(2):
+        handler(event() | {"time": "2999-01-01T00:00:00Z"}, Invocation(epoch_ms))
+    assert results == [20]
+
+
+def test_five_line_consumer_runs(invoices: Any) -> None:
+    """The five lines of the guide make one invoice of two deliveries."""
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) == 5
+    namespace: dict[str, Any] = {}
+    exec(compile(code, "idempotency", "exec"), namespace)  # noqa: S102 - the guide's own code
+    order = event() | {"time": "2999-01-01T00:00:00Z"}
+    outcomes = [namespace["handler"](order, Invocation(epoch_ms))["outcome"] for _ in range(2)]
+    assert outcomes == ["New", "Duplicate"]
+    assert invoices.scan(TableName="Invoices")["Count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "calls"),
+    [
+        ("new event", 2),
+        ("new event, `atomic`", 1),
+        ("duplicate", 1),
+        ("redelivery of a message that this process has just completed", 0),
+        ("busy", 1),
+        ("failure", 2),
+        ("takeover", 3),
+    ],
+)
+def test_calls_of_each_path_are_as_the_guide_says(world: World, path: str, calls: int) -> None:
+    """The table of calls counts what really goes over the wire."""
+    (stated,) = re.findall(rf"^\| {re.escape(path)} \| (\d) \|", GUIDE.read_text(), re.MULTILINE)
+    assert int(stated) == calls
+
+    handler = world.consumer(policy={"atomic": "atomic" in path}).event_handler(world.work)
+    if path in ("busy", "takeover"):
+        world.crash()
+        world.clock.advance(60 if path == "takeover" else 1)
+    elif "duplicate" in path or "redelivery" in path:
+        handler(event(), world.invocation())
+    before = len(world.transport.requests)
+    if path == "failure":
+        world.fail(KeyError("pickup"))
+    else:
+        handler(event(), world.invocation("request-1" if "redelivery" in path else "request-2"))
+    assert len(world.transport.requests) - before == calls
+
+
+def test_a_span_has_the_attributes_of_the_guide() -> None:
+    """An observation becomes the attributes of the guide's table.
+
+    Those without a value are left out.
+    """
+    text = (PAGES / "opentelemetry.md").read_text()
+    stated = re.findall("`([a-z.]+)", "".join(re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE)))
+    observation = Observation(
+        "billing", "Failed", "billing#1", 2, "m1", "KeyError", {"": "order-1"}
+    )
+    attributes = span_attributes(observation)
+    assert list(attributes) == [name if name[0] != "." else f"idempotency{name}" for name in stated]
+    assert attributes["error.type"] == "Failed"
+    assert "error.type" not in span_attributes(observation._replace(outcome="New"))
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ("recipes.md", "on_failure { destination"),
+        ("recipes.md", "onFailure: new destinations"),
+        ("tutorial.md", "`OnFailure` destination"),
+        ("operations.md", "`OnFailure` destination"),
+    ],
+)
+def test_every_recipe_keeps_events_whose_last_attempt_crashes(page: str, says: str) -> None:
+    """Nothing of the library runs any more then: only Lambda can keep the event."""
+    assert says in (PAGES / page).read_text()
+
+
+def test_the_recipe_for_agents_holds() -> None:
+    """The tests of the page pass: a repeated tool call takes effect once."""
+    page = (PAGES / "agents.md").read_text()
+    (code,) = re.findall(r'```python title="test_agents.py"\n(.*?)```', page, re.DOTALL)
+    namespace: dict[str, Any] = {}
+    exec(compile(code, "agents", "exec"), namespace)  # noqa: S102 - the page's own code
+    tests = [value for name, value in namespace.items() if name.startswith("test_")]
+    assert len(tests) == 3
+    for test in tests:
+        test()

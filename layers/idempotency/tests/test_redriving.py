@@ -1,0 +1,441 @@
+"""The operator's `redrive`: letters are delivered again, and deleted only after they were taken."""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from carride_idempotency import (
+    KAFKA,
+    SQS,
+    Consumer,
+    MemoryStore,
+    Operation,
+    PermanentError,
+    Policy,
+    SqsDeadLetters,
+    forget,
+)
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.dead_letters import DeadLetter
+from carride_idempotency.operators.command import main
+from carride_idempotency.operators.letters import as_delivered, as_message, letter_in
+from carride_idempotency.operators.queues import peek
+from carride_idempotency.operators.redriving import (
+    FunctionTarget,
+    LetterChoice,
+    QueueTarget,
+    Redrive,
+    plan_redrive,
+)
+from carride_idempotency.operators.sending import CHANGED, FIRST_DID_NOT_SUCCEED
+from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED
+from carride_idempotency.testing import (
+    Invocation,
+    dynamodb_stream_event,
+    eventbridge_event,
+    kafka_event,
+    kinesis_event,
+    sqs_event,
+)
+from tests.test_operators import plans, record
+
+__all__ = ["plans"]
+
+QUIET: Final[Any] = {"report": lambda _: None, "sleep": lambda _: None}
+
+
+class Shop:
+    """A consumer of events with a dead-letter queue, its function, and what an operator runs."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+        self.sqs = boto3.client("sqs", region_name="us-east-1")
+        self.url = self.sqs.create_queue(QueueName="letters")["QueueUrl"]
+        self.store = MemoryStore()
+        self.ran = list[str]()
+        self.fails: Callable[[str], Exception | None] = lambda key: None
+        self.status = 0
+        self.source = SQS
+        consumer: Consumer[dict[str, Any]] = Consumer(
+            "shop",
+            self.store,
+            key="detail.id",
+            policy=Policy(max_attempts=1, warm_cache=0),
+            dead_letters=SqsDeadLetters(self.url, client=self.sqs),
+        )
+        self.handler = consumer.event_handler(self.work)
+
+    def work(self, event: dict[str, Any], operation: Operation) -> None:
+        key = event["detail"]["id"]
+        error = self.fails(key)
+        if error is not None:
+            raise error
+        self.ran.append(key)
+
+    def deliver(self, key: str) -> None:
+        """Deliver an event as EventBridge does, with an id of its own."""
+        with suppress(PermanentError):
+            self.handler(eventbridge_event({"id": key}, event_id=f"id-{key}"), Invocation(epoch_ms))
+
+    def invoke(self, **request: Any) -> dict[str, Any]:
+        """Run the function, as Lambda's `Invoke` does."""
+        assert request["FunctionName"] == "shop"
+        try:
+            returned = self.handler(json.loads(request["Payload"]), Invocation(epoch_ms))
+        except Exception as error:  # noqa: BLE001 - Lambda answers with whatever is raised
+            body = {"errorType": type(error).__name__, "errorMessage": str(error)}
+            return {"FunctionError": "Unhandled", "Payload": io.BytesIO(json.dumps(body).encode())}
+        return {"Payload": io.BytesIO(json.dumps(returned).encode())}
+
+    def client(self, service: str) -> Any:
+        return self.sqs if service == "sqs" else self
+
+    def run(self, line: str) -> str:
+        words = f"redrive --queue {self.url} {line}".split()
+        self.status = main(words, self.store, self.client)
+        printed = self.capsys.readouterr()
+        return printed.out + printed.err
+
+    def put(self, body: object) -> None:
+        text = body if isinstance(body, str) else json.dumps(body)
+        self.sqs.send_message(QueueUrl=self.url, MessageBody=text)
+
+    @property
+    def left(self) -> int:
+        return len(list(peek(self.sqs, self.url)))
+
+
+@pytest.fixture
+def shop(capsys: pytest.CaptureFixture[str]) -> Iterator[Shop]:
+    with mock_aws():
+        yield Shop(capsys)
+
+
+def no_tariff(key: str) -> PermanentError:
+    return PermanentError(f"no tariff for order {key}0")
+
+
+def test_letters_are_released_and_delivered_again(shop: Shop) -> None:
+    """First nothing is done; with `--yes` each event takes effect once, and its letter is gone."""
+    shop.fails = no_tariff
+    for key in "123":
+        shop.deliver(key)
+    assert "key is quarantined: add --release" in shop.run("--to shop")
+    shop.fails = lambda key: None
+    shown = shop.run("--to shop --release")
+    assert "send 3 of group" in shown
+    assert "Nothing was done" in shown
+    assert (shop.ran, shop.left) == ([], 3)
+    assert "redrive: 3 of 3 sent" in shop.run("--to shop --release --yes")
+    assert (shop.status, sorted(shop.ran), shop.left) == (0, ["1", "2", "3"], 0)
+
+
+def test_a_failure_that_is_not_fixed_costs_one_letter_of_its_group(shop: Shop) -> None:
+    """The others stay as they are; what fails again leaves one letter, and not two."""
+    shop.fails = no_tariff
+    for key in "123":
+        shop.deliver(key)
+    shop.fails = lambda key: OSError("no host")
+    shop.deliver("9")
+    shop.fails = lambda key: None if key == "9" else no_tariff(key)
+    shop.run("--to shop --release")
+    said = shop.run("--to shop --release --yes")
+    assert FIRST_DID_NOT_SUCCEED in said
+    assert shop.status == 1
+    assert (shop.ran, shop.left) == (["9"], 3)
+
+
+def test_letters_are_chosen_by_cause_key_and_number(shop: Shop) -> None:
+    """Other letters stay, and are counted."""
+    shop.fails = no_tariff
+    for key in "123":
+        shop.deliver(key)
+    shop.fails = lambda key: PermanentError("no country")
+    shop.deliver("8")
+    (group,) = {
+        each.group for each in map(letter_in, peek(shop.sqs, shop.url)) if "country" in each.error
+    }
+    shop.fails = lambda key: None
+    assert "3 other letters were not chosen" in shop.run(f"--to shop --release --cause {group}")
+    assert "1 other letters were not chosen" in shop.run("--to shop --release --cause tariff")
+    assert "3 other letters were not chosen" in shop.run("--to shop --release --key shop#2")
+    assert "2 other letters were not chosen" in shop.run("--to shop --release --limit 2")
+    assert "send 4 of group" not in shop.run("--to shop --release --older 1h")
+    shop.run("--to shop --release --cause tariff --yes")
+    assert (sorted(shop.ran), shop.left) == (["1", "2", "3"], 1)
+
+
+def test_a_letter_that_came_since_the_preview_is_not_sent(shop: Shop) -> None:
+    """`--yes` does what was shown, or nothing."""
+    shop.fails = no_tariff
+    shop.deliver("1")
+    shop.fails = lambda key: None
+    shop.run("--to shop --release")
+    shop.fails = no_tariff
+    shop.deliver("2")
+    shop.fails = lambda key: None
+    assert "nothing was done, because this has changed" in shop.run("--to shop --release --yes")
+    assert (shop.ran, shop.left) == ([], 2)
+
+
+def test_a_letter_whose_key_has_changed_since_the_preview_stays(shop: Shop) -> None:
+    """Another operator has forgotten the key, so its event would run as if it were the first."""
+    shop.fails = no_tariff
+    shop.deliver("1")
+    shop.fails = lambda key: None
+    plan = plan_redrive(shop.sqs, shop.url, shop.store, "shop", LetterChoice(), releases=True)
+    assert forget(shop.store, "shop#1")
+    target = FunctionTarget(shop, "shop")
+    done = Redrive(shop.sqs, shop.store, plan, target, **QUIET).carry_out()
+    assert (done.sent, done.stayed, shop.left) == (0, {CHANGED: 1}, 1)
+
+
+def test_letters_of_one_key_go_although_the_first_has_changed_its_record(shop: Shop) -> None:
+    """The redrive has done that itself."""
+    shop.fails = no_tariff
+    shop.deliver("1")
+    shop.put(next(peek(shop.sqs, shop.url))["Body"])
+    shop.fails = lambda key: None
+    shop.run("--to shop --release")
+    shop.run("--to shop --release --yes")
+    assert (shop.ran, shop.left, shop.status) == (["1"], 0, 0)
+
+
+def test_a_letter_of_a_function_is_not_delivered(shop: Shop) -> None:
+    """It holds the arguments of a call, and the target would take them for an event."""
+    consumer: Consumer = Consumer(
+        "shop", shop.store, dead_letters=SqsDeadLetters(shop.url, client=shop.sqs)
+    )
+
+    @consumer.function(key="order")
+    def charge(order: str) -> None:
+        raise PermanentError("no tariff")
+
+    with pytest.raises(PermanentError):
+        charge("1")
+    assert "it holds the arguments of a call" in shop.run("--to shop --release")
+    assert (shop.status, shop.ran, shop.left) == (1, [], 1)
+
+
+def test_a_letter_whose_event_took_effect_is_recognised(shop: Shop) -> None:
+    """It leaves the queue without a second effect."""
+    shop.deliver("1")
+    event = eventbridge_event({"id": "1"}, event_id="id-1")
+    shop.put(DeadLetter("UNKNOWN", "it crashed", "shop", "shop#1", 1, event).body())
+    assert "recognises it: it has taken effect" in shop.run("--to shop")
+    shop.run("--to shop --yes")
+    assert (shop.ran, shop.left) == (["1"], 0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "fields", "why"),
+    [
+        ("BEYOND_WINDOW", {}, "older than records are kept"),
+        ("PAYLOAD_MISMATCH", {}, "another event has its idempotency key"),
+        ("QUARANTINED", {"status": QUARANTINED}, "add --release"),
+        ("UNKNOWN", {"status": QUARANTINED, "externals": '{"pay":null}'}, "settle it first"),
+        ("UNKNOWN", {"status": "IN_PROGRESS"}, "an attempt may be running"),
+    ],
+)
+def test_a_letter_that_would_come_back_stays(
+    shop: Shop, reason: str, fields: dict[str, Any], why: str
+) -> None:
+    """Its age in the queue stays what it is, and it is not delivered."""
+    if fields:
+        shop.store.put_if_absent(record("shop#1", **fields))
+    event = eventbridge_event({"id": "1"}, event_id="id-1")
+    shop.put(DeadLetter(reason, "why", "shop", "shop#1", 1, event).body())
+    release = "--release" if "settle" in why else ""
+    assert why in shop.run(f"--to shop {release}")
+    shop.run(f"--to shop {release} --yes")
+    assert (shop.status, shop.ran, shop.left) == (1, [], 1)
+
+
+def test_letters_of_others_are_delivered_again(shop: Shop) -> None:
+    """Lambda's and EventBridge's letters have the event; one that cannot be read stays."""
+    by_lambda = {
+        "requestContext": {"condition": "RetriesExhausted"},
+        "requestPayload": eventbridge_event({"id": "1"}, event_id="id-1"),
+        "responsePayload": {"errorType": "OSError", "errorMessage": "no host"},
+    }
+    shop.put(by_lambda)
+    shop.put(eventbridge_event({"id": "2"}, event_id="id-2"))
+    shop.put("no json")
+    shown = shop.run("--to shop --all-at-once")
+    assert "RetriesExhausted of another service" in shown
+    assert "OSError: no host" in shown
+    shop.run("--to shop --all-at-once --yes")
+    assert (sorted(shop.ran), shop.left) == (["1", "2"], 1)
+
+
+def test_a_function_that_fails_leaves_the_letter_as_it_is(shop: Shop) -> None:
+    """An error of the invocation deletes nothing."""
+    shop.put(eventbridge_event({"id": "1"}, event_id="id-1"))
+    shop.fails = lambda key: OSError("no host")
+    shop.handler = lambda event, context: 1 / 0  # type: ignore[assignment,return-value]
+    shop.run("--to shop")
+    said = shop.run("--to shop --yes")
+    assert "it failed again: ZeroDivisionError" in said
+    assert (shop.status, shop.left) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("returned", "left"),
+    [
+        ({"batchItemFailures": [{"itemIdentifier": "a"}]}, 1),
+        ({"batchItemFailures": []}, 0),
+        ({"outcome": "Duplicate"}, 0),
+        ({"outcome": "Busy"}, 1),
+        ({"outcome": "Quarantined"}, 1),
+        (None, 0),
+    ],
+)
+def test_the_answer_of_a_function_says_whether_the_letter_is_needed(
+    shop: Shop, returned: Any, left: int
+) -> None:
+    """A batch that names its record as failed has not processed it."""
+    shop.put(sqs_event({"id": 1})["Records"][0])
+    shop.handler = lambda event, context: returned
+    shop.run("--to shop")
+    shop.run("--to shop --yes")
+    assert shop.left == left
+
+
+def test_an_interrupted_redrive_says_how_far_it_has_come(shop: Shop) -> None:
+    """Run again, it delivers the rest."""
+    for key in "123":
+        shop.put(eventbridge_event({"id": key}, event_id=f"id-{key}"))
+    handler = shop.handler
+
+    def interrupted(event: Any, context: Any) -> Any:
+        if len(shop.ran) == 2:
+            raise KeyboardInterrupt
+        return handler(event, context)
+
+    shop.handler = interrupted
+    shop.run("--to shop")
+    assert "2 of 3 letters were sent" in shop.run("--to shop --yes")
+    assert shop.status == 130
+    shop.handler = handler
+    shop.run("--to shop")
+    shop.run("--to shop --yes")
+    assert (sorted(shop.ran), shop.left) == (["1", "2", "3"], 0)
+
+
+# ── Queues ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def letter_of(number: int) -> str:
+    """Return the letter of a message of a queue."""
+    event = sqs_event({"id": number})["Records"][0] | {"messageId": f"m{number}"}
+    return DeadLetter("QUARANTINED", "no", "shop", f"shop#{number}", 1, event).body()
+
+
+@pytest.mark.parametrize(
+    ("status", "trial", "sent"),
+    [(COMPLETED, "succeeded", 3), (FAILED, "failed", 1), (None, "unknown", 1)],
+)
+def test_a_queue_gets_the_others_only_if_the_first_one_is_completed(
+    shop: Shop, status: str | None, trial: str, sent: int
+) -> None:
+    """Its consumer works later: the record tells."""
+    for number in range(3):
+        shop.put(letter_of(number))
+    work = shop.sqs.create_queue(QueueName="work")["QueueUrl"]
+
+    class Worked(QueueTarget):
+        def send(self, event: Any) -> Any:
+            answer = super().send(event)
+            key = f"shop#{json.loads(event['body'])['id']}"
+            if status is not None:
+                shop.store.put_if_absent(record(key, status))
+            return answer
+
+    plan = plan_redrive(shop.sqs, shop.url, shop.store, work, LetterChoice())
+    done = Redrive(
+        shop.sqs, shop.store, plan, Worked(shop.sqs, work), wait_s=2, **QUIET
+    ).carry_out()
+    assert (set(done.first.values()), done.sent) == ({trial}, sent)
+    assert done.succeeded == (status == COMPLETED)
+    bodies = {message["Body"] for message in peek(shop.sqs, work)}
+    assert len(bodies) == sent
+    assert shop.left == 3 - sent
+
+
+def test_a_queue_is_named_by_url_or_arn(shop: Shop) -> None:
+    """The body that the consumer gets is the body that was sent at first."""
+    shop.put(letter_of(7))
+    work = shop.sqs.create_queue(QueueName="work")["QueueUrl"]
+    arn = "arn:aws:sqs:us-east-1:123456789012:work"
+    assert f"to {work}" in shop.run(f"--to {arn}")
+    shop.run(f"--to {arn} --all-at-once --yes")
+    (message,) = peek(shop.sqs, work)
+    assert json.loads(message["Body"]) == {"id": 7}
+
+
+def test_a_message_keeps_its_attributes_and_group() -> None:
+    """A FIFO queue needs a group, and an id by which it recognises copies."""
+    event = sqs_event("text", MessageGroupId="g")["Records"][0] | {
+        "messageAttributes": {
+            "a": {"dataType": "String", "stringValue": "x"},
+            "b": {"dataType": "Binary", "binaryValue": "aGk="},
+        }
+    }
+    assert as_message(event) == {
+        "MessageBody": "text",
+        "MessageAttributes": {
+            "a": {"DataType": "String", "StringValue": "x"},
+            "b": {"DataType": "Binary", "BinaryValue": b"hi"},
+        },
+        "MessageGroupId": "g",
+        "MessageDeduplicationId": event["messageId"],
+    }
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [sqs_event({"id": 1}), kinesis_event({"id": 1}), dynamodb_stream_event({"id": 1})],
+    ids=["sqs", "kinesis", "stream"],
+)
+def test_a_record_is_delivered_in_a_batch_of_its_own(batch: dict[str, Any]) -> None:
+    """A function takes it as its trigger sends it."""
+    assert as_delivered(batch["Records"][0]) == batch
+
+
+def test_a_record_of_kafka_is_delivered_in_a_batch_of_its_cluster() -> None:
+    """Its key names the cluster, so the batch has to as well."""
+    batch = kafka_event({"id": 1})
+    (raw,) = KAFKA.records(batch)
+    assert KAFKA.records(as_delivered(raw)) == [raw]
+
+
+def test_a_redrive_is_no_replay() -> None:
+    """A consumer drops a replay of an event whose letter is in the queue."""
+    event = eventbridge_event({"id": "1"}) | {"replay-name": "again"}
+    assert "replay-name" not in as_delivered(event)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [("--to shop --limit 0", "more than 0"), ("--to shop --wait soon", "write 90s, 10m")],
+)
+def test_a_mistake_is_answered(shop: Shop, line: str, says: str) -> None:
+    """Nothing is read."""
+    assert says in shop.run(line)
+    assert shop.status == 2
+
+
+def test_a_queue_is_needed(
+    shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, plans: Path
+) -> None:
+    """The message names the option and the variable."""
+    monkeypatch.delenv("DEAD_LETTER_QUEUE_URL")
+    assert main(["redrive", "--to", "shop"], shop.store, shop.client) == 2
+    assert "--queue URL, or set DEAD_LETTER_QUEUE_URL" in capsys.readouterr().err

@@ -1,0 +1,340 @@
+"""What the lookups answer where the logs, the tables or the ids give little."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Final
+
+import pytest
+from moto import mock_aws
+from msgspec import structs
+
+from carride.events import RideEvent
+from carride.facts import CarRideAccepted, CarRideCreated, Fact
+from carride.history import kept
+from carride_idempotency import marshalling
+from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record
+from ops import lookup
+from ops.audit.evidence import Delivered
+from ops.stack import OperatorError, StackRef
+from ops.tests.world import AWAY, empty_stack, log, put_record, stack
+from tests.kit.rides import Life, booked, event
+
+pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
+
+CREATED: Final = event(CarRideCreated.of(booked()))
+NOBODY: Final = "00000000-0000-4000-8000-000000000000"
+
+
+@pytest.fixture
+def ref() -> Iterator[StackRef]:
+    with mock_aws():
+        yield empty_stack()
+
+
+def on_bus(ride_event: RideEvent, event_id: str = NOBODY) -> dict[str, Any]:
+    envelope = {
+        "version": "0",
+        "id": event_id,
+        "source": ride_event.source,
+        "detail-type": "CarRideEvent",
+    }
+    return envelope | {"detail": ride_event.to_detail()}
+
+
+def delivery(ride_event: RideEvent, outcome: str, consumer: str = "ride-history") -> dict[str, Any]:
+    line = {
+        "message": "delivery",
+        "consumer": consumer,
+        "outcome": outcome,
+        "attempt": 1,
+        "type": ride_event.type,
+    }
+    named = {
+        "key": f"{consumer}#{ride_event.idempotencyid}",
+        "idempotencyid": ride_event.idempotencyid,
+    }
+    return line | named | {"correlationid": ride_event.correlationid}
+
+
+def record(ref: StackRef, key: str, **changes: Any) -> None:
+    now = int(datetime.now(UTC).timestamp() * 1000)
+    made = Record(
+        key, COMPLETED, "one", 1, None, now // 1000 + 60, "1:f", "d", AWAY, now, now
+    )._replace(**changes)
+    put_record(ref, made)
+
+
+@pytest.mark.parametrize(
+    "ask", [lookup.ride, lookup.event, lambda ref, name: next(lookup.tail(ref, ride=name))]
+)
+@pytest.mark.parametrize("name", ["", 'order_01" || "', "ride-history#1", "x" * 200, "../order_01"])
+def test_an_id_of_another_form_is_refused(
+    ask: Callable[[StackRef, str], object], name: str
+) -> None:
+    """AWS is not asked: it would change the filter pattern, or match what it does not name."""
+    with pytest.raises(OperatorError, match="is not the id of"):
+        ask(stack(lambda *_: None), name)
+
+
+@pytest.mark.parametrize(("ask", "name"), [(lookup.ride, "order_01"), (lookup.event, NOBODY)])
+def test_an_unknown_id_is_said_to_be_unknown(
+    ref: StackRef, ask: Callable[[StackRef, str], object], name: str
+) -> None:
+    """The message says where it was looked for, and how far back."""
+    log(
+        ref,
+        "CarRideEvents",
+        on_bus(event(CarRideCreated.of(booked("order_010"))), NOBODY.replace("4", "5")),
+    )
+    with pytest.raises(OperatorError, match=r"nothing is known of .* in carride .*, kept since 20"):
+        ask(ref, name)
+
+
+@pytest.mark.parametrize("is_completed", [True, False])
+def test_a_settled_ride_says_as_what_and_whether_it_was_completed(
+    ref: StackRef, is_completed: bool
+) -> None:
+    """A state alone, as "paid" or "cancelled", would hide one half of what happened."""
+    life = Life()
+    facts = [life.accepted, life.overdue]
+    if is_completed:
+        facts.append(life.completed)
+    assert not lookup.ride(ref_with(ref, facts[:1]), "order_01").settled
+    found = lookup.ride(ref_with(ref, facts[1:]), "order_01")
+    assert "as cancelled" in found.settled
+    assert ("completed" in found.settled) is is_completed
+
+
+def ref_with(ref: StackRef, facts: list[Fact]) -> StackRef:
+    """Return the stack whose bus has these facts, too."""
+    for number, fact in enumerate(facts):
+        log(ref, "CarRideEvents", on_bus(event(fact), f"{number:08d}{NOBODY[8:]}"))
+    return ref
+
+
+def refused(ref: StackRef) -> None:
+    """Have the bus not accept the event."""
+    why: Any = {"ERROR_CODE": {"DataType": "String", "StringValue": "ThrottlingException"}}
+    body = json.dumps({name: value for name, value in on_bus(CREATED).items() if name != "id"})
+    ref.client("sqs").send_message(
+        QueueUrl=ref.outputs["ProducerDlqUrl"], MessageBody=body, MessageAttributes=why
+    )
+
+
+def claimed(ref: StackRef) -> None:
+    """Have an attempt run at dispatch, which acts on no such event, and at ride-history."""
+    lease = int(datetime.now(UTC).timestamp() * 1000) + 30_000
+    for consumer in ("ride-history", "dispatch"):
+        record(ref, f"{consumer}#{CREATED.idempotencyid}", status=IN_PROGRESS, lease_ms=lease)
+
+
+def applied(ref: StackRef) -> None:
+    """Have the timeline know the event alone, because its log lines are gone."""
+    item = {
+        "idempotencyKey": f"ride-history#{CREATED.idempotencyid}",
+        "status": COMPLETED,
+        **kept(CREATED),
+    }
+    ref.client("dynamodb").put_item(TableName="RideHistory", Item=dict(marshalling.item(item)))
+
+
+def delivered(outcome: str) -> Callable[[StackRef], None]:
+    return lambda ref: log(ref, "RideHistory", delivery(CREATED, outcome))
+
+
+def on_the_bus(ref: StackRef) -> None:
+    log(ref, "CarRideEvents", on_bus(CREATED))
+
+
+@pytest.mark.parametrize(
+    ("known_by", "outcome"),
+    [
+        (
+            lambda ref: ref.client("dynamodb").put_item(
+                TableName="Outbox", Item={"id": {"S": CREATED.id}}
+            ),
+            "unknown",
+        ),
+        (refused, "unknown"),
+        (claimed, "IN_PROGRESS"),
+        (applied, "took effect"),
+        (lambda ref: record(ref, f"ride-history#{CREATED.idempotencyid}"), "took effect"),
+        (delivered("Expired"), "Expired"),
+        (delivered("Failed"), "Failed"),
+        (delivered("DeadLettered"), "DeadLettered"),
+        (on_the_bus, "unknown"),
+    ],
+    ids=[
+        "outbox",
+        "producer",
+        "claim",
+        "timeline",
+        "record",
+        "expired",
+        "failed",
+        "dead letter",
+        "bus",
+    ],
+)
+def test_an_event_is_found_by_whatever_is_left_of_it(
+    ref: StackRef, known_by: Callable[[StackRef], None], outcome: str
+) -> None:
+    """Its outcome is told as far as it is known, and each missing part has a reason."""
+    if known_by is on_the_bus:  # an item of the outbox stays for days after its event was published
+        ref.client("dynamodb").put_item(TableName="Outbox", Item={"id": {"S": CREATED.id}})
+    known_by(ref)
+    by_id = lookup.event(ref, CREATED.idempotencyid)
+    by_ride = lookup.ride(ref, "order_01").events
+    assert len(by_ride) == 1
+    for answer in (by_id, *by_ride):
+        here = answer.consumers[0]
+        assert (answer.id, here.consumer, here.outcome) == (
+            CREATED.idempotencyid,
+            "ride-history",
+            outcome,
+        )
+        assert bool(answer.says) is not bool(answer.copies), (
+            "what is on the bus does not wait in the outbox"
+        )
+        assert ("ProducerDlq: ThrottlingException" in str(answer.says)) is (known_by is refused)
+        assert here.record is not None or "no such record" in here.says
+        assert here.deliveries or "no delivery is in its log" in here.says
+
+
+@pytest.mark.parametrize("dead_lettered", [False, True])
+def test_another_producers_event_is_found_by_the_id_that_its_producer_gave_it(
+    ref: StackRef, dead_lettered: bool
+) -> None:
+    """The idempotency id derives from that one, which neither bus nor producer knows."""
+    seen = on_bus(CREATED)
+    del seen["detail"]["idempotencyid"], seen["detail"]["sequence"]
+    seen["detail"] |= {
+        "type": "acme.acr.CarRiderCreatedEvent",
+        "idempotencyId": NOBODY.replace("4", "6"),
+    }
+    if dead_lettered:
+        ref.client("sqs").send_message(
+            QueueUrl=ref.outputs["RideHistoryRuleDlqUrl"], MessageBody=json.dumps(seen)
+        )
+    else:
+        log(ref, "CarRideEvents", seen)
+    found = lookup.event(ref, NOBODY.replace("4", "6"))
+    assert (found.type, found.ride, bool(found.copies)) == (
+        "CarRideCreated",
+        "order_01",
+        not dead_lettered,
+    )
+    assert found.id not in (CREATED.idempotencyid, NOBODY.replace("4", "6"))
+    # Not as a whole: a letter's age may be a second more by now.
+    (again,) = lookup.ride(ref, "order_01").events
+    assert (again.id, again.copies, again.detail) == (found.id, found.copies, found.detail)
+
+
+def test_an_event_tells_the_time_by_which_a_replay_chooses_it(ref: StackRef) -> None:
+    """Its own time and the log's may be others: a producer's clock may be days ahead."""
+    ahead = structs.replace(CREATED, time=CREATED.time + timedelta(days=20))
+    log(ref, "CarRideEvents", on_bus(ahead) | {"time": "2026-11-21T08:30:07Z"})
+    found = lookup.event(ref, CREATED.idempotencyid)
+    (copy,) = found.copies
+    assert copy.sent == datetime(2026, 11, 21, 8, 30, 7, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({}, ["on bus", "on bus", "New", "Failed", "New"]),
+        ({"ride": "order_01"}, ["on bus", "New", "Failed"]),
+        ({"ride": "order_01", "type": "CarRideAccepted"}, []),
+        ({"ride": "order_01", "outcome": "Failed"}, ["Failed"]),
+        ({"type": "CarRideAccepted"}, []),
+    ],
+)
+def test_lines_are_chosen_by_ride_type_and_outcome(
+    ref: StackRef, options: Any, shown: list[str]
+) -> None:
+    """Neither a ride whose name begins alike nor a later one's type is taken for it."""
+    other = event(CarRideCreated.of(booked("order_010")))
+    for each in (CREATED, other):
+        log(ref, "CarRideEvents", on_bus(each), age_s=9)
+    log(ref, "RideHistory", delivery(CREATED, "New"), age_s=8)
+    log(ref, "Dispatch", delivery(CREATED, "Failed", "dispatch"), age_s=7)
+    log(ref, "RideHistory", delivery(other, "New"), age_s=6)
+    lines = lookup.tail(
+        ref, since=datetime.now(UTC) - timedelta(minutes=1), follow=False, **options
+    )
+    assert [each.outcome if isinstance(each, Delivered) else "on bus" for each in lines] == shown
+
+
+def test_each_line_is_shown_once(ref: StackRef) -> None:
+    """A line that appears late is shown, too; one from before the given time is not."""
+    log(ref, "CarRideEvents", on_bus(CREATED, "long ago"), age_s=600)
+    steps: Iterator[Callable[[], None]] = iter(
+        (
+            lambda: log(
+                ref, "CarRideEvents", on_bus(CREATED, "first"), {"source": "somebody else"}
+            ),
+            lambda: None,
+            lambda: log(ref, "RideHistory", delivery(CREATED, "New")),
+            lambda: log(
+                ref, "CarRideEvents", on_bus(event(CarRideAccepted.of(booked())), "late"), age_s=5
+            ),
+        )
+    )
+    lines = lookup.tail(
+        ref, since=datetime.now(UTC) - timedelta(seconds=60), pause=lambda _: next(steps)()
+    )
+    seen = [
+        each.outcome if isinstance(each, Delivered) else each.event_id for each in islice(lines, 3)
+    ]
+    assert seen == ["first", "New", "late"]
+
+
+BROKEN_EVENT: Final = on_bus(CREATED) | {"detail": CREATED.to_detail() | {"idempotencyid": NOBODY}}
+BY_CONSUMER: Final = {"message": "…", "consumer": "ride-history"}
+LETTERS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
+    "it never reached the consumer": (
+        "RideHistoryRuleDlq",
+        on_bus(CREATED),
+        "EventBridge could not deliver it",
+    ),
+    "each attempt crashed": (
+        "RideHistoryDlq",
+        {"requestContext": {"condition": "RetriesExhausted"}, "requestPayload": on_bus(CREATED)},
+        "each attempt ended before it could log",
+    ),
+}
+
+
+def test_the_deliveries_of_an_event_that_breaks_the_contract_are_found(ref: StackRef) -> None:
+    """Nothing but EventBridge's id names it: not in its consumer's log, either."""
+    ref.client("sqs").send_message(
+        QueueUrl=ref.outputs["RideHistoryDlqUrl"],
+        MessageBody=json.dumps(BY_CONSUMER | {"reason": "CONTRACT", "event": BROKEN_EVENT}),
+    )
+    log(ref, "CarRideEvents", BROKEN_EVENT)
+    told = {"message": "delivery", "consumer": "ride-history", "reason": "CONTRACT"}
+    for outcome in ("DeadLettered", "Duplicate"):
+        log(ref, "RideHistory", told | {"outcome": outcome, "event_id": BROKEN_EVENT["id"]})
+    (of_ride,) = lookup.ride(ref, "order_01").events
+    for found in (of_ride, lookup.event(ref, BROKEN_EVENT["id"])):
+        here = found.consumers[0]
+        assert sorted(each.outcome for each in here.deliveries) == ["DeadLettered", "Duplicate"]
+        assert here.says == "it breaks the contract, so it has no key and no record"
+
+
+@pytest.mark.parametrize(("queue", "body", "why"), LETTERS.values(), ids=LETTERS)
+def test_a_dead_letter_says_why_no_delivery_is_in_the_log(
+    ref: StackRef, queue: str, body: dict[str, Any], why: str
+) -> None:
+    """It is not on its way."""
+    ref.client("sqs").send_message(
+        QueueUrl=ref.outputs[f"{queue}Url"], MessageBody=json.dumps(body)
+    )
+    log(ref, "CarRideEvents", body.get("event", on_bus(CREATED)))
+    (found,) = lookup.ride(ref, "order_01").events
+    here = found.consumers[0]
+    assert here.outcome == "dead-lettered"
+    assert why in here.says
+    assert "on its way" not in here.says

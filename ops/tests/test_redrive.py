@@ -1,0 +1,528 @@
+"""What dead letters say, which ones a redrive sends, and what it leaves in their queue."""
+
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from io import StringIO
+from typing import Any, Final
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+from moto import mock_aws
+
+import ops.cli.rendering  # noqa: F401 - how letters look
+from carride.bus_entry import BusEntry
+from carride_idempotency.clock import epoch_ms
+from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED, Trial
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.record_items import item_of, record_of
+from ops import dead_letters, letters, records, redrive
+from ops.audit.queues import peek
+from ops.audit.reading import marks_of
+from ops.cli.show import console, show
+from ops.stack import OperatorError, StackRef
+from ops.tests.world import AWAY, client_of, create_table, put_record, stack
+from ops.verbs import Session
+from tests.kit.fakes import FakeBus, client_error
+from tests.kit.rides import NOW, entry
+
+pytestmark = pytest.mark.proof  # hundreds of calls of moto: longer than a unit test
+
+DLQ: Final = "RideHistoryDlq"
+AT_ONCE: Final[Any] = {"report": lambda _: None, "sleep": lambda _: None}
+
+
+class History:
+    """The function of the ride history, as its records show it.
+
+    It completes each event unless told otherwise.
+    """
+
+    def __init__(self, dynamodb: Any) -> None:
+        self.dynamodb = dynamodb
+        self.events: list[str] = []
+        self.replayed = 0
+        """How many of the events seem to come from a replay."""
+        self.runs: Callable[[str], object] = partial(self.record, COMPLETED)
+
+    def invoke(self, **request: Any) -> None:
+        """Refuse large events, as Lambda does, and run the others."""
+        if len(request["Payload"].encode()) > 1_000:
+            raise client_error("RequestEntityTooLargeException", 413)
+        event = json.loads(request["Payload"])
+        self.replayed += "replay-name" in event
+        self.events.append(event["detail"]["idempotencyid"])
+        self.runs(self.events[-1])
+
+    def get_function_configuration(self, **request: Any) -> Any:
+        return {"Timeout": 30, "Environment": {"Variables": {"IDEMPOTENCY_WINDOW_DAYS": "36500"}}}
+
+    def record(self, status: str, fact: str, attempt: int = 1, lease_ms: int | None = None) -> None:
+        made = record(f"ride-history#{fact}", status, attempt, lease_ms)
+        self.dynamodb.put_item(TableName="history", Item=item_of(made))
+
+
+def record(
+    key: str, status: str, attempt: int, lease_ms: int | None, print_: str | None = None
+) -> Record:
+    return Record(
+        key,
+        status,
+        "one",
+        attempt,
+        lease_ms,
+        None,
+        print_,
+        "d",
+        AWAY,
+        1,
+        1,
+        error="TimeoutError: 3 s",
+    )
+
+
+@pytest.fixture
+def ref() -> Iterator[StackRef]:
+    """A stack with two dead-letter queues, and a queue that a consumer reads."""
+    bus: Any = FakeBus(
+        lambda request: "MalformedDetail" if "order_02" in request["Detail"] else None
+    )
+    bus.describe_event_bus = lambda **_: {"Arn": "arn:aws:events:us-east-2:1:event-bus/bus"}
+    target = {"Arn": "arn:aws:lambda:us-east-2:1:function:ride-history"}
+    bus.list_targets_by_rule = lambda **_: {"Targets": [target]}
+    with mock_aws():
+        sqs = client_of("sqs", AWAY)
+        dynamodb = client_of("dynamodb", AWAY)
+        create_table(dynamodb, "records", "idempotencyKey")
+        create_table(dynamodb, "history", "idempotencyKey")
+        create_table(dynamodb, "marks", "id")
+        services = {"dynamodb": dynamodb, "sqs": sqs, "events": bus, "lambda": History(dynamodb)}
+        outputs = {
+            "CarRideBusName": "bus",
+            "IdempotencyTableName": "records",
+            "RideHistoryTableName": "history",
+            "OperatorTableName": "marks",
+        }
+        outputs |= dict.fromkeys(("RideHistoryFunctionName", "PaymentFunctionName"), "one")
+        for name in ("ProducerDlq", DLQ, "PaymentDlq", "DispatchQueue"):
+            outputs[f"{name}Url"] = sqs.create_queue(QueueName=name)["QueueUrl"]
+        rules = {"AWS::Events::Rule": dict.fromkeys(("RideHistoryRule", "PaymentRule"), "rule")}
+        yield stack(lambda service, _: services[service], AWAY, rules, **outputs)
+
+
+def envelope(kept: BusEntry, **changes: Any) -> str:
+    fields = {"source": kept.source, "detail-type": kept.detail_type, "time": kept.time.isoformat()}
+    return json.dumps({**fields, "detail": json.loads(kept.detail)} | changes)
+
+
+def given_up(ride: str, reason: str = "QUARANTINED", error: str = "ValueError: no") -> str:
+    event = json.loads(envelope(entry(ride)))
+    return json.dumps(
+        {"reason": reason, "consumer": "ride-history", "message": error, "event": event}
+    )
+
+
+def put(ref: StackRef, queue: str, *bodies: str) -> dict[str, str]:
+    """Put messages into a queue, and return their ids by body."""
+    url = ref.outputs[f"{queue}Url"]
+    sqs = ref.client("sqs")
+    return {body: sqs.send_message(QueueUrl=url, MessageBody=body)["MessageId"] for body in bodies}
+
+
+def redriven(
+    ref: StackRef, queue: str = DLQ, *, release: bool = False, **options: Any
+) -> redrive.Redriven:
+    """Redrive a queue, and check that what the plan says stays does stay."""
+    plan = redrive.plan_redrive(ref, queue, release=release)
+    done = redrive.Redrive(ref, plan, **AT_ONCE | {"wait": timedelta()} | options).carry_out()
+    assert {each.verdict.why for each in plan.letters if not each.verdict.goes} <= set(done.stayed)
+    return done
+
+
+def left(ref: StackRef, queue: str = DLQ) -> int:
+    return dead_letters.reasons(ref, queue).total()
+
+
+def test_messages_that_the_bus_does_not_accept_stay(ref: StackRef) -> None:
+    """An accepted event leaves the queue.
+
+    The others stay as the same messages, each with its reason.
+    """
+    gone = envelope(entry("order_01"), time="2026-11-21T08:30:00")
+    by_lambda = {"requestContext": {"condition": "RetriesExhausted"}, "requestPayload": {}}
+    by_consumer = {"reason": "UNKNOWN", "consumer": "a", "event": None, "eventGzip": "H4sI"}
+    unreadable = ("no json", "[" * 20_000, f'{{"price":{"9" * 5_000}}}')
+    reasons = {
+        envelope(entry("order_02")): "refused: MalformedDetail",
+        envelope(entry("order_03"), time="then"): "its time cannot be read",
+        envelope(entry("order_04"), time="9999-12-31T23:59:59-01:00"): "its time cannot be read",
+        envelope(entry("order_05"), source=None): "its source cannot be read",
+        envelope(entry("order_06"), detail="no json"): "the bus would refuse it",
+        **dict.fromkeys(
+            map(json.dumps, (by_lambda, by_consumer, {"detailGzip": "H4sI"})),
+            "the event is not in it",
+        ),
+        **dict.fromkeys(unreadable, "the event is not in it"),
+    }
+    ids = put(ref, "ProducerDlq", gone, *reasons)
+    assert dead_letters.reasons(ref, "ProducerDlq")["UNREADABLE"] == 3
+    done = redriven(ref, "ProducerDlq", canary=False)
+    assert (done.sent, done.stayed) == (
+        1,
+        {why: list(reasons.values()).count(why) for why in reasons.values()},
+    )
+    (sent,) = ref.client("events").events
+    assert sent["Time"] == NOW, "a time without a zone is in UTC"
+    shown = peek(ref.client("sqs"), ref.outputs["ProducerDlqUrl"])
+    assert {message["Body"]: message["MessageId"] for message in shown} == {
+        body: ids[body] for body in reasons
+    }
+
+
+def test_a_redrive_is_no_replay(ref: StackRef) -> None:
+    """A consumer would acknowledge a replay whose letter is there, and the redrive takes it out."""
+    put(ref, DLQ, envelope(entry("order_01"), **{"replay-name": "us-east-1.1"}))
+    assert redriven(ref).sent == 1
+    function = ref.client("lambda")
+    assert (len(function.events), function.replayed, left(ref)) == (1, 0, 0)
+
+
+def test_letters_are_sent_at_the_rate_that_was_asked_for(ref: StackRef) -> None:
+    """A pause follows each. A refused one stays, with AWS's code.
+
+    Another operator's earlier plan sends none again.
+    """
+    put(ref, DLQ, envelope(entry("order_01")), envelope(entry("order_03")))
+    theirs = redrive.plan_redrive(ref, DLQ)
+    pauses = list[float]()
+    put(ref, DLQ, envelope(entry(size=5_000)))
+    done = redriven(ref, canary=False, rate=4, sleep=pauses.append)
+    assert (done.sent, done.stayed, pauses) == (
+        2,
+        {"refused: RequestEntityTooLargeException": 1},
+        [0.25] * 3,
+    )
+    done = redrive.Redrive(ref, theirs, **AT_ONCE).carry_out()
+    assert (done.sent, done.gone, done.succeeded) == (0, 2, False)
+    assert (len(ref.client("lambda").events), left(ref)) == (2, 1)
+
+
+EXPIRED: Final = {"expirytime": "2026-11-21T08:31:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("status", "lease_s", "print_", "detail", "verdict"),
+    [
+        (None, None, None, {}, "True the consumer processes it"),
+        (None, None, None, EXPIRED, "True the consumer drops it"),
+        (None, None, None, {"data": {}}, "False it breaks the contract"),
+        (COMPLETED, None, None, {}, "True the consumer recognises it"),
+        (COMPLETED, None, "2:other", {}, "False another event has its idempotency id"),
+        (FAILED, None, None, {}, "True the consumer processes it"),
+        (QUARANTINED, None, None, {}, "False its key is quarantined: add --release"),
+        ("ODD", None, None, {}, "False its key is quarantined: add --release"),
+        (IN_PROGRESS, 600, None, {}, "False an attempt may be running"),
+        (IN_PROGRESS, -30, None, {}, "False an attempt may be running"),
+        (IN_PROGRESS, -600, None, {}, "True the consumer processes it"),
+    ],
+)
+def test_a_plan_says_what_the_consumer_would_do(
+    ref: StackRef,
+    status: str | None,
+    lease_s: int | None,
+    print_: str | None,
+    detail: Any,
+    verdict: str,
+) -> None:
+    """Its own code decides on its record.
+
+    A key that an attempt may hold is left alone for a minute longer.
+    """
+    event = json.loads(envelope(entry()))
+    if status is not None:
+        lease_ms = None if lease_s is None else epoch_ms() + lease_s * 1000
+        made = record(
+            f"ride-history#{event['detail']['idempotencyid']}", status, 1, lease_ms, print_
+        )
+        put_record(ref, made)
+    put(ref, DLQ, json.dumps(event | {"detail": event["detail"] | detail}))
+    (planned,) = redrive.plan_redrive(ref, DLQ).letters
+    assert f"{planned.verdict.goes} {planned.verdict.why}".startswith(verdict)
+    assert redrive.is_uncertain(planned.verdict) == ("processes" in verdict)
+
+
+def test_a_key_whose_attempts_all_crashed_is_released_first(ref: StackRef) -> None:
+    """Its next delivery would be given up without a run.
+
+    The key is released only if that was asked for.
+    """
+    crashed = json.loads(envelope(entry("order_01")))
+    made = record(
+        f"payment#{crashed['detail']['idempotencyid']}", IN_PROGRESS, 3, epoch_ms() - 600_000
+    )
+    put_record(ref, made)
+    ref.client("lambda").runs = list
+    put(
+        ref,
+        "PaymentDlq",
+        json.dumps({"requestContext": {"condition": "Exhausted"}, "requestPayload": crashed}),
+    )
+    assert "attempts are used up" in redrive.plan_redrive(ref, "PaymentDlq").letters[0].verdict.why
+    for release in (False, True):
+        assert redriven(ref, "PaymentDlq", release=release).sent == release
+        (found,) = map(record_of, records.items_at(ref, [made.key]))
+        assert (found.status, found.attempt) == ((FAILED, 0) if release else (IN_PROGRESS, 3))
+
+
+def test_a_key_whose_attempts_all_failed_is_released_first(ref: StackRef) -> None:
+    """The dead letter came before the consumer could quarantine the key."""
+    event = json.loads(envelope(entry()))
+    made = record(f"ride-history#{event['detail']['idempotencyid']}", FAILED, 3, None)
+    put_record(ref, made)
+    put(ref, DLQ, json.dumps(event))
+    for release in (False, True):
+        assert redriven(ref, release=release).sent == release
+
+
+@pytest.mark.parametrize("errors", [("one",), ("one", "one", "one"), ("one", "two"), ("one", "")])
+def test_the_letters_of_one_event_release_one_key(ref: StackRef, errors: tuple[str, ...]) -> None:
+    """In one group or in several: whichever of them went, its key is counted once."""
+    history = ref.client("lambda")
+    bodies = [given_up(f"order_0{number}", error=error) for error in errors for number in (1, 4)]
+    put(ref, DLQ, *bodies)
+    facts = {json.loads(each)["event"]["detail"]["idempotencyid"] for each in bodies}
+    for fact in facts:
+        history.record(QUARANTINED, fact, 3)
+    history.runs = partial(history.record, QUARANTINED)
+    done = redriven(ref, release=True)
+    assert 0 < done.sent <= done.planned
+    assert done.released == len(set(history.events))
+    assert {each.fact for each in done.tried} <= facts
+
+
+def test_a_letter_is_chosen_by_the_beginning_of_its_id(ref: StackRef) -> None:
+    """A beginning that ids have in common chooses none of them."""
+    bodies = [envelope(entry(f"order_{number:02}")) for number in range(17)]
+    ids = put(ref, DLQ, *bodies).values()
+    chosen, *_ = ids
+    (planned,) = redrive.plan_redrive(ref, DLQ, id=chosen[:30]).letters
+    assert planned.letter.id == chosen
+    # Seventeen ids begin with sixteen digits.
+    (in_common, count), *_ = Counter(each[0] for each in ids).most_common()
+    assert count > 1
+    with pytest.raises(OperatorError, match=f"{in_common} begins more than one id"):
+        redrive.plan_redrive(ref, DLQ, id=in_common)
+
+
+def test_a_plan_in_which_every_letter_stays_is_empty(ref: StackRef) -> None:
+    """So no command asks for --yes where it would change nothing."""
+    put(ref, DLQ, "no event")
+    session = Session(print, None)
+    session.stack = ref
+    assert redrive.redrive(session, DLQ).is_empty
+    put(ref, DLQ, envelope(entry("order_02")))
+    assert not redrive.redrive(session, DLQ).is_empty
+
+
+@pytest.mark.parametrize("at", range(16))
+def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) -> None:
+    """Whichever call is interrupted, each letter was delivered or is in the queue.
+
+    What has left the queue is marked, so that an audit does not call it lost.
+    """
+    bodies = [envelope(entry(f"order_{number:02}")) for number in range(4)]
+    facts = {json.loads(each)["detail"]["idempotencyid"] for each in put(ref, DLQ, *bodies)}
+    plan = redrive.plan_redrive(ref, DLQ)
+    history = ref.client("lambda")
+    began = datetime.now(UTC).replace(microsecond=0)
+    calls = iter(range(1_000))
+
+    def interrupt(**_: Any) -> None:
+        if next(calls) == at:
+            raise (
+                KeyboardInterrupt if at % 2 else EndpointConnectionError(endpoint_url="https://sqs")
+            )
+
+    for service in ("sqs", "dynamodb"):
+        ref.client(service).meta.events.register("before-call", interrupt)
+    with pytest.raises((KeyboardInterrupt, OperatorError)) as ended:
+        redrive.Redrive(ref, plan, canary=False, **AT_ONCE).carry_out()
+    assert "of 4 letters were sent" in str(ended.value)
+    assert left(ref) + len(set(history.events)) >= len(facts)
+    there = {found.letter.fact for found in dead_letters.received_from(ref, DLQ)}
+    marked = {f"ride-history#{fact}" for fact in facts - there}
+    assert marked <= marks_of(ref).redriven.keys()
+    assert all(began <= each <= datetime.now(UTC) for each in marks_of(ref).redriven.values())
+    redriven(ref)
+    assert (set(history.events), left(ref)) == (facts, 0)
+
+
+@pytest.mark.parametrize(
+    ("how", "first", "sent", "stay"),
+    [
+        ("failed", Trial.FAILED, 2, 2),
+        ("unknown", Trial.UNKNOWN, 2, 2),
+        ("back", Trial.FAILED, 2, 3),
+        ("refused", Trial.FAILED, 1, 3),
+    ],
+)
+def test_a_group_is_sent_only_if_its_first_letter_succeeds(
+    ref: StackRef, how: str, first: Trial, sent: int, stay: int
+) -> None:
+    """The other letters of a group that fails again stay as they are; other groups are sent."""
+    history = ref.client("lambda")
+    put(
+        ref,
+        DLQ,
+        *(given_up(f"order_0{number}") for number in (1, 1, 1)),
+        given_up("order_04", error="TypeError: x"),
+    )
+    again, fine = (
+        json.loads(given_up(f"order_0{at}"))["event"]["detail"]["idempotencyid"] for at in (1, 4)
+    )
+    history.record(FAILED, again)
+
+    def runs(fact: str) -> None:
+        if fact == fine:
+            history.record(COMPLETED, fact)
+        elif how == "failed":
+            history.record(FAILED, fact, attempt=2)
+        elif how == "back":  # without a record: the function could not start
+            put(ref, DLQ, given_up("order_01"))
+        elif how == "refused":
+            raise client_error("AccessDeniedException", 403)
+
+    history.runs = runs
+    # A letter that is back already is found at the first look, not when the patience is over.
+    patience = timedelta(minutes=how == "back")
+    done = redriven(
+        ref, wait=patience, sleep=lambda pause_s: pytest.fail("it waits") if pause_s else None
+    )
+    assert sorted(done.first.values()) == sorted([Trial.SUCCEEDED, first])
+    assert (done.sent, done.stayed[FIRST_DID_NOT_SUCCEED], left(ref), done.succeeded) == (
+        sent,
+        2,
+        stay,
+        False,
+    )
+
+
+def test_a_queue_that_a_consumer_reads_is_never_received_from(ref: StackRef) -> None:
+    """Neither a preview nor a redrive hides its messages.
+
+    A dead-letter queue without a target is refused, too.
+    """
+    put(ref, "DispatchQueue", envelope(entry()))
+    ref.outputs["OutboxPipeDlqUrl"] = ref.outputs["DispatchQueueUrl"]  # type: ignore[index]
+    for look in (letters.letters, dead_letters.reasons, redrive.plan_redrive):
+        with pytest.raises(OperatorError, match="DispatchQueue"):
+            look(ref, "DispatchQueue")
+    with pytest.raises(OperatorError, match="runbooks"):
+        redrive.plan_redrive(ref, "OutboxPipeDlq")
+    (message,) = ref.client("sqs").receive_message(
+        QueueUrl=ref.outputs["DispatchQueueUrl"], AttributeNames=["ApproximateReceiveCount"]
+    )["Messages"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+
+
+def test_letters_are_grouped_by_failure(ref: StackRef) -> None:
+    """Ids and numbers do not tell failures apart.
+
+    Each says how many letters, which rides, and how often redriven.
+    """
+    slow = [
+        given_up(f"order_{at:02}", error=f"TimeoutError: order_{at:02} took {at},{at}00.5 s")
+        for at in range(60)
+    ]
+    put(
+        ref,
+        DLQ,
+        *slow,
+        given_up("order_99", error="TypeError: order_99"),
+        given_up("order_98", reason="UNKNOWN"),
+    )
+    history = ref.client("lambda")
+    history.runs = partial(history.record, FAILED)
+    assert redriven(ref).sent == 3, "one of each group"
+    put(ref, DLQ, slow[0])
+    (failure,) = letters.letters(ref).failures
+    assert (failure.count, failure.redriven, failure.consumer) == (60, 1, "ride-history")
+    assert failure.letters[0].sent == failure.oldest
+    assert {letter.type for letter in failure.letters} == {"CarRideCreated"}
+    assert all(letter.ride == letter.event["detail"]["subject"] for letter in failure.letters)
+    assert left(ref) == 60, "nothing stays hidden"
+    console(printed := StringIO()).print(show(letters.letters(ref)))
+    assert {failure.group, failure.letters[0].ride} <= set(printed.getvalue().split())
+    assert max(map(len, printed.getvalue().splitlines())) <= 100
+
+
+def test_letters_begin_with_what_can_be_redriven_and_name_its_command(ref: StackRef) -> None:
+    """As many letters as the command's plan sends; a failure that only returns has no command."""
+    for ride in ("order_11", "order_12", "order_13"):
+        breaking = json.loads(given_up(ride, "CONTRACT", "ContractError: no id"))
+        del breaking["event"]["detail"]["idempotencyid"]
+        put(ref, DLQ, json.dumps(breaking))
+    put(ref, DLQ, given_up("order_01"), given_up("order_02"))
+    put(ref, DLQ, given_up("order_03", error="TypeError: another"))
+    history = ref.client("lambda")
+    kept = json.loads(given_up("order_03"))["event"]["detail"]["idempotencyid"]
+    history.record(QUARANTINED, kept)
+    found = letters.letters(ref).failures
+    assert [(each.count, each.goes, each.releases) for each in found] == [
+        (2, 2, False),
+        (1, 1, True),
+        (3, 0, False),
+    ]
+    for failure in found:
+        if failure.goes:
+            _, _, queue, *options = shlex.split(failure.command)
+            plan = redrive.plan_redrive(
+                ref, queue, group=failure.group, release="--release" in options
+            )
+            assert f"--group={failure.group}" in options
+            assert sum(each.verdict.goes for each in plan.letters) == failure.goes
+        else:
+            assert not failure.command
+            assert failure.stays
+    console(printed := StringIO()).print(show(letters.letters(ref)))
+    lines = printed.getvalue().splitlines()
+    assert re.findall(r"[0-9]+", lines[0]) == ["6", "3"]
+    for failure in found:
+        assert failure.command in printed.getvalue()
+
+
+def test_letters_are_chosen_by_key_reason_group_and_number(ref: StackRef) -> None:
+    """Only chosen letters are sent, the oldest first.
+
+    A choice that fits none is refused with those that there are.
+    """
+    bodies = [
+        given_up("order_01"),
+        given_up("order_02", error="TypeError: a"),
+        given_up("order_03", "UNKNOWN"),
+    ]
+    put(ref, DLQ, *bodies)
+    every = [planned.letter for planned in redrive.plan_redrive(ref, DLQ).letters]
+    for letter in every:
+        for choice in (
+            {"key": letter.key},
+            {"group": letter.group},
+            {"key": letter.key, "reason": letter.reason},
+        ):
+            chosen = redrive.plan_redrive(ref, DLQ, **choice)
+            assert ([planned.letter for planned in chosen.letters], chosen.others) == ([letter], 2)
+    assert [
+        planned.letter
+        for planned in redrive.plan_redrive(ref, DLQ, reason="QUARANTINED", limit=1).letters
+    ] == every[:1]
+    with pytest.raises(OperatorError, match=every[0].group):
+        redrive.plan_redrive(ref, DLQ, reason="CONTRACT")
+    assert (
+        redrive.Redrive(ref, redrive.plan_redrive(ref, DLQ, limit=1), **AT_ONCE).carry_out().sent
+        == 1
+    )
+    assert left(ref) == 2

@@ -1,1 +1,0 @@
-"""Removes each rule of the idempotency layer in turn, and expects its tests to go red."""
