@@ -10,7 +10,7 @@ Here a request may have any size.
 
 import json
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
 
 from ministack.core.responses import json_response
 from ministack.services import eventbridge
@@ -29,11 +29,21 @@ def _error_of(entry: _Entry) -> tuple[str, str] | None:
     for name in ("Source", "DetailType", "Detail"):
         if not entry.get(name):
             return "InvalidArgument", f"Parameter {name} is missing."
+    if not _is_object(entry["Detail"]):
+        return "MalformedDetail", "Detail is malformed."
+    return None
+
+
+def _is_object(detail: str) -> bool:
+    """Return whether a text is a JSON object. Python also reads NaN and Infinity, which are not."""
     try:
-        is_object = isinstance(json.loads(entry["Detail"]), dict)
-    except ValueError:
-        is_object = False
-    return None if is_object else ("MalformedDetail", "Detail is malformed.")
+        return isinstance(json.loads(detail, parse_constant=_refuse), dict)
+    except (ValueError, RecursionError):  # the latter: nested too deeply
+        return False
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
 
 
 def put_events(data: dict[str, Any], allow_aws_source: bool = False) -> Any:

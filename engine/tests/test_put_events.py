@@ -19,20 +19,23 @@ from engine.tests.support import (
 pytestmark = pytest.mark.integration
 
 LONG_AGO = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+TOO_DEEP = '{"ride": ' * 40_000 + "1" + "}" * 40_000
+MALFORMED = ("{", "[1]", '{"fare": NaN}', '{"fares": [1, -Infinity]}', TOO_DEEP)
 
 
+@needed("put_events")
 def test_a_bad_entry_fails_alone(engine: LocalCloud, deploy: Deploy) -> None:
     """A bad entry has the code AWS gives it, in its own place.
 
     The entries around it are accepted.
     """
     good = entry(deploy(Bus=bus()), {"ride": 1})
-    malformed = [good | {"Detail": text} for text in ("{", "[1]", '"text"')]
+    malformed = [good | {"Detail": text} for text in MALFORMED]
     invalid = [good | {name: ""} for name in ("Detail", "Source", "DetailType")]
     answer = engine.client("events").put_events(Entries=[good, *malformed, *invalid, good])
     codes = [result.get("ErrorCode") for result in answer["Entries"]]
-    assert codes == [None, *["MalformedDetail"] * 3, *["InvalidArgument"] * 3, None]
-    assert answer["FailedEntryCount"] == 6
+    assert codes == [None, *["MalformedDetail"] * 5, *["InvalidArgument"] * 3, None]
+    assert answer["FailedEntryCount"] == 8
 
 
 @needed("put_events")
