@@ -95,8 +95,11 @@ class Threads:
         try:
             yield
         finally:
-            stop.set()
-            thread.join()
+            # When the interpreter ends, it closes contexts that are still open; no other thread
+            # runs any more then, and nothing would end the wait.
+            if not sys.is_finalizing():
+                stop.set()
+                thread.join()
 
 
 def _workers(
