@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-from samtranslator.yaml_helper import yaml_parse
 
 from engine.ignored import ignored
 from engine.process import HOST, REGION, Engine, EngineError, end_in_order
@@ -159,13 +158,9 @@ def _cloudformation(engine: Engine) -> Any:
     return session.client("cloudformation", endpoint_url=engine.endpoint_url, region_name=REGION)
 
 
-def _template(cloudformation: Any, stack: str) -> dict[str, Any]:
-    """Return the stack's template as SAM has transformed it."""
-    answer = cloudformation.get_template(StackName=stack, TemplateStage="Processed")
-    body: dict[str, Any] | str = answer["TemplateBody"]
-    # Without a transform it is what was sent, and boto3 reads JSON only.
-    template: dict[str, Any] = yaml_parse(body) if isinstance(body, str) else body
-    return template
+def _template(cloudformation: Any, stack: str) -> Any:
+    """Return the stack's template as SAM has transformed it, or as it was sent."""
+    return cloudformation.get_template(StackName=stack, TemplateStage="Processed")["TemplateBody"]
 
 
 def _addresses(cloudformation: Any, endpoint_url: str, stack: str) -> dict[str, str]:

@@ -6,6 +6,8 @@ The entries were read off MiniStack 1.5.33 and the plug-ins, or tried.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from samtranslator.yaml_helper import yaml_parse
+
 type Properties = Mapping[str, Any]
 
 _MAPPING: Final = "AWS::Lambda::EventSourceMapping"
@@ -62,8 +64,12 @@ _DEFAULTS: Final[Mapping[str, object]] = {
 _POLLED: Final = ("sqs", "kinesis", "dynamodb")
 
 
-def ignored(template: Mapping[str, Any]) -> Iterator[Ignored]:
-    """Yield what has no effect of a template that SAM has transformed."""
+def ignored(answer: Mapping[str, Any] | str) -> Iterator[Ignored]:
+    """Yield what has no effect of a template, as GetTemplate answers it.
+
+    SAM has transformed it. Without a transform it is the text that was sent.
+    """
+    template: Mapping[str, Any] = yaml_parse(answer) if isinstance(answer, str) else answer
     for logical_id, resource in template.get("Resources", {}).items():
         properties: Properties = resource.get("Properties") or {}
         type_name: str = resource["Type"]

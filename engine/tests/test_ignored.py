@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from engine.client import LocalCloud
 from engine.ignored import ignored
 
 TABLE: Any = {"Type": "AWS::DynamoDB::Table", "Properties": {}}
@@ -11,6 +12,14 @@ QUEUE: Any = {"Type": "AWS::SQS::Queue"}
 STREAM: Any = {"Type": "AWS::Kinesis::Stream", "Properties": {"ShardCount": 1}}
 EXPIRES: Any = {"TimeToLiveSpecification": {"AttributeName": "expiry", "Enabled": True}}
 CLUSTER: Any = {"SelfManagedEventSource": {"Endpoints": {"KafkaBootstrapServers": ["b:9092"]}}}
+
+WITHOUT_TRANSFORM = """
+Resources:
+  Queue: {Type: AWS::SQS::Queue}
+  Bus:
+    Type: AWS::Events::EventBus
+    Properties: {Name: !GetAtt Queue.QueueName, LogConfig: {Level: INFO}}
+"""
 
 
 def named(type_name: str, properties: Any, **others: Any) -> list[str]:
@@ -73,3 +82,21 @@ def test_a_source_of_another_stack_is_judged_by_its_arn() -> None:
     properties = {"EventSourceArn": arn, "MaximumRecordAgeInSeconds": 60}
     found = named("AWS::Lambda::EventSourceMapping", properties)
     assert found == ["MaximumRecordAgeInSeconds"]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("transform", ["", "Transform: AWS::Serverless-2016-10-31"])
+def test_what_a_deployed_template_asks_in_vain_is_named(
+    engine: LocalCloud, name: str, transform: str
+) -> None:
+    """A template without a transform is answered as it was sent, with YAML's short forms."""
+    cloudformation = engine.client("cloudformation")
+    body = f"{transform}{WITHOUT_TRANSFORM}"
+    capabilities = ["CAPABILITY_AUTO_EXPAND"]
+    cloudformation.create_stack(StackName=name, TemplateBody=body, Capabilities=capabilities)
+    cloudformation.get_waiter("stack_create_complete").wait(
+        StackName=name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 200}
+    )
+    answer = cloudformation.get_template(StackName=name, TemplateStage="Processed")
+    found = list(map(str, ignored(answer["TemplateBody"])))
+    assert found == ["Bus.LogConfig: the bus writes no log"]

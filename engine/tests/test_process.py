@@ -29,16 +29,6 @@ with LocalCloud() as cloud:
     signal.pause()
 """
 
-PLAIN = """
-Resources:
-  Queue: {Type: AWS::SQS::Queue}
-  Bus:
-    Type: AWS::Events::EventBus
-    Properties: {Name: !GetAtt Queue.QueueName, LogConfig: {Level: INFO}}
-Outputs:
-  QueueUrl: {Value: !Ref Queue}
-"""
-
 
 def processes_in(folder: Path) -> list[str]:
     listing = subprocess.run(
@@ -116,28 +106,6 @@ def test_a_failed_deployment_names_the_resource(engine: LocalCloud, name: str) -
             match=rf"^update_stack of {name} failed: {archive} \(AWS::Events::Archive\): ",
         ):
             engine.apply(name, template({"Bus": bus(), archive: broken}))
-
-
-def test_a_template_without_a_transform_runs(tmp_path: Path) -> None:
-    """It is deployed as it is, with YAML's short forms, and what has no effect is named."""
-    file = tmp_path / "template.yaml"
-    file.write_text(PLAIN)
-    with subprocess.Popen(
-        [f"{ROOT}/.venv-engine/bin/python", "-m", "engine", "run", str(file)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        printed = list[str]()
-        for line in process.stdout:
-            printed.append(line)
-            if line.startswith("Ctrl-C"):
-                process.send_signal(signal.SIGINT)
-    assert process.returncode == 130, "".join(printed)
-    assert [line for line in printed if line.startswith("  QueueUrl  http://")]
-    assert "  Bus.LogConfig: the bus writes no log\n" in printed
 
 
 @pytest.mark.parametrize(
