@@ -22,6 +22,7 @@ from ministack.services import pipes as stock
 
 from engine import control, global_endpoints, role_clients
 from engine.cloudformation import Properties, extend
+from engine.json_paths import find
 from engine.scope import Scope, impaired
 from engine.settings import Settings
 
@@ -156,16 +157,8 @@ def _matches(pipe: Properties, record: _Record) -> bool:
     return False
 
 
-def _find(record: _Record, path: str) -> Any:
-    """Return the value at a path like ``$.dynamodb.NewImage.type.S``; ``None`` if there is none."""
-    found: Any = record
-    for name in path.removeprefix("$").strip(".").split("."):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
-
-
 def _value(record: _Record, setting: str) -> str:
-    return str(_find(record, setting)) if setting.startswith("$.") else setting
+    return str(find(record, setting)) if setting.startswith("$.") else setting
 
 
 def _entry(pipe: Properties, record: _Record) -> dict[str, Any]:
@@ -187,7 +180,7 @@ def _entry(pipe: Properties, record: _Record) -> dict[str, Any]:
 def _detail(pipe: Properties, record: _Record) -> str:
     """Return the pipe's input template with each path replaced by its value, as JSON."""
     template = pipe["TargetParameters"].get("InputTemplate", "<$>")
-    return _PLACE.sub(lambda place: json.dumps(_find(record, place[1])), template)
+    return _PLACE.sub(lambda place: json.dumps(find(record, place[1])), template)
 
 
 def _keep_parameters(name: str, properties: Properties) -> None:

@@ -1,7 +1,8 @@
 """Delivery of events to the targets of rules, with permissions and dead-letter queues.
 
 Stock MiniStack checks no policies of functions and queues, logs a missing target, ignores
-`DeadLetterConfig` and the `FilterArns` of a replay, and has no log groups as targets. On AWS a rule
+`DeadLetterConfig` and the `FilterArns` of a replay, has no log groups as targets, and finds nothing
+by an index or a wildcard in a path of `InputPath` or `InputTransformer`. On AWS a rule
 calls its target as ``events.amazonaws.com``, which the target's policy has to allow. If the target
 is missing or forbids the call, the event goes to the target's dead-letter queue at once, with
 attributes that name the rule, the target and the reason.
@@ -12,11 +13,13 @@ Here no target throttles, so `RetryPolicy` has nothing to retry.
 import json
 import logging
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from ministack.core.iam_evaluator import EvalContext, evaluate_resource_policy
 from ministack.services import cloudwatch_logs, eventbridge, lambda_svc, sqs
 
+from engine.json_paths import find
 from engine.scope import Scope
 
 _SERVICE = "events.amazonaws.com"
@@ -41,6 +44,7 @@ def _invoke_target(target: _Dict, event: _Dict, rule: _Dict, view: Any = None) -
     if named and rule["Arn"] not in named:
         return
     view = view or eventbridge._pattern_event_view(event)
+    target = _with_input(target, view)
     arn: str = target["Arn"]
     try:
         match arn.split(":")[2]:
@@ -60,6 +64,30 @@ def _invoke_target(target: _Dict, event: _Dict, rule: _Dict, view: Any = None) -
         _stock_invoke_target(target, event, rule, view)
     except _RefusedError as refusal:
         _dead_letter(target, rule, view, refusal)
+
+
+def _with_input(target: _Dict, view: Any) -> _Dict:
+    """Return the target with what its ``InputPath`` finds as ``Input``."""
+    if "InputPath" not in target:
+        return target
+    event = view.event_with_detail()
+    return {**target, "Input": json.dumps(find(event, target["InputPath"], missing=event))}
+
+
+def _transformed(transformer: _Dict, rule: _Dict, view: Any) -> str:
+    """Return the template of a transformer with its variables replaced by their values."""
+    event = view.event_with_detail()
+    paths = transformer.get("InputPathsMap", {})
+    variables = {name: find(event, path, missing="") for name, path in paths.items()}
+    variables |= {
+        "aws.events.rule-arn": rule["Arn"],
+        "aws.events.rule-name": rule["Name"],
+        "aws.events.event": view.envelope(),
+        "aws.events.event.json": event,
+        "aws.events.event.ingestion-time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    }
+    rendered: str = eventbridge._render_input_template(transformer["InputTemplate"], variables)
+    return rendered
 
 
 def _require(policy: Any, action: str, arn: str, rule: _Dict) -> None:
@@ -144,5 +172,6 @@ def _dead_letter(target: _Dict, rule: _Dict, view: Any, refusal: _RefusedError) 
 
 
 def apply(_settings: object) -> None:
-    """Replace the call of a target."""
+    """Replace the call of a target, and what its transformer makes of an event."""
     eventbridge._invoke_target = _invoke_target
+    eventbridge._apply_input_transformer = _transformed

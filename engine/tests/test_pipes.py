@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ def piped(*actions: tuple[str, str]) -> dict[str, Resource]:
         "Target": attribute("Bus"),
         "TargetParameters": {
             "EventBridgeEventBusParameters": event,
-            "InputTemplate": f'{{"ride": <{image}.ride.S>}}',
+            "InputTemplate": f'{{"ride": <{image}.ride.S>, "stop": <{image}.stops.L[1].S>}}',
         },
     }
     return {
@@ -89,7 +90,8 @@ def write(cloud: LocalCloud, stack: Stack, key: str, **changes: str) -> None:
         "ride": "1",
         "key": key,
     }
-    values = {name: {"S": value} for name, value in (item | changes).items()}
+    values: dict[str, Any] = {name: {"S": value} for name, value in (item | changes).items()}
+    values["stops"] = {"L": [{"S": "first"}, {"S": "second"}]}
     cloud.client("dynamodb").put_item(TableName=stack.resources["Table"], Item=values)
 
 
@@ -106,7 +108,7 @@ def test_what_is_written_to_the_table_is_put_on_the_bus(engine: LocalCloud, depl
     engine.wait_until_quiet()
     [message] = until(lambda: messages(engine, stack), timeout=2.5)
     event = message["body"]
-    assert event["detail"] == {"ride": "1"}
+    assert event["detail"] == {"ride": "1", "stop": "second"}
     assert (event["source"], event["detail-type"], event["time"]) == (
         "outbox",
         "Ride",

@@ -39,6 +39,15 @@ LOGS_POLICY: Resource = {
         },
     },
 }
+CARS = [{"seats": 4}, {"seats": 2, "drivers": ["ann"]}]
+PATHS = {
+    "first": "$.resources[0]",
+    "kind": "$.detail-type",
+    "driver": "$.detail.cars[1].drivers[0]",
+    "seats": "$.detail.cars[*].seats",
+    "none": "$.detail.cars[2].seats",
+}
+VARIABLES = "{" + ", ".join(f'"{name}": <{name}>' for name in PATHS) + "}"
 
 
 def handed_to(target: Any, *, body: Any = PRINTS, **more: Any) -> Any:
@@ -80,6 +89,30 @@ def test_a_missing_function_ends_in_the_rules_queue(engine: LocalCloud, deploy: 
     put(engine, deploy(**resources), {"ride": 2})
     engine.wait_until_quiet()
     assert messages(engine, stack, "Dlq") == []
+
+
+@needed("rule_targets")
+@pytest.mark.parametrize(
+    ("asked", "seen"),
+    [
+        (
+            {"InputTransformer": {"InputPathsMap": PATHS, "InputTemplate": VARIABLES}},
+            {"first": "ride-1", "kind": "Test", "driver": "ann", "seats": [4, 2], "none": ""},
+        ),
+        ({"InputPath": "$.detail.cars[1].drivers"}, ["ann"]),
+    ],
+    ids=["transformer", "path"],
+)
+def test_a_target_gets_what_its_paths_name(
+    engine: LocalCloud, deploy: Deploy, asked: Resource, seen: Any
+) -> None:
+    """A path has names, indices and wildcards, as EventBridge's guide lists them."""
+    target = {"Arn": attribute("Queue"), **asked}
+    policy = queue_policy("Queue", from_rule())
+    stack = deploy(Bus=bus(), Queue=QUEUE, Rule=rule(target), Policy=policy)
+    sent = support.entry(stack, {"cars": CARS}, Resources=["ride-1", "ride-2"])
+    assert engine.client("events").put_events(Entries=[sent])["FailedEntryCount"] == 0
+    assert [message["body"] for message in messages(engine, stack)] == [seen]
 
 
 def queued(cloud: LocalCloud, stack: Stack) -> list[Any]:
