@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import pytest
+from botocore.exceptions import ClientError
 
 from engine.client import LocalCloud, Stack
 
@@ -29,6 +30,14 @@ def needed(module: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "engine", [pytest.param(ENGINE, id="engine"), canary], indirect=True
     )
+
+
+listed = pytest.mark.xfail(
+    strict=True,
+    raises=(AssertionError, ClientError),
+    reason="engine/README.md lists it: once this passes, take it off the list",
+)
+"""A difference from AWS that nothing mends."""
 
 
 def until[T](look: Callable[[], T], timeout: float = 10.0) -> T:
