@@ -22,6 +22,7 @@ from botocore.exceptions import ReadTimeoutError
 
 from carride_idempotency import (
     ANY_CALLER,
+    KAFKA,
     NOT_DONE,
     ConfigurationError,
     Consumer,
@@ -42,6 +43,7 @@ from carride_idempotency.testing import (
     dynamodb_stream_event,
     eventbridge_event,
     http_event,
+    kafka_event,
     sqs_event,
 )
 from carride_idempotency.testing.worlds import OVERTAKEN, Fault
@@ -49,6 +51,11 @@ from carride_idempotency.testing.worlds import OVERTAKEN, Fault
 DETAIL: Final = {"id": "k1", "order": "order-1", "total": 20}
 EVENT: Final = eventbridge_event(DETAIL)
 QUEUE: Final = sqs_event(DETAIL, DETAIL | {"id": "k2", "order": "order-2"})
+PARTITIONS: Final = {
+    f"topic-{number}": [record]
+    for number in (0, 1)
+    for record in kafka_event({"id": f"k{number}"}, partition=number)["records"][f"topic-{number}"]
+}
 POISONED: Final = sqs_event(DETAIL, DETAIL | {"id": "k2", "order": "poison"})
 TABLES: Final = {"Points": ["id"], "Log": ["id"], "Orders": ["id"]}
 FIFO: Final = "https://sqs.eu-west-1.amazonaws.com/123456789012/mail.fifo"
@@ -694,6 +701,13 @@ RIGHT: Final[Mapping[str, Case]] = {
         key="NewImage.id.S",
         decorate="batch_handler",
         settings={"source": DYNAMODB_STREAM},
+    ),
+    "a topic": Case(
+        register,
+        event=kafka_event({"id": "k1"}) | {"records": PARTITIONS},
+        key="id",
+        decorate="batch_handler",
+        settings={"source": KAFKA},
     ),
     "a request": Case(
         register,

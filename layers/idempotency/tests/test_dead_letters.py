@@ -4,16 +4,32 @@ import base64
 import gzip
 import json
 import threading
+from base64 import b64encode
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from carride_idempotency.clock import epoch_ms
-from carride_idempotency.dead_letters import CONTRACT, DeadLetter, DeadLetterError, SqsDeadLetters
+from carride_idempotency.dead_letters import (
+    CONTRACT,
+    MAX_MESSAGE_BYTES,
+    DeadLetter,
+    DeadLetterError,
+    SqsDeadLetters,
+)
 from carride_idempotency.invocation import lambda_deadline
-from carride_idempotency.testing import Invocation
+from carride_idempotency.sources import KAFKA, KINESIS, Source
+from carride_idempotency.testing import (
+    Invocation,
+    dynamodb_stream_event,
+    kafka_event,
+    kinesis_event,
+    sqs_event,
+)
+from tests.samples import World
 
 LETTER = DeadLetter(CONTRACT, "broken", "billing", None, 0, {"id": 1})
 LIMIT = 262_144
@@ -28,7 +44,8 @@ def refusal(code: str, status: int = 400) -> ClientError:
 class Queue:
     """A client of a queue that takes 256 KiB, to which these things happen first."""
 
-    def __init__(self, *happen: Callable[[], object]) -> None:
+    def __init__(self, *happen: Callable[[], object], limit: int = LIMIT) -> None:
+        self.limit = limit
         self.bodies: list[str] = []
         self.tries = 0
         self._happen = list(happen)
@@ -37,7 +54,7 @@ class Queue:
         self.tries += 1
         if self._happen:
             self._happen.pop(0)()
-        if len(MessageBody.encode()) > LIMIT:
+        if len(MessageBody.encode()) > self.limit:
             raise refusal("InvalidParameterValue")
         self.bodies.append(MessageBody)
 
@@ -109,3 +126,82 @@ def test_what_stops_the_process_while_a_letter_is_sent_stops_its_sender() -> Non
 
     with lambda_deadline(Invocation(epoch_ms)), pytest.raises(SystemExit):
         SqsDeadLetters("https://queue", client=Queue(stop)).send(LETTER)
+
+
+def incompressible(size: int) -> bytes:
+    return Random(0).randbytes(size)  # noqa: S311 - the same bytes in every run
+
+
+def in_kinesis(data: bytes) -> dict[str, Any]:
+    """Return a batch of a stream with one record."""
+    batch = kinesis_event("")
+    batch["Records"][0]["kinesis"]["data"] = b64encode(data).decode()
+    return batch
+
+
+def in_kafka(data: bytes) -> dict[str, Any]:
+    """Return a batch of a topic with one record."""
+    batch = kafka_event("")
+    batch["records"]["topic-0"][0]["value"] = b64encode(data).decode()
+    return batch
+
+
+STREAMED: list[tuple[Any, Source, tuple[str, ...]]] = [
+    (in_kinesis, KINESIS, (":stream/stream", "shardId-000000000000", "sequence number 1")),
+    (in_kafka, KAFKA, (":cluster/cluster/1", "topic-0", "offset 0")),
+]
+
+
+@pytest.mark.parametrize(("build", "source", "place"), STREAMED)
+def test_a_record_that_no_message_holds_is_lettered_with_its_position(
+    world: World, build: Any, source: Source, place: tuple[str, ...]
+) -> None:
+    """Kinesis and Kafka take larger records than SQS, and a shard must not wait for ever."""
+    queue = Queue(limit=MAX_MESSAGE_BYTES)
+    letters = SqsDeadLetters("https://queue", client=queue)
+    handler = world.consumer(key="id", source=source, dead_letters=letters).batch_handler(
+        world.work
+    )
+    answer = handler(build(incompressible(800_000)), world.invocation())
+    assert answer == {"batchItemFailures": []}
+    letter = DeadLetter.from_body(queue.bodies[0])
+    assert (letter.reason, letter.event) == (CONTRACT, None)
+    assert [each for each in place if each not in letter.message] == []
+
+
+def test_a_change_of_an_item_is_lettered_with_its_position() -> None:
+    """A queue may take less than an item has, and the table's stream keeps the change."""
+    item = {"id": "1", "text": b64encode(incompressible(2_000)).decode()}
+    (change,) = dynamodb_stream_event(item)["Records"]
+    queue = Queue(limit=1_024)
+    SqsDeadLetters("https://queue", client=queue).send(LETTER._replace(event=change))
+    letter = DeadLetter.from_body(queue.bodies[0])
+    assert letter.event is None
+    assert change["eventSourceARN"] in letter.message
+    assert change["dynamodb"]["SequenceNumber"] in letter.message
+
+
+@pytest.mark.parametrize("limit", [1_024, LIMIT, MAX_MESSAGE_BYTES])
+def test_an_event_that_only_its_letter_would_keep_is_never_left_out(limit: int) -> None:
+    """A message that no queue holds is not acknowledged: its own transport keeps it."""
+    body = b64encode(incompressible(1_000_000)).decode()
+    letters = SqsDeadLetters("https://queue", client=Queue(limit=limit))
+    with pytest.raises(DeadLetterError):
+        letters.send(LETTER._replace(event=sqs_event(body)["Records"][0]))
+
+
+@pytest.mark.parametrize("limit", [4_096, LIMIT])
+def test_a_queue_that_takes_less_gets_the_largest_form_that_it_takes(limit: int) -> None:
+    """The whole event if it fits, else compressed, else its position."""
+    contents = {
+        "whole": b"x" * (limit // 4),
+        "compressed": b"x" * limit,
+        "position": incompressible(limit),
+    }
+    for form, content in contents.items():
+        (event,) = in_kinesis(content)["Records"]
+        queue = Queue(limit=limit)
+        SqsDeadLetters("https://queue", client=queue).send(LETTER._replace(event=event))
+        letter = DeadLetter.from_body(queue.bodies[0])
+        assert (letter.event == event) == (form != "position"), form
+        assert ("eventGzip" in queue.bodies[0]) == (form == "compressed")

@@ -138,7 +138,7 @@ def test_messages_of_two_events_have_different_ids(build: Any, source: Source) -
 
     def ids(event: Any) -> list[tuple[str, str]]:
         reported = source.failure_id or source.message_id
-        return [(source.message_id(raw), reported(raw)) for raw in source.records(event)]
+        return [(source.message_id(raw), str(reported(raw))) for raw in source.records(event)]
 
     (one,) = ids(build(ORDERS[0]))
     assert ids(build(ORDERS[0])) == [one]

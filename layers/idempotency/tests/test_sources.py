@@ -35,7 +35,7 @@ SQS: Final = {
 class Read(NamedTuple):
     text: object = BODY
     message_id: str = "message-1"
-    failure_id: str | None = None
+    failure_id: object = None
     group: str | None = None
     attempts: int | None = None
 
@@ -86,7 +86,12 @@ MESSAGES: Final[list[tuple[Source, dict[str, Any], Read]]] = [
     (
         sources.KAFKA,
         {"topic": "rides", "partition": 0, "offset": 15, "timestamp": SENT_MS, "value": ENCODED},
-        Read(BODY.encode(), "rides-0@15", group="rides-0"),
+        Read(
+            BODY.encode(),
+            "rides-0@15",
+            failure_id={"partition": "rides-0", "offset": 15},
+            group="rides-0",
+        ),
     ),
 ]
 

@@ -133,7 +133,7 @@ class Batch[E]:
             group = source.group(raw)
             lane = None if group is None else f"group {group}"
             message = self._handler.read_message(
-                raw, self._invocation, source.message_id(raw), postpones=True
+                raw, self._invocation, self._handler.record_id(raw), postpones=True
             )
         except Exception as error:  # noqa: BLE001 - the record's own job raises it
             return Job(lane, error)
@@ -173,7 +173,7 @@ class Batch[E]:
         message = self._jobs[position].message
         if isinstance(message, RejectedMessageError):
             raw = self._records[position]
-            delivery_id = self._handler.source.message_id(raw)
+            delivery_id = self._handler.record_id(raw)
             self._handler.reject(message, self._invocation, raw, delivery_id)
             return None
         if isinstance(message, Exception):

@@ -49,8 +49,8 @@ class EventResponse(TypedDict):
 class BatchResponse(TypedDict):
     """What an event source mapping with ReportBatchItemFailures reads."""
 
-    batchItemFailures: list[dict[str, str]]
-    """For each record to deliver again, its ``itemIdentifier``."""
+    batchItemFailures: list[dict[str, Any]]
+    """For each record to deliver again, its ``itemIdentifier``: an id, for Kafka a position."""
 
 
 type MessageWork[E] = (
@@ -210,14 +210,15 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             records = messages.records(event, request_id)
             batch = Batch(messages, self._runner, pace, records, invocation)
             failures = batch.run_records()
-            if failures and (source.failure_id is None or len(failures) == len(records)):
+            failed = [records[position] for position in sorted(failures)]
+            names = _names_of(failed, source)
+            if failures and (names is None or len(failures) == len(records)):
                 # A record that was not started has no error.
                 first_error = next(filter(None, failures.values()), None)
                 raise BatchFailedError(
                     f"{len(failures)} of {len(records)} records have to be delivered again"
                 ) from first_error
-            failed = [records[position] for position in sorted(failures)]
-            return _naming(failed, source)
+            return {"batchItemFailures": [{"itemIdentifier": name} for name in names or ()]}
 
         return lambda_handler(run, handler)
 
@@ -377,10 +378,15 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         return release(self._store, name, window=self._policy.window_s, clock=self.clock)
 
 
-def _naming(failed: Iterable[Any], source: Source) -> BatchResponse:
-    """Return the response that names the records to deliver again."""
-    identify = source.failure_id or source.message_id
-    return {"batchItemFailures": [{"itemIdentifier": identify(record)} for record in failed]}
+def _names_of(failed: Iterable[Any], source: Source) -> list[object] | None:
+    """Return what records are reported by; None if the source cannot report each of them."""
+    if source.failure_id is None:
+        return None
+    try:
+        names = [source.failure_id(record) for record in failed]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return None if None in names else names
 
 
 def _check_kinds(name: str, store: object, dead_letters: object) -> None:

@@ -6,7 +6,7 @@ They are stored before they are acknowledged.
 import base64
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from threading import Thread
 from typing import Any, Final, NamedTuple, Protocol, Self
@@ -19,6 +19,7 @@ from carride_idempotency.errors import (
     StoreUnavailableError,
 )
 from carride_idempotency.invocation import current
+from carride_idempotency.sources import position_of
 from carride_idempotency.stores.retries import Retries, Verdict
 
 CONTRACT: Final = "CONTRACT"
@@ -64,14 +65,16 @@ class DeadLetter(NamedTuple):
     """The original event, as it was delivered."""
 
     def body(self) -> str:
-        """Return the dead letter as JSON.
+        """Return the dead letter as JSON, in the largest form that a message can hold.
 
-        An event too large for a message is compressed, as ``eventGzip``.
+        An event too large for a message is compressed, as ``eventGzip``. If that is too large as
+        well, and the event stays in a stream or a topic, the letter says where, and has no event.
         """
-        text = json.dumps(self._asdict(), separators=(",", ":"), default=str)
-        if len(text.encode()) <= MAX_MESSAGE_BYTES - _ATTRIBUTES_BYTES:
-            return text
-        return self.compressed_body()
+        body = ""
+        for body in _bodies(self):
+            if _is_small(body):
+                break
+        return body
 
     @classmethod
     def from_body(cls, body: str) -> Self:
@@ -94,6 +97,25 @@ class DeadLetter(NamedTuple):
         return json.dumps(compressed, separators=(",", ":"), default=str)
 
 
+def _bodies(letter: DeadLetter) -> Iterator[str]:
+    """Yield the forms of a dead letter as JSON, the largest one first."""
+    yield _json_of(letter)
+    yield letter.compressed_body()
+    place = position_of(letter.event)
+    if place is not None:
+        text = f"{letter.message}; its event is larger than the queue takes, and stays {place}"
+        yield _json_of(letter._replace(message=text, event=None))
+
+
+def _json_of(letter: DeadLetter) -> str:
+    return json.dumps(letter._asdict(), separators=(",", ":"), default=str)
+
+
+def _is_small(body: str) -> bool:
+    """Return whether a message can hold a body beside the attributes."""
+    return len(body.encode()) <= MAX_MESSAGE_BYTES - _ATTRIBUTES_BYTES
+
+
 class DeadLetters(Protocol):
     """Stores dead letters durably."""
 
@@ -105,7 +127,8 @@ class SqsDeadLetters:
     """Dead letters in an SQS queue.
 
     A queue may take less than SQS does: a letter that it refuses is sent again with its event
-    compressed. No try outlasts the invocation, whatever the client's own time-outs are.
+    compressed, and at last without it if it stays in a stream or a topic. No try outlasts the
+    invocation, whatever the client's own time-outs are.
 
     Args:
         queue_url: the queue's URL.
@@ -127,17 +150,26 @@ class SqsDeadLetters:
     def send(self, dead_letter: DeadLetter) -> None:
         """Send one message, with the reason and the consumer as its attributes."""
         try:
-            try:
-                self._send(dead_letter, dead_letter.body())
-            except StoreRefusedError as refused:
-                if not _is_too_large(refused.__cause__):
-                    raise
-                self._send(dead_letter, dead_letter.compressed_body())
+            self._send_largest(dead_letter)
         except (StoreRefusedError, StoreUnavailableError) as error:
             what = (
                 f"{dead_letter.reason} of {dead_letter.key} could not be sent to {self._queue_url}"
             )
             raise DeadLetterError(what) from error
+
+    def _send_largest(self, dead_letter: DeadLetter) -> None:
+        """Send the largest form of a letter that the queue takes."""
+        refused = StoreRefusedError("no message of SQS's can hold it")
+        for body in _bodies(dead_letter):
+            if not _is_small(body):
+                continue
+            try:
+                return self._send(dead_letter, body)
+            except StoreRefusedError as error:
+                if not _is_too_large(error.__cause__):
+                    raise
+                refused = error
+        raise refused
 
     def _send(self, dead_letter: DeadLetter, body: str) -> None:
         """Send a message.

@@ -62,7 +62,8 @@ class Delivery(NamedTuple):
 class Rejection(NamedTuple):
     """A message that is at fault itself."""
 
-    delivery_id: str
+    delivery_id: str | None
+    """None if the message does not say it."""
     reason: str
     """A code of `dead_letters`."""
     error: Exception
@@ -196,7 +197,7 @@ class Reports:
         """Observe a delivery that ended with ``error`` instead of an answer."""
         self._observe_end(delivery, DeliveryAnswer(observation.FAILED, None, describe(error)))
 
-    def unread(self, delivery_id: str, reason: str) -> None:
+    def unread(self, delivery_id: str | None, reason: str) -> None:
         """Observe a message that could not be read: it has no key, and comes again."""
         self._observe(Observation(self._consumer, observation.FAILED, None, 0, delivery_id, reason))
 

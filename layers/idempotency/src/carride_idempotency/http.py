@@ -33,6 +33,7 @@ from carride_idempotency.http_formats import (
 from carride_idempotency.invocation import LambdaContext, LambdaInvocation
 from carride_idempotency.keys import TransportId
 from carride_idempotency.messages import Reader
+from carride_idempotency.sources import payload_of
 
 if TYPE_CHECKING:
     from carride_idempotency.async_operation import AsyncOperation
@@ -263,7 +264,7 @@ class Requests[E](NamedTuple):
         if reader.payload is not None:
             return fingerprint({**asked, "payload": reader.find_payload(request.event, event)})
         try:
-            return fingerprint({**asked, "json": json.loads(body)})
+            return fingerprint({**asked, "json": payload_of(json.loads(body))})
         except (ValueError, RecursionError):
             # Not JSON, or a number that JSON does not have: compared byte by byte.
             return fingerprint({**asked, "body": body})

@@ -91,10 +91,9 @@ class Request(NamedTuple):
             case {
                 "version": "2.0",
                 "rawPath": str(path),
-                "rawQueryString": str(query),
                 "requestContext": {"http": {"method": str(method)}},
             }:
-                pairs = parse_qsl(query, keep_blank_values=True)
+                pairs = parse_qsl(event.get("rawQueryString") or "", keep_blank_values=True)
                 return cls(event, "2.0", method, path, _by_name(pairs))
             case {"httpMethod": str(method), "path": str(path), "requestContext": {"elb": _}}:
                 decoded = [

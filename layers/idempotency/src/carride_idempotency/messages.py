@@ -86,7 +86,7 @@ class Reader[E]:
         source: Source,
         raw: Raw,
         invocation: LambdaInvocation,
-        delivery_id: str,
+        delivery_id: str | None,
         *,
         postpones: bool,
     ) -> Message[E]:
@@ -229,7 +229,7 @@ class Reader[E]:
             if text is None:
                 raise RejectedMessageError(dead_letters.CONTRACT, error) from error
             return text
-        except (KeyError, IndexError, TypeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise _not_an_event(source, raw, error) from error
 
 
@@ -270,14 +270,26 @@ class MessageHandler[E]:
             ConfigurationError: the event is not a batch of the source.
         """
         try:
-            return self.source.records(event)
+            return [*self.source.records(event)]
         except (KeyError, TypeError, AttributeError) as error:
             wrong = _not_an_event(self.source, event, error)
             self._runner.reports.unread(delivery_id, describe(wrong))
             raise wrong from error
 
+    def record_id(self, raw: Raw) -> str | None:
+        """Return the transport's id of a record; None if the record does not say it."""
+        try:
+            return self.source.message_id(raw)
+        except (KeyError, IndexError, TypeError):
+            return None
+
     def read_message(
-        self, raw: Raw, invocation: LambdaInvocation, delivery_id: str, *, postpones: bool = False
+        self,
+        raw: Raw,
+        invocation: LambdaInvocation,
+        delivery_id: str | None,
+        *,
+        postpones: bool = False,
     ) -> Message[E]:
         """Read one message.
 
@@ -300,7 +312,7 @@ class MessageHandler[E]:
         rejected: RejectedMessageError,
         invocation: LambdaInvocation,
         raw: Raw,
-        delivery_id: str,
+        delivery_id: str | None,
     ) -> str:
         """Send a message that is at fault itself to the dead-letter queue; return the outcome.
 
@@ -353,7 +365,7 @@ def _transport_id(source: Source, raw: Raw) -> str:
     """
     try:
         return source.message_id(raw)
-    except (KeyError, TypeError) as error:
+    except (KeyError, IndexError, TypeError) as error:
         raise _not_an_event(source, raw, error) from error
 
 

@@ -13,8 +13,8 @@ from carride_idempotency.operators.choosing import normalised, short_id
 EXHAUSTED: Final = "ReceivesExhausted"
 """The reason of a message that SQS moved because it was received too often."""
 UNREADABLE: Final = "UNREADABLE"
-_OF_A_BATCH: Final = {"aws:sqs", "aws:kinesis", "aws:dynamodb", "aws:sns"}
-"""Triggers whose events are lists of records."""
+_CONTENTS: Final = frozenset({"kinesis", "dynamodb", "Sns"})
+"""The fields of records of a batch that hold their content, besides those of SQS's."""
 
 
 class Letter(NamedTuple):
@@ -105,12 +105,16 @@ def as_delivered(event: Any) -> Any:
     """
     if not isinstance(event, Mapping):
         return event
-    source = event.get("eventSource", event.get("EventSource"))
-    if source in _OF_A_BATCH:
+    if _is_of_sqs(event) or not _CONTENTS.isdisjoint(event):
         return {"Records": [event]}
     if event.keys() >= {"topic", "partition", "offset"}:
         return _batch_of_kafka(event)
     return {name: value for name, value in event.items() if name != "replay-name"}
+
+
+def _is_of_sqs(event: Any) -> bool:
+    """Return whether an event is a message of a queue, by what each has."""
+    return isinstance(event, Mapping) and event.keys() >= {"messageId", "body"}
 
 
 def _batch_of_kafka(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,11 +134,11 @@ def _batch_of_kafka(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_message(event: Any) -> dict[str, Any]:
     """Return what a queue takes: the body, attributes and group of a message of SQS's, or JSON."""
-    if not isinstance(event, Mapping) or event.get("eventSource") != "aws:sqs":
+    if not _is_of_sqs(event):
         return {"MessageBody": json.dumps(as_delivered(event), separators=(",", ":"))}
     message: dict[str, Any] = {"MessageBody": event["body"]}
     attributes = {}
-    for name, value in event.get("messageAttributes", {}).items():
+    for name, value in (event.get("messageAttributes") or {}).items():
         kind = value["dataType"]
         if kind.startswith("Binary"):
             content = {"BinaryValue": binascii.a2b_base64(value["binaryValue"])}
@@ -143,7 +147,7 @@ def as_message(event: Any) -> dict[str, Any]:
         attributes[name] = {"DataType": kind, **content}
     if attributes:
         message["MessageAttributes"] = attributes
-    system = event.get("attributes", {})
+    system = event.get("attributes") or {}
     if "MessageGroupId" in system:
         message["MessageGroupId"] = system["MessageGroupId"]
         message["MessageDeduplicationId"] = event["messageId"]

@@ -372,14 +372,22 @@ def _remaining(event: Any, answer: Any, error: BaseException | None) -> Any:
         return None
     if answer.get("statusCode") in _COMES_AGAIN:
         return event
-    failed = {failure["itemIdentifier"] for failure in answer.get("batchItemFailures", ())}
+    failed = [failure["itemIdentifier"] for failure in answer.get("batchItemFailures", ())]
     if not failed:
         return None
+    if "records" in event:
+        partitions = {
+            partition: [each for each in records if _id_of(each) in failed]
+            for partition, records in event["records"].items()
+        }
+        return event | {"records": partitions}
     return event | {"Records": [each for each in event["Records"] if _id_of(each) in failed]}
 
 
 def _id_of(record: Mapping[str, Any]) -> object:
     """Return what names a record of a batch in a report of failures."""
+    if "offset" in record:
+        return {"partition": f"{record['topic']}-{record['partition']}", "offset": record["offset"]}
     stream = record.get("dynamodb", {})
     kinesis = record.get("kinesis", {})
     return record.get("messageId") or stream.get("SequenceNumber") or kinesis.get("sequenceNumber")
