@@ -137,9 +137,7 @@ class Engine:
                 return bytes(answer.read())
         except urllib.error.URLError as error:
             if self._process.poll() is not None:
-                raise EngineError(
-                    f"the engine ended by itself; its last lines:\n{self._last_lines()}"
-                ) from error
+                raise self._ended() from error
             raise
 
     def sam(self, *command: str, parameters: Mapping[str, str], folder: Path | None = None) -> None:
@@ -171,13 +169,30 @@ class Engine:
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise self._ended()
             with suppress(urllib.error.URLError):
-                self.request("/_ministack/health")
-                return
+                if self._listens():
+                    self.request("/_ministack/health")
+                    return
             time.sleep(_POLL_SECONDS)
         raise EngineError(
             f"the engine was not ready in {_START_SECONDS:g} s; it said:\n{self._last_lines()}"
         )
+
+    def _listens(self) -> bool:
+        """Return whether a connection reaches the engine.
+
+        Before the engine listens, a connection may have its port, and so reach itself.
+        """
+        with socket.socket() as probe:
+            # Without this, such a connection would keep the port from the engine for a minute.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            error = probe.connect_ex((HOST, self.port))
+            return not error and probe.getsockname() != probe.getpeername()
+
+    def _ended(self) -> EngineError:
+        return EngineError(f"the engine ended by itself; its last lines:\n{self._last_lines()}")
 
     def _last_lines(self) -> str:
         return "\n".join(

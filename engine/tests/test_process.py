@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,32 @@ def test_the_engine_ends_with_the_process_that_started_it() -> None:
         parent.send_signal(signal.SIGKILL)
     assert until(lambda: not listens(int(port)))
     assert until(lambda: not Path(folder).exists())
+
+
+def test_a_probe_that_reaches_itself_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection may get the engine's port before the engine listens: then it reaches itself."""
+    reached_itself = list[bool]()
+
+    class Socket(socket.socket):
+        """The first one connects from the port that it connects to."""
+
+        def connect(self, address: Any) -> None:
+            if not reached_itself:
+                self.bind(address)
+            super().connect(address)
+            reached_itself.append(self.getsockname() == self.getpeername())
+
+        def connect_ex(self, address: Any) -> int:
+            try:
+                self.connect(address)
+            except OSError as error:
+                return error.errno or -1
+            return 0
+
+    monkeypatch.setattr(socket, "socket", Socket)
+    with LocalCloud() as cloud:
+        assert not any(cloud.in_flight().values())
+    assert reached_itself[:2] == [True, False]
 
 
 def test_functions_see_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
