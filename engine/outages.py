@@ -40,15 +40,18 @@ def _replicate(table: dict[str, Any], kind: str, old: _Item | None, new: _Item |
         _replicate_write(table, kind, old, new)
     elif dynamodb._replica_group(table):
         item = new or old or {}
-        key = (table["TableName"], *(str(item.get(table[name])) for name in ("pk_name", "sk_name")))
-        _writes[key] = Scope.current(), (table, kind, old, new)
+        partition_key = str(item.get(table["pk_name"]))
+        sort_key = str(item.get(table["sk_name"]))
+        key = (table["TableName"], partition_key, sort_key)
+        _writes[key] = (Scope.current(), (table, kind, old, new))
 
 
 def _switch(wanted: dict[str, Any]) -> dict[str, Any]:
     _switches.update(wanted)
     impaired.clear()
     impaired.update(Scope(Scope.current().account, region) for region in _switches["late"])
-    waiting, _waiting[:] = list(_waiting), []
+    waiting = list(_waiting)
+    _waiting.clear()
     for scope, delivery in waiting:
         with scope.entered():
             _deliver(*delivery)

@@ -251,7 +251,9 @@ class _Rehearsal:
             rows = tables.scan(
                 self._stack.client("dynamodb"), self._stack.outputs["PaymentTableName"]
             )
-            ends = [end for row in rows for end in asked_until(row)]
+            ends = list[datetime]()
+            for row in rows:
+                ends += asked_until(row)
             while ends and datetime.now(UTC) < max(ends):
                 time.sleep(_POLL_SECONDS)
 
@@ -286,7 +288,10 @@ class _Rehearsal:
 
     def partner_counts(self, evidence: Evidence) -> dict[str, int]:
         """Return how many events the partner has lost and doubled."""
-        published = {event.fact for event in evidence.published if event.fact is not None}
+        published = set[str]()
+        for event in evidence.published:
+            if event.fact is not None:
+                published.add(event.fact)
         points = self._partner.points
         return {
             "events were lost by the partner": len(published - set(points)),
@@ -350,11 +355,10 @@ def letters_of_kept_errors(
         kept: the rides of which the gateway kept an error.
         poison: the facts whose letters stay.
     """
-    keys = {
-        letter.key
-        for letter in letters
-        if letter.key is not None and letter.ride in kept and letter.fact not in poison
-    }
+    keys = set[str]()
+    for letter in letters:
+        if letter.key is not None and letter.ride in kept and letter.fact not in poison:
+            keys.add(letter.key)
     return sorted(keys)
 
 
@@ -418,7 +422,10 @@ def _poison(spec: Spec) -> Iterator[Poisoned]:
 
 def _tables(stack: Stack) -> dict[str, list[str]]:
     """Return the items of the tables that a replay must not change."""
-    return {table: _items(stack, table, condition) for table, condition in _TABLES.items()}
+    found = dict[str, list[str]]()
+    for table, condition in _TABLES.items():
+        found[table] = _items(stack, table, condition)
+    return found
 
 
 def _items(stack: Stack, table: str, condition: str) -> list[str]:

@@ -166,7 +166,11 @@ class House:
 
     def dead_letter_queues(self) -> set[str]:
         """Return the queues without a redrive policy: nothing polls them."""
-        return {name for name, queue in self.of_type(QUEUE) if "RedrivePolicy" not in queue}
+        found = set[str]()
+        for name, queue in self.of_type(QUEUE):
+            if "RedrivePolicy" not in queue:
+                found.add(name)
+        return found
 
 
 class Metric(NamedTuple):
