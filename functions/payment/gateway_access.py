@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from carride.forks import renew_credentials, renew_in_children
 from gateway import GatewayUnavailableError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def signed(session: Any, region: str) -> Access:
 
     ``session`` is the botocore session that has the credentials.
     """
+    renew_in_children(session, renew_credentials)
 
     def access(method: str, url: str, headers: Headers, content: bytes | None) -> Headers:
         from botocore.auth import SigV4Auth  # noqa: PLC0415 - not every gateway needs it
@@ -46,6 +48,10 @@ class Bearer:
         self._secret_arn = secret_arn
         self._secrets: SecretsProvider | None = None
         self._must_read = False
+        renew_in_children(self, Bearer._renew)
+
+    def _renew(self) -> None:
+        self._secrets = None
 
     def __call__(self, method: str, url: str, headers: Headers, content: bytes | None) -> Headers:  # noqa: ARG002 - Access
         """Return the headers and the secret.

@@ -8,11 +8,13 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from io import BufferedReader, RawIOBase
 from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
+from carride.forks import renew_in_children
 from gateway import GatewayUnavailableError
 
 LONGEST_ANSWER: Final = 65_536
@@ -67,10 +69,13 @@ class GatewayConnection:
     ) -> None:
         address = urlsplit(url)
         kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
-        self._connection = kind(str(address.hostname), address.port, timeout=connect_timeout_s)
+        host = str(address.hostname)
+        self._new = partial(kind, host, address.port, timeout=connect_timeout_s)
+        self._connection = self._new()
         self._base_path = address.path.rstrip("/")
         self._read_timeout_s = read_timeout_s
         self._longest_answer = longest_answer
+        renew_in_children(self, GatewayConnection._renew)
 
     def exchange(self, request: HttpRequest) -> HttpResponse:
         """Send a request once, and return the answer.
@@ -93,6 +98,9 @@ class GatewayConnection:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+    def _renew(self) -> None:
+        self._connection = self._new()
 
     def _exchange(self, request: HttpRequest) -> HttpResponse:
         if self._has_ended():

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 import boto3
 from botocore.config import Config
 
+from carride.forks import renew_client, renew_in_children
+
 if TYPE_CHECKING:
     from mypy_boto3_events import EventBridgeClient
     from mypy_boto3_lambda import LambdaClient
@@ -28,15 +30,20 @@ SINGLE_ATTEMPT: Final = Config(
 
 def events_client() -> "EventBridgeClient":
     """Make a client for EventBridge."""
-    return boto3.client("events", config=SINGLE_ATTEMPT)
+    return _renewed(boto3.client("events", config=SINGLE_ATTEMPT))
 
 
 def sqs_client() -> "SQSClient":
     """Make a client for SQS."""
-    return boto3.client("sqs", config=SINGLE_ATTEMPT)
+    return _renewed(boto3.client("sqs", config=SINGLE_ATTEMPT))
 
 
 def lambda_client() -> "LambdaClient":
     """Make a client for Lambda, with up to two attempts a call."""
     config = SINGLE_ATTEMPT.merge(Config(retries={"mode": "standard", "total_max_attempts": 2}))
-    return boto3.client("lambda", config=config)
+    return _renewed(boto3.client("lambda", config=config))
+
+
+def _renewed[C](client: C) -> C:
+    renew_in_children(client, renew_client)
+    return client

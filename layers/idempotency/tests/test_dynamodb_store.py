@@ -98,6 +98,60 @@ def test_reads_are_consistent() -> None:
     assert transport.call_args[0][1]["ConsistentRead"] is True
 
 
+OTHER: dict[str, Any] = {**item_of(DONE._replace(key="history#k2")), "id": {"S": "order_02"}}
+"""An item that another request has asked for: a record, or what refuses an effect."""
+
+
+def _other_answer(operation: str, request: Any) -> Any:
+    if operation == "GetItem":
+        return {"Item": OTHER}
+    refused = {"Code": "ConditionalCheckFailed", "Item": OTHER}
+    if operation == "PutItem":
+        raise ServiceError("ConditionalCheckFailedException", 400, "refused", {"Item": OTHER})
+    actions = len(request["TransactItems"])
+    reasons = [refused, {"Code": "None"}, {"Code": "None"}][:actions]
+    if "owner-1" in str(request):  # of the record, or of the effect
+        reasons.reverse()
+    raise ServiceError(
+        "TransactionCanceledException", 400, "refused", {"CancellationReasons": reasons}
+    )
+
+
+@pytest.mark.parametrize("effects", [[], [EFFECT]], ids=["alone", "with an effect"])
+@pytest.mark.parametrize("record", [CLAIM, CLAIM._replace(owner="owner-2")], ids=["1", "2"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda store, record, effects: store.put_if_absent(record, effects),
+        lambda store, record, effects: store.compare_and_swap(CLAIM, record, effects),
+        lambda store, record, effects: store.update_if_owner(record, effects),
+        lambda store, record, effects: store.read(record.key),
+    ],
+    ids=["put", "swap", "update", "read"],
+)
+def test_an_answer_about_another_key_is_not_believed(
+    step: Callable[..., object], record: Record, effects: list[Any]
+) -> None:
+    """Whichever item it holds, the outcome of the request is unknown."""
+    transport = Mock(longest_try_s=1.5, side_effect=_other_answer)
+    with pytest.raises(StoreUnavailableError, match="another key"):
+        step(DynamoDBStore(TABLE, transport=transport), record, effects)
+
+
+@pytest.mark.parametrize("stored", ["7", "7.0", "7E0"])
+def test_a_number_of_a_key_is_compared_by_its_value(stored: str) -> None:
+    """DynamoDB writes a number in a form of its own."""
+    item = {"id": {"N": stored}, "paid": {"BOOL": True}}
+    reasons = [{"Code": "None"}, {"Code": "ConditionalCheckFailed", "Item": item}]
+    refusal = ServiceError(
+        "TransactionCanceledException", 400, "refused", {"CancellationReasons": reasons}
+    )
+    store = DynamoDBStore(TABLE, transport=Mock(longest_try_s=1.5, side_effect=refusal))
+    with pytest.raises(EffectConflictError) as conflict:
+        store.put_if_absent(DONE, [EFFECT._replace(key={"id": 7})])
+    assert conflict.value.item == item
+
+
 def test_refused_by_a_record_that_is_gone(world: World) -> None:
     """A refusal without an item makes an insert raise StoreUnavailableError, others return None."""
     for _ in range(3):

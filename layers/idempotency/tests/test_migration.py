@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Final
+from unittest.mock import Mock
 
 import boto3
 import greenlet
@@ -41,9 +42,10 @@ from carride_idempotency import (
     release,
 )
 from carride_idempotency.clock import epoch_ms
+from carride_idempotency.errors import StoreUnavailableError
 from carride_idempotency.keys import letter_key, record_key
-from carride_idempotency.record import COMPLETED, QUARANTINED
-from carride_idempotency.stores.transport import BotocoreTransport
+from carride_idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.stores.transport import BotocoreTransport, ServiceError
 from carride_idempotency.testing import DeadLetterBox, FakeDynamoDB, Invocation, eventbridge_event
 from tests.samples import create_tables
 from tests.stores.backends import local_client
@@ -719,6 +721,24 @@ def test_a_key_of_which_only_the_hash_is_known_is_refused(town: Town) -> None:
     """Its record at Powertools cannot be found, so it could run twice."""
     with pytest.raises(ConfigurationError, match="drain this consumer"):
         town.new("x" * 3_000)
+
+
+@pytest.mark.parametrize("status", ["COMPLETED", "INPROGRESS"])
+def test_an_answer_about_another_item_is_not_believed(status: str) -> None:
+    """It is the answer to another request, so what became of this one is unknown."""
+    item = {"id": {"S": "another"}, "status": {"S": status}, "expiration": {"N": "1800000000"}}
+    reasons = [{"Code": "None"}, {"Code": "ConditionalCheckFailed", "Item": item}]
+    refusal = ServiceError(
+        "TransactionCanceledException", 400, "refused", {"CancellationReasons": reasons}
+    )
+    before = PowertoolsRecords(OLD, {"shop": PREFIX}, until=datetime.max.replace(tzinfo=UTC))
+    store = DynamoDBStore(
+        NEW, before=before, transport=Mock(longest_try_s=1.5, side_effect=refusal)
+    )
+    claim = Record("shop#a", IN_PROGRESS, "owner", 1, 1, 1, None, None, None, 1, 1)
+    for write in (store.put_if_absent, store.update_if_owner):
+        with pytest.raises(StoreUnavailableError, match="another key"):
+            write(claim)
 
 
 def test_a_store_without_a_migration_is_a_plain_one() -> None:

@@ -44,6 +44,17 @@ def claim(clock: ManualClock, owner: str = "owner-1", **changes: Any) -> Record:
     )
 
 
+def test_an_answer_about_another_key_is_not_believed(client: Any, clock: ManualClock) -> None:
+    """The outcome of the step is unknown, whether the answer says "written" or holds a record."""
+    record = claim(clock)
+    store = ValkeyStore(client, prefix="shop:", clock=clock)
+    for other in ([clock(), b"shop:history#order_02"], [clock(), "history#order_01", []]):
+        client.evalsha = Mock(return_value=other)
+        for step in (store.put_if_absent, store.update_if_owner, lambda _: store.read(KEY)):
+            with pytest.raises(StoreUnavailableError, match="not about"):
+                step(record)
+
+
 @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, 0, HOUR_MS, 365 * 24 * HOUR_MS])
 def test_difference_between_clocks_changes_no_time_that_is_compared(
     store: ValkeyStore, client: Any, clock: ManualClock, ahead_ms: int

@@ -11,16 +11,32 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Final
 
+from carride_idempotency.forks import renew_in_children
+
 MOST_THREADS: Final = 20
 """As many as a client of botocore has connections."""
 
-_threads: Final = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="idempotency-store")
-"""No step waits for another one or for a loop, so a bounded number of threads is enough."""
+
+class _Threads:
+    """The threads of this process.
+
+    No step waits for another one or for a loop, so a bounded number of threads is enough.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+        renew_in_children(self, _Threads._begin)
+
+    def _begin(self) -> None:
+        self.pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="idempotency-store")
+
+
+_threads: Final = _Threads()
 
 
 def submit[T](step: Callable[[], T]) -> Future[T]:
     """Begin a step in a thread, with the context variables of the caller."""
-    return _threads.submit(copy_context().run, step)
+    return _threads.pool.submit(copy_context().run, step)
 
 
 async def end_of(job: Future[Any]) -> None:

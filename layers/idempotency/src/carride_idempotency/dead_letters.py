@@ -18,6 +18,7 @@ from carride_idempotency.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
+from carride_idempotency.forks import renew_client, renew_in_children
 from carride_idempotency.invocation import current
 from carride_idempotency.sources import position_of
 from carride_idempotency.stores.retries import Retries, Verdict
@@ -146,6 +147,7 @@ class SqsDeadLetters:
         self._client = client
         self._clock = clock
         self._retries = Retries(clock)
+        renew_in_children(self, renew_client)
 
     def send(self, dead_letter: DeadLetter) -> None:
         """Send one message, with the reason and the consumer as its attributes."""

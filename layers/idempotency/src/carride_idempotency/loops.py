@@ -10,17 +10,44 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from functools import wraps
+from selectors import SelectSelector
 from typing import TYPE_CHECKING, Any, Final
 
 from carride_idempotency.async_operation import AsyncOperation
 from carride_idempotency.concurrency import is_in_a_loop
 from carride_idempotency.errors import UnfinishedWorkError
+from carride_idempotency.forks import renew_in_children
 
 if TYPE_CHECKING:
     from carride_idempotency.operation import Operation
 
-_idle: Final[deque[asyncio.Runner]] = deque()
-"""Loops in which nothing runs."""
+
+class IdleLoops:
+    """The loops of this process in which nothing runs."""
+
+    def __init__(self) -> None:
+        self.runners: deque[asyncio.Runner] = deque()
+        renew_in_children(self, IdleLoops._forget)
+
+    def close(self) -> None:
+        """Close them."""
+        while self.runners:
+            self.runners.pop().close()
+
+    def _forget(self) -> None:
+        """Close the parent's loops in a child, without what `close` says to their selector.
+
+        An epoll of Linux is one for both processes: the parent's loops would not wake up any more.
+        """
+        while self.runners:
+            loop: Any = self.runners.pop().get_loop()
+            if hasattr(loop, "_selector"):
+                loop._selector.close()  # noqa: SLF001 - asyncio has no other way to it
+                loop._selector = SelectSelector()  # noqa: SLF001 - as above
+                loop.close()
+
+
+_idle: Final = IdleLoops()
 
 
 def run_to_end[E](work: Callable[[E, Any], Any]) -> Callable[[E, "Operation | None"], Any]:
@@ -56,7 +83,7 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
         UnfinishedWorkError: it was cancelled, or tasks that it has begun have not ended.
     """
     try:
-        runner = _idle.pop()
+        runner = _idle.runners.pop()
     except IndexError:
         runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
     try:
@@ -65,7 +92,7 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
         raise UnfinishedWorkError("the handler was cancelled before its end") from cancelled
     finally:
         left = _end_tasks(runner)
-        _idle.append(runner)
+        _idle.runners.append(runner)
     if left:
         raise UnfinishedWorkError(
             f"the handler returned before {', '.join(left)}, which it had begun: await its tasks"
@@ -90,5 +117,4 @@ async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
 
 @atexit.register
 def _close() -> None:
-    while _idle:
-        _idle.pop().close()
+    _idle.close()

@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
+from carride_idempotency.forks import renew_in_children, renew_lock
 from carride_idempotency.record import Record
 
 _LARGEST_RESULT: Final = 4_096
@@ -28,6 +29,7 @@ class WarmCache:
         self._lock = threading.Lock()
         self._records: OrderedDict[tuple[str, str], tuple[int, Record]] = OrderedDict()
         """By key and delivery id, with the time of completion."""
+        renew_in_children(self, renew_lock)
 
     def get(self, key: str, delivery_id: str, now_ms: int) -> Record | None:
         """Return the record that this delivery completed here, if it is fresh."""

@@ -60,6 +60,8 @@ _PASSING: Final = frozenset(
 
 _STATUS_AND_OWNER: Final = {"#s": "status", "#o": "owner"}
 
+type Item = Mapping[str, Mapping[str, Any]]
+"""An item, or its key, in the wire format."""
 type Condition = tuple[str, Mapping[str, object]]
 """A condition on a record, and its values. ``#s`` is the status, ``#o`` the owner."""
 ABSENT: Final[Condition] = ("attribute_not_exists(idempotencyKey)", {})
@@ -150,13 +152,9 @@ class DynamoDBStore:
 
     def read(self, key: str, *, until_ms: int | None = None) -> Record | None:
         """Read the record under ``key``, consistently."""
-        request = {
-            "TableName": self._table,
-            "Key": {"idempotencyKey": {"S": key}},
-            "ConsistentRead": True,
-        }
+        request = {"TableName": self._table, "Key": _key_of(key), "ConsistentRead": True}
         answer = self._send("GetItem", request, until_ms)
-        return _found(answer.get("Item"))
+        return _found(answer.get("Item"), key)
 
     def _write(
         self,
@@ -191,7 +189,7 @@ class DynamoDBStore:
         try:
             self._send("PutItem", put, until_ms)
         except ServiceError as error:
-            return _found(error.body.get("Item"))
+            return _found(error.body.get("Item"), record.key)
         return record
 
     def _transact(
@@ -218,7 +216,7 @@ class DynamoDBStore:
         except ServiceError as error:
             reasons = _reasons(error, len(actions))
             if reasons[0].get("Code") == _CONDITION:
-                return _found(reasons[0].get("Item"))
+                return _found(reasons[0].get("Item"), record.key)
             for reason in reasons[1 : len(first)]:
                 if reason.get("Code") == _CONDITION:
                     raise BesideRefusedError(reason.get("Item")) from error
@@ -264,9 +262,36 @@ class DynamoDBStore:
         )
 
 
-def _found(item: Mapping[str, Any] | None) -> Record | None:
-    """Return a stored item as a record; None if there is none."""
-    return record_of(item) if item else None
+def _key_of(key: str) -> Item:
+    return {"idempotencyKey": {"S": key}}
+
+
+def _found(item: Item | None, key: str) -> Record | None:
+    """Return the item that was answered for a key as a record; None if there is none."""
+    if not item:
+        return None
+    check_key(item, _key_of(key))
+    return record_of(item)
+
+
+def check_key(item: Item, asked: Item) -> None:
+    """Check that an answered item has the key that was asked.
+
+    Raises:
+        StoreUnavailableError: it has another one. So the answer is another request's, such as that
+            of a process which shares the connection, and what became of this one is unknown.
+    """
+    for name, wanted in asked.items():
+        found = item.get(name)
+        if not found or not _is_same(found, wanted):
+            raise StoreUnavailableError(
+                f"the answer is not about {asked}: it holds an item of another key"
+            )
+
+
+def _is_same(value: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two values of a key are equal: a number may be written in several ways."""
+    return value == other or marshalling.value({**value}) == marshalling.value({**other})
 
 
 def owned_by(record: Record) -> Condition:
@@ -309,9 +334,13 @@ def _conflict(
 
     ``reasons`` are those of the ``effects``, in their order. Effects have their position as key.
     """
-    for position, reason in zip(effects, reasons, strict=True):
+    for (position, effect), reason in zip(effects.items(), reasons, strict=True):
         if reason.get("Code") == _CONDITION:
-            return EffectConflictError(position, reason.get("Item"))
+            item = reason.get("Item")
+            key = getattr(effect, "key", None)  # only its table knows which attributes a Put's are
+            if item and key:
+                check_key(item, marshalling.item(key))
+            return EffectConflictError(position, item)
     raise LookupError("no condition was refused")
 
 

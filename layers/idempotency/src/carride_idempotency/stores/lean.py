@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from carride_idempotency.clock import Clock, epoch_ms
+from carride_idempotency.forks import renew_in_children, renew_lock
 from carride_idempotency.stores.signing import Credentials, CredentialsError, Signer, credentials_of
 from carride_idempotency.stores.transport import (
     BOTOCORE_USED,
@@ -118,6 +119,7 @@ class LeanTransport:
         self._context: ssl.SSLContext | None = None
         self._trusts_whole_bundle = False
         self._skew_ms = 0
+        renew_in_children(self, LeanTransport.close)  # the parent's connections stay open there
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send one request.
@@ -569,6 +571,7 @@ class Guarded:
         self._transport = lean
         self._other = other
         self._lock = Lock()
+        renew_in_children(self, renew_lock)
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send one request."""

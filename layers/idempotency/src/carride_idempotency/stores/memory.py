@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.effects import Effect
 from carride_idempotency.errors import ConfigurationError, StoreRefusedError
+from carride_idempotency.forks import renew_in_children, renew_lock
 from carride_idempotency.record import COMPLETED, FAILED, Record
 from carride_idempotency.stores import may_compare_and_swap, may_put_if_absent, may_update_if_owner
 
@@ -36,6 +37,7 @@ class MemoryStore:
         self._clock = clock
         self._lock = threading.Lock()
         self._records: dict[str, Record] = {}
+        renew_in_children(self, renew_lock)
 
     def put_if_absent(
         self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None

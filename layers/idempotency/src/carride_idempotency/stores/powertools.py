@@ -43,14 +43,14 @@ from carride_idempotency.stores.dynamodb import (
     BesideRefusedError,
     Condition,
     DynamoDBStore,
+    Item,
+    check_key,
     owned_by,
     still_as,
 )
 
 if TYPE_CHECKING:
     from carride_idempotency.effects import Effect
-
-type Item = Mapping[str, Mapping[str, Any]]
 
 THEIRS: Final = "powertools"
 """The owner of a record that stands for an item of Powertools."""
@@ -208,7 +208,7 @@ class MigratingStore(DynamoDBStore):
         if key is None or record.status == FAILED:
             return super().put_if_absent(record, effects, until_ms=until_ms)
         beside = self._claimed(key, record, self._free())
-        found = self._both(record, ABSENT, beside, effects, until_ms=until_ms)
+        found = self._both(record, ABSENT, key, beside, effects, until_ms=until_ms)
         if found is None:
             raise StoreUnavailableError(
                 f"{record.key} was refused by a record that is deleted now; "
@@ -237,7 +237,7 @@ class MigratingStore(DynamoDBStore):
         free = self._free(seen.owner) if theirs is None else self._as_found(theirs)
         if record.status in (IN_PROGRESS, COMPLETED):
             beside = self._claimed(key, record, free)
-            return self._both(record, ours, beside, effects, seen=seen, until_ms=until_ms)
+            return self._both(record, ours, key, beside, effects, seen=seen, until_ms=until_ms)
         if theirs is None and seen.status == COMPLETED:
             free = _or_left_by(seen.owner, free)  # an operator forgets the key
         beside = self._given_up(key, record, free)
@@ -254,7 +254,7 @@ class MigratingStore(DynamoDBStore):
         held = self._held(record.owner)
         if record.status in (IN_PROGRESS, COMPLETED):
             beside = self._claimed(key, record, held)
-            return self._both(record, ours, beside, effects, seen=record, until_ms=until_ms)
+            return self._both(record, ours, key, beside, effects, seen=record, until_ms=until_ms)
         return self._ours_first(record, ours, self._given_up(key, record, held), until_ms)
 
     # ── Both tables ───────────────────────────────────────────────────────────────────────────────
@@ -263,6 +263,7 @@ class MigratingStore(DynamoDBStore):
         self,
         record: Record,
         ours: Condition,
+        key: Item,
         beside: Mapping[str, Any],
         effects: Sequence["Effect"],
         *,
@@ -279,6 +280,7 @@ class MigratingStore(DynamoDBStore):
                 f"{record.key} was refused by an item of Powertools that is deleted now; "
                 "the next delivery decides"
             )
+        check_key(item, key)
         if item.get(self._before.status_attr, {}).get("S") != _THEIR_STATUS:
             return self._write(self._adopted(item, record), ours, (), until_ms)
         return self._stands_for(item, record, seen)

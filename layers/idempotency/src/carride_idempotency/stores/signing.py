@@ -13,6 +13,8 @@ from threading import Lock, Thread
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from carride_idempotency.forks import renew_in_children, renew_lock
+
 _CONTAINER: Final = "http://169.254.170.2"
 _TRUSTED_HOSTS: Final = frozenset(
     {"127.0.0.1", "localhost", "::1", "169.254.170.2", "169.254.170.23"}
@@ -121,6 +123,7 @@ class ContainerCredentials:
         self._found: Credentials | None = None
         self._expires_ms = 0
         self._next_refresh_ms = 0
+        renew_in_children(self, renew_lock)
 
     def __call__(self, *, renew: bool = False) -> Credentials:
         """Return the credentials; fetch them if there are none that hold, or to ``renew`` them.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from carride_idempotency.errors import ConfigurationError
+from carride_idempotency.forks import renew_client, renew_in_children
 
 BOTOCORE_USED: Final = "DynamoDB is reached through botocore"
 """Begins the warning of a process in which the choice is ``auto`` and only botocore will do."""
@@ -75,6 +76,7 @@ class BotocoreTransport:
         )
         self._client = client
         self._method = xform_name
+        renew_in_children(self, renew_client)
 
     def __call__(self, operation: str, request: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Send one request."""

@@ -23,7 +23,11 @@ from typing import Any, Final, NamedTuple
 
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.effects import Effect
-from carride_idempotency.errors import ConfigurationError, StoreRefusedError
+from carride_idempotency.errors import (
+    ConfigurationError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from carride_idempotency.record import IN_PROGRESS, Record
 from carride_idempotency.stores.retries import Retries, Verdict
 
@@ -65,7 +69,7 @@ class _Script:
 
     ``ARGV`` begins with two times by the caller's clock: now, and when the key expires, or
     `_NEVER`. The fields of an `_Expected` follow, then names and values to write. The answer is
-    the server's time and, if the write was refused, the stored fields.
+    the server's time, the key and, if the write was refused, the stored fields.
     """
 
     def __init__(self, step: str) -> None:
@@ -77,7 +81,7 @@ _TIME: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
-_READ: Final = _Script("return {now, redis.call('HGETALL', KEYS[1])}")
+_READ: Final = _Script("return {now, KEYS[1], redis.call('HGETALL', KEYS[1])}")
 _WRITE: Final = """
 local ANYTHING = ''
 local NEVER = ''
@@ -126,7 +130,7 @@ local function ends_in_time()
 end
 
 if not (%s) then
-  return {now, redis.call('HGETALL', KEYS[1])}
+  return {now, KEYS[1], redis.call('HGETALL', KEYS[1])}
 end
 local shift = now - sent
 -- A full server refuses a script whose first write takes memory: it refuses new keys, and lets its
@@ -138,7 +142,7 @@ redis.call('HSET', KEYS[1], 'shift', string.format('%%.0f', shift), unpack(ARGV,
 if expires ~= NEVER then
   redis.call('PEXPIREAT', KEYS[1], string.format('%%.0f', expires + shift))
 end
-return {now}
+return {now, KEYS[1]}
 """
 _PUT: Final = _Script(_WRITE % "redis.call('EXISTS', KEYS[1]) == 0")
 _REPLACE: Final = _Script(_WRITE % "is_as_expected() and ends_in_time()")
@@ -288,16 +292,19 @@ class ValkeyStore:
     def _run(
         self, script: _Script, key: str, arguments: tuple[str, ...], until_ms: int | None
     ) -> Any:
-        """Run a script, and return its answer.
+        """Run a script, and return its answer without the key.
 
         A step may be sent again when its answer was lost: its owner recognises its own record.
         """
         if self._checks_eviction:
             self.check_eviction(until_ms=until_ms)
             self._checks_eviction = False
-        return self._send(
+        server_ms, answered, *refused = self._send(
             f"a step on {key}", lambda: self._evaluate(script, key, arguments), until_ms
         )
+        if _text(answered) != self._prefix + key:
+            raise StoreUnavailableError(f"the answer is not about {key}: it is another request's")
+        return server_ms, *refused
 
     def _send(self, what: str, request: Callable[[], Any], until_ms: int | None) -> Any:
         return self._retries.send(
@@ -438,7 +445,7 @@ def _record_of(
     """
     if not flat:
         return None
-    texts = [part.decode() if isinstance(part, bytes) else part for part in flat]
+    texts = [*map(_text, flat)]
     fields = dict(zip(texts[::2], texts[1::2], strict=True))
     values: dict[str, Any] = {name: fields.get(name, _ABSENT.get(name)) for name in _TEXTS}
     for name in _NUMBERS:
@@ -458,6 +465,10 @@ def _record_of(
     return Record(
         key, dead_lettered=fields.get("dead_lettered") == "1", revision=revision, **values
     )
+
+
+def _text(part: bytes | str) -> str:
+    return part.decode() if isinstance(part, bytes) else part
 
 
 def _seconds_rounded_up(time_ms: int) -> int:

@@ -10,6 +10,8 @@ from valkey.connection import Connection, SSLConnection
 from valkey.exceptions import ReadOnlyError, ValkeyClusterException
 from valkey.retry import Retry
 
+from carride_idempotency.forks import renew_in_children
+
 
 def connect(
     host: str,
@@ -65,6 +67,10 @@ class Cluster(valkey.ValkeyCluster):
             "dynamic_startup_nodes": False,
         }
         self.cluster_error_retry_attempts = 0
+        self._begin()
+        renew_in_children(self, Cluster._begin)
+
+    def _begin(self) -> None:
         self._knows_nodes = False
         self._asking = threading.RLock()
 

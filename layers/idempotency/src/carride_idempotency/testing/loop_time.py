@@ -8,7 +8,6 @@ connection, time passes as it does in reality: nobody can know what will come.
 import asyncio
 import selectors
 import threading
-from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from typing import Final, NamedTuple
@@ -82,7 +81,7 @@ def loops_of(time: LoopTime) -> Generator[None]:
     def new_event_loop() -> WorldLoop:
         return WorldLoop(time)
 
-    idle: deque[asyncio.Runner] = deque()
+    idle = loops.IdleLoops()
     with ExitStack() as stack:
         for module in (asyncio, asyncio.events):
             stack.enter_context(patch.object(module, "new_event_loop", new_event_loop))
@@ -90,5 +89,4 @@ def loops_of(time: LoopTime) -> Generator[None]:
         try:
             yield
         finally:
-            while idle:
-                idle.pop().close()
+            idle.close()
