@@ -3,6 +3,7 @@
 The conformance suite, on DynamoDB Local, shows refusals, transactions and threads over both.
 """
 
+import gc
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ import re
 import resource
 import socket
 import ssl
+import sys
 import threading
 import time
 import zlib
@@ -28,6 +30,8 @@ from unittest.mock import Mock, call
 
 import pytest
 
+from carride_idempotency import DynamoDBStore
+from carride_idempotency.errors import StoreUnavailableError
 from carride_idempotency.stores.default_transport import dynamodb_transport
 from carride_idempotency.stores.lean import (
     Guarded,
@@ -264,6 +268,22 @@ def test_no_answer_is_no_answer(
     assert getattr(failed.value, "status", None) in {None, 503}
     assert len(service.requests) == before + 1
     assert transport("GetItem", KEY)["Item"]
+
+
+def test_a_connection_that_ended_leaves_nothing_on_stderr(
+    service: Service, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither does what the garbage collector finds of it, however the connection ended."""
+    seen: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: seen.append(raised.exc_value))
+    store = DynamoDBStore("Idempotency", transport=transport)
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for fault in (*FAULTS.values(), then_close(chunked), then_close(b"%b5\r\n12" % chunked)):
+        service.answers.append(fault)
+        with pytest.raises(StoreUnavailableError):
+            store.read("history#k1", until_ms=0)
+        gc.collect()
+    assert seen == []
 
 
 def test_an_answer_may_be_cut_anywhere(service: Service) -> None:

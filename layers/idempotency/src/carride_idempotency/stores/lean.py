@@ -357,9 +357,9 @@ def _received_in_another_form(begin: bytes, connection: socket.socket) -> _Recei
     from http.client import HTTPResponse
 
     again: Any = _Again(begin, connection)  # of a socket, HTTPResponse calls makefile only
-    answer = HTTPResponse(again, method="POST")
-    answer.begin()
-    content = answer.read()
+    with HTTPResponse(again, method="POST") as answer:  # left open, it would print how it failed
+        answer.begin()
+        content = answer.read()
     headers = {name.lower(): value for name, value in answer.headers.items()}
     return _Received(answer.status, headers, content, may_be_kept=False)
 
