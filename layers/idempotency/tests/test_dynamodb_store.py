@@ -18,6 +18,7 @@ from carride_idempotency.errors import (
 )
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import item_of, record_of
+from carride_idempotency.stores.lean import _ONLY_BOTOCORE
 from carride_idempotency.stores.transport import BotocoreTransport, ServiceError
 from tests.samples import EFFECT, RIDES, TABLE, World, create_tables, event, fail_with
 
@@ -150,6 +151,38 @@ def test_a_number_of_a_key_is_compared_by_its_value(stored: str) -> None:
     with pytest.raises(EffectConflictError) as conflict:
         store.put_if_absent(DONE, [EFFECT._replace(key={"id": 7})])
     assert conflict.value.item == item
+
+
+@pytest.fixture
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine of which no setting leads to botocore."""
+    for name in _ONLY_BOTOCORE:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("built", ["before the mock", "under the mock"])
+def test_a_test_under_moto_stays_in_its_process(
+    built: str, plain_environment: pytest.MonkeyPatch
+) -> None:
+    """A store over the default transport asks moto, which only botocore's requests reach."""
+    plain_environment.setenv("IDEMPOTENCY_TRANSPORT", "auto")
+    store = DynamoDBStore(TABLE) if built == "before the mock" else None
+    with mock_aws():
+        store = store or DynamoDBStore(TABLE)
+        client = boto3.client("dynamodb")
+        create_tables(client, {TABLE: "idempotencyKey"})
+        assert store.put_if_absent(CLAIM) is CLAIM
+        assert client.scan(TableName=TABLE)["Count"] == 1
+
+
+def test_the_lean_transport_says_that_moto_does_not_answer_it(
+    plain_environment: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is sent to AWS, and the error names the setting."""
+    plain_environment.setenv("IDEMPOTENCY_TRANSPORT", "lean")
+    with mock_aws(), pytest.raises(StoreUnavailableError, match="IDEMPOTENCY_TRANSPORT=botocore"):
+        DynamoDBStore(TABLE).read(CLAIM.key, until_ms=0)
 
 
 def test_refused_by_a_record_that_is_gone(world: World) -> None:

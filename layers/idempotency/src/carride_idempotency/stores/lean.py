@@ -15,6 +15,7 @@ import re
 import select
 import socket
 import ssl
+import sys
 import time
 import uuid
 import zlib
@@ -226,6 +227,11 @@ class LeanTransport:
         host = str(self._address.hostname)
         is_secure = self._address.scheme == "https"
         port = self._address.port or (_HTTPS if is_secure else _HTTP)
+        if _is_mocked(host):
+            raise UnusableError(
+                "moto stands for AWS in this process, and only botocore's requests reach it: set "
+                "IDEMPOTENCY_TRANSPORT=botocore"
+            )
         connection = None
         try:
             connection = socket.create_connection((host, port), self._connect_s)
@@ -244,6 +250,13 @@ class LeanTransport:
             self._context = None
             return self._connected()
         return connection
+
+
+def _is_mocked(host: str) -> bool:
+    """Return whether a test has put moto in place of AWS. It leaves other hosts alone."""
+    moto = sys.modules.get("moto.core.models")
+    stub = getattr(moto, "botocore_stubber", None)
+    return getattr(stub, "enabled", False) is True and host.endswith(".amazonaws.com")
 
 
 def _shows_another_peer(error: OSError) -> bool:
