@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 RIDES: Final = 2
 TABLE: Final = "AWS::DynamoDB::GlobalTable"
-RUNBOOKS: Final = ROOT / "docs" / "runbooks"
+RUNBOOKS: Final = ROOT / "ops" / "docs" / "runbooks"
 PAGE: Final = (RUNBOOKS / "lost-region.md").read_text(encoding="utf-8")
 BEGIN: Final = block((RUNBOOKS / "README.md").read_text(encoding="utf-8"), "output()")
 HERE: Final = {"STACK=carride": f"STACK={NAME}", "us-east-1": AWAY, "us-west-2": HOME}

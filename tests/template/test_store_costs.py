@@ -49,6 +49,6 @@ def test_an_item_is_as_large_as_dynamodb_says() -> None:
 
 def test_the_page_has_the_current_tables() -> None:
     """`make contract` writes them."""
-    page = (ROOT / "docs" / "stores.md").read_text(encoding="utf-8")
+    page = (ROOT / "layers" / "idempotency" / "docs" / "stores.md").read_text(encoding="utf-8")
     assert stores.current(page) == page
     assert page.count("| DynamoDB") >= 3

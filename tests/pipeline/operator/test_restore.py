@@ -14,8 +14,8 @@ from tests.pipeline.operator.conftest import Operator
 
 pytestmark = pytest.mark.integration
 
-PAGE: Final = (ROOT / "docs" / "runbooks" / "restore.md").read_text(encoding="utf-8")
-SHELL: Final = (ROOT / "docs" / "runbooks" / "README.md").read_text(encoding="utf-8")
+PAGE: Final = (ROOT / "ops" / "docs" / "runbooks" / "restore.md").read_text(encoding="utf-8")
+SHELL: Final = (ROOT / "ops" / "docs" / "runbooks" / "README.md").read_text(encoding="utf-8")
 KEYS: Final = {
     "IdempotencyTable": "idempotencyKey",
     "RideHistoryTable": "idempotencyKey",

@@ -24,7 +24,7 @@ from tests.pipeline.operator.conftest import Operator
 
 pytestmark = pytest.mark.integration
 
-RUNBOOKS: Final = ROOT / "docs" / "runbooks"
+RUNBOOKS: Final = ROOT / "ops" / "docs" / "runbooks"
 OF_TWO_REGIONS: Final = "lost-region.md"
 """A page whose commands tests/regions/test_lost_region.py runs."""
 ELSEWHERE: Final = {
@@ -54,7 +54,7 @@ CARRIDE: Final = "./carride "
 
 EXAMPLES: Final = re.findall(
     r"^\$ \./carride (.*)\n((?:(?!\$ |```).*\n)*)",
-    (ROOT / "docs" / "operations.md").read_text(),
+    (ROOT / "ops" / "docs" / "operations.md").read_text(),
     re.MULTILINE,
 )
 """Commands of ops/docs/operations.md with the lines that it shows."""
