@@ -172,11 +172,12 @@ class LeanTransport:
             connection.settimeout(self._read_s)
             connection.sendall(head + body)
             received = _received(connection)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised as `_no_answer` says
             connection.close()
             # What cut this connection may have cut the others: the next try connects anew.
             self.close()
-            raise _no_answer(error) from error
+            # Without its cause, which may show what the other side repeats.
+            raise _no_answer(error) from None
         if received.may_be_kept:
             self._kept.append(connection)
         else:
@@ -187,7 +188,7 @@ class LeanTransport:
         try:
             credentials = self._credentials()
         except CredentialsError as error:
-            raise ServiceError(type(error).__name__, 0, str(error), {}) from error
+            raise ServiceError(type(error).__name__, 0, str(error), {}) from None
         stamp = time.strftime(
             "%Y%m%dT%H%M%SZ", time.gmtime((self._clock() + self._skew_ms) // 1000)
         )
@@ -203,8 +204,9 @@ class LeanTransport:
         headers |= {"accept-encoding": "identity", "user-agent": _USER_AGENT}
         if trace := os.environ.get("_X_AMZN_TRACE_ID"):
             headers["x-amzn-trace-id"] = trace
-        if not all(map(str.isprintable, headers.values())):
-            raise UnusableError("a header holds a line break")
+        values = headers.values()
+        if not (all(map(str.isascii, values)) and all(map(str.isprintable, values))):
+            raise UnusableError("a header holds a line break, or letters that HTTP has none for")
         return headers
 
     # ── Connections ───────────────────────────────────────────────────────────────────────────────
@@ -442,7 +444,7 @@ def _refusal(status: int, answer: Mapping[str, Any]) -> Exception:
     """Return the error of an answer that is not 200."""
     code = _code_of(answer)
     if code in _SKEWED:
-        return UnusableError(f"the signature is refused: {answer}")
+        return UnusableError(f"the signature is refused: {code}")
     message = answer.get("message", answer.get("Message", ""))
     return ServiceError(code or str(status), status, str(message), answer)
 
@@ -455,7 +457,7 @@ def _no_answer(error: BaseException) -> BaseException:
     if isinstance(error, OSError | IncompleteRead):
         return NoAnswerError(f"the connection ended: {error!r}")
     if isinstance(error, HTTPException):
-        return UnusableError(f"the answer is not HTTP: {error!r}")
+        return UnusableError(f"the answer is not HTTP: {type(error).__name__}")
     return error
 
 

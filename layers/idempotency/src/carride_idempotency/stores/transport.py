@@ -5,6 +5,7 @@ round trips.
 """
 
 import os
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
@@ -17,15 +18,24 @@ BOTOCORE_USED: Final = "DynamoDB is reached through botocore"
 
 CONNECT_TIMEOUT_S: Final = 0.7
 READ_TIMEOUT_S: Final = 0.8
+_OK: Final = 200
+
+
+_repeats_the_signature: Final = re.compile(
+    "authorization|x-amz-security-token|aws4-hmac", re.IGNORECASE
+).search
 
 
 class ServiceError(Exception):
     """Raised when DynamoDB answered with an error, or a request could not be signed.
 
-    ``body`` is the answer; ``status`` is 0 for a request that was not sent.
+    ``body`` is the answer; ``status`` is 0 for a request that was not sent. A message that repeats
+    the headers of the request is left out of the error's text: they have the session token.
     """
 
     def __init__(self, code: str, status: int, message: str, body: Mapping[str, Any]) -> None:
+        if _repeats_the_signature(message):
+            message = "what was answered repeats the signed request, so it is not shown"
         super().__init__(f"{code}: {message}")
         self.code = code
         self.status = status
@@ -86,18 +96,23 @@ class BotocoreTransport:
         except self._service_error as error:
             details = error.response["Error"]
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            # Botocore's error would show what `ServiceError` does not.
             raise ServiceError(
                 details["Code"], status, details.get("Message", ""), error.response
-            ) from error
+            ) from None
         except self._unsigned as error:
-            raise ServiceError(type(error).__name__, 0, str(error), {}) from error
+            raise ServiceError(type(error).__name__, 0, str(error), {}) from None
         except self._no_answer as error:
             raise NoAnswerError(str(error)) from error
+        except UnicodeDecodeError:
+            raise NoAnswerError("the answer is not text") from None
 
 
 def _require_whole(http_response: Any, **_: Any) -> None:
-    """Refuse an answer that was cut or damaged: botocore would read it as "no record"."""
+    """Refuse an answer that was cut, damaged or not DynamoDB's: botocore would find "no record"."""
     content = http_response.content
+    if http_response.status_code == _OK and not content.startswith(b"{"):
+        raise NoAnswerError("the answer is not a JSON object")
     length = http_response.headers.get("content-length", len(content))
     checksum = http_response.headers.get("x-amz-crc32", zlib.crc32(content))
     if int(length) != len(content) or int(checksum) != zlib.crc32(content):
