@@ -159,7 +159,8 @@ def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     A test's ``replace`` is undone.
     """
     try:
-        from carride_idempotency import Consumer, decision  # noqa: PLC0415 - as above
+        from carride_idempotency import Consumer  # noqa: PLC0415 - as above
+        from carride_idempotency.protocol import decision  # noqa: PLC0415 - as above
         from carride_idempotency.stores.lean import LeanTransport  # noqa: PLC0415 - as above
         from carride_idempotency.stores.transport import BotocoreTransport  # noqa: PLC0415 - as above
     except ModuleNotFoundError:

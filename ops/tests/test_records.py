@@ -13,7 +13,8 @@ from moto import mock_aws
 from carride.events import idempotency_id
 from carride.region_fence import mark
 from carride_idempotency.clock import epoch_ms
-from carride_idempotency.decision import (
+from carride_idempotency.keys import letter_key
+from carride_idempotency.protocol.decision import (
     Busy,
     ClaimRequest,
     Corrupt,
@@ -23,7 +24,6 @@ from carride_idempotency.decision import (
     Write,
     decide,
 )
-from carride_idempotency.keys import letter_key
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.record_items import item_of, record_of
 from ops import records

@@ -29,9 +29,9 @@ from carride_idempotency import (
     RetryableError,
     StoreUnavailableError,
     UnfinishedWorkError,
-    async_calls,
-    async_steps,
 )
+from carride_idempotency.aio import calls as async_calls
+from carride_idempotency.aio import steps as async_steps
 from carride_idempotency.record import Record
 from carride_idempotency.testing import START_MS, ManualClock
 

@@ -25,7 +25,7 @@ from carride_idempotency import (
     UnfinishedWorkError,
     UnknownOutcomeError,
 )
-from carride_idempotency.concurrency import Threads
+from carride_idempotency.protocol.concurrency import Threads
 from carride_idempotency.record import Record
 from carride_idempotency.sources import SQS
 from carride_idempotency.testing import (

@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carride_idempotency import Put, codec
+from carride_idempotency import Put
 from carride_idempotency.errors import UndecodableResultError
 from carride_idempotency.fingerprint import fingerprint
+from carride_idempotency.stores import codec
 
 FIXED = settings(derandomize=True, database=None, max_examples=100)
 

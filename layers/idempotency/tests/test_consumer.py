@@ -20,9 +20,9 @@ from carride_idempotency import (
     Put,
     lambda_deadline,
 )
-from carride_idempotency.concurrency import Threads
 from carride_idempotency.dead_letters import CONTRACT
 from carride_idempotency.errors import PayloadMismatchError, StoreUnavailableError
+from carride_idempotency.protocol.concurrency import Threads
 from carride_idempotency.testing import Invocation, ManualClock, sqs_event
 from tests.samples import World, event
 

@@ -29,14 +29,12 @@ from carride_idempotency import (
     Put,
     StoreUnavailableError,
     UnfinishedWorkError,
-    async_operation,
-    claims,
-    externals,
-    operation,
     release,
-    runner,
     settle,
 )
+from carride_idempotency.aio import operation as async_operation
+from carride_idempotency.protocol import claims, externals, operation
+from carride_idempotency.protocol import run as runner
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.testing import Inline, ManualClock
 from tests.interleaving import Turns, giving_way

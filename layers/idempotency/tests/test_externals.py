@@ -22,8 +22,8 @@ from carride_idempotency.errors import (
     RetryableError,
     UnknownOutcomeError,
 )
-from carride_idempotency.externals import CANNOT_TELL, NOT_DONE, Done
 from carride_idempotency.keys import downstream_key
+from carride_idempotency.protocol.externals import CANNOT_TELL, NOT_DONE, Done
 from carride_idempotency.record import Record, unknown_calls
 from carride_idempotency.testing import Crash
 from tests.samples import World, crash, event, fail_with

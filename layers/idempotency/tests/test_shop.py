@@ -104,7 +104,9 @@ def test_a_broken_promise_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A fault in the layer is found, and its seed and timeline are printed."""
-    monkeypatch.setattr("carride_idempotency.runner.Runner.uses_up_an_attempt", lambda *_: True)
+    monkeypatch.setattr(
+        "carride_idempotency.protocol.run.Runner.uses_up_an_attempt", lambda *_: True
+    )
     assert main(["--seeds", "80", "--source", "queue", "--stop"]) == 1
     shown = capsys.readouterr().out
     assert "it is healthy and was given up, QUARANTINED" in shown
@@ -115,6 +117,6 @@ def test_a_run_that_is_started_too_late_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Work that times out untouched by any fault is the layer's mistake."""
-    monkeypatch.setattr("carride_idempotency.batch.Batch._has_time", lambda _: True)
+    monkeypatch.setattr("carride_idempotency.entry.batch.Batch._has_time", lambda _: True)
     assert main(["--seeds", "300", "--source", "queue", "--stop"]) == 1
     assert "it was started without time enough to end, and timed out" in capsys.readouterr().out

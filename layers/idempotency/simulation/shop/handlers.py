@@ -16,9 +16,9 @@ from carride_idempotency import (
     Update,
     observation,
 )
-from carride_idempotency.externals import NOT_DONE, Done
 from carride_idempotency.http import ANY_CALLER, HttpProblemError
 from carride_idempotency.observation import Observation
+from carride_idempotency.protocol.externals import NOT_DONE, Done
 from carride_idempotency.sources import DYNAMODB_STREAM, EVENTBRIDGE, KINESIS, SQS, Source
 from carride_idempotency.stores.dynamodb import DynamoDBStore
 from carride_idempotency.testing import START_MS

@@ -4,12 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from carride_idempotency.async_calls import AsyncBlock
-    from carride_idempotency.async_operation import AsyncOperation
-    from carride_idempotency.call_steps import AnyBlock
-    from carride_idempotency.calls_and_blocks import Block, BlockContext
+    from carride_idempotency.aio.calls import AsyncBlock
+    from carride_idempotency.aio.operation import AsyncOperation
     from carride_idempotency.clock import Clock
-    from carride_idempotency.concurrency import Concurrency
     from carride_idempotency.consumer import (
         BatchHandler,
         BatchResponse,
@@ -25,6 +22,7 @@ if TYPE_CHECKING:
         SqsDeadLetters,
     )
     from carride_idempotency.effects import Check, Delete, Effect, Keep, Put, Update
+    from carride_idempotency.entry.calls_and_blocks import Block, BlockContext
     from carride_idempotency.errors import (
         BatchFailedError,
         BeyondWindowError,
@@ -53,7 +51,6 @@ if TYPE_CHECKING:
         UnfinishedWorkError,
         UnknownOutcomeError,
     )
-    from carride_idempotency.externals import CANNOT_TELL, NOT_DONE, Answer, Done, Probe
     from carride_idempotency.http import (
         ANY_CALLER,
         AnyCaller,
@@ -66,8 +63,11 @@ if TYPE_CHECKING:
     from carride_idempotency.keys import TRANSPORT_ID, TransportId
     from carride_idempotency.observation import Observation, Observer, Observers
     from carride_idempotency.observers import OutcomeLog, emf, logged
-    from carride_idempotency.operation import AnyOperation, Operation
     from carride_idempotency.policy import Policy
+    from carride_idempotency.protocol.call_steps import AnyBlock
+    from carride_idempotency.protocol.concurrency import Concurrency
+    from carride_idempotency.protocol.externals import CANNOT_TELL, NOT_DONE, Answer, Done, Probe
+    from carride_idempotency.protocol.operation import AnyOperation, Operation
     from carride_idempotency.record import Record
     from carride_idempotency.recovery import forget, release, settle
     from carride_idempotency.sources import (
@@ -187,30 +187,30 @@ __all__ = [
 ]
 
 _MODULES = {
-    "async_calls": "AsyncBlock",
-    "async_operation": "AsyncOperation",
-    "call_steps": "AnyBlock",
-    "calls_and_blocks": "Block BlockContext",
+    "aio.calls": "AsyncBlock",
+    "aio.operation": "AsyncOperation",
     "clock": "Clock",
-    "concurrency": "Concurrency",
     "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse MessageWork",
     "dead_letters": "DeadLetter DeadLetterError DeadLetters SqsDeadLetters",
     "effects": "Check Delete Effect Keep Put Update",
-    "externals": "CANNOT_TELL NOT_DONE Answer Done Probe",
+    "entry.calls_and_blocks": "Block BlockContext",
     "http": "ANY_CALLER AnyCaller HttpHandler HttpProblemError HttpWork idempotency_key",
     "invocation": "LambdaContext lambda_deadline",
     "keys": "TRANSPORT_ID TransportId",
     "observation": "Observation Observer Observers",
     "observers": "OutcomeLog emf logged",
-    "operation": "AnyOperation Operation",
     "policy": "Policy",
+    "protocol.call_steps": "AnyBlock",
+    "protocol.concurrency": "Concurrency",
+    "protocol.externals": "CANNOT_TELL NOT_DONE Answer Done Probe",
+    "protocol.operation": "AnyOperation Operation",
     "record": "Record",
     "recovery": "forget release settle",
     "sources": "DYNAMODB_STREAM EVENTBRIDGE KAFKA KINESIS SNS SNS_IN_SQS SQS Raw Source",
     "stores": "Store",
     "stores.dynamodb": "DynamoDBStore",
-    "stores.memory": "MemoryStore",
     "stores.factory": "open_store",
+    "stores.memory": "MemoryStore",
     "stores.powertools": "PowertoolsRecords",
     "stores.transport": "Transport",
     "stores.valkey": "ValkeyStore",

@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any, Generic, Never, TypedDict, overload
 
 from carride_idempotency import observation
 from carride_idempotency.clock import Clock, epoch_ms
-from carride_idempotency.concurrency import Concurrency
 from carride_idempotency.dead_letters import DeadLetters
+from carride_idempotency.entry.handlers import checked, lambda_handler, plain
+from carride_idempotency.entry.messages import MessageHandler, Reader, RejectedMessageError
 from carride_idempotency.errors import BatchFailedError, ConfigurationError
-from carride_idempotency.handlers import checked, lambda_handler, plain
 from carride_idempotency.invocation import LambdaContext, LambdaInvocation
 from carride_idempotency.keys import TransportId, check_name, record_key
-from carride_idempotency.messages import MessageHandler, Reader, RejectedMessageError
 from carride_idempotency.observation import Observers
-from carride_idempotency.operation import Operation
 from carride_idempotency.policy import Policy
+from carride_idempotency.protocol.concurrency import Concurrency
+from carride_idempotency.protocol.operation import Operation
+from carride_idempotency.protocol.run import Runner
 from carride_idempotency.record import Record
-from carride_idempotency.runner import Runner
 from carride_idempotency.sources import EVENTBRIDGE, SQS, Source
 from carride_idempotency.stores import Store
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers have it; Python 3.12's own has no default
 
-    from carride_idempotency.async_operation import AsyncOperation
-    from carride_idempotency.calls_and_blocks import BlockContext
+    from carride_idempotency.aio.operation import AsyncOperation
+    from carride_idempotency.entry.calls_and_blocks import BlockContext
     from carride_idempotency.http import AnyCaller, HttpHandler, HttpWork
 
     E = TypeVar("E", default=dict[str, Any])
@@ -195,7 +195,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         or any record of a source that cannot report single ones. An ``async def`` gets an
         `AsyncOperation`; records that run at the same time have an event loop each.
         """
-        from carride_idempotency.batch import Batch, Pace
+        from carride_idempotency.entry.batch import Batch, Pace
 
         run = self._checked(work, "batch_handler")
         source = self._source or SQS
@@ -253,7 +253,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         ``problem_types`` is the prefix of a problem's ``type`` that is not a URI, by default
         ``urn:problem-type:``.
         """
-        from carride_idempotency.http_handler import make_handler
+        from carride_idempotency.http.handler import make_handler
 
         def decorate(work: "HttpWork[E]") -> "HttpHandler":
             return make_handler(self._reader, self._runner, work, **options)
@@ -300,14 +300,14 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         Raises:
             ConfigurationError: the function cannot be decorated, or has no such argument.
         """
-        from carride_idempotency.calls_and_blocks import decorated, registered
+        from carride_idempotency.entry.calls_and_blocks import decorated, registered
 
         if undecorated or key is None:
-            from carride_idempotency.misuse import bare_function
+            from carride_idempotency.errors.misuse import bare_function
 
             raise bare_function(undecorated)
         if not isinstance(key, str) or "," in key:
-            from carride_idempotency.misuse import not_one_argument
+            from carride_idempotency.errors.misuse import not_one_argument
 
             raise not_one_argument(self.name, key)
 
@@ -359,7 +359,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             )
         if name is not None:
             check_name(name, "an operation's name")
-        from carride_idempotency.calls_and_blocks import BlockContext
+        from carride_idempotency.entry.calls_and_blocks import BlockContext
 
         return BlockContext(self._runner, self._reader.call(key, payload, name))
 
@@ -392,11 +392,11 @@ def _names_of(failed: Iterable[Any], source: Source) -> list[object] | None:
 def _check_kinds(name: str, store: object, dead_letters: object) -> None:
     """Check what holds records and takes dead letters; otherwise raise a ConfigurationError."""
     if not _has(store, "update_if_owner"):
-        from carride_idempotency.misuse import not_a_store
+        from carride_idempotency.errors.misuse import not_a_store
 
         raise not_a_store(name, store)
     if dead_letters is not None and not _has(dead_letters, "send"):
-        from carride_idempotency.misuse import not_dead_letters
+        from carride_idempotency.errors.misuse import not_dead_letters
 
         raise not_dead_letters(name, dead_letters)
 
@@ -404,17 +404,17 @@ def _check_kinds(name: str, store: object, dead_letters: object) -> None:
 def _check_choices(name: str, policy: object, source: object, observe: object) -> None:
     """Check the types of a consumer's other settings; otherwise raise a ConfigurationError."""
     if not isinstance(policy, Policy):
-        from carride_idempotency.misuse import not_a_policy
+        from carride_idempotency.errors.misuse import not_a_policy
 
         raise not_a_policy(name, policy)
     if source is not None and not isinstance(source, Source):
-        from carride_idempotency.misuse import not_a_source
+        from carride_idempotency.errors.misuse import not_a_source
 
         raise not_a_source(name, source)
     observers = observe if isinstance(observe, (list, tuple)) else (observe,)
     for observer in observers:
         if not callable(observer) or _makes_observers(observer):
-            from carride_idempotency.misuse import not_an_observer
+            from carride_idempotency.errors.misuse import not_an_observer
 
             raise not_an_observer(name, observer)
 

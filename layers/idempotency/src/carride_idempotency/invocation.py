@@ -47,7 +47,7 @@ class LambdaInvocation(NamedTuple):
 
 
 def _not_a_context(context: object, attribute: str | None) -> ConfigurationError:
-    from carride_idempotency.misuse import not_a_context
+    from carride_idempotency.errors.misuse import not_a_context
 
     return not_a_context(context, attribute or "get_remaining_time_in_millis")
 

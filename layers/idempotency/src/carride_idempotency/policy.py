@@ -9,6 +9,9 @@ from carride_idempotency.errors import ConfigurationError
 
 DAY: Final = 86_400
 
+LONGEST_LEASE_MS: Final = 900_000
+"""A Lambda invocation lasts 15 minutes at most, and so does a policy's lease."""
+
 TIMEOUT_COVERED_BY_LEASE_MS: Final = 170_000
 """Up to this timeout a lease may last as long as the invocation. Lambda's last asynchronous retry
 comes three minutes after a crash. It could not take over a key whose lease was longer."""

@@ -9,6 +9,8 @@ COMPLETED: Final = "COMPLETED"
 FAILED: Final = "FAILED"
 QUARANTINED: Final = "QUARANTINED"
 STATUSES: Final = frozenset({IN_PROGRESS, COMPLETED, FAILED, QUARANTINED})
+NO_RESULT: Final = "null"
+"""The result of a run that returned None, as the codec writes it."""
 
 
 class Record(NamedTuple):

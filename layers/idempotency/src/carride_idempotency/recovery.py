@@ -9,10 +9,14 @@ import os
 from typing import Any
 
 from carride_idempotency.clock import Clock, epoch_ms
-from carride_idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt, released
 from carride_idempotency.errors import ConfigurationError
-from carride_idempotency.externals import NOT_DONE, Answer, Done, settled
-from carride_idempotency.policy import DAY
+from carride_idempotency.policy import DAY, LONGEST_LEASE_MS
+from carride_idempotency.protocol.decision import (
+    has_crashed,
+    is_corrupt,
+    released,
+)
+from carride_idempotency.protocol.externals import NOT_DONE, Answer, Done, settled
 from carride_idempotency.record import FAILED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
 from carride_idempotency.stores import Store
 
@@ -120,7 +124,7 @@ def stored_form(result: object) -> str:
     Raises:
         TypeError: the result has no stored form.
     """
-    from carride_idempotency import codec
+    from carride_idempotency.stores import codec
 
     return codec.encode(result)
 

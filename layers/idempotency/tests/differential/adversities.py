@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from carride_idempotency.externals import NOT_DONE, Done
+from carride_idempotency.protocol.externals import NOT_DONE, Done
 from carride_idempotency.testing import Crash, http_event, sqs_event
 from tests.differential.sides import EventWork, Side, Work
 from tests.differential.world import LOST, World, inside

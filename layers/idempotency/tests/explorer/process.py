@@ -17,7 +17,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 from carride_idempotency import Put
 from carride_idempotency.dead_letters import DeadLetter, DeadLetterError
-from carride_idempotency.delivery import Delivery, DeliveryAnswer
 from carride_idempotency.effects import Effect
 from carride_idempotency.errors import (
     IdempotencyError,
@@ -25,12 +24,13 @@ from carride_idempotency.errors import (
     RetryableError,
     StoreUnavailableError,
 )
-from carride_idempotency.externals import NOT_DONE, Done
-from carride_idempotency.operation import Operation
 from carride_idempotency.policy import Policy
+from carride_idempotency.protocol.delivery import Delivery, DeliveryAnswer
+from carride_idempotency.protocol.externals import NOT_DONE, Done
+from carride_idempotency.protocol.operation import Operation
+from carride_idempotency.protocol.run import Runner, Started
+from carride_idempotency.protocol.warm_cache import WarmCache
 from carride_idempotency.record import IN_PROGRESS, Record
-from carride_idempotency.runner import Runner, Started
-from carride_idempotency.warm_cache import WarmCache
 
 type Kind = Literal[
     "put if absent",
@@ -83,7 +83,7 @@ class HandlerError(Exception):
 _RAISES: Final[dict[Any, Callable[[], Exception]]] = {
     "raises": HandlerError,
     "raises a permanent error": PermanentError,
-    "is cancelled": partial(RetryableError, CANCELLED),  # as `async_calls` ends a run
+    "is cancelled": partial(RetryableError, CANCELLED),  # as `aio.calls` ends a run
 }
 
 

@@ -6,8 +6,10 @@ A change is planned on the record as it was read, and written only if the record
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency.clock import Clock, epoch_ms
-from carride_idempotency.decision import is_corrupt, released
-from carride_idempotency.externals import (
+from carride_idempotency.operators.explaining import Explained, how_to_run_again, next_one
+from carride_idempotency.policy import DAY
+from carride_idempotency.protocol.decision import is_corrupt, released
+from carride_idempotency.protocol.externals import (
     NOT_DONE,
     Answer,
     Done,
@@ -16,8 +18,6 @@ from carride_idempotency.externals import (
     known_of,
     settled,
 )
-from carride_idempotency.operators.explaining import Explained, how_to_run_again, next_one
-from carride_idempotency.policy import DAY
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record, unknown_calls
 from carride_idempotency.recovery import forgotten, new_owner
 from carride_idempotency.stores import Store

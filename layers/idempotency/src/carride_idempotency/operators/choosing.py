@@ -4,7 +4,7 @@ import re
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from carride_idempotency.decision import has_crashed, is_corrupt
+from carride_idempotency.protocol.decision import has_crashed, is_corrupt
 from carride_idempotency.record import FAILED, QUARANTINED, Record, unknown_calls
 
 _LONGEST: Final = 300

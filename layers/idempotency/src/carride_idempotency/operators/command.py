@@ -21,9 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
 
 from carride_idempotency.clock import epoch_ms
-from carride_idempotency.codec import as_stored
 from carride_idempotency.errors import ConfigurationError, StoreError
-from carride_idempotency.externals import NOT_DONE, Answer, Stored
 from carride_idempotency.keys import downstream_key
 from carride_idempotency.operators.arguments import (
     PROGRAM,
@@ -65,8 +63,10 @@ from carride_idempotency.operators.redriving import (
     groups_of,
     plan_redrive,
 )
+from carride_idempotency.protocol.externals import NOT_DONE, Answer, Stored
 from carride_idempotency.record import Record
 from carride_idempotency.stores import Store
+from carride_idempotency.stores.codec import as_stored
 from carride_idempotency.stores.factory import open_store
 from carride_idempotency.stores.transport import botocore_transport, region_of
 

@@ -4,9 +4,10 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from carride_idempotency.clock import to_ms
-from carride_idempotency.decision import LONGEST_LEASE_MS, has_crashed, is_corrupt
 from carride_idempotency.keys import LETTER, downstream_key
 from carride_idempotency.operators.choosing import is_of_a_call
+from carride_idempotency.policy import LONGEST_LEASE_MS
+from carride_idempotency.protocol.decision import has_crashed, is_corrupt
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record, unknown_calls
 
 _LONGEST_LEFT_MS: Final = LONGEST_LEASE_MS + 60_000

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple, Protocol
 from carride_idempotency import observation
 from carride_idempotency.clock import Clock, epoch_ms, to_ms
 from carride_idempotency.dead_letters import BEYOND_WINDOW, PAYLOAD_MISMATCH
-from carride_idempotency.decision import has_crashed, is_corrupt
 from carride_idempotency.operators.choosing import is_of_a_call
 from carride_idempotency.operators.explaining import is_held
 from carride_idempotency.operators.letters import Letter, as_delivered, as_message, letter_in
@@ -29,6 +28,7 @@ from carride_idempotency.operators.sending import (
     has_succeeded,
     revision_of,
 )
+from carride_idempotency.protocol.decision import has_crashed, is_corrupt
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record, unknown_calls
 from carride_idempotency.recovery import release
 from carride_idempotency.stores import Store

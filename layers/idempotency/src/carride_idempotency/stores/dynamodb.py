@@ -93,7 +93,7 @@ class DynamoDBStore:
         if before is None:
             return object.__new__(cls)
         if not hasattr(before, "store_class"):
-            from carride_idempotency.misuse import not_earlier_records
+            from carride_idempotency.errors.misuse import not_earlier_records
 
             raise not_earlier_records(before)
         return object.__new__(before.store_class)
@@ -114,7 +114,7 @@ class DynamoDBStore:
                 "set the environment variable that holds it"
             )
         if transport is not None and not callable(transport):
-            from carride_idempotency.misuse import not_a_transport
+            from carride_idempotency.errors.misuse import not_a_transport
 
             raise not_a_transport(transport)
         self._transport = transport or dynamodb_transport()

@@ -52,7 +52,7 @@ def open_store(address: str, *, transport: "Transport | None" = None) -> Store:
     options = set(filter(None, (server["options"] or "").split("&"))) if server else set()
     port = int(server["port"] or _PORT) if server else 0
     if server is None or options - _OPTIONS or not 0 < port <= _HIGHEST_PORT:
-        from carride_idempotency.misuse import not_an_address
+        from carride_idempotency.errors.misuse import not_an_address
 
         raise not_an_address(address, sorted(_OPTIONS))
     cluster = "cluster=true" in options

@@ -26,18 +26,16 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from carride_idempotency import codec
 from carride_idempotency.clock import Clock, epoch_ms, to_ms
-from carride_idempotency.decision import LONGEST_LEASE_MS
 from carride_idempotency.errors import (
     ConfigurationError,
     StoreUnavailableError,
     UndecodableResultError,
 )
 from carride_idempotency.keys import LETTER
-from carride_idempotency.outcomes import NO_RESULT
-from carride_idempotency.policy import DAY
-from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, Record
+from carride_idempotency.policy import DAY, LONGEST_LEASE_MS
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, NO_RESULT, Record
+from carride_idempotency.stores import codec
 from carride_idempotency.stores.dynamodb import (
     ABSENT,
     BesideRefusedError,

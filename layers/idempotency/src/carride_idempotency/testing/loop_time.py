@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Final, NamedTuple
 from unittest.mock import patch
 
-from carride_idempotency import loops
+from carride_idempotency.aio import loops
 from carride_idempotency.testing.turns import InvocationThreads
 
 _RESOLUTION_S: Final = 0.001

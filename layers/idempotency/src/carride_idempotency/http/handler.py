@@ -1,6 +1,6 @@
 """Decorates Lambda handlers of HTTP requests.
 
-Each request is answered in its own payload format: see `http_formats`. The rules are in `http`.
+Each request is answered in its own payload format: see `http.formats`. The rules are in `http`.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -8,8 +8,9 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from carride_idempotency import observation
+from carride_idempotency.entry.handlers import checked, lambda_handler
+from carride_idempotency.entry.messages import Reader
 from carride_idempotency.errors import RetryableError
-from carride_idempotency.handlers import checked, lambda_handler
 from carride_idempotency.http import (
     ANY_CALLER,
     PROBLEM_TYPES,
@@ -26,15 +27,14 @@ from carride_idempotency.http import (
     replayed,
     without_cookies,
 )
-from carride_idempotency.http_formats import Request, Response, normal
+from carride_idempotency.http.formats import Request, Response, normal
 from carride_idempotency.invocation import LambdaContext, LambdaInvocation, lambda_deadline
 from carride_idempotency.keys import Extract, extractor
-from carride_idempotency.messages import Reader
-from carride_idempotency.runner import Runner
-from carride_idempotency.unfinished import finished
+from carride_idempotency.protocol.run import Runner
+from carride_idempotency.protocol.unfinished import finished
 
 if TYPE_CHECKING:
-    from carride_idempotency.operation import Operation
+    from carride_idempotency.protocol.operation import Operation
 
 
 def make_handler[E](
@@ -48,7 +48,7 @@ def make_handler[E](
 ) -> HttpHandler:
     """Return the Lambda handler: see `Consumer.http_handler`."""
     if isinstance(methods, str):
-        from carride_idempotency.misuse import one_text_as_methods
+        from carride_idempotency.errors.misuse import one_text_as_methods
 
         raise one_text_as_methods(methods)
     run = checked(work, "http_handler")

@@ -8,14 +8,15 @@ from typing import Any, Final, NamedTuple
 
 from carride_idempotency import dead_letters, observation
 from carride_idempotency.clock import to_ms
-from carride_idempotency.delivery import Delivery, DeliveryAnswer, Rejection
 from carride_idempotency.errors import ConfigurationError, MissingKeyError, describe
 from carride_idempotency.fingerprint import exact_fingerprint, fingerprint
 from carride_idempotency.invocation import LambdaInvocation, current, enter, leave
 from carride_idempotency.keys import Extract, TransportId, extractor, record_key
-from carride_idempotency.operation import Operation
 from carride_idempotency.policy import Policy
-from carride_idempotency.runner import Runner
+from carride_idempotency.protocol.delivery import Delivery, DeliveryAnswer, Rejection
+from carride_idempotency.protocol.operation import Operation
+from carride_idempotency.protocol.run import Runner
+from carride_idempotency.protocol.unfinished import finished, registered
 from carride_idempotency.sources import (
     Envelope,
     Raw,
@@ -24,7 +25,6 @@ from carride_idempotency.sources import (
     event_ms,
     require_trigger,
 )
-from carride_idempotency.unfinished import finished, registered
 
 _LETTERS_WITHOUT_A_KEY: Final = 3
 """How many messages without a key a process dead-letters before it has found any key."""
@@ -235,7 +235,7 @@ class Reader[E]:
 
 def _not_an_event(source: Source, event: Any, error: Exception) -> ConfigurationError:
     """Return the error of an event that is not one of the source's."""
-    from carride_idempotency import misuse
+    from carride_idempotency.errors import misuse
 
     return misuse.not_an_event(source, event, error)
 

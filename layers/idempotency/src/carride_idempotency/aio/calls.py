@@ -21,15 +21,15 @@ from functools import partial, wraps
 from inspect import isawaitable
 from typing import Any, Final
 
-from carride_idempotency.async_operation import AsyncOperation
-from carride_idempotency.async_steps import end_of, in_thread, submit
-from carride_idempotency.call_steps import AnyBlock, ReadCall, fail_run, take_step
-from carride_idempotency.delivery import Delivery, DeliveryAnswer
+from carride_idempotency.aio.operation import AsyncOperation
+from carride_idempotency.aio.steps import end_of, in_thread, submit
 from carride_idempotency.errors import RetryableError
 from carride_idempotency.observation import COMMITTED
 from carride_idempotency.policy import HEARTBEATS_PER_LEASE
-from carride_idempotency.runner import Runner, Started, Waiting
-from carride_idempotency.unfinished import finished
+from carride_idempotency.protocol.call_steps import AnyBlock, ReadCall, fail_run, take_step
+from carride_idempotency.protocol.delivery import Delivery, DeliveryAnswer
+from carride_idempotency.protocol.run import Runner, Started, Waiting
+from carride_idempotency.protocol.unfinished import finished
 
 type _Begun = Started | Waiting | DeliveryAnswer
 

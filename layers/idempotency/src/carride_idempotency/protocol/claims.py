@@ -4,7 +4,7 @@ from collections.abc import Callable
 from threading import Lock
 
 from carride_idempotency.clock import Clock
-from carride_idempotency.decision import ClaimRequest, renewed
+from carride_idempotency.protocol.decision import ClaimRequest, renewed
 from carride_idempotency.record import IN_PROGRESS, Record
 from carride_idempotency.stores import Store
 

@@ -4,15 +4,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from carride_idempotency.async_steps import in_thread
-from carride_idempotency.externals import Step, require_call, steps_of
+from carride_idempotency.aio.steps import in_thread
 from carride_idempotency.keys import downstream_key
-from carride_idempotency.operation import AnyOperation
+from carride_idempotency.protocol.externals import Step, require_call, steps_of
+from carride_idempotency.protocol.operation import AnyOperation
+from carride_idempotency.protocol.unfinished import finished
 from carride_idempotency.record import Record
-from carride_idempotency.unfinished import finished
 
 if TYPE_CHECKING:
-    from carride_idempotency.externals import Answer, Done, Steps
+    from carride_idempotency.protocol.externals import Answer, Done, Steps
 
 
 class AsyncOperation(AnyOperation):

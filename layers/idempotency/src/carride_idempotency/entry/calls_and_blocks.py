@@ -9,19 +9,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from weakref import ReferenceType, ref
 
-from carride_idempotency.call_steps import AnyBlock, ReadCall, fail_run, take_step
-from carride_idempotency.concurrency import is_in_a_loop
-from carride_idempotency.delivery import Delivery, DeliveryAnswer
+from carride_idempotency.entry.handlers import is_asynchronous
+from carride_idempotency.entry.messages import Reader
 from carride_idempotency.errors import ConfigurationError, MissingKeyError
-from carride_idempotency.handlers import is_asynchronous
-from carride_idempotency.messages import Reader
 from carride_idempotency.observation import COMMITTED
-from carride_idempotency.operation import Operation
-from carride_idempotency.runner import Runner, Started
-from carride_idempotency.unfinished import finished
+from carride_idempotency.protocol.call_steps import AnyBlock, ReadCall, fail_run, take_step
+from carride_idempotency.protocol.concurrency import is_in_a_loop
+from carride_idempotency.protocol.delivery import Delivery, DeliveryAnswer
+from carride_idempotency.protocol.operation import Operation
+from carride_idempotency.protocol.run import Runner, Started
+from carride_idempotency.protocol.unfinished import finished
 
 if TYPE_CHECKING:
-    from carride_idempotency.async_calls import AsyncBlock, AsyncClaim
+    from carride_idempotency.aio.calls import AsyncBlock, AsyncClaim
 
 
 class Block(AnyBlock):
@@ -49,7 +49,7 @@ class BlockContext(AbstractContextManager[Block], AbstractAsyncContextManager["A
 
     def __enter__(self) -> Block:
         if is_in_a_loop():
-            from carride_idempotency.misuse import block_in_a_loop
+            from carride_idempotency.errors.misuse import block_in_a_loop
 
             raise block_in_a_loop()
         self._enter_once()
@@ -92,7 +92,7 @@ class BlockContext(AbstractContextManager[Block], AbstractAsyncContextManager["A
         return self._runner.begin(self._delivery)
 
     async def __aenter__(self) -> "AsyncBlock":
-        from carride_idempotency.async_calls import AsyncClaim
+        from carride_idempotency.aio.calls import AsyncClaim
 
         self._enter_once()
         self._in_loop = AsyncClaim(self._runner, self._delivery)
@@ -109,13 +109,13 @@ class BlockContext(AbstractContextManager[Block], AbstractAsyncContextManager["A
 
     def __call__(self, *_: object) -> NoReturn:
         """Refuse to be a decorator: a duplicate call would run again."""
-        from carride_idempotency.misuse import not_a_decorator
+        from carride_idempotency.errors.misuse import not_a_decorator
 
         raise not_a_decorator()
 
     def __getattr__(self, name: str) -> NoReturn:
         """Explain the attributes of a block that was not entered."""
-        from carride_idempotency.misuse import not_entered
+        from carride_idempotency.errors.misuse import not_entered
 
         raise not_entered(name)
 
@@ -133,19 +133,19 @@ def decorated[**P, R](
     signature = inspect.signature(work)
     takes_operation = "operation" in signature.parameters
     if takes_operation and signature.parameters["operation"].default is inspect.Parameter.empty:
-        from carride_idempotency.misuse import operation_without_default
+        from carride_idempotency.errors.misuse import operation_without_default
 
         raise operation_without_default(reader.consumer, name)
     read_call = _call_reader(reader, work, signature, name=name, key=key, payload=payload)
     if is_asynchronous(work):
-        from carride_idempotency.async_calls import async_function
+        from carride_idempotency.aio.calls import async_function
 
         return async_function(runner, work, read_call, takes_operation=takes_operation)
 
     @wraps(work)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_in_a_loop():
-            from carride_idempotency.misuse import function_in_a_loop
+            from carride_idempotency.errors.misuse import function_in_a_loop
 
             raise function_in_a_loop(name)
         bound, delivery = read_call(args, kwargs)

@@ -1,20 +1,15 @@
 """How a run ended, as its record keeps it: the result of the handler, or its error."""
 
-from typing import Final
-
-from carride_idempotency.decision import Outcome
 from carride_idempotency.errors import PermanentError, describe
-from carride_idempotency.record import COMPLETED, FAILED
-
-NO_RESULT: Final = "null"
-"""How the codec writes None."""
+from carride_idempotency.protocol.decision import Outcome
+from carride_idempotency.record import COMPLETED, FAILED, NO_RESULT
 
 
 def completed(value: object, most_bytes: int) -> Outcome:
     """Return the outcome of a run that returned ``value``: without it, if it cannot be stored."""
     if value is None:
         return Outcome(COMPLETED, NO_RESULT)
-    from carride_idempotency import codec
+    from carride_idempotency.stores import codec
 
     try:
         result = codec.encode(value)

@@ -1,7 +1,7 @@
 """The rules of HTTP requests.
 
 A request that is repeated with its idempotency key takes effect once, and gets the first answer
-again. `http_handler` runs requests by these rules.
+again. `http.handler` runs requests by these rules.
 """
 
 import json
@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from carride_idempotency.delivery import Delivery
+from carride_idempotency.entry.messages import Reader
 from carride_idempotency.errors import (
     BusyError,
     ConfigurationError,
@@ -22,7 +22,7 @@ from carride_idempotency.errors import (
     RetryLaterError,
 )
 from carride_idempotency.fingerprint import fingerprint
-from carride_idempotency.http_formats import (
+from carride_idempotency.http.formats import (
     PHRASES,
     Request,
     Response,
@@ -32,12 +32,12 @@ from carride_idempotency.http_formats import (
 )
 from carride_idempotency.invocation import LambdaContext, LambdaInvocation
 from carride_idempotency.keys import TransportId
-from carride_idempotency.messages import Reader
+from carride_idempotency.protocol.delivery import Delivery
 from carride_idempotency.sources import payload_of
 
 if TYPE_CHECKING:
-    from carride_idempotency.async_operation import AsyncOperation
-    from carride_idempotency.operation import Operation
+    from carride_idempotency.aio.operation import AsyncOperation
+    from carride_idempotency.protocol.operation import Operation
 
 type HttpWork[E] = (
     Callable[[E, Operation | None], object]

@@ -13,13 +13,13 @@ from functools import wraps
 from selectors import SelectSelector
 from typing import TYPE_CHECKING, Any, Final
 
-from carride_idempotency.async_operation import AsyncOperation
-from carride_idempotency.concurrency import is_in_a_loop
+from carride_idempotency.aio.operation import AsyncOperation
 from carride_idempotency.errors import UnfinishedWorkError
 from carride_idempotency.forks import renew_in_children
+from carride_idempotency.protocol.concurrency import is_in_a_loop
 
 if TYPE_CHECKING:
-    from carride_idempotency.operation import Operation
+    from carride_idempotency.protocol.operation import Operation
 
 
 class IdleLoops:
@@ -68,7 +68,7 @@ def outside_of_loops[**P, R](handler: Callable[P, R]) -> Callable[P, R]:
     @wraps(handler)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_in_a_loop():
-            from carride_idempotency.misuse import handler_in_a_loop
+            from carride_idempotency.errors.misuse import handler_in_a_loop
 
             raise handler_in_a_loop(getattr(handler, "__name__", "handler"))
         return handler(*args, **kwargs)

@@ -37,7 +37,7 @@ def checked(work: Any, decorator: str) -> Callable[[Any, Any], object]:
     if not is_asynchronous(work):
         function: Callable[[Any, Any], object] = work
         return function
-    from carride_idempotency.loops import run_to_end
+    from carride_idempotency.aio.loops import run_to_end
 
     return run_to_end(work)
 
@@ -46,7 +46,7 @@ def lambda_handler[**P, R](work: object, handler: Callable[P, R]) -> Callable[P,
     """Return the Lambda handler of some work; an asynchronous one needs a thread without a loop."""
     if not is_asynchronous(work):
         return handler
-    from carride_idempotency.loops import outside_of_loops
+    from carride_idempotency.aio.loops import outside_of_loops
 
     return outside_of_loops(handler)
 
@@ -82,6 +82,6 @@ def require_two_arguments(work: Any, decorator: str) -> None:
     takes_two = takes_any_number or code.co_argcount >= _HANDLER_ARGUMENTS
     if takes_two and needed <= _HANDLER_ARGUMENTS:
         return
-    from carride_idempotency.misuse import not_two_arguments
+    from carride_idempotency.errors.misuse import not_two_arguments
 
     raise not_two_arguments(work.__name__, decorator)

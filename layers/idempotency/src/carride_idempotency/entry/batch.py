@@ -7,11 +7,11 @@ from functools import partial
 from typing import NamedTuple
 
 from carride_idempotency.clock import Clock
-from carride_idempotency.delivery import POSTPONED
+from carride_idempotency.entry.messages import Message, MessageHandler, RejectedMessageError
 from carride_idempotency.invocation import LambdaInvocation
-from carride_idempotency.messages import Message, MessageHandler, RejectedMessageError
+from carride_idempotency.protocol.delivery import POSTPONED
+from carride_idempotency.protocol.run import Runner
 from carride_idempotency.record import Record
-from carride_idempotency.runner import Runner
 from carride_idempotency.sources import Raw
 
 _RUNS_REMEMBERED = 20

@@ -14,11 +14,15 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from carride_idempotency import dead_letters, errors, observation
-from carride_idempotency.claims import HeldClaim
 from carride_idempotency.clock import Clock, epoch_ms
-from carride_idempotency.concurrency import Concurrency, Threads
 from carride_idempotency.dead_letters import DeadLetters
-from carride_idempotency.decision import (
+from carride_idempotency.errors import describe
+from carride_idempotency.fingerprint import differ
+from carride_idempotency.observation import Observers
+from carride_idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
+from carride_idempotency.protocol.claims import HeldClaim
+from carride_idempotency.protocol.concurrency import Concurrency, Threads
+from carride_idempotency.protocol.decision import (
     BackingOff,
     Busy,
     ClaimRequest,
@@ -43,7 +47,7 @@ from carride_idempotency.decision import (
     is_takeover,
     settled,
 )
-from carride_idempotency.delivery import (
+from carride_idempotency.protocol.delivery import (
     POSTPONED,
     Delivery,
     DeliveryAnswer,
@@ -51,17 +55,13 @@ from carride_idempotency.delivery import (
     kind_of_run,
     unrecorded,
 )
-from carride_idempotency.errors import describe
-from carride_idempotency.fingerprint import differ
-from carride_idempotency.letter_marks import LetterMarks
-from carride_idempotency.observation import Observers
-from carride_idempotency.operation import Operation
-from carride_idempotency.outcomes import completed, failed
-from carride_idempotency.policy import HEARTBEATS_PER_LEASE, TIMEOUT_COVERED_BY_LEASE_MS, Policy
+from carride_idempotency.protocol.letter_marks import LetterMarks
+from carride_idempotency.protocol.operation import Operation
+from carride_idempotency.protocol.outcomes import completed, failed
+from carride_idempotency.protocol.unfinished import finished
+from carride_idempotency.protocol.warm_cache import WarmCache
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, Record, unknown_calls
 from carride_idempotency.stores import Store
-from carride_idempotency.unfinished import finished
-from carride_idempotency.warm_cache import WarmCache
 
 if TYPE_CHECKING:
     from carride_idempotency.effects import Effect

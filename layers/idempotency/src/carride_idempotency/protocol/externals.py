@@ -37,7 +37,6 @@ from inspect import CO_VARARGS
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from carride_idempotency.decision import intended
 from carride_idempotency.errors import (
     ConfigurationError,
     LostLeaseError,
@@ -46,11 +45,12 @@ from carride_idempotency.errors import (
     UnknownOutcomeError,
 )
 from carride_idempotency.keys import downstream_key
+from carride_idempotency.protocol.decision import intended
+from carride_idempotency.protocol.unfinished import finished
 from carride_idempotency.record import Record
-from carride_idempotency.unfinished import finished
 
 if TYPE_CHECKING:
-    from carride_idempotency.claims import HeldClaim
+    from carride_idempotency.protocol.claims import HeldClaim
 
 MOST_BYTES: Final = 100_000
 """Results that would make the calls of one record larger are not kept."""
@@ -146,7 +146,7 @@ def settled(record: Record, name: str, answer: Done[Any] | Stored | Answer) -> R
         return noted(record, name, Known(State.DONE, answer.text))
     if not isinstance(answer, Done):
         return noted(record, name, Known(State.NOT_DONE))
-    from carride_idempotency import codec
+    from carride_idempotency.stores import codec
 
     return noted(record, name, Known(State.DONE, codec.encode(answer.result)))
 
@@ -257,7 +257,7 @@ def _steps_of_begun(claim: "HeldClaim", name: str, *, probes: bool) -> Steps[Any
     known = known_of(claim.record, name)
     step = plan(known.state, first=claim.is_first, probes=probes)
     if step is Step.RETURN:
-        from carride_idempotency import codec
+        from carride_idempotency.stores import codec
 
         return codec.decode(str(known.result))
     _require_run(claim, name)
@@ -285,7 +285,7 @@ def require_call(name: object, call: object, probe: object) -> None:
     """Refuse what cannot be called before its intent is written, which would have to be settled."""
     if isinstance(name, str) and _takes_a_key(call) and (probe is None or _takes_a_key(probe)):
         return
-    from carride_idempotency.misuse import not_an_external_call
+    from carride_idempotency.errors.misuse import not_an_external_call
 
     raise not_an_external_call(name, call, probe)
 
@@ -359,7 +359,7 @@ def _require_understood(claim: "HeldClaim", name: str, answer: Any) -> None:
 
 def _keep[T](claim: "HeldClaim", name: str, result: T) -> T:
     """Keep the result of a call for later attempts if the record can hold it; return it."""
-    from carride_idempotency.outcomes import completed
+    from carride_idempotency.protocol.outcomes import completed
 
     used = len((claim.record.externals or "").encode())
     kept = completed(result, MOST_BYTES - used).result

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from carride_idempotency.claims import HeldClaim
 from carride_idempotency.errors import ConfigurationError, UnfinishedWorkError
 from carride_idempotency.keys import downstream_key
+from carride_idempotency.protocol.claims import HeldClaim
 from carride_idempotency.stores import Store
 
 if TYPE_CHECKING:
     from carride_idempotency.effects import Effect
-    from carride_idempotency.externals import Probe
+    from carride_idempotency.protocol.externals import Probe
 
 
 class AnyOperation:
@@ -155,6 +155,6 @@ class Operation(AnyOperation):
             UnknownOutcomeError: nobody can tell whether the call was made.
             StoreError: the intent could not be written; nothing was called.
         """
-        from carride_idempotency.externals import perform
+        from carride_idempotency.protocol.externals import perform
 
         return perform(self._held, name, call, probe)

@@ -15,11 +15,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from carride_idempotency.fingerprint import differ
-from carride_idempotency.policy import no_backoff
+from carride_idempotency.policy import LONGEST_LEASE_MS, no_backoff
 from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
 
-LONGEST_LEASE_MS = 900_000
-"""A Lambda invocation lasts 15 minutes at most, and so does a policy's lease."""
 TTL_BEYOND_LEASE_S = 3600
 """The TTL of a live claim ends an hour after its lease, so that DynamoDB never deletes a claim that
 still holds."""

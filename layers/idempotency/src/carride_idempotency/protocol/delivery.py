@@ -8,10 +8,9 @@ from carride_idempotency.clock import Clock
 from carride_idempotency.dead_letters import DeadLetter, DeadLetters
 from carride_idempotency.errors import ResultOmittedError, describe
 from carride_idempotency.keys import downstream_key
-from carride_idempotency.letter_marks import LetterMarks
 from carride_idempotency.observation import Observation, Observers, observers_in
-from carride_idempotency.outcomes import NO_RESULT
-from carride_idempotency.record import COMPLETED, FAILED, Record, unknown_calls
+from carride_idempotency.protocol.letter_marks import LetterMarks
+from carride_idempotency.record import COMPLETED, FAILED, NO_RESULT, Record, unknown_calls
 from carride_idempotency.sources import Envelope
 from carride_idempotency.stores import Store
 
@@ -100,7 +99,7 @@ class DeliveryAnswer(NamedTuple):
             raise ResultOmittedError(self.record.key, self.record.error)
         if self.record.result == NO_RESULT:
             return None
-        from carride_idempotency import codec
+        from carride_idempotency.stores import codec
 
         return codec.decode(self.record.result)
 

@@ -107,7 +107,7 @@ class Request(NamedTuple):
                 "requestContext": {},
             }:
                 return cls(event, "1.0", method, path, _by_name(_parameters(event)))
-        from carride_idempotency.misuse import not_a_request
+        from carride_idempotency.errors.misuse import not_a_request
 
         raise not_a_request(event)
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from inspect import BoundArguments
 from typing import Any
 
-from carride_idempotency.delivery import Delivery, DeliveryAnswer
 from carride_idempotency.observation import COMMITTED
-from carride_idempotency.operation import Operation
-from carride_idempotency.runner import Runner, Started
-from carride_idempotency.unfinished import finished
+from carride_idempotency.protocol.delivery import Delivery, DeliveryAnswer
+from carride_idempotency.protocol.operation import Operation
+from carride_idempotency.protocol.run import Runner, Started
+from carride_idempotency.protocol.unfinished import finished
 
 
 class AnyBlock:

@@ -13,8 +13,7 @@ import os
 from carride_idempotency.clock import Clock
 from carride_idempotency.errors import StoreError
 from carride_idempotency.keys import letter_key
-from carride_idempotency.outcomes import NO_RESULT
-from carride_idempotency.record import COMPLETED, Record
+from carride_idempotency.record import COMPLETED, NO_RESULT, Record
 from carride_idempotency.sources import Envelope
 from carride_idempotency.stores import Store
 

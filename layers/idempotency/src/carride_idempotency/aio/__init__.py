@@ -1,0 +1,1 @@
+"""Calls, blocks and handlers in event loops. It imports `protocol`."""
