@@ -160,6 +160,49 @@ def test_a_last_attempt_has_the_time_of_the_crashed_one(sqs: Batches) -> None:
     assert sqs.deliver(messages("slow", "another", received=3), work) == []
 
 
+class SlowBox(DeadLetterBox):
+    """A dead-letter queue that takes 20 s to answer."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def send(self, dead_letter: DeadLetter) -> None:
+        self._world.clock.advance(20)
+        super().send(dead_letter)
+
+
+def test_a_last_attempt_is_not_begun_after_a_slow_letter(world: World) -> None:
+    """Whatever has used time: a last attempt waits until it has that of the crashed one."""
+    batches = Batches(world, policy={"concurrency": 1}, dead_letters=SlowBox(world))
+    kill(batches, "slow", "slow")
+    records = messages(None, "slow")
+    assert batches.deliver(records, lambda _: None) == ["m1"]
+    assert batches.statuses("slow") == ["IN_PROGRESS"]
+    assert batches.deliver(messages("slow"), lambda _: None) == []
+
+
+def test_a_record_is_not_started_after_a_slow_letter_that_leaves_too_little_time(
+    world: World,
+) -> None:
+    """A record whose run would not fit comes again without an attempt, though no run has ended."""
+    batches = Batches(world, policy={"concurrency": 1}, dead_letters=SlowBox(world))
+    takes_s = {"k0": 15}
+
+    @batches.consumer.batch_handler
+    def handler(message: Any, operation: Operation) -> None:
+        world.clock.advance(takes_s.get(message["id"], 0))
+
+    def deliver(*keys: str | None) -> list[str]:
+        answer = handler({"Records": messages(*keys)}, world.invocation())
+        return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
+
+    assert deliver("k0") == []
+    assert deliver(None, "k1") == ["m1"]
+    assert batches.statuses("k1") == [None]
+    assert deliver("k1") == []
+
+
 def test_a_run_that_failed_says_nothing_about_the_time_that_work_takes(world: World) -> None:
     """After 20 failures at once, a record that takes 25 s does not start with 10 s left."""
     one_by_one = Batches(world, policy={"concurrency": 1})

@@ -16,6 +16,7 @@ from carride_idempotency.sources import Raw
 
 _RUNS_REMEMBERED = 20
 _QUANTILE = 0.9
+_UNUSED = 0.9
 
 
 class Job[E](NamedTuple):
@@ -105,6 +106,7 @@ class Batch[E]:
         self._invocation = invocation
         self._jobs = [self._job(raw) for raw in records]
         self._ended_before = pace.ended
+        self._left_at_first_ms = self._left_ms()
         self._suspects: list[Suspect] = []
         self._failures: dict[int, Exception | None] = {}
 
@@ -191,15 +193,20 @@ class Batch[E]:
     def _left_ms(self) -> int:
         return self._runner.left_ms(self._invocation.deadline_ms)
 
-    def _has_run(self) -> bool:
-        return self._pace.ended > self._ended_before
+    def _time_is_unused(self) -> bool:
+        """Return whether a job has nearly as much time as the first one of the batch.
+
+        A run has used time, and so has whatever else takes long: a letter, a slow store.
+        """
+        has_run = self._pace.ended > self._ended_before
+        return not has_run and self._left_ms() >= _UNUSED * self._left_at_first_ms
 
     def _has_time(self) -> bool:
         """Return whether a job may start.
 
-        Until a run has ended all may: otherwise one slow record could stop a queue.
+        While the time is unused all may: otherwise one slow record could stop a queue.
         """
-        needed_ms = self._pace.typical_ms() if self._has_run() else 0
+        needed_ms = 0 if self._time_is_unused() else self._pace.typical_ms()
         return self._left_ms() >= max(1, needed_ms)
 
     # ── Suspects ──────────────────────────────────────────────────────────────────────────────────
@@ -266,6 +273,6 @@ class Batch[E]:
 
     def _has_time_for(self, suspect: Suspect) -> bool:
         """Return whether a suspect may run; its last attempt needs the time that it had before."""
-        if not self._is_last_attempt(suspect) or not self._has_run():
+        if not self._is_last_attempt(suspect) or self._time_is_unused():
             return True
         return self._left_ms() >= suspect.had_ms
