@@ -1,5 +1,6 @@
 """What failures say: nothing that signs a request, whoever repeats it."""
 
+import json
 import logging
 import re
 import traceback
@@ -12,9 +13,10 @@ from typing import Any, Final
 import pytest
 
 from carride_idempotency import DynamoDBStore
+from carride_idempotency.clock import epoch_ms
 from carride_idempotency.errors import StoreError
 from carride_idempotency.stores.lean import Guarded, LeanTransport
-from carride_idempotency.stores.signing import Credentials
+from carride_idempotency.stores.signing import ContainerCredentials, Credentials
 from carride_idempotency.stores.transport import ServiceError, Transport, botocore_transport
 from tests.stores.test_lean_transport import TIMEOUTS, Answer, Service, answer
 
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.integration
 
 SECRET: Final = "secret+of/the+access/key"  # noqa: S105 - of this test
 TOKEN: Final = "session+token/of/a+role"  # noqa: S105 - of this test
+AGENTS_TOKEN: Final = "token+for/the+agent"  # noqa: S105 - of this test
 CODES: Final = (
     "AccessDeniedException",
     "ConditionalCheckFailedException",
@@ -58,10 +61,10 @@ def refusing(code: str, status: int = 400) -> Answer:
 
 
 def repeating(begin: bytes, status: int | None = None) -> Answer:
-    """Answer with the request's headers, as what it is or as the content of an answer."""
+    """Answer with the headers in one line, as it is or as the content of an answer."""
 
     def repeat(exchange: BaseHTTPRequestHandler) -> None:
-        content = begin + lines_of(exchange).encode()
+        content = begin + lines_of(exchange).replace("\n", " ").encode()
         exchange.wfile.write(content if status is None else answer(content, status))
 
     return repeat
@@ -75,6 +78,15 @@ ANSWERS: Final[dict[str, Answer]] = {
     "a page of a server's error": repeating(b"<html>", 503),
     "not HTTP": repeating(b""),
     "not UTF-8": repeating(b"\xff", 200),
+}
+WHOLE: Final = (b"", b"[]", b"null")
+CREDENTIALS: Final[dict[str, dict[str, Any]]] = {
+    "no secret": {"SecretAccessKey": None},
+    "no expiry": {"Expiration": None},
+    "another expiry": {"Expiration": SECRET},
+    "a number": {"SecretAccessKey": 5},
+    "a list": {"Token": [TOKEN]},
+    "no key": {"AccessKeyId": None},
 }
 
 
@@ -120,7 +132,7 @@ def said(transport: Transport, caplog: pytest.LogCaptureFixture) -> str:
 
 def assert_silent(text: str, service: Service) -> None:
     """Assert that a text has nothing that signs a request."""
-    for secret in (SECRET, TOKEN, "AWS4-HMAC-SHA256"):
+    for secret in (SECRET, TOKEN, AGENTS_TOKEN, "AWS4-HMAC-SHA256"):
         assert secret not in text
     for headers, _ in service.requests:
         for signature in re.findall("Signature=([0-9a-f]+)", headers.get("authorization", "")):
@@ -135,6 +147,38 @@ def test_no_failure_says_what_signs_a_request(
     service.answers += [reply] * 30
     assert_silent(said(transport, caplog), service)
     assert service.requests
+
+
+@pytest.mark.parametrize(
+    "damage", [*CREDENTIALS.values(), b"\xff", b"{", b"null", b"[]", b""], ids=str
+)
+def test_credentials_that_cannot_be_read_are_named_and_not_repeated(
+    service: Service, damage: dict[str, Any] | bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error advises to look where they come from, and not at the table."""
+    found = {"AccessKeyId": "test", "SecretAccessKey": SECRET, "Token": TOKEN}
+    found["Expiration"] = "2100-01-01T00:00:00Z"
+    if isinstance(damage, bytes):
+        reply = answer(damage if damage in WHOLE else damage + json.dumps(found).encode())
+    else:
+        reply = answer(found | damage)
+    service.answers.append(reply)
+    environment = {"AWS_CONTAINER_AUTHORIZATION_TOKEN": AGENTS_TOKEN}
+    credentials = ContainerCredentials(f"{service.url}/credentials", environment, epoch_ms)
+    text = said(lean_transport(service, credentials), caplog)
+    assert_silent(text, service)
+    *_, last = text.splitlines()
+    assert "check where the function's credentials come from" in last
+    assert "table" not in last
+
+
+def test_a_token_for_the_agent_that_cannot_be_sent_is_not_repeated(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may have a line break, as of a file."""
+    environment = {"AWS_CONTAINER_AUTHORIZATION_TOKEN": f"{AGENTS_TOKEN}\nmore"}
+    credentials = ContainerCredentials(f"{service.url}/credentials", environment, epoch_ms)
+    assert_silent(said(lean_transport(service, credentials), caplog), service)
 
 
 def test_credentials_that_cannot_be_sent_are_not_repeated(

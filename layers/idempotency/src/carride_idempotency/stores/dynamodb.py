@@ -251,6 +251,8 @@ class DynamoDBStore:
 
     def _remedy(self, error: Exception) -> str:
         """Return what to do about a request that DynamoDB has refused for good."""
+        if isinstance(error, ServiceError) and error.status == 0:
+            return "; it was not sent: check where the function's credentials come from"
         if not _is_of_the_record(error):
             return "; check the table, what was sent and the function's role"
         return (

@@ -154,8 +154,12 @@ class ContainerCredentials:
 
         try:
             self._found, self._expires_ms = self._fetch()
-        except (OSError, HTTPException, LookupError, TypeError, ValueError) as error:
+        except OSError as error:
             raise CredentialsError(f"the runtime gave no credentials: {error!r}") from error
+        except (ArithmeticError, HTTPException, LookupError, TypeError, ValueError) as error:
+            # What these errors say may be a part of the answer.
+            kind = type(error).__name__
+            raise CredentialsError(f"the runtime's credentials cannot be read ({kind})") from None
 
     def _fetch(self) -> tuple[Credentials, int]:
         from datetime import datetime
@@ -176,8 +180,10 @@ class ContainerCredentials:
             connection.close()
         expires = datetime.fromisoformat(found["Expiration"])
         credentials = Credentials(
-            found["AccessKeyId"], found["SecretAccessKey"], found.get("Token")
+            found["AccessKeyId"], found["SecretAccessKey"], found.get("Token") or ""
         )
+        if not all(isinstance(each, str) for each in credentials):
+            raise TypeError("credentials are text")
         return credentials, int(expires.timestamp() * 1000)
 
 
