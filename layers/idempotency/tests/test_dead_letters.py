@@ -5,12 +5,14 @@ import gzip
 import json
 import threading
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any
+from typing import Any, Final
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
+from moto import mock_aws
 
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.dead_letters import (
@@ -21,14 +23,17 @@ from carride_idempotency.dead_letters import (
     SqsDeadLetters,
 )
 from carride_idempotency.invocation import lambda_deadline
+from carride_idempotency.operators.queues import peek
 from carride_idempotency.sources import KAFKA, KINESIS, Source
 from carride_idempotency.testing import (
     Invocation,
     dynamodb_stream_event,
+    eventbridge_event,
     kafka_event,
     kinesis_event,
     sqs_event,
 )
+from tests.queues import KINDS, Queues
 from tests.samples import World
 
 LETTER = DeadLetter(CONTRACT, "broken", "billing", None, 0, {"id": 1})
@@ -205,3 +210,59 @@ def test_a_queue_that_takes_less_gets_the_largest_form_that_it_takes(limit: int)
         letter = DeadLetter.from_body(queue.bodies[0])
         assert (letter.event == event) == (form != "position"), form
         assert ("eventGzip" in queue.bodies[0]) == (form == "compressed")
+
+
+EVENTS: Final[dict[str, Any]] = {
+    "a message of a FIFO queue": sqs_event("text", MessageGroupId="g")["Records"][0],
+    "a message of a queue": sqs_event("text")["Records"][0],
+    "a message without attributes": sqs_event("text")["Records"][0] | {"attributes": None},
+    "an event": eventbridge_event({"id": 1}),
+    "a record of a stream": kinesis_event({"id": 1})["Records"][0],
+    "arguments": ["order-1", 7],
+    "nothing": None,
+}
+
+
+@pytest.fixture
+def queues() -> Iterator[Queues]:
+    with mock_aws():
+        yield Queues(boto3.client("sqs", region_name="eu-west-1"))
+
+
+@pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_queue_of_any_kind_takes_a_letter(queues: Queues, kind: str, event: Any) -> None:
+    """A FIFO source demands a FIFO dead-letter queue; the letter keeps the group of its event."""
+    url = queues.create("letters", kind)
+    SqsDeadLetters(url, client=queues).send(LETTER._replace(event=event))
+    (message,) = queues.received(url)
+    assert DeadLetter.from_body(message["Body"]) == LETTER._replace(event=event)
+    group = message["Attributes"].get("MessageGroupId")
+    has_group = event is EVENTS["a message of a FIFO queue"]
+    assert (group == "g") == (has_group and kind != "standard")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_letter_of_an_event_is_no_copy_of_the_first(queues: Queues, kind: str) -> None:
+    """It was redriven and has failed again within the five minutes in which FIFO queues compare."""
+    url = queues.create("letters", kind)
+    letters = SqsDeadLetters(url, client=queues)
+    for _ in range(2):
+        letters.send(LETTER)
+    assert len(queues.received(url)) == 2
+
+
+def test_a_fifo_queue_has_a_letter_once_whose_answer_was_lost(queues: Queues) -> None:
+    """The try that follows carries the same id."""
+    url = queues.create("letters", "FIFO")
+    queues.lost = 2
+    SqsDeadLetters(url, client=queues).send(LETTER)
+    assert len(queues.received(url)) == 1
+
+
+def test_letters_without_a_group_do_not_wait_for_each_other(queues: Queues) -> None:
+    """An operator sees all of them at once, and not ten of a group."""
+    url = queues.create("letters", "FIFO")
+    for number in range(25):
+        SqsDeadLetters(url, client=queues).send(LETTER._replace(event={"id": number}))
+    assert len(list(peek(queues, url))) == 25

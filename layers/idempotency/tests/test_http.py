@@ -391,8 +391,8 @@ def test_what_fails_is_recorded_and_not_stored(api: Make, case: str, atomic: boo
 
     The next copy may succeed, unless the error is permanent.
 
-    Requests are never dead-lettered. With ``keep_event`` the record has the request without its
-    headers, which may hold credentials.
+    Only a request that is given up is dead-lettered. Letter and record (with ``keep_event``) have
+    it without its headers, which may hold credentials.
     """
     respond, told, status = FAILURES[case]
     served = api(policy={"atomic": atomic, "keep_event": True})
@@ -411,7 +411,17 @@ def test_what_fails_is_recorded_and_not_stored(api: Make, case: str, atomic: boo
         assert again.is_problem(500, "request-given-up")
     else:
         assert (again.json(), served.state()) == ("done", (COMPLETED, 1))
-    assert served.world.reasons == []
+    assert served.world.reasons == ([QUARANTINED] if status == QUARANTINED else [])
+    assert "accept" not in str(served.world.box.letters).lower()
+
+
+def test_a_clients_mistake_is_not_dead_lettered(api: Make) -> None:
+    """The client is told of it; otherwise anybody could fill the queue."""
+    served = api()
+    send = served.serve(lambda request: "done")
+    answers = [send(ask(path=path)).status for path in ("/rides", "/cars", "/cars")]
+    answers.append(send(ask(key=None)).status)
+    assert (answers, served.world.reasons) == ([200, 422, 422, 400], [])
 
 
 def test_a_key_that_was_given_up_is_free_after_its_window(api: Make) -> None:
@@ -425,13 +435,13 @@ def test_a_key_that_was_given_up_is_free_after_its_window(api: Make) -> None:
             send(ask())
     assert send(ask()).is_problem(500, "request-given-up")
     outcomes = [each.outcome for each in served.world.seen]
-    assert outcomes == ["Failed", "Failed", "Quarantined", "Quarantined"]
+    assert outcomes == ["Failed", "Failed", "DeadLettered", "Quarantined"]
     record = served.consumer.record("k1")
     assert record is not None
     assert record.expiry == served.world.clock() // 1000 + 3600
     served.world.clock.advance(3602)
     assert (send(ask()).json(), served.state()) == ("done", (COMPLETED, 1))
-    assert served.world.reasons == []
+    assert served.world.reasons == [QUARANTINED]
 
 
 def test_a_request_with_an_open_call_stays_given_up(world: World) -> None:

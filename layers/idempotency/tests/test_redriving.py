@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import pytest
 from moto import mock_aws
 
 from carride_idempotency import (
+    ANY_CALLER,
     KAFKA,
     SQS,
     Consumer,
@@ -25,8 +27,8 @@ from carride_idempotency import (
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.dead_letters import DeadLetter
 from carride_idempotency.operators.command import main
-from carride_idempotency.operators.letters import as_delivered, as_message, letter_in
-from carride_idempotency.operators.queues import peek
+from carride_idempotency.operators.letters import Letter, as_delivered, as_message, letter_in
+from carride_idempotency.operators.queues import peek, waiting
 from carride_idempotency.operators.redriving import (
     FunctionTarget,
     LetterChoice,
@@ -40,10 +42,13 @@ from carride_idempotency.testing import (
     Invocation,
     dynamodb_stream_event,
     eventbridge_event,
+    http_event,
     kafka_event,
     kinesis_event,
     sqs_event,
 )
+from tests.queues import KINDS, Queues
+from tests.test_dead_letters import EVENTS
 from tests.test_operators import plans, record
 
 __all__ = ["plans"]
@@ -351,9 +356,9 @@ def test_a_queue_gets_the_others_only_if_the_first_one_is_completed(
     work = shop.sqs.create_queue(QueueName="work")["QueueUrl"]
 
     class Worked(QueueTarget):
-        def send(self, event: Any) -> Any:
-            answer = super().send(event)
-            key = f"shop#{json.loads(event['body'])['id']}"
+        def send(self, letter: Letter) -> Any:
+            answer = super().send(letter)
+            key = f"shop#{json.loads(letter.event['body'])['id']}"
             if status is not None:
                 shop.store.put_if_absent(record(key, status))
             return answer
@@ -381,7 +386,7 @@ def test_a_queue_is_named_by_url_or_arn(shop: Shop) -> None:
 
 
 def test_a_message_keeps_its_attributes_and_group() -> None:
-    """A FIFO queue needs a group, and an id by which it recognises copies."""
+    """In a FIFO queue they are its order, in a standard one its tenant."""
     event = sqs_event("text", MessageGroupId="g")["Records"][0] | {
         "messageAttributes": {
             "a": {"dataType": "String", "stringValue": "x"},
@@ -395,8 +400,59 @@ def test_a_message_keeps_its_attributes_and_group() -> None:
             "b": {"DataType": "Binary", "BinaryValue": b"hi"},
         },
         "MessageGroupId": "g",
-        "MessageDeduplicationId": event["messageId"],
     }
+
+
+@pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_queue_of_any_kind_takes_an_event(shop: Shop, kind: str, event: Any) -> None:
+    """Whatever its source, each letter arrives once, also if it is sent again."""
+    queues = Queues(shop.sqs)
+    url = queues.create("work", kind)
+    for letter_id in ("a", "a", "b"):
+        letter = Letter(letter_id, "g", "QUARANTINED", "", "shop", None, datetime.now(UTC), event)
+        QueueTarget(queues, url).send(letter)
+    assert len(queues.received(url)) == (3 if kind == "standard" else 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "rounds"), [("standard", 1, 1), ("FIFO", 12, 1), ("FIFO", 1, 2)]
+)
+def test_letters_leave_a_queue_of_any_kind(shop: Shop, kind: str, groups: int, rounds: int) -> None:
+    """Of one group a FIFO queue shows ten letters at once, and the command says so."""
+    url = Queues(shop.sqs).create("dead", kind)
+    letters = SqsDeadLetters(url, client=Queues(shop.sqs))
+    for number in range(12):
+        event = eventbridge_event({"id": str(number)}) | {
+            "attributes": {"MessageGroupId": f"g{number % groups}"}
+        }
+        letters.send(DeadLetter("QUARANTINED", "no", "shop", f"shop#{number}", 1, event))
+    shop.url = url
+    for _ in range(rounds):
+        says = shop.run("--to shop --all-at-once")
+        shop.run("--to shop --all-at-once --yes")
+        assert ("wait behind these" in says) == (len(shop.ran) < 12)
+    assert sorted(shop.ran, key=int) == [str(number) for number in range(12)]
+    assert waiting(shop.sqs, url, visible=True) == 0
+
+
+def test_a_letter_of_a_request_is_not_delivered(shop: Shop) -> None:
+    """It lacks the headers: its client sends it again, once its key is released."""
+    consumer: Consumer = Consumer(
+        "shop",
+        shop.store,
+        policy=Policy(max_attempts=1),
+        dead_letters=SqsDeadLetters(shop.url, client=shop.sqs),
+    )
+
+    @consumer.http_handler(caller=ANY_CALLER)
+    def handler(_: Any, __: Any) -> None:
+        raise PermanentError("no tariff")
+
+    with suppress(PermanentError):
+        handler(http_event("POST", "/rides", {"id": 1}), Invocation(epoch_ms))
+    assert "only its client can send again" in shop.run("--to shop --release")
+    assert (shop.status, shop.ran, shop.left) == (1, [], 1)
 
 
 @pytest.mark.parametrize(

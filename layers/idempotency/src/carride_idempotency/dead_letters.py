@@ -6,6 +6,7 @@ They are stored before they are acknowledged.
 import base64
 import gzip
 import json
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import Thread
@@ -20,7 +21,7 @@ from carride_idempotency.errors import (
 )
 from carride_idempotency.forks import renew_client, renew_in_children
 from carride_idempotency.invocation import current
-from carride_idempotency.sources import position_of
+from carride_idempotency.sources import position_of, said
 from carride_idempotency.stores.retries import Retries, Verdict
 
 CONTRACT: Final = "CONTRACT"
@@ -129,7 +130,8 @@ class SqsDeadLetters:
 
     A queue may take less than SQS does: a letter that it refuses is sent again with its event
     compressed, and at last without it if it stays in a stream or a topic. No try outlasts the
-    invocation, whatever the client's own time-outs are.
+    invocation, whatever the client's own time-outs are. In a FIFO queue a letter has the group that
+    its event had, or a group of its own.
 
     Args:
         queue_url: the queue's URL.
@@ -189,6 +191,8 @@ class SqsDeadLetters:
                 "Reason": {"DataType": "String", "StringValue": dead_letter.reason},
                 "Consumer": {"DataType": "String", "StringValue": dead_letter.consumer},
             },
+            # Random, so that the queue takes no later letter of the same event for a copy of this.
+            **fifo_ids(self._queue_url, dead_letter.event, os.urandom(16).hex()),
         )
         self._retries.send(
             "a dead letter",
@@ -238,6 +242,18 @@ class SqsDeadLetters:
             raise raised[0]
         if thread.is_alive():
             raise TimeoutError("the queue did not answer before the invocation ended")
+
+
+def fifo_ids(queue_url: str, event: Any, own_id: str) -> dict[str, str]:
+    """Return what a FIFO queue needs with a message: its group, and an id that marks copies of it.
+
+    A message of an event without a group has a group of its own: nothing has to wait for it. Other
+    queues refuse such an id.
+    """
+    if not queue_url.endswith(".fifo"):
+        return {}
+    group = said(event, "attributes", "MessageGroupId")
+    return {"MessageGroupId": group or own_id, "MessageDeduplicationId": own_id}
 
 
 def _judge(error: Exception) -> Verdict | None:

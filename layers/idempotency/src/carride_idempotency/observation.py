@@ -40,9 +40,9 @@ class Observation(NamedTuple):
     in the dead-letter queue; ``Busy`` was acknowledged because another delivery holds the key;
     ``Failed`` raised and comes again; ``LostLease`` ran, and another attempt had taken over;
     ``Expired`` was dropped by age; ``Quarantined`` met a key that is quarantined: it was
-    acknowledged, because its event is in the dead-letter queue already, or raised, because there is
-    no queue to take it; ``DeadLettered`` was handed to the dead-letter queue now; ``Unprotected``
-    was run without an idempotency key.
+    acknowledged, because its event is in the dead-letter queue already, or raised to its caller, or
+    because there is no queue to take it; ``DeadLettered`` was handed to the dead-letter queue now;
+    ``Unprotected`` was run without an idempotency key.
     """
 
     consumer: str

@@ -219,7 +219,7 @@ class Requests[E](NamedTuple):
             context=context,
             acknowledges=False,
             protected=protected,
-            dead_letters=False,  # the client gets the error at once, and can repeat its request
+            repeats=True,
             # No headers: they hold the caller's credentials.
             event={**asked, "body": body.decode(errors="replace")},
             message=request.event,

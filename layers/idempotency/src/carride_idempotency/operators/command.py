@@ -435,6 +435,11 @@ def _lines_of_letters(plan: RedrivePlan) -> list[str]:
         lines += [f"  {text}" for text in (letter.error, each.verdict.why) if text]
     if plan.others:
         lines.append(f"{plan.others} other letters were not chosen")
+    if plan.unread:
+        lines.append(
+            f"about {plan.unread} letters wait behind these: a FIFO queue shows ten of a group at "
+            "once, so run the command again afterwards"
+        )
     return lines
 
 

@@ -148,7 +148,11 @@ def as_message(event: Any) -> dict[str, Any]:
     if attributes:
         message["MessageAttributes"] = attributes
     system = event.get("attributes") or {}
-    if "MessageGroupId" in system:
+    if system.get("MessageGroupId"):
         message["MessageGroupId"] = system["MessageGroupId"]
-        message["MessageDeduplicationId"] = event["messageId"]
     return message
+
+
+def is_request(event: Any) -> bool:
+    """Return whether a letter holds an HTTP request, without the headers that a copy needs."""
+    return isinstance(event, Mapping) and event.keys() == {"method", "path", "query", "body"}

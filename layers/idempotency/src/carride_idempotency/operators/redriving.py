@@ -12,11 +12,17 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from carride_idempotency import observation
 from carride_idempotency.clock import Clock, epoch_ms, to_ms
-from carride_idempotency.dead_letters import BEYOND_WINDOW, PAYLOAD_MISMATCH
+from carride_idempotency.dead_letters import BEYOND_WINDOW, PAYLOAD_MISMATCH, fifo_ids
 from carride_idempotency.operators.choosing import is_of_a_call
 from carride_idempotency.operators.explaining import is_held
-from carride_idempotency.operators.letters import Letter, as_delivered, as_message, letter_in
-from carride_idempotency.operators.queues import peek
+from carride_idempotency.operators.letters import (
+    Letter,
+    as_delivered,
+    as_message,
+    is_request,
+    letter_in,
+)
+from carride_idempotency.operators.queues import peek, waiting
 from carride_idempotency.operators.sending import (
     CHANGED,
     Ready,
@@ -42,6 +48,10 @@ _WOULD_RETURN: Final = {
 _ARGUMENTS: Final = (
     "it holds the arguments of a call, which no function or queue takes: call it again, and delete "
     "the letter"
+)
+_REQUEST: Final = (
+    "it holds a request, which only its client can send again: release its key, and delete the "
+    "letter"
 )
 _HIDDEN_SECONDS: Final = 600
 """For how long letters are hidden while they are delivered."""
@@ -70,8 +80,8 @@ class Target(Protocol):
     answers: bool
     """Whether `send` tells how the delivery went. Otherwise the record does, later."""
 
-    def send(self, event: Any) -> TargetAnswer:
-        """Deliver an event."""
+    def send(self, letter: Letter) -> TargetAnswer:
+        """Deliver the event of a letter."""
         ...
 
 
@@ -107,9 +117,9 @@ class FunctionTarget:
         self.address = name
         self._functions = functions
 
-    def send(self, event: Any) -> TargetAnswer:
+    def send(self, letter: Letter) -> TargetAnswer:
         """Invoke the function with an event, or with a batch of one record."""
-        payload = json.dumps(as_delivered(event), separators=(",", ":"))
+        payload = json.dumps(as_delivered(letter.event), separators=(",", ":"))
         answer = self._functions.invoke(FunctionName=self.address, Payload=payload)
         try:
             returned = json.loads(answer["Payload"].read() or "null")
@@ -146,9 +156,10 @@ class QueueTarget:
         self.address = url
         self._sqs = sqs
 
-    def send(self, event: Any) -> TargetAnswer:
-        """Send an event as the message that it was."""
-        self._sqs.send_message(QueueUrl=self.address, **as_message(event))
+    def send(self, letter: Letter) -> TargetAnswer:
+        """Send an event as the message that it was. A FIFO queue recognises a copy of a letter."""
+        message = as_message(letter.event) | fifo_ids(self.address, letter.event, letter.id)
+        self._sqs.send_message(QueueUrl=self.address, **message)
         return TargetAnswer(Trial.UNKNOWN, "it was sent", is_taken=True)
 
 
@@ -184,6 +195,8 @@ def _wrong_with(letter: Letter) -> str | None:
         return "the event is not in it"
     if letter.key is not None and is_of_a_call(letter.key):
         return _ARGUMENTS
+    if is_request(letter.event):
+        return _REQUEST
     return _WOULD_RETURN.get(letter.reason)
 
 
@@ -205,6 +218,9 @@ class RedrivePlan(NamedTuple):
     others: int
     """Letters that were not chosen."""
     releases: bool
+    unread: int = 0
+    """About how many letters of a FIFO queue wait behind those that were read: it shows ten of a
+    group at once."""
 
     def exact(self) -> dict[str, Any]:
         """Return the letters that go, in what state they are, and where to."""
@@ -276,7 +292,11 @@ def plan_redrive(
     chosen.sort(key=lambda each: (each.letter.sent, each.letter.id))
     taken = tuple(chosen[:limit])
     others += len(chosen) - len(taken)
-    return RedrivePlan(queue, target, taken, others, releases)
+    unread = 0
+    if queue.endswith(".fifo"):
+        there = waiting(sqs, queue, taken=False, visible=True)
+        unread = max(0, there - len(taken) - others)
+    return RedrivePlan(queue, target, taken, others, releases, unread)
 
 
 def _record_of(letter: Letter, store: Store) -> Record | None:
@@ -368,7 +388,7 @@ class Redrive(Sending[PlannedLetter, _Found]):
 
     def hand_over(self, found: _Found) -> TargetAnswer:
         """Send a letter to its target."""
-        answer = self._target.send(found.letter.event)
+        answer = self._target.send(found.letter)
         if self._target.answers or found.letter.key is not None:
             return answer
         return answer._replace(trial=Trial.SUCCEEDED, says="it was sent; its record is not known")

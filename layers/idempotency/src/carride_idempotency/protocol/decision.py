@@ -240,8 +240,8 @@ def quarantined(seen: Record, request: ClaimRequest, now_ms: int, error: str | N
     """Return ``seen`` quarantined, with its attempt.
 
     No ``error`` means an unknown outcome. The record does not expire, because an operator has to
-    release it. It does expire where no operator is told (``quarantine_ends``) and the outcome is
-    known.
+    release it. It does expire if the sender can repeat the operation (``quarantine_ends``), and the
+    outcome is known.
 
     The quarantine of another attempt's claim gets a token that no claim has. Otherwise a late mark
     ``dead_lettered`` could change what this delivery writes after an operator's release.

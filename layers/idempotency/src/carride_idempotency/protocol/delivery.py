@@ -43,9 +43,9 @@ class Delivery(NamedTuple):
     protected: bool = True
     """The delivery has an idempotency key. Without one it runs under a key that no other delivery
     has."""
-    dead_letters: bool = True
-    """Send the event to the dead-letter queue when it is given up. Otherwise only its caller gets
-    the error."""
+    repeats: bool = False
+    """Its sender gets each error at once, and can repeat it. So only its own quarantine is
+    dead-lettered, and that ends with the window."""
     context: Any = None
     replayed: bool = False
     sent_ms: int | None = None
@@ -250,24 +250,33 @@ class Reports:
         # The mark belongs to the record's own quarantine, not to another event of the same key.
         is_own = reason in (dead_letters.QUARANTINED, dead_letters.UNKNOWN)
         quarantine = record if is_own else None
-        if self._dead_letters is None or not delivery.dead_letters:
+        if quarantine is not None and quarantine.dead_lettered:
+            return _told_before(delivery, quarantine, error)
+        queue = self._dead_letters if is_own or not delivery.repeats else None
+        if queue is None:
             outcome = observation.QUARANTINED if is_own else observation.FAILED
             return DeliveryAnswer(outcome, record, _message(error, quarantine), error)
-        if quarantine is None or not quarantine.dead_lettered:
-            dead_letter = DeadLetter(
-                reason=reason,
-                message=_message(error, quarantine),
-                consumer=self._consumer,
-                key=delivery.key,
-                attempt=0 if record is None else record.attempt,
-                event=delivery.event,
-            )
-            self._dead_letters.send(dead_letter)
-        if quarantine is not None and not quarantine.dead_lettered:
+        dead_letter = DeadLetter(
+            reason=reason,
+            message=_message(error, quarantine),
+            consumer=self._consumer,
+            key=delivery.key,
+            attempt=0 if record is None else record.attempt,
+            event=delivery.event,
+        )
+        queue.send(dead_letter)
+        if quarantine is not None:
             marked = quarantine._replace(dead_lettered=True)
             self._store.compare_and_swap(quarantine, marked, until_ms=delivery.deadline_ms)
         unacknowledged = None if delivery.acknowledges else error
         return DeliveryAnswer(observation.DEAD_LETTERED, record, reason, unacknowledged)
+
+
+def _told_before(delivery: Delivery, quarantine: Record, error: Exception) -> DeliveryAnswer:
+    """Answer a delivery of a quarantined key whose letter was sent; a caller gets the error."""
+    if delivery.acknowledges:
+        return DeliveryAnswer(observation.QUARANTINED, quarantine)
+    return DeliveryAnswer(observation.QUARANTINED, quarantine, describe(error), error)
 
 
 def _message(error: Exception, quarantine: Record | None) -> str:

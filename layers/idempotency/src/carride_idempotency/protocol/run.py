@@ -506,7 +506,7 @@ class Runner:
             limits=self._limits,
             event=_keepable(delivery.event) if self.policy.keep_event else None,
             is_undated=delivery.sent_ms is None,
-            quarantine_ends=not delivery.dead_letters,
+            quarantine_ends=delivery.repeats,
         )
 
     def _needs_heartbeats(self, deadline_ms: int | None) -> bool:
@@ -564,8 +564,6 @@ class Runner:
             case Busy():
                 return self._answer_busy(step, delivery)
             case Quarantined(record):
-                if record.dead_lettered and delivery.acknowledges:
-                    return DeliveryAnswer(observation.QUARANTINED, record)
                 why = error or errors.QuarantinedError(key, record.attempt, record.error)
                 return self.reports.give_up(delivery, _reason(record), why, record)
             case Mismatch(record):
