@@ -411,7 +411,7 @@ def test_source_without_single_failures_raises(world: World) -> None:
 
     At its next delivery only that record is run.
     """
-    kafka = Batches(world, source=KAFKA._replace(failure_id=None))
+    kafka = Batches(world, source=KAFKA)
     runs = list[str]()
     record = {"topic": "rides", "partition": 0, "timestamp": 1_800_000_000_000}
     batch = {

@@ -29,6 +29,7 @@ from carride_idempotency import (
 )
 from carride_idempotency.dead_letters import CONTRACT, MISSING_KEY, PAYLOAD_MISMATCH
 from carride_idempotency.operators.letters import as_delivered
+from carride_idempotency.sources import kafka_position
 from carride_idempotency.testing import (
     dynamodb_stream_event,
     eventbridge_event,
@@ -495,9 +496,13 @@ def test_a_message_that_is_not_an_object_has_no_key(world: World, name: str, mes
 # ── Kafka ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+REPORTING: Final = KAFKA._replace(failure_id=kafka_position)
+"""Of a mapping with ReportBatchItemFailures."""
+
+
 def test_kafkas_failed_record_is_reported_by_its_position(world: World) -> None:
     """A mapping with ReportBatchItemFailures takes topic and partition, and the offset."""
-    consumer = world.consumer(key="id", source=KAFKA)
+    consumer = world.consumer(key="id", source=REPORTING)
 
     @consumer.batch_handler
     def handler(message: Any, _: Any) -> None:
@@ -516,7 +521,7 @@ def test_kafkas_records_behind_a_failed_one_wait_for_it(world: World) -> None:
     """A partition keeps its order: what stands behind a failure was not run, and is reported."""
     ran: list[str] = []
 
-    @world.consumer(key="id", source=KAFKA).batch_handler
+    @world.consumer(key="id", source=REPORTING).batch_handler
     def handler(message: Any, _: Any) -> None:
         ran.append(message["id"])
         if message["id"] == "b":

@@ -89,7 +89,6 @@ MESSAGES: Final[list[tuple[Source, dict[str, Any], Read]]] = [
         Read(
             BODY.encode(),
             "rides-0@15",
-            failure_id={"partition": "rides-0", "offset": 15},
             group="rides-0",
         ),
     ),

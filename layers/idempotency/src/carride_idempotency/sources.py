@@ -191,7 +191,7 @@ def position_of(event: Any) -> str | None:
     if number is not None:
         return f"in {said(event, 'eventSourceARN')} at sequence number {number}"
     try:
-        position = _kafka_position(event)
+        position = kafka_position(event)
     except KeyError:
         return None
     cluster = said(event, _CLUSTER)
@@ -287,7 +287,7 @@ def _named(record: Raw, cluster: str) -> Raw:
 
 def _kafka_id(record: Raw) -> str:
     """Return the place of a record: positions repeat in topics of one name in other clusters."""
-    position = _kafka_position(record)
+    position = kafka_position(record)
     place = f"{position['partition']}@{position['offset']}"
     return f"{record[_CLUSTER]}/{place}" if _CLUSTER in record else place
 
@@ -298,7 +298,7 @@ def _kafka_partition(record: Raw) -> str | None:
     return None if topic is None or partition is None else f"{topic}-{partition}"
 
 
-def _kafka_position(record: Raw) -> dict[str, object]:
+def kafka_position(record: Raw) -> dict[str, object]:
     """Return what a mapping takes as the position of a failed record.
 
     Raises:
@@ -380,7 +380,6 @@ KAFKA: Final = Source(
     message_id=_kafka_id,
     sent_ms=_time(int, "timestamp"),
     records=_kafka_records,
-    failure_id=_kafka_position,
     group=_kafka_partition,
     text=_kafka_text,
     is_log=True,
@@ -388,6 +387,7 @@ KAFKA: Final = Source(
 )
 """The id of a record names its cluster. One without a value (a tombstone) breaks the contract.
 
-Without ReportBatchItemFailures, which a mapping has in provisioned mode only, it takes a report of
-failed records for success. Then write ``KAFKA._replace(failure_id=None)``: any failure raises.
+Any failure raises, so that the whole batch comes again: a mapping takes a report of failed records
+for success unless it has ReportBatchItemFailures, which provisioned mode alone offers. With that
+setting write ``KAFKA._replace(failure_id=kafka_position)``: each failed record comes again alone.
 """

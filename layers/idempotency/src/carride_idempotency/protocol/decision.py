@@ -68,7 +68,7 @@ class ClaimRequest(NamedTuple):
     is_undated: bool = False
     """Nothing says when the delivery was first sent, so it may come after any window."""
     quarantine_ends: bool = False
-    """Only the caller is told of a quarantine, so no operator would release the key."""
+    """The sender repeats the operation by itself, so that the key need not wait for an operator."""
 
 
 # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────
