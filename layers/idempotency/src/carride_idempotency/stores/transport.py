@@ -26,6 +26,13 @@ _repeats_the_signature: Final = re.compile(
 ).search
 
 
+def _shown(message: str) -> str:
+    """Return a message as it may be shown: not if it repeats what signs a request."""
+    if _repeats_the_signature(message):
+        return "what was answered repeats the signed request, so it is not shown"
+    return message
+
+
 class ServiceError(Exception):
     """Raised when DynamoDB answered with an error, or a request could not be signed.
 
@@ -34,9 +41,7 @@ class ServiceError(Exception):
     """
 
     def __init__(self, code: str, status: int, message: str, body: Mapping[str, Any]) -> None:
-        if _repeats_the_signature(message):
-            message = "what was answered repeats the signed request, so it is not shown"
-        super().__init__(f"{code}: {message}")
+        super().__init__(f"{code}: {_shown(message)}")
         self.code = code
         self.status = status
         self.body = body
@@ -103,7 +108,7 @@ class BotocoreTransport:
         except self._unsigned as error:
             raise ServiceError(type(error).__name__, 0, str(error), {}) from None
         except self._no_answer as error:
-            raise NoAnswerError(str(error)) from error
+            raise NoAnswerError(_shown(str(error))) from None
         except UnicodeDecodeError:
             raise NoAnswerError("the answer is not text") from None
 
