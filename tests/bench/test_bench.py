@@ -20,10 +20,11 @@ def test_every_side_can_be_measured() -> None:
 
 
 def test_operations_in_a_loop_are_measured() -> None:
-    """One line has the times of operations, the other how long a slow store stops the loop."""
-    times, slow = loops.lines(1)
+    """The lines have the times of operations, and what a slow store and a burst hold up."""
+    times, slow, burst = loops.lines(1)
     assert re.search(r"plain \d+\.\d+ ms, async \d+\.\d+ ms, async and 100 at once \d", times)
     assert re.search(r"stands still for at most \d+\.\d ms", slow)
+    assert re.search(r"renewed in \d+ ms, and committed in \d+ ms", burst)
 
 
 @pytest.mark.parametrize(

@@ -569,6 +569,86 @@ def test_no_heartbeat_follows_the_commit() -> None:
     assert desk.steps_of["k1"][-1] == "update_if_owner COMPLETED"
 
 
+# ── Bursts ────────────────────────────────────────────────────────────────────────────────────────
+
+BURST: Final = 100
+
+
+class Stuck:
+    """Tasks of which no claim, or no wait for a key, ends before the test lets it."""
+
+    def __init__(self) -> None:
+        waits = Policy(busy="wait", wait_limit=PATIENCE_S)
+        self.desk = Desk(policy=waits, sleep=self.hold)
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.threads: set[int] = set()
+        """Those that the burst has at present."""
+        self._release = threading.Event()
+
+    def hold(self, _: object = None) -> None:
+        """Hold the thread of a claim or a wait."""
+        self.threads.add(threading.get_ident())
+        self._release.wait(PATIENCE_S)
+        self.threads.discard(threading.get_ident())
+
+    def hold_claims(self, number: int) -> None:
+        if self.desk.steps[number - 1].startswith("put_if_absent"):
+            self.hold()
+
+    async def begin(self, key: Callable[[int], str]) -> None:
+        """Begin the burst, and wait until it has all the threads that it gets."""
+        self.tasks = [asyncio.create_task(self.desk.book(key(number))) for number in range(BURST)]
+        await until(lambda: len(self.threads) == async_steps.MOST_CLAIMS)
+
+    async def end(self) -> None:
+        self._release.set()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+def in_claims(stuck: Stuck) -> Awaitable[None]:
+    stuck.desk.before = stuck.hold_claims
+    return stuck.begin(lambda number: f"burst-{number}")
+
+
+async def in_claims_that_are_given_up(stuck: Stuck) -> None:
+    await in_claims(stuck)
+    for task in stuck.tasks:
+        task.cancel()
+    await asyncio.sleep(0)
+
+
+def in_waits_for_the_running_key(stuck: Stuck) -> Awaitable[None]:
+    return stuck.begin(lambda _: "k1")
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize(
+    "stands_still", [in_claims, in_claims_that_are_given_up, in_waits_for_the_running_key]
+)
+def test_a_burst_of_claims_holds_up_no_running_key(
+    stands_still: Callable[[Stuck], Awaitable[None]],
+) -> None:
+    """It is renewed, makes its call and commits while every thread of the claims stands still."""
+    stuck = Stuck()
+    desk = stuck.desk
+
+    async def work(operation: AsyncOperation) -> None:
+        await stands_still(stuck)
+        beats = len(desk.steps_of["k1"])
+        await until(lambda: len(desk.steps_of["k1"]) > beats + 3)
+        await operation.external("charge", nothing)
+
+    async def service() -> None:
+        try:
+            assert await asyncio.wait_for(desk.book(body=work), PATIENCE_S) == "booked"
+            assert len(stuck.threads) == async_steps.MOST_CLAIMS
+        finally:
+            await stuck.end()
+
+    asyncio.run(service())
+    wait_for_threads()
+
+
 # ── Cancellation ──────────────────────────────────────────────────────────────────────────────────
 
 

@@ -9,6 +9,7 @@ import pytest
 PATIENCE_S: Final = 30
 _CONSUMER: Final = """
 import asyncio
+import atexit
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from carride_idempotency import Consumer, MemoryStore
 consumer = Consumer("rides", MemoryStore())
@@ -80,6 +81,19 @@ loop.run_until_complete(anext(begun))
 stack = AsyncExitStack()
 loop = asyncio.new_event_loop()
 loop.run_until_complete(stack.enter_async_context(operation()))
+""",
+    "a stack in a loop that is closed at exit": """
+stack = AsyncExitStack()
+loop = asyncio.new_event_loop()
+loop.run_until_complete(stack.enter_async_context(operation()))
+atexit.register(lambda: loop.run_until_complete(stack.aclose()))
+""",
+    "an operation at exit": """
+async def service(key):
+    async with consumer.operation(key):
+        pass
+asyncio.run(service("k1"))
+atexit.register(lambda: asyncio.run(service("k2")))
 """,
 }
 

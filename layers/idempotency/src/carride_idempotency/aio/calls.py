@@ -3,7 +3,7 @@
 A task can be cancelled wherever it waits::
 
     it waited for              what the cancellation leaves
-    a thread for its claim     nothing: the claim is not made
+    its turn to claim          nothing: the claim is not made
     its claim                  nothing: the claim is given up at once
     a busy key                 nothing
     its work                   a failure, which uses up no attempt
@@ -100,8 +100,8 @@ class LoopRun:
     async def end[T](self, step: Callable[[], T | DeliveryAnswer]) -> T | DeliveryAnswer:
         """Take the last step of the run, and report its answer. No heartbeat follows it."""
         self._stop_beats()
-        last = partial(self._after_last_beat, step)
-        return await in_thread(partial(take_step, self._runner, self.started.delivery, last))
+        last = partial(take_step, self._runner, self.started.delivery, step)
+        return await in_thread(last, after=self._beat)
 
     async def end_with(self, error: BaseException) -> None:
         """Record the error or the cancellation that has ended the work.
@@ -111,13 +111,9 @@ class LoopRun:
         self._stop_beats()
         failure = RetryableError(_CANCELLED) if isinstance(error, asyncio.CancelledError) else error
         if isinstance(failure, Exception):
-            fail = partial(fail_run, self._runner, self.started, failure)
-            await in_thread(partial(self._after_last_beat, fail))
-
-    def _after_last_beat[T](self, step: Callable[[], T]) -> T:
-        if self._beat is not None:
-            self._beat.exception()  # waits for the beat, which is under way: it was submitted first
-        return step()
+            await in_thread(
+                partial(fail_run, self._runner, self.started, failure), after=self._beat
+            )
 
     def _schedule_beat(self) -> None:
         self._timer = self._loop.call_later(self._interval_s, self._send_beat)
@@ -158,18 +154,18 @@ async def _claimed(runner: Runner, delivery: Delivery, claim: Callable[[], _Begu
     def step() -> _Begun:
         return take_step(runner, delivery, claim)
 
-    job = submit(step)
+    job = submit(step, claims=True)
     try:
         await end_of(job)
     except asyncio.CancelledError:
         if not job.cancel():
-            await in_thread(partial(_give_up, runner, job))
+            await in_thread(partial(_give_up, runner, job), after=job)
         raise
     return job.result()
 
 
 def _give_up(runner: Runner, job: Future[_Begun]) -> None:
-    """Wait until a claim has been made, and record it as failed: its task was cancelled."""
+    """Record a claim that has been made as failed: its task was cancelled."""
     if job.exception() is None:
         begun = job.result()
         if isinstance(begun, Started) and begun.claimed:
@@ -181,7 +177,7 @@ async def _pause(runner: Runner, seconds: float) -> None:
     if runner.sleep is time.sleep:
         await asyncio.sleep(seconds)
     else:
-        await in_thread(partial(runner.sleep, seconds))
+        await in_thread(partial(runner.sleep, seconds), claims=True)
 
 
 # ── Functions ─────────────────────────────────────────────────────────────────────────────────────

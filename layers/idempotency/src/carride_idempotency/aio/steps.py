@@ -1,42 +1,115 @@
 """Takes steps of the protocol in threads, for code that runs in an event loop.
 
 A store's request blocks its thread, so none is sent from the thread of a loop. The threads are this
-module's own: jobs of the application, however slow, hold up no heartbeat and no commit.
+module's own: jobs of the application, however slow, hold up no heartbeat and no commit. Nor do
+claims, however many a burst brings and however slow the store is::
+
+    a step of a run     heartbeat, intent, commit, failure     as it comes, before any claim
+    a claim             also of a key that is waited for       when no step waits for a thread, and
+                                                               at most MOST_CLAIMS at the same time
+
+A claim that waits holds no thread: its task waits in the loop. So a process claims no more keys
+than it can renew and complete.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
-from typing import Any, Final
+from contextvars import Context, copy_context
+from threading import Lock
+from typing import Any, Final, NamedTuple
 
 from carride_idempotency.forks import renew_in_children
 
-MOST_THREADS: Final = 20
+MOST_CLAIMS: Final = 20
+MOST_THREADS: Final = 30
 """As many as a client of botocore has connections."""
 
 
-class _Threads:
-    """The threads of this process.
+class _Job(NamedTuple):
+    """A step to take."""
 
-    No step waits for another one or for a loop, so a bounded number of threads is enough.
+    future: Future[Any]
+    context: Context
+    step: Callable[[], Any]
+    claims: bool
+
+
+class StepThreads:
+    """The threads of this process, and what waits for them.
+
+    No job waits for another one or for a loop, so a bounded number of threads is enough.
     """
 
     def __init__(self) -> None:
         self._begin()
-        renew_in_children(self, _Threads._begin)
+        renew_in_children(self, StepThreads._begin)
 
     def _begin(self) -> None:
-        self.pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="idempotency-store")
+        self._pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="idempotency-store")
+        self._lock = Lock()
+        self._steps: deque[_Job] = deque()
+        self._claims: deque[_Job] = deque()
+        self._claiming = 0
+        self._working = 0
+
+    def take(self, job: _Job) -> None:
+        """Have a thread take a job when it is its turn."""
+        with self._lock:
+            (self._claims if job.claims else self._steps).append(job)
+            if self._working == MOST_THREADS:
+                return
+            self._working += 1
+        try:
+            self._pool.submit(self._work)
+        except RuntimeError:  # the interpreter ends, and lends no thread any more
+            self._work()
+
+    def _work(self) -> None:
+        """Take jobs until it is no job's turn."""
+        job = self._next(None)
+        while job is not None:
+            if job.future.set_running_or_notify_cancel():
+                try:
+                    result = job.context.run(job.step)
+                except BaseException as error:  # noqa: BLE001 - raised where the step is awaited
+                    job.future.set_exception(error)
+                else:
+                    job.future.set_result(result)
+            job = self._next(job)
+
+    def _next(self, ended: _Job | None) -> _Job | None:
+        """Return the job whose turn it is. A claim that has ended makes room for another."""
+        with self._lock:
+            if ended is not None and ended.claims:
+                self._claiming -= 1
+            if self._steps:
+                return self._steps.popleft()
+            if self._claims and self._claiming < MOST_CLAIMS:
+                self._claiming += 1
+                return self._claims.popleft()
+            self._working -= 1
+            return None
 
 
-_threads: Final = _Threads()
+_threads: Final = StepThreads()
 
 
-def submit[T](step: Callable[[], T]) -> Future[T]:
-    """Begin a step in a thread, with the context variables of the caller."""
-    return _threads.pool.submit(copy_context().run, step)
+def submit[T](
+    step: Callable[[], T], *, claims: bool = False, after: Future[Any] | None = None
+) -> Future[T]:
+    """Begin a step in a thread, with the context variables of the caller.
+
+    It begins ``after`` another job has ended, if that is given; no thread waits for it.
+    """
+    job = _Job(Future(), copy_context(), step, claims)
+    if after is None:
+        _threads.take(job)
+    else:
+        after.add_done_callback(lambda _: _threads.take(job))
+    return job.future
 
 
 async def end_of(job: Future[Any]) -> None:
@@ -57,13 +130,15 @@ def _set_done(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-async def in_thread[T](step: Callable[[], T]) -> T:
-    """Take a step in a thread, and return what it returns.
+async def in_thread[T](
+    step: Callable[[], T], *, claims: bool = False, after: Future[Any] | None = None
+) -> T:
+    """Take a step in a thread as `submit` does, and return what it returns.
 
     A task that is cancelled meanwhile still waits for the end of the step, so that nothing
     overtakes it. A second cancellation ends the wait, but not the step.
     """
-    job = submit(step)
+    job = submit(step, claims=claims, after=after)
     try:
         await end_of(job)
     except asyncio.CancelledError:

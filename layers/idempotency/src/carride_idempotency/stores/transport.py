@@ -164,7 +164,7 @@ def botocore_transport(
         read_timeout=read_timeout_s,
         retries={"mode": "standard", "total_max_attempts": 1},
         parameter_validation=False,
-        max_pool_connections=20,
+        max_pool_connections=30,
         tcp_keepalive=True,
     )
     client = session.create_client("dynamodb", region_name=region, config=config)
