@@ -25,7 +25,7 @@ from local.simulated_gateway import Books, GatewayServer
 from tests.functions.world import World
 from tools.costs import bill
 
-ROOT: Final = Path(__file__).parents[3]
+ROOT: Final = Path(__file__).parents[2]
 LAYERS: Final = ("IdempotencyLayer", "CarRideLayer")
 """The layers of every consumer.
 
