@@ -426,5 +426,32 @@ def test_a_plain_handler_does_not_pay_for_asyncio(kind: str, imported: str) -> N
     assert (run.stdout.strip(), run.stderr) == (imported, "")
 
 
+_LEFT_OPEN: Final = """
+from carride_idempotency import Consumer, MemoryStore
+class Context:
+    aws_request_id = "r"
+    def get_remaining_time_in_millis(self): return 30_000
+consumer = Consumer("rides", MemoryStore(), key="id")
+async def session():
+    try:
+        yield
+    finally:
+        print("closed")
+opened = session()
+@consumer.event_handler
+async def handler(event, operation): await anext(opened)
+handler({"id": "k1", "detail-type": "x", "detail": {}}, Context())
+"""
+
+
+def test_what_a_handler_keeps_open_in_its_loop_is_closed_when_the_process_ends() -> None:
+    """A session that lives from one invocation to the next says good-bye to its server."""
+    command = [sys.executable, "-X", "dev", "-c", _LEFT_OPEN]
+    run = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={"PYTHONPATH": _path()}
+    )
+    assert (run.stdout, run.stderr) == ("closed\n", "")
+
+
 def _path() -> str:
     return ":".join(each for each in sys.path if each)
