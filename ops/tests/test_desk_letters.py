@@ -18,7 +18,7 @@ from moto.sqs.models import sqs_backends
 from carride.events import RideEvent
 from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
-from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
+from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record, Status
 from carride_idempotency.record_items import item_of
 from ops import change_log
 from ops.audit import judge
@@ -92,7 +92,7 @@ def put(ref: StackRef, queue: str, content: Any) -> None:
 def quarantine(
     ref: StackRef,
     key: str,
-    status: str = QUARANTINED,
+    status: Status = QUARANTINED,
     *,
     attempt: int = 3,
     updated_ms: int = BEGIN_MS,

@@ -24,7 +24,7 @@ from carride.facts import (
     PaymentDeclined,
 )
 from carride_idempotency import marshalling, observation
-from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record, Status
 from ops import change_log
 from ops.audit.evidence import CONSUMERS, DeadLettered
 from ops.desk import changes
@@ -112,7 +112,7 @@ def _takes(consumer: str, kind: str | None) -> bool:
     return any(each.name == consumer and each.takes(kind) for each in CONSUMERS)
 
 
-def record(event: RideEvent, consumer: str, status: str, **changes: Any) -> dict[str, Record]:
+def record(event: RideEvent, consumer: str, status: Status, **changes: Any) -> dict[str, Record]:
     """Return a record by its key."""
     key = f"{consumer}#{event.idempotencyid}"
     made = Record(
@@ -178,7 +178,9 @@ def test_a_dead_letter_is_what_holds_a_ride() -> None:
 
 @pytest.mark.parametrize("status", [QUARANTINED, FAILED])
 @pytest.mark.parametrize("times", [0, 1, 2])
-def test_the_cause_comes_before_a_redrive_that_has_failed_before(times: int, status: str) -> None:
+def test_the_cause_comes_before_a_redrive_that_has_failed_before(
+    times: int, status: Status
+) -> None:
     """As on the letter's page: the sentence and the tile say so, and only then."""
     index, records = given_up()
     (key,) = records

@@ -24,7 +24,16 @@ from carride_idempotency.protocol.decision import (
     Write,
     decide,
 )
-from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.record import (
+    COMPLETED,
+    FAILED,
+    IN_PROGRESS,
+    QUARANTINED,
+    STATUSES,
+    Record,
+    Status,
+    UnknownStatus,
+)
 from carride_idempotency.record_items import item_of, record_of
 from ops import records
 from ops.stack import OperatorError, StackRef
@@ -94,7 +103,7 @@ ACTIONS: Final = (records.release, records.forget)
         (CLAIM._replace(lease_ms=NOW_MS + 10**12), "release forget"),
         (CLAIM._replace(lease_ms=10**30), "release forget"),
         (CLAIM._replace(lease_ms=None), "release forget"),
-        (CLAIM._replace(status="LOST", owner=None), "release forget"),
+        (CLAIM._replace(status=UnknownStatus("LOST"), owner=None), "release forget"),
         (GIVEN_UP, "release forget"),
         (DONE, "forget"),
         (CLAIM._replace(status=FAILED, lease_ms=None), "forget"),
@@ -214,7 +223,7 @@ def test_a_record_says_what_its_next_delivery_does() -> None:
     """That is what the protocol decides about it."""
     limits = Limits(86_400, 3, 30_000, 1_000, 1_000, same_delivery_takes_over=False)
     delivery = ClaimRequest(KEY, "me", "1:f", "other", AWAY, None, False, limits)
-    statuses = (IN_PROGRESS, COMPLETED, FAILED, QUARANTINED, "ODD")
+    statuses: tuple[Status, ...] = (*STATUSES.values(), UnknownStatus("ODD"))
     for status, lease_s, attempt, expires_s in product(
         statuses, (None, -600, 300), range(4), (None, -600, 600)
     ):
@@ -288,7 +297,7 @@ def test_quarantined_keys_are_those_that_wait_for_an_operator(ref: StackRef) -> 
         ref,
         GIVEN_UP,
         GIVEN_UP._replace(key=f"ride-history#{FACT}"),
-        CLAIM._replace(key="payment#odd", status="ODD"),
+        CLAIM._replace(key="payment#odd", status=UnknownStatus("ODD")),
         CLAIM._replace(key="payment#lost", lease_ms=None),
         DONE._replace(key="payment#done"),
         CLAIM._replace(key="payment#intended", lease_ms=NOW_MS - 600_000, externals=intended),

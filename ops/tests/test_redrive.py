@@ -18,7 +18,15 @@ import ops.cli.rendering  # noqa: F401 - how letters look
 from carride.bus_entry import BusEntry
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED, Trial
-from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.record import (
+    COMPLETED,
+    FAILED,
+    IN_PROGRESS,
+    QUARANTINED,
+    Record,
+    Status,
+    UnknownStatus,
+)
 from carride_idempotency.record_items import item_of, record_of
 from ops import dead_letters, letters, records, redrive
 from ops.audit.queues import peek
@@ -61,13 +69,15 @@ class History:
     def get_function_configuration(self, **request: Any) -> Any:
         return {"Timeout": 30, "Environment": {"Variables": {"IDEMPOTENCY_WINDOW_DAYS": "36500"}}}
 
-    def record(self, status: str, fact: str, attempt: int = 1, lease_ms: int | None = None) -> None:
+    def record(
+        self, status: Status, fact: str, attempt: int = 1, lease_ms: int | None = None
+    ) -> None:
         made = record(f"ride-history#{fact}", status, attempt, lease_ms)
         self.dynamodb.put_item(TableName="history", Item=item_of(made))
 
 
 def record(
-    key: str, status: str, attempt: int, lease_ms: int | None, print_: str | None = None
+    key: str, status: Status, attempt: int, lease_ms: int | None, print_: str | None = None
 ) -> Record:
     return Record(
         key,
@@ -224,7 +234,7 @@ EXPIRED: Final = {"expirytime": "2026-11-21T08:31:00Z"}
         (COMPLETED, None, "2:other", {}, "False another event has its idempotency id"),
         (FAILED, None, None, {}, "True the consumer processes it"),
         (QUARANTINED, None, None, {}, "False its key is quarantined: add --release"),
-        ("ODD", None, None, {}, "False its key is quarantined: add --release"),
+        (UnknownStatus("ODD"), None, None, {}, "False its key is quarantined: add --release"),
         (IN_PROGRESS, 600, None, {}, "False an attempt may be running"),
         (IN_PROGRESS, -30, None, {}, "False an attempt may be running"),
         (IN_PROGRESS, -600, None, {}, "True the consumer processes it"),
@@ -232,7 +242,7 @@ EXPIRED: Final = {"expirytime": "2026-11-21T08:31:00Z"}
 )
 def test_a_plan_says_what_the_consumer_would_do(
     ref: StackRef,
-    status: str | None,
+    status: Status | None,
     lease_s: int | None,
     print_: str | None,
     detail: Any,

@@ -14,7 +14,7 @@ import pytest
 from carride.bus_entry import BusEntry
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.keys import LETTER
-from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record, Status
 from carride_idempotency.record_items import item_of, record_of
 from local.local_aws import LocalAws
 from local.simulated_gateway import Books, GatewayServer
@@ -91,7 +91,7 @@ def change_records(stack: StackRef) -> None:
     """Change records of every consumer so that a replay meets every state."""
     dynamodb = stack.client("dynamodb")
     copies = Counter(event.fact for event in published(stack))
-    found: defaultdict[tuple[str, str, bool], list[Record]] = defaultdict(list)
+    found: defaultdict[tuple[str, Status, bool], list[Record]] = defaultdict(list)
     names = [stack.outputs[f"{table}Name"] for table in RECORD_TABLES]
     items = chain.from_iterable(tables.scan(dynamodb, name) for name in names)
     marks = list[str]()

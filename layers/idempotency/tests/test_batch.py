@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from carride_idempotency import TRANSPORT_ID, BatchFailedError, Operation
+from carride_idempotency import TRANSPORT_ID, BatchFailedError, Operation, Status
 from carride_idempotency.dead_letters import CONTRACT, MISSING_KEY, DeadLetter
 from carride_idempotency.sources import KAFKA
 from carride_idempotency.testing import Crash, DeadLetterBox, Inline, sqs_event
@@ -39,7 +39,7 @@ class Batches:
         response = handler(event, self.world.invocation(timeout_s=timeout_s))
         return [failure["itemIdentifier"] for failure in response["batchItemFailures"]]
 
-    def statuses(self, *keys: str) -> list[str | None]:
+    def statuses(self, *keys: str) -> list[Status | None]:
         return [record and record.status for record in map(self.consumer.record, keys)]
 
 

@@ -30,7 +30,7 @@ from carride_idempotency.errors import (
     UnknownOutcomeError,
 )
 from carride_idempotency.http import HttpProblemError, idempotency_key
-from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED
+from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Status
 from carride_idempotency.testing import Crash
 from tests.samples import EFFECT, World, crash
 
@@ -155,7 +155,7 @@ class Api:
             handler(event, self.world.invocation(timeout_s=timeout_s))
         )
 
-    def state(self, key: object = "k1") -> tuple[str | None, int]:
+    def state(self, key: object = "k1") -> tuple[Status | None, int]:
         record = self.consumer.record(key)
         return record and record.status, self.world.effects
 

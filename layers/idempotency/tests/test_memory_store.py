@@ -4,16 +4,23 @@ import pytest
 
 from carride_idempotency import ConfigurationError, MemoryStore, Put
 from carride_idempotency.errors import StoreRefusedError
-from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.record import (
+    COMPLETED,
+    FAILED,
+    IN_PROGRESS,
+    QUARANTINED,
+    Record,
+    Status,
+)
 from carride_idempotency.testing import ManualClock
 
 
-def record(key: str, status: str = COMPLETED, *, expiry: int | None = None) -> Record:
+def record(key: str, status: Status = COMPLETED, *, expiry: int | None = None) -> Record:
     return Record(key, status, "owner-1", 1, None, expiry, None, None, None, 0, 0)
 
 
 @pytest.mark.parametrize("status", [COMPLETED, FAILED])
-def test_finished_record_that_was_written_longest_ago_makes_room(status: str) -> None:
+def test_finished_record_that_was_written_longest_ago_makes_room(status: Status) -> None:
     """A full store forgets its oldest finished record, by the last write to it."""
     store = MemoryStore(capacity=2)
     a = record("a", status)

@@ -24,7 +24,7 @@ from carride_idempotency import (
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.operators.choosing import cause_of
 from carride_idempotency.operators.command import main, without_password
-from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED
+from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Status
 from carride_idempotency.recovery import stored_form
 from carride_idempotency.testing import FakeDynamoDB, Invocation, eventbridge_event
 from tests.stores.backends import MOTO, Backend, openers, over
@@ -44,7 +44,7 @@ def plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "plans"
 
 
-def record(key: str, status: str, age_ms: int = 0, **fields: Any) -> Record:
+def record(key: str, status: Status, age_ms: int = 0, **fields: Any) -> Record:
     """Return a record that was written some time ago."""
     written = epoch_ms() - age_ms
     plain = Record(
@@ -63,7 +63,7 @@ def record(key: str, status: str, age_ms: int = 0, **fields: Any) -> Record:
     return plain._replace(**fields)
 
 
-RECORDS: Final[tuple[tuple[str, str, int, dict[str, Any]], ...]] = (
+RECORDS: Final[tuple[tuple[str, Status, int, dict[str, Any]], ...]] = (
     ("billing#a", COMPLETED, 3 * HOUR, {}),
     ("billing#b", QUARANTINED, 2 * HOUR, {"error": "ValueError: no invoice 7f3"}),
     ("billing#c", QUARANTINED, 2 * HOUR, {"error": "ValueError: no invoice 8a1"}),
@@ -109,7 +109,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Console:
     return Console(capsys)
 
 
-def status_of(store: Store, key: str) -> str | None:
+def status_of(store: Store, key: str) -> Status | None:
     found = store.read(key)
     return None if found is None else found.status
 

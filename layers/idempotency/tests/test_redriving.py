@@ -37,7 +37,7 @@ from carride_idempotency.operators.redriving import (
     plan_redrive,
 )
 from carride_idempotency.operators.sending import CHANGED, FIRST_DID_NOT_SUCCEED
-from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED
+from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Status
 from carride_idempotency.testing import (
     Invocation,
     dynamodb_stream_event,
@@ -348,7 +348,7 @@ def letter_of(number: int) -> str:
     [(COMPLETED, "succeeded", 3), (FAILED, "failed", 1), (None, "unknown", 1)],
 )
 def test_a_queue_gets_the_others_only_if_the_first_one_is_completed(
-    shop: Shop, status: str | None, trial: str, sent: int
+    shop: Shop, status: Status | None, trial: str, sent: int
 ) -> None:
     """Its consumer works later: the record tells."""
     for number in range(3):

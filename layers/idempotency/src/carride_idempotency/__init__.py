@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from carride_idempotency.protocol.concurrency import Concurrency
     from carride_idempotency.protocol.externals import CANNOT_TELL, NOT_DONE, Answer, Done, Probe
     from carride_idempotency.protocol.operation import AnyOperation, Operation
-    from carride_idempotency.record import Record
+    from carride_idempotency.record import Record, Status, UnknownStatus
     from carride_idempotency.recovery import forget, release, settle
     from carride_idempotency.sources import (
         DYNAMODB_STREAM,
@@ -165,6 +165,7 @@ __all__ = [
     "RetryableError",
     "Source",
     "SqsDeadLetters",
+    "Status",
     "Store",
     "StoreError",
     "StoreRefusedError",
@@ -174,6 +175,7 @@ __all__ = [
     "UndecodableResultError",
     "UnfinishedWorkError",
     "UnknownOutcomeError",
+    "UnknownStatus",
     "Update",
     "ValkeyStore",
     "emf",
@@ -204,7 +206,7 @@ _MODULES = {
     "protocol.concurrency": "Concurrency",
     "protocol.externals": "CANNOT_TELL NOT_DONE Answer Done Probe",
     "protocol.operation": "AnyOperation Operation",
-    "record": "Record",
+    "record": "Record Status UnknownStatus",
     "recovery": "forget release settle",
     "sources": "DYNAMODB_STREAM EVENTBRIDGE KAFKA KINESIS SNS SNS_IN_SQS SQS Raw Source",
     "stores": "Store",

@@ -2,15 +2,40 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 IN_PROGRESS: Final = "IN_PROGRESS"
 COMPLETED: Final = "COMPLETED"
 FAILED: Final = "FAILED"
 QUARANTINED: Final = "QUARANTINED"
-STATUSES: Final = frozenset({IN_PROGRESS, COMPLETED, FAILED, QUARANTINED})
 NO_RESULT: Final = "null"
 """The result of a run that returned None, as the codec writes it."""
+
+
+class UnknownStatus(NamedTuple):
+    """What a store holds in place of a status. The record is corrupt."""
+
+    text: str
+    """Empty if the store holds no text there."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+type Status = Literal["IN_PROGRESS", "COMPLETED", "FAILED", "QUARANTINED"] | UnknownStatus
+"""The state of a key."""
+
+STATUSES: Final[Mapping[str, Status]] = {
+    IN_PROGRESS: IN_PROGRESS,
+    COMPLETED: COMPLETED,
+    FAILED: FAILED,
+    QUARANTINED: QUARANTINED,
+}
+
+
+def status_of(stored: str) -> Status:
+    """Return the status that a store holds as text; every store reads it with this function."""
+    return STATUSES.get(stored) or UnknownStatus(stored)
 
 
 class Record(NamedTuple):
@@ -23,7 +48,7 @@ class Record(NamedTuple):
     key: str
     """``<consumer>#<key>``. Never a function's ARN, name or region: a deployment or a failover
     changes those."""
-    status: str
+    status: Status
     owner: str | None
     """The owner token: fresh for every claim, compared by every later write."""
     attempt: int

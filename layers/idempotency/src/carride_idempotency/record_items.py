@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from carride_idempotency.record import QUARANTINED, Record, unknown_calls
+from carride_idempotency.record import (
+    QUARANTINED,
+    Record,
+    UnknownStatus,
+    status_of,
+    unknown_calls,
+)
 
 ATTRIBUTES: Final[tuple[tuple[str, str, Any], ...]] = (
     ("idempotencyKey", "S", ""),
@@ -36,6 +42,7 @@ needs no such index.
 """
 ATTRIBUTE_NAMES: Final = frozenset({*(name for name, _, _ in ATTRIBUTES), UNSETTLED_SINCE})
 _ABSENT: Final[Mapping[str, Any]] = {}
+_STATUS: Final = Record._fields.index("status")
 
 
 def item_of(record: Record) -> dict[str, dict[str, Any]]:
@@ -48,6 +55,8 @@ def item_of(record: Record) -> dict[str, dict[str, Any]]:
             item[name] = {"N": str(value)}
         else:
             item[name] = {kind: value}
+    if isinstance(record.status, UnknownStatus):
+        item["status"] = {"S": record.status.text}
     if _waits_for_an_operator(record):
         item[UNSETTLED_SINCE] = {"S": str(record.updated_ms)}
     return item
@@ -72,6 +81,7 @@ def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
         if kind == "N" and value is not None:
             value = int(value)
         values.append(value)
+    values[_STATUS] = status_of(values[_STATUS])
     if ATTRIBUTE_NAMES.issuperset(item):
         return Record(*values)
     kept = {name: value for name, value in item.items() if name not in ATTRIBUTE_NAMES}

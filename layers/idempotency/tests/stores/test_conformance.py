@@ -13,7 +13,14 @@ import pytest
 
 from carride_idempotency import EffectConflictError, Update
 from carride_idempotency.clock import epoch_ms
-from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, Record
+from carride_idempotency.record import (
+    COMPLETED,
+    FAILED,
+    IN_PROGRESS,
+    QUARANTINED,
+    Record,
+    UnknownStatus,
+)
 from carride_idempotency.stores import may_compare_and_swap, may_put_if_absent, may_update_if_owner
 from tests.stores.backends import FIRST_CHARGE, Backend
 
@@ -96,7 +103,8 @@ THERE: Final[dict[str, dict[str, Any] | None]] = {
     "a claim without an owner": {"owner": None},
     "all fields": FULL,
     "few fields": BARE,
-    **{status: {"status": status} for status in (COMPLETED, FAILED, QUARANTINED, "PAUSED")},
+    **{status: {"status": status} for status in (COMPLETED, FAILED, QUARANTINED)},
+    "an unknown status": {"status": UnknownStatus("PAUSED")},
 }
 OTHERWISE: Final[list[dict[str, Any]]] = [
     {},

@@ -96,7 +96,7 @@ class Choice(NamedTuple):
         """Return whether a record is meant."""
         if self.keys and record.key not in self.keys:
             return False
-        if self.status not in (None, record.status):
+        if self.status not in (None, str(record.status)):
             return False
         if self.before_ms is not None and record.updated_ms >= self.before_ms:
             return False

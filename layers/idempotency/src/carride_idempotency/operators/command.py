@@ -144,7 +144,7 @@ def _row(record: Record, now_ms: int) -> dict[str, Any]:
     cause = cause_of(record, now_ms)
     return {
         "key": record.key,
-        "status": record.status,
+        "status": str(record.status),
         "attempt": record.attempt,
         "written": text_of(record.updated_ms),
         "cause": "" if cause is None else cause.id,
@@ -231,7 +231,7 @@ class Preview(NamedTuple):
         for each in self.planned:
             seen = each.seen
             # Without the lease: by a server's clock it reads a little different each time.
-            revision = [seen.status, seen.owner, seen.attempt]
+            revision = [str(seen.status), seen.owner, seen.attempt]
             records.append({"id": seen.key, "record": revision, "then": each.change.then})
         return {"action": action, "records": records}
 

@@ -37,7 +37,7 @@ def explain(record: Record, now: datetime, max_attempts: int | None = None) -> E
     held = is_held(record, to_ms(now))
     return Explained(
         key=record.key,
-        status=record.status,
+        status=str(record.status),
         says=_says_held(record) if held else _says(record, to_ms(now), max_attempts),
         attempt=record.attempt,
         owner=record.owner,

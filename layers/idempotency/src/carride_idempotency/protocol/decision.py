@@ -12,11 +12,18 @@ A record is judged in this order: our own token → window over → fingerprint 
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, assert_never
 
 from carride_idempotency.fingerprint import differ
 from carride_idempotency.policy import LONGEST_LEASE_MS, no_backoff
-from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, QUARANTINED, STATUSES, Record
+from carride_idempotency.record import (
+    COMPLETED,
+    FAILED,
+    IN_PROGRESS,
+    QUARANTINED,
+    Record,
+    UnknownStatus,
+)
 
 TTL_BEYOND_LEASE_S = 3600
 """The TTL of a live claim ends an hour after its lease, so that DynamoDB never deletes a claim that
@@ -39,7 +46,7 @@ class Limits(NamedTuple):
 class Outcome(NamedTuple):
     """How a run ended: its result, or its error."""
 
-    status: str
+    status: Literal["COMPLETED", "FAILED"]
     result: str | None = None
     error: str | None = None
     """Why the run failed; for a completed run, why its result was not stored."""
@@ -130,12 +137,6 @@ type Step = Write | Run | Done | Failed | Busy | BackingOff | Mismatch | Quarant
 type Ending = Done | Failed | Quarantined | None
 """None: another attempt took the claim over and has not completed it, or the record was deleted."""
 
-_END: Final[dict[str, type[Done | Failed | Quarantined]]] = {
-    COMPLETED: Done,
-    FAILED: Failed,
-    QUARANTINED: Quarantined,
-}
-"""The steps for our own record that has ended."""
 _FORGOTTEN: Final = (COMPLETED, FAILED, QUARANTINED)
 """The statuses that end with the record's window, if it has one."""
 
@@ -338,14 +339,17 @@ def decide(found: Record | None, request: ClaimRequest, now_ms: int) -> Step:
         return _decide_failed(found, request, now_ms)
     if status == QUARANTINED:
         return Quarantined(found)
-    return Corrupt(found)
+    if isinstance(status, UnknownStatus):
+        return Corrupt(found)
+    assert_never(status)
 
 
 def _decide_own(found: Record, request: ClaimRequest, now_ms: int) -> Step:
-    if is_corrupt(found):
+    end = _ending_of(found)
+    if end is not None:
+        return end
+    if found.lease_ms is None or is_corrupt(found):
         return Corrupt(found)
-    if found.lease_ms is None or found.status != IN_PROGRESS:
-        return _END[found.status](found)
     # Less than half of the lease is left, because the answer to the claim came late: renew it. A
     # lease that follows the deadline never gets here, because a renewed one would end no later.
     if found.lease_ms + request.limits.lease_ms // 2 < lease_until(request, now_ms):
@@ -390,8 +394,21 @@ def conclude(found: Record | None, request: ClaimRequest) -> Ending:
         return Done(found)  # ours, if the answer to an earlier try was lost; otherwise the winner's
     if found is None or found.owner != request.owner:
         return None
-    end = _END.get(found.status)
-    return None if end is None else end(found)
+    return _ending_of(found)
+
+
+def _ending_of(own: Record) -> Ending:
+    """Return how a record of our own has ended; None for a claim, and for an unknown status."""
+    status = own.status
+    if status == COMPLETED:
+        return Done(own)
+    if status == FAILED:
+        return Failed(own)
+    if status == QUARANTINED:
+        return Quarantined(own)
+    if status == IN_PROGRESS or isinstance(status, UnknownStatus):
+        return None
+    assert_never(status)
 
 
 def is_live(record: Record, limits: Limits, now_ms: int) -> bool:
@@ -408,9 +425,9 @@ def is_live(record: Record, limits: Limits, now_ms: int) -> bool:
 
 def is_corrupt(record: Record) -> bool:
     """Return whether the record is invalid: an unknown status, or a claim without a lease."""
-    return record.status not in STATUSES or (
-        record.status == IN_PROGRESS and record.lease_ms is None
-    )
+    if isinstance(record.status, UnknownStatus):
+        return True
+    return record.status == IN_PROGRESS and record.lease_ms is None
 
 
 def has_crashed(record: Record, now_ms: int) -> bool:

@@ -570,7 +570,7 @@ class Runner:
                 why = errors.PayloadMismatchError(key)
                 return self.reports.give_up(delivery, dead_letters.PAYLOAD_MISMATCH, why, record)
             case Corrupt(record):
-                stored = f"status {record.status!r}, lease {record.lease_ms!r}"
+                stored = f"status {str(record.status)!r}, lease {record.lease_ms!r}"
                 why = errors.CorruptRecordError(f"{key} has {stored}")
                 return self.reports.give_up(delivery, dead_letters.CORRUPT_RECORD, why, record)
             case BackingOff(record, wait_ms):

@@ -315,7 +315,7 @@ def still_as(seen: Record) -> Condition:
     conditions = []
     values: dict[str, object] = {}
     for name, placeholder, value, kind in (
-        ("#s", ":s", seen.status or None, "S"),
+        ("#s", ":s", str(seen.status) or None, "S"),
         ("#o", ":o", seen.owner, "S"),
         ("attempt", ":attempt", str(seen.attempt), "N"),
         ("leaseExpiry", ":leaseExpiry", lease, "N"),

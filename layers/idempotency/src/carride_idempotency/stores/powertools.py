@@ -34,7 +34,14 @@ from carride_idempotency.errors import (
 )
 from carride_idempotency.keys import LETTER
 from carride_idempotency.policy import DAY, LONGEST_LEASE_MS
-from carride_idempotency.record import COMPLETED, FAILED, IN_PROGRESS, NO_RESULT, Record
+from carride_idempotency.record import (
+    COMPLETED,
+    FAILED,
+    IN_PROGRESS,
+    NO_RESULT,
+    Record,
+    status_of,
+)
 from carride_idempotency.stores import codec
 from carride_idempotency.stores.dynamodb import (
     ABSENT,
@@ -321,7 +328,7 @@ class MigratingStore(DynamoDBStore):
         ours = None
         attempts = 0
         if seen is not None:
-            ours = [seen.status, seen.owner, seen.attempt, seen.lease_ms]
+            ours = [str(seen.status), seen.owner, seen.attempt, seen.lease_ms]
             attempts = seen.attempt
             if seen.revision is not None:
                 ours = _Seen(*json.loads(seen.revision)).ours
@@ -416,8 +423,9 @@ def _own_condition(seen: Record, theirs: _Seen | None) -> Condition:
         return still_as(seen)
     if theirs.ours is None:
         return ABSENT
-    status, owner, attempt, lease_ms = theirs.ours
-    return still_as(seen._replace(status=status, owner=owner, attempt=attempt, lease_ms=lease_ms))
+    text, owner, attempt, lease_ms = theirs.ours
+    ours = seen._replace(status=status_of(text), owner=owner, attempt=attempt, lease_ms=lease_ms)
+    return still_as(ours)
 
 
 def _or_left_by(owner: str | None, condition: Condition) -> Condition:

@@ -28,7 +28,7 @@ from carride_idempotency.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from carride_idempotency.record import IN_PROGRESS, Record
+from carride_idempotency.record import IN_PROGRESS, Record, status_of
 from carride_idempotency.stores.retries import Retries, Verdict
 
 # ReadOnlyError: the server has become a replica, and the next connection may reach the new primary.
@@ -448,6 +448,7 @@ def _record_of(
     texts = [*map(_text, flat)]
     fields = dict(zip(texts[::2], texts[1::2], strict=True))
     values: dict[str, Any] = {name: fields.get(name, _ABSENT.get(name)) for name in _TEXTS}
+    values["status"] = status_of(values["status"])
     for name in _NUMBERS:
         text = fields.get(name, "")
         values[name] = int(text) if text.isdecimal() else _ABSENT.get(name)

@@ -759,7 +759,7 @@ class _Watched:
             for place, effect in enumerate(effects):
                 identity = (key, record.owner, place)
                 self._world.see_registered(_name_of(effect), identity, key)
-            self._world.see_record(key, record.status)
+            self._world.see_record(key, str(record.status))
 
         if record is not None:
             self._world.claim_effects(key)
