@@ -1,5 +1,6 @@
 """The observers that are ready to use, and several at once."""
 
+import contextlib
 import json
 import logging
 import re
@@ -23,7 +24,7 @@ from carride_idempotency import (
 )
 from carride_idempotency.observation import PROTECTED, UNPROTECTED
 from carride_idempotency.testing import Crash, DeadLetterBox, ManualClock
-from tests.samples import World, event
+from tests.samples import World, event, fail_with
 
 PAGE: Final = Path(__file__).parents[1] / "docs/observing.md"
 SEEN: Final = Observation("billing", "Failed", "billing#1", 2, "m1", "KeyError", {"New": "order"})
@@ -95,6 +96,22 @@ def test_all_observers_hear_of_a_delivery(
         ("Duplicate", 1),
     ]
     assert "mend the observer" in caplog.text
+
+
+@pytest.mark.parametrize("dead_letters", [None, DeadLetterBox()], ids=["none", "a queue"])
+def test_a_key_that_is_given_up_is_observed_with_or_without_a_queue(
+    dead_letters: DeadLetterBox | None,
+) -> None:
+    """An alarm on ``Quarantined`` sees it; a ``Failed`` would look like one more attempt."""
+    world = World()
+    settings: dict[str, Any] = {"policy": {"max_attempts": 1}, "dead_letters": dead_letters}
+    world.work.step = fail_with(ArithmeticError("no car"))
+    handler = world.consumer(**settings).event_handler(world.work)
+    with contextlib.suppress(ArithmeticError):
+        handler(event(), world.invocation())
+    assert [seen.outcome for seen in world.seen] == [
+        observation.QUARANTINED if dead_letters is None else observation.DEAD_LETTERED
+    ]
 
 
 def test_the_page_names_every_metric() -> None:
