@@ -12,12 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from carride_idempotency.operators.choosing import normalised, short_id
+from carride_idempotency.operators.forms import Content
 from carride_idempotency.operators.sending import Verdict
 from carride_idempotency.record import Record
 from carride_idempotency.record_items import record_of
 from ops import records, tables
 from ops.audit.evidence import CONSUMERS, MARKS
-from ops.audit.queues import GLIMPSE_SECONDS, fact_of, json_object, opened, peek, waiting
+from ops.audit.queues import GLIMPSE_SECONDS, content_in, fact_of, opened, peek, waiting
 from ops.audit.reading import REDRIVEN, type_of
 from ops.stack import OperatorError, StackRef
 
@@ -238,34 +239,34 @@ def _counts_at(stack: StackRef, names: set[str]) -> dict[str, int]:
 
 def letter_of(queue: str, message: Any) -> DeadLetter:
     """Return a message of a dead-letter queue as a letter, whoever sent it."""
-    reason, event = opened(message)
+    content = content_in(message)
     consumer = READERS[queue].name if queue in READERS else None
-    error = _error(message)
-    fact = fact_of(event)
+    fact = fact_of(content.event)
     return DeadLetter(
         id=message["MessageId"],
         queue=queue,
-        group=short_id(queue, str(consumer), reason, normalised(error)),
-        reason=reason,
-        error=error,
+        group=short_id(queue, str(consumer), content.reason, normalised(content.error)),
+        reason=content.reason,
+        error=content.error,
         consumer=consumer,
-        key=_key(consumer, fact, message),
+        key=_key(consumer, fact, content),
         fact=fact,
-        ride=ride_of(event),
-        type=type_of(event),
+        ride=ride_of(content.event),
+        type=type_of(content.event),
         sent=datetime.fromtimestamp(int(message["Attributes"]["SentTimestamp"]) / 1000, UTC),
-        event=event,
+        event=content.event,
     )
 
 
-def _key(consumer: str | None, fact: str | None, message: Any) -> str | None:
-    """Return the key of the consumer's record, which the message states if the event does not."""
+def _key(consumer: str | None, fact: str | None, content: Content) -> str | None:
+    """Return the key of the consumer's record, which its own letter states if the event does not.
+
+    What a producer wrote is no key: a redrive may release it.
+    """
     if consumer and fact:
         return f"{consumer}#{fact}"
-    body = json_object(message["Body"]) or {}
-    stated = body.get("key")
-    if isinstance(stated, str) and stated:
-        return stated
+    if consumer and content.consumer == consumer:
+        return content.key
     return None
 
 
@@ -284,14 +285,3 @@ def count_key(letter: DeadLetter) -> str | None:
         return None
     target = letter.key or f"{letter.queue}#{letter.fact}"
     return f"{REDRIVEN}{target}"
-
-
-def _error(message: Any) -> str:
-    """Return the type and message of the error, if the sender of a letter names one."""
-    match json_object(message["Body"]):
-        case {"reason": str(), "consumer": str(), "message": str(text)}:
-            return text
-        case {"requestContext": _, "responsePayload": {"errorMessage": text, **more}}:
-            return f"{more.get('errorType', 'Error')}: {text}"
-    attributes = message.get("MessageAttributes", {})
-    return str(attributes.get("ERROR_MESSAGE", {}).get("StringValue", ""))

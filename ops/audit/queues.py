@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from carride.events import MOST_LEVELS, ContractError, parse_event, read_json
 from carride.publisher import GZIP
+from carride_idempotency.operators.forms import UNREADABLE, Content, content_of
 from carride_idempotency.operators.queues import (
     GLIMPSE_SECONDS,
     HIDDEN_SECONDS,
@@ -25,6 +26,7 @@ __all__ = [
     "HIDDEN_SECONDS",
     "UNREADABLE",
     "Letters",
+    "content_in",
     "dead_letter",
     "fact_of",
     "id_in",
@@ -33,9 +35,6 @@ __all__ = [
     "peek",
     "waiting",
 ]
-
-UNREADABLE: Final = "UNREADABLE"
-"""The reason of a dead letter that is not a JSON object."""
 
 GLANCE_HIDDEN_S: Final = 2
 """How long a letter that a page reads is hidden from other readers, at most."""
@@ -97,35 +96,22 @@ def dead_letter(queue: str, consumer: str | None, message: Mapping[str, Any]) ->
 
 def opened(message: Mapping[str, Any]) -> tuple[str, Any]:
     """Return the reason of a dead letter and its event, None if that is missing or unreadable."""
-    reason, sent = _as_sent(message)
-    return reason, _unwrapped(sent)
+    content = content_in(message)
+    return content.reason, content.event
 
 
-def _as_sent(message: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the reason of a dead letter and what its sender received, by the sender's form."""
-    body = json_object(message["Body"])
-    match body:
-        case None:
-            return UNREADABLE, None
-        case {"reason": str(reason), "consumer": str(), "event": None}:  # compressed by a consumer
-            return reason, json_object(_unpacked(body.get("eventGzip")))
-        case {"reason": str(reason), "consumer": str(), "event": event}:
-            return reason, event
-        case {"requestContext": {"condition": str(reason)}, "requestPayload": event}:  # by Lambda
-            return reason, event
-        case {"context": {"condition": str(reason)}}:  # by a pipe: it names the record and omits it
-            return reason, None
-    # Sent by EventBridge, or by the publisher in the same form; or moved here by SQS, unchanged.
-    code = message.get("MessageAttributes", {}).get("ERROR_CODE")
-    if code is None:
-        return "ReceivesExhausted", body
-    return code.get("StringValue", UNREADABLE), body
+def content_in(message: Mapping[str, Any]) -> Content:
+    """Return what a dead letter says, with the event of a ride in it."""
+    content = content_of(message, json_object)
+    return content._replace(event=_unwrapped(content.event))
 
 
 def _unwrapped(sent: Any) -> Any:
     """Return the event in what a consumer or a target received."""
     match sent:
         case {"messageId": _, "body": str(text)}:  # a record of a batch
+            return json_object(text)
+        case {"Sns": {"Message": str(text)}}:  # of a topic
             return json_object(text)
         case {"detailGzip": packed}:  # the publisher's, compressed
             detail = _unpacked(packed)

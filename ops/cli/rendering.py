@@ -12,6 +12,7 @@ from rich.text import Text
 
 from carride_idempotency.operators.changing import Change
 from carride_idempotency.operators.explaining import Explained
+from carride_idempotency.operators.sending import released_keys
 from ops.audit.evidence import Delivered, Published
 from ops.cli.show import plain, show, table
 from ops.dead_letters import DeadLetter, DeadLetters, Failure
@@ -168,6 +169,7 @@ def _redrive_plan(plan: RedrivePlan) -> RenderableType:
     more = len(plan.letters) - _SHOWN
     if more > 0:
         lines.append(f"… and {more} more, which --json lists")
+    lines += [f"releases {key}" for key in released_keys(plan.letters[_SHOWN:])]
     if plan.others:
         lines.append(f"{plan.queue} has more letters, which were not chosen: {plan.others}")
     lines += _hidden({plan.queue: plan.hidden})

@@ -48,6 +48,7 @@ from ops.audit.reading import (
     rides_of_cars,
     scan,
 )
+from ops.dead_letters import letter_of
 from ops.tests.world import create_table, empty_stack, log, stack
 from tests.kit.rides import booked
 
@@ -159,6 +160,16 @@ def packed(value: object) -> str:
     return base64.b64encode(gzip.compress(json.dumps(value).encode())).decode()
 
 
+def moved(body: str, **attributes: str) -> Any:
+    """Return a message that SQS moved from the queue of dispatch."""
+    source = {"DeadLetterQueueSourceArn": "arn:aws:sqs:us-east-1:1:DispatchQueue"}
+    return message(body, **attributes) | {
+        "MessageId": "1",
+        "Body": body,
+        "Attributes": source | {"SentTimestamp": "1770000000000"},
+    }
+
+
 REFUSED: Final = {name: value for name, value in ride_event().items() if name != "id"}
 PACKED: Final = REFUSED | {"detail": None, "detailGzip": packed(REFUSED["detail"])}
 BY_CONSUMER: Final = {
@@ -191,7 +202,26 @@ MESSAGES: Final[dict[str, tuple[Any, str, str | None, str | None]]] = {
         ID,
         None,
     ),
-    "SQS": (message(ride_event()), "ReceivesExhausted", "event-1", FACT),
+    "SQS": (
+        moved(json.dumps(ride_event())),
+        "ReceivesExhausted",
+        "event-1",
+        FACT,
+    ),
+    "SQS, unreadable": (moved(CUT), "ReceivesExhausted", ID, None),
+    "anybody": (message(ride_event()), "UnknownSender", "event-1", FACT),
+    "a function's own queue": (
+        message(ride_event(), RequestID="1", ErrorCode="200", ErrorMessage="no"),
+        "InvocationFailed",
+        "event-1",
+        FACT,
+    ),
+    "topic": (
+        message({"Type": "Notification", "TopicArn": "a", "Message": json.dumps(ride_event())}),
+        "Undelivered",
+        "event-1",
+        FACT,
+    ),
     "rule": (message(ride_event(), ERROR_CODE="NO_PERMISSIONS"), "NO_PERMISSIONS", "event-1", FACT),
     "publisher": (message(REFUSED, ERROR_CODE="InternalFailure"), "InternalFailure", None, FACT),
     "publisher, compressed": (message(PACKED, ERROR_CODE="A"), "A", None, FACT),
@@ -206,6 +236,23 @@ def test_a_dead_lettered_message_shows_its_reason(
     assert dead_letter("TheDlq", "dispatch", given) == DeadLettered(
         "TheDlq", reason, "dispatch", event_id, fact
     )
+
+
+@pytest.mark.parametrize("consumer", ["dispatch", "payment"])
+def test_a_message_in_a_source_queue_names_no_key(consumer: str) -> None:
+    """Whoever may send there has written a letter of a consumer, with its attributes."""
+    victim = json.dumps(
+        {
+            "reason": "QUARANTINED",
+            "message": "no",
+            "consumer": consumer,
+            "key": f"{consumer}#VICTIM",
+            "attempt": 3,
+            "event": ride_event(),
+        }
+    )
+    letter = letter_of("DispatchDlq", moved(victim, Reason="QUARANTINED", Consumer=consumer))
+    assert (letter.reason, letter.key, letter.fact) == ("ReceivesExhausted", None, None)
 
 
 class SlowQueue:

@@ -23,6 +23,16 @@ class Message:
     sent_ms: int
     visible_ms: float = 0.0
     receives: int = 0
+    moved_from: str | None = None
+    """The queue in which it was received too often."""
+
+    @property
+    def system_attributes(self) -> dict[str, str]:
+        """What SQS says of it."""
+        found = {"SentTimestamp": str(self.sent_ms)}
+        if self.moved_from is not None:
+            found["DeadLetterQueueSourceArn"] = f"arn:aws:sqs:us-east-1:1:{self.moved_from}"
+        return found
 
 
 @dataclass(eq=False)
@@ -84,7 +94,8 @@ class Queues:
             message.receives += 1
             if queue.spec.receives and message.receives > queue.spec.receives:
                 queue.messages.remove(message)
-                self.send(queue.spec.dlq, message.body, message.attributes)
+                moved = self.send(queue.spec.dlq, message.body, message.attributes)
+                moved.moved_from = queue.spec.name
                 continue
             if not self._comes_twice(message, reader):
                 message.visible_ms = now_ms + hidden_s * 1000
@@ -154,7 +165,7 @@ class Queues:
                     "MessageId": each.id,
                     "ReceiptHandle": each.id,
                     "Body": each.body,
-                    "Attributes": {"SentTimestamp": str(each.sent_ms)},
+                    "Attributes": each.system_attributes,
                     "MessageAttributes": dict(each.attributes),
                 }
                 for each in found

@@ -61,7 +61,7 @@ class Shop:
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self.capsys = capsys
-        self.sqs = boto3.client("sqs", region_name="us-east-1")
+        self.sqs: Any = boto3.client("sqs", region_name="us-east-1")
         self.url = self.sqs.create_queue(QueueName="letters")["QueueUrl"]
         self.store = MemoryStore()
         self.ran = list[str]()
@@ -111,6 +111,14 @@ class Shop:
     def put(self, body: object) -> None:
         text = body if isinstance(body, str) else json.dumps(body)
         self.sqs.send_message(QueueUrl=self.url, MessageBody=text)
+
+    def dead_letter(self, letter: DeadLetter) -> None:
+        """Send a letter as a consumer does."""
+        SqsDeadLetters(self.url, client=self.sqs).send(letter)
+
+    def quarantine(self, key: str) -> None:
+        """Have a key given up, without its letter."""
+        self.store.put_if_absent(record(f"shop#{key}", QUARANTINED))
 
     @property
     def left(self) -> int:
@@ -206,11 +214,54 @@ def test_letters_of_one_key_go_although_the_first_has_changed_its_record(shop: S
     """The redrive has done that itself."""
     shop.fails = no_tariff
     shop.deliver("1")
-    shop.put(next(peek(shop.sqs, shop.url))["Body"])
+    shop.dead_letter(DeadLetter.from_body(next(peek(shop.sqs, shop.url))["Body"]))
     shop.fails = lambda key: None
     shop.run("--to shop --release")
     shop.run("--to shop --release --yes")
     assert (shop.ran, shop.left, shop.status) == (["1"], 0, 0)
+
+
+def test_the_preview_names_every_key_that_is_released(shop: Shop) -> None:
+    """And the plan has them."""
+    shop.fails = no_tariff
+    for number in range(25):
+        shop.deliver(f"k{number}")
+    shown = shop.run("--to shop --release")
+    assert {f"releases shop#k{number}" for number in range(25)} <= set(shown.splitlines())
+    plan = json.loads(shop.run("--to shop --release --json"))
+    assert {each["key"] for each in plan["letters"]} == {f"shop#k{number}" for number in range(25)}
+
+
+class Moving:
+    """A client of SQS by which every message was moved from a source queue."""
+
+    def __init__(self, sqs: Any) -> None:
+        self._sqs = sqs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sqs, name)
+
+    def receive_message(self, **request: Any) -> Any:
+        answer = self._sqs.receive_message(**request)
+        for message in answer.get("Messages", []):
+            message["Attributes"]["DeadLetterQueueSourceArn"] = (
+                "arn:aws:sqs:us-east-1:123456789012:orders"
+            )
+        return answer
+
+
+def test_a_message_in_a_source_queue_frees_no_key(shop: Shop) -> None:
+    """Whoever may send there has written a letter of the victim's, with a consumer's attributes."""
+    shop.quarantine("VICTIM")
+    event = eventbridge_event({"id": "VICTIM"}, event_id="id-1")
+    shop.dead_letter(DeadLetter("QUARANTINED", "no", "shop", "shop#VICTIM", 1, event))
+    shop.sqs = Moving(shop.sqs)
+    shown = shop.run("--to shop --release")
+    assert "ReceivesExhausted" in shown
+    assert "VICTIM" not in shown
+    shop.run("--to shop --release --yes")
+    there = shop.store.read("shop#VICTIM")
+    assert (there and there.status, shop.ran) == (QUARANTINED, [])
 
 
 def test_a_letter_of_a_function_is_not_delivered(shop: Shop) -> None:
@@ -233,7 +284,7 @@ def test_a_letter_whose_event_took_effect_is_recognised(shop: Shop) -> None:
     """It leaves the queue without a second effect."""
     shop.deliver("1")
     event = eventbridge_event({"id": "1"}, event_id="id-1")
-    shop.put(DeadLetter("UNKNOWN", "it crashed", "shop", "shop#1", 1, event).body())
+    shop.dead_letter(DeadLetter("UNKNOWN", "it crashed", "shop", "shop#1", 1, event))
     assert "recognises it: it has taken effect" in shop.run("--to shop")
     shop.run("--to shop --yes")
     assert (shop.ran, shop.left) == (["1"], 0)
@@ -256,7 +307,7 @@ def test_a_letter_that_would_come_back_stays(
     if fields:
         shop.store.put_if_absent(record("shop#1", **fields))
     event = eventbridge_event({"id": "1"}, event_id="id-1")
-    shop.put(DeadLetter(reason, "why", "shop", "shop#1", 1, event).body())
+    shop.dead_letter(DeadLetter(reason, "why", "shop", "shop#1", 1, event))
     release = "--release" if "settle" in why else ""
     assert why in shop.run(f"--to shop {release}")
     shop.run(f"--to shop {release} --yes")
@@ -337,10 +388,10 @@ def test_an_interrupted_redrive_says_how_far_it_has_come(shop: Shop) -> None:
 # ── Queues ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def letter_of(number: int) -> str:
+def letter_of(number: int) -> DeadLetter:
     """Return the letter of a message of a queue."""
     event = sqs_event({"id": number})["Records"][0] | {"messageId": f"m{number}"}
-    return DeadLetter("QUARANTINED", "no", "shop", f"shop#{number}", 1, event).body()
+    return DeadLetter("QUARANTINED", "no", "shop", f"shop#{number}", 1, event)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +403,7 @@ def test_a_queue_gets_the_others_only_if_the_first_one_is_completed(
 ) -> None:
     """Its consumer works later: the record tells."""
     for number in range(3):
-        shop.put(letter_of(number))
+        shop.dead_letter(letter_of(number))
     work = shop.sqs.create_queue(QueueName="work")["QueueUrl"]
 
     class Worked(QueueTarget):
@@ -376,7 +427,7 @@ def test_a_queue_gets_the_others_only_if_the_first_one_is_completed(
 
 def test_a_queue_is_named_by_url_or_arn(shop: Shop) -> None:
     """The body that the consumer gets is the body that was sent at first."""
-    shop.put(letter_of(7))
+    shop.dead_letter(letter_of(7))
     work = shop.sqs.create_queue(QueueName="work")["QueueUrl"]
     arn = "arn:aws:sqs:us-east-1:123456789012:work"
     assert f"to {work}" in shop.run(f"--to {arn}")

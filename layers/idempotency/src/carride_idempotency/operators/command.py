@@ -63,6 +63,7 @@ from carride_idempotency.operators.redriving import (
     groups_of,
     plan_redrive,
 )
+from carride_idempotency.operators.sending import released_keys
 from carride_idempotency.protocol.externals import NOT_DONE, Answer, Stored
 from carride_idempotency.record import Record
 from carride_idempotency.stores import Store
@@ -433,6 +434,7 @@ def _lines_of_letters(plan: RedrivePlan) -> list[str]:
         from_whom = letter.consumer or "another service"
         lines.append(f"{verb} {count} of group {letter.group}: {letter.reason} of {from_whom}")
         lines += [f"  {text}" for text in (letter.error, each.verdict.why) if text]
+    lines += [f"releases {key}" for key in released_keys(plan.letters)]
     if plan.others:
         lines.append(f"{plan.others} other letters were not chosen")
     if plan.unread:

@@ -2,17 +2,13 @@
 
 import binascii
 import json
-import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from carride_idempotency.dead_letters import DeadLetter
 from carride_idempotency.operators.choosing import normalised, short_id
+from carride_idempotency.operators.forms import content_of
 
-EXHAUSTED: Final = "ReceivesExhausted"
-"""The reason of a message that SQS moved because it was received too often."""
-UNREADABLE: Final = "UNREADABLE"
 _CONTENTS: Final = frozenset({"kinesis", "dynamodb", "Sns"})
 """The fields of records of a batch that hold their content, besides those of SQS's."""
 
@@ -30,23 +26,17 @@ class Letter(NamedTuple):
     consumer: str | None
     """None if another service has sent it."""
     key: str | None
-    """Of the consumer's record, if the letter names it."""
+    """Of the consumer's record, if the letter is the consumer's own and names it."""
     sent: datetime
     event: Any
     """As it was delivered; None if it is not in the letter."""
-
-
-class _Content(NamedTuple):
-    reason: str
-    error: str
-    consumer: str | None
-    key: str | None
-    event: Any
+    unusable: str | None = None
+    """Why it cannot be delivered again, whatever its record says."""
 
 
 def letter_in(message: Mapping[str, Any]) -> Letter:
     """Return a message as a letter."""
-    content = _content_of(message)
+    content = content_of(message)
     sent_ms = int(message["Attributes"]["SentTimestamp"])
     return Letter(
         id=message["MessageId"],
@@ -57,44 +47,8 @@ def letter_in(message: Mapping[str, Any]) -> Letter:
         key=content.key,
         sent=datetime.fromtimestamp(sent_ms / 1000, UTC),
         event=content.event,
+        unusable=content.unusable,
     )
-
-
-def _content_of(message: Mapping[str, Any]) -> _Content:
-    attributes = {
-        name: str(value.get("StringValue", ""))
-        for name, value in message.get("MessageAttributes", {}).items()
-    }
-    reason = attributes.get("ERROR_CODE", EXHAUSTED)  # set by EventBridge, and not by SQS
-    error = attributes.get("ERROR_MESSAGE", "")
-    try:
-        body = json.loads(message["Body"])
-    except (ValueError, RecursionError):
-        return _Content(UNREADABLE, error, None, None, None)
-    match body:
-        case {"reason": str(), "consumer": str(), "message": str()}:
-            return _of_the_library(message["Body"])
-        case {"requestContext": {"condition": str(why)}, "requestPayload": event, **more}:
-            return _Content(why, _error_in(more.get("responsePayload")), None, None, event)
-        case dict():
-            return _Content(reason, error, None, None, body)
-    return _Content(UNREADABLE, error, None, None, None)
-
-
-def _of_the_library(body: str) -> _Content:
-    try:
-        letter = DeadLetter.from_body(body)
-    except (ValueError, TypeError, EOFError, OSError, binascii.Error, zlib.error):
-        return _Content(UNREADABLE, "a damaged letter", None, None, None)
-    return _Content(letter.reason, letter.message, letter.consumer, letter.key, letter.event)
-
-
-def _error_in(answer: Any) -> str:
-    """Return the error that Lambda has recorded with a failed invocation."""
-    match answer:
-        case {"errorMessage": text, **more}:
-            return f"{more.get('errorType', 'Error')}: {text}"
-    return ""
 
 
 def as_delivered(event: Any) -> Any:
@@ -135,7 +89,7 @@ def _batch_of_kafka(record: Mapping[str, Any]) -> dict[str, Any]:
 def as_message(event: Any) -> dict[str, Any]:
     """Return what a queue takes: the body, attributes and group of a message of SQS's, or JSON."""
     if not _is_of_sqs(event):
-        return {"MessageBody": json.dumps(as_delivered(event), separators=(",", ":"))}
+        return {"MessageBody": json.dumps(_for_a_queue(event), separators=(",", ":"))}
     message: dict[str, Any] = {"MessageBody": event["body"]}
     attributes = {}
     for name, value in (event.get("messageAttributes") or {}).items():
@@ -153,6 +107,8 @@ def as_message(event: Any) -> dict[str, Any]:
     return message
 
 
-def is_request(event: Any) -> bool:
-    """Return whether a letter holds an HTTP request, without the headers that a copy needs."""
-    return isinstance(event, Mapping) and event.keys() == {"method", "path", "query", "body"}
+def _for_a_queue(event: Any) -> Any:
+    """Return the JSON that a queue takes: of a topic its notification."""
+    if isinstance(event, Mapping) and isinstance(event.get("Sns"), Mapping):
+        return event["Sns"]
+    return as_delivered(event)

@@ -68,7 +68,7 @@ def peek(
                 # expected, use long polls: they ask every server that holds a part of the queue.
                 WaitTimeSeconds=_LONG_POLL_S if polls else 0,
                 MessageAttributeNames=["All"],
-                AttributeNames=["SentTimestamp"],
+                AttributeNames=["All"],
             ).get("Messages", [])
             if not messages:
                 break

@@ -13,13 +13,11 @@ from typing import Any, Final, NamedTuple, Protocol
 from carride_idempotency import observation
 from carride_idempotency.clock import Clock, epoch_ms, to_ms
 from carride_idempotency.dead_letters import BEYOND_WINDOW, PAYLOAD_MISMATCH, fifo_ids
-from carride_idempotency.operators.choosing import is_of_a_call
 from carride_idempotency.operators.explaining import is_held
 from carride_idempotency.operators.letters import (
     Letter,
     as_delivered,
     as_message,
-    is_request,
     letter_in,
 )
 from carride_idempotency.operators.queues import peek, waiting
@@ -45,14 +43,6 @@ _WOULD_RETURN: Final = {
     PAYLOAD_MISMATCH: "another event has its idempotency key: it would come back",
     BEYOND_WINDOW: "it is older than records are kept, and would come back",
 }
-_ARGUMENTS: Final = (
-    "it holds the arguments of a call, which no function or queue takes: call it again, and delete "
-    "the letter"
-)
-_REQUEST: Final = (
-    "it holds a request, which only its client can send again: release its key, and delete the "
-    "letter"
-)
 _HIDDEN_SECONDS: Final = 600
 """For how long letters are hidden while they are delivered."""
 _POLL_SECONDS: Final = 1.0
@@ -168,7 +158,7 @@ class QueueTarget:
 
 def verdict_on(letter: Letter, record: Record | None, now_ms: int, *, releases: bool) -> Verdict:
     """Return what a redrive does with a letter whose key has this record."""
-    wrong = _wrong_with(letter)
+    wrong = letter.unusable or _WOULD_RETURN.get(letter.reason)
     if wrong is not None:
         return _stays(wrong)
     if record is None:
@@ -187,17 +177,6 @@ def verdict_on(letter: Letter, record: Record | None, now_ms: int, *, releases: 
     if releases and has_crashed(record, now_ms):
         return _goes(_RELEASED, releases=True)
     return _goes(RUNS)
-
-
-def _wrong_with(letter: Letter) -> str | None:
-    """Return why a letter cannot be delivered again, whatever its record says."""
-    if letter.event is None:
-        return "the event is not in it"
-    if letter.key is not None and is_of_a_call(letter.key):
-        return _ARGUMENTS
-    if is_request(letter.event):
-        return _REQUEST
-    return _WOULD_RETURN.get(letter.reason)
 
 
 def _goes(why: str, *, releases: bool = False) -> Verdict:
@@ -227,6 +206,7 @@ class RedrivePlan(NamedTuple):
         letters = [
             {
                 "id": each.letter.id,
+                "key": each.letter.key,
                 "goes": each.verdict.goes,
                 "why": each.verdict.why,
                 "record": each.revision,

@@ -273,6 +273,12 @@ def revision_of(record: Record | None) -> str:
     return f"{record.status}, attempt {record.attempt}, owner {record.owner}"
 
 
+def released_keys(letters: Iterable[AnyPlanned]) -> list[str]:
+    """Return every key that a redrive of these letters releases, each once."""
+    released = [each.letter.key for each in letters if each.verdict.releases]
+    return [*dict.fromkeys(key for key in released if key is not None)]
+
+
 def has_succeeded(planned: int, sent: int, first: Mapping[str, str]) -> bool:
     """Return whether all letters that were to go went, and no first letter failed again."""
     return sent == planned and set(first.values()) <= {Trial.SUCCEEDED}
