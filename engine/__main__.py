@@ -1,8 +1,9 @@
-"""The engine's command line: ``run TEMPLATE`` or ``serve --port N``."""
+"""The engine's command line: ``run TEMPLATE`` or ``serve --socket N``."""
 
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,9 +25,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m engine", description="An AWS on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
 
-    serving = commands.add_parser("serve", help="run the engine in the foreground, on 127.0.0.1")
+    serving = commands.add_parser(
+        "serve", help="run the engine in the foreground, for the process that starts it"
+    )
     add = serving.add_argument
-    add("--port", type=int, required=True, help="TCP port to listen on")
+    add(
+        "--socket",
+        type=int,
+        required=True,
+        metavar="N",
+        help="file descriptor of the TCP socket to listen on, which is bound to 127.0.0.1",
+    )
     add(
         "--retry-delays",
         default="1,2",
@@ -89,6 +98,8 @@ def _serve(settings: Settings) -> None:
         threading.Thread(
             target=_end_with_parent, args=[settings.until_stdin_closes], daemon=True
         ).start()
+    listener = socket.socket(fileno=settings.socket)
+    settings.port = listener.getsockname()[1]
     # MiniStack reads these when it is imported.
     os.environ |= {
         "GATEWAY_PORT": str(settings.port),
@@ -103,8 +114,10 @@ def _serve(settings: Settings) -> None:
     from engine import plug_ins  # noqa: PLC0415 - imports MiniStack
 
     plug_ins.apply(settings)
+    from hypercorn import config  # noqa: PLC0415 - MiniStack's server
     from ministack import app  # noqa: PLC0415 - as above
 
+    config.Config.create_sockets = lambda _: config.Sockets([], [listener], [])
     app.main()
 
 

@@ -6,7 +6,9 @@ import argparse
 class Settings(argparse.Namespace):
     """The options of `python -m engine serve`, which `--help` describes."""
 
+    socket: int
     port: int
+    """The socket's port."""
     retry_delays: tuple[float, ...]
     workers: int
     preload: list[str]

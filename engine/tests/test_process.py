@@ -56,7 +56,7 @@ def test_nothing_is_left_when_the_block_ends_in_an_error() -> None:
         interrupted(cloud)
     assert not cloud.folder.exists()
     assert until(lambda: not processes_in(cloud.folder))
-    assert not listens(cloud.port)
+    assert until(lambda: not listens(cloud.port))
 
 
 def test_the_engine_ends_with_the_process_that_started_it() -> None:
@@ -71,30 +71,22 @@ def test_the_engine_ends_with_the_process_that_started_it() -> None:
     assert until(lambda: not Path(folder).exists())
 
 
-def test_a_probe_that_reaches_itself_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection may get the engine's port before the engine listens: then it reaches itself."""
-    reached_itself = list[bool]()
+def test_nothing_else_gets_the_engines_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken from its choice on, before the engine's process starts and listens."""
+    start = subprocess.Popen
+    tried = list[int]()
 
-    class Socket(socket.socket):
-        """The first one connects from the port that it connects to."""
+    def start_late(*command: Any, **options: Any) -> Any:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", cloud.port))
+        tried.append(cloud.port)
+        return start(*command, **options)
 
-        def connect(self, address: Any) -> None:
-            if not reached_itself:
-                self.bind(address)
-            super().connect(address)
-            reached_itself.append(self.getsockname() == self.getpeername())
-
-        def connect_ex(self, address: Any) -> int:
-            try:
-                self.connect(address)
-            except OSError as error:
-                return error.errno or -1
-            return 0
-
-    monkeypatch.setattr(socket, "socket", Socket)
-    with LocalCloud() as cloud:
+    monkeypatch.setattr(subprocess, "Popen", start_late)
+    cloud = LocalCloud()
+    with cloud:
         assert not any(cloud.in_flight().values())
-    assert reached_itself[:2] == [True, False]
+    assert tried == [cloud.port]
 
 
 def test_functions_see_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

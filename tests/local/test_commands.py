@@ -145,7 +145,7 @@ def test_a_command_in_the_background_ends_in_order(command: str, number: signal.
         assert child.stdout.readline()  # it has begun to wait
         child.send_signal(number)
         try:
-            assert child.wait(timeout=30) == 130
+            assert child.wait(timeout=300) == 130
         finally:
             child.kill()
 

@@ -171,4 +171,4 @@ def test_following_the_bus_ends_normally_with_ctrl_c(lived: tuple[Pipeline, Evid
         assert tail.stdout is not None
         assert tail.stdout.readline()
         tail.send_signal(signal.SIGINT)
-        assert tail.wait(30) == INTERRUPTED
+        assert tail.wait(300) == INTERRUPTED

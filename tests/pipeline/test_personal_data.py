@@ -47,7 +47,7 @@ def delete_by_hand(pipeline: Pipeline, folder: Path) -> None:
         subprocess.run(
             ["/bin/bash", "-u", "-c", commands],
             env=environment,
-            timeout=120,
+            timeout=600,
             check=True,
         )
 

@@ -51,7 +51,7 @@ class Shell:
             script = script.replace(shown, here)
         return subprocess.run(
             ["/bin/bash", "-c", script],
-            cwd=self.folder, env=self.environment, timeout=120, check=False,
+            cwd=self.folder, env=self.environment, timeout=600, check=False,
             capture_output=True, text=True,
         )  # fmt: skip
 

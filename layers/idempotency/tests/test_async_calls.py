@@ -37,7 +37,7 @@ from carride_idempotency.testing import START_MS, ManualClock
 
 COLOUR: Final = ContextVar("colour", default="none")
 EFFECT: Final = Put("Rides", {"id": "order_01"})
-PATIENCE_S: Final = 10
+PATIENCE_S: Final = 60
 
 type Body = Callable[[AsyncOperation], Awaitable[object]]
 

@@ -215,7 +215,7 @@ def test_a_loop_serves_the_next_invocation(world: World) -> None:
 def test_records_that_run_at_the_same_time_have_a_loop_each(world: World) -> None:
     """One that blocks its loop holds up no other."""
     loops: dict[str, asyncio.AbstractEventLoop] = {}
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=60)
 
     async def work(message: Any, operation: AsyncOperation) -> None:
         both.wait()  # which blocks the loop until the other record has begun

@@ -16,7 +16,7 @@ from carride_idempotency.sources import KAFKA
 from carride_idempotency.testing import Crash, DeadLetterBox, Inline, sqs_event
 from tests.samples import World, crash, event
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 """How long a test waits for other threads before it fails."""
 
 

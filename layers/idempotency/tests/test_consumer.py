@@ -26,7 +26,7 @@ from carride_idempotency.protocol.concurrency import Threads
 from carride_idempotency.testing import Invocation, ManualClock, sqs_event
 from tests.samples import World, event
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 """How long a test waits for other threads before it fails."""
 
 

@@ -27,6 +27,7 @@ from carride_idempotency.operators.queues import peek
 from carride_idempotency.sources import KAFKA, KINESIS, Source
 from carride_idempotency.testing import (
     Invocation,
+    ManualClock,
     dynamodb_stream_event,
     eventbridge_event,
     kafka_event,
@@ -38,7 +39,7 @@ from tests.samples import World
 
 LETTER = DeadLetter(CONTRACT, "broken", "billing", None, 0, {"id": 1})
 LIMIT = 262_144
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 def refusal(code: str, status: int = 400) -> ClientError:
@@ -109,14 +110,23 @@ def test_a_letter_without_an_answer_is_sent_again() -> None:
     assert (queue.tries, len(queue.bodies)) == (4, 1)
 
 
-def test_no_letter_outlasts_the_invocation() -> None:
+def test_no_letter_outlasts_the_invocation(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If the queue hangs, the function reports in time that its event was not dead-lettered."""
+
+    class Request(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            assert timeout is not None
+            clock.sleep(timeout)
+
+    monkeypatch.setattr("carride_idempotency.dead_letters.Thread", Request)
     answers = threading.Event()
     queue = Queue(lambda: answers.wait(DEADLINE_S))
-    invocation = Invocation(epoch_ms, timeout_s=0.4)
+    invocation = Invocation(clock, timeout_s=3)
     try:
-        with lambda_deadline(invocation), pytest.raises(DeadLetterError):
-            SqsDeadLetters("https://queue", client=queue).send(LETTER)
+        with lambda_deadline(invocation, clock), pytest.raises(DeadLetterError):
+            SqsDeadLetters("https://queue", client=queue, clock=clock).send(LETTER)
         assert invocation.get_remaining_time_in_millis() > 0
         assert not queue.bodies
     finally:

@@ -41,7 +41,7 @@ from tests.interleaving import Turns, giving_way
 
 KEY: Final = "shop/pay#k1"
 LEASE_S: Final = 30.0
-PATIENCE_S: Final = 10
+PATIENCE_S: Final = 60
 SEEDS: Final = 1_200
 SEEDS_EACH: Final = 400
 

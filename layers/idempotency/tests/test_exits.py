@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-PATIENCE_S: Final = 30
+PATIENCE_S: Final = 120
 _CONSUMER: Final = """
 import asyncio
 import atexit

@@ -17,7 +17,7 @@ from ops.stack import Kept
 pytestmark = pytest.mark.integration
 
 DEMO = [str(ROOT / ".venv-dev" / "bin" / "python"), "-m", "local.demo"]
-SECONDS = 180
+SECONDS = 600
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from local.local_aws import ROOT
 
 pytestmark = pytest.mark.integration
 
-SECONDS = 120
+SECONDS = 600
 
 
 def invoke(function: str, *events: str) -> tuple[int, str]:

@@ -69,7 +69,7 @@ class Newcomer:
             input="y\n" * 20,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
         assert (done.returncode != 0) is fails, done.stdout + done.stderr

@@ -38,7 +38,7 @@ def shell(operator: Operator, tmp_path: Path) -> Iterator[Callable[[str], None]]
             script = "\n".join(["set -euo pipefail", block(SHELL, "output()"), *lines])
             done = subprocess.run(
                 ["/bin/bash", "-c", script],
-                cwd=tmp_path, env=environment, timeout=120, check=False,
+                cwd=tmp_path, env=environment, timeout=600, check=False,
                 capture_output=True, text=True,
             )  # fmt: skip
             assert done.returncode == 0, done.stdout + done.stderr

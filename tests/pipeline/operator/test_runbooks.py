@@ -143,7 +143,7 @@ def shell(
             script = f"set -euo pipefail\n{begin}\n{commands}"
             return subprocess.run(
                 ["/bin/bash", "-c", script],
-                cwd=folder, env=environment, timeout=120, check=False,
+                cwd=folder, env=environment, timeout=600, check=False,
                 capture_output=True, text=True,
             )  # fmt: skip
 

@@ -42,7 +42,7 @@ def test_a_customer_and_a_member_of_staff_get_tokens(cloud: LocalAws, tmp_path: 
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
     assert done.returncode == 0, done.stdout + done.stderr

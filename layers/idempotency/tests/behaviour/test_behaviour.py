@@ -18,8 +18,9 @@ __all__ = ["openers"]
 
 scenarios("once.feature")
 
-LEASE_OF_A_CRASH_S: Final = 0.3
-"""A lease ends with its invocation, so an invocation of this length is soon taken over."""
+LEASE_OF_A_CRASH_S: Final = 1.0
+"""A lease ends with its invocation, so an invocation of this length is soon taken over. A loaded
+machine begins the work within it."""
 
 
 class CardDeclinedError(Exception):

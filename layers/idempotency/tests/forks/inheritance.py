@@ -35,7 +35,7 @@ from carride_idempotency.stores.signing import ContainerCredentials
 from carride_idempotency.stores.transport import botocore_transport
 from carride_idempotency.testing import eventbridge_event, lambda_context
 
-PATIENCE_S: Final = 20
+PATIENCE_S: Final = 120
 OF_ONE_PROCESS: Final = (type(Lock()), type(RLock()), Executor, socket.socket, asyncio.Runner)
 PACKAGE: Final = "carride_idempotency"
 

@@ -33,7 +33,7 @@ INHERITANCE: Final = Path(__file__).with_name("inheritance.py")
 COUNT: Final = int(os.environ.get("FORK_INTERLEAVINGS", "10"))
 FIRST: Final = int(os.environ.get("FORK_INTERLEAVINGS_FROM", "0"))
 """How many interleavings a test runs, and the number of the first one: a large run has others."""
-PATIENCE_S: Final = 60 + COUNT
+PATIENCE_S: Final = 300 + COUNT
 CUT: Final = 0.2
 """The part of the answers that come in two parts."""
 LAST: Final = 0.03

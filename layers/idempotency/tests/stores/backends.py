@@ -41,7 +41,7 @@ FIRST_CHARGE: Final = "attribute_not_exists(charges)"
 
 _ROOM: Final = Path(__file__).parents[2]
 _DYNAMODB_LOCAL: Final = _ROOM / "tools/dynamodb-local"
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 120.0
 _ONE_TRY: Final = Config(
     connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, max_pool_connections=20
 )
@@ -185,18 +185,24 @@ def _local_server() -> Iterator[str]:
     )
     if fetched.returncode:
         pytest.skip(fetched.stderr.strip())
-    port = free_port()
-    give_up = time.monotonic() + _PATIENCE_S
+    port = valkey_server.reserved_port()
     with (
         subprocess.Popen([_DYNAMODB_LOCAL, str(port)], stdout=subprocess.DEVNULL) as server,
         ExitStack() as ending,
     ):
         ending.callback(server.terminate)
-        while server.poll() is None and time.monotonic() < give_up:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            time.sleep(0.02)
+        _wait_until_it_listens(server, port)
         yield f"http://127.0.0.1:{port}"
+
+
+def _wait_until_it_listens(server: subprocess.Popen[bytes], port: int) -> None:
+    give_up = time.monotonic() + _PATIENCE_S
+    while True:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        assert server.poll() is None, "DynamoDB Local has ended"
+        assert time.monotonic() < give_up, "DynamoDB Local does not listen"
+        time.sleep(0.02)
 
 
 @contextmanager
@@ -215,13 +221,6 @@ def _local_dynamodb(*, lean: bool = False) -> Iterator[Opener]:
         )
         ending.callback(transport.close)
         yield ending.enter_context(_at(url, transport if lean else None))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def certify(file: Path, subject: str) -> Path:

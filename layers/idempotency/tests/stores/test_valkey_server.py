@@ -14,7 +14,7 @@ from carride_idempotency.clock import epoch_ms
 from carride_idempotency.errors import StoreError, StoreRefusedError, StoreUnavailableError
 from carride_idempotency.stores.valkey import ValkeyStore
 from tests.stores import valkey_server
-from tests.stores.backends import certify, free_port, running_valkey
+from tests.stores.backends import certify, running_valkey
 from tests.stores.test_conformance import claim, completed
 
 pytestmark = pytest.mark.peer
@@ -78,7 +78,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         for name, subject in (("right", "IP:127.0.0.1"), ("wrong", "DNS:other"))
     ]
     (folder / "trusted").write_text("".join(file.read_text() for file in files))
-    tls_port = free_port()
+    tls_port = valkey_server.reserved_port()
     tls = {
         "port": tls_port,
         "auth-clients": "no",
@@ -86,7 +86,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "ca-cert-file": folder / "trusted",
     }
     tls |= dict.fromkeys(("key-file", "cert-file"), folder / "right")
-    settings = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
+    settings = ["--cluster-enabled", "yes", "--cluster-port", str(valkey_server.reserved_port())]
     settings += [word for name, value in tls.items() for word in (f"--tls-{name}", str(value))]
     with (
         pytest.MonkeyPatch.context() as environment,
@@ -98,7 +98,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         client.acl_setuser(
             "worker", enabled=True, passwords="+p@ss/w:rd", keys="*", commands=["+@all"]
         )
-        give_up = time.monotonic() + 30
+        give_up = time.monotonic() + 120
         while client.cluster("INFO")["cluster_state"] != "ok":
             assert time.monotonic() < give_up
             time.sleep(0.02)

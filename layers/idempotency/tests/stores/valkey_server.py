@@ -20,6 +20,20 @@ def program() -> str | None:
     return shutil.which("valkey-server") or shutil.which("redis-server")
 
 
+def reserved_port() -> int:
+    """Return a port that nobody gets for some seconds, but a server that asks for this one.
+
+    The kernel gives no other bind and no connection the port of a connection that has just ended
+    (TIME_WAIT). A server sets SO_REUSEADDR, and gets it.
+    """
+    with socket.create_server((HOST, 0)) as listening:
+        address: tuple[str, int] = listening.getsockname()
+        with socket.create_connection(address):
+            ending, _ = listening.accept()
+            ending.close()  # before the other side: whoever closes first keeps its port
+    return address[1]
+
+
 @contextmanager
 def running(installed: str, *settings: str) -> Iterator[int]:
     """Run a server that keeps nothing on disk, and yield its port.
@@ -31,9 +45,7 @@ def running(installed: str, *settings: str) -> Iterator[int]:
     Raises:
         valkey.ConnectionError: It did not start.
     """
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
+    port = reserved_port()
     with tempfile.TemporaryDirectory(prefix="carride-valkey-") as folder:
         address = ["--port", str(port), "--bind", HOST]
         on_disk = ["--save", "", "--appendonly", "no", "--dir", folder]
