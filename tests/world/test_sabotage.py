@@ -13,6 +13,8 @@ pytestmark = pytest.mark.proof
 
 MOST_SEEDS = 12
 """In which a kind has to find its place."""
+ONE_IN = 3
+"""Of how many kinds `make test` plants one; the others are planted with the long tests."""
 
 
 def test_there_are_kinds_enough() -> None:
@@ -22,7 +24,13 @@ def test_there_are_kinds_enough() -> None:
     assert min(whens.count(AT_REST), whens.count(IN_FLIGHT)) >= 9
 
 
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(name, marks=[pytest.mark.thorough] if number % ONE_IN else [])
+        for number, name in enumerate(NAMES)
+    ],
+)
 def test_the_audit_names_what_was_planted(kind: str) -> None:
     """One wrong thing, in the first story that has a place for it, and nothing before."""
     tier = Tier.CALM if KINDS[kind].when == AT_REST else None

@@ -60,7 +60,14 @@ def interpreter(version: str) -> str:
     return path or pytest.skip(f"this machine has no Python {version}")
 
 
-@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param("3.12", marks=pytest.mark.thorough),
+        "3.13",
+        pytest.param("3.14", marks=pytest.mark.thorough),
+    ],
+)
 def test_files_of_the_documentation_run_with_the_wheel_alone(
     version: str, built: Path, tmp_path: Path
 ) -> None:

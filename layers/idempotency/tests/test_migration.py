@@ -613,7 +613,11 @@ def test_two_takeovers_at_once_and_a_crash_give_one_effect(
 
 @pytest.mark.proof
 @pytest.mark.parametrize("atomic", [False, True], ids=["claimed", "atomic"])
-@pytest.mark.parametrize("versions", [("old", "new", "old"), ("new", "old", "new")], ids="-".join)
+@pytest.mark.parametrize(
+    "versions",
+    [("old", "new", "old"), pytest.param(("new", "old", "new"), marks=pytest.mark.thorough)],
+    ids="-".join,
+)
 def test_three_deliveries_at_once_and_two_crashes_give_one_effect(
     versions: tuple[str, ...], atomic: bool
 ) -> None:
