@@ -40,7 +40,7 @@ listed = pytest.mark.xfail(
 """A difference from AWS that nothing mends."""
 
 
-def until[T](look: Callable[[], T], timeout: float = 10.0) -> T:
+def until[T](look: Callable[[], T], timeout: float = 60.0) -> T:
     """Call a function until its result is true, or the time is over; return the last result."""
     deadline = time.monotonic() + timeout
     while not (seen := look()) and time.monotonic() < deadline:

@@ -31,4 +31,4 @@ def test_a_task_moves_messages_back(engine: LocalCloud, deploy: Deploy) -> None:
     request = {"QueueUrl": stack.resources["Dlq"], "AttributeNames": ["QueueArn"]}
     arn = sqs.get_queue_attributes(**request)["Attributes"]["QueueArn"]
     sqs.start_message_move_task(SourceArn=arn)
-    assert until(lambda: messages(engine, stack))
+    assert until(lambda: messages(engine, stack), timeout=2.5)

@@ -95,7 +95,7 @@ def test_what_a_deployed_template_asks_in_vain_is_named(
     capabilities = ["CAPABILITY_AUTO_EXPAND"]
     cloudformation.create_stack(StackName=name, TemplateBody=body, Capabilities=capabilities)
     cloudformation.get_waiter("stack_create_complete").wait(
-        StackName=name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 200}
+        StackName=name, WaiterConfig={"Delay": 0.05, "MaxAttempts": 2400}
     )
     answer = cloudformation.get_template(StackName=name, TemplateStage="Processed")
     found = list(map(str, ignored(answer["TemplateBody"])))

@@ -111,7 +111,7 @@ def test_functions_see_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(EngineError, match=r"busy after 0\.1 s \(.*1 async events"):
             cloud.wait_until_quiet(timeout=0.1)
         cloud.reset()
-        cloud.wait_until_quiet(timeout=5)
+        cloud.wait_until_quiet()
         assert cloud.client("cloudformation").describe_stacks()["Stacks"] == []
 
 

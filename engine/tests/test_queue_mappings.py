@@ -37,7 +37,7 @@ def processed(
     )
     entries = [{"Id": str(number), "MessageBody": '{"ride": 1}'} for number in range(sent)]
     cloud.client("sqs").send_message_batch(QueueUrl=stack.resources["Source"], Entries=entries)
-    cloud.wait_until_quiet(timeout=30)
+    cloud.wait_until_quiet()
     return stack, records(cloud, stack)
 
 

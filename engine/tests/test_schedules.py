@@ -74,10 +74,10 @@ def test_a_schedule_calls_what_its_role_may_call(engine: LocalCloud, deploy: Dep
         ToQueue=schedule("Queue", "May"),
         Refused=schedule("Function", "MayNot"),
     )
-    invoked = support.until(lambda: support.records(engine, stack), timeout=15)
-    queued = support.until(lambda: messages(engine, stack), timeout=15)
-    refused = support.until(lambda: messages(engine, stack, "Dlq"), timeout=15)
-    assert invoked == [{"for": "Function", "by": "May"}]
+    queued = support.until(lambda: messages(engine, stack))
     assert [message["body"] for message in queued] == [{"for": "Queue", "by": "May"}]
+    invoked = support.until(lambda: support.records(engine, stack))
+    assert invoked == [{"for": "Function", "by": "May"}]
+    refused = support.until(lambda: messages(engine, stack, "Dlq"), timeout=30)
     assert [message["body"] for message in refused] == [{"for": "Function", "by": "MayNot"}]
     assert refused[0]["attributes"]["TARGET_ARN"].endswith(stack.resources["Function"])
