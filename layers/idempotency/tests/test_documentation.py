@@ -1,7 +1,8 @@
 """The layer's own guide: its code runs, and what it counts and names is there."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,19 @@ import pytest
 from moto import mock_aws
 
 import carride_idempotency
-from carride_idempotency import Consumer, MemoryStore, Observation, Operation
+from carride_idempotency import (
+    ANY_CALLER,
+    BatchFailedError,
+    Consumer,
+    IdempotencyError,
+    MemoryStore,
+    Observation,
+    Operation,
+)
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.telemetry import span_attributes
-from carride_idempotency.testing import Invocation
-from tests.samples import World, create_tables, event
+from carride_idempotency.testing import Crash, Invocation, http_event, sqs_event
+from tests.samples import World, crash, create_tables, event, fail_with
 
 ROOM: Final = Path(__file__).parents[1]
 GUIDE: Final = ROOM / "README.md"
@@ -101,6 +110,109 @@ def test_calls_of_each_path_are_as_the_guide_says(world: World, path: str, calls
     else:
         handler(event(), world.invocation("request-1" if "redelivery" in path else "request-2"))
     assert len(world.transport.requests) - before == calls
+
+
+# ── Which decorator for which trigger ─────────────────────────────────────────────────────────────
+
+
+def by_event(world: World, delivery: str, **policy: Any) -> str:
+    outcome: str = world.deliver(by=delivery, **policy)["outcome"]
+    return outcome
+
+
+def by_batch(world: World, delivery: str, **policy: Any) -> str:
+    handler = world.consumer(policy=policy, key="id").batch_handler(world.work)
+    try:
+        answer = handler(sqs_event({"id": "k1"}), world.invocation(delivery))
+    except BatchFailedError:
+        return "comes again"
+    return "comes again" if answer["batchItemFailures"] else "done"
+
+
+def by_request(world: World, delivery: str, **policy: Any) -> str:
+    def work(request: Any, operation: Any) -> dict[str, Any]:
+        world.work(request, operation)
+        return {"statusCode": 201}
+
+    handler = world.consumer(policy=policy, key=None).http_handler(caller=ANY_CALLER)(work)
+    request = http_event("POST", "/rides", {"id": 1}, key="k1")
+    answer = handler(request, world.invocation(delivery))
+    if answer["statusCode"] != 201:
+        return str(answer["statusCode"])
+    return "the stored answer" if "Idempotency-Replayed" in answer["headers"] else "its answer"
+
+
+def by_call(world: World, delivery: str, **policy: Any) -> str:
+    runs_before = len(world.work.runs)
+
+    @world.consumer(policy=policy).function(key="order", name="charge")
+    def charge(order: str, operation: Any = None) -> str:
+        world.work(order, operation)
+        return "result"
+
+    assert charge("k1") == "result"
+    return "its result" if len(world.work.runs) > runs_before else "the stored result"
+
+
+def by_block(world: World, delivery: str, **policy: Any) -> str:
+    with world.consumer(policy=policy).operation("k1", name="charge") as block:
+        if block.done:
+            return "block.done"
+        world.work(None, block.operation)
+    return "runs"
+
+
+WAYS: Final = {
+    "@consumer.event_handler": by_event,
+    "@consumer.batch_handler": by_batch,
+    "@consumer.http_handler": by_request,
+    "@consumer.function": by_call,
+    "consumer.operation(": by_block,
+}
+"""What delivers an operation under each decorator, and returns what its caller gets."""
+
+
+@pytest.mark.parametrize("decorator", WAYS)
+@pytest.mark.parametrize("situation", ["new", "duplicate", "busy", "failed", "quarantined"])
+def test_a_caller_gets_what_the_table_says(decorator: str, situation: str) -> None:
+    """The first page says for each decorator what becomes of a delivery in each situation."""
+    header, _, *rows = re.findall(r"^\| (.*) \|$", table_of_decorators(), re.MULTILINE)
+    column = header.split(" | ").index(situation)
+    own = [row.replace("`", "").split(" | ") for row in rows if decorator in row]
+    assert own
+    got = what_a_caller_gets(WAYS[decorator], situation)
+    assert [cells[column] for cells in own if got not in cells[column]] == []
+
+
+def table_of_decorators() -> str:
+    """Return the table of the first page."""
+    (table,) = re.findall(
+        r"^## Which decorator.*?\n\n(.*?)\n\n", GUIDE.read_text(), re.MULTILINE | re.DOTALL
+    )
+    return str(table)
+
+
+def what_a_caller_gets(way: Callable[..., str], situation: str) -> str:
+    """Bring an operation into a situation, deliver it, and return what its caller gets."""
+    world = World()
+    policy = {"max_attempts": 1} if situation == "quarantined" else {}
+    if situation == "duplicate":
+        way(world, "request-1")
+    elif situation == "busy":
+        world.work.step = crash
+        with pytest.raises(Crash):
+            way(world, "request-1")
+    elif situation in ("failed", "quarantined"):
+        world.work.step = fail_with(KeyError("pickup"))
+        if situation == "quarantined":
+            with suppress(KeyError):
+                way(world, "request-1", **policy)
+    try:
+        return way(world, "request-2", **policy)
+    except KeyError:
+        return "raised: the "
+    except IdempotencyError as error:
+        return f"raised: {type(error).__name__}"
 
 
 def test_a_span_has_the_attributes_of_the_guide() -> None:
