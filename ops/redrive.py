@@ -534,8 +534,9 @@ class Redrive(sending.Sending[Planned, Received]):
         record = self._stores[records_of(key)].read(key)
         if record is not None and record.status == COMPLETED:
             return sending.TrialOutcome(sending.Trial.SUCCEEDED, "completed")
-        has_changed = record is not None and record != before
-        if record is not None and has_changed and record.status in (FAILED, QUARANTINED):
+        # What used up no attempt, as in an outage, is delivered again.
+        has_ended = record != before and not sending.is_postponed(record, before)
+        if record is not None and has_ended and record.status in (FAILED, QUARANTINED):
             again = "it failed again, and comes back when its attempts are used up"
             return sending.TrialOutcome(sending.Trial.FAILED, f"{again}: {record.error}")
         if back is not None:

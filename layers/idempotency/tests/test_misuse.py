@@ -144,6 +144,20 @@ def request_handler_of_one_argument(world: World) -> object:
     return world.consumer(key=None).http_handler(caller="headers.from")(work)
 
 
+def handler_with_lambdas_context(decorator: str) -> Callable[[World], object]:
+    def work(message: Any, context: Any) -> None: ...
+
+    async def work_in_a_loop(message: Any, context: Any) -> None: ...
+
+    def decorate(world: World) -> object:
+        chosen: Any = work_in_a_loop if decorator == "event_handler" else work
+        decorator_of: Any = getattr(world.consumer(), decorator)
+        given = {"caller": ANY_CALLER} if decorator == "http_handler" else {}
+        return decorator_of(**given)(chosen) if given else decorator_of(chosen)
+
+    return decorate
+
+
 def block_as_decorator(world: World) -> object:
     decorate: Any = world.consumer().operation("k1")
     return decorate(lambda: None)
@@ -274,6 +288,18 @@ MISTAKES: Final[dict[str, tuple[Callable[[World], object], str]]] = {
     "request handler of one argument": (
         request_handler_of_one_argument,
         r"@http_handler calls .* with two arguments",
+    ),
+    "handler with Lambda's context": (
+        handler_with_lambdas_context("event_handler"),
+        r"work_in_a_loop\(event, operation\), and operation\.context where",
+    ),
+    "batch handler with Lambda's context": (
+        handler_with_lambdas_context("batch_handler"),
+        r"@batch_handler calls work with an event and an operation",
+    ),
+    "request handler with Lambda's context": (
+        handler_with_lambdas_context("http_handler"),
+        r"@http_handler calls work with an event and an operation",
     ),
     "block as a decorator": (block_as_decorator, r"decorate with @consumer\.function"),
     "Kinesis without its source": (

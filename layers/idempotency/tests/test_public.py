@@ -4,12 +4,14 @@ The guide's table says it, and the application keeps to it.
 """
 
 import ast
+import inspect
 import re
 import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAliasType
 
 import carride_idempotency
 from carride_idempotency import testing
@@ -143,6 +145,30 @@ def test_every_type_in_a_public_signature_is_public() -> None:
         if used not in carride_idempotency.__all__
     )
     assert not private
+
+
+ANY_NUMBER: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def test_help_shows_the_types_of_what_is_passed() -> None:
+    """Whoever asks for help on a class or a function sees what each argument takes."""
+    untyped = [
+        f"{argument} of {name}"
+        for name in carride_idempotency.__all__
+        if callable(value := getattr(carride_idempotency, name)) and not is_made_by_others(value)
+        for argument in inspect.signature(value).parameters.values()
+        if argument.annotation is inspect.Parameter.empty or argument.kind in ANY_NUMBER
+    ]
+    assert untyped == []
+
+
+def is_made_by_others(value: object) -> bool:
+    """Return whether nobody passes arguments to it: an error, a protocol, an alias of a type."""
+    if isinstance(value, type):
+        is_protocol = getattr(value, "_is_protocol", False)
+        is_made_elsewhere = is_protocol or issubclass(value, Exception | dict | Enum)
+        return is_made_elsewhere or value.__name__ in MADE_BY_THE_LAYER
+    return isinstance(value, TypeAliasType)
 
 
 def test_dir_has_every_public_name() -> None:

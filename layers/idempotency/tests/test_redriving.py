@@ -16,11 +16,13 @@ from carride_idempotency import (
     ANY_CALLER,
     KAFKA,
     SQS,
+    BusyError,
     Consumer,
     MemoryStore,
     Operation,
     PermanentError,
     Policy,
+    RetryableError,
     SqsDeadLetters,
     forget,
 )
@@ -72,7 +74,7 @@ class Shop:
             "shop",
             self.store,
             key="detail.id",
-            policy=Policy(max_attempts=1, warm_cache=0),
+            policy=Policy(max_attempts=1, warm_cache=0, outages=(ConnectionError,)),
             dead_letters=SqsDeadLetters(self.url, client=self.sqs),
         )
         self.handler = consumer.event_handler(self.work)
@@ -129,6 +131,10 @@ class Shop:
 def shop(capsys: pytest.CaptureFixture[str]) -> Iterator[Shop]:
     with mock_aws():
         yield Shop(capsys)
+
+
+def fail_with(error: Exception) -> Any:
+    raise error
 
 
 def no_tariff(key: str) -> PermanentError:
@@ -342,6 +348,30 @@ def test_a_function_that_fails_leaves_the_letter_as_it_is(shop: Shop) -> None:
     assert (shop.status, shop.left) == (1, 1)
 
 
+@pytest.mark.parametrize("outage", [RetryableError("no host"), ConnectionError("no host")])
+def test_a_function_that_meets_an_outage_has_not_failed_again(
+    shop: Shop, outage: Exception
+) -> None:
+    """Its record has used up no attempt; the letter stays, and the others of its group too."""
+    shop.fails = no_tariff
+    shop.deliver("1")
+    shop.fails = lambda key: outage
+    shop.run("--to shop --release")
+    said = shop.run("--to shop --release --yes")
+    assert "used up no attempt: try it again later" in said
+    assert "it failed again" not in said
+    assert (shop.status, shop.ran, shop.left) == (1, [], 1)
+
+
+def test_a_key_that_is_busy_has_not_failed_again(shop: Shop) -> None:
+    """Another attempt is at work on it: the function says so by the class of its error."""
+    shop.put(eventbridge_event({"id": "1"}, event_id="id-1"))
+    shop.handler = lambda event, context: fail_with(BusyError("shop#1", 1000))
+    shop.run("--to shop")
+    assert "used up no attempt: try it again later" in shop.run("--to shop --yes")
+    assert (shop.status, shop.left) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("returned", "left"),
     [
@@ -423,6 +453,35 @@ def test_a_queue_gets_the_others_only_if_the_first_one_is_completed(
     bodies = {message["Body"] for message in peek(shop.sqs, work)}
     assert len(bodies) == sent
     assert shop.left == 3 - sent
+
+
+def test_a_queue_whose_consumer_does_not_run_is_waited_for_in_words(shop: Shop) -> None:
+    """The command says for what it waits, and for how long."""
+    shop.dead_letter(letter_of(1))
+    work = shop.sqs.create_queue(QueueName="work")["QueueUrl"]
+    shop.run(f"--to {work} --wait 1s")
+    said = shop.run(f"--to {work} --wait 1s --yes")
+    assert f"waiting up to 1 s for the consumer of {work}, which has to be running" in said
+    assert "its consumer has not completed it after 1 s" in said
+
+
+def test_a_message_that_meets_an_outage_is_waited_for(shop: Shop) -> None:
+    """The queue delivers it again; at the end the command says what it met."""
+    shop.dead_letter(letter_of(1))
+    work = shop.sqs.create_queue(QueueName="work")["QueueUrl"]
+    said: list[str] = []
+
+    class Postponed(QueueTarget):
+        def send(self, letter: Letter) -> Any:
+            shop.store.put_if_absent(record("shop#1", FAILED, attempt=0, error="no host"))
+            return super().send(letter)
+
+    plan = plan_redrive(shop.sqs, shop.url, shop.store, work, LetterChoice())
+    quiet = QUIET | {"report": said.append}
+    target = Postponed(shop.sqs, work)
+    done = Redrive(shop.sqs, shop.store, plan, target, wait_s=2, **quiet).carry_out()
+    assert set(done.first.values()) == {"unknown"}
+    assert "used up no attempt: try it again later: no host" in said[-1]
 
 
 def test_a_queue_is_named_by_url_or_arn(shop: Shop) -> None:

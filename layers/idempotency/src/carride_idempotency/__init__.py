@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from carride_idempotency.stores.factory import open_store
     from carride_idempotency.stores.memory import MemoryStore
     from carride_idempotency.stores.powertools import PowertoolsRecords
-    from carride_idempotency.stores.transport import Transport
+    from carride_idempotency.stores.transport import Transport, botocore_transport
     from carride_idempotency.stores.valkey import ValkeyStore
 
 __version__ = "0.1.0"
@@ -178,6 +178,7 @@ __all__ = [
     "UnknownStatus",
     "Update",
     "ValkeyStore",
+    "botocore_transport",
     "emf",
     "forget",
     "idempotency_key",
@@ -214,7 +215,7 @@ _MODULES = {
     "stores.factory": "open_store",
     "stores.memory": "MemoryStore",
     "stores.powertools": "PowertoolsRecords",
-    "stores.transport": "Transport",
+    "stores.transport": "Transport botocore_transport",
     "stores.valkey": "ValkeyStore",
 }
 """The modules of the names that are not errors."""

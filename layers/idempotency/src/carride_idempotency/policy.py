@@ -58,7 +58,7 @@ class Policy:
             again. ``quarantine`` is for work that must not be repeated: the event goes to the
             dead-letter queue as UNKNOWN, and an operator decides. A crash leaves all running
             records of a batch unknown, so run such batches with ``concurrency=1``.
-        lease: how long a claim holds if no deadline bounds it, or heartbeats renew it.
+        lease: how long a claim holds if no deadline bounds it, or heartbeats renew it: 3 to 900.
         margin: how long a lease outlasts the invocation's deadline: by its end the function has
             certainly stopped.
         clock_skew: how much two clocks may differ. A larger difference can overlap runs, but never

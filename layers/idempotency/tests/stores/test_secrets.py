@@ -106,7 +106,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
 @pytest.fixture(params=["lean", "botocore", "auto"])
 def transport(request: pytest.FixtureRequest, service: Service) -> Iterator[Transport]:
     lean = lean_transport(service, Credentials("test", SECRET, TOKEN))
-    botocore = botocore_transport(**TIMEOUTS)
+    botocore: Any = botocore_transport(**TIMEOUTS)
     guarded = Guarded(lean, lambda: botocore)
     kinds: dict[str, Transport] = {"lean": lean, "botocore": botocore, "auto": guarded}
     yield kinds[request.param]

@@ -72,11 +72,15 @@ def require_two_arguments(work: Any, decorator: str) -> None:
     Only plain functions are looked at: no signature has to be computed when a process starts.
 
     Raises:
-        ConfigurationError: it takes fewer arguments, or needs more.
+        ConfigurationError: it takes fewer arguments, or needs more, or expects Lambda's context.
     """
     if not isinstance(work, FunctionType):
         return
     code = work.__code__
+    if code.co_varnames[1 : code.co_argcount][:1] == ("context",):
+        from carride_idempotency.errors.misuse import not_lambdas_context
+
+        raise not_lambdas_context(work.__name__, decorator)
     needed = code.co_argcount - len(work.__defaults__ or ())
     takes_any_number = bool(code.co_flags & inspect.CO_VARARGS)
     takes_two = takes_any_number or code.co_argcount >= _HANDLER_ARGUMENTS

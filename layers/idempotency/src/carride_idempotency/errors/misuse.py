@@ -64,8 +64,8 @@ def not_dead_letters(consumer: str, value: object) -> ConfigurationError:
 def not_a_transport(value: object) -> ConfigurationError:
     """Return the error of a DynamoDBStore whose ``transport`` cannot be called."""
     return ConfigurationError(
-        f"transport= is {_kind(value)}: write transport=botocore_transport(session=...), which "
-        "carride_idempotency.stores.transport has"
+        f"transport= is {_kind(value)}: write transport=botocore_transport(session=...), with "
+        "from carride_idempotency import botocore_transport"
     )
 
 
@@ -104,6 +104,14 @@ def not_two_arguments(name: str, decorator: str) -> ConfigurationError:
     return ConfigurationError(
         f"@{decorator} calls {name} with two arguments: write def {name}(event, operation). "
         "Lambda's context is operation.context"
+    )
+
+
+def not_lambdas_context(name: str, decorator: str) -> ConfigurationError:
+    """Return the error of a handler that would take its operation for Lambda's context."""
+    return ConfigurationError(
+        f"@{decorator} calls {name} with an event and an operation, and not with Lambda's context: "
+        f"write def {name}(event, operation), and operation.context where the context is needed"
     )
 
 

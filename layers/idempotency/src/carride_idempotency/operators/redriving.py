@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final, NamedTuple, Protocol
 
-from carride_idempotency import observation
+from carride_idempotency import errors, observation
 from carride_idempotency.clock import Clock, epoch_ms, to_ms
 from carride_idempotency.dead_letters import BEYOND_WINDOW, PAYLOAD_MISMATCH, fifo_ids
 from carride_idempotency.operators.explaining import is_held
@@ -30,6 +30,7 @@ from carride_idempotency.operators.sending import (
     TrialOutcome,
     Verdict,
     has_succeeded,
+    is_postponed,
     revision_of,
 )
 from carride_idempotency.protocol.decision import has_crashed, is_corrupt
@@ -43,6 +44,7 @@ _WOULD_RETURN: Final = {
     PAYLOAD_MISMATCH: "another event has its idempotency key: it would come back",
     BEYOND_WINDOW: "it is older than records are kept, and would come back",
 }
+_POSTPONED: Final = "it could not be processed now, which used up no attempt: try it again later"
 _HIDDEN_SECONDS: Final = 600
 """For how long letters are hidden while they are delivered."""
 _POLL_SECONDS: Final = 1.0
@@ -118,8 +120,18 @@ class FunctionTarget:
         if "FunctionError" in answer:
             error = returned if isinstance(returned, Mapping) else {}
             says = f"{error.get('errorType', 'Error')}: {error.get('errorMessage', 'no message')}"
+            if _says_later(error.get("errorType")):
+                return TargetAnswer(Trial.FAILED, f"{_POSTPONED}: {says}", is_taken=False)
             return TargetAnswer(Trial.FAILED, f"it failed again: {says}", is_taken=False)
         return _judged(returned)
+
+
+def _says_later(kind: object) -> bool:
+    """Return whether an error, by the name of its class, is one of ours that says "later"."""
+    known = getattr(errors, str(kind), None)
+    is_of_a_batch = known is errors.BatchFailedError  # whose record says what has failed
+    is_retryable = isinstance(known, type) and issubclass(known, errors.RetryableError)
+    return is_retryable and not is_of_a_batch
 
 
 def _judged(returned: Any) -> TargetAnswer:
@@ -368,10 +380,23 @@ class Redrive(Sending[PlannedLetter, _Found]):
 
     def hand_over(self, found: _Found) -> TargetAnswer:
         """Send a letter to its target."""
+        if self._target.answers:
+            return self._answer_of(found.letter)
         answer = self._target.send(found.letter)
-        if self._target.answers or found.letter.key is not None:
+        if found.letter.key is not None:
             return answer
         return answer._replace(trial=Trial.SUCCEEDED, says="it was sent; its record is not known")
+
+    def _answer_of(self, letter: Letter) -> TargetAnswer:
+        """Send a letter to a target that answers. Its record tells an outage from a failure."""
+        before = _record_of(letter, self._store)
+        answer = self._target.send(letter)
+        if answer.trial is not Trial.FAILED:
+            return answer
+        record = _record_of(letter, self._store)
+        if record is None or record == before or not is_postponed(record, before):
+            return answer
+        return answer._replace(says=f"{_POSTPONED}: {record.error}")
 
     def delete(self, found: _Found) -> None:
         """Delete a letter that its target has taken."""
@@ -379,6 +404,10 @@ class Redrive(Sending[PlannedLetter, _Found]):
 
     def wait(self, waiting: dict[str, tuple[_Found, Ready]]) -> None:
         """Wait until the records of the first letters say how their delivery went."""
+        self.report(
+            f"waiting up to {self._wait_s:.0f} s for the consumer of {self._target.address}, which "
+            f"has to be running: {len(waiting)} sent"
+        )
         for _ in range(max(1, round(self._wait_s / _POLL_SECONDS))):
             for group, (found, ready) in list(waiting.items()):
                 outcome = self._outcome(found.letter, ready.record)
@@ -388,14 +417,20 @@ class Redrive(Sending[PlannedLetter, _Found]):
             if not waiting:
                 return
             self.sleep(_POLL_SECONDS)
-        silent = f"its consumer has not completed it after {self._wait_s:.0f} s"
-        for found, _ready in waiting.values():
-            self.note(found.letter, TrialOutcome(Trial.UNKNOWN, silent))
+        for found, ready in waiting.values():
+            record = _record_of(found.letter, self._store)
+            says = f"its consumer has not completed it after {self._wait_s:.0f} s"
+            if record is not None and record != ready.record and is_postponed(record, ready.record):
+                says = f"{_POSTPONED}: {record.error}"
+            self.note(found.letter, TrialOutcome(Trial.UNKNOWN, says))
 
     def _outcome(self, letter: Letter, before: Record | None) -> TrialOutcome | None:
-        """Return how a letter went, by its record; None while that is not known."""
+        """Return how a letter went, by its record; None while that is not known.
+
+        A failure that used up no attempt says nothing yet: the queue delivers the message again.
+        """
         record = _record_of(letter, self._store)
-        if record is None:
+        if record is None or is_postponed(record, before):
             return None
         if record.status == COMPLETED:
             return TrialOutcome(Trial.SUCCEEDED, "completed")

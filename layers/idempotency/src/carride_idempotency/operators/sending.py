@@ -12,7 +12,7 @@ from contextlib import closing
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
-from carride_idempotency.record import Record
+from carride_idempotency.record import FAILED, Record
 
 FIRST_DID_NOT_SUCCEED: Final = "the first letter of its group did not succeed"
 CHANGED: Final = "it or its record has changed since it was planned: run the command again"
@@ -277,6 +277,15 @@ def released_keys(letters: Iterable[AnyPlanned]) -> list[str]:
     """Return every key that a redrive of these letters releases, each once."""
     released = [each.letter.key for each in letters if each.verdict.releases]
     return [*dict.fromkeys(key for key in released if key is not None)]
+
+
+def is_postponed(record: Record | None, before: Record | None) -> bool:
+    """Return whether a delivery met a failure that used up no attempt, as one of an outage does.
+
+    ``before`` is the record that the delivery found.
+    """
+    used_before = 0 if before is None else before.attempt
+    return record is not None and record.status == FAILED and record.attempt <= used_before
 
 
 def has_succeeded(planned: int, sent: int, first: Mapping[str, str]) -> bool:

@@ -88,7 +88,16 @@ class DynamoDBStore:
 
     transactional = True
 
-    def __new__(cls, *_: Any, before: "EarlierRecords | None" = None, **__: Any) -> "DynamoDBStore":
+    def __new__(
+        cls,
+        table: str,  # noqa: ARG004 - `__init__` takes it; `help` shows this signature
+        *,
+        before: "EarlierRecords | None" = None,
+        transport: Transport | None = None,  # noqa: ARG004 - as above
+        clock: Clock = epoch_ms,  # noqa: ARG004 - as above
+        sleep: Callable[[float], None] = time.sleep,  # noqa: ARG004 - as above
+        jitter: Callable[[], float] = random.random,  # noqa: ARG004 - as above
+    ) -> "DynamoDBStore":
         """Make the store that also keeps the records of ``before``, if there are any."""
         if before is None:
             return object.__new__(cls)

@@ -143,7 +143,7 @@ def botocore_transport(
     session: Any = None,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     read_timeout_s: float = READ_TIMEOUT_S,
-) -> BotocoreTransport:
+) -> Transport:
     """Make a transport over a new botocore client, by default of the environment's session.
 
     The timeouts are short, because botocore's default of 60 seconds outlives most functions. The
