@@ -89,7 +89,7 @@ def test_files_of_the_documentation_run_with_the_wheel_alone(
     assert packages == {"carride_idempotency", "botocore", "jmespath", "dateutil", "six", "urllib3"}
 
     tools.mkdir()
-    link(tools, "pytest", "opentelemetry-api", *SERVICE)
+    link(tools, "pytest", "opentelemetry-api", "aws-lambda-powertools", *SERVICE)
     (site / "tools.pth").write_text(str(tools), encoding="utf-8")
     run(python, "-c", "import app", cwd=pages, IDEMPOTENCY_STORE="dynamodb:Table")
     run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=pages)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 import boto3
@@ -23,6 +23,8 @@ from carride_idempotency import (
     Operation,
 )
 from carride_idempotency.clock import epoch_ms
+from carride_idempotency.stores import lean
+from carride_idempotency.stores.lean import lean_transport
 from carride_idempotency.telemetry import span_attributes
 from carride_idempotency.testing import Crash, Invocation, http_event, sqs_event
 from tests.samples import World, crash, create_tables, event, fail_with
@@ -243,6 +245,24 @@ def test_a_span_has_the_attributes_of_the_guide() -> None:
 def test_every_recipe_keeps_events_whose_last_attempt_crashes(page: str, says: str) -> None:
     """Nothing of the library runs any more then: only Lambda can keep the event."""
     assert says in (PAGES / page).read_text()
+
+
+def test_the_page_of_stores_names_each_setting_that_leads_to_botocore() -> None:
+    """Whoever wonders about the warning in a log finds the setting there."""
+    page = (PAGES / "stores.md").read_text()
+    (table,) = re.findall(r"lead to botocore.*?\n\n(.*?)\n\n", page, re.DOTALL)
+    named = set(re.findall(r"AWS_[A-Z_]+|[A-Z]+_PROXY|REQUESTS_CA_BUNDLE", table))
+    plain = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "a")
+    plain["AWS_DEFAULT_REGION"] = "eu-west-1"
+    assert lean_transport(plain) is not None
+    known = set(re.findall(r'"((?:AWS|HTTPS?|ALL|REQUESTS)_[A-Z_]+)"', source_of(lean)))
+    leading = {name for name in known if lean_transport(plain | {name: "on"}) is None}
+    assert leading >= {"AWS_PROFILE", "HTTPS_PROXY"}
+    assert leading <= named
+
+
+def source_of(module: ModuleType) -> str:
+    return Path(str(module.__file__)).read_text()
 
 
 def test_the_recipe_for_agents_holds() -> None:
