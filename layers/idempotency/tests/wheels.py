@@ -10,6 +10,13 @@ from pathlib import Path
 from typing import Final
 
 ROOM: Final = Path(__file__).resolve().parents[1]
+FILE: Final = re.compile(r'^```python title="(\w+\.py)"\n(.*?)^```', re.DOTALL | re.MULTILINE)
+"""A block of a page that is a file, and its content."""
+CLIENT: Final = (
+    *("httpx2", "httpcore2", "anyio", "idna", "h11", "truststore"),
+    "typing-extensions",
+)
+"""What asks a service in its own process."""
 UV: Final = shutil.which("uv") or str(ROOM.parents[1] / ".venv-uv" / "bin" / "uv")
 
 
@@ -35,6 +42,13 @@ def install(built: Path, folder: Path, python: str = sys.executable) -> tuple[Pa
     (site,) = folder.glob("lib/*/site-packages")
     run(UV, "pip", "install", "--offline", "--no-deps", "--python", own, *built.glob("*.whl"))
     return own, site
+
+
+def write_files(page: str, folder: Path) -> None:
+    """Write the files of a page of the documentation into a folder."""
+    text = (ROOM / "docs" / page).read_text(encoding="utf-8")
+    for name, content in FILE.findall(text):
+        (folder / name).write_text(content, encoding="utf-8")
 
 
 def link(folder: Path, *names: str) -> None:

@@ -6,6 +6,8 @@ until it is acknowledged. In the end each has taken effect once.
 ``STRANGERS_SEED`` repeats the kills of a run, as far as the machine keeps time.
 """
 
+import hashlib
+import hmac
 import json
 import os
 import random
@@ -42,7 +44,7 @@ from carride_idempotency.testing import (
 )
 from tests.samples import create_tables
 from tests.stores.backends import local_client
-from tests.wheels import build, install, link
+from tests.wheels import CLIENT, build, install, link, write_files
 
 pytestmark = pytest.mark.peer
 
@@ -53,7 +55,7 @@ MOST_KILLS: Final = 12
 ANSWERS_IN_S: Final = 30.0
 ENDS_IN_S: Final = 120.0
 RECORDS: Final = "Records"
-EFFECTS: Final = ("Receipts", "Bookings", "Invoices")
+EFFECTS: Final = ("Receipts", "Bookings", "Invoices", "Payments")
 OLD_RECORDS: Final = "PowertoolsRecords"
 
 
@@ -86,7 +88,7 @@ class Function:
     """A handler in a process of its own, which is killed while it works, or just after.
 
     Args:
-        module: the application's, beside this file.
+        module: the application's, beside this file; ``module:app`` is a service.
         python: the interpreter of its environment.
         folder: where it runs, without this repository.
         dynamodb: a client of the server that has its tables.
@@ -103,7 +105,7 @@ class Function:
         chance: random.Random,
         **environment: str,
     ) -> None:
-        for name in ("runtime", module):
+        for name in ("runtime", module.partition(":")[0]):
             shutil.copy(HERE / f"{name}.py", folder)
         others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         self.environment = others | environment
@@ -326,6 +328,54 @@ def test_a_function_url_books_each_ride_once(
     until_acknowledged(rides, chance, 1, deliver)
     assert_killed(url)
     assert rows(dynamodb, "Bookings") == {ride: {"booked": 1} for ride in rides}
+
+
+@pytest.mark.parametrize("way", ["webhooks", "webhooks:app"])
+def test_a_webhook_notes_each_event_once(
+    way: str,
+    function: Callable[..., Function],
+    dynamodb: Any,
+    chance: random.Random,
+    tmp_path: Path,
+) -> None:
+    """Whatever the order, the latest event of a payment says its status."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    link(packages, "fastapi", *CLIENT)
+    write_files("webhooks.md", tmp_path)
+    receiver = function(way, WEBHOOK_SECRET="secret", PYTHONPATH=str(packages))  # noqa: S106
+    statuses = ("created", "authorized", "captured", "refunded")
+    events = [f"{way}-{number}" for number in range(DELIVERIES)]
+    tries = Counter[str]()
+
+    def deliver(batch: Sequence[str]) -> set[str]:
+        (event,) = batch
+        tries[event] += 1
+        number, step = divmod(int(event.rpartition("-")[2]), len(statuses))
+        payment = {"id": f"{way}-{number}", "amount": 20}
+        payment |= {"created": step, "status": statuses[step]}
+        body = json.dumps({"id": event, "data": payment, "tries": tries[event]})
+        headers = {"stripe-signature": signature_of(body, "secret")}
+        request = http_event("POST", "/hooks", key=None, headers=headers) | {"body": body}
+        answer = receiver.deliver(request)
+        return {event} if answer is not None and answer["statusCode"] == 200 else set()
+
+    until_acknowledged(events, chance, 1, deliver)
+    assert_killed(receiver)
+    found = dynamodb.scan(TableName="Payments", ConsistentRead=True)["Items"]
+    payments = [item for item in found if item["id"]["S"].rpartition("-")[0] == way]
+    assert len(payments) * len(statuses) == DELIVERIES
+    for payment in payments:
+        assert payment["seen"] == {"N": "4"}
+        latest = max(name for name in payment if name.startswith("at "))
+        assert payment[latest] == {"S": "refunded"}
+
+
+def signature_of(body: str, secret: str) -> str:
+    """Sign a body as the sender does."""
+    sent = str(int(time.time()))
+    signed = hmac.new(secret.encode(), f"{sent}.{body}".encode(), hashlib.sha256)
+    return f"t={sent},v1={signed.hexdigest()}"
 
 
 def test_a_migration_from_powertools_writes_each_invoice_once(
