@@ -87,7 +87,7 @@ def commands(report: Report) -> list[str]:
     if not report.status and saga.settled:
         return []
     events = set[str]()
-    rides = {*saga.problems, *saga.overdue}
+    rides = {*saga.problems, *saga.overdue, *saga.unpaid}
     for account in report.ledger.consumers.values():
         events.update(account.lost_events, account.effects_unpublished)
         rides.update(account.doubled_rides)

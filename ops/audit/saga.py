@@ -64,8 +64,10 @@ _MOST_CARS: Final = 10
 """The most names of cars in the table."""
 _MOST_RIDES: Final = 10
 """The most names of unpaid rides in the table."""
-_PAYMENT_DONE: Final = frozenset({"captured", "declined", "refunded", "undo due"})
-"""The states in which a driven ride owes nothing, or payment knows what to undo."""
+_UNPAID: Final = frozenset({"cancelled", "declined", "refunded"})
+"""The final states of a payment that has brought no money."""
+_EXPLAINED: Final = _UNPAID | {"captured", "undo due"}
+"""The states of payment after which a driven ride waits for nothing that nobody knows of."""
 _CHARGED: Final = frozenset({"authorized", "captured", "refunded"})
 """The states in which the gateway has a payment with the same status."""
 
@@ -106,7 +108,8 @@ class Saga:
     reconciled: int
     """Rides that were overdue and were settled."""
     unpaid: Sequence[str]
-    """Rides that were driven, and were called off as overdue before payment could know that."""
+    """Rides that were driven, and whose payment ended without money: it was declined, its money was
+    returned, or the ride was called off as overdue before its completion was known."""
     problems: Mapping[str, Sequence[str]]
     """What is wrong with each broken ride."""
     overdue: Mapping[str, str]
@@ -114,8 +117,8 @@ class Saga:
 
     @property
     def sound(self) -> bool:
-        """Whether no ride is broken or overdue, and dispatch can find every free car."""
-        return not self.problems and not self.overdue and not self.unlisted_cars
+        """Whether no ride is broken, overdue or unpaid, and dispatch can find every free car."""
+        return not (self.problems or self.overdue or self.unpaid or self.unlisted_cars)
 
     @property
     def wrong(self) -> list[str]:
@@ -125,6 +128,8 @@ class Saga:
             sentences.append(f"{counted(len(self.problems), 'ride')} broken")
         if self.overdue:
             sentences.append(f"{counted(len(self.overdue), 'ride')} overdue")
+        if self.unpaid:
+            sentences.append(f"{counted(len(self.unpaid), 'ride')} driven, not paid")
         if self.unlisted_cars:
             cars = counted(len(self.unlisted_cars), "free car")
             sentences.append(f"{cars} outside of the index of free cars: run ./carride fleet")
@@ -230,7 +235,7 @@ def saga_of(evidence: Evidence, *, overdue_after: timedelta = LIMIT) -> Saga:
     charged = [payment for payment in payments if payment.status != "declined"]
     captured = [payment for payment in payments if payment.captures]
     refunded = [payment for payment in payments if payment.refunds]
-    unpaid = [name for name, ride in rides.items() if _was_driven(ride) and _is_called_off(ride)]
+    unpaid = [order_id for order_id, ride in rides.items() if _is_unpaid(ride)]
     return Saga(
         endings=_endings(rides, broken),
         emitted=_emitted(rides),
@@ -565,7 +570,7 @@ def _left_undone(ride: _Ride) -> Iterator[str]:
     state = ride.state(PAYMENT)
     if state == "authorized":
         yield f"{ended}, and its money is still reserved"
-    if _was_driven(ride) and state not in _PAYMENT_DONE and not _is_called_off(ride):
+    if _was_driven(ride) and state not in _EXPLAINED:
         yield f"it was driven, and its payment is {state}"
 
 
@@ -574,7 +579,9 @@ def _was_driven(ride: _Ride) -> bool:
     return _COMPLETED in ride.events and ride.state(DISPATCH) == "released"
 
 
-def _is_called_off(ride: _Ride) -> bool:
-    """Return whether the reconciler has settled the ride as one that costs nothing."""
-    outcomes = {event.outcome for event in ride.events.get(_OVERDUE, ())}
-    return outcomes == {"cancelled"} and ride.state(PAYMENT) == "cancelled"
+def _is_unpaid(ride: _Ride) -> bool:
+    """Return whether the ride was driven, and nothing that is known of will bring its price."""
+    if ride.waits or not ride.is_judged:
+        return False
+    was_driven = _was_driven(ride) and not ride.count(_CANCELLED)
+    return was_driven and ride.state(PAYMENT) in _UNPAID

@@ -43,6 +43,7 @@ _ALWAYS: Final = frozenset(
     {"effects", "doubled", "lost", "distinct", "deliveries", *(each.row for each in DELIVERIES[:3])}
 )
 """The rows that are shown even if all their numbers are 0."""
+_UNPAID: Final = "it was driven, and its payment ended without money"
 _SAYS: Final[Mapping[str, str]] = {
     **{each.row: each.says for each in DELIVERIES},
     "effects": "events whose effect is in the consumer's table",
@@ -102,8 +103,9 @@ def paths_of(consumers: Iterable[AuditedConsumer]) -> dict[tuple[str, str], str]
 
 def _explained(report: Report) -> dict[str, Any]:
     """Return what the ledger's sums are explained by: the rides and events that do not add up."""
-    by_why = grouped(("; ".join(why), ride) for ride, why in report.saga.problems.items())
-    problems = _folded(by_why)
+    found = [("; ".join(why), ride) for ride, why in report.saga.problems.items()]
+    found += [(_UNPAID, ride) for ride in report.saga.unpaid]
+    problems = _folded(grouped(found))
     overdue = [*report.saga.overdue.items()]
     named = _folded(grouped((each.rpartition(" ")[0], each) for each in report.ledger.named()))
     return {

@@ -4,6 +4,7 @@ import base64
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -66,7 +67,7 @@ def of(world: "World") -> Iterator[str]:
     except (KeyError, ValueError) as error:
         yield f"the audit cannot read what is there: {error!r}"
         return
-    yield from _of_audit(report, world)
+    yield from _of_audit(report, world, facts)
     if world.story.tier is not Tier.HEAVY:
         yield from _of_demands(world, facts)
 
@@ -93,7 +94,26 @@ def audited(world: "World") -> Audit:
     return judge(collect_evidence(*stack_of(world).regions(), payments=ledger))
 
 
-def _of_audit(report: Audit, world: "World") -> Iterator[str]:
+def unpaid(world: "World", facts: Facts) -> set[str]:
+    """Return the rides that were driven and that nobody pays, by the gateway's own books."""
+    paid = {each["reference"] for each in world.gateway.ledger() if each["status"] == "captured"}
+    published = [each.booking() for each in world.producers if each.lived.order_id]
+    found = set[str]()
+    for booking in [*world.table("BookingTable"), *published]:
+        ride = str(booking["orderID"])
+        told = facts.of_ride[ride]
+        was_driven = booking["status"] == "completed" and _ASSIGNED in told
+        if was_driven and "CarRideCancelled" not in told and ride not in paid:
+            found.add(ride)
+    return found
+
+
+def _of_audit(report: Audit, world: "World", facts: Facts) -> Iterator[str]:
+    expected = unpaid(world, facts)
+    named = set(report.saga.unpaid)
+    if named != expected:
+        yield f"the audit says that nobody pays {sorted(named)}, and so it is: {sorted(expected)}"
+    report = report._replace(saga=replace(report.saga, unpaid=()))
     waits = sum(len(each.queues.by_name[_OF_TICKS].messages) for each in world.regions)
     if report.status or report.ledger.waiting != waits or report.ledger.in_flight:
         yield f"the audit says {report.verdict}: {report.to_text()}"

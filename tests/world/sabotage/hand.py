@@ -68,6 +68,11 @@ class Hand:
         self.expected = Expected(str(about), says)
         self.world.cloud.say(f"PLANTED: {about}: {says}", "saboteur")
 
+    @property
+    def about(self) -> str:
+        """What was planted is about this; empty if nothing was."""
+        return self.expected.about if self.expected else ""
+
     # ── Tables ────────────────────────────────────────────────────────────────────────────────────
 
     def items(self, table: str, **attributes: object) -> list[Item]:

@@ -115,6 +115,20 @@ def second_release(hand: Hand) -> None:
     hand.tap(hand.world.bus, "put", put)
 
 
+def returned_by_hand(hand: Hand) -> None:
+    """Have somebody give the reserved money back at the gateway, before the ride is driven."""
+
+    def put(real: Any, detail: Item, *rest: Any) -> None:
+        real(detail, *rest)
+        if detail["type"] == "PaymentAuthorized" and hand.takes():
+            charge = hand.charge(detail["subject"])
+            charge.status = "refunded"
+            charge.refunds = [charge.amount]
+            hand.planted(detail["subject"], "driven, not paid")
+
+    hand.tap(hand.world.bus, "put", put)
+
+
 def _ride_in(detail: Mapping[str, Any]) -> Ride:
     return msgspec.convert(json.loads(base64.b64decode(detail["data_base64"])), Ride)
 

@@ -57,6 +57,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "a capture above the price": Kind(AT_REST, at_rest.too_much),
     "a capture below the price": Kind(AT_REST, at_rest.too_little, _driven),
     "a capture of a cancelled ride": Kind(AT_REST, at_rest.captured_cancellation, _called_off),
+    "a payment that was returned by hand": Kind(IN_FLIGHT, in_flight.returned_by_hand, _driven),
     "an assignment that went backwards": Kind(AT_REST, at_rest.assignment_went_backwards),
     "a booking behind its events": Kind(AT_REST, at_rest.booking_that_is_behind),
     "a booking with another status": Kind(AT_REST, at_rest.booking_of_another_status, _driven),

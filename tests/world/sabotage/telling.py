@@ -6,7 +6,7 @@ The audit must name it, and raise no alarm where a story had nothing to plant it
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from random import Random
 from typing import Final, NamedTuple
@@ -72,15 +72,20 @@ def sabotage(
             if planting.when == AT_REST:
                 planting.plant(hand)
             world.wait(_HOUR_S)
-            said = list(named_by(judges.audited(world)))
+            # A gateway may refuse a ride for good; only what was planted is a wrong thing.
+            honest = judges.unpaid(world, judges.Facts(world)) - {hand.about}
+            said = list(named_by(judges.audited(world), honest))
         except RestlessError as error:
             said = [str(error)]
     is_right = not said if hand.expected is None else _is_named(hand.expected, said)
     return Sabotaged(story, kind, hand.expected, is_right, said, world.cloud.timeline)
 
 
-def named_by(report: Audit) -> Iterator[str]:
-    """Yield everything that an audit names as wrong, a line each."""
+def named_by(report: Audit, honest: Collection[str] = ()) -> Iterator[str]:
+    """Yield everything that an audit names as wrong, a line each.
+
+    Rides that nobody pays in an honest story are left out.
+    """
     if not report.status:
         return
     yield from report.ledger.blind
@@ -90,6 +95,9 @@ def named_by(report: Audit) -> Iterator[str]:
             yield f"{ride}: {problem}"
     for ride, since in report.saga.overdue.items():
         yield f"{ride}: overdue {since}"
+    for ride in report.saga.unpaid:
+        if ride not in honest:
+            yield f"{ride}: driven, not paid"
     for car in report.saga.unlisted_cars:
         yield f"{car}: outside of the index of free cars"
 
