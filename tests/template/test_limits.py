@@ -1,10 +1,13 @@
 """How many rides fit follows from the template, what a ride uses, and AWS's quotas."""
 
+import re
+from datetime import timedelta
+
 import pytest
 
 from tools.costs import bill
 from tools.costs.limits import QUOTAS, WARMTH, bounds, for_rides
-from tools.transformed import stack
+from tools.transformed import ROOT, source, stack
 
 pytestmark = pytest.mark.integration
 
@@ -52,6 +55,20 @@ def test_the_first_bound_of_a_dev_stack_is_its_outbox() -> None:
     assert "OutboxTable" in first.what
     assert first.by == "MaxCapacity"
     assert first.rides == 500 / bill.TABLES["OutboxTable"].write_units
+
+
+def test_a_reservation_outlasts_a_ride_that_stands_still_as_often_as_it_may() -> None:
+    """Four times `OverdueHours` at its maximum is shorter than each card network holds the money.
+
+    A ride may stand still before it is started, completed and settled, and the reconciler looks
+    again.
+    """
+    most = timedelta(hours=source()["Parameters"]["OverdueHours"]["MaxValue"])
+    page = (ROOT / "docs" / "payment-gateway.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| (\d+) days(?: (\d+) hours)? \|$", page, re.MULTILINE)
+    holds = [timedelta(days=int(days), hours=int(hours or 0)) for days, hours in rows]
+    assert min(holds) == timedelta(days=4, hours=18)
+    assert 4 * most < min(holds)
 
 
 def test_every_function_of_a_ride_has_a_station() -> None:
