@@ -541,6 +541,35 @@ def test_a_driven_ride_is_paid_though_payment_never_hears_of_the_late_car(world:
     assert world.reconcile() == {"reconciled": 0, "overdue": 0}
 
 
+def test_a_ride_that_was_set_aside_is_looked_at_again_whatever_stands_beside_it() -> None:
+    """Of many rides that dispatch hears of late, all that can be settled are, in a few runs."""
+    world = World()
+    world.park(*(f"car_{number}" for number in range(8)))
+    rides = [world.booked("accept", "start", "complete", customer=f"c{n}") for n in range(8)]
+    late = rides[1::2]
+    waiting = list[Any]()
+    deliver = world.deliver
+
+    def held(consumer: str, event: Any, **options: Any) -> str:
+        if consumer != "dispatch":
+            return deliver(consumer, event, **options)
+        waiting.append(event)
+        return ""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "deliver", held)
+        world.flow()
+        assert world.reconcile() == {"reconciled": 8, "overdue": 0}
+    for event in waiting:
+        if event["detail"]["subject"] in late:
+            world.deliver("dispatch", event)
+    world.flow(lambda consumer, fact: (consumer, fact) == ("payment", "CarAssigned"))
+    for _ in range(3):
+        world.reconcile()
+    assert {world.state("payments", ride) for ride in late} == {"captured"}
+    assert world.open() == {*rides} - {*late}
+
+
 HEARD: Final = ("CarAssigned", "CarRideCompleted", "CarRideOverdue")
 
 

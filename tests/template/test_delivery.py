@@ -10,8 +10,13 @@ import pytest
 from carride import clients
 from carride_idempotency.dead_letters import DeadLetter, SqsDeadLetters
 from carride_idempotency.stores.transport import botocore_transport
+from carride_idempotency.testing import sqs_event
+from carride_idempotency.testing.worlds import CRASH_BEFORE, Fault
 from infrastructure.rules import house_rules
+from tests.kit.rides import Life
+from tests.template.deployment import Deployment
 from tests.template.stack import options
+from tests.world.wiring import wiring
 from tools.transformed import Stack, named, stack
 
 pytestmark = pytest.mark.integration
@@ -135,6 +140,22 @@ def test_a_call_is_given_up_before_the_function_is(
         if (name == "CarRideApiFunction") is api
     }
     assert longest_s < min(int(function["Timeout"]) for function in waiting.values())
+
+
+def test_a_message_that_fails_beside_others_returns_to_its_queue() -> None:
+    """What a function reports as failed is what its mapping leaves in the queue."""
+    (mapping,) = wiring().mappings
+    deployed = Deployment({})
+    events = [deployed.event(Life(ride).accepted) for ride in ("order_01", "order_02")]
+    batch = sqs_event(*events)
+    killed = Fault(CRASH_BEFORE, lambda call, _: call == 3)
+    # An attempt of the second event, in a later message, holds its key.
+    deployed.run(mapping.function, sqs_event(events[1], first=9), killed)
+    answer = deployed.run(mapping.function, batch)
+    assert [item["orderID"] for item in deployed.items("AssignmentTable")] == ["order_01"]
+    reported = [each["itemIdentifier"] for each in answer["batchItemFailures"]]
+    left = reported if mapping.reports else []
+    assert left == [batch["Records"][1]["messageId"]]
 
 
 def test_reserved_concurrency_leaves_an_account_enough(deployed: Stack) -> None:

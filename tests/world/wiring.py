@@ -150,9 +150,9 @@ class Wiring(NamedTuple):
 
 
 @cache
-def wiring(path: Path = TEMPLATE) -> Wiring:
-    """Read a template."""
-    return _Reader(stack(path, **PARAMETERS), REGION).wiring()
+def wiring(path: Path = TEMPLATE, **chosen: str) -> Wiring:
+    """Read a template, deployed with `PARAMETERS` and these."""
+    return _Reader(stack(path, **{**PARAMETERS, **chosen}), REGION).wiring()
 
 
 @cache
