@@ -129,7 +129,7 @@ class ShopNetwork(Network):
         fetch = partial(_fetch, self)
         with (
             self.threads(),
-            patch.object(ContainerCredentials, "_fetch", lambda _: fetch()),
+            patch.object(ContainerCredentials, "_fetch", lambda *_: fetch()),
             self.simulation.patched(),
         ):
             yield

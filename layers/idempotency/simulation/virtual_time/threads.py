@@ -37,19 +37,34 @@ class Lock:
         self._is_held = False
         self._waiting: deque[Callable[[], None]] = deque()
 
-    def __enter__(self) -> Self:
+    def acquire(self, *, timeout: float | None = None) -> bool:
+        end_ms = None if timeout is None else self._simulation.now_ms + round(timeout * 1000)
         while self._is_held:
-            wake = self._simulation.waker()
-            self._waiting.append(wake)
-            try:
-                self._simulation.sleep(None)
-            finally:
-                with suppress(ValueError):
-                    self._waiting.remove(wake)
+            if end_ms is not None and self._simulation.now_ms >= end_ms:
+                return False
+            self._wait(end_ms)
         self._is_held = True
+        return True
+
+    def _wait(self, end_ms: int | None) -> None:
+        wake = self._simulation.waker()
+        self._waiting.append(wake)
+        if end_ms is not None:
+            self._simulation.after((end_ms - self._simulation.now_ms) / 1000, wake)
+        try:
+            self._simulation.sleep(None)
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(wake)
+
+    def __enter__(self) -> Self:
+        self.acquire()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
         self._is_held = False
         if self._waiting:
             self._simulation.after(0, self._waiting[0])

@@ -17,7 +17,8 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.client import HTTPException, HTTPResponse, IncompleteRead
@@ -69,6 +70,10 @@ AGENT_HANGS_S: Final = 1.5
 TIMEOUTS: Final = {"connect_timeout_s": 10.0, "read_timeout_s": 30.0}
 SOON: Final = {"read_timeout_s": 1.0}
 """For answers that never come: longer than a loaded machine takes for those that do."""
+BRIEF: Final = {"connect_timeout_s": 1.0, "read_timeout_s": 1.0}
+AGENT_GIVEN_UP_S: Final = 2.0
+LATE_S: Final = 3.0
+"""How late a loaded machine may be. What trickles takes longer, together with the time of a try."""
 
 pytestmark = [
     pytest.mark.integration,
@@ -310,6 +315,98 @@ def test_a_connection_that_ended_leaves_nothing_on_stderr(
             store.read("history#k1", until_ms=0)
         gc.collect()
     assert seen == []
+
+
+DROP_S: Final = 0.1
+
+
+def trickling(content: bytes) -> Answer:
+    """Answer byte by byte, each well before the client would give up without another one."""
+
+    def trickle(exchange: BaseHTTPRequestHandler) -> None:
+        with suppress(OSError):
+            for position in range(len(content)):
+                exchange.wfile.write(content[position : position + 1])
+                threading.Event().wait(DROP_S)
+
+    return trickle
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        FOUND,
+        answer({"Item": {}}, 200, "Transfer-Encoding: chunked"),
+        b"HTTP/1.1 200 OK\r\n\r\n" * 9,
+    ],
+    ids=["plain", "another form", "without a length"],
+)
+@pytest.mark.parametrize("kept", [False, True], ids=["new connection", "kept connection"])
+def test_a_server_that_sends_byte_by_byte_outlasts_no_try(
+    service: Service, content: bytes, *, kept: bool
+) -> None:
+    """The time of a try begins once, also if the request is signed and sent again in it."""
+    transport = service.transport(**BRIEF)
+    if kept:
+        transport("GetItem", KEY)
+    for first in ([], [refusal("InvalidSignatureException")]):
+        service.answers += [*first, trickling(content)]
+        begun = time.monotonic()
+        with pytest.raises(NoAnswerError):
+            transport("GetItem", KEY)
+        assert time.monotonic() - begun < transport.longest_try_s + LATE_S
+
+
+def test_an_agent_that_sends_byte_by_byte_is_not_waited_for(service: Service) -> None:
+    """A request waits for credentials for one time, however many requests do."""
+    with Service().running() as runtime:
+        runtime.answers += [trickling(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20)] * 2
+        credentials = ContainerCredentials(f"{runtime.url}/keys", {}, lambda: NOW_MS)
+        begun = time.monotonic()
+        with ThreadPoolExecutor(2) as pool:
+            waits = [pool.submit(credentials) for _ in range(2)]
+        assert all(isinstance(wait.exception(), CredentialsError) for wait in waits)
+        assert time.monotonic() - begun < AGENT_GIVEN_UP_S + LATE_S
+
+
+def test_an_agent_that_closes_is_read_to_its_end() -> None:
+    """However late its last byte comes, in the form of any version of HTTP."""
+    keys = {"AccessKeyId": "last", "SecretAccessKey": "s", "Expiration": "2026-11-22T08:30:00Z"}
+    head, _, body = answer(keys, 200, "Connection: close").partition(b"\r\n\r\n")
+
+    def in_parts(exchange: BaseHTTPRequestHandler) -> None:
+        exchange.wfile.write(head + b"\r\n\r\n")
+        threading.Event().wait(DROP_S)
+        exchange.wfile.write(body)
+
+    with Service().running() as runtime:
+        runtime.answers.append(in_parts)
+        credentials = ContainerCredentials(f"{runtime.url}/keys", {}, lambda: NOW_MS)
+        assert credentials().access_key == "last"
+
+
+def test_a_host_with_several_addresses_has_one_time_for_all(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address that does not answer leaves time for the next one, and a try ends in its time."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
+        # What connects to a full backlog waits for an answer, as for a host that is down.
+        for _ in range(8):
+            waiter = waiting.enter_context(socket.socket())
+            waiter.setblocking(False)
+            waiter.connect_ex(full.getsockname())
+        silent = (socket.AF_INET, socket.SOCK_STREAM, 0, "", full.getsockname())
+        answering = (socket.AF_INET, socket.SOCK_STREAM, 0, "", service.server_address)
+        addresses = [silent, silent, answering]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+        transport = service.transport(connect_timeout_s=3.0, read_timeout_s=1.0)
+        begun = time.monotonic()
+        assert transport("GetItem", KEY)["Item"]
+        transport.close()
+        addresses[-1] = silent
+        with pytest.raises(NoAnswerError):
+            transport("GetItem", KEY)
+        assert time.monotonic() - begun < 2 * transport.longest_try_s + LATE_S
 
 
 def test_an_answer_may_be_cut_anywhere(service: Service) -> None:

@@ -7,7 +7,6 @@ botocore for good.
 """
 
 import binascii
-import io
 import json
 import logging
 import os
@@ -20,7 +19,7 @@ import time
 import uuid
 import zlib
 from collections import deque
-from collections.abc import Buffer, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Lock
 from typing import Any, Final, NamedTuple
@@ -29,6 +28,7 @@ from urllib.parse import SplitResult, urlsplit
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.forks import renew_in_children, renew_lock
 from carride_idempotency.stores.signing import Credentials, CredentialsError, Signer, credentials_of
+from carride_idempotency.stores.timed_socket import Received, TimedSocket, connect, left_s
 from carride_idempotency.stores.transport import (
     BOTOCORE_USED,
     CONNECT_TIMEOUT_S,
@@ -94,6 +94,10 @@ class LeanTransport:
 
     ``credentials`` returns what signs the requests. It is called with ``renew=True`` after DynamoDB
     has refused expired ones. ``tls`` makes the TLS context, as `tls_context` does.
+
+    A try ends after ``longest_try_s``, also if its request is signed and sent again. Not bounded by
+    it are the wait for credentials where there are none, before the request is sent first, and the
+    resolution of the host's name.
     """
 
     def __init__(
@@ -131,10 +135,12 @@ class LeanTransport:
         if operation == "TransactWriteItems":
             request = {"ClientRequestToken": str(uuid.uuid4())} | dict(request)
         body = _json(request).encode()
-        received = self._exchange(operation, body)
+        headers = self._signed(operation, body)
+        end = time.monotonic() + self.longest_try_s
+        received = self._exchange(headers, body, end)
         answer = _decoded(received)
         if received.status != _OK and self._corrects(_code_of(answer), received.headers):
-            received = self._exchange(operation, body)
+            received = self._exchange(self._signed(operation, body), body, end)
             answer = _decoded(received)
         if received.status == _OK:
             return answer
@@ -163,15 +169,15 @@ class LeanTransport:
             self._skew_ms = int(theirs.timestamp() * 1000) - self._clock()
         return True
 
-    def _exchange(self, operation: str, body: bytes) -> "_Received":
-        headers = self._signed(operation, body)
+    def _exchange(self, headers: Mapping[str, str], body: bytes, end: float) -> "_Received":
+        """Send a request and read its answer until ``end``, a time of `time.monotonic`."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"POST / HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n".encode("latin-1")
-        connection = self._live() or self._connected()
+        connection = self._live() or self._connected(end)
+        timed = TimedSocket(connection, min(end, time.monotonic() + self._read_s))
         try:
-            connection.settimeout(self._read_s)
-            connection.sendall(head + body)
-            received = _received(connection)
+            timed.sendall(head + body)
+            received = _received(timed)
         except BaseException as error:  # noqa: BLE001 - raised as `_no_answer` says
             connection.close()
             # What cut this connection may have cut the others: the next try connects anew.
@@ -225,7 +231,7 @@ class LeanTransport:
                 return connection
             connection.close()
 
-    def _connected(self) -> socket.socket:
+    def _connected(self, end_of_try: float) -> socket.socket:
         host = str(self._address.hostname)
         is_secure = self._address.scheme == "https"
         port = self._address.port or (_HTTPS if is_secure else _HTTP)
@@ -234,13 +240,18 @@ class LeanTransport:
                 "moto stands for AWS in this process, and only botocore's requests reach it: set "
                 "IDEMPOTENCY_TRANSPORT=botocore"
             )
+        context = None
         connection = None
         try:
-            connection = socket.create_connection((host, port), self._connect_s)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if is_secure:
-                self._context = self._context or self._tls(self._trusts_whole_bundle)
-                connection = self._context.wrap_socket(connection, server_hostname=host)
+                context = self._context or self._tls(self._trusts_whole_bundle)
+                self._context = context
+            end = min(end_of_try, time.monotonic() + self._connect_s)
+            connection = connect(host, port, end)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if context is not None:
+                connection.settimeout(left_s(end))
+                connection = context.wrap_socket(connection, server_hostname=host)
         except OSError as error:
             if connection is not None:
                 connection.close()
@@ -250,7 +261,7 @@ class LeanTransport:
                 raise UnusableError(f"{host} cannot be trusted: {error}") from error
             self._trusts_whole_bundle = True
             self._context = None
-            return self._connected()
+            return self._connected(end_of_try)
         return connection
 
 
@@ -308,7 +319,7 @@ class _Received(NamedTuple):
     """Whether the connection can carry another request."""
 
 
-def _received(connection: socket.socket) -> _Received:
+def _received(connection: TimedSocket) -> _Received:
     """Read an answer.
 
     Answers as DynamoDB writes them are read here, because the standard library takes more CPU for
@@ -328,7 +339,7 @@ def _received(connection: socket.socket) -> _Received:
     return _received_in_another_form(begin, connection)
 
 
-def _with_its_head(connection: socket.socket) -> bytes:
+def _with_its_head(connection: TimedSocket) -> bytes:
     """Receive an answer's status line and headers, and what comes with them.
 
     What is not HTTP is returned as it comes. HTTP that ends before its head does was cut on its
@@ -359,7 +370,7 @@ def _plain_length(headers: Mapping[str, str]) -> int | None:
     return int(length)
 
 
-def _read_up_to(expected: int, content: bytes, connection: socket.socket) -> bytes:
+def _read_up_to(expected: int, content: bytes, connection: TimedSocket) -> bytes:
     while len(content) < expected:
         more = connection.recv(_RECEIVED)
         if not more:
@@ -368,41 +379,15 @@ def _read_up_to(expected: int, content: bytes, connection: socket.socket) -> byt
     return content
 
 
-def _received_in_another_form(begin: bytes, connection: socket.socket) -> _Received:
+def _received_in_another_form(begin: bytes, connection: TimedSocket) -> _Received:
     from http.client import HTTPResponse
 
-    again: Any = _Again(begin, connection)  # of a socket, HTTPResponse calls makefile only
+    again: Any = Received(begin, connection)  # of a socket, HTTPResponse calls makefile only
     with HTTPResponse(again, method="POST") as answer:  # left open, it would print how it failed
         answer.begin()
         content = answer.read()
     headers = {name.lower(): value for name, value in answer.headers.items()}
     return _Received(answer.status, headers, content, may_be_kept=False)
-
-
-class _Again(io.RawIOBase):
-    """Gives what was received of an answer once more, and then what the connection still has."""
-
-    def __init__(self, received: bytes, connection: socket.socket) -> None:
-        self._received = received
-        self._connection = connection
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return a reader, as a socket does."""
-        return io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        """Fill a buffer, and return how many bytes were written."""
-        view = memoryview(buffer)
-        if not self._received:
-            return self._connection.recv_into(view)
-        part = self._received[: len(view)]
-        self._received = self._received[len(view) :]
-        view[: len(part)] = part
-        return len(part)
 
 
 def _decoded(received: _Received) -> dict[str, Any]:

@@ -6,14 +6,16 @@ https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-re
 
 import hmac
 import json
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from threading import Lock, Thread
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from carride_idempotency.forks import renew_in_children, renew_lock
+from carride_idempotency.stores.timed_socket import TimedSocket, connect
 
 _CONTAINER: Final = "http://169.254.170.2"
 _TRUSTED_HOSTS: Final = frozenset(
@@ -21,7 +23,9 @@ _TRUSTED_HOSTS: Final = frozenset(
 )
 """Where credentials may be fetched without TLS: the loopback interface, and the addresses of ECS
 and EKS."""
+_HTTP: Final = 80
 _FETCH_TIMEOUT_S: Final = 2.0
+"""How long a request waits for credentials, besides its own time."""
 _REFRESH_EARLY_MS: Final = 10 * 60 * 1000
 _REFRESH_AGAIN_MS: Final = 15 * 1000
 """How soon a refresh that failed is tried again."""
@@ -134,9 +138,14 @@ class ContainerCredentials:
         found = self._found
         left_ms = self._expires_ms - self._clock()
         if found is None or renew or left_ms <= 0:
-            with self._lock:
+            end = time.monotonic() + _FETCH_TIMEOUT_S
+            if not self._lock.acquire(timeout=_FETCH_TIMEOUT_S):
+                raise CredentialsError("the runtime has given no credentials in time")
+            try:
                 if found is self._found:  # no other thread has renewed them meanwhile
-                    self._renew()
+                    self._renew(end)
+            finally:
+                self._lock.release()
             found = self._found
             assert found is not None  # noqa: S101 - otherwise the renewal raised
         elif left_ms < _REFRESH_EARLY_MS and self._clock() >= self._next_refresh_ms:
@@ -147,13 +156,13 @@ class ContainerCredentials:
     def _refresh(self) -> None:
         """Renew credentials that still hold; a failure is tried again later."""
         with self._lock, suppress(CredentialsError):
-            self._renew()
+            self._renew(time.monotonic() + _FETCH_TIMEOUT_S)
 
-    def _renew(self) -> None:
+    def _renew(self, end: float) -> None:
         from http.client import HTTPException
 
         try:
-            self._found, self._expires_ms = self._fetch()
+            self._found, self._expires_ms = self._fetch(end)
         except OSError as error:
             raise CredentialsError(f"the runtime gave no credentials: {error!r}") from error
         except (ArithmeticError, HTTPException, LookupError, TypeError, ValueError) as error:
@@ -161,7 +170,7 @@ class ContainerCredentials:
             kind = type(error).__name__
             raise CredentialsError(f"the runtime's credentials cannot be read ({kind})") from None
 
-    def _fetch(self) -> tuple[Credentials, int]:
+    def _fetch(self, end: float) -> tuple[Credentials, int]:
         from datetime import datetime
         from http.client import HTTPConnection
 
@@ -169,15 +178,15 @@ class ContainerCredentials:
         if file := self._environment.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"):
             with open(file, encoding="utf-8") as content:  # noqa: PTH123 - pathlib would cost import time
                 token = content.read().strip()
-        connection = HTTPConnection(
-            str(self._url.hostname), self._url.port or 80, timeout=_FETCH_TIMEOUT_S
-        )
-        try:
+        host = str(self._url.hostname)
+        port = self._url.port or _HTTP
+        with connect(host, port, end) as opened:
+            connection = HTTPConnection(host, port)
+            timed: Any = TimedSocket(opened, end)
+            connection.sock = timed
             connection.request("GET", self._path, headers={"Authorization": token} if token else {})
-            answer = connection.getresponse()
-            found = json.loads(answer.read())
-        finally:
-            connection.close()
+            with connection.getresponse() as answer:
+                found = json.loads(answer.read())
         expires = datetime.fromisoformat(found["Expiration"])
         credentials = Credentials(
             found["AccessKeyId"], found["SecretAccessKey"], found.get("Token") or ""
