@@ -10,6 +10,7 @@ from decimal import Decimal
 from functools import partial
 from http import HTTPMethod
 from itertools import product
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 from uuid import UUID
@@ -32,7 +33,7 @@ from carride_idempotency.errors import (
 from carride_idempotency.http import HttpProblemError, idempotency_key
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Status
 from carride_idempotency.testing import Crash
-from tests.samples import EFFECT, World, crash
+from tests.samples import EFFECT, TABLE, World, crash
 
 NAME: Final = "hidden-name"
 FORMATS: Final = ("2.0", "1.0", "alb", "alb with many values")
@@ -707,6 +708,59 @@ def test_a_request_without_a_key_can_run_unprotected(api: Make) -> None:
     assert [send(ask(key=None)).status for _ in range(2)] == [200, 200]
     assert len(served.runs) == 2
     assert send(ask(key="a b")).is_problem(400, "invalid-request")
+
+
+NOT_PARTS: Final[tuple[Any, ...]] = (
+    *(b"c", bytearray(b"c"), 1.5, True, Decimal("1.5"), object(), Path("c"), 10**5000),
+    *(["c"], ("c",), ("tenant", "c"), [], {"sub": "c"}, {"c"}, [["c"]], [None]),
+)
+"""What cannot be a part of a key, and is neither None nor empty text."""
+KEYS_OF_PARTS: Final[tuple[Any, ...]] = (["c"], ("c",), ("tenant", "c"), [])
+"""Those of them that are a composite key, or none."""
+
+
+@pytest.mark.parametrize("missing_key", ["reject", "run"])
+@pytest.mark.parametrize("key", ["k1", None])
+@pytest.mark.parametrize("who", NOT_PARTS, ids=lambda who: type(who).__name__)
+def test_a_caller_that_cannot_be_a_part_of_a_key_is_the_apis_fault(
+    api: Make, who: object, missing_key: str, key: str | None
+) -> None:
+    """``caller=`` is refused by name, and no request with a key runs unprotected because of it."""
+    keys: dict[str, Any] = {"key": lambda request: ("tenant", idempotency_key(request))}
+    for settings in ({}, keys):
+        served = api(policy={"missing_key": missing_key}, **settings)
+        send = served.serve(lambda request: "done", caller=lambda request: who)
+        if key is None:
+            assert send(ask(key=None)).status == (200 if missing_key == "run" else 400)
+            continue
+        with pytest.raises(ConfigurationError, match="caller= found a"):
+            send(ask())
+        assert (served.runs, served.world.dynamodb.all(TABLE)) == ([], [])
+
+
+@pytest.mark.parametrize("missing_key", ["reject", "run"])
+@pytest.mark.parametrize(
+    "found", [part for part in NOT_PARTS if part not in KEYS_OF_PARTS], ids=type
+)
+def test_what_is_not_a_key_is_not_taken_for_a_missing_one(
+    api: Make, found: object, missing_key: str
+) -> None:
+    """A ``key=`` that finds something else than a key is answered with 400, whatever the policy."""
+    served = api(policy={"missing_key": missing_key}, key=lambda request: found)
+    for caller in (ANY_CALLER, lambda request: "c"):
+        send = served.serve(lambda request: "done", caller=caller)
+        assert send(ask()).is_problem(400, "invalid-request")
+    assert served.runs == []
+
+
+@pytest.mark.parametrize("found", [None, "", [], ()], ids=repr)
+def test_a_key_that_finds_nothing_is_missing(api: Make, found: object) -> None:
+    """Otherwise all requests of a caller would share one key."""
+    for policy, statuses in (({}, [400, 400]), ({"missing_key": "run"}, [200, 200])):
+        served = api(policy=policy, key=lambda request: found)
+        send = served.serve(lambda request: "done", caller=lambda request: "c")
+        assert [send(ask()).status for _ in range(2)] == statuses
+        assert len(served.runs) == statuses.count(200)
 
 
 @pytest.mark.parametrize(

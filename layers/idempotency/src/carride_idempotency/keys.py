@@ -141,11 +141,11 @@ def record_key(consumer: str, value: object, operation: str | None = None) -> st
     if isinstance(value, list | tuple):
         if not value:
             raise MissingKeyError(f"{consumer}: the idempotency key is an empty list")
-        text = "#".join([_scalar(consumer, part) for part in value])
+        text = "#".join([scalar(consumer, part) for part in value])
         if len(value) == 1:
             text += "#"
     else:
-        text = _scalar(consumer, value)
+        text = scalar(consumer, value)
     key = f"{prefix}#{text}"
     return _shortened(key)
 
@@ -165,7 +165,7 @@ def letter_key(consumer: str, region: str | None, message_id: str) -> str:
 
     No idempotency key looks like it: there ``%`` is written ``%25``.
     """
-    return f"{consumer}{LETTER}{region or ''}#{_scalar(consumer, message_id)}"
+    return f"{consumer}{LETTER}{region or ''}#{scalar(consumer, message_id)}"
 
 
 def downstream_key(key: str, step: str | None = None) -> str:
@@ -176,7 +176,12 @@ def downstream_key(key: str, step: str | None = None) -> str:
     return hashlib.blake2b(step.encode(), key=whole.digest(), digest_size=16).hexdigest()
 
 
-def _scalar(consumer: str, part: object) -> str:
+def scalar(consumer: str, part: object) -> str:
+    """Return an idempotency key of one part, or a part of one, as it stands in a record's key.
+
+    Raises:
+        MissingKeyError: it is missing or not a scalar.
+    """
     text = part if type(part) is str else _text(consumer, part)
     if not text:
         raise MissingKeyError(

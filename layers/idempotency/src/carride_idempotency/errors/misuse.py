@@ -223,6 +223,15 @@ def not_a_request(event: Any) -> ConfigurationError:
     )
 
 
+def not_a_caller(consumer: str, who: object) -> ConfigurationError:
+    """Return the error of a ``caller=`` that finds what cannot be a part of a key."""
+    return ConfigurationError(
+        f"{consumer}: caller= found {_kind(who)}, and a caller is a text, a whole number, a UUID "
+        "or an enum member with such a value. Let it find one, such as an id, or return one text "
+        "made of several parts"
+    )
+
+
 def not_an_external_call(name: object, call: object, probe: object) -> ConfigurationError:
     """Return the error of ``operation.external`` with arguments that it cannot use."""
     given = f"{name!r:.50}, {call!r:.100}, {probe!r:.100}"

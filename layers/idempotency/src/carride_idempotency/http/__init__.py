@@ -31,7 +31,7 @@ from carride_idempotency.http.formats import (
     values_of,
 )
 from carride_idempotency.invocation import LambdaContext, LambdaInvocation
-from carride_idempotency.keys import TransportId
+from carride_idempotency.keys import TransportId, record_key, scalar
 from carride_idempotency.protocol.delivery import Delivery
 from carride_idempotency.sources import payload_of
 
@@ -66,6 +66,8 @@ _CLIENT_ERROR: Final = 400
 _SERVER_ERROR: Final = 500
 _MAY_CHANGE: Final = frozenset({401, 403, 408, 409, 423, 425, 429})
 """Refusals that the same request may not get later: of its caller, its time, or others' work."""
+_NOTHING_FOUND: Final[tuple[object, ...]] = (None, "", [], ())
+"""A request has none of these as its key: ``key=`` has found nothing."""
 _LONGEST_WAIT_S: Final = 5
 """What a client is told to wait for a copy that runs. Few run until their lease ends."""
 
@@ -202,6 +204,7 @@ class Requests[E](NamedTuple):
 
         Raises:
             HttpProblemError: 400: its key is missing or malformed; 401: its caller is not known.
+            ConfigurationError: its caller cannot be a part of a key.
         """
         reader = self.reader
         key, protected = self._key(request, event, caller)
@@ -229,30 +232,48 @@ class Requests[E](NamedTuple):
     def _key(self, request: Request, event: E, caller: Callable[[], object]) -> tuple[str, bool]:
         """Return the record's key, and whether the request has an idempotency key."""
         reader = self.reader
+        key = self._found_key(request, event)
+        if key in _NOTHING_FOUND:
+            if reader.policy.missing_key == "run":
+                return reader.record_key(None)
+            raise _key_problem("missing")
+        whole = self._with_caller(key, caller())
         try:
-            found = self._found_key(request, event, caller)
+            return record_key(reader.consumer, whole), True
+        except MissingKeyError as error:
+            raise _key_problem("malformed") from error
+
+    def _found_key(self, request: Request, event: E) -> object:
+        """Return the key of a request; None if it has none and runs all the same."""
+        reader = self.reader
+        try:
+            if reader.key is not None:
+                return reader.find_key(request.event, event)
+            return idempotency_key(request.event)
         except HttpProblemError as problem:
             is_about_the_header = problem.members.get("field") == KEY_HEADER
-            if not is_about_the_header or values_of(request.event, KEY_HEADER):
-                raise
-            if reader.policy.missing_key != "run":
-                raise
-            found = None
-        try:
-            return reader.record_key(found)
-        except MissingKeyError as error:
-            raise _key_problem("missing") from error
+            is_missing = is_about_the_header and not values_of(request.event, KEY_HEADER)
+            if is_missing and reader.policy.missing_key == "run":
+                return None
+            raise
 
-    def _found_key(self, request: Request, event: E, caller: Callable[[], object]) -> object:
-        if self.reader.key is not None:
-            key = self.reader.find_key(request.event, event)
-        else:
-            key = idempotency_key(request.event)
-        who = caller()
+    def _with_caller(self, key: object, who: object) -> object:
+        """Return the key together with who sends it.
+
+        Raises:
+            HttpProblemError: 401: nobody is known to send it.
+            ConfigurationError: what ``caller=`` found cannot be a part of a key.
+        """
         if who is ANY_CALLER:
             return key
         if who is None or who == "":
             raise HttpProblemError(401, "The caller is not known", type="unknown-caller")
+        try:
+            scalar(self.reader.consumer, who)
+        except MissingKeyError as error:
+            from carride_idempotency.errors.misuse import not_a_caller
+
+            raise not_a_caller(self.reader.consumer, who) from error
         if isinstance(key, list | tuple):
             return (who, *key)
         return who, key
