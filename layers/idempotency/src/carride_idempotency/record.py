@@ -1,7 +1,8 @@
 """The idempotency record of one operation."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple
 
 IN_PROGRESS: Final = "IN_PROGRESS"
@@ -83,6 +84,63 @@ class Record(NamedTuple):
     def must_outlast_its_window(self) -> bool:
         """Whether the record notes external calls that no completion has settled, or keeps data."""
         return self.externals is not None or self.kept is not None
+
+
+LATEST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the calendar. A number beyond it is damaged: no time is that late."""
+_DIGITS: Final = len(str(LATEST_MS))
+_DAMAGED: Final = "damaged: "
+"""Begins the revision of a damaged record."""
+
+
+def whole_number(stored: object) -> int | None:
+    """Return a number of a record as it was written; None if what is stored is no such number.
+
+    The layer writes whole numbers from 0 to `LATEST_MS`.
+    """
+    if not isinstance(stored, str):
+        return None
+    if stored.isdecimal() and len(stored) < _DIGITS:
+        return int(stored)
+    try:
+        number = Decimal(stored)  # 1E+3 is a form of 1000
+        in_range = 0 <= number <= LATEST_MS
+        return int(number) if in_range and number == int(number) else None
+    except ArithmeticError:
+        return None
+
+
+def is_note_of_calls(externals: str | None) -> bool:
+    """Return whether a text is what a record notes about external calls, or is None."""
+    if externals is None:
+        return True
+    try:
+        noted = json.loads(externals)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(noted, dict):
+        return False
+    return all(each is None or each is False or isinstance(each, str) for each in noted.values())
+
+
+def damaged(record: Record, damage: Mapping[str, object], compared: Sequence[object]) -> Record:
+    """Return a record as it is read where parts of it cannot be read: as a corrupt one.
+
+    Its status tells the status that is stored, and the damage: what stands in each of these parts.
+    ``compared`` is stored where a store compares what it has seen: see `compared_where_damaged`.
+    """
+    parts = [f"{name} {stored!s:.60}" for name, stored in damage.items()]
+    status = UnknownStatus(f"{str(record.status) or 'no status'}, with damaged {', '.join(parts)}")
+    revision = _DAMAGED + json.dumps(compared, default=str)
+    return record._replace(status=status, externals=None, revision=revision)
+
+
+def compared_where_damaged(seen: Record) -> list[Any] | None:
+    """Return what a store compares of a damaged record; None for any other record."""
+    if seen.revision is None or not seen.revision.startswith(_DAMAGED):
+        return None
+    compared: list[Any] = json.loads(seen.revision.removeprefix(_DAMAGED))
+    return compared
 
 
 def unknown_calls(record: Record) -> list[str]:

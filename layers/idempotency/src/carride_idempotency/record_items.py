@@ -7,8 +7,11 @@ from carride_idempotency.record import (
     QUARANTINED,
     Record,
     UnknownStatus,
+    damaged,
+    is_note_of_calls,
     status_of,
     unknown_calls,
+    whole_number,
 )
 
 ATTRIBUTES: Final[tuple[tuple[str, str, Any], ...]] = (
@@ -40,8 +43,9 @@ UNSETTLED_SINCE: Final = "unsettledSince"
 Other records lack the attribute, so an index over it holds only the records to look at. A table
 needs no such index.
 """
+COMPARED: Final = ("status", "owner", "attempt", "leaseExpiry")
+"""The attributes by which a write knows that a record is still as it was seen."""
 ATTRIBUTE_NAMES: Final = frozenset({*(name for name, _, _ in ATTRIBUTES), UNSETTLED_SINCE})
-_ABSENT: Final[Mapping[str, Any]] = {}
 _STATUS: Final = Record._fields.index("status")
 
 
@@ -72,17 +76,31 @@ def _waits_for_an_operator(record: Record) -> bool:
 def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
     """Return a stored item as a record.
 
-    An attribute of another type is read as an absent one. The decision handles invalid values.
-    Attributes that are not the record's are what it keeps.
+    A text of another type is read as an absent one, and a number that cannot be read makes the
+    record corrupt. The decision handles both. Attributes that are not the record's are what it
+    keeps.
     """
     values: list[Any] = []
+    damage: dict[str, object] = {}
     for name, kind, absent in ATTRIBUTES:
-        value = item.get(name, _ABSENT).get(kind, absent)
-        if kind == "N" and value is not None:
-            value = int(value)
+        stored = item.get(name)
+        if stored is None:
+            value = absent
+        elif kind == "N":
+            value = whole_number(stored.get(kind))
+            if value is None:
+                value = absent
+                damage[name] = stored
+        else:
+            value = stored.get(kind, absent)
         values.append(value)
     values[_STATUS] = status_of(values[_STATUS])
-    if ATTRIBUTE_NAMES.issuperset(item):
-        return Record(*values)
-    kept = {name: value for name, value in item.items() if name not in ATTRIBUTE_NAMES}
-    return Record(*values)._replace(kept=kept)
+    record = Record(*values)
+    if not ATTRIBUTE_NAMES.issuperset(item):
+        kept = {name: value for name, value in item.items() if name not in ATTRIBUTE_NAMES}
+        record = record._replace(kept=kept)
+    if not is_note_of_calls(record.externals):
+        damage["externals"] = record.externals
+    if not damage:
+        return record
+    return damaged(record, damage, [item.get(name) for name in COMPARED])

@@ -140,9 +140,9 @@ class BeyondWindowError(PermanentError):
 
 
 class CorruptRecordError(PermanentError):
-    """Raised for a record with an unknown status or without a lease.
+    """Raised for a record that cannot be read: such as one with an unknown status.
 
-    The layer leaves it as it is.
+    Its numbers may be damaged, too. The layer leaves it as it is, until an operator releases it.
     """
 
 

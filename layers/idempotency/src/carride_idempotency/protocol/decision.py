@@ -296,6 +296,7 @@ def released(seen: Record, owner: str, now_ms: int, window_s: int) -> Record:
         updated_ms=now_ms,
         retry_ms=None,
         dead_lettered=False,
+        revision=None,
     )
 
 

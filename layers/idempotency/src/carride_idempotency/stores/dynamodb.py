@@ -20,7 +20,7 @@ from carride_idempotency.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from carride_idempotency.record import IN_PROGRESS, Record
+from carride_idempotency.record import IN_PROGRESS, Record, compared_where_damaged
 from carride_idempotency.record_items import item_of, record_of
 from carride_idempotency.stores.default_transport import dynamodb_transport
 from carride_idempotency.stores.retries import Retries, Verdict
@@ -188,11 +188,10 @@ class DynamoDBStore:
             "ConditionExpression": text,
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
+        if condition is not ABSENT:
+            put["ExpressionAttributeNames"] = _STATUS_AND_OWNER
         if values:
-            put |= {
-                "ExpressionAttributeNames": _STATUS_AND_OWNER,
-                "ExpressionAttributeValues": values,
-            }
+            put["ExpressionAttributeValues"] = values
         if others or beside:
             return self._transact(record, put, others, until_ms, beside)
         try:
@@ -234,7 +233,7 @@ class DynamoDBStore:
             cause = refused.__cause__
             if isinstance(cause, ServiceError) and _is_of_the_effects(cause, len(actions)):
                 # Only an insert can be the first request that the table's key refuses.
-                is_insert = "ExpressionAttributeValues" not in put
+                is_insert = "ExpressionAttributeNames" not in put
                 advice = self._remedy(cause) if is_insert and _is_of_the_record(cause) else ""
                 raise EffectsRejectedError(
                     f"DynamoDB rejects the effects: {cause}{advice}"
@@ -318,8 +317,11 @@ def owned_by(record: Record) -> Condition:
 def still_as(seen: Record) -> Condition:
     """Return the condition that a record is still as it was seen, and its values.
 
-    What was not seen must still be absent, or of another type: a damaged value is read as None.
+    What was not seen must still be absent, or of another type.
     """
+    stored = compared_where_damaged(seen)
+    if stored is not None:
+        return _still_stored(stored)
     lease = None if seen.lease_ms is None else str(seen.lease_ms)
     conditions = []
     values: dict[str, object] = {}
@@ -332,9 +334,34 @@ def still_as(seen: Record) -> Condition:
         if value is None:
             conditions.append(f"NOT attribute_type({name}, :type{kind})")
             values[f":type{kind}"] = {"S": kind}
+        elif value == "0":  # as an absent number is read
+            conditions.append(f"({name} = {placeholder} OR attribute_not_exists({name}))")
+            values[placeholder] = {kind: value}
         else:
             conditions.append(f"{name} = {placeholder}")
             values[placeholder] = {kind: value}
+    return " AND ".join(conditions), values
+
+
+def _still_stored(compared: Sequence[Mapping[str, Any] | None]) -> Condition:
+    """Return the condition that a damaged record still has these attributes: those of `COMPARED`.
+
+    Of one that is neither text nor a number, only the type is compared.
+    """
+    conditions = []
+    values: dict[str, object] = {}
+    for name, attribute in zip(("#s", "#o", "attempt", "leaseExpiry"), compared, strict=True):
+        if attribute is None:
+            conditions.append(f"attribute_not_exists({name})")
+            continue
+        placeholder = f":{name.removeprefix('#')}"
+        ((kind, _),) = attribute.items()
+        if kind in {"S", "N"}:
+            conditions.append(f"{name} = {placeholder}")
+            values[placeholder] = attribute
+        else:
+            conditions.append(f"attribute_type({name}, {placeholder})")
+            values[placeholder] = {"S": kind}
     return " AND ".join(conditions), values
 
 

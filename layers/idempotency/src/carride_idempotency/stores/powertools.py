@@ -38,8 +38,10 @@ from carride_idempotency.record import (
     COMPLETED,
     FAILED,
     IN_PROGRESS,
+    LATEST_MS,
     NO_RESULT,
     Record,
+    compared_where_damaged,
     status_of,
 )
 from carride_idempotency.stores import codec
@@ -186,6 +188,14 @@ class _Seen(NamedTuple):
     attribute: str
     """The attribute of their item that says when their claim ends."""
     end: str
+    """Empty if the item does not say it in a number."""
+
+
+def _their_claim(seen: Record) -> _Seen | None:
+    """Return the claim of Powertools that a record stands for; None if it is our own record."""
+    if seen.revision is None or compared_where_damaged(seen) is not None:
+        return None
+    return _Seen(*json.loads(seen.revision))
 
 
 class MigratingStore(DynamoDBStore):
@@ -231,9 +241,7 @@ class MigratingStore(DynamoDBStore):
     ) -> Record | None:
         """Write ``record`` if the record under its key is still as ``seen``, here and there."""
         key = self._before.key_of(record.key, self._clock())
-        theirs = None
-        if seen.revision is not None:
-            theirs = _Seen(*json.loads(seen.revision))
+        theirs = _their_claim(seen)
         ours = _own_condition(seen, theirs)
         if record.revision is not None:
             record = record._replace(revision=None)
@@ -303,7 +311,7 @@ class MigratingStore(DynamoDBStore):
         """Return what Powertools completed as our own record, with the result in our form."""
         expiry = record.expiry
         if expiry is None:
-            expiry = int(item[self._before.expiry_attr]["N"])
+            expiry = _number(item, self._before.expiry_attr)
         return record._replace(
             status=COMPLETED,
             owner=THEIRS,
@@ -330,8 +338,9 @@ class MigratingStore(DynamoDBStore):
         if seen is not None:
             ours = [str(seen.status), seen.owner, seen.attempt, seen.lease_ms]
             attempts = seen.attempt
-            if seen.revision is not None:
-                ours = _Seen(*json.loads(seen.revision)).ours
+            theirs = _their_claim(seen)
+            if theirs is not None:
+                ours = theirs.ours
                 attempts -= 1  # `seen` is a record as made below, and counts their claim
         now_ms = self._clock()
         found = _Seen(ours, attribute, item.get(attribute, {}).get("N", ""))
@@ -394,7 +403,11 @@ class MigratingStore(DynamoDBStore):
     def _as_found(self, theirs: _Seen) -> Condition:
         """Return the condition that their claim is still as it was found."""
         name = "#lease" if theirs.attribute == self._before.lease_attr else "#expiry"
-        values = {":held": {"S": _THEIR_STATUS}, ":end": {"N": theirs.end}}
+        values = {":held": {"S": _THEIR_STATUS}}
+        if not theirs.end:
+            values[":number"] = {"S": "N"}
+            return f"(#status = :held AND NOT attribute_type({name}, :number))", values
+        values[":end"] = {"N": theirs.end}
         return f"(#status = :held AND {name} = :end)", values
 
     def _on(self, condition: Condition) -> dict[str, Any]:
@@ -437,8 +450,12 @@ def _or_left_by(owner: str | None, condition: Condition) -> Condition:
 
 
 def _number(item: Item, name: str) -> int | None:
+    """Return a number of their item; None if there is none that can be read."""
     text = item.get(name, {}).get("N")
-    return None if text is None else int(float(text))
+    try:
+        return None if text is None else min(int(float(text)), LATEST_MS)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _result_of(data: str | None) -> str:

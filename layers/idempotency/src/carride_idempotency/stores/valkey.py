@@ -28,7 +28,15 @@ from carride_idempotency.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from carride_idempotency.record import IN_PROGRESS, Record, status_of
+from carride_idempotency.record import (
+    IN_PROGRESS,
+    Record,
+    compared_where_damaged,
+    damaged,
+    is_note_of_calls,
+    status_of,
+    whole_number,
+)
 from carride_idempotency.stores.retries import Retries, Verdict
 
 # ReadOnlyError: the server has become a replica, and the next connection may reach the new primary.
@@ -216,15 +224,7 @@ class ValkeyStore:
         until_ms: int | None = None,
     ) -> Record | None:
         """Write ``record`` if the record under its key is still as ``seen``."""
-        stored = _stored_lease(seen)
-        expected = _Expected(
-            status=_exactly(seen.status),
-            owner=_exactly(seen.owner),
-            attempt=_exactly(seen.attempt),
-            lease_ms=_exactly(stored.lease_ms),
-            shift_ms=_ANYTHING if stored.shift_ms is None else _exactly(stored.shift_ms),
-        )
-        return self._write(_REPLACE, record, effects, expected, until_ms)
+        return self._write(_REPLACE, record, effects, _as_seen(seen), until_ms)
 
     def update_if_owner(
         self, record: Record, effects: Sequence[Effect] = (), *, until_ms: int | None = None
@@ -386,6 +386,21 @@ def _retries(retry: Any) -> int:
     return int(getattr(retry, "_retries", 0))
 
 
+def _as_seen(seen: Record) -> _Expected:
+    """Return what is expected of a record that is still as it was seen."""
+    compared = compared_where_damaged(seen)
+    if compared is not None:
+        return _Expected(*map(_exactly, compared))
+    stored = _stored_lease(seen)
+    return _Expected(
+        status=_exactly(seen.status),
+        owner=_exactly(seen.owner),
+        attempt=_exactly(seen.attempt),
+        lease_ms=_exactly(stored.lease_ms),
+        shift_ms=_ANYTHING if stored.shift_ms is None else _exactly(stored.shift_ms),
+    )
+
+
 class _StoredLease(NamedTuple):
     """A lease as it is stored."""
 
@@ -420,6 +435,8 @@ _TEXTS: Final = (
     "externals",
 )
 _NUMBERS: Final = ("attempt", "lease_ms", "expiry", "created_ms", "updated_ms", "retry_ms")
+_COMPARED: Final = ("status", "owner", "attempt", "lease_ms", "shift")
+"""The fields of an `_Expected` that a damaged record is compared by."""
 _ABSENT: Final = {"status": "", "attempt": 0, "created_ms": 0, "updated_ms": 0}
 """What a field is read as where it is absent; the others are None."""
 
@@ -441,7 +458,7 @@ def _record_of(
 ) -> Record | None:
     """Return the stored names and values as a record in the reader's clock; None if there are none.
 
-    The decision handles invalid values.
+    A number that cannot be read makes the record corrupt.
     """
     if not flat:
         return None
@@ -450,10 +467,10 @@ def _record_of(
     values: dict[str, Any] = {name: fields.get(name, _ABSENT.get(name)) for name in _TEXTS}
     values["status"] = status_of(values["status"])
     for name in _NUMBERS:
-        text = fields.get(name, "")
-        values[name] = int(text) if text.isdecimal() else _ABSENT.get(name)
+        number = whole_number(fields.get(name))
+        values[name] = _ABSENT.get(name) if number is None else number
     stored_lease_ms = values["lease_ms"]
-    shift_ms = int(fields.get("shift", "0"))
+    shift_ms = _shift_in(fields) or 0
     later_ms = shift_ms - server_ms + reader_ms
     for name in ("lease_ms", "retry_ms"):
         if values[name] is not None:
@@ -463,9 +480,38 @@ def _record_of(
     revision = None
     if stored_lease_ms is not None:
         revision = f"{values['lease_ms']} {stored_lease_ms} {shift_ms}"
-    return Record(
+    record = Record(
         key, dead_lettered=fields.get("dead_lettered") == "1", revision=revision, **values
     )
+    damage = _damage_in(fields)
+    if not damage:
+        return record
+    return damaged(record, damage, [fields.get(name) for name in _COMPARED])
+
+
+def _damage_in(fields: Mapping[str, str]) -> dict[str, object]:
+    """Return the fields that cannot be read. A hash without an attempt is not a record."""
+    damage: dict[str, object] = {
+        name: fields[name]
+        for name in _NUMBERS
+        if name in fields and whole_number(fields[name]) is None
+    }
+    if "attempt" not in fields:
+        damage["attempt"] = "which is absent"
+    if _shift_in(fields) is None:
+        damage["shift"] = fields["shift"]
+    if not is_note_of_calls(fields.get("externals")):
+        damage["externals"] = fields["externals"]
+    return damage
+
+
+def _shift_in(fields: Mapping[str, str]) -> int | None:
+    """Return by how much the server's clock was ahead; None if that cannot be read."""
+    text = fields.get("shift", "0")
+    magnitude = whole_number(text.removeprefix("-"))
+    if magnitude is None:
+        return None
+    return -magnitude if text.startswith("-") else magnitude
 
 
 def _text(part: bytes | str) -> str:
