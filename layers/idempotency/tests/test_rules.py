@@ -251,7 +251,7 @@ class TestEffects:
         effects = [Put("Rides", {"id": f"ride_{number}"}) for number in range(99)]
         world.work.step = lambda operation: operation.write(*effects)
         assert world.deliver()["outcome"] == "DeadLettered"
-        assert "100 actions" in world.box.letters[0].message
+        assert "more than the 99" in world.box.letters[0].message
         assert world.effects == 0
 
 

@@ -4,15 +4,27 @@ Keys, items and values are Python values (`str`, `int`, `Decimal`, `bytes`, `boo
 dicts, sets). Names and values are the placeholders of the expressions, as in DynamoDB's own API.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency import marshalling
 from carride_idempotency.errors import EffectsRejectedError
 from carride_idempotency.record import Record
-from carride_idempotency.record_items import ATTRIBUTE_NAMES, item_of
+from carride_idempotency.record_items import ATTRIBUTE_NAMES, ATTRIBUTES, item_of
 
+MOST_ACTIONS: Final = 100
+"""The most actions of one transaction, including the record's."""
+_LARGEST_TRANSACTION: Final = 4 * 1024 * 1024
+"""Bytes of all items together."""
+_SURELY_FIT: Final = 9
+"""So many items have room in one transaction beside the record's, if each has at most 400 KB."""
+_LONGEST_EXPRESSION: Final = 4 * 1024
+_LONGEST_KEY: Final = 2048
+"""Bytes of a partition key. A sort key has half of that, but only the table knows which it is."""
 _MOST_KEY_ATTRIBUTES: Final = 2
+_RECORDS_KEY: Final = ATTRIBUTES[0][0]
 _RESULTS_OWN: Final = 200
 """Bytes for the result's attribute, or for what is said in its place."""
 
@@ -73,6 +85,8 @@ type Action = Put | Update | Delete | Check
 
 type Effect = Put | Update | Delete | Check | Keep
 
+_placeholders_in: Final = re.compile(r"[#:][A-Za-z0-9_]+").findall
+
 _EFFECTS: Final = (Put, Update, Delete, Check, Keep)
 
 
@@ -85,9 +99,9 @@ def prepared(effect: Effect) -> Effect:
     """Return the effect converted and checked. Later changes to its values have no effect on it.
 
     Raises:
-        EffectsRejectedError: it is not an effect, is incomplete, or holds a value or an item that
-            DynamoDB cannot hold. The commit checks what the table decides, such as the type of a
-            key.
+        EffectsRejectedError: it is not an effect, is incomplete, holds a value or an item that
+            DynamoDB cannot hold, or its expressions and their placeholders do not fit together. The
+            commit checks what the table decides, such as the type of a key.
     """
     if not is_effect(effect):
         kind = type(effect).__name__
@@ -101,18 +115,103 @@ def prepared(effect: Effect) -> Effect:
         _expect_text("condition", effect.condition)
     values = _converted("values", effect.values) if effect.values else None
     names = _names(effect.names) if effect.names else None
+    texts: tuple[str | None, ...] = (effect.condition,)
+    if isinstance(effect, Update):
+        _expect_text("expression", effect.expression)
+        texts = (effect.condition, effect.expression)
+    _check_expressions(texts, tuple(names or ()), tuple(values or ()))
     if isinstance(effect, Put):
         item = _converted("item", effect.item)
         if marshalling.is_too_large(item.wire):
             raise EffectsRejectedError(f"an item for {effect.table} has more than 400 KB")
         return effect._replace(item=item, values=values, names=names)
-    key = _key(effect.key)
-    if isinstance(effect, Update):
-        _expect_text("expression", effect.expression)
-    return effect._replace(key=key, values=values, names=names)
+    return effect._replace(key=_key(effect.key), values=values, names=names)
 
 
-def require_room(record: Record, effects: Sequence[Effect]) -> None:
+def require_one_transaction(record: Record, effects: Sequence[Effect], store: object) -> None:
+    """Check that DynamoDB can commit all effects of an operation together with its record.
+
+    Raises:
+        EffectsRejectedError: they are too many or too large, two are on one item, or the record
+            cannot hold all that it is to keep.
+    """
+    _require_room(record, effects)
+    _require_different_items(record, effects, getattr(store, "_table", None))
+    if len(effects) > _SURELY_FIT:
+        _require_size(record, effects, getattr(store, "items_beside", 1))
+
+
+def _require_different_items(
+    record: Record, effects: Sequence[Effect], own_table: str | None
+) -> None:
+    """Check that no two effects are on one item, as far as that is known.
+
+    Only its table knows which attributes of a Put's item are the key. The key of another effect on
+    that table has them, too. Otherwise only equal items are surely one.
+    """
+    tables = [effect.table for effect in effects if not isinstance(effect, Keep)]
+    if len(set(tables)) == len(tables) and own_table not in tables:
+        return
+    names_of: dict[str | None, tuple[str, ...]] = {own_table: (_RECORDS_KEY,)}
+    for effect in effects:
+        if not isinstance(effect, Put | Keep):
+            names_of[effect.table] = tuple(effect.key)
+    own_item: dict[str, marshalling.AttributeValue] = {_RECORDS_KEY: {"S": record.key}}
+    places: set[object] = {_place(own_table, own_item, (_RECORDS_KEY,))}
+    items_of_unknown_key: list[object] = []
+    for position, effect in enumerate(effects):
+        if isinstance(effect, Keep):
+            continue
+        item = marshalling.item(effect.item if isinstance(effect, Put) else effect.key)
+        names = names_of.get(effect.table)
+        if names is None:
+            is_taken = (effect.table, item) in items_of_unknown_key
+            items_of_unknown_key.append((effect.table, item))
+        else:
+            place = _place(effect.table, item, names)
+            is_taken = place in places
+            places.add(place)
+        if is_taken:
+            raise EffectsRejectedError(
+                f"effect {position} is on an item of {effect.table} that another effect or the "
+                "record itself is on, and a transaction takes one action for each item: join them "
+                "to one effect, or Keep attributes in the record"
+            )
+
+
+def _place(
+    table: str | None, item: Mapping[str, marshalling.AttributeValue], names: Sequence[str]
+) -> tuple[object, ...]:
+    """Return what is equal for two effects on one item: its table, and its key.
+
+    A number may be written in several ways.
+    """
+    parts = [(name, repr(marshalling.value(item[name]))) for name in names if name in item]
+    return (table, *sorted(parts))
+
+
+def _require_size(record: Record, effects: Sequence[Effect], items_beside: int) -> None:
+    """Check that one transaction can hold all effects beside the record."""
+    number = sum(not isinstance(effect, Keep) for effect in effects)
+    most = MOST_ACTIONS - items_beside
+    if number > most:
+        raise EffectsRejectedError(
+            f"{number} effects are more than the {most} that one transaction takes beside the "
+            "record: divide the operation"
+        )
+    items = _items_put(effects)
+    if len(items) <= _SURELY_FIT:
+        return
+    own_item = _completed_item(record) | _kept_by(effects)
+    least = sum(map(marshalling.least_size, (own_item, *items)))
+    if least > _LARGEST_TRANSACTION:
+        raise EffectsRejectedError(
+            f"the effects have {least:,} bytes, and one transaction takes 4 MB: divide the "
+            "operation"
+        )
+
+
+def _require_room(record: Record, effects: Sequence[Effect]) -> None:
     """Check that a record's item can hold all that the effects keep in it.
 
     Raises:
@@ -126,12 +225,21 @@ def require_room(record: Record, effects: Sequence[Effect]) -> None:
 
 
 def room_for_result(record: Record, effects: Sequence[Effect], most_bytes: int) -> int:
-    """Return how large a result may be that is stored beside what the effects keep."""
+    """Return how large a result may be that is stored beside the effects, and what they keep."""
     kept = _kept_by(effects)
-    if not kept:
-        return most_bytes
-    room = marshalling.room_beside(_completed_item(record) | kept)
-    return max(0, min(most_bytes, room - _RESULTS_OWN))
+    rooms = [most_bytes]
+    if kept:
+        room = marshalling.room_beside(_completed_item(record) | kept)
+        rooms.append(room - _RESULTS_OWN)
+    if len(effects) > _SURELY_FIT:
+        items = [_completed_item(record) | kept, *_items_put(effects)]
+        room = _LARGEST_TRANSACTION - sum(map(marshalling.most_size, items))
+        rooms.append(room - _RESULTS_OWN)
+    return max(0, min(rooms))
+
+
+def _items_put(effects: Sequence[Effect]) -> list[dict[str, marshalling.AttributeValue]]:
+    return [marshalling.item(effect.item) for effect in effects if isinstance(effect, Put)]
 
 
 def _kept_by(effects: Sequence[Effect]) -> dict[str, marshalling.AttributeValue]:
@@ -174,6 +282,35 @@ def _expect_text(what: str, text: object) -> None:
     marshalling.encodable(text)
 
 
+@lru_cache
+def _check_expressions(
+    texts: tuple[str | None, ...], names: tuple[str, ...], values: tuple[str, ...]
+) -> None:
+    """Check that expressions are not too long, and use the names and values that are given.
+
+    Most effects of a process have the same expressions.
+    """
+    for text in texts:
+        if text and len(text.encode()) > _LONGEST_EXPRESSION:
+            raise EffectsRejectedError(
+                f"an effect's expressions have at most 4 KB each, and not {len(text.encode()):,}"
+            )
+    used = {name for text in texts if text for name in _placeholders_in(text)}
+    given = {*names, *values}
+    if used == given and all(map(_is_name, names)) and not any(map(_is_name, values)):
+        return
+    missing = ", ".join(sorted(used - given)) or "none"
+    unused = ", ".join(sorted(given - used)) or "none"
+    raise EffectsRejectedError(
+        "an effect's names (#name) and values (:value) are those that its expressions use: "
+        f"missing: {missing}; unused: {unused:.200}"
+    )
+
+
+def _is_name(placeholder: str) -> bool:
+    return placeholder.startswith("#")
+
+
 def _converted(what: str, values: Mapping[str, object]) -> marshalling.Converted:
     if not isinstance(values, Mapping) or not values:
         raise EffectsRejectedError(
@@ -195,12 +332,15 @@ def _kept(attributes: Mapping[str, object]) -> marshalling.Converted:
 
 def _key(values: Mapping[str, object]) -> marshalling.Converted:
     key = _converted("key", values)
+    content: Any
     for attribute in key.wire.values():
         ((kind, content),) = attribute.items()
         if kind not in {"S", "N", "B"} or not content:
             raise EffectsRejectedError(
                 f"a key holds strings, numbers or bytes, and no empty ones: {key!r:.100}"
             )
+        if len(content if kind == "B" else content.encode()) > _LONGEST_KEY:
+            raise EffectsRejectedError(f"a key has at most 2,048 bytes: {key!r:.100}")
     if len(key) > _MOST_KEY_ATTRIBUTES:
         raise EffectsRejectedError(
             f"a key has a partition key and at most a sort key: {key!r:.100}"

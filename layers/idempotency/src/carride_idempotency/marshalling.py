@@ -55,17 +55,22 @@ def item(values: Mapping[str, object]) -> dict[str, AttributeValue]:
 
 def is_too_large(stored: dict[str, Any]) -> bool:
     """Return whether an item is clearly larger than DynamoDB's 400 KB."""
-    if len(marshal.dumps(stored, 2)) <= _LARGEST_ITEM:  # an upper bound, and quick
+    if most_size(stored) <= _LARGEST_ITEM:
         return False
-    return _size_of(stored) > _LARGEST_ITEM
+    return least_size(stored) > _LARGEST_ITEM
 
 
 def room_beside(stored: dict[str, Any]) -> int:
     """Return how many bytes an item can surely hold beside these attributes."""
-    return _LARGEST_ITEM - len(marshal.dumps(stored, 2))
+    return _LARGEST_ITEM - most_size(stored)
 
 
-def _size_of(stored: Mapping[str, AttributeValue]) -> int:
+def most_size(stored: dict[str, Any]) -> int:
+    """Return an upper bound of an item's size. It is quick."""
+    return len(marshal.dumps(stored, 2))
+
+
+def least_size(stored: Mapping[str, AttributeValue]) -> int:
     """Return a lower bound of an item's size, as DynamoDB counts it.
 
     A number counts as one byte.
@@ -79,7 +84,7 @@ def _size(attribute_value: AttributeValue) -> int:
     if kind in {"S", "B"}:
         return _bytes(content)
     if kind == "M":
-        return 3 + _size_of(content)
+        return 3 + least_size(content)
     if kind == "L":
         return 3 + sum(map(_size, content))
     return sum(map(_bytes, content)) if kind in {"SS", "BS"} else 1

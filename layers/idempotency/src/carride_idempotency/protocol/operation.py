@@ -74,8 +74,9 @@ class AnyOperation:
 
         Raises:
             UnfinishedWorkError: the run has ended, so nothing can be committed with it.
-            EffectsRejectedError: DynamoDB cannot hold one of them, or the record cannot hold all
-                that it is to keep.
+            EffectsRejectedError: DynamoDB would refuse them, whatever its tables hold. So it is
+                with more than 99 effects beside the record (98 with ``before=``), two on one item,
+                more than 4 MB, or a placeholder that no expression uses.
             ConfigurationError: the store has no transactions.
         """
         if not self._store.transactional:
@@ -84,7 +85,7 @@ class AnyOperation:
                 "keep this consumer's records in a DynamoDBStore (in tests a MemoryStore(apply=...)"
                 "), or write the effects yourself under a condition that recognises a second write"
             )
-        from carride_idempotency.effects import prepared, require_room
+        from carride_idempotency.effects import prepared, require_one_transaction
 
         further = [prepared(effect) for effect in effects]
         held = self._held
@@ -95,7 +96,7 @@ class AnyOperation:
                     "before the handler returns, or inside the `with` block"
                 )
             registered = [*self._effects, *further]
-            require_room(held.record, registered)
+            require_one_transaction(held.record, registered, self._store)
             self._effects[:] = registered
 
 

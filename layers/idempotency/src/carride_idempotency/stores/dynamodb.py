@@ -39,9 +39,6 @@ if TYPE_CHECKING:
             """The store that shares claims with them."""
 
 
-MAX_ACTIONS: Final = 100
-"""The most actions of one TransactWriteItems, including the record's."""
-
 _CONDITION: Final = "ConditionalCheckFailed"
 _CONFLICT_OR_THROTTLING: Final = frozenset(
     {"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"}
@@ -87,6 +84,8 @@ class DynamoDBStore:
     """
 
     transactional = True
+    items_beside = 1
+    """How many items a commit writes besides its effects: the record."""
 
     def __new__(
         cls,
@@ -208,13 +207,13 @@ class DynamoDBStore:
         until_ms: int | None,
         beside: Sequence[Mapping[str, Any]],
     ) -> Record | None:
-        from carride_idempotency.effects import action_of
+        from carride_idempotency.effects import MOST_ACTIONS, action_of
 
         first: list[Mapping[str, object]] = [{"Put": put}, *beside]
         actions = [*first, *map(action_of, effects.values())]
-        if len(actions) > MAX_ACTIONS:
+        if len(actions) > MOST_ACTIONS:
             raise EffectsRejectedError(
-                f"{len(actions)} are more than the {MAX_ACTIONS} actions of one transaction"
+                f"{len(actions)} are more than the {MOST_ACTIONS} actions of one transaction"
             )
         # The token is made once for this request, and kept over its retries. A token derived from
         # the key would collide with the different request of a later attempt.

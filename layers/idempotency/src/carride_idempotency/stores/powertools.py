@@ -201,6 +201,9 @@ def _their_claim(seen: Record) -> _Seen | None:
 class MigratingStore(DynamoDBStore):
     """A DynamoDBStore that shares the claims of its keys with Powertools, until a date."""
 
+    items_beside = 2
+    """The record, and the item of Powertools."""
+
     def __init__(
         self,
         table: str,
