@@ -30,6 +30,10 @@ DEADLINE_S = 60
 """How long a test waits for other threads before it fails."""
 
 
+def popped_from(results: list[Any]) -> Callable[[Any, Operation], object]:
+    return lambda message, operation: results.pop()
+
+
 class TestEventHandler:
     def test_parsed_event_is_what_the_handler_takes(self, world: World) -> None:
         """Key and payload come from the parsed event, which is also the handler's argument."""
@@ -70,6 +74,26 @@ class TestEventHandler:
         assert world.work.runs[0].context is invocation
         with pytest.raises(ConfigurationError, match="Invocation"):
             handler(event("k2"), None)  # type: ignore[arg-type] # as a hasty test calls it
+
+    def test_a_caller_that_waits_is_told_once_that_it_gets_no_result(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """One warning says what to decorate; a transport that does not wait leaves none."""
+        returned: list[Any] = [{"paid": True}, 0, "", [], None]
+        tasks = [{"detail": {"idempotencyid": f"task-{each!r}"}} for each in returned]
+        for waits, warnings in ((False, 0), (True, 1)):
+            results = list(reversed(returned))
+            handler = world.consumer().event_handler(popped_from(results))
+            caplog.clear()
+            for number, task in enumerate(tasks):
+                answer = handler(task if waits else event(f"k{number}"), world.invocation())
+                assert answer["outcome"] == "New"
+            assert len(caplog.records) == warnings
+        assert "history: the handler returned a value" in caplog.text
+        silent = world.consumer("silent").event_handler(lambda message, operation: None)
+        caplog.clear()
+        assert silent(tasks[0], world.invocation())["outcome"] == "New"
+        assert caplog.records == []
 
     def test_without_a_key_a_policy_may_run_it_unprotected_and_count_it(self, world: World) -> None:
         """With missing_key="run", events without a key run each time, as Unprotected."""

@@ -162,7 +162,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         """Decorate ``work(event, operation)`` as a Lambda handler of single messages.
 
         The handler raises if the message is to be delivered again. What ``work`` returns is not
-        stored. An ``async def`` gets an `AsyncOperation`, and runs to its end.
+        stored, and no caller gets it: for one that waits, such as a Task of Step Functions,
+        decorate a `function`. An ``async def`` gets an `AsyncOperation`, and runs to its end.
         """
         run = self._checked(work, "event_handler")
         messages = MessageHandler(self._reader, self._runner, self._source or EVENTBRIDGE, run)

@@ -254,6 +254,7 @@ class MessageHandler[E]:
         self._reader = reader
         self._runner = runner
         self._work = work
+        self._has_warned = False
 
     def check(self, event: Raw, delivery_id: str) -> None:
         """Check that an event has the source's shape; otherwise raise a ConfigurationError."""
@@ -342,19 +343,38 @@ class MessageHandler[E]:
             return None
 
     def run_message(self, message: Message[E]) -> DeliveryAnswer:
-        """Run the work for one message. What the work returns is not stored: nobody reads it."""
+        """Run the work for one message. What the work returns is not stored.
+
+        A transport does not read it. A caller that waits for it is told once, in a warning.
+        """
         event, delivery = message
 
         def work(operation: Operation) -> None:
             result = finished(self._work(event, operation))
             if result is not None:
                 registered(result)
+                if not delivery.comes_again:
+                    self._warn_of_lost_result()
 
         token = enter(LambdaInvocation(delivery.deadline_ms, delivery.context))
         try:
             return self._runner.run_delivery(delivery, work)
         finally:
             leave(token)
+
+    def _warn_of_lost_result(self) -> None:
+        """Warn once that a synchronous caller does not get what the work returns."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        import logging
+
+        logging.getLogger("carride_idempotency").warning(
+            "%s: the handler returned a value, and a caller that waits, such as a Task of Step "
+            "Functions or a direct invocation, does not get it: decorate a function with "
+            "@consumer.function(key=...), and call it from a plain handler",
+            self._reader.consumer,
+        )
 
 
 def _transport_id(source: Source, raw: Raw) -> str:
