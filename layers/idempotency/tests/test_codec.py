@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carride_idempotency import Put
 from carride_idempotency.errors import UndecodableResultError
 from carride_idempotency.fingerprint import fingerprint
 from carride_idempotency.stores import codec
@@ -174,18 +173,6 @@ def test_a_stored_form_needs_no_class() -> None:
     assert codec.as_stored(f" {text} ") == text
     with pytest.raises(UndecodableResultError, match="has not loaded"):
         codec.decode(text)
-
-
-def test_result_of_our_own_class_is_readable_under_the_former_name_of_the_package() -> None:
-    """The package was imported as `idempotency` before.
-
-    Records that were stored then stay readable.
-    """
-    value = Put("Invoices", {"id": "1"})
-    text = codec.encode(value)
-    former = text.replace("carride_idempotency.", "idempotency.")
-    assert former != text
-    assert codec.decode(former) == value
 
 
 def test_text_is_readable_and_the_same_in_every_process() -> None:

@@ -13,7 +13,8 @@ from redis.retry import Retry
 
 from carride_idempotency import ConfigurationError
 from carride_idempotency.errors import StoreRefusedError, StoreUnavailableError
-from carride_idempotency.record import IN_PROGRESS, Record, UnknownStatus
+from carride_idempotency.protocol.decision import is_corrupt
+from carride_idempotency.record import IN_PROGRESS, Record
 from carride_idempotency.stores.valkey import ValkeyStore
 from carride_idempotency.testing import ManualClock
 
@@ -122,10 +123,10 @@ def test_fields_are_readable_by_an_operator(
 def test_what_another_hand_wrote_is_in_the_way(
     store: ValkeyStore, client: Any, clock: ManualClock
 ) -> None:
-    """A hash without known fields is not overwritten; a lease that is not a number is missing."""
+    """A hash without known fields is not overwritten; a lease that is not a number is damaged."""
     client.hset(f"idempotency:{KEY}", mapping={"lease_ms": "soon", "unknown": "field"})
     found = store.put_if_absent(claim(clock))
-    assert (found.status, found.lease_ms) == (UnknownStatus(""), None)
+    assert (is_corrupt(found), found.lease_ms) == (True, None)
     assert client.hgetall(f"idempotency:{KEY}") == {b"lease_ms": b"soon", b"unknown": b"field"}
 
 

@@ -398,15 +398,8 @@ def _is_model(kind: Any) -> bool:
     return hasattr(kind, "__pydantic_fields__") and not hasattr(kind, "__dataclass_fields__")
 
 
-_FORMER_PACKAGE: Final = "idempotency."
-"""The import name that this package had before 0.2. Results of its own classes were stored under
-that name."""
-
-
 def _find_class(name: str) -> Any:
     module, _, path = name.partition(":")
-    if module.startswith(_FORMER_PACKAGE) and module not in sys.modules:
-        module = f"carride_{module}"
     found: Any = sys.modules.get(module)
     for part in path.split("."):
         found = getattr(found, part, None)
