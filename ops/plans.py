@@ -21,6 +21,7 @@ from carride_idempotency.operators.plans import (
     SavedPlan,
     is_plan_id,
     new_plan_id,
+    refuse_unseen,
 )
 from ops import stale
 from ops.regions import ROOT
@@ -274,16 +275,20 @@ def save(
     return _folder().save(plan)
 
 
-def take(exact: Any, stacks: Iterable[StackRef]) -> str | None:
+def take(exact: Any, stacks: Iterable[StackRef], *, is_seen: bool = False) -> str | None:
     """Take the plan that was shown for this command out of the folder, and return its id.
 
-    Return None if none was shown: then what is planned now is carried out.
+    Return None if none was shown: then what is planned now is carried out, unless ``is_seen`` says
+    that it has to have been shown on a terminal.
 
     Raises:
-        OperatorError: what was shown has changed. The plan stays.
+        OperatorError: what was shown has changed, and the plan stays; or nothing was shown.
     """
     command = _command.get()
     if command is None or not command.was_shown:
+        if is_seen:
+            with _told():
+                refuse_unseen()
         return None
     plan = command.plan
     try:

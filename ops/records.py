@@ -300,7 +300,7 @@ def explain(record: Record, now: datetime) -> Explained:
 # ── Changing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@acts("release", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f --yes")
+@acts("release", "dispatch#7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
 def release(stack: StackRef, key: str, /) -> Plan:
     """Let a quarantined, crashed or corrupt key run again: its next delivery is attempt 1.
 
@@ -415,7 +415,8 @@ def _plan(stack: StackRef, item: tables.Wire, planned: Planned) -> Plan:
 
     revision = {name: item[name] for name in _REVISION if name in item}
     exact = {"action": change.action, "key": key, "record": revision}
-    return Plan(change, write, (stack,), exact=exact)
+    is_seen = change.action in ("release", "forget")
+    return Plan(change, write, (stack,), exact=exact, is_seen=is_seen)
 
 
 def _written(stack: StackRef, item: tables.Wire, planned: Planned) -> bool:

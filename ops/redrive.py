@@ -305,6 +305,7 @@ def redrive(
         (stack,),
         exact=planned.exact(),
         is_empty=not any(each.verdict.goes for each in planned.letters),
+        is_seen=release,
     )
 
 

@@ -39,6 +39,8 @@ class Plan(NamedTuple):
     """What has to be the same when a plan that was shown is carried out; the preview by default."""
     is_empty: bool = False
     """Whether there is nothing to do."""
+    is_seen: bool = False
+    """Whether it lets keys run again: on a terminal, only after it was shown."""
 
 
 class Steps(NamedTuple):

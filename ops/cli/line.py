@@ -51,7 +51,8 @@ INTERRUPTED: Final = 130
 """The exit status after Ctrl-C."""
 _ABOUT_PLAN: Final = (
     "Id of the plan that is shown, or carried out with --yes; by default --yes carries out the "
-    "newest that the same command has shown within an hour, and without one what is planned now."
+    "newest that the same command has shown within an hour, and without one what is planned now. "
+    "On a terminal, release, forget and redrive --release do nothing without one."
 )
 _NOTHING_TO_DO: Final = "nothing was done; there is nothing to do, so --yes would change nothing"
 _COMMON: Final = Group("Common options", sort_key=1)
@@ -208,7 +209,7 @@ def _shown_or_done(verb: Verb, plan: Plan, session: Session, common: _Common) ->
         session.say(_NOTHING_TO_DO if plan.is_empty else _what_yes_does(saved))
         return 0
     try:
-        name = plans.take(exact, plan.stacks)
+        name = plans.take(exact, plan.stacks, is_seen=plan.is_seen and not plan.is_empty)
     except plans.StalePlanError as error:
         if common.as_json:
             _print({"changed": error.changed}, as_json=True)

@@ -1,8 +1,9 @@
 """Whatever changes after a preview, what is done is what was shown, or nothing."""
 
 import json
+import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import timedelta
 from functools import partial
@@ -206,6 +207,15 @@ def stack(ref: StackRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sta
     folder = tmp_path / "plans"
     monkeypatch.setattr(plans, "PLANS", folder)
     return StackAtWork(ref, folder)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have somebody type."""
+    outer, inner = os.openpty()
+    with os.fdopen(outer), os.fdopen(inner) as typed:
+        monkeypatch.setattr("sys.stdin", typed)
+        yield
 
 
 # ── What may happen ───────────────────────────────────────────────────────────────────────────────
@@ -448,3 +458,22 @@ def test_what_changes_during_a_redrive_is_not_done(
             wanted = "FAILED, attempt 0, owner " if released else planned["revision"]
             assert delivery.revision.startswith(wanted)
         tried.add(delivery.fact)
+
+
+def test_a_terminal_frees_no_key_that_was_not_shown(stack: StackAtWork, terminal: None) -> None:
+    """Release, forget and `redrive --release` want a plan; a redrive alone does not."""
+    body = given_up("order_01")
+    put(stack.ref, DLQ, body)
+    stack.history.record(QUARANTINED, fact_of(body), 3)
+    key = f"ride-history#{fact_of(body)}"
+    commands = (("release", key), ("forget", key), ("redrive", DLQ, "--release"))
+    before = stack.seen()
+    for words in commands:
+        done = stack.run(*words, "--yes")
+        assert (done.status, "no plan of this command was shown" in done.error) == (2, True)
+    assert (stack.seen().records, stack.delivered) == (before.records, [])
+    assert stack.run("redrive", DLQ, "--yes").status == 0
+    plan = stack.run("release", key)
+    assert plan.status == 0
+    assert stack.run("release", key, "--yes").status == 0
+    assert stack.seen().records != before.records

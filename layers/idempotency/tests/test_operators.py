@@ -1,9 +1,11 @@
 """The operator's command: it finds records, shows what it would do, and does that or nothing."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -342,6 +344,33 @@ def test_a_claim_that_comes_in_between_wins(run: Console, store: Store) -> None:
     assert "billing#b has changed since it was read" in run("release --yes", overtaken, "billing#b")
     assert run.status == 1
     assert status_of(store, "billing#b") == QUARANTINED
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have somebody type."""
+    outer, inner = os.openpty()
+    with os.fdopen(outer), os.fdopen(inner) as typed:
+        monkeypatch.setattr("sys.stdin", typed)
+        yield
+
+
+@pytest.mark.parametrize("verb", ["release", "forget"])
+def test_a_terminal_frees_no_key_that_was_not_shown(
+    run: Console, store: Store, verb: str, terminal: None
+) -> None:
+    """The same words carry out what they have shown, and so does its name."""
+    assert "no plan of this command was shown" in run(f"{verb} billing#b --yes", store)
+    assert (run.status, status_of(store, "billing#b")) == (2, QUARANTINED)
+    run(f"{verb} billing#b", store)
+    assert "1 of 1 done" in run(f"{verb} billing#b --yes", store)
+    plan = run.json(f"{verb} billing#c", store)["plan"]
+    assert "1 of 1 done" in run(f"{verb} billing#c --yes --plan {plan}", store)
+
+
+def test_without_a_terminal_a_script_frees_keys_at_once(run: Console, store: Store) -> None:
+    """It has decided before."""
+    assert "1 of 1 done" in run("release billing#b --yes", store)
 
 
 def test_a_plan_is_carried_out_once_by_its_name(run: Console, store: Store) -> None:

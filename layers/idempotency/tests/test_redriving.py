@@ -51,9 +51,9 @@ from carride_idempotency.testing import (
 )
 from tests.queues import KINDS, Queues
 from tests.test_dead_letters import EVENTS
-from tests.test_operators import plans, record
+from tests.test_operators import plans, record, terminal
 
-__all__ = ["plans"]
+__all__ = ["plans", "terminal"]
 
 QUIET: Final[Any] = {"report": lambda _: None, "sleep": lambda _: None}
 
@@ -236,6 +236,20 @@ def test_the_preview_names_every_key_that_is_released(shop: Shop) -> None:
     assert {f"releases shop#k{number}" for number in range(25)} <= set(shown.splitlines())
     plan = json.loads(shop.run("--to shop --release --json"))
     assert {each["key"] for each in plan["letters"]} == {f"shop#k{number}" for number in range(25)}
+
+
+def test_a_terminal_releases_no_key_that_was_not_shown(shop: Shop, terminal: None) -> None:
+    """Without `--release` a letter goes at once: its consumer recognises a copy."""
+    shop.fails = no_tariff
+    shop.deliver("1")
+    shop.fails = lambda key: None
+    assert "no plan of this command was shown" in shop.run("--to shop --release --yes")
+    assert (shop.status, shop.ran, shop.left) == (2, [], 1)
+    shop.run("--to shop --release")
+    shop.run("--to shop --release --yes")
+    shop.put(eventbridge_event({"id": "2"}, event_id="id-2"))
+    shop.run("--to shop --yes")
+    assert (shop.ran, shop.left) == (["1", "2"], 0)
 
 
 class Moving:

@@ -52,6 +52,7 @@ from carride_idempotency.operators.plans import (
     SavedPlan,
     is_plan_id,
     new_plan_id,
+    refuse_unseen,
 )
 from carride_idempotency.operators.reading import records_in
 from carride_idempotency.operators.redriving import (
@@ -80,6 +81,8 @@ _SHOWN: Final = 20
 _LEFT_TO_DO: Final = 1
 _WRONG: Final = 2
 _INTERRUPTED: Final = 130
+_SEEN: Final = frozenset({"release", "forget"})
+"""What lets keys run again: on a terminal, only after it was shown."""
 _DO_NOT_CHANGE_THE_PLAN: Final = {"--yes", "--json"}
 _PASSWORD: Final = re.compile(r"(?<=://)([^@/\s]*):([^@/\s]*)@")
 
@@ -295,7 +298,7 @@ def _change(
     preview = _preview(store, options, _planner(options, now_ms), now_ms)
     exact = preview.exact(action)
     if options.yes and preview.planned:
-        command.take(exact)
+        command.take(exact, is_seen=action in _SEEN)
         return _carried_out(store, action, preview.planned)
     shown = _shown_of(action, preview)
     lines = _lines_of(action, preview)
@@ -378,7 +381,7 @@ def _redrive(
     if not options.yes:
         shown["plan"] = command.save(plan.exact())
         return Finished(shown, "\n".join([*lines, _what_yes_does(shown["plan"])]))
-    command.take(plan.exact())
+    command.take(plan.exact(), is_seen=options.release)
     redrive = Redrive(
         sqs,
         store,
@@ -488,10 +491,15 @@ class _Command:
         plan = SavedPlan(self._name, datetime.now(UTC), self._words, (self._place,), _plain(exact))
         return self._folder.save(plan)
 
-    def take(self, exact: Any) -> None:
-        """Check that what was shown is still so, if it was shown."""
+    def take(self, exact: Any, *, is_seen: bool) -> None:
+        """Check that what was shown is still so, if it was shown.
+
+        ``is_seen`` says that it has to have been, on a terminal.
+        """
         if self._shown is not None:
             self._folder.take(self._shown, _plain(exact), [self._place])
+        elif is_seen:
+            refuse_unseen()
 
 
 def _words(typed: Sequence[str]) -> Iterable[str]:

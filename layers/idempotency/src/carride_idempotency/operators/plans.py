@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -63,6 +64,20 @@ class SavedPlan(NamedTuple):
     """Whether it would change nothing. It waits for nobody, but `--yes` is still bound to it."""
     shown: tuple[tuple[str, ...], ...] = ()
     """The lines of its preview, in layouts from the widest to the narrowest."""
+
+
+def refuse_unseen() -> None:
+    """Refuse, on a terminal, to carry out what no plan has shown.
+
+    Raises:
+        PlanError: standard input is a terminal.
+    """
+    if sys.stdin is not None and sys.stdin.isatty():
+        raise PlanError(
+            "nothing was done: no plan of this command was shown. Run it without --yes, read the "
+            "plan, and add --yes within an hour; a script names the plan with --plan. If no plan "
+            "is kept, its folder cannot be written"
+        )
 
 
 def new_plan_id() -> str:
