@@ -31,11 +31,21 @@ pytest.mark.proof``."""
 LONGEST: Final = (
     "tests/template/test_new_consumer.py",
     "tests/regions/test_commands.py",
-    "tests/pipeline/e2e/test_demo.py",
     "tests/regions/test_failover.py",
-    "tests/regions/test_lost_region.py",
     "tests/pipeline/test_replay.py",
+    "tests/pipeline/e2e/test_demo.py",
+    "tests/pipeline/test_once.py",
+    "tests/pipeline/test_verify.py",
+    "tests/pipeline/test_audit.py",
+    "tests/pipeline/test_redrive.py",
+    "tests/template/security/test_every_path.py",
+    "tests/pipeline/operator/test_runbooks.py",
     "tests/pipeline/saga/test_worst.py",
+    "tests/world/test_world.py",
+    "tests/world/test_sabotage.py",
+    "tests/pipeline/operator/test_restore.py",
+    "tests/pipeline/test_lookup.py",
+    "tests/regions/test_lost_region.py",
     "tests/pipeline/e2e/test_invoke.py",
 )
 """The files that take longest: at the end of a tier, one would leave the other workers idle."""

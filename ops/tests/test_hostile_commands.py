@@ -138,7 +138,7 @@ def test_json_is_ascii(shell: Shell, name: str, given: Sequence[str]) -> None:
 
 @pytest.mark.parametrize(
     "payload",
-    thinned(PAYLOADS[::23], one_in=8, rest=pytest.mark.peer),
+    thinned(PAYLOADS[::23], one_in=8, rest=pytest.mark.thorough),
     ids=lambda each: f"{each.place} {each.number}",
 )
 def test_what_is_told_of_one_event_is_bounded(shell: Shell, payload: Any) -> None:

@@ -103,7 +103,7 @@ def test_every_page_shows_whatever_a_stack_holds(desk: Desk) -> None:
 
 @pytest.mark.parametrize(
     "payload",
-    thinned(PAYLOADS[::4], one_in=8, rest=pytest.mark.peer),
+    thinned(PAYLOADS[::4], one_in=16, rest=pytest.mark.thorough),
     ids=lambda each: f"{each.place} {each.number}",
 )
 def test_the_pages_of_a_payload_show_it(desk: Desk, payload: Payload) -> None:

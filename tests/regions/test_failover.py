@@ -132,6 +132,7 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_without_the_fence_effects_are_doubled(run: Run) -> None:
     """An unreachable primary is refused.
 

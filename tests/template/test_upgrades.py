@@ -8,6 +8,8 @@ import re
 import shlex
 import subprocess
 import tomllib
+from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final
 
 import pytest
@@ -20,9 +22,10 @@ SAM_PYTHON: Final = ROOT / ".venv-sam" / "bin" / "python"
 MERGE: Final = """
 import json, sys
 from samcli.commands.deploy.deploy_context import DeployContext
-names, overrides = json.load(sys.stdin)
-template = {"Parameters": dict.fromkeys(names, {})}
-json.dump(DeployContext.merge_parameters(template, overrides), sys.stdout)
+for line in sys.stdin:
+    names, overrides = json.loads(line)
+    template = {"Parameters": dict.fromkeys(names, {})}
+    print(json.dumps(DeployContext.merge_parameters(template, overrides)), flush=True)
 """
 PAGE: Final = ROOT / "docs" / "on-an-account.md"
 ENVIRONMENTS: Final = tomllib.loads((ROOT / "samconfig.toml").read_text(encoding="utf-8"))
@@ -58,14 +61,29 @@ def sent(command: str) -> dict[str, str]:
     return assignments(listed)
 
 
+@cache
+def merging() -> subprocess.Popen[str]:
+    """Return a process that has SAM's function: to import it takes a second."""
+    command = [str(SAM_PYTHON), "-c", MERGE]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    with merging():  # its input ends
+        merging.cache_clear()
+
+
 def merged(previous: dict[str, str], overrides: dict[str, str]) -> dict[str, str]:
     """Return the parameters of an upgraded stack, as SAM's own function merges them."""
-    given = json.dumps([list(previous), overrides])
-    done = subprocess.run(
-        [SAM_PYTHON, "-c", MERGE], input=given, capture_output=True, text=True, check=True
-    )
+    given = merging().stdin
+    answers = merging().stdout
+    assert given is not None
+    assert answers is not None
+    print(json.dumps([list(previous), overrides]), file=given, flush=True)
     result: dict[str, str] = {}
-    for each in json.loads(done.stdout):
+    for each in json.loads(answers.readline()):
         name = each["ParameterKey"]
         result[name] = previous[name] if "UsePreviousValue" in each else each["ParameterValue"]
     return result

@@ -64,6 +64,7 @@ def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> No
     assert ledger["dead_lettered"]["RideHistoryDlq"]["CONTRACT"] == 4
 
 
+@pytest.mark.thorough
 def test_a_kept_demo_is_found_until_it_is_interrupted(
     environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -33,14 +33,20 @@ def invoke(function: str, *events: str) -> tuple[int, str]:
     ("function", "events", "status", "counts"),
     [
         ("PaymentFunction", ["payment_live"], 0, {'"outcome": "New"': 1}),
-        ("CarRideApiFunction", ["carride_api/book"], 0, {'"statusCode": 201': 1}),
+        pytest.param(
+            *("CarRideApiFunction", ["carride_api/book"], 0, {'"statusCode": 201': 1}),
+            marks=pytest.mark.thorough,
+        ),
         (
             "DispatchFunction",
             ["dispatch_live", "dispatch_batch"],
             0,
             {"batchItemFailures": 2, "dead-lettered, CONTRACT: ": 1},
         ),
-        ("DispatchFunction", ["reconciler"], 1, {"DispatchFunction failed: ": 1}),
+        pytest.param(
+            *("DispatchFunction", ["reconciler"], 1, {"DispatchFunction failed: ": 1}),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_functions_answer_to_their_samples(
