@@ -344,6 +344,14 @@ by_hypothesis = settings(
 )
 
 
+def with_an_event_that_changes[T: Callable[..., None]](test: T) -> T:
+    """Add the change to a property's cases, before each of its first calls: chance seldom does."""
+    for calls_before in range(8):
+        happens = partial(an_event_changes, at=0)
+        test = example([RIDES[0]], {}, [], happens, calls_before)(test)
+    return test
+
+
 def prepared(stack: StackAtWork, there: list[str], known: dict[str, str]) -> None:
     """Put letters of rides into the queue, and records of some of their events into the table."""
     stack.empty()
@@ -415,6 +423,7 @@ def test_a_redrive_does_what_was_shown_or_nothing(
 
 @by_hypothesis
 @given(letters, records, options, to_stack, st.integers(0, 12))
+@with_an_event_that_changes
 @example(
     [RIDES[0]], {}, [], partial(a_record_changes, ride=RIDES[0], status="FAILED", attempt=1), 0
 )

@@ -200,6 +200,7 @@ def test_a_plan_that_somebody_edited_is_not_carried_out(changing: Changing, fold
     assert changing.run("change", "--plan=0123abcd", *AT_HOME) == 0
     (file,) = folder.iterdir()
     file.write_text(file.read_text().replace("null", "1"))
+    changing.state = 1
     assert changing.run("change", "--plan=0123abcd", *AT_HOME, "--yes") == 2
     assert changing.run("change", *AT_HOME, "--yes") == 2
     assert changing.done == []
