@@ -135,8 +135,6 @@ def template_for(build: Path, found: Environments) -> dict[str, Any]:
         for name in variables:
             common["Environment"]["Variables"].setdefault(name, "")
     for resource in template["Resources"].values():
-        if isinstance(resource, list):  # a loop of AWS::LanguageExtensions, which has no code
-            continue
         properties = resource.get("Properties", {})
         _spell_out_integrations(properties.get("DefinitionBody", {}))
         for name in (*CODE.values(), "TemplateURL"):

@@ -113,8 +113,8 @@ class Api:
             assumed = self._stack.client("sts").assume_role(RoleArn=role, RoleSessionName=_SESSION)
         except ClientError as error:
             raise OperatorError(
-                f"you may not act as staff, who assume {role}: deploy with your own ARN as the "
-                f"parameter StaffPrincipal. {reason(error)}"
+                f"you may not act as staff, who assume {role}: you need a policy that allows it. "
+                f"{reason(error)}"
             ) from error
         given = assumed["Credentials"]
         return self._signature(

@@ -163,7 +163,7 @@ class Failover:
             f"{self.primary.region} is not fenced and drained ({reason(error)}); duplicates are "
             "accepted"
         )
-        schedules = tuple(self.secondary.named(fence.SCHEDULE))
+        schedules = fence.schedules(self.secondary)
         return _Drained(fully=False, compared=0, schedules=schedules)
 
     def _not_drained(self, error: Exception) -> OperatorError:

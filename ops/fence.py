@@ -23,6 +23,8 @@ LOG_RULE: Final = "CarRideLogRule"
 API: Final = "CarRideApiFunction"
 """The function that a fence does not switch off: it answers reads."""
 SCHEDULE: Final = "AWS::Scheduler::Schedule"
+HEARTBEAT: Final = "CarRideHeartbeat"
+"""The schedule that a fence does not stop: without it, the endpoint would fail over."""
 _FUNCTION: Final = "AWS::Lambda::Function"
 _MAPPING_ON: Final = frozenset({"Enabled", "Enabling"})
 _MAPPING_OFF: Final = frozenset({"Disabled", "Disabling"})
@@ -169,13 +171,18 @@ def switch_schedules(stack: StackRef, logical_ids: Collection[str], *, on: bool)
         scheduler.update_schedule(**settings | {"State": state})
 
 
+def schedules(stack: StackRef) -> tuple[str, ...]:
+    """Return the logical ids of the schedules that run functions; both regions have them."""
+    return tuple(each for each in stack.named(SCHEDULE) if each != HEARTBEAT)
+
+
 def everything(stack: StackRef, now: datetime) -> Fence:
     """Return a fence that names all that a fence can stop, without reserved concurrency."""
     rules = stack.named("AWS::Events::Rule")
     return Fence(
         since=now.astimezone(UTC),
         rules=tuple(name for logical_id, name in rules.items() if logical_id != LOG_RULE),
-        schedules=tuple(stack.named(SCHEDULE)),
+        schedules=schedules(stack),
         mappings=tuple(stack.named("AWS::Lambda::EventSourceMapping").values()),
         pipes=tuple(stack.named("AWS::Pipes::Pipe").values()),
         functions=dict.fromkeys(_functions(stack)),

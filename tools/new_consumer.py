@@ -13,13 +13,14 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TEXTS: Final = Path(__file__).resolve().parent / "consumer"
-"""The texts of a consumer; `{module}`, `{kebab}`, `{Noun}`, `{words}` and `{Words}` stand for its
-name."""
+"""The texts of a consumer; `{module}`, `{kebab}`, `{Noun}`, `{noun}`, `{words}` and `{Words}` stand
+for its name."""
 
 _LONGEST: Final = 40
 _YAML_WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 """Words that YAML does not read as text."""
 _BLOCK: Final = "  # `make new-consumer` adds consumers here.\n"
+_ALARM_BLOCK: Final = "  # `make new-consumer` adds alarms here.\n"
 
 
 class _Row(NamedTuple):
@@ -31,26 +32,79 @@ class _Row(NamedTuple):
     text: str
 
 
+_OF_PAYMENT: Final = """\
+        - Id: payment
+          ReturnData: false
+          MetricStat:
+            Period: 60
+            Stat: Sum
+            Metric:
+              Namespace: AWS/Lambda
+              MetricName: {metric}
+"""
+"""The metric of the last consumer in an alarm, before which a further one stands."""
+_METRIC: Final = """\
+        - Id: {{noun}}
+          ReturnData: false
+          MetricStat:
+            Period: 60
+            Stat: Sum
+            Metric:
+              Namespace: AWS/Lambda
+              MetricName: {metric}
+              Dimensions: [{{{{ Name: FunctionName, Value: !Ref {{Noun}}Function }}}}]
+"""
+_TEMPLATE: Final = "template.yaml"
+_ALARMS: Final = "infrastructure/observability.yaml"
+
+
+def _metric(name: str) -> _Row:
+    """Return the row of a metric of the function, in the alarm that has it of every consumer."""
+    return _Row(_ALARMS, _OF_PAYMENT.format(metric=name), _METRIC.format(metric=name))
+
+
 _ROWS: Final = (
+    _Row(_TEMPLATE, "        - !Ref PartnersRuleDlq\n", "        - !Ref {Noun}RuleDlq\n"),
+    _Row(_TEMPLATE, "        - !Ref OutboxPipeDlq\n", "        - !Ref {Noun}Dlq\n"),
+    _Row(_TEMPLATE, "        ApiId: !Ref CarRideApi\n", "            - !Ref {Noun}LogGroup\n"),
     _Row(
-        "template.yaml",
-        "\n  # Minutes of 15 with an error",
-        '    {Noun}: {{ Name: "{kebab}", Records: IdempotencyTable, Retries: 2 }}\n',
+        _TEMPLATE,
+        "        DispatchQueue: !GetAtt DispatchQueue.QueueName\n",
+        "        {Noun}Function: !Ref {Noun}Function\n",
     ),
     _Row(
-        "template.yaml",
-        "        BusName: !Ref CarRideBus\n        LogRuleArn",
-        "            - !Ref {Noun}LogGroup\n",
-    ),
-    _Row(
-        "template.yaml",
+        _TEMPLATE,
         "        LatencyAlarm: !If",
         (
-            "            - !Ref {Noun}UndeliveredAlarm\n"
-            "            - !Ref {Noun}RuleDlqAlarm\n"
-            "            - !Ref {Noun}DlqAlarm\n"
+            "        {Noun}RuleDlq: !GetAtt {Noun}RuleDlq.QueueName\n"
+            "        {Noun}Dlq: !GetAtt {Noun}Dlq.QueueName\n"
         ),
     ),
+    _Row(
+        _TEMPLATE,
+        "\n  IdempotencyTableName: {",
+        (
+            "  {Noun}FunctionName: {{ Value: !Ref {Noun}Function.Alias }}\n"
+            "  {Noun}LogGroupName: {{ Value: !Ref {Noun}LogGroup }}\n"
+            "  {Noun}RuleDlqUrl: {{ Value: !Ref {Noun}RuleDlq }}\n"
+            "  {Noun}DlqUrl: {{ Value: !Ref {Noun}Dlq }}\n"
+        ),
+    ),
+    _Row(_ALARMS, "  # Names of the queues\n", "  {Noun}Function: {{ Type: String }}\n"),
+    _Row(
+        _ALARMS,
+        "\nConditions:\n",
+        "  {Noun}RuleDlq: {{ Type: String }}\n  {Noun}Dlq: {{ Type: String }}\n",
+    ),
+    _Row(
+        _ALARMS,
+        '        ALARM("${PaymentRuleDlqAlarm}")',
+        '        ALARM("${{{Noun}RuleDlqAlarm}}") OR ALARM("${{{Noun}DlqAlarm}}") OR\n',
+    ),
+    _Row(_ALARMS, "FILL(payment, 0)\n        - Id: carRideSimulator\n", "FILL({noun}, 0) + "),
+    _Row(_ALARMS, "FILL(payment, 0)\n        - Id: carRideApi\n", "FILL({noun}, 0) + "),
+    _metric("DestinationDeliveryFailures"),
+    _metric("Errors"),
     _Row(
         "ops/audit/evidence.py", ")\n\nLOG_RULE_DLQ", '    AuditedConsumer("{kebab}", "{Noun}"),\n'
     ),
@@ -74,8 +128,6 @@ _ROWS: Final = (
         ),
     ),
 )
-_LISTS: Final = ("      Consumers: [", "      Direct: [")
-"""Beginnings of the template's lists of consumers."""
 
 
 class NewConsumerError(Exception):
@@ -92,16 +144,18 @@ def make(name: str, root: Path = ROOT) -> list[Path]:
     forms = _forms_of(name)
     new = _new_files(name, forms, root)
     changed = {root / row.file: (root / row.file).read_text("utf-8") for row in _ROWS}
-    template = root / "template.yaml"
+    template = root / _TEMPLATE
     noun = forms["Noun"]
     if f"  {noun}Rule:\n" in changed[template] or f"!Ref {noun}Dlq" in changed[template]:
         raise NewConsumerError(f"template.yaml has {noun}Rule or {noun}Dlq: choose another name")
     for row in _ROWS:
         path = root / row.file
         changed[path] = _before(row.before, row.text.format_map(forms), changed[path], row.file)
-    block = _text("template.yaml.txt", forms)
-    listed = _listed(noun, changed[template])
-    changed[template] = _before(_BLOCK, block, listed, template.name)
+    for path, mark, text in (
+        (template, _BLOCK, "template.yaml.txt"),
+        (root / _ALARMS, _ALARM_BLOCK, "observability.yaml.txt"),
+    ):
+        changed[path] = _before(mark, _text(text, forms), changed[path], path.name)
     for path, text in (new | changed).items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -111,10 +165,12 @@ def make(name: str, root: Path = ROOT) -> list[Path]:
 def _forms_of(name: str) -> dict[str, str]:
     """Return a name in the forms that texts have it in."""
     words = name.replace("_", " ")
+    noun = "".join(word.capitalize() for word in name.split("_"))
     return {
         "module": name,
         "kebab": name.replace("_", "-"),
-        "Noun": "".join(word.capitalize() for word in name.split("_")),
+        "Noun": noun,
+        "noun": noun[0].lower() + noun[1:],
         "words": words,
         "Words": words.capitalize(),
     }
@@ -133,14 +189,6 @@ def _new_files(name: str, forms: Mapping[str, str], root: Path) -> dict[Path, st
             shown = path.relative_to(root)
             raise NewConsumerError(f"{shown} exists already: choose another name, or remove it")
     return new
-
-
-def _listed(noun: str, template: str) -> str:
-    """Return the template with the consumer in its lists."""
-    for beginning in _LISTS:
-        line, _, _ = template[template.index(beginning) :].partition("\n")
-        template = template.replace(line, f"{line.removesuffix(']')}, {noun}]")
-    return template
 
 
 def _text(name: str, forms: Mapping[str, str]) -> str:

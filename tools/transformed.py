@@ -70,38 +70,21 @@ class Stack:
 
 
 def source(path: Path = TEMPLATE) -> dict[str, Any]:
-    """Return the template before SAM's transform, with loops expanded and nested stacks merged."""
+    """Return the template before SAM's transform, with nested stacks merged."""
     return copy.deepcopy(_parsed(path))
 
 
 @cache
 def _parsed(path: Path) -> dict[str, Any]:
-    written = yaml_parse(path.read_text(encoding="utf-8"))
-    return _merged(expanded(written), path.parent)
+    written: dict[str, Any] = yaml_parse(path.read_text(encoding="utf-8"))
+    return _merged(written, path.parent)
 
 
-def expanded(written: dict[str, Any]) -> dict[str, Any]:
-    """Return a template without its loops, and without what its anchors share."""
-    _leave_out_anchors(written)
-    found: dict[str, Any] = _expanded(written, {}, written["Mappings"])
-    return found
+def _written(text: str, given: Mapping[str, Any]) -> str:
+    """Return a text with a nested template's parameters in place of their names."""
 
-
-def _leave_out_anchors(template: dict[str, Any]) -> None:
-    """Remove the texts that several resources share, which deploy nothing by themselves."""
-    for resource in template["Resources"].values():
-        metadata = resource.get("Metadata", {}) if isinstance(resource, dict) else {}
-        if "Shared" in metadata:
-            del metadata["Shared"]
-            if not metadata:
-                del resource["Metadata"]
-
-
-def _written(text: str, items: Mapping[str, Any]) -> str:
-    """Return a text with the items of loops in place of their names."""
-
-    def item(found: re.Match[str]) -> str:
-        match items.get(found[1]):
+    def value_of(found: re.Match[str]) -> str:
+        match given.get(found[1]):
             case str(value):
                 return value
             case {"Ref": str(name)}:
@@ -111,60 +94,24 @@ def _written(text: str, items: Mapping[str, Any]) -> str:
             case _:
                 return found[0]
 
-    return re.sub(r"\$\{(\w+)\}", item, text)
+    return re.sub(r"\$\{(\w+)\}", value_of, text)
 
 
-def _substituted(text: str, given: Mapping[str, Any], items: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an Fn::Sub with variables of its own, without them if all are known."""
-    are_known = all(isinstance(each, str) for each in given.values())
-    if are_known:
-        known = {**items, **given}
-        return {"Fn::Sub": _written(text, known)}
-    written = _written(text, items)
-    return {"Fn::Sub": [written, given]}
-
-
-def _expanded(value: Any, items: Mapping[str, Any], mappings: dict[str, Any]) -> Any:
-    """Return part of a template with its loops expanded, and ``items`` in place of names."""
+def _filled(value: Any, given: Mapping[str, Any]) -> Any:
+    """Return part of a nested template with its parameters in place of their names."""
     match value:
-        case {"Ref": str(name)} if name in items:
-            return items[name]
+        case {"Ref": str(name)} if name in given:
+            return given[name]
         case {"Fn::Sub": str(text)}:
-            new = _written(text, items)
-            return {"Fn::Sub": new} if "${" in new else new
-        case {"Fn::Sub": [str(text), dict(given)]}:
-            return _substituted(text, _expanded(given, items, mappings), items)
-        case {"Fn::FindInMap": list(parts)}:
-            return _found_in_map([_expanded(part, items, mappings) for part in parts], mappings)
+            return {"Fn::Sub": _written(text, given)}
+        case {"Fn::Sub": [str(text), dict(own)]}:
+            return {"Fn::Sub": [_written(text, given), _filled(own, given)]}
         case dict():
-            result: dict[str, Any] = {}
-            for key, inner in value.items():
-                if key.startswith("Fn::ForEach::"):
-                    result |= _looped(inner, items, mappings)
-                else:
-                    result[_written(key, items)] = _expanded(inner, items, mappings)
-            return result
+            return {key: _filled(inner, given) for key, inner in value.items()}
         case list():
-            return [_expanded(inner, items, mappings) for inner in value]
+            return [_filled(inner, given) for inner in value]
         case _:
             return value
-
-
-def _found_in_map(names: list[Any], mappings: dict[str, Any]) -> Any:
-    """Return what a mapping has under names, or the function if they are not all known."""
-    if not all(isinstance(name, str) for name in names):
-        return {"Fn::FindInMap": names}
-    mapping, first, second = names
-    return mappings[mapping][first][second]
-
-
-def _looped(loop: Any, items: Mapping[str, Any], mappings: dict[str, Any]) -> dict[str, Any]:
-    """Return what a Fn::ForEach makes."""
-    identifier, collection, fragment = loop
-    result: dict[str, Any] = {}
-    for item in _expanded(collection, items, mappings):
-        result |= _expanded(fragment, {**items, identifier: item}, mappings)
-    return result
 
 
 def _unjoined(value: Any) -> Any:
@@ -218,7 +165,7 @@ def _nested(properties: Properties, folder: Path) -> dict[str, Any]:
         given[name] = _unjoined(value)
     path = folder / properties["TemplateURL"]
     template = yaml_parse(path.read_text(encoding="utf-8"))
-    nested: dict[str, Any] = _expanded(template, given, {})
+    nested: dict[str, Any] = _filled(template, given)
     return nested
 
 
@@ -326,6 +273,6 @@ def named(value: Any) -> str:
             return f"{found[1]} of the peer"
         case {"Fn::Sub": str(text)} | str(text):
             names: list[str] = re.findall(r"\$\{(\w+)(?:\.\w+)?\}", text)
-            return names[-1] if names else text
+            return names[-1].removesuffix("Aliaslive") if names else text
         case _:
             return ""

@@ -8,8 +8,8 @@ reason::
       HouseRules:
         NoTimeToLive: the fleet does not grow with the traffic
 
-A rule sees a template with its loops expanded, before conditions are decided: each branch of an
-``Fn::If`` has to keep the rule. A nested template has to keep the rules by itself.
+A rule sees a template before conditions are decided: each branch of an ``Fn::If`` has to keep the
+rule. A nested template has to keep the rules by itself.
 """
 
 import json
@@ -54,6 +54,7 @@ QUEUE: Final = "AWS::SQS::Queue"
 TOPIC: Final = "AWS::SNS::Topic"
 TABLE: Final = "AWS::DynamoDB::GlobalTable"
 PIPE: Final = "AWS::Pipes::Pipe"
+RULE: Final = "AWS::Events::Rule"
 
 FOURTEEN_DAYS: Final = 14 * 86_400
 """In seconds; the maximum of SQS."""
@@ -153,17 +154,6 @@ class House:
         reason = str(exceptions.get(exception, ""))
         return reason.strip()
 
-    def alarms(self, metric: "Metric", name: str) -> list[str]:
-        """Return the alarms that watch a metric of a resource."""
-        return [
-            alarm
-            for alarm, properties in self.of_type("AWS::CloudWatch::Alarm")
-            if properties.get("Namespace") == metric.namespace
-            and properties.get("MetricName") == metric.name
-            and name in named(properties.get("Dimensions"))
-            and metric.dimension in at(properties, "Dimensions", "Name")
-        ]
-
     def dead_letter_queues(self) -> set[str]:
         """Return the queues without a redrive policy: nothing polls them."""
         found = set[str]()
@@ -173,28 +163,15 @@ class House:
         return found
 
 
-class Metric(NamedTuple):
-    """A metric of a kind of resources."""
-
-    namespace: str
-    dimension: str
-    """Its value is the resource's name."""
-    name: str
-
-
 def is_tls_only(statement: Mapping[str, Any], resource: str, action: str) -> bool:
     """Return whether a statement refuses requests without TLS."""
     return (
         statement.get("Effect") == "Deny"
         and statement.get("Principal") == "*"
         and listed(statement.get("Action")) == [action]
-        and named(statement.get("Resource")) == {resource}
+        and (statement.get("Resource") == "*" or named(statement.get("Resource")) == {resource})
         and statement.get("Condition") == {"Bool": {"aws:SecureTransport": "false"}}
     )
-
-
-MESSAGES: Final = Metric("AWS/SQS", "QueueName", "ApproximateNumberOfMessagesVisible")
-OLDEST_MESSAGE: Final = Metric("AWS/SQS", "QueueName", "ApproximateAgeOfOldestMessage")
 
 
 def statements_of(policy: Mapping[str, Any]) -> list[Value]:
@@ -273,36 +250,13 @@ def _names_one_of(resources: Collection[str], value: Value) -> bool:
     return bool(found) and found <= set(resources)
 
 
-@_rule("E9103")
-def functions_alarm(house: House) -> Iterator[Finding]:
-    """Every function, API and pipe has alarms on failures, and on events that Lambda loses."""
-    for name, metric in _watched(house):
-        if not house.alarms(metric, name):
-            yield Finding(name, f"needs an alarm on {metric.name}")
-
-
-def _watched(house: House) -> Iterator[tuple[str, Metric]]:
-    """Yield each resource that fails, with each metric that shows it."""
-    for name, _ in house.of_type(*FUNCTIONS):
-        if not house.reason(name, "NoAlarms"):
-            yield name, Metric("AWS/Lambda", "FunctionName", "Errors")
-            yield name, Metric("AWS/Lambda", "FunctionName", "Throttles")
-    for name, _ in house.of_type("AWS::Serverless::HttpApi"):
-        yield name, Metric("AWS/ApiGateway", "ApiId", "5xx")
-    for name, _ in house.of_type(PIPE):
-        yield name, Metric("AWS/EventBridge/Pipes", "PipeName", "ExecutionFailed")
-    for _, config in house.of_type("AWS::Lambda::EventInvokeConfig"):
-        for name in named(config["FunctionName"]):
-            yield name, Metric("AWS/Lambda", "FunctionName", "DestinationDeliveryFailures")
-
-
 # ── Rules of the bus ──────────────────────────────────────────────────────────────────────────────
 
 
 @_rule("E9201")
 def targets_are_retried(house: House) -> Iterator[Finding]:
     """Every target of a rule has a retry policy and a dead-letter queue."""
-    for name, rule in house.of_type("AWS::Events::Rule"):
+    for name, rule in house.of_type(RULE):
         for index, target in enumerate(listed(rule.get("Targets"))):
             place = (*PROPERTIES, "Targets", index)
             for setting in ("MaximumRetryAttempts", "MaximumEventAgeInSeconds"):
@@ -312,6 +266,30 @@ def targets_are_retried(house: House) -> Iterator[Finding]:
                 if not _names_one_of(house.dead_letter_queues(), arn):
                     needed = "needs a queue of this template as its target's DeadLetterConfig"
                     yield Finding(name, needed, place)
+
+
+@_rule("E9202")
+def rules_come_after_what_admits_them(house: House) -> Iterator[Finding]:
+    """A rule is created after the policies and permissions of its targets and its queue.
+
+    EventBridge does not retry what it may not deliver, and drops what it may not dead-letter.
+    """
+    for name, rule in house.of_type(RULE):
+        waits_for = set(listed(house.resources[name].get("DependsOn", [])))
+        reached = named(rule.get("Targets"))
+        for kind, holder in _ADMITTING.items():
+            for admitting, properties in house.of_type(kind):
+                if named(properties.get(holder)) & reached and admitting not in waits_for:
+                    yield Finding(name, f"needs DependsOn: {admitting}, which admits it")
+
+
+_ADMITTING: Final = {
+    "AWS::SQS::QueuePolicy": "Queues",
+    "AWS::SNS::TopicPolicy": "Topics",
+    "AWS::Lambda::Permission": "FunctionName",
+    "AWS::Logs::ResourcePolicy": "PolicyDocument",
+}
+"""Types that admit a rule to something, and the property that names it."""
 
 
 # ── Queues and topics ─────────────────────────────────────────────────────────────────────────────
@@ -367,28 +345,6 @@ def queues_keep_messages(house: House) -> Iterator[Finding]:
         if at(queue, "MessageRetentionPeriod") != [FOURTEEN_DAYS]:
             yield Finding(
                 name, f"needs MessageRetentionPeriod: {FOURTEEN_DAYS}, which is 14 days", PROPERTIES
-            )
-
-
-@_rule("E9304")
-def queues_alarm(house: House) -> Iterator[Finding]:
-    """A dead-letter queue alarms at its first message, a polled queue at an old one."""
-    dead_letters = house.dead_letter_queues()
-    for name, _ in house.of_type(QUEUE):
-        if name in dead_letters:
-            yield from _alarms_at_the_first(house, name)
-        elif not house.alarms(OLDEST_MESSAGE, name):
-            yield Finding(name, f"needs an alarm on {OLDEST_MESSAGE.name}")
-
-
-def _alarms_at_the_first(house: House, queue: str) -> Iterator[Finding]:
-    alarms = house.alarms(MESSAGES, queue)
-    if not alarms:
-        yield Finding(queue, f"needs an alarm on {MESSAGES.name}")
-    for alarm in alarms:
-        if house.resources[alarm]["Properties"].get("Threshold") != 0:
-            yield Finding(
-                alarm, f"needs Threshold 0, to report the first message in {queue}", PROPERTIES
             )
 
 

@@ -101,7 +101,7 @@ def _back(session: Session) -> str:
     )
 
 
-@acts("failover deploy", "", "--set Stage=prod --set Protected=yes --yes", chooses=False)
+@acts("failover deploy", "", "--set Stage=prod --yes", chooses=False)
 def failover_deploy(
     session: Session, *, set_: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
 ) -> Plan:

@@ -40,7 +40,7 @@ def book(
         price: The quoted price, in cents.
         key: Idempotency-Key of the request; by default a new one. The same key books no second
             ride.
-        token: Token of your issuer, for a stack with ApiAuthorization=jwt.
+        token: Token of your issuer, for a stack with JwtIssuer.
     """
     stack = session.stack
     chosen = key or f"book-{plans.new_id()}"
@@ -68,11 +68,11 @@ def book(
 def accept(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
     """Accept a ride over the API, as staff do: the company will drive it.
 
-    You sign as the staff role of the stack, which StaffPrincipal lets you assume, or give --token.
+    You sign as the staff role of the stack, which your policies let you assume, or give --token.
 
     Args:
         ride: Id of the ride, as `./carride book` shows it.
-        token: Token of a member of staff, for a stack with ApiAuthorization=jwt.
+        token: Token of a member of staff, for a stack with JwtIssuer.
     """
     return _change(session, ride, "accept", token)
 
@@ -81,11 +81,11 @@ def accept(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
 def start(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
     """Start an accepted ride over the API, as staff do: the passengers are in the car.
 
-    You sign as the staff role of the stack, which StaffPrincipal lets you assume, or give --token.
+    You sign as the staff role of the stack, which your policies let you assume, or give --token.
 
     Args:
         ride: Id of the ride.
-        token: Token of a member of staff, for a stack with ApiAuthorization=jwt.
+        token: Token of a member of staff, for a stack with JwtIssuer.
     """
     return _change(session, ride, "start", token)
 
@@ -94,11 +94,11 @@ def start(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
 def complete(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
     """Complete a started ride over the API, as staff do: the passengers have arrived.
 
-    You sign as the staff role of the stack, which StaffPrincipal lets you assume, or give --token.
+    You sign as the staff role of the stack, which your policies let you assume, or give --token.
 
     Args:
         ride: Id of the ride.
-        token: Token of a member of staff, for a stack with ApiAuthorization=jwt.
+        token: Token of a member of staff, for a stack with JwtIssuer.
     """
     return _change(session, ride, "complete", token)
 
@@ -108,12 +108,12 @@ def cancel(session: Session, ride: str, /, *, reason: str, token: str | None = N
     """Cancel a ride over the API, as staff do; its owner can only until it has started.
 
     Dispatch frees the car and payment gives the money back. You sign as the staff role of the
-    stack, which StaffPrincipal lets you assume, or give --token.
+    stack, which your policies let you assume, or give --token.
 
     Args:
         ride: Id of the ride.
         reason: Why, for people: at most 200 characters. It is published with the event.
-        token: Token of a member of staff, for a stack with ApiAuthorization=jwt.
+        token: Token of a member of staff, for a stack with JwtIssuer.
     """
     return _change(session, ride, "cancel", token, reason=reason)
 

@@ -65,6 +65,7 @@ def described(*, protected: bool = False, **parameters: str) -> Any:
         ("prod", False, Verdict.FAILED),
         ("prod", True, Verdict.PASSED),
         ("dev", False, Verdict.PASSED),
+        ("dev", True, Verdict.UNTOLD),  # it may have been in production
     ],
 )
 def test_production_is_protected_from_deletion(
@@ -296,7 +297,7 @@ def test_who_is_not_staff_cannot_tell_whether_a_booking_takes_effect_once(
     monkeypatch.setattr("urllib3.request", answer)
     client = described(Stage="dev")
     deployment = Deployment(ref(lambda *_: client, CarRideApiUrl="https://api"))
-    deployment.parameters = {"Stage": "dev", "ApiAuthorization": "iam"}
+    deployment.parameters = {"Stage": "dev", "JwtIssuer": ""}
     (wanted,) = (each for each in CHECKS if "booking over the API" in each.statement)
     (result,) = verify(deployment, [wanted])
     assert result.verdict is Verdict.UNTOLD
@@ -308,7 +309,7 @@ def test_only_the_stacks_own_alarms_are_looked_at(monkeypatch: pytest.MonkeyPatc
     """`carride-prod` has alarms of a similar name; one of the stack's own is on or is missing."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
     client = boto3.client("cloudwatch")
-    for name in ("carride-OverdueAlarm", "carride-prod-OverdueAlarm"):
+    for name in ("carride-Overdue", "carride-prod-Overdue"):
         client.put_metric_alarm(
             AlarmName=name,
             MetricName="Overdue",
@@ -320,20 +321,49 @@ def test_only_the_stacks_own_alarms_are_looked_at(monkeypatch: pytest.MonkeyPatc
             ComparisonOperator="GreaterThanThreshold",
         )
         client.set_alarm_state(AlarmName=name, StateValue="OK", StateReason="a test")
-    of = {"AWS::CloudWatch::Alarm": {"OverdueAlarm": "carride-OverdueAlarm"}}
+    of = {"AWS::CloudWatch::Alarm": {"OverdueAlarm": "carride-Overdue"}}
 
     def turn(name: str) -> None:
         client.set_alarm_state(AlarmName=name, StateValue="ALARM", StateReason="a test")
 
-    turn("carride-prod-OverdueAlarm")
+    turn("carride-prod-Overdue")
     found = check("No alarm is on", client, of)
     assert (found.verdict, found.detail) == (Verdict.PASSED, "1 alarm, 0 dashboards")
-    turn("carride-OverdueAlarm")
+    turn("carride-Overdue")
     found = check("No alarm is on", client, of)
-    assert (found.verdict, found.detail) == (Verdict.FAILED, "carride-OverdueAlarm is on")
-    client.delete_alarms(AlarmNames=["carride-OverdueAlarm"])
+    assert (found.verdict, found.detail) == (Verdict.FAILED, "carride-Overdue is on")
+    client.delete_alarms(AlarmNames=["carride-Overdue"])
     found = check("No alarm is on", client, of)
-    assert (found.verdict, found.detail) == (Verdict.FAILED, "carride-OverdueAlarm is missing")
+    assert (found.verdict, found.detail) == (Verdict.FAILED, "carride-Overdue is missing")
+
+
+@pytest.mark.parametrize(("at_once", "verdict"), [(1_000, Verdict.PASSED), (10, Verdict.FAILED)])
+def test_an_account_that_runs_few_functions_is_named(at_once: int, verdict: Verdict) -> None:
+    """A new account may allow ten concurrent executions, which throttles every consumer."""
+    settings = {"AccountLimit": {"ConcurrentExecutions": at_once}}
+    client = SimpleNamespace(get_account_settings=lambda: settings)
+    found = check("enough functions run at once", client)
+    assert found.verdict is verdict
+    assert str(at_once) in found.detail
+
+
+@pytest.mark.parametrize(("live", "verdict"), [("INFO", Verdict.PASSED), ("DEBUG", Verdict.FAILED)])
+def test_an_alias_that_a_deployment_did_not_reach_is_named(live: str, verdict: Verdict) -> None:
+    """Callers would run with other settings than those that were deployed."""
+
+    def configuration(FunctionName: str, Qualifier: str = "") -> Any:  # noqa: N803 - of boto3
+        assert FunctionName == "carride-Payment"
+        level = live if Qualifier == "7" else "INFO"
+        return {"Environment": {"Variables": {"LOG_LEVEL": level}}}
+
+    client = SimpleNamespace(
+        get_function_configuration=configuration,
+        get_alias=lambda **_: {"FunctionVersion": "7"},
+    )
+    of = {"AWS::Lambda::Function": {"PaymentFunction": "carride-Payment"}}
+    found = check("Callers reach what was deployed last", client, of)
+    assert found.verdict is verdict
+    assert "PaymentFunction" in found.detail
 
 
 class Billed:

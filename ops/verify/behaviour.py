@@ -54,7 +54,7 @@ def _strangers(it: Deployment) -> str:
 @check(
     "A booking over the API takes effect once, although each request is sent twice",
     Stage=TRIAL,
-    ApiAuthorization=("iam",),
+    JwtIssuer=("",),
 )
 def _bookings(it: Deployment) -> str:
     rides = max(1, it.rides // 10)

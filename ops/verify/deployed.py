@@ -6,6 +6,7 @@ from functools import partial
 from itertools import batched
 from typing import Any, Final
 
+from ops import fence
 from ops.text import counted
 from ops.verify import CannotTellError, Deployment, FailedError, SkippedError
 from ops.verify.drift import UNPROVEN, Drift, drift_of
@@ -15,6 +16,10 @@ from ops.verify.registry import ON_AWS, check
 _COMPLETE: Final = frozenset({"CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE"})
 _ALARMS_A_REQUEST: Final = 100
 """The most that CloudWatch describes by name at once."""
+_OF_A_VERSION: Final = ("CodeSha256", "Environment", "Timeout")
+"""Settings of a function that its versions keep."""
+_LEAST_CONCURRENCY: Final = 100
+"""Concurrent executions; Lambda keeps as many unreserved, and a new account may have ten."""
 _EXPIRING: Final = frozenset(
     {"IdempotencyTable", "OperatorTable", "OutboxTable", "RideHistoryTable"}
 )
@@ -34,6 +39,11 @@ def _stacks(it: Deployment) -> str:
     if it.stage == "prod" and not protected:
         it.wrong.append(
             "nothing protects the stack: enable its termination protection (docs/on-an-account.md)"
+        )
+    if it.stage != "prod" and protected:
+        it.untold.append(
+            f"the stack has termination protection, but is in stage {it.stage}, which protects no "
+            "table: if it is in production, deploy it with Stage=prod"
         )
     return counted(len(names), "stack")
 
@@ -65,10 +75,9 @@ def _judge(it: Deployment, drift: Drift) -> None:
         it.wrong.append(f"drifted: {drift}")
 
 
-@check("Functions are active, on the processor that was asked for, with the reserved concurrency")
+@check("Functions are active, on the processor that was asked for, and none is switched off")
 def _functions(it: Deployment) -> str:
     client = it.client("lambda")
-    wanted = int(it.parameters["ReservedConcurrency"])
     for logical, name in it.functions.items():
         found = client.get_function_configuration(FunctionName=name)
         if not _is_active(found):
@@ -77,10 +86,21 @@ def _functions(it: Deployment) -> str:
         if found["Architectures"] != [it.parameters["Architecture"]]:
             it.wrong.append(f"{logical} runs on {found['Architectures']}")
         concurrency = client.get_function_concurrency(FunctionName=name)
-        reserved = concurrency.get("ReservedConcurrentExecutions", 0)
-        if reserved != wanted:
-            it.wrong.append(f"{logical} has {reserved} reserved invocations, not {wanted}")
+        if concurrency.get("ReservedConcurrentExecutions") == 0:
+            it.wrong.append(f"{logical} is switched off: its reserved concurrency is 0")
     return counted(len(it.functions), "function")
+
+
+@check("The account lets enough functions run at once", Stage=ON_AWS)
+def _concurrency(it: Deployment) -> str:
+    limit = it.client("lambda").get_account_settings()["AccountLimit"]
+    at_once: int = limit["ConcurrentExecutions"]
+    if at_once < _LEAST_CONCURRENCY:
+        it.wrong.append(
+            f"the account allows {at_once} concurrent executions, so functions are throttled: "
+            "request more (docs/limits.md)"
+        )
+    return f"{at_once} at once"
 
 
 def _is_active(function: Mapping[str, Any]) -> bool:
@@ -148,7 +168,8 @@ def _movers(it: Deployment) -> str:
 
 @check("The schedule runs the reconciler", Stage=ON_AWS, Role=("standalone", "primary"))
 def _schedule(it: Deployment) -> str:
-    (name,) = it.stack.named("AWS::Scheduler::Schedule").values()
+    (logical_id,) = fence.schedules(it.stack)
+    name = it.stack.named(fence.SCHEDULE)[logical_id]
     if it.client("scheduler").get_schedule(Name=name)["State"] != "ENABLED":
         raise FailedError("the schedule is not enabled")
     group = it.stack.outputs["ReconcilerLogGroupName"]
@@ -233,15 +254,19 @@ def _shards(it: Deployment) -> str:
     return open_shards
 
 
-@check("A gradual deployment publishes versions behind the alias live")
+@check("Callers reach what was deployed last: the alias live has its code and its settings")
 def _aliases(it: Deployment) -> str:
-    if it.parameters["DeploymentStrategy"] == "AllAtOnce":
-        raise SkippedError("DeploymentStrategy is AllAtOnce")
     client = it.client("lambda")
     versions = []
-    for name in it.functions.values():
+    for logical, name in it.functions.items():
+        latest = client.get_function_configuration(FunctionName=name)
         alias = client.get_alias(FunctionName=name, Name="live")
-        versions.append(f"{name} {alias['FunctionVersion']}")
+        version = alias["FunctionVersion"]
+        live = client.get_function_configuration(FunctionName=name, Qualifier=version)
+        versions.append(f"{logical} {version}")
+        behind = [each for each in _OF_A_VERSION if latest.get(each) != live.get(each)]
+        if behind:
+            it.wrong.append(f"the version {version} of {logical} has another {', '.join(behind)}")
     return ", ".join(versions)
 
 

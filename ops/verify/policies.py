@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ops.verify import Deployment
 
 
 def lets_in(it: Deployment, target: str, source: str) -> bool:
-    """Return whether the policy of a queue or a function names the ARN of a source."""
+    """Return whether the policy of a queue or a function admits the ARN of a source."""
     for statement in statements(it, target):
-        if statement["Effect"] == "Allow" and source in _sources(statement):
+        if statement["Effect"] != "Allow":
+            continue
+        if any(fnmatchcase(source, each) for each in _sources(statement)):
             return True
     return False
 

@@ -17,15 +17,6 @@ def pipeline(cloud: LocalAws, name: str) -> Iterator[Pipeline]:
 
 @pytest.fixture
 def gradual(cloud: LocalAws, name: str) -> Iterator[Pipeline]:
-    """A stack in its first gradual release, with reserved concurrency.
-
-    Without a gateway, so payment's rule is off.
-    """
-    strategy = "Canary10Percent5Minutes"
-    yield Pipeline(
-        cloud,
-        cloud.deploy_fast(
-            name, DeploymentStrategy=strategy, ReservedConcurrency="10", Release="0000000001"
-        ),
-    )
+    """A stack whose versions take over gradually. Without a gateway, so payment's rule is off."""
+    yield Pipeline(cloud, cloud.deploy_fast(name, DeploymentStrategy="Canary10Percent5Minutes"))
     cloud.reset()

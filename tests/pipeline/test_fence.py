@@ -87,7 +87,7 @@ def marked(stack: StackRef) -> bool:
 def settings(stack: StackRef) -> dict[str, Any]:
     """Return the settings of the reconciler's schedule, without its state and times."""
     schedule = stack.client("scheduler").get_schedule(
-        Name=stack.named(fence.SCHEDULE)["ReconcilerSchedule"]
+        Name=stack.named(fence.SCHEDULE)["ReconcilerFunctionSchedule"]
     )
     return {
         name: value
@@ -113,13 +113,17 @@ def test_a_fence_is_put_up_and_taken_down_wherever_it_was_interrupted(gradual: P
     A fence that lost that is not put up again.
     """
     stack = reference(gradual)
+    for name in stack.named("AWS::Lambda::Function").values():  # as an operator may reserve it
+        gradual.cloud.client("lambda").put_function_concurrency(
+            FunctionName=name, ReservedConcurrentExecutions=RESERVED
+        )
     # The local stage deploys it disabled.
-    fence.switch_schedules(stack, ["ReconcilerSchedule"], on=True)
+    fence.switch_schedules(stack, ["ReconcilerFunctionSchedule"], on=True)
     before = running(stack)
     schedule = settings(stack)
     assert schedule["Target"]["RetryPolicy"]
     assert before["PaymentRule"] == "DISABLED"
-    assert before["ReconcilerSchedule"] == "ENABLED"
+    assert before["ReconcilerFunctionSchedule"] == "ENABLED"
     assert before["RideHistoryFunction"] == RESERVED
 
     changes = interrupted_everywhere(gradual, lambda each: fence.put_up(each, NOW))

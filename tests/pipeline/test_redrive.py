@@ -50,7 +50,9 @@ def test_mended_letters_take_effect_once(
     )  # every attempt fails
     pipeline.settle()
     cloud.client("lambda").remove_permission(
-        FunctionName=function, StatementId=pipeline.stack.resources["RideHistoryRulePermission"]
+        FunctionName=function,
+        StatementId=pipeline.stack.resources["RideHistoryRulePermission"],
+        Qualifier="live",
     )
     before = pipeline.simulate(rides=42, seed=3)
     kinds = {queue: sum(before.dead_lettered[queue].values()) for queue in (DLQ, RULE_DLQ)}

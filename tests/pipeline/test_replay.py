@@ -29,7 +29,7 @@ from ops.replay.planning import Fate, ReplayPlan, fate_of, predict, watch
 from ops.simulation import simulate
 from ops.stack import StackRef
 from simulated_rides import life, to_event
-from tests.pipeline.pipeline import Pipeline
+from tests.pipeline.pipeline import Pipeline, deploy_variables
 
 pytestmark = pytest.mark.integration
 
@@ -135,12 +135,11 @@ def change_records(stack: StackRef) -> None:
         for record in found[consumer.name, QUARANTINED, False][:1]:
             put(record, dead_lettered=False)
         # New processes: running ones remember for minutes what they have completed.
-        name = stack.outputs[f"{consumer.resources}FunctionName"]
+        name = stack.resources[f"{consumer.resources}Function"]
         variables = functions.get_function_configuration(FunctionName=name)["Environment"][
             "Variables"
         ]
-        environment = {"Variables": {**variables, "PROCESSES": "new"}}
-        functions.update_function_configuration(FunctionName=name, Environment=environment)
+        deploy_variables(functions, name, {**variables, "PROCESSES": "new"})
 
 
 def flat(planned: ReplayPlan) -> Counter[Fated]:

@@ -44,6 +44,7 @@ def test_what_is_broken_is_named(pipeline: Pipeline) -> None:
     cloud.client("lambda").remove_permission(
         FunctionName=stack.resources["RideHistoryFunction"],
         StatementId=stack.resources["RideHistoryRulePermission"],
+        Qualifier="live",
     )
     cloud.client("sqs").set_queue_attributes(
         QueueUrl=stack.outputs["PaymentRuleDlqUrl"], Attributes={"Policy": ""}
@@ -112,7 +113,7 @@ ACTING: Final = {
 
 @pytest.mark.parametrize(
     ("chosen", "acting"),
-    [({"Stage": "dev"}, ACTING), ({"Stage": "prod", "Protected": "yes"}, set())],
+    [({"Stage": "dev"}, ACTING), ({"Stage": "prod"}, set())],
 )
 def test_a_verification_needs_these_rights(
     cloud: LocalAws, name: str, chosen: dict[str, str], acting: set[str]

@@ -86,7 +86,7 @@ def test_a_fenced_primary_loses_and_doubles_nothing(run: Run) -> None:
     """Every event takes effect once, whenever it arrives, and the reconciler runs in one region."""
     regions = run.regions
     # The local stage deploys it disabled.
-    fence.switch_schedules(regions.primary, ["ReconcilerSchedule"], on=True)
+    fence.switch_schedules(regions.primary, ["ReconcilerFunctionSchedule"], on=True)
     assert reconciling(regions) == [HOME]
     waited: list[float] = []
 
@@ -168,7 +168,7 @@ def reconciling(regions: Regions) -> list[str]:
     """Return the regions whose schedule starts the reconciler."""
 
     def state(stack: StackRef) -> str:
-        name = stack.named(fence.SCHEDULE)["ReconcilerSchedule"]
+        name = stack.named(fence.SCHEDULE)["ReconcilerFunctionSchedule"]
         return str(stack.client("scheduler").get_schedule(Name=name)["State"])
 
     return [

@@ -25,6 +25,10 @@ class Edge(NamedTuple):
     dead: bool = False
 
 
+RULES: Final = "rules of CarRideBus"
+"""Who may act on behalf of any rule of the bus."""
+
+
 class Grant(NamedTuple):
     """An action that a resource may take on another, by its role or by the other's policy."""
 
@@ -97,10 +101,11 @@ def _of_policies(deployed: Stack) -> Iterator[Grant]:
     for kind in ("AWS::SQS::QueuePolicy", "AWS::SNS::TopicPolicy"):
         for policy in deployed.of_type(kind).values():
             for statement in policy["PolicyDocument"]["Statement"]:
-                if statement["Effect"] == "Allow":
-                    yield Grant(
-                        _source(statement), statement["Action"], named(statement["Resource"])
-                    )
+                if statement["Effect"] != "Allow":
+                    continue
+                on = statement["Resource"]
+                for what in policy["Queues"] if on == "*" else [on]:
+                    yield Grant(_source(statement), statement["Action"], named(what))
 
 
 def _source(statement: Properties) -> str:
@@ -108,14 +113,23 @@ def _source(statement: Properties) -> str:
 
     The service if the policy names none.
     """
-    arn = statement.get("Condition", {}).get("ArnEquals", {}).get("aws:SourceArn")
-    return named(arn if arn is not None else statement["Principal"]["Service"])
+    condition = statement.get("Condition", {})
+    arn = condition.get("ArnLike", {}).get("aws:SourceArn")
+    if statement["Principal"]["Service"] != "events.amazonaws.com" or arn is None:
+        return str(statement["Principal"]["Service"])
+    return _source_of(arn)
+
+
+def _source_of(arn: object) -> str:
+    """Return the resource that an ARN in a condition names; `RULES` for every rule of the bus."""
+    name = named(arn)
+    return RULES if name == "CarRideBus" else name
 
 
 def _of_permissions(deployed: Stack) -> Iterator[Grant]:
     for permission in deployed.of_type("AWS::Lambda::Permission").values():
-        source = named(permission["SourceArn"])
-        service = "events" if source.endswith("Rule") else "apigateway"
+        source = _source_of(permission["SourceArn"])
+        service = "events" if source == RULES else "apigateway"
         who = (
             source
             if permission["Principal"] == f"{service}.amazonaws.com"

@@ -124,17 +124,18 @@ def test_rides_cost_in_proportion() -> None:
         (
             {
                 "Stage": "local",
-                "Monitoring": "essential",
                 "StaffGroup": "",
                 "TableBilling": "provisioned",
             },
-            "Scheduler|Lambda|Logs|capacity|units|alarm",
+            "Scheduler|Lambda|Logs|capacity|units|alarm|dashboard",
         ),
         ({"TableBilling": "on-demand"}, "capacity|write units|alarms of auto|stream"),
-        ({"Stage": "local"}, "Scheduler|Lambda|Logs|capacity|write units|alarms|dashboard|stream"),
+        (
+            {"Stage": "local"},
+            "Scheduler|Lambda|Logs|capacity|write units|alarms of auto|dashboard|stream",
+        ),
         ({"MinCapacity": "9"}, "the least"),
-        ({"Monitoring": "full"}, "alarms|dashboard"),
-        ({"ReservedConcurrency": "100", "AlarmEmail": "you@example.com", "StaffGroup": ""}, ""),
+        ({"AlarmEmail": "you@example.com", "StaffGroup": ""}, ""),
     ],
 )
 def test_a_parameter_changes_its_lines(chosen: dict[str, Any], changed: str) -> None:

@@ -1,5 +1,6 @@
 """How a new version takes over, how much may run at once, and whether every time fits."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from unittest.mock import Mock
@@ -17,21 +18,28 @@ from tests.kit.rides import Life
 from tests.template.deployment import Deployment
 from tests.template.stack import options
 from tests.world.wiring import wiring
-from tools.transformed import Stack, named, stack
+from tools.transformed import Stack, named, source, stack
 
 pytestmark = pytest.mark.integration
 
-RELEASE: Final = "0123456789"
 STRATEGIES: Final = [name for name in options()["DeploymentStrategy"] if name != "AllAtOnce"]
 DIRECT: Final = {
     *("AWS::Lambda::Version", "AWS::Lambda::Alias", "AWS::Lambda::EventInvokeConfig"),
     "AWS::CloudWatch::Alarm",
 }
 """Types of resources that name a function, not its alias: they do not invoke it."""
-OF_AN_ACCOUNT = 1_000
-KEPT_UNRESERVED = 100
-"""Concurrent invocations: an account's default quota, and the part of it that Lambda keeps
-unreserved."""
+OF_CODEDEPLOY: Final = {
+    *("AWS::CodeDeploy::Application", "AWS::CodeDeploy::DeploymentGroup"),
+    "AWS::IAM::Role",
+}
+"""Types of what a gradual deployment has besides: CodeDeploy's resources and its role."""
+LONGEST: Final = 256
+"""Characters of the description of a function or a version."""
+NOT_OF_A_VERSION: Final = {
+    *("Description", "VersionDescription", "DeploymentPreference", "Events", "EventInvokeConfig"),
+    *("CodeUri", "Role", "LoggingConfig"),
+}
+"""Properties of SAM's function that are no settings of a version, or name resources only."""
 
 
 def holders(deployed: Stack, names: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -47,25 +55,36 @@ def holders(deployed: Stack, names: Mapping[str, object]) -> Iterator[tuple[str,
 # ── Versions ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_only_a_gradual_deployment_goes_through_aliases(deployed: Stack) -> None:
-    """Then everything that invokes a function names its alias; by default nothing does."""
-    aliases = deployed.of_type("AWS::Lambda::Alias")
-    groups = deployed.of_type("AWS::CodeDeploy::DeploymentGroup")
+def test_every_caller_names_the_alias(deployed: Stack) -> None:
+    """No rule, mapping, schedule, permission, API or output names a function past its alias."""
+    assert {kind for _, kind in holders(deployed, deployed.functions())} <= DIRECT
     configs = deployed.of_type("AWS::Lambda::EventInvokeConfig").values()
-    if deployed.conditions["DeploysGradually"]:
-        assert {kind for _, kind in holders(deployed, deployed.functions())} <= DIRECT
-        assert {house_rules.named(each["Qualifier"]).pop() for each in configs} <= set(aliases)
-        assert len(groups) == len(aliases) == len(deployed.functions())
-    else:
-        assert list(holders(deployed, aliases)) == []
-        assert {each["Qualifier"] for each in configs} == {"$LATEST"}
-        assert groups == {}
+    assert {each["Qualifier"] for each in configs} == {"live"}
+    aliases = {name: each["Name"] for name, each in deployed.of_type("AWS::Lambda::Alias").items()}
+    assert aliases == {f"{name}Aliaslive": "live" for name in deployed.functions()}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_change_of_strategy_moves_no_caller(strategy: str) -> None:
+    """Only CodeDeploy's resources come and go; every other one keeps its name and properties."""
+    before = stack().resources
+    gradual = stack(DeploymentStrategy=strategy).resources
+    more = {name: each["Type"] for name, each in gradual.items() if name not in before}
+    assert set(more.values()) == OF_CODEDEPLOY
+    for name, resource in before.items():
+        assert resource["Type"] == gradual[name]["Type"]
+        assert resource.get("Properties") == gradual[name].get("Properties"), name
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_gradual_deployment_rolls_back_on_errors(strategy: str) -> None:
-    """Each function has a deployment group of its own, with the steps and its error alarm."""
-    gradual = stack(DeploymentStrategy=strategy, Release=RELEASE)
+    """Each function has a deployment group, with the steps and the alarm that watches all."""
+    gradual = stack(DeploymentStrategy=strategy)
+    alarm = gradual.resources["FunctionErrorsAlarm"]["Properties"]
+    metrics = [each["MetricStat"]["Metric"] for each in alarm["Metrics"] if "MetricStat" in each]
+    watched = {metric["Dimensions"][0]["Value"]["Ref"] for metric in metrics}
+    assert {metric["MetricName"] for metric in metrics} == {"Errors"}
+    assert watched == set(gradual.functions())
     for name in gradual.functions():
         update = gradual.resources[f"{name}Aliaslive"]["UpdatePolicy"][
             "CodeDeployLambdaAliasUpdate"
@@ -73,23 +92,75 @@ def test_a_gradual_deployment_rolls_back_on_errors(strategy: str) -> None:
         group = gradual.resources[update["DeploymentGroupName"]["Ref"]]["Properties"]
         assert group["DeploymentConfigName"]["Fn::Sub"][1]["ConfigName"] == strategy
         assert "DEPLOYMENT_STOP_ON_ALARM" in group["AutoRollbackConfiguration"]["Events"]
-        (alarm,) = group["AlarmConfiguration"]["Alarms"]
-        watched = gradual.resources[alarm["Name"]["Ref"]]["Properties"]
-        dimensions = [{"Name": "FunctionName", "Value": {"Ref": name}}]
-        assert (watched["MetricName"], watched["Dimensions"]) == ("Errors", dimensions)
+        assert group["AlarmConfiguration"]["Alarms"] == [{"Name": alarm["AlarmName"]}]
 
 
-def test_a_release_publishes_every_function() -> None:
-    """A release publishes new versions even if only a parameter changed, unlike SAM by itself."""
+def reached(value: Any, template: Mapping[str, Any]) -> set[str]:
+    """Return the parameters that a part of the template depends on, through its conditions."""
+    match value:
+        case {"Ref": str(name)} | {"Condition": str(name)} if name in template["Conditions"]:
+            return reached(template["Conditions"][name], template)
+        case {"Ref": str(name)}:
+            return {name} & set(template["Parameters"])
+        case {"Fn::If": [str(condition), *choices]}:
+            return reached([template["Conditions"][condition], *choices], template)
+        case {"Fn::Sub": str(text)}:
+            return set(re.findall(r"\$\{(\w+)\}", text)) & set(template["Parameters"])
+        case dict():
+            return set().union(*(reached(each, template) for each in value.values()))
+        case list():
+            return set().union(*(reached(each, template) for each in value))
+        case _:
+            return set()
 
-    def versions(**chosen: str) -> set[str]:
-        return set(stack(**chosen).of_type("AWS::Lambda::Version"))
 
-    first = versions(DeploymentStrategy=STRATEGIES[0], Release=RELEASE)
-    assert first.isdisjoint(versions(DeploymentStrategy=STRATEGIES[0], Release=RELEASE[::-1]))
-    assert versions() == versions(LogLevel="DEBUG"), (
-        "SAM notices parameters by itself now: Release could go"
-    )
+OF_SAM: Final = {
+    name: each["Properties"]
+    for name, each in source()["Resources"].items()
+    if each["Type"] == "AWS::Serverless::Function"
+}
+
+
+@pytest.mark.parametrize("name", OF_SAM)
+def test_a_changed_parameter_publishes_a_version(name: str) -> None:
+    """The description of a function and its version names each parameter of its settings.
+
+    SAM publishes a version for another text, and Lambda for a function that changed.
+    """
+    template = source()
+    function = OF_SAM[name]
+    settings = [
+        *(each for key, each in function.items() if key not in NOT_OF_A_VERSION),
+        *(
+            each
+            for key, each in template["Globals"]["Function"].items()
+            if key not in NOT_OF_A_VERSION
+        ),
+    ]
+    text = function["VersionDescription"]["Fn::Sub"]
+    assert function["Description"]["Fn::Sub"] == text
+    assert function["AutoPublishAliasAllProperties"] is True
+    named_there = re.findall(r"\$\{(\w+)\}", text)
+    assert set(named_there) == reached(settings, template)
+    longest = len(re.sub(r"\$\{\w+\}", "", text))
+    longest += sum(longest_of(template["Parameters"][each]) for each in named_there)
+    assert longest <= LONGEST, "give a parameter a smaller MaxLength"
+
+
+def longest_of(parameter: Mapping[str, Any]) -> int:
+    """Return how many characters a parameter may have."""
+    if "AllowedValues" in parameter:
+        return max(len(str(each)) for each in parameter["AllowedValues"])
+    if "MaxLength" in parameter:
+        return int(parameter["MaxLength"])
+    return len(str(parameter["MaxValue"]))
+
+
+def test_a_changed_layer_publishes_versions() -> None:
+    """SAM takes the layers that a function names for its properties."""
+    for name, each in source()["Resources"].items():
+        if each["Type"] == "AWS::Serverless::LayerVersion":
+            assert each["Properties"]["PublishLambdaVersion"] is True, name
 
 
 # ── Times and numbers that fit ────────────────────────────────────────────────────────────────────
@@ -156,21 +227,3 @@ def test_a_message_that_fails_beside_others_returns_to_its_queue() -> None:
     reported = [each["itemIdentifier"] for each in answer["batchItemFailures"]]
     left = reported if mapping.reports else []
     assert left == [batch["Records"][1]["messageId"]]
-
-
-def test_reserved_concurrency_leaves_an_account_enough(deployed: Stack) -> None:
-    """By default nothing is reserved.
-
-    The highest choice fits into an account with the usual quota.
-    """
-    number = int(deployed.parameters["ReservedConcurrency"])
-    reserved = [
-        function.get("ReservedConcurrentExecutions") for function in deployed.functions().values()
-    ]
-    assert set(map(str, reserved)) == {str({"Ref": "ReservedConcurrency"} if number else None)}
-    assert len(reserved) * number + KEPT_UNRESERVED <= OF_AN_ACCOUNT
-    expected = {"Ref": "ReservedConcurrency" if number else "DispatchConcurrency"}
-    for mapping in deployed.of_type("AWS::Lambda::EventSourceMapping").values():
-        assert mapping["ScalingConfig"]["MaximumConcurrency"] == expected, (
-            "SQS would be throttled by its own function"
-        )

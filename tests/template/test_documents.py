@@ -243,14 +243,6 @@ def test_every_command_is_understood(path: Path) -> None:
         assert callable(parsed)
 
 
-@pytest.mark.parametrize("environment", ["default", "primary", "secondary", "local"])
-def test_sam_expands_the_loops(environment: str) -> None:
-    """Without this setting `sam build` fails at the first loop of the template."""
-    config = tomllib.loads((ROOT / "samconfig.toml").read_text(encoding="utf-8"))[environment]
-    assert config["global"]["parameters"]["language_extensions"] is True
-    assert "CAPABILITY_AUTO_EXPAND" in config["deploy"]["parameters"]["capabilities"]
-
-
 # ── Runbooks and workflows ────────────────────────────────────────────────────────────────────────
 
 

@@ -64,7 +64,6 @@ SECONDARY: Final = {
     "OutboxStreamArn": "arn:aws:dynamodb:us-east-1:123456789012:table/carride-OutboxTable/stream/1",
     "GlobalEndpointId": "abcde.veo",
 }
-GRADUAL: Final = {"DeploymentStrategy": "Canary10Percent5Minutes", "Release": "0123456789"}
 SECRET: Final = "arn:aws:secretsmanager:us-east-1:123456789012:secret:gateway-AbCdEf"  # noqa: S105 - a name
 
 
@@ -285,7 +284,6 @@ ROWS: Final[Mapping[str, tuple[Row, ...]]] = {
         Row("STAGE", 202, DRIVERS),
         Row("STAGE", 403, DRIVERS | PROD),
         Row("SIMULATOR_FUNCTION_NAME", ["CarRideSimulatorFunction"], DRIVERS),
-        Row("SIMULATOR_FUNCTION_NAME", ["CarRideSimulatorFunctionAliaslive"], DRIVERS | GRADUAL),
         Row("STACK_ROLE", 201),
         Row("STACK_ROLE", 503, PRIMARY),
         Row("OPERATOR_TABLE", ["carride-OperatorTable"], PRIMARY),

@@ -206,9 +206,8 @@ def refused(**chosen: str) -> list[str]:
         ({"Role": "secondary", "PeerRegion": THERE}, "TheSecondaryReadsItsReplica"),
         ({"OutboxStreamArn": "arn"}, "OnlyTheSecondaryNamesStreamAndEndpoint"),
         ({"GlobalEndpointId": "id"}, "OnlyTheSecondaryNamesStreamAndEndpoint"),
-        ({"DeploymentStrategy": "Canary10Percent5Minutes"}, "GradualDeploymentNeedsARelease"),
-        ({"ApiAuthorization": "jwt", "JwtIssuer": "https://issuer.example"}, "JwtNeedsItsIssuer"),
-        ({"ApiAuthorization": "jwt", "JwtAudience": "carride"}, "JwtNeedsItsIssuer"),
+        ({"JwtIssuer": "https://issuer.example"}, "TheIssuerNeedsAnAudience"),
+        ({"JwtAudience": "carride"}, "TheAudienceNeedsAnIssuer"),
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(chosen: dict[str, str], rule: str) -> None:

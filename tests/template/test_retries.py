@@ -8,13 +8,14 @@ import pytest
 from carride.consumer import LETTER_RETENTION
 from carride.publisher import Publisher
 from carride_idempotency import Policy
+from ops.audit import evidence
 from ops.policies import POLICIES
 from tools.transformed import ROOT, named, source
 
 pytestmark = pytest.mark.integration
 
 RESOURCES: Final = source()["Resources"]
-CONSUMERS: Final = {name: each["Name"] for name, each in source()["Mappings"]["Services"].items()}
+CONSUMERS: Final = {each.resources: each.name for each in evidence.CONSUMERS}
 """The service name of each consumer, by the prefix of its resources."""
 LONGEST: Final = {"MaximumRetryAttempts": 185, "MaximumEventAgeInSeconds": 86_400}
 """What EventBridge allows at most."""
@@ -27,11 +28,10 @@ def policy(consumer: str) -> Policy:
 
 def deliveries(consumer: str) -> tuple[int, str]:
     """Return how often an event is delivered to a consumer, and where it goes then."""
-    config = RESOURCES.get(f"{consumer}InvokeConfig")
+    config = RESOURCES[f"{consumer}Function"]["Properties"].get("EventInvokeConfig")
     if config is not None:
-        properties = config["Properties"]
-        return 1 + properties["MaximumRetryAttempts"], named(
-            properties["DestinationConfig"]["OnFailure"]["Destination"]
+        return 1 + config["MaximumRetryAttempts"], named(
+            config["DestinationConfig"]["OnFailure"]["Destination"]
         )
     redrive = RESOURCES[f"{consumer}Queue"]["Properties"]["RedrivePolicy"]
     return redrive["maxReceiveCount"], named(redrive["deadLetterTargetArn"])
@@ -49,7 +49,7 @@ def test_a_key_has_as_many_attempts_as_its_transport_delivers(consumer: str) -> 
         )
     else:
         assert attempts == times, (
-            f"max_attempts of {consumer}'s Policy does not match {consumer}InvokeConfig"
+            f"max_attempts of {consumer}'s Policy does not match its EventInvokeConfig"
         )
 
 

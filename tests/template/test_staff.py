@@ -36,8 +36,8 @@ def test_a_stack_has_the_role_if_nothing_else_says_who_is_staff(deployed: Stack)
 
     Every other choice does not.
     """
-    chosen = [deployed.parameters[name] for name in ("Stage", "ApiAuthorization", "StaffGroup")]
-    makes_role = chosen == ["dev", "iam", "carride-staff"]
+    chosen = [deployed.parameters[name] for name in ("Stage", "JwtIssuer", "StaffGroup")]
+    makes_role = chosen == ["dev", "", "carride-staff"]
     assert ("StaffRole" in deployed.resources) is makes_role
     assert ("StaffRoleArn" in deployed.outputs) is makes_role
     expected = {"Ref": "StaffRole"} if makes_role else {"Ref": "StaffGroup"}
@@ -54,16 +54,11 @@ def test_the_api_takes_sessions_of_the_role_for_staff() -> None:
     assert not caller_of(user, staff_group=name, everyone=False).staff
 
 
-def test_a_parameter_says_who_may_assume_the_role() -> None:
-    """By default it is the account, whose policies decide.
-
-    Otherwise the one user or role that is named.
-    """
+def test_the_accounts_policies_say_who_may_assume_the_role() -> None:
+    """The role trusts the account, and no other one."""
     assert trusted(stack()) == {
         "Fn::Sub": "arn:${AWS::Partition}:iam::${AWS::AccountId}:root",
     }
-    operator = f"arn:aws:iam::{ACCOUNT}:role/operator"
-    assert trusted(stack(StaffPrincipal=operator)) == {"Ref": "StaffPrincipal"}
 
 
 def test_the_role_may_call_the_api_and_nothing_else() -> None:

@@ -110,11 +110,11 @@ def documented() -> list[str]:
     return re.findall(r"^(?:.*&& )?(sam deploy.*)$", section, re.MULTILINE)
 
 
-PRODUCTION: Final = {"Stage": "prod", "Protected": "yes"}
+PRODUCTION: Final = {"Stage": "prod"}
 
 
 @pytest.mark.parametrize("command", documented())
-@pytest.mark.parametrize("stage", [{"Stage": "dev", "Protected": "no"}, PRODUCTION])
+@pytest.mark.parametrize("stage", [{"Stage": "dev"}, PRODUCTION])
 def test_no_upgrade_of_the_page_changes_the_stage(command: str, stage: dict[str, str]) -> None:
     """Each stage stays what it is.
 
@@ -125,7 +125,7 @@ def test_no_upgrade_of_the_page_changes_the_stage(command: str, stage: dict[str,
         before |= PRODUCTION
     after = merged(before, sent(command))
     assert after["Stage"] == before["Stage"]
-    assert [each for each in broken(after) if "Release" not in each] == []
+    assert broken(after) == []
 
 
 def test_the_page_has_the_upgrade_of_each_environment() -> None:
@@ -141,13 +141,3 @@ def test_a_new_stack_of_each_environment_keeps_the_rules() -> None:
     for name in ("default", "prod", "local"):
         listed = ENVIRONMENTS[name]["global"]["parameters"]["parameter_overrides"]
         assert broken(defaults() | assignments(listed)) == [], name
-
-
-@pytest.mark.parametrize("stage", ["dev", "local"])
-def test_production_is_left_only_if_it_is_said_twice(stage: str) -> None:
-    """Stage alone is refused with what to do; together with Protected it is accepted."""
-    production = defaults() | PRODUCTION
-    [refusal] = broken(merged(production, {"Stage": stage}))
-    assert "Stage=dev and Protected=no" in refusal
-    assert broken(merged(production, {"Stage": stage, "Protected": "no"})) == []
-    assert broken(defaults() | {"Stage": "prod"}) == ["Stage=prod needs Protected=yes."]

@@ -16,7 +16,6 @@ ACCOUNT: Final = "123456789012"
 STACK: Final = "carride"
 STAFF_GROUP: Final = "staff"
 PARAMETERS: Final[Mapping[str, str]] = {
-    "ApiAuthorization": "jwt",
     "JwtAudience": "carride",
     "JwtIssuer": "https://issuer.example",
     "PaymentGatewayUrl": "https://gateway.example",
@@ -244,6 +243,8 @@ class _Reader:
                 return queue_url(name)
             case "AWS::SNS::Topic":
                 return self._arn(name)
+            case "AWS::Lambda::Alias":
+                return named({"Ref": name})
             case _:
                 return name
 
@@ -377,8 +378,7 @@ class _Reader:
         (api,) = self._stack.of_type("AWS::ApiGatewayV2::Api").values()
         integrations = api["Body"]["components"]["x-amazon-apigateway-integrations"]
         (integration,) = integrations.values()
-        _, given = integration["uri"]["Fn::Sub"]
-        return named(given["Function"])
+        return named(integration["uri"])
 
 
 def queue_url(name: str) -> str:

@@ -50,9 +50,9 @@ def _rewritten(event: Mapping[str, Any]) -> dict[str, Any]:
 
 def _deliveries_to(arn: str) -> int:
     """Return how often Lambda delivers an event to a consumer, by an ARN of its function."""
-    services = source()["Mappings"]["Services"]
-    for consumer, service in services.items():
-        if f"-{consumer}Function" in arn:
-            retries: int = service["Retries"]
+    for name, resource in source()["Resources"].items():
+        config = resource.get("Properties", {}).get("EventInvokeConfig")
+        if config and f"-{name}" in arn:
+            retries: int = config["MaximumRetryAttempts"]
             return 1 + retries
     raise LookupError(f"no consumer has the function {arn}: correct the sample's functionArn")

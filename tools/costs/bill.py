@@ -164,7 +164,7 @@ PARTITION: Final = 1_000  # write units a second of one partition, on which a ke
 PARTITION_READS: Final = 3_000  # read units a second of one partition
 PAID: Final[Mapping[str, Any]] = {"PaymentGatewayUrl": "https://gateway.example"}
 """Parameters of a stack whose rides are paid at a real gateway."""
-PRODUCTION: Final[Mapping[str, Any]] = {"Stage": "prod", "Protected": "yes", **PAID}
+PRODUCTION: Final[Mapping[str, Any]] = {"Stage": "prod", **PAID}
 """Parameters of such a stack in production."""
 SAMPLED: Final = 0.05  # after the first request of a second
 MILLISECONDS: Final = 20  # assumed for an invocation; only an account shows it
@@ -522,9 +522,8 @@ COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
     "the defaults": {},
     "`Architecture=x86_64`": {"Architecture": "x86_64"},
     "`LogLevel=WARN`": {"LogLevel": "WARN"},
-    "`Monitoring=full`": {"Monitoring": "full"},
     "`Retention=long`": {"Retention": "long"},
-    "`Stage=prod Protected=yes`": PRODUCTION,
+    "`Stage=prod`": PRODUCTION,
     "`TableBilling=on-demand`": {"TableBilling": "on-demand"},
     "`TableBilling=provisioned`": {"TableBilling": "provisioned"},
     "`Tracing=Active`": {"Tracing": "Active"},

@@ -135,8 +135,7 @@ def _concurrency(deployed: Stack, name: str) -> tuple[int, int]:
         [mapping] = deployed.of_type("AWS::Lambda::EventSourceMapping").values()
         batch = mapping["BatchSize"]
         most = int(deployed.parameters["DispatchConcurrency"])
-    reserved = int(deployed.parameters["ReservedConcurrency"])
-    return reserved or most, batch
+    return most, batch
 
 
 def bounds(deployed: Stack) -> list[Bound]:
@@ -162,9 +161,6 @@ def bounds(deployed: Stack) -> list[Bound]:
 def _bounds_of_the_stack(deployed: Stack, found: Mapping[str, Station]) -> list[Bound]:
     parameters = deployed.parameters
     dispatch = found["Dispatch"]
-    by_dispatch = "DispatchConcurrency"
-    if parameters["ReservedConcurrency"] != "0":
-        by_dispatch = "ReservedConcurrency"
     open_rides = SHARDS * PARTITION / INDEX_WRITES
     free_cars = BLOCKS**2 / SHARD * PARTITION / INDEX_WRITES
     return [
@@ -172,7 +168,7 @@ def _bounds_of_the_stack(deployed: Stack, found: Mapping[str, Station]) -> list[
         Bound(
             "concurrent batches of dispatch",
             dispatch.servers / dispatch.each,
-            by_dispatch,
+            "DispatchConcurrency",
             dispatch.each,
         ),
         Bound("shards of an index of open rides", open_rides, ""),

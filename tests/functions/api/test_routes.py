@@ -10,7 +10,6 @@ from tools.transformed import Stack, stack
 pytestmark = pytest.mark.integration
 
 TOKENS: Final = {
-    "ApiAuthorization": "jwt",
     "JwtIssuer": "https://issuer.example",
     "JwtAudience": "car-ride",
 }
@@ -33,7 +32,7 @@ def schemes(deployed: Stack) -> dict[str, list[str]]:
     ("parameters", "callers"),
     [
         ({"Stage": "dev"}, ["iam"]),
-        ({"Stage": "prod", "ApiAuthorization": "iam"}, ["iam"]),
+        ({"Stage": "prod", "JwtIssuer": "", "JwtAudience": ""}, ["iam"]),
         ({"Stage": "dev", **TOKENS}, ["jwt"]),
         ({"Stage": "prod", **TOKENS}, ["jwt"]),
         ({"Stage": "local", **TOKENS}, []),
