@@ -29,6 +29,7 @@ from tests.stores.backends import certify, local_client, running_valkey
 pytestmark = pytest.mark.integration
 
 INTERLEAVINGS: Final = Path(__file__).with_name("interleavings.py")
+WITHIN_A_RUN: Final = Path(__file__).with_name("within_a_run.py")
 INHERITANCE: Final = Path(__file__).with_name("inheritance.py")
 COUNT: Final = int(os.environ.get("FORK_INTERLEAVINGS", "10"))
 FIRST: Final = int(os.environ.get("FORK_INTERLEAVINGS_FROM", "0"))
@@ -66,7 +67,7 @@ class Exchange(BaseHTTPRequestHandler):
             threading.Event().wait(PAUSE_S)
             whole = whole[half:]
         self.wfile.write(whole)
-        self.close_connection = self.server.chance.random() < LAST
+        self.close_connection = self.server.chance.random() < self.server.last
 
     def log_message(self, *_: Any) -> None:
         """Print nothing."""
@@ -81,6 +82,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, certificate: Path | None = None) -> None:
         super().__init__(("127.0.0.1", 0), Exchange)
         self.tables = FakeDynamoDB({"Effects": ("id",)})
+        self.last = LAST
         self.chance = random.Random(0)  # noqa: S311 - an experiment, not a secret
         self.url = f"{'https' if certificate else 'http'}://127.0.0.1:{self.server_port}"
         if certificate:
@@ -184,6 +186,17 @@ def test_a_child_shares_nothing_that_belongs_to_one_process() -> None:
         names = run(INHERITANCE, server.url).splitlines()
     assert names[:-1] == []
     assert names[-1].endswith("the child ended with 0")
+
+
+def test_a_child_takes_no_step_of_the_run_that_it_was_forked_in() -> None:
+    """It makes no call, registers no effect and ends nothing: its parent's run is as if alone."""
+    with serving(Server()) as server:
+        server.last = (
+            0  # a run whose claim has no answer comes again, and no run is looked for here
+        )
+        assert run(WITHIN_A_RUN, server.url, FIRST, COUNT) == ""
+        effects = charges(server.tables.all("Effects"))
+    assert effects == {f"k{number}": 1 for number in range(FIRST, FIRST + COUNT)}
 
 
 @pytest.mark.peer

@@ -343,7 +343,7 @@ def _require_running(claim: "HeldClaim", name: str) -> None:
     if claim.has_ended:
         raise UnfinishedWorkError(
             f"{claim.record.key}: the operation has ended, so {name} was not called: make external "
-            "calls before the handler returns, or inside the `with` block"
+            "calls before the handler returns, or inside the `with` block, and in its process"
         )
 
 

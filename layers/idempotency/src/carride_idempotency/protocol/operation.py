@@ -89,15 +89,20 @@ class AnyOperation:
 
         further = [prepared(effect) for effect in effects]
         held = self._held
+        self._require_running()  # a child that was forked may have a lock that nobody releases
         with held.lock:  # other threads register effects too, and the run may end
-            if held.has_ended:
-                raise UnfinishedWorkError(
-                    f"{self.key}: the operation has ended, and takes no more effects: call write "
-                    "before the handler returns, or inside the `with` block"
-                )
+            self._require_running()
             registered = [*self._effects, *further]
             require_one_transaction(held.record, registered, self._store)
             self._effects[:] = registered
+
+    def _require_running(self) -> None:
+        if self._held.has_ended:
+            raise UnfinishedWorkError(
+                f"{self.key}: the operation has ended, and takes no more effects: call write "
+                "before the handler returns, or inside the `with` block, and in the process that "
+                "runs it"
+            )
 
 
 class Operation(AnyOperation):
