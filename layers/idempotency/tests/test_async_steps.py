@@ -2,10 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from greenlet import getcurrent
 
 from carride_idempotency.aio import steps
 from tests.interleaving import Turns, giving_way
@@ -23,23 +25,33 @@ type Weave = Callable[[Turns], None]
 
 
 class Pool:
-    """A pool of virtual threads. As the interpreter ends, it takes no more jobs."""
+    """A pool of virtual threads. As the interpreter ends, it takes no more jobs.
+
+    If the process may have no more threads, it keeps the job, as a ThreadPoolExecutor does.
+    """
 
     def __init__(self, turns: Turns) -> None:
         self.has_ended = False
+        self.lends = THREADS
+        self.threads: set[Any] = set()
+        """Those that it has begun."""
         self._turns = turns
         self._waiting: deque[Callable[[], object]] = deque()
         self._working = 0
 
-    def submit(self, work: Callable[[], object]) -> None:
+    def submit(self, work: Callable[..., object], *arguments: object) -> None:
         if self.has_ended:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        self._waiting.append(work)
-        if self._working < THREADS:
-            self._working += 1
-            self._turns.start(self._work)
+        self._waiting.append(partial(work, *arguments))
+        if self._working == THREADS:
+            return
+        if self._working == self.lends:
+            raise RuntimeError("can't start new thread")
+        self._working += 1
+        self._turns.start(self._work)
 
     def _work(self) -> None:
+        self.threads.add(getcurrent())
         while self._waiting:
             self._waiting.popleft()()
         self._working -= 1
@@ -55,6 +67,7 @@ class Job:
         self.ended_ms = 0
         self.future: Future[Any] | None = None
         self.is_cancelled = False
+        self.thread: Any = None
         self._turns = turns
         chance = turns.chance
         self._lasts_s = chance.choice((0.0, chance.random(), LONG_S if claims else 0.3))
@@ -62,6 +75,7 @@ class Job:
 
     def __call__(self) -> None:
         self.began_ms.append(self._turns.now_ms)
+        self.thread = getcurrent()
         self._turns.sleep(self._lasts_s)
         self.ended_ms = self._turns.now_ms
         if self._fails:
@@ -117,6 +131,14 @@ class Burst:
             self.turns.sleep(chance.uniform(0, 1))
             job.is_cancelled = job.future.cancel()
 
+    def is_in_pool(self, job: Job) -> bool:
+        """Return whether a thread of the pool took a job."""
+        return job.thread in self.pool.threads
+
+    def is_working(self) -> bool:
+        """Return whether a thread is still counted as one that takes jobs."""
+        return steps._threads._working != 0  # noqa: SLF001 - no job shows it
+
     def at_once(self, ms: float, *, claims: bool) -> int:
         """Return how many claims, or other steps, ran at a moment."""
         return sum(job.runs_at(ms) for job in self.jobs if job.claims == claims)
@@ -166,6 +188,24 @@ def test_no_step_waits_for_a_claim(weave: Weave) -> None:
             weave(burst.turns)
             burst.play()
         if wrong := wrong_jobs(burst) + wrong_turns(burst):
+            broken[seed] = wrong
+    assert broken == {}
+
+
+def test_a_loop_takes_no_step_while_the_process_has_a_thread(weave: Weave) -> None:
+    """It would stand still, with its heartbeats, until all jobs of a burst are done."""
+    broken = {}
+    for seed in range(SEEDS):
+        with pytest.MonkeyPatch.context() as patch:
+            burst = Burst(seed, patch)
+            burst.pool.lends = burst.turns.chance.choice((1, 2, 3))
+            weave(burst.turns)
+            burst.play()
+        wrong = wrong_jobs(burst)
+        wrong += [
+            "a loop took a job" for job in burst.jobs if job.began_ms and not burst.is_in_pool(job)
+        ]
+        if wrong or burst.is_working():
             broken[seed] = wrong
     assert broken == {}
 

@@ -37,6 +37,14 @@ class _Job(NamedTuple):
     claims: bool
 
 
+class _Turn:
+    """The turn of a further thread to take jobs. It is void if the process could have none."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.is_void = False
+
+
 class StepThreads:
     """The threads of this process, and what waits for them.
 
@@ -62,12 +70,35 @@ class StepThreads:
             if self._working == MOST_THREADS:
                 return
             self._working += 1
+        turn = _Turn()
         try:
-            self._pool.submit(self._work)
-        except RuntimeError:  # the interpreter ends, and lends no thread any more
-            self._work()
+            self._pool.submit(self._work, turn)
+        except RuntimeError:  # the interpreter ends, or the process may have no more threads
+            if self._is_left_over(turn):
+                self._take_all()
 
-    def _work(self) -> None:
+    def _is_left_over(self, turn: _Turn) -> bool:
+        """Return whether no thread takes jobs in place of one that could not be had.
+
+        The pool keeps a turn that it has no thread for, and another of its threads may find it.
+        """
+        with self._lock:
+            if turn.has_begun:
+                return False
+            turn.is_void = True
+            if self._working == 1:  # which counts this one
+                return True
+            self._working -= 1
+            return False
+
+    def _work(self, turn: _Turn) -> None:
+        with self._lock:
+            if turn.is_void:
+                return
+            turn.has_begun = True
+        self._take_all()
+
+    def _take_all(self) -> None:
         """Take jobs until it is no job's turn."""
         job = self._next(None)
         while job is not None:
