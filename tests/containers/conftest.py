@@ -26,9 +26,9 @@ default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 cgroup_manager = "cgroupfs"
 runtime = "runc"
 """
-_START_SECONDS = 30.0
+_START_SECONDS = 120.0
 
-_LONGEST_COMMAND_S = 300.0
+_LONGEST_COMMAND_S = 900.0
 
 type TypeIn = Callable[[str], subprocess.CompletedProcess[str]]
 """Runs a line in a shell."""

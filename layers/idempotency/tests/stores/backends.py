@@ -43,7 +43,7 @@ _ROOM: Final = Path(__file__).parents[2]
 _DYNAMODB_LOCAL: Final = _ROOM / "tools/dynamodb-local"
 _PATIENCE_S: Final = 120.0
 _ONE_TRY: Final = Config(
-    connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, max_pool_connections=20
+    connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1}, max_pool_connections=20
 )
 _PREFIX: Final = "test:"
 
