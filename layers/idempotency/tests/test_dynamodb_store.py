@@ -269,12 +269,17 @@ def test_a_result_that_does_not_fit_beside_what_is_kept_is_left_out(
 
 
 def test_what_no_record_can_keep_is_refused_at_write(world: World) -> None:
-    """Each of two Keeps would fit alone. The error names the way out, and comes before any call."""
+    """One that is too large, or two that are it together, are refused before any call.
+
+    The error names the way out.
+    """
 
     def work(operation: Operation) -> None:
         operation.write(Keep({"one": "k" * 250_000}))
         with pytest.raises(EffectsRejectedError, match="Put an item of its own"):
             operation.write(Keep({"two": "k" * 250_000}))
+        with pytest.raises(EffectsRejectedError, match="400 KB"):
+            operation.write(Keep({"all": "k" * 410_000}))
 
     world.work.step = work
     assert world.deliver()["outcome"] == "New"

@@ -25,6 +25,8 @@ _LONGEST_KEY: Final = 2048
 """Bytes of a partition key. A sort key has half of that, but only the table knows which it is."""
 _MOST_KEY_ATTRIBUTES: Final = 2
 _RECORDS_KEY: Final = ATTRIBUTES[0][0]
+_RECORDS_OWN: Final = 64 * 1024
+"""More bytes than a completed record has beside its result and what it keeps."""
 _RESULTS_OWN: Final = 200
 """Bytes for the result's attribute, or for what is said in its place."""
 
@@ -124,7 +126,7 @@ def prepared(effect: Effect) -> Effect:
         item = _converted("item", effect.item)
         if marshalling.is_too_large(item.wire):
             raise EffectsRejectedError(f"an item for {effect.table} has more than 400 KB")
-        return effect._replace(item=item, values=values, names=names)
+        return Put(effect.table, item, effect.condition, values, names)
     return effect._replace(key=_key(effect.key), values=values, names=names)
 
 
@@ -218,7 +220,9 @@ def _require_room(record: Record, effects: Sequence[Effect]) -> None:
         EffectsRejectedError: it cannot. Results are left out then, but nothing else can be.
     """
     kept = _kept_by(effects)
-    if kept and marshalling.is_too_large(_completed_item(record) | kept):
+    if not kept or marshalling.room_beside(kept) > _RECORDS_OWN:
+        return
+    if marshalling.is_too_large(_completed_item(record) | kept):
         raise EffectsRejectedError(
             "the record's item would have more than 400 KB: keep less, or Put an item of its own"
         )
@@ -325,8 +329,6 @@ def _kept(attributes: Mapping[str, object]) -> marshalling.Converted:
     if taken:
         names = ", ".join(sorted(taken))
         raise EffectsRejectedError(f"the record uses the attributes {names}: choose other names")
-    if marshalling.is_too_large(kept.wire):
-        raise EffectsRejectedError("a record cannot keep more than 400 KB")
     return kept
 
 

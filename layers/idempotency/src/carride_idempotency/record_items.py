@@ -95,10 +95,12 @@ def record_of(item: Mapping[str, Mapping[str, Any]]) -> Record:
             value = stored.get(kind, absent)
         values.append(value)
     values[_STATUS] = status_of(values[_STATUS])
-    record = Record(*values)
+    kept = None
     if not ATTRIBUTE_NAMES.issuperset(item):
         kept = {name: value for name, value in item.items() if name not in ATTRIBUTE_NAMES}
-        record = record._replace(kept=kept)
+    values.append(None)  # the revision, which is never stored
+    values.append(kept)
+    record = Record(*values)
     if not is_note_of_calls(record.externals):
         damage["externals"] = record.externals
     if not damage:

@@ -227,8 +227,10 @@ def require_trigger(source: "Source", event: Any) -> None:
         ConfigurationError: the function has another trigger, for which its handler was not made.
     """
     trigger = trigger_of(event)
+    if not source.triggers or trigger in source.triggers:
+        return
     remedy = remedy_for(event)
-    if not source.triggers or trigger in source.triggers or remedy is None:
+    if remedy is None:
         return
     own = " or ".join(sorted(source.triggers))
     raise ConfigurationError(

@@ -28,7 +28,7 @@ from carride_idempotency.http import (
     without_cookies,
 )
 from carride_idempotency.http.formats import Request, Response, normal
-from carride_idempotency.invocation import LambdaContext, LambdaInvocation, lambda_deadline
+from carride_idempotency.invocation import LambdaContext, LambdaInvocation, enter, leave
 from carride_idempotency.keys import Extract, extractor
 from carride_idempotency.protocol.run import Runner
 from carride_idempotency.protocol.unfinished import finished
@@ -64,13 +64,16 @@ def make_handler[E](
     @wraps(run)
     def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         request = Request.of(event)
+        invocation = LambdaInvocation.of(context, runner.clock)
+        token = enter(invocation)
         try:
-            with lambda_deadline(context, runner.clock):
-                response = service.answer(request, context)
+            response = service.answer(request, invocation)
         except HttpProblemError as problem:
             response = normal(problem.response(problem_types))
         except RetryableError as error:
             response = normal(problem_of(error).response(problem_types))
+        finally:
+            leave(token)
         return request.render(response)
 
     return lambda_handler(run, handler)
@@ -108,7 +111,7 @@ class _Service[E](NamedTuple):
     methods: frozenset[str]
     problem_types: str
 
-    def answer(self, request: Request, context: LambdaContext) -> Response:
+    def answer(self, request: Request, invocation: LambdaInvocation) -> Response:
         """Do what the request asks for, or return its stored answer."""
         event, body = self.requests.read(request)
         if request.method not in self.methods:
@@ -119,7 +122,6 @@ class _Service[E](NamedTuple):
 
         run = _Run(self.work, event, self.problem_types)
         try:
-            invocation = LambdaInvocation.of(context, self.runner.clock)
             delivery = self.requests.delivery(request, event, body, invocation, caller)
             answer = self.runner.run_delivery(delivery, run)
             if answer.outcome not in observation.COMMITTED:

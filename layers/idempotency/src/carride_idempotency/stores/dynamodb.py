@@ -5,9 +5,9 @@ write is one conditional request. If it is refused it returns the stored item
 (``ReturnValuesOnConditionCheckFailure``), so that no step needs a separate read.
 """
 
+import os
 import random
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -217,7 +217,7 @@ class DynamoDBStore:
             )
         # The token is made once for this request, and kept over its retries. A token derived from
         # the key would collide with the different request of a later attempt.
-        request = {"TransactItems": actions, "ClientRequestToken": str(uuid.uuid4())}
+        request = {"TransactItems": actions, "ClientRequestToken": os.urandom(16).hex()}
         try:
             self._send("TransactWriteItems", request, until_ms, len(actions))
         except ServiceError as error:

@@ -132,8 +132,8 @@ class LeanTransport:
         Raises:
             UnusableError: something else than DynamoDB answered, or it cannot be trusted.
         """
-        if operation == "TransactWriteItems":
-            request = {"ClientRequestToken": str(uuid.uuid4())} | dict(request)
+        if operation == "TransactWriteItems" and "ClientRequestToken" not in request:
+            request = {**request, "ClientRequestToken": str(uuid.uuid4())}
         body = _json(request).encode()
         headers = self._signed(operation, body)
         end = time.monotonic() + self.longest_try_s
