@@ -64,7 +64,7 @@ test-app: $(ENVIRONMENTS) ## Run the tests of the application, its template and 
 	@$(PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "$(SHORT)" tests $(ARGS)
 
 test-peers: $(ENVIRONMENTS) ## Run the long tests, and those in containers, in a browser and on other servers; skip what is missing: 10 min
-	@cd $(LIBRARY) && $(PYTHON) -m pytest -q -n 2 --dist loadfile -m "$(LONG)" $(ARGS)
+	@cd $(LIBRARY) && $(PYTHON) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "$(LONG)" $(ARGS)
 	@$(PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "$(LONG)" $(ARGS)
 
 lint: .venv-dev/.synced .venv-sam/.synced ## Check style, types, templates and the library's pages: 1 min

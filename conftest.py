@@ -30,7 +30,10 @@ pytest.mark.proof``."""
 
 LONGEST: Final = (
     "tests/template/test_new_consumer.py",
+    "tests/pipeline/operator/test_newcomer.py",
     "tests/regions/test_commands.py",
+    "tests/containers/test_sam_local.py",
+    "tests/pipeline/test_desk.py",
     "tests/regions/test_failover.py",
     "tests/pipeline/test_replay.py",
     "tests/pipeline/e2e/test_demo.py",
