@@ -357,6 +357,16 @@ def test_a_server_that_sends_byte_by_byte_outlasts_no_try(
         assert time.monotonic() - begun < transport.longest_try_s + LATE_S
 
 
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_request_of_any_size_is_sent_whole(service: Service, *, secure: bool) -> None:
+    """However often the connection takes a part of it."""
+    text = "x" * 4_000_000
+    with Service(service.certificate if secure else None).running() as other:
+        other.transport()("PutItem", {"Item": {"text": {"S": text}}})
+        ((_, body),) = other.requests
+    assert json.loads(body) == {"Item": {"text": {"S": text}}}
+
+
 def test_an_agent_that_sends_byte_by_byte_is_not_waited_for(service: Service) -> None:
     """A request waits for credentials for one time, however many requests do."""
     with Service().running() as runtime:

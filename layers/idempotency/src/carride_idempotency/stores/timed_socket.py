@@ -52,10 +52,11 @@ class TimedSocket:
 
     def sendall(self, data: bytes) -> None:
         """Send all of ``data``."""
-        left = memoryview(data)
-        while left:
+        self._socket.settimeout(left_s(self._end))
+        sent = self._socket.send(data)
+        while sent < len(data):
             self._socket.settimeout(left_s(self._end))
-            left = left[self._socket.send(left) :]
+            sent += self._socket.send(memoryview(data)[sent:])
 
     def recv(self, size: int) -> bytes:
         """Receive at most ``size`` bytes."""
