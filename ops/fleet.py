@@ -36,9 +36,14 @@ def cars(count: int) -> Iterator[assignments.Car]:
 def seed(dynamodb: Any, table: str, count: int) -> int:
     """Park cars until the fleet has ``count`` of them; return how many the CarTable got.
 
-    Free cars from before the index of free cars are added to it.
+    Cars of any name count. Free cars from before the index of free cars are added to it.
     """
-    added = sum(_park(dynamodb, table, car) for car in cars(count))
+    missing = count - sum(1 for _ in tables.scan(dynamodb, table))
+    added = 0
+    for car in cars(count):
+        if added >= missing:
+            break
+        added += _park(dynamodb, table, car)
     not_in_index = "attribute_not_exists(rideID) AND attribute_not_exists(freeShard)"
     for item in tables.scan(dynamodb, table, not_in_index):
         if old := assignments.parked(marshalling.values(item)):

@@ -46,7 +46,7 @@ def test_only_new_cars_are_parked() -> None:
         TableName="cars",
         Item=marshalling.item({"zone": "zone_02", "carID": "old", "sector": "sector_09"}),
     )
-    assert seed(dynamodb, "cars", 5) == 2
+    assert seed(dynamodb, "cars", 6) == 2
     parked: list[Any] = [*map(marshalling.values, dynamodb.scan(TableName="cars")["Items"])]
     assert {car["carID"]: car["rideID"] for car in parked if "rideID" in car} == {
         taken["carID"]: "order_01"
@@ -56,6 +56,21 @@ def test_only_new_cars_are_parked() -> None:
         assert car["zone"] == city.zone(car["sector"])
         assert ("freeShard" in car) == ("rideID" not in car)
         assert car.items() >= free(city.Car(car["carID"], car["sector"])).items() or "rideID" in car
+
+
+@mock_aws
+@pytest.mark.parametrize(("there", "wanted"), [(0, 8), (3, 8), (8, 8), (12, 8)])
+def test_a_fleet_grows_to_as_many_cars_as_were_asked_for(there: int, wanted: int) -> None:
+    """Cars with names of somebody else's count, and none is parked beside a fleet that is whole."""
+    dynamodb: Any = client_of("dynamodb", AWAY)
+    create_table(dynamodb, "cars", "zone", "carID")
+    for number in range(there):
+        named = city.Car(f"taxi_{number}", f"sector_{number + 1:02d}")
+        key = {"zone": city.zone(named.sector), "carID": named.car_id, "sector": named.sector}
+        dynamodb.put_item(TableName="cars", Item=marshalling.item(key | free(named)))
+    for added in (max(0, wanted - there), 0):
+        assert seed(dynamodb, "cars", wanted) == added
+        assert len(dynamodb.scan(TableName="cars")["Items"]) == max(there, wanted)
 
 
 @pytest.fixture
