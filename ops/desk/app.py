@@ -74,6 +74,9 @@ _NOTICE: Final = "notice"
 """The cookie with the name of what is to be said to this browser."""
 _NOTICE_S: Final = 60
 """How long the browser has to ask for the page that says it."""
+_OWN: Final = frozenset({"none", "same-origin"})
+"""The values of `Sec-Fetch-Site` for what somebody opened and for what a page of the desk asks. A
+server on another port of this machine is ``same-site``."""
 _POLICY: Final = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "object-src 'none'"
@@ -122,10 +125,13 @@ class Desk(Seen):
     ) -> Response:
         """Refuse what another site could send.
 
-        Requests under another host name, and changes from another origin.
+        Requests under another host name, changes from another origin, and pages that another site
+        has a browser read: each of them asks the stack.
         """
         if request.headers.get("host") not in self._hosts:
             return PlainTextResponse(f"This page is served as {min(self._hosts)} only.", 421)
+        if request.headers.get("sec-fetch-site", "none") not in _OWN:
+            return PlainTextResponse("Another site asked for this page: open it yourself.", 403)
         origins = {f"http://{host}" for host in self._hosts}
         if request.method not in {"GET", "HEAD"} and request.headers.get("origin") not in origins:
             return PlainTextResponse("Only this page may change anything.", 403)

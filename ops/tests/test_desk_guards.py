@@ -42,6 +42,15 @@ def test_another_name_of_the_host_is_refused(desk: Desk) -> None:
     assert get(desk, "/", host="desk.example:8765").status == 421
 
 
+@pytest.mark.parametrize("path", ["/", "/find?q=order_01", "/raw/event/1"])
+def test_a_page_that_another_site_asks_for_is_refused(desk: Desk, path: str) -> None:
+    """Any page of the web could start reads of the stack; browsers say who has asked."""
+    for site in ("cross-site", "same-site"):
+        assert _call(desk, "GET", path, b"", {"sec-fetch-site": site}).status == 403
+    for headers in ({}, {"sec-fetch-site": "none"}, {"sec-fetch-site": "same-origin"}):
+        assert _call(desk, "GET", path, b"", headers).status != 403
+
+
 @pytest.mark.parametrize("headers", [{}, {"origin": "http://desk.example"}, {"origin": "null"}])
 def test_a_change_from_another_origin_is_refused(desk: Desk, headers: dict[str, str]) -> None:
     """Also one that knows the token."""
