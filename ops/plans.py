@@ -25,7 +25,7 @@ from carride_idempotency.operators.plans import (
 )
 from ops import stale
 from ops.regions import ROOT
-from ops.stack import OperatorError, StackRef
+from ops.stack import OperatorError, StackRef, account_of
 
 __all__ = [
     "LIVES",
@@ -50,6 +50,9 @@ _COMMON: Final = {"--yes", "--json"}
 """Options that do not change what is planned."""
 _CHOOSING: Final = {"--stack", "--region"}
 """Options that choose the stack. A plan is bound to the stack itself."""
+
+
+_NOBODYS: Final = "of an unknown account"
 
 
 class StalePlanError(OperatorError):
@@ -267,7 +270,7 @@ def save(
         return None
     plan = command.plan._replace(
         exact=exact,
-        places=tuple(map(_place_of, stacks)),
+        places=tuple(_places_of(stacks)),
         is_empty=is_empty,
         shown=tuple(shown),
     )
@@ -293,13 +296,27 @@ def take(exact: Any, stacks: Iterable[StackRef], *, is_seen: bool = False) -> st
     plan = command.plan
     try:
         with _told():
-            name = _folder().take(plan, exact, map(_place_of, stacks))
+            name = _folder().take(plan, exact, _known(_places_of(stacks)))
     except OperatorError:
         if _file_of(plan.id).exists():
             _mark_of(plan.id).touch()
         raise
     _unmark(name)
     return name
+
+
+def _known(places: list[str]) -> list[str]:
+    """Return places whose accounts are known.
+
+    Raises:
+        PlanError: one is not, so that nobody can tell whether the plan was shown for it.
+    """
+    if any(place.endswith(_NOBODYS) for place in places):
+        raise PlanError(
+            "nothing was done: AWS does not say whose account it is, so nobody can tell whether "
+            "the plan was shown for it; try again when `aws sts get-caller-identity` answers"
+        )
+    return places
 
 
 def _forget_marks() -> None:
@@ -309,6 +326,16 @@ def _forget_marks() -> None:
             path.unlink(missing_ok=True)
 
 
-def _place_of(stack: StackRef) -> str:
-    endpoint = stack.local.endpoint if stack.local is not None else "AWS"
-    return f"{stack.name} in {stack.region} at {os.environ.get('AWS_ENDPOINT_URL', endpoint)}"
+def _places_of(stacks: Iterable[StackRef]) -> list[str]:
+    """Return what a plan is bound to: each stack's name, region, and account or endpoint.
+
+    On AWS a name and a region are those of several stacks: of one in each account.
+    """
+    known = [*stacks]
+    local = next((stack.local for stack in known if stack.local is not None), None)
+    endpoint = os.environ.get("AWS_ENDPOINT_URL", "" if local is None else local.endpoint)
+    if endpoint:
+        return [f"{stack.name} in {stack.region} at {endpoint}" for stack in known]
+    account = account_of(known)
+    owner = _NOBODYS if account is None else f"of account {account}"
+    return [f"{stack.name} in {stack.region} {owner}" for stack in known]

@@ -2,7 +2,8 @@
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
@@ -182,6 +183,17 @@ class StackRef:
         """Return the stack in each of its regions, this one first."""
         peer = self.peer()
         return (self,) if peer is None else (self, peer)
+
+
+def account_of(stacks: Iterable[StackRef]) -> str | None:
+    """Return the account that the credentials for these stacks are of.
+
+    Whichever of their regions answers says it; None if none does.
+    """
+    for stack in stacks:
+        with suppress(*FAILURES):
+            return str(stack.client("sts").get_caller_identity()["Account"])
+    return None
 
 
 def aws_clients(**settings: Any) -> ClientFactory:

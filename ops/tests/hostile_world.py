@@ -294,7 +294,7 @@ def _fakes(outputs: Mapping[str, str], text: str) -> dict[str, Any]:
         ),
         "sns": SimpleNamespace(get_paginator=lambda _: no_pages),
         "ssm": SimpleNamespace(get_parameter=nothing, exceptions=missing),
-        "sts": SimpleNamespace(get_caller_identity=lambda: {"Arn": text}),
+        "sts": SimpleNamespace(get_caller_identity=lambda: {"Account": text, "Arn": text}),
     }
 
 

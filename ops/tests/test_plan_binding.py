@@ -95,7 +95,8 @@ class StackAtWork:
     def client(self, service: str, _region: str) -> Any:
         """Return a service of the stack, as the command line asks for it."""
         if service == "sts":
-            return SimpleNamespace(get_caller_identity=lambda: {"Arn": "arn:aws:iam::1:user/a"})
+            identity = {"Account": "1", "Arn": "arn:aws:iam::1:user/a"}
+            return SimpleNamespace(get_caller_identity=lambda: identity)
         if service != "cloudformation":
             return self.ref.client(service)
         outputs = [

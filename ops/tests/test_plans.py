@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 import time_machine
+from botocore.exceptions import EndpointConnectionError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from ops.cli.app import main
 from ops.cli.show import plain
 from ops.dead_letters import received_from
 from ops.redrive import plan_redrive
-from ops.stack import Kept, StackRef
+from ops.stack import ClientFactory, Kept, StackRef
 from ops.tests.test_redrive import DLQ, History, given_up, put, ref
 from ops.tests.world import HOME, NOW, World
 from ops.verbs import VERBS, Moment, Plan, Session, Verb
@@ -69,10 +70,10 @@ class Changing:
 
         monkeypatch.setitem(VERBS, "change", Verb("change", change, acts=True))
 
-    def run(self, *arguments: str) -> int:
+    def run(self, *arguments: str, clients: ClientFactory | None = None) -> int:
         """Run a command, and return its status."""
         try:
-            main(arguments, World().client)
+            main(arguments, clients or World().client)
         except SystemExit as ended:
             return int(ended.code or 0)
         return 0
@@ -135,6 +136,33 @@ def test_a_plan_belongs_to_its_words_and_its_stack(changing: Changing, folder: P
     (plan,) = keeper.saved()
     keeper.save(plan._replace(places=("carride in another region",)))
     assert changing.run("change", "a", *AT_HOME, "--yes") == 2
+    assert changing.done == []
+
+
+def nobodys(service: str, region: str) -> Any:
+    """Return a client where STS does not answer."""
+    if service == "sts":
+        raise EndpointConnectionError(endpoint_url="https://sts.amazonaws.com")
+    return World().client(service, region)
+
+
+def test_a_plan_is_bound_to_the_account_that_it_was_shown_for(changing: Changing) -> None:
+    """A stack of the same name and region in another account, or an unknown one, is left alone."""
+    elsewhere = World()
+    elsewhere.account = "210987654321"
+    assert changing.run("change", *AT_HOME) == 0
+    assert changing.run("change", *AT_HOME, "--yes", clients=elsewhere.client) == 2
+    assert changing.run("change", *AT_HOME, "--yes", clients=nobodys) == 2
+    assert changing.done == []
+    assert changing.run("change", *AT_HOME, "--yes") == 0
+    assert len(changing.done) == 1
+
+
+def test_a_plan_of_an_unknown_account_is_not_carried_out(changing: Changing) -> None:
+    """It could be anybody's: only a preview that names the account can be carried out."""
+    assert changing.run("change", *AT_HOME, clients=nobodys) == 0
+    assert changing.run("change", *AT_HOME, "--yes", clients=nobodys) == 2
+    assert changing.run("change", *AT_HOME, "--yes") == 2
     assert changing.done == []
 
 

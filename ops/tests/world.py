@@ -87,10 +87,15 @@ class World:
         self.replays: dict[str, list[dict[str, str]]] = {HOME: [], AWAY: []}
         self.fenced: set[str] = set()
         self.unreachable: set[str] = set()
+        self.account = "123456789012"
 
     def client(self, service: str, region: str) -> Any:
         if region in self.unreachable:
             raise EndpointConnectionError(endpoint_url=f"https://{service}.{region}.amazonaws.com")
+        if service == "sts":
+            arn = f"arn:aws:iam::{self.account}:user/operator"
+            identity = {"Account": self.account, "Arn": arn}
+            return SimpleNamespace(get_caller_identity=lambda: identity)
         outputs = {
             "Role": self.roles[region],
             "PeerRegion": AWAY if region == HOME else HOME,
