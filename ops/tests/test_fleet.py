@@ -66,7 +66,8 @@ def test_a_fleet_grows_to_as_many_cars_as_were_asked_for(there: int, wanted: int
     create_table(dynamodb, "cars", "zone", "carID")
     for number in range(there):
         named = city.Car(f"taxi_{number}", f"sector_{number + 1:02d}")
-        item = {"zone": city.zone(named.sector), "carID": named.car_id, **free(named)}
+        place = {"zone": city.zone(named.sector), "carID": named.car_id, "sector": named.sector}
+        item = {**place, **free(named)}
         dynamodb.put_item(TableName="cars", Item=marshalling.item(item))
     for added in (max(0, wanted - there), 0):
         assert seed(dynamodb, "cars", wanted) == added
