@@ -243,6 +243,31 @@ def test_every_command_is_understood(path: Path) -> None:
         assert callable(parsed)
 
 
+PARTS: Final = re.findall(
+    r"^\| ([\w -]+) \| `(\w+)` \| `([^`]+)` \| `([\w./]+)` \|$",
+    (ROOT / "README.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+"""Each part of the application: its word, its resource, what to search for, and in which file."""
+OF_THE_CARD: Final = {
+    *("producer", "bus", "rule", "consumer", "idempotency call", "TTL table"),
+    *("dead-letter queue", "global endpoint", "archive"),
+}
+
+
+def test_each_part_is_found_by_one_search() -> None:
+    """The text is there; in the template, its first line leads to the resource that is meant."""
+    assert {part for part, *_ in PARTS} == OF_THE_CARD
+    for part, resource, searched, file in PARTS:
+        before, hit, rest = (ROOT / file).read_text(encoding="utf-8").partition(searched)
+        assert hit, part
+        if file == "template.yaml":
+            line = before.rpartition("\n")[2] + hit
+            found = re.search(r"^  (\w+):", line + rest, re.MULTILINE)
+            assert found is not None, part
+            assert found[1] == resource, part
+
+
 # ── Runbooks and workflows ────────────────────────────────────────────────────────────────────────
 
 
