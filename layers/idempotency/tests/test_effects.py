@@ -190,16 +190,20 @@ def test_a_result_that_does_not_fit_beside_the_effects_is_left_out(world: World)
     world.store = dynamodb_world(world)
     runs: list[str] = []
 
-    @world.consumer(key=None).function(key="order_id", name="report")
-    def report(order_id: str, operation: Any = None) -> str:
+    consumer = world.consumer(key=None, policy={"max_result_bytes": 380_000})
+
+    @consumer.function(key="order_id", name="report", payload=())
+    def report(order_id: str, size: int, operation: Any = None) -> str:
         runs.append(order_id)
         operation.write(*puts(10, LARGE))
-        return "r" * 300_000
+        return "r" * size
 
-    assert len(report("k1")) == 300_000
-    with pytest.raises(ResultOmittedError):
-        report("k1")
-    assert runs == ["k1"]
+    for _ in range(2):
+        assert len(report("k1", 100_000)) == 100_000
+    assert len(report("k2", 300_000)) == 300_000
+    with pytest.raises(ResultOmittedError, match="300,002 bytes"):
+        report("k2", 300_000)
+    assert runs == ["k1", "k2"]
 
 
 DONE: Final = Record("history#k1", COMPLETED, "owner", 1, None, None, None, None, None, 0, 0)
