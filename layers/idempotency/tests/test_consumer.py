@@ -21,7 +21,11 @@ from carride_idempotency import (
     lambda_deadline,
 )
 from carride_idempotency.dead_letters import CONTRACT
-from carride_idempotency.errors import PayloadMismatchError, StoreUnavailableError
+from carride_idempotency.errors import (
+    PayloadMismatchError,
+    RetryableError,
+    StoreUnavailableError,
+)
 from carride_idempotency.protocol.concurrency import Threads
 from carride_idempotency.testing import Invocation, ManualClock, sqs_event
 from tests.samples import World, event
@@ -405,6 +409,36 @@ class TestHeartbeat:
                 thread.join(DEADLINE_S)
                 assert not beats.acquire(blocking=False)
         assert set(threading.enumerate()) == before
+
+    @pytest.mark.parametrize("way", ["function", "block"])
+    def test_want_of_a_thread_uses_up_no_attempt(
+        self, world: World, monkeypatch: pytest.MonkeyPatch, way: str
+    ) -> None:
+        """Work that nothing would renew is not begun, and comes again when there is a thread."""
+        slow = world.consumer(policy={"max_attempts": 1})
+        runs: list[str] = []
+
+        def in_block() -> None:
+            with slow.operation("k1") as block:
+                runs.append(block.operation.key)
+
+        @slow.function(key="order")
+        def ship(order: str) -> None:
+            runs.append(order)
+
+        deliver = in_block if way == "block" else functools.partial(ship, "k1")
+
+        def refuse(_: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            for _ in range(3):
+                with pytest.raises(RetryableError, match="no more threads"):
+                    deliver()
+        assert runs == []
+        deliver()
+        assert len(runs) == 1
 
     def test_work_without_a_deadline_is_renewed_in_the_background(self, world: World) -> None:
         """An operation outside Lambda, whose lease is short, has a heartbeat.

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import Context, copy_context
 from typing import Final, Protocol
 
+from carride_idempotency.errors import RetryableError
+
 _MOMENT_S: Final = 0.002
 """Tasks that end within this time, as duplicates may, would spend more on threads than they
 gain."""
@@ -78,7 +80,11 @@ class Threads:
 
     @contextmanager
     def repeat(self, beat: Callable[[], bool], interval_s: float) -> Generator[None]:
-        """Beat in a thread. It is joined, so that no heartbeat follows the commit."""
+        """Beat in a thread. It is joined, so that no heartbeat follows the commit.
+
+        Raises:
+            RetryableError: the process can have no more threads.
+        """
         stop = threading.Event()
 
         def beat_until_stopped() -> None:
@@ -91,7 +97,10 @@ class Threads:
         thread = threading.Thread(
             target=beat_until_stopped, name="idempotency-heartbeat", daemon=True
         )
-        thread.start()
+        if not _started(thread):
+            raise RetryableError(
+                "the process can have no more threads, so nothing would renew the claim of this run"
+            )
         try:
             yield
         finally:
