@@ -9,8 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from carride_idempotency import BatchFailedError, Consumer, MemoryStore, Operation, Policy
+from carride_idempotency import (
+    Consumer,
+    MemoryStore,
+    Operation,
+    Policy,
+)
 from carride_idempotency.clock import epoch_ms
+from carride_idempotency.errors import BatchFailedError
 from carride_idempotency.sources import SQS
 from carride_idempotency.testing import Invocation
 from ops.replay.planning import may_send

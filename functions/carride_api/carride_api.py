@@ -20,10 +20,15 @@ from carride.dynamodb import DynamoDB
 from carride.region_fence import RegionFence
 from carride.settings import from_environment
 from carride.telemetry import logger, observe
-from carride_idempotency import Consumer, DynamoDBStore, EffectConflictError
-from carride_idempotency.http import HttpHandler, HttpProblemError
-from carride_idempotency.invocation import LambdaContext
-from carride_idempotency.stores.default_transport import dynamodb_transport
+from carride_idempotency import (
+    Consumer,
+    DynamoDBStore,
+    EffectConflictError,
+    HttpHandler,
+    HttpProblemError,
+    LambdaContext,
+    dynamodb_transport,
+)
 from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport
 
 _RETRY_AFTER: Final = {"Retry-After": "30"}  # seconds; a fence stays up for longer than a request

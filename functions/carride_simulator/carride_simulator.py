@@ -22,7 +22,7 @@ from carride.telemetry import count, logger
 from simulated_rides import Kind, SimulatedEntry, Simulation
 
 if TYPE_CHECKING:
-    from carride_idempotency.invocation import LambdaContext
+    from carride_idempotency import LambdaContext
 
 CHUNK: Final = 100
 """The most entries that are published before the time is checked. With a rate, they are at most

@@ -16,8 +16,7 @@ from carride.events import RideEvent
 from carride.facts import CarReleased, NoCarAvailable
 from carride.settings import from_environment
 from carride.telemetry import count
-from carride_idempotency import Operation
-from carride_idempotency.stores.default_transport import dynamodb_transport
+from carride_idempotency import Operation, dynamodb_transport
 
 
 class CarSearch(NamedTuple):

@@ -13,8 +13,7 @@ from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.ride import Ride
 from carride.settings import from_environment
-from carride_idempotency import Operation, RetryableError
-from carride_idempotency.stores.default_transport import dynamodb_transport
+from carride_idempotency import Operation, RetryableError, dynamodb_transport
 from gateway import Call, Charge, GatewayError, Known, Status, Step
 from gateway_access import Access, Bearer, signed
 from gateway_client import HttpGateway

@@ -23,12 +23,12 @@ from carride_idempotency import (
     Consumer,
     EffectConflictError,
     LambdaContext,
+    dynamodb_transport,
     lambda_deadline,
     marshalling,
     open_store,
 )
 from carride_idempotency.clock import Clock, epoch_ms
-from carride_idempotency.stores.default_transport import dynamodb_transport
 from carride_idempotency.stores.transport import ServiceError
 from settlement import (
     POLICY,

@@ -15,10 +15,18 @@ from msgspec.structs import replace
 import gateway_rules
 from carride.dynamodb import DynamoDB
 from carride.settings import from_environment
-from carride_idempotency import Consumer, DynamoDBStore, Operation, Put, marshalling
-from carride_idempotency.http import ANY_CALLER, HttpHandler, HttpProblemError
+from carride_idempotency import (
+    ANY_CALLER,
+    Consumer,
+    DynamoDBStore,
+    HttpHandler,
+    HttpProblemError,
+    Operation,
+    Put,
+    dynamodb_transport,
+    marshalling,
+)
 from carride_idempotency.http.formats import Request
-from carride_idempotency.stores.default_transport import dynamodb_transport
 from carride_idempotency.stores.transport import Transport
 from gateway_rules import Payment, RefusedError
 

@@ -12,8 +12,15 @@ from typing import Any, Final, NamedTuple
 
 import fakeredis
 
-from carride_idempotency import Consumer, DynamoDBStore, Operation, Policy, Store, Update
-from carride_idempotency.stores.valkey import ValkeyStore
+from carride_idempotency import (
+    Consumer,
+    DynamoDBStore,
+    Operation,
+    Policy,
+    Store,
+    Update,
+    ValkeyStore,
+)
 from carride_idempotency.testing import FakeDynamoDB
 from tools.costs.bill import HOURS, PRICES
 from tools.costs.tables import filled, markdown

@@ -4,18 +4,20 @@ Only outages and bugs fail an attempt, and clients may retry those without limit
 """
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Final
 
 from carride_idempotency import Policy
-from carride_idempotency.policy import DAY
 
 _MOST_ATTEMPTS: Final = 1_000
 
-RIDES: Final = Policy(window=DAY, max_attempts=_MOST_ATTEMPTS, atomic=True, conflict_reruns=2)
+RIDES: Final = Policy(
+    window=timedelta(days=1), max_attempts=_MOST_ATTEMPTS, atomic=True, conflict_reruns=2
+)
 """Of a request about rides. After a conflict it is decided again, on the ride that another request
 has changed."""
 
-SIMULATIONS: Final = Policy(window=DAY, max_attempts=_MOST_ATTEMPTS)
+SIMULATIONS: Final = Policy(window=timedelta(days=1), max_attempts=_MOST_ATTEMPTS)
 """Of a request for a simulation. It is claimed: an invocation is not part of a transaction."""
 
 LOCK_S: Final = 900

@@ -9,7 +9,7 @@ from typing import Final, Self
 from msgspec import UNSET, Struct, UnsetType
 
 from carride.decoding import json_name
-from carride_idempotency.http import HttpProblemError
+from carride_idempotency import HttpProblemError
 
 TYPES: Final = "urn:acr:car-ride:problem:"  # the prefix of every problem's type
 

@@ -14,7 +14,7 @@ from api.problems import Kind, refused
 from carride.decoding import FieldError, shaped
 from carride.ride import CustomerID, OrderID
 from carride.telemetry import current_trace
-from carride_idempotency.http import HttpProblemError, idempotency_key
+from carride_idempotency import HttpProblemError, idempotency_key
 
 type Event = Mapping[str, Any]  # a request in API Gateway's payload format 2.0
 

@@ -24,8 +24,7 @@ from carride.events import SOURCE, RideEvent
 from carride.facts import CarRideCreated, Fact
 from carride.overdue import sortable_time
 from carride.saga_step import Outbox
-from carride_idempotency import Operation, Put
-from carride_idempotency.http import HttpProblemError
+from carride_idempotency import HttpProblemError, Operation, Put
 from carride_idempotency.stores import Store
 
 type StartSimulator = Callable[[str, Mapping[str, Any]], None]

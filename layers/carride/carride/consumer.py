@@ -10,11 +10,9 @@ from carride.events import RideEvent, parse_event
 from carride.saga_step import Outbox
 from carride.telemetry import labels, observe
 from carride_idempotency import Consumer, Policy, SqsDeadLetters, open_store
-from carride_idempotency.policy import DAY
 
 if TYPE_CHECKING:
-    from carride_idempotency.dead_letters import DeadLetters
-    from carride_idempotency.observation import Observer
+    from carride_idempotency import DeadLetters, Observer
     from carride_idempotency.stores import Store
     from carride_idempotency.stores.transport import Transport
 
@@ -26,7 +24,7 @@ Lambda's retry need not wait until the lease of a killed attempt has ended.
 """
 
 
-LETTER_RETENTION: Final = 14 * DAY
+LETTER_RETENTION: Final = 14 * 86_400
 """How long the stack's dead-letter queues keep a message, in seconds."""
 
 
@@ -61,7 +59,7 @@ def ride_consumer(
     return wired(
         name,
         open_store(settings.idempotency_store, transport=transport),
-        replace(policy, window=settings.idempotency_window_days * DAY),
+        replace(policy, window=timedelta(days=settings.idempotency_window_days)),
         SqsDeadLetters(settings.dead_letter_queue_url),
         observe,
     )

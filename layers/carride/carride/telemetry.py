@@ -14,7 +14,7 @@ from aws_lambda_powertools.metrics import EphemeralMetrics
 
 if TYPE_CHECKING:
     from carride.events import RideEvent
-    from carride_idempotency.observation import Observation
+    from carride_idempotency import Observation
 
 DELIVERY: Final = "delivery"  # the message of a delivery's log line
 COUNT: Final = "count"  # the message of a line that does nothing but count

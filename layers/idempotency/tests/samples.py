@@ -1,11 +1,22 @@
 """Events, and a world in which consumers receive them, for tests of the layer."""
 
+import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from carride_idempotency import Consumer, DynamoDBStore, Observation, Operation, Policy, Update
+from carride_idempotency import (
+    Consumer,
+    DynamoDBStore,
+    Observation,
+    Operation,
+    Policy,
+    Store,
+    Update,
+)
+from carride_idempotency.clock import Clock, Timing, epoch_ms
 from carride_idempotency.record import Record
 from carride_idempotency.testing import (
     Crash,
@@ -16,6 +27,7 @@ from carride_idempotency.testing import (
     ManualClock,
     eventbridge_event,
 )
+from carride_idempotency.testing.doubles import consumer_in
 
 TABLE = "Idempotency"
 RIDES = "Rides"
@@ -78,6 +90,19 @@ class Work:
         return self.step(operation)
 
 
+def consumer_of(
+    name: str,
+    store: Store,
+    *,
+    clock: Clock = epoch_ms,
+    sleep: Callable[[float], None] = time.sleep,
+    jitter: Callable[[], float] = random.random,
+    **settings: Any,
+) -> Consumer[Any]:
+    """Make a consumer whose time is the test's; settings are the consumer's own."""
+    return consumer_in(Timing(clock, sleep, jitter))(name, store, **settings)
+
+
 class World:
     """Consumers over DynamoDB in this process, what they are delivered, and what they leave.
 
@@ -88,8 +113,8 @@ class World:
         self.clock = ManualClock()
         self.dynamodb: Any = FakeDynamoDB({TABLE: ("idempotencyKey",), RIDES: ("id",)})
         self.transport = FaultyTransport(self.dynamodb)
-        time: Any = {"clock": self.clock, "sleep": self.clock.sleep, "jitter": lambda: 0.5}
-        self.store = DynamoDBStore(TABLE, transport=self.transport, **time)
+        own_time: Any = {"clock": self.clock, "sleep": self.clock.sleep, "jitter": lambda: 0.5}
+        self.store = DynamoDBStore(TABLE, transport=self.transport, **own_time)
         self.box = DeadLetterBox()
         self.seen: list[Observation] = []
         self.work = Work()
@@ -98,7 +123,7 @@ class World:
             "dead_letters": self.box,
             "observe": self.seen.append,
             "region": "eu-west-1",
-            **time,
+            **own_time,
         }
 
     def consumer(
@@ -106,7 +131,7 @@ class World:
     ) -> Consumer[Any]:
         """Make a consumer of EventBridge events; settings are the consumer's own."""
         chosen = Policy(**(policy or {}))
-        return Consumer(name, self.store, **({"policy": chosen} | self._settings | settings))
+        return consumer_of(name, self.store, **({"policy": chosen} | self._settings | settings))
 
     def invocation(self, request_id: str = "request-1", timeout_s: float = 30.0) -> Invocation:
         return Invocation(self.clock, request_id=request_id, timeout_s=timeout_s)

@@ -14,7 +14,6 @@ import pytest
 
 from carride_idempotency import (
     NOT_DONE,
-    AsyncBlock,
     AsyncOperation,
     ConfigurationError,
     Consumer,
@@ -28,12 +27,14 @@ from carride_idempotency import (
     Put,
     RetryableError,
     StoreUnavailableError,
-    UnfinishedWorkError,
 )
 from carride_idempotency.aio import calls as async_calls
 from carride_idempotency.aio import steps as async_steps
+from carride_idempotency.aio.calls import AsyncBlock
+from carride_idempotency.errors import UnfinishedWorkError
 from carride_idempotency.record import Record
 from carride_idempotency.testing import START_MS, ManualClock
+from tests.samples import consumer_of
 
 COLOUR: Final = ContextVar("colour", default="none")
 EFFECT: Final = Put("Rides", {"id": "order_01"})
@@ -65,7 +66,7 @@ class Desk:
         self.body: Body = nothing
         self.memory = MemoryStore(apply=self.effects.extend)
         store: Any = self
-        self.consumer: Consumer[Any] = Consumer(
+        self.consumer: Consumer[Any] = consumer_of(
             "rides", store, **({"observe": self.observe} | settings)
         )
         self.transactional = True
@@ -339,7 +340,7 @@ def test_an_atomic_function_makes_no_claim() -> None:
         return START_MS
 
     desk = Desk()
-    desk.consumer = Consumer("rides", desk, policy=Policy(atomic=True), clock=clock)
+    desk.consumer = consumer_of("rides", desk, policy=Policy(atomic=True), clock=clock)
     book = booking(desk)
 
     async def service() -> None:

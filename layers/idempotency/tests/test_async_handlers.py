@@ -22,9 +22,9 @@ from carride_idempotency import (
     HttpProblemError,
     Operation,
     Put,
-    UnfinishedWorkError,
     UnknownOutcomeError,
 )
+from carride_idempotency.errors import UnfinishedWorkError
 from carride_idempotency.protocol.concurrency import Threads
 from carride_idempotency.record import Record
 from carride_idempotency.sources import SQS

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from carride_idempotency import TRANSPORT_ID, BatchFailedError, Operation, Status
+from carride_idempotency import TRANSPORT_ID, Operation, Status
 from carride_idempotency.dead_letters import CONTRACT, MISSING_KEY, DeadLetter
+from carride_idempotency.errors import BatchFailedError
 from carride_idempotency.sources import KAFKA
 from carride_idempotency.testing import Crash, DeadLetterBox, Inline, sqs_event
 from tests.samples import World, crash, event

@@ -28,7 +28,7 @@ from carride_idempotency.errors import (
 )
 from carride_idempotency.protocol.concurrency import Threads
 from carride_idempotency.testing import Invocation, ManualClock, sqs_event
-from tests.samples import World, event
+from tests.samples import World, consumer_of, event
 
 DEADLINE_S = 60
 """How long a test waits for other threads before it fails."""
@@ -382,7 +382,7 @@ class TestConfiguration:
         store = MemoryStore(clock=clock)
         with pytest.raises(ConfigurationError, match="transactions"):
             Consumer("history", store, key="id", policy=Policy(atomic=True))
-        bare = Consumer("history", store, clock=clock)
+        bare = consumer_of("history", store, clock=clock)
         with (
             pytest.raises(ConfigurationError, match="no transactions"),
             bare.operation("k1") as block,

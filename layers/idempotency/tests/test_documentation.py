@@ -15,7 +15,6 @@ from moto import mock_aws
 import carride_idempotency
 from carride_idempotency import (
     ANY_CALLER,
-    BatchFailedError,
     Consumer,
     IdempotencyError,
     MemoryStore,
@@ -23,6 +22,7 @@ from carride_idempotency import (
     Operation,
 )
 from carride_idempotency.clock import epoch_ms
+from carride_idempotency.errors import BatchFailedError
 from carride_idempotency.stores import lean
 from carride_idempotency.stores.lean import lean_transport
 from carride_idempotency.telemetry import span_attributes

@@ -28,16 +28,17 @@ from carride_idempotency import (
     Policy,
     Put,
     StoreUnavailableError,
-    UnfinishedWorkError,
     release,
     settle,
 )
 from carride_idempotency.aio import operation as async_operation
+from carride_idempotency.errors import UnfinishedWorkError
 from carride_idempotency.protocol import claims, externals, operation
 from carride_idempotency.protocol import run as runner
 from carride_idempotency.record import COMPLETED, IN_PROGRESS, QUARANTINED, Record
 from carride_idempotency.testing import Inline, ManualClock
 from tests.interleaving import Turns, giving_way
+from tests.samples import consumer_of
 
 KEY: Final = "shop/pay#k1"
 LEASE_S: Final = 30.0
@@ -141,7 +142,7 @@ class Interleaving:
         self.probes = self.chance.random() < 0.6
         self.is_asynchronous = self.chance.random() < 0.4
         store: Any = self.store
-        self.consumer: Consumer[Any] = Consumer(
+        self.consumer: Consumer[Any] = consumer_of(
             "shop",
             store,
             policy=Policy(max_attempts=self.chance.choice((2, 3)), lease=LEASE_S),
@@ -328,7 +329,7 @@ def test_a_call_that_outlasts_its_run_keeps_the_claim(
 ) -> None:
     """Nobody runs the key before the lease ends; the next attempt asks what became of the call."""
     clock = ManualClock()
-    consumer: Consumer[Any] = Consumer("desk", MemoryStore(clock=clock), clock=clock)
+    consumer = consumer_of("desk", MemoryStore(clock=clock), clock=clock)
     threads: list[Thread] = []
 
     def work(operation: Operation) -> Any:

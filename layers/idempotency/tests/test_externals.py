@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from carride_idempotency import Consumer, MemoryStore, Operation, Policy, release, settle
+from carride_idempotency import MemoryStore, Operation, Policy, release, settle
 from carride_idempotency.dead_letters import UNKNOWN
 from carride_idempotency.errors import (
     ConfigurationError,
@@ -26,7 +26,7 @@ from carride_idempotency.keys import downstream_key
 from carride_idempotency.protocol.externals import CANNOT_TELL, NOT_DONE, Done
 from carride_idempotency.record import Record, unknown_calls
 from carride_idempotency.testing import Crash
-from tests.samples import World, crash, event, fail_with
+from tests.samples import World, consumer_of, crash, event, fail_with
 
 KEY = "history#k1"
 
@@ -107,7 +107,7 @@ class Forgetful:
         self.calls = Calls(world, *happen, probe=probe)
         self._world = world
         store = MemoryStore(clock=world.clock)
-        self.consumer = Consumer(
+        self.consumer = consumer_of(
             "billing", store, policy=Policy(**policy), clock=world.clock, sleep=world.clock.sleep
         )
 

@@ -22,12 +22,12 @@ from carride_idempotency import (
     SNS_IN_SQS,
     SQS,
     TRANSPORT_ID,
-    BatchFailedError,
     ConfigurationError,
     Operation,
     Source,
 )
 from carride_idempotency.dead_letters import CONTRACT, MISSING_KEY, PAYLOAD_MISMATCH
+from carride_idempotency.errors import BatchFailedError
 from carride_idempotency.operators.letters import as_delivered
 from carride_idempotency.sources import kafka_position
 from carride_idempotency.testing import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from carride_idempotency import ANY_CALLER, ConfigurationError, RetryableError, UnfinishedWorkError
-from carride_idempotency.errors import PayloadMismatchError
+from carride_idempotency import ANY_CALLER, ConfigurationError, RetryableError
+from carride_idempotency.errors import PayloadMismatchError, UnfinishedWorkError
 from carride_idempotency.sources import DYNAMODB_STREAM
 from carride_idempotency.testing import dynamodb_stream_event, http_event
 from tests.samples import World, event

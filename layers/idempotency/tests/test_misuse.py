@@ -25,7 +25,6 @@ from carride_idempotency import (
     Policy,
     Put,
     SqsDeadLetters,
-    UnfinishedWorkError,
     ValkeyStore,
     emf,
     forget,
@@ -34,6 +33,7 @@ from carride_idempotency import (
     release,
     settle,
 )
+from carride_idempotency.errors import UnfinishedWorkError
 from carride_idempotency.record import FAILED
 from carride_idempotency.testing import World as Tables
 from carride_idempotency.testing import (

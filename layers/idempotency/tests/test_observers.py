@@ -12,7 +12,6 @@ import pytest
 from aws_lambda_powertools import Logger
 
 from carride_idempotency import (
-    Consumer,
     MemoryStore,
     Observation,
     Operation,
@@ -24,7 +23,7 @@ from carride_idempotency import (
 )
 from carride_idempotency.observation import PROTECTED, UNPROTECTED
 from carride_idempotency.testing import Crash, DeadLetterBox, ManualClock
-from tests.samples import World, event, fail_with
+from tests.samples import World, consumer_of, event, fail_with
 
 PAGE: Final = Path(__file__).parents[1] / "docs/observing.md"
 SEEN: Final = Observation("billing", "Failed", "billing#1", 2, "m1", "KeyError", {"New": "order"})
@@ -144,7 +143,7 @@ def test_the_filter_of_the_page_finds_unknown_outcomes(
     (pattern,) = re.findall("FilterPattern: '(.*)'", PAGE.read_text(encoding="utf-8"))
     reasons = re.findall(r'\$\.reason = "(.*?)"', pattern)
     clock = ManualClock()
-    consumer: Consumer = Consumer(
+    consumer = consumer_of(
         "mails",
         MemoryStore(clock=clock),
         policy=Policy(on_crash="quarantine" if crashes else "retry", max_attempts=1),

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from carride_idempotency import AnyOperation, ConfigurationError, Operation, Policy
+from carride_idempotency import ConfigurationError, Operation, Policy
+from carride_idempotency.protocol.operation import AnyOperation
 
 LIMITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"window": 2}, {"window": 1}),  # the clock skew is 1 second

@@ -15,11 +15,11 @@ from carride_idempotency import (
     Consumer,
     MemoryStore,
     Operation,
-    OutOfTimeError,
     Policy,
     Update,
     lambda_deadline,
 )
+from carride_idempotency.errors import OutOfTimeError
 from carride_idempotency.http import idempotency_key
 from carride_idempotency.sources import DYNAMODB_STREAM
 from carride_idempotency.testing import (

@@ -4,72 +4,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from carride_idempotency.aio.calls import AsyncBlock
     from carride_idempotency.aio.operation import AsyncOperation
-    from carride_idempotency.clock import Clock
-    from carride_idempotency.consumer import (
-        BatchHandler,
-        BatchResponse,
-        Consumer,
-        EventHandler,
-        EventResponse,
-        MessageWork,
-    )
-    from carride_idempotency.dead_letters import (
-        DeadLetter,
-        DeadLetterError,
-        DeadLetters,
-        SqsDeadLetters,
-    )
+    from carride_idempotency.consumer import BatchHandler, Consumer, EventHandler
+    from carride_idempotency.dead_letters import DeadLetter, DeadLetters, SqsDeadLetters
     from carride_idempotency.effects import Check, Delete, Effect, Keep, Put, Update
-    from carride_idempotency.entry.calls_and_blocks import Block, BlockContext
     from carride_idempotency.errors import (
-        BatchFailedError,
-        BeyondWindowError,
         BusyError,
         ConfigurationError,
-        ContentionError,
-        CorruptRecordError,
         EffectConflictError,
-        EffectsRejectedError,
         IdempotencyError,
-        KeyExpressionError,
         LostLeaseError,
         MissingKeyError,
         NotDoneError,
-        OutOfTimeError,
         PayloadMismatchError,
         PermanentError,
         QuarantinedError,
         ResultOmittedError,
         RetryableError,
-        RetryLaterError,
         StoreError,
         StoreRefusedError,
         StoreUnavailableError,
         UndecodableResultError,
-        UnfinishedWorkError,
         UnknownOutcomeError,
     )
-    from carride_idempotency.http import (
-        ANY_CALLER,
-        AnyCaller,
-        HttpHandler,
-        HttpProblemError,
-        HttpWork,
-        idempotency_key,
-    )
+    from carride_idempotency.http import ANY_CALLER, HttpHandler, HttpProblemError, idempotency_key
     from carride_idempotency.invocation import LambdaContext, lambda_deadline
-    from carride_idempotency.keys import TRANSPORT_ID, TransportId
-    from carride_idempotency.observation import Observation, Observer, Observers
-    from carride_idempotency.observers import OutcomeLog, emf, logged
+    from carride_idempotency.keys import TRANSPORT_ID
+    from carride_idempotency.observation import Observation, Observer
+    from carride_idempotency.observers import emf, logged
     from carride_idempotency.policy import Policy
-    from carride_idempotency.protocol.call_steps import AnyBlock
-    from carride_idempotency.protocol.concurrency import Concurrency
-    from carride_idempotency.protocol.externals import CANNOT_TELL, NOT_DONE, Answer, Done, Probe
-    from carride_idempotency.protocol.operation import AnyOperation, Operation
+    from carride_idempotency.protocol.externals import CANNOT_TELL, NOT_DONE, Answer, Done
+    from carride_idempotency.protocol.operation import Operation
     from carride_idempotency.record import Record, Status, UnknownStatus
-    from carride_idempotency.recovery import forget, release, settle
+    from carride_idempotency.recovery import forget, release, settle, stored_form
     from carride_idempotency.sources import (
         DYNAMODB_STREAM,
         EVENTBRIDGE,
@@ -78,10 +45,10 @@ if TYPE_CHECKING:
         SNS,
         SNS_IN_SQS,
         SQS,
-        Raw,
         Source,
     )
     from carride_idempotency.stores import Store
+    from carride_idempotency.stores.default_transport import dynamodb_transport
     from carride_idempotency.stores.dynamodb import DynamoDBStore
     from carride_idempotency.stores.factory import open_store
     from carride_idempotency.stores.memory import MemoryStore
@@ -103,65 +70,40 @@ __all__ = [
     "SQS",
     "TRANSPORT_ID",
     "Answer",
-    "AnyBlock",
-    "AnyCaller",
-    "AnyOperation",
-    "AsyncBlock",
     "AsyncOperation",
-    "BatchFailedError",
     "BatchHandler",
-    "BatchResponse",
-    "BeyondWindowError",
-    "Block",
-    "BlockContext",
     "BusyError",
     "Check",
-    "Clock",
-    "Concurrency",
     "ConfigurationError",
     "Consumer",
-    "ContentionError",
-    "CorruptRecordError",
     "DeadLetter",
-    "DeadLetterError",
     "DeadLetters",
     "Delete",
     "Done",
     "DynamoDBStore",
     "Effect",
     "EffectConflictError",
-    "EffectsRejectedError",
     "EventHandler",
-    "EventResponse",
     "HttpHandler",
     "HttpProblemError",
-    "HttpWork",
     "IdempotencyError",
     "Keep",
-    "KeyExpressionError",
     "LambdaContext",
     "LostLeaseError",
     "MemoryStore",
-    "MessageWork",
     "MissingKeyError",
     "NotDoneError",
     "Observation",
     "Observer",
-    "Observers",
     "Operation",
-    "OutOfTimeError",
-    "OutcomeLog",
     "PayloadMismatchError",
     "PermanentError",
     "Policy",
     "PowertoolsRecords",
-    "Probe",
     "Put",
     "QuarantinedError",
-    "Raw",
     "Record",
     "ResultOmittedError",
-    "RetryLaterError",
     "RetryableError",
     "Source",
     "SqsDeadLetters",
@@ -171,14 +113,13 @@ __all__ = [
     "StoreRefusedError",
     "StoreUnavailableError",
     "Transport",
-    "TransportId",
     "UndecodableResultError",
-    "UnfinishedWorkError",
     "UnknownOutcomeError",
     "UnknownStatus",
     "Update",
     "ValkeyStore",
     "botocore_transport",
+    "dynamodb_transport",
     "emf",
     "forget",
     "idempotency_key",
@@ -187,30 +128,27 @@ __all__ = [
     "open_store",
     "release",
     "settle",
+    "stored_form",
 ]
 
 _MODULES = {
-    "aio.calls": "AsyncBlock",
     "aio.operation": "AsyncOperation",
-    "clock": "Clock",
-    "consumer": "BatchHandler BatchResponse Consumer EventHandler EventResponse MessageWork",
-    "dead_letters": "DeadLetter DeadLetterError DeadLetters SqsDeadLetters",
+    "consumer": "BatchHandler Consumer EventHandler",
+    "dead_letters": "DeadLetter DeadLetters SqsDeadLetters",
     "effects": "Check Delete Effect Keep Put Update",
-    "entry.calls_and_blocks": "Block BlockContext",
-    "http": "ANY_CALLER AnyCaller HttpHandler HttpProblemError HttpWork idempotency_key",
+    "http": "ANY_CALLER HttpHandler HttpProblemError idempotency_key",
     "invocation": "LambdaContext lambda_deadline",
-    "keys": "TRANSPORT_ID TransportId",
-    "observation": "Observation Observer Observers",
-    "observers": "OutcomeLog emf logged",
+    "keys": "TRANSPORT_ID",
+    "observation": "Observation Observer",
+    "observers": "emf logged",
     "policy": "Policy",
-    "protocol.call_steps": "AnyBlock",
-    "protocol.concurrency": "Concurrency",
-    "protocol.externals": "CANNOT_TELL NOT_DONE Answer Done Probe",
-    "protocol.operation": "AnyOperation Operation",
+    "protocol.externals": "CANNOT_TELL NOT_DONE Answer Done",
+    "protocol.operation": "Operation",
     "record": "Record Status UnknownStatus",
-    "recovery": "forget release settle",
-    "sources": "DYNAMODB_STREAM EVENTBRIDGE KAFKA KINESIS SNS SNS_IN_SQS SQS Raw Source",
+    "recovery": "forget release settle stored_form",
+    "sources": "DYNAMODB_STREAM EVENTBRIDGE KAFKA KINESIS SNS SNS_IN_SQS SQS Source",
     "stores": "Store",
+    "stores.default_transport": "dynamodb_transport",
     "stores.dynamodb": "DynamoDBStore",
     "stores.factory": "open_store",
     "stores.memory": "MemoryStore",

@@ -1,9 +1,10 @@
 """Clocks, which callers pass in."""
 
+import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 type Clock = Callable[[], int]
 """Returns the current time in epoch milliseconds."""
@@ -28,3 +29,16 @@ def to_ms(moment: datetime) -> int:
     if moment.utcoffset() is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // _MILLISECOND
+
+
+class Timing(NamedTuple):
+    """How time passes, and how pauses differ."""
+
+    clock: Clock = epoch_ms
+    sleep: Callable[[float], None] = time.sleep
+    """Waits, in seconds."""
+    jitter: Callable[[], float] = random.random
+    """A number from 0 to 1, for each pause."""
+
+
+REAL_TIME: Final = Timing()

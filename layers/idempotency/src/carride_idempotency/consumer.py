@@ -1,14 +1,12 @@
 """The programming interface: one consumer, and the ways to run an operation once for it."""
 
 import functools
-import random
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Never, TypedDict, overload
 
 from carride_idempotency import observation
-from carride_idempotency.clock import Clock, epoch_ms
+from carride_idempotency.clock import REAL_TIME, Timing
 from carride_idempotency.dead_letters import DeadLetters
 from carride_idempotency.entry.handlers import checked, lambda_handler, plain
 from carride_idempotency.entry.messages import MessageHandler, Reader, RejectedMessageError
@@ -88,13 +86,14 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         labels: more about the event for ``observe``, such as a correlation id: a function of the
             (parsed) event.
         region: where this process runs. Default: ``AWS_REGION``.
-        clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1.
         concurrency: how records of a batch and heartbeats run at the same time. Default: in
             threads.
 
     Raises:
         ConfigurationError: the settings cannot work together.
     """
+
+    _time: Timing = REAL_TIME
 
     def __init__(
         self,
@@ -112,9 +111,6 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         observe: Observers = observation.ignore,
         labels: Callable[[E], Mapping[str, str]] | None = None,
         region: str | None = None,
-        clock: Clock = epoch_ms,
-        sleep: Callable[[float], None] = time.sleep,
-        jitter: Callable[[], float] = random.random,
         concurrency: Concurrency | None = None,
     ) -> None:
         policy = Policy() if policy is None else policy
@@ -133,7 +129,8 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         self.name = name
         self._store = store
         self._source = source
-        self.clock = clock
+        time = self._time
+        self._clock = time.clock
         self._policy = policy
         self._reader = Reader(
             name,
@@ -152,9 +149,9 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
             dead_letters=dead_letters,
             observe=observe,
             region=region,
-            clock=clock,
-            sleep=sleep,
-            jitter=jitter,
+            clock=time.clock,
+            sleep=time.sleep,
+            jitter=time.jitter,
             concurrency=concurrency,
         )
 
@@ -170,7 +167,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 
         @functools.wraps(run)
         def handler(event: dict[str, Any], context: LambdaContext) -> EventResponse:
-            invocation = LambdaInvocation.of(context, self.clock)
+            invocation = LambdaInvocation.of(context, self._clock)
             delivery_id = context.aws_request_id
             messages.check(event, delivery_id)
             try:
@@ -200,12 +197,12 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
 
         run = self._checked(work, "batch_handler")
         source = self._source or SQS
-        pace = Pace(self.clock)
+        pace = Pace(self._clock)
         messages = MessageHandler(self._reader, self._runner, source, pace.measure(run))
 
         @functools.wraps(run)
         def handler(event: dict[str, Any], context: LambdaContext) -> BatchResponse:
-            invocation = LambdaInvocation.of(context, self.clock)
+            invocation = LambdaInvocation.of(context, self._clock)
             request_id = context.aws_request_id
             messages.check(event, request_id)
             records = messages.records(event, request_id)
@@ -376,7 +373,7 @@ class Consumer(Generic[E]):  # noqa: UP046 - Python 3.12 has no default in brack
         from carride_idempotency.recovery import release
 
         name = record_key(self.name, key, operation)
-        return release(self._store, name, window=self._policy.window_s, clock=self.clock)
+        return release(self._store, name, window=self._policy.window_s, clock=self._clock)
 
 
 def _names_of(failed: Iterable[Any], source: Source) -> list[object] | None:

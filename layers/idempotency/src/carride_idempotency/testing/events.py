@@ -1,6 +1,6 @@
 """Events as AWS delivers them.
 
-Their times are those of ``clock``, by default of a new `ManualClock`. The ids of messages follow
+Their times are those of ``clock``: see `now_or_later`. The ids of messages follow
 from what they hold and from their number: two calls with the same arguments make two deliveries of
 one message. ``first`` numbers another message with the same content.
 """
@@ -14,11 +14,19 @@ from typing import Any, Literal
 from urllib.parse import urlencode
 
 from carride_idempotency import marshalling
-from carride_idempotency.clock import Clock
+from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.testing.doubles import ACCOUNT, REGION, Invocation, ManualClock
 
 _SENDER = "AIDAAAAAAAAAAAAAAAAAA"
 _STILL = ManualClock()
+
+
+def now_or_later() -> int:
+    """Return the time at which a `ManualClock` starts, or the present one as soon as that is later.
+
+    So neither a consumer in a world's time nor one in real time finds an event beyond its window.
+    """
+    return max(_STILL(), epoch_ms())
 
 
 def eventbridge_event(
@@ -26,7 +34,7 @@ def eventbridge_event(
     *,
     event_id: str | None = None,
     source: str = "test",
-    clock: Clock = _STILL,
+    clock: Clock = now_or_later,
 ) -> dict[str, Any]:
     """Return an event with the complete envelope of EventBridge.
 
@@ -47,7 +55,7 @@ def eventbridge_event(
 
 def sqs_event(
     *bodies: object,
-    clock: Clock = _STILL,
+    clock: Clock = now_or_later,
     received: int = 1,
     first: int = 1,
     **attributes: Any,
@@ -90,7 +98,7 @@ def sqs_event(
 
 
 def sns_event(
-    message: object, *, message_id: str | None = None, clock: Clock = _STILL
+    message: object, *, message_id: str | None = None, clock: Clock = now_or_later
 ) -> dict[str, Any]:
     """Return a notification of an SNS topic, which invokes a function with one message.
 
@@ -125,7 +133,7 @@ def kinesis_event(
     *messages: object,
     partition_key: str = "partition-1",
     first: int = 1,
-    clock: Clock = _STILL,
+    clock: Clock = now_or_later,
 ) -> dict[str, Any]:
     """Return a batch of a Kinesis stream, all in one shard and under one partition key.
 
@@ -168,7 +176,7 @@ def kafka_event(
     topic: str = "topic",
     partition: int = 0,
     first_offset: int = 0,
-    clock: Clock = _STILL,
+    clock: Clock = now_or_later,
 ) -> dict[str, Any]:
     """Return a batch of one partition of a topic in Amazon MSK.
 
@@ -202,7 +210,7 @@ def dynamodb_stream_event(
     change: Literal["INSERT", "MODIFY", "REMOVE"] = "INSERT",
     before: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
     first: int = 1,
-    clock: Clock = _STILL,
+    clock: Clock = now_or_later,
 ) -> dict[str, Any]:
     """Return the records of a DynamoDB stream for changed items, given as Python values.
 

@@ -15,6 +15,7 @@ from botocore.client import BaseClient
 from botocore.exceptions import ReadTimeoutError
 from botocore.session import get_session
 
+from carride_idempotency.clock import Timing
 from carride_idempotency.consumer import Consumer
 from carride_idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
 from carride_idempotency.effects import Effect, Keep
@@ -227,6 +228,8 @@ class World:
             return self._call_aws(send, client, operation, request)
 
         with ExitStack() as stack:
+            time = Timing(self.clock, self.clock.sleep, self.jitter)
+            stack.enter_context(patch.object(Consumer, "_time", time))
             for kind in (Consumer, DynamoDBStore, MemoryStore, SqsDeadLetters, *self.timed):
                 stack.enter_context(self._as_defaults_of(kind))
             deadline = inspect.unwrap(lambda_deadline)
@@ -240,8 +243,8 @@ class World:
                     patch.object(default_transport, "botocore_transport", lambda **_: self.dynamodb)
                 )
             stack.enter_context(refused_sockets(self._refuses))
-            time = LoopTime(self.clock, self._time.wait, self._invocation_of)
-            stack.enter_context(loops_of(time))
+            loop_time = LoopTime(self.clock, self._time.wait, self._invocation_of)
+            stack.enter_context(loops_of(loop_time))
             stack.enter_context(patch.object(BaseClient, "_make_api_call", make_api_call))
             yield
 
