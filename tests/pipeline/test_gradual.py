@@ -5,8 +5,11 @@ Everything is invoked through them, and what fails there is kept as well.
 CodeDeploy's resources are recorded on the engine: an alias points to its version at once.
 """
 
+from typing import Any
+
 import pytest
 
+from local.local_aws import LocalAws, Stack
 from ops.policies import POLICIES
 from tests.functions.api.client import Api
 from tests.pipeline.pipeline import HISTORY, Pipeline
@@ -41,3 +44,43 @@ def test_what_fails_behind_an_alias_is_kept(gradual: Pipeline) -> None:
     assert letter["requestContext"]["functionArn"].endswith(f":{function}:live")
     assert letter["requestContext"]["approximateInvokeCount"] == POLICIES[HISTORY].max_attempts
     assert "IDEMPOTENCY_STORE" in letter["responsePayload"]["errorMessage"]
+
+
+def callers(cloud: LocalAws, stack: Stack) -> dict[str, Any]:
+    """Return what the rules, the mapping and the schedule invoke."""
+    events = cloud.client("events")
+    bus = stack.outputs["CarRideBusName"]
+    found: dict[str, Any] = {}
+    for name in ("RideHistoryRule", "PaymentRule"):
+        rule = stack.resources[name].rpartition("|")[2]
+        targets = events.list_targets_by_rule(Rule=rule, EventBusName=bus)["Targets"]
+        found[name] = [target["Arn"] for target in targets]
+    uuid = stack.resources["DispatchFunctionQueue"]
+    mapping = cloud.client("lambda").get_event_source_mapping(UUID=uuid)
+    found["mapping"] = (uuid, mapping["FunctionArn"])
+    schedule = stack.resources["ReconcilerFunctionSchedule"]
+    target = cloud.client("scheduler").get_schedule(Name=schedule)["Target"]
+    found["schedule"] = target["Arn"]
+    return found
+
+
+def test_a_deployment_of_one_parameter_reaches_callers_and_a_strategy_moves_none(
+    cloud: LocalAws, name: str
+) -> None:
+    """`LogLevel` alone publishes versions; `DeploymentStrategy` and back changes no caller."""
+    stack = cloud.deploy_fast(name)
+    before = callers(cloud, stack)
+    functions = cloud.client("lambda")
+    function = stack.resources["RideHistoryFunction"]
+
+    def level() -> str:
+        found = functions.get_function_configuration(FunctionName=function, Qualifier="live")
+        return str(found["Environment"]["Variables"]["LOG_LEVEL"])
+
+    assert level() == "INFO"
+    stack = cloud.deploy_fast(name, LogLevel="DEBUG")
+    assert level() == "DEBUG"
+    for strategy in ("Canary10Percent5Minutes", "AllAtOnce"):
+        stack = cloud.deploy_fast(name, LogLevel="DEBUG", DeploymentStrategy=strategy)
+        assert callers(cloud, stack) == before
+    cloud.reset()
