@@ -105,6 +105,7 @@ costs: .venv-dev/.synced ## Show a month's bill, what stops the stack first, and
 build: .venv-sam/.synced ## Build the functions and layers for `sam deploy`, with byte code for short cold starts: 20 s
 	@sam build $(ARGS)
 	@.venv-sam/bin/python tools/scripts/compile
+	@.venv-sam/bin/python tools/scripts/unprepared
 
 contract: .venv-dev/.synced ## Write what follows from types and template: schemas, samples, OpenAPI, parts of docs
 	@$(PYTHON) -m tools.contract

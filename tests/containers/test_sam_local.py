@@ -108,3 +108,17 @@ def test_ride_history_in_a_container_that_knows_no_stack_refuses(type_in: TypeIn
     said = done.stdout + done.stderr
     assert "make local-env" in said, said
     assert "SettingsError" in said
+
+
+def test_a_fresh_build_says_which_command_to_run(type_in: TypeIn, tmp_path: Path) -> None:
+    """In a container, before `make local-env`: one sentence, and no account is asked."""
+    (tmp_path / ".aws-sam" / "build").mkdir(parents=True)
+    build = (FOLDER / "build" / "template.yaml").read_text()
+    (tmp_path / ".aws-sam" / "build" / "template.yaml").write_text(build)
+    script = ROOT / "tools" / "scripts" / "unprepared"
+    (tmp_path / "samconfig.toml").write_text((ROOT / "samconfig.toml").read_text())
+    (tmp_path / "events").symlink_to(EVENTS)
+    python = ROOT / ".venv-sam" / "bin" / "python"
+    done = type_in(f"{python} {script} {tmp_path} && cd {tmp_path} && {LIVE}")
+    assert done.returncode == 0, done.stderr
+    assert "make local-env" in json.loads(done.stdout)
