@@ -20,8 +20,10 @@ from carride_idempotency import (
     Source,
 )
 from carride_idempotency.testing import (
+    START_MS,
     dynamodb_stream_event,
     eventbridge_event,
+    events,
     kafka_event,
     kinesis_event,
     lambda_context,
@@ -192,3 +194,14 @@ def test_the_pytest_plugin_loads_nothing_but_itself() -> None:
         "carride_idempotency.testing",
         "carride_idempotency.testing.plugin",
     ]
+
+
+def test_an_event_is_not_older_than_the_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer in real time finds it within its window, in any year."""
+    years_later_ms = START_MS + 1000 * 86_400_000
+    monkeypatch.setattr(events, "epoch_ms", lambda: years_later_ms)
+    (record,) = sqs_event({"id": "1"})["Records"]
+    assert SQS.sent_ms(record) == years_later_ms
+    monkeypatch.setattr(events, "epoch_ms", lambda: 0)
+    (record,) = sqs_event({"id": "1"})["Records"]
+    assert SQS.sent_ms(record) == START_MS
