@@ -44,6 +44,8 @@ class Uploads:
             raise EngineError(f"{template} is missing: build it first")
         body: dict[str, Any] = yaml.safe_load(template.read_text(encoding="utf-8"))
         for resource in body["Resources"].values():
+            if isinstance(resource, list):  # a loop of AWS::LanguageExtensions, which has no code
+                continue
             properties = resource.get("Properties", {})
             if resource["Type"] == "AWS::CloudFormation::Stack":
                 nested = self.package(template.parent / properties["TemplateURL"])

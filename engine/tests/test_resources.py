@@ -141,3 +141,12 @@ def test_what_a_resource_lacks_is_said_in_words(deploy: Deploy) -> None:
     """MiniStack's own reason is the bare name of what it did not find."""
     with pytest.raises(EngineError, match="to make an AWS::Backup::BackupPlan: add it"):
         deploy(Plan={"Type": "AWS::Backup::BackupPlan"})
+
+
+def test_a_loop_is_left_to_cloudformation(engine: LocalCloud, tmp_path: Path) -> None:
+    """A template with `Fn::ForEach` is uploaded as it is written."""
+    loop = ["Name", ["One"], {"${Name}Queue": {"Type": "AWS::SQS::Queue"}}]
+    written = {"Resources": {"Fn::ForEach::Queues": loop, "Queue": QUEUE}}
+    path = tmp_path / "template.yaml"
+    path.write_text(yaml.safe_dump(written), encoding="utf-8")
+    assert engine.packaged(path) == written
