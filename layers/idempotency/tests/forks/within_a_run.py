@@ -30,7 +30,7 @@ from carride_idempotency.testing import eventbridge_event, lambda_context
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE_S: Final = 20
+PATIENCE_S: Final = 60
 
 
 class Run:
