@@ -37,12 +37,12 @@ from ops.prediction import Predictor
 from ops.records import explain
 from ops.stack import OperatorError, StackRef
 from ops.text import counted
-from ops.verbs import POSITIVE, RATE, Plan, Session, Span, acts
+from ops.verbs import POSITIVE, RATE, Moment, Plan, Session, Span, acts
 
 PRODUCER_DLQ: Final = "ProducerDlq"
 WAIT: Final = timedelta(minutes=5)
-"""How long the outcome of the first letters may take. Lambda gives up an event some four minutes
-after it came."""
+"""How long the outcome of letters that are tried may take. Lambda gives up an event some four
+minutes after it came."""
 _ANSWER_SECONDS: Final = 20.0
 _COUNTED_FOR: Final = timedelta(days=30)
 _POLL_SECONDS: Final = 1.0
@@ -114,7 +114,7 @@ class RedrivePlan(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """The first letter of a group, and how it went."""
+    """A letter that was tried before the others of its group, and how it went."""
 
     group: str
     key: str | None
@@ -138,16 +138,17 @@ class Redriven(NamedTuple):
     gone: int
     """Planned letters that were no longer in the queue, or hidden by another reader."""
     first: Mapping[str, sending.Trial]
-    """How the first letter of each group went."""
+    """How each group began: it has succeeded if one of the letters has that were tried."""
     tried: tuple[Tried, ...] = ()
-    """The same with the letters."""
+    """The letters that were tried, up to three of a group."""
     released: int = 0
     """Keys that were released, each once: several letters may have one key."""
 
     @property
     def succeeded(self) -> bool:
-        """Whether all letters that were to go were sent, and no first letter failed again."""
-        return sending.has_succeeded(self.planned, self.sent, self.first)
+        """Whether all letters that were to go were sent, and none that was tried has failed."""
+        failed = sum(each.trial is not sending.Trial.SUCCEEDED for each in self.tried)
+        return sending.has_succeeded(self.planned, self.sent, failed)
 
 
 class _Envelope(Struct, rename={"detail_type": "detail-type"}):
@@ -270,13 +271,16 @@ def redrive(
     limit: Annotated[int | None, POSITIVE] = None,
     rate: Annotated[float | None, RATE] = None,
     release: bool = False,
+    since: Moment | None = None,
+    until: Moment | None = None,
     no_canary: bool = False,
     wait: Span = WAIT,
 ) -> Plan:
     """Send dead letters to the target that they were meant for. Other targets do not receive them.
 
-    Letters that would only return stay in the queue. One letter of each group goes first. The
-    others of the group follow only if the consumer has completed it.
+    Letters that would only return stay in the queue. One letter of each group goes first, and up
+    to two others if it fails again. The rest of the group follows only if the consumer has
+    completed one of them.
 
     Args:
         queue: Logical id of the queue: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …
@@ -287,14 +291,25 @@ def redrive(
         limit: The most letters; the oldest go.
         rate: The most letters a second.
         release: Release quarantined keys and keys whose attempts are used up; their cause is fixed.
-        no_canary: Send all letters at once, without waiting for the first of each group.
-        wait: How long to wait for the outcome of the first letters.
+        since: Only letters that were sent to the queue since this time.
+        until: Only letters that were sent to the queue before this time.
+        no_canary: Send all letters at once, without trying some of each group first.
+        wait: How long to wait for the outcome of letters that are tried.
     """
     stack = session.stack
     url_of(stack, queue)  # which refuses the name of another queue
     session.say(f"reading the letters of {queue}, and the records of their keys")
     planned = plan_redrive(
-        stack, queue, key=key, reason=reason, group=group, id=letter, limit=limit, release=release
+        stack,
+        queue,
+        key=key,
+        reason=reason,
+        group=group,
+        id=letter,
+        limit=limit,
+        release=release,
+        since=since,
+        until=until,
     )
     the_redrive = Redrive(
         stack, planned, canary=not no_canary, rate=rate, wait=wait, report=session.say
@@ -315,11 +330,14 @@ def plan_redrive(
     *,
     limit: int | None = None,
     release: bool = False,
+    since: datetime | None = None,
+    until: datetime | None = None,
     **chosen: str | None,
 ) -> RedrivePlan:
     """Return what a redrive would do with each letter, and change nothing.
 
-    ``chosen`` are fields of letters: key, reason, group, or the beginning of an id.
+    ``chosen`` are fields of letters: key, reason, group, or the beginning of an id. ``since`` and
+    ``until`` bound the time at which letters were sent to the queue.
 
     Raises:
         OperatorError: no letter was chosen, or more than one by the beginning of an id.
@@ -331,7 +349,7 @@ def plan_redrive(
     selected = list[Planned]()
     others = list[DeadLetter]()
     for found in received_from(stack, queue):
-        if _is_chosen(found.letter, chosen):
+        if _is_between(found.letter, since, until) and _is_chosen(found.letter, chosen):
             selected.append(_judged(found, predictor, release=release))
         else:
             others.append(found.letter)
@@ -363,6 +381,11 @@ def _hash_of(event: object) -> str:
     return sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
+def _is_between(letter: DeadLetter, since: datetime | None, until: datetime | None) -> bool:
+    """Return whether a letter was sent in a time; None is no bound."""
+    return (since is None or letter.sent >= since) and (until is None or letter.sent < until)
+
+
 def _is_chosen(letter: DeadLetter, chosen: Mapping[str, str | None]) -> bool:
     """Return whether a letter has the values that were asked for; None asks for none."""
     for name, wanted in chosen.items():
@@ -391,10 +414,10 @@ class Redrive(sending.Sending[Planned, Received]):
     Args:
         stack: the stack.
         plan: what is to be done.
-        canary: whether to send one letter of each group first, and the others only if the consumer
-            has completed it.
+        canary: whether to try letters of each group first, and send the others only if the consumer
+            has completed one.
         rate: the most letters a second.
-        wait: how long the outcome of the first letters may take.
+        wait: how long the outcome of letters that are tried may take.
         report: takes the progress, in words.
         sleep: waits, in seconds.
     """
@@ -445,7 +468,7 @@ class Redrive(sending.Sending[Planned, Received]):
             sent=self.sent,
             stayed=self.stayed_in_all(),
             gone=len(self.unsent) - self.held_back(),
-            first={group: outcome.trial for group, outcome in self.first.items()},
+            first=self.first(),
             tried=tuple(self._tried.values()),
             released=len(self._released_keys),
         )
@@ -501,7 +524,7 @@ class Redrive(sending.Sending[Planned, Received]):
         self._stack.client("sqs").delete_message(QueueUrl=url, ReceiptHandle=found.receipt)
 
     def wait(self, waiting: dict[str, tuple[Received, sending.Ready]]) -> None:
-        """Wait until the outcome of each first letter is known, or the time is over."""
+        """Wait until the outcome of each letter is known, or the time is over."""
         letters = counted(len(waiting), "letter")
         self.report(f"waiting for the outcome of {letters}, up to {self._wait_s:.0f} s")
         end = time.monotonic() + self._wait_s
@@ -551,9 +574,9 @@ class Redrive(sending.Sending[Planned, Received]):
         return None
 
     def note(self, letter: Any, outcome: sending.TrialOutcome) -> None:
-        """Keep and report how the first letter of a group went."""
+        """Keep and report how a letter went that was tried."""
         super().note(letter, outcome)
-        self._tried[letter.group] = Tried(
+        self._tried[letter.id] = Tried(
             letter.group,
             letter.key,
             letter.type,

@@ -17,7 +17,7 @@ from moto import mock_aws
 import ops.cli.rendering  # noqa: F401 - how letters look
 from carride.bus_entry import BusEntry
 from carride_idempotency.clock import epoch_ms
-from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED, Trial
+from carride_idempotency.operators.sending import HELD_BACK, Trial
 from carride_idempotency.record import (
     COMPLETED,
     FAILED,
@@ -371,30 +371,38 @@ def test_an_interrupted_redrive_loses_and_hides_nothing(ref: StackRef, at: int) 
     assert (set(history.events), left(ref)) == (facts, 0)
 
 
+GROUP: Final = ("order_01", "order_02", "order_03", "order_05", "order_06")
+"""Rides whose letters have the same error."""
+
+
+def fact_in(ride: str) -> str:
+    return str(json.loads(given_up(ride))["event"]["detail"]["idempotencyid"])
+
+
 @pytest.mark.parametrize(
     ("how", "first", "sent", "stay"),
     [
-        ("failed", Trial.FAILED, 2, 2),
-        ("unknown", Trial.UNKNOWN, 2, 2),
-        ("back", Trial.FAILED, 2, 3),
-        ("refused", Trial.FAILED, 1, 3),
+        ("failed", Trial.FAILED, 4, 2),
+        ("unknown", Trial.UNKNOWN, 2, 4),
+        ("back", Trial.FAILED, 4, 5),
+        ("refused", Trial.FAILED, 1, 5),
     ],
 )
-def test_a_group_is_sent_only_if_its_first_letter_succeeds(
+def test_a_group_is_sent_only_if_a_letter_that_was_tried_succeeds(
     ref: StackRef, how: str, first: Trial, sent: int, stay: int
 ) -> None:
-    """The other letters of a group that fails again stay as they are; other groups are sent."""
+    """Up to three are tried; the other letters stay as they are; other groups are sent."""
     history = ref.client("lambda")
     put(
         ref,
         DLQ,
-        *(given_up(f"order_0{number}") for number in (1, 1, 1)),
+        *map(given_up, GROUP),
         given_up("order_04", error="TypeError: x"),
     )
-    again, fine = (
-        json.loads(given_up(f"order_0{at}"))["event"]["detail"]["idempotencyid"] for at in (1, 4)
-    )
-    history.record(FAILED, again)
+    rides = {fact_in(ride): ride for ride in GROUP}
+    fine = fact_in("order_04")
+    for fact in rides:
+        history.record(FAILED, fact)
 
     def runs(fact: str) -> None:
         if fact == fine:
@@ -402,7 +410,7 @@ def test_a_group_is_sent_only_if_its_first_letter_succeeds(
         elif how == "failed":
             history.record(FAILED, fact, attempt=2)
         elif how == "back":  # without a record: the function could not start
-            put(ref, DLQ, given_up("order_01"))
+            put(ref, DLQ, given_up(rides[fact]))
         elif how == "refused":
             raise client_error("AccessDeniedException", 403)
 
@@ -413,9 +421,9 @@ def test_a_group_is_sent_only_if_its_first_letter_succeeds(
         ref, wait=patience, sleep=lambda pause_s: pytest.fail("it waits") if pause_s else None
     )
     assert sorted(done.first.values()) == sorted([Trial.SUCCEEDED, first])
-    assert (done.sent, done.stayed[FIRST_DID_NOT_SUCCEED], left(ref), done.succeeded) == (
+    assert (done.sent, done.stayed[HELD_BACK], left(ref), done.succeeded) == (
         sent,
-        2,
+        4 if how == "unknown" else 2,
         stay,
         False,
     )
@@ -457,14 +465,14 @@ def test_letters_are_grouped_by_failure(ref: StackRef) -> None:
     )
     history = ref.client("lambda")
     history.runs = partial(history.record, FAILED)
-    assert redriven(ref).sent == 3, "one of each group"
+    assert redriven(ref).sent == 5, "up to three of each group"
     put(ref, DLQ, slow[0])
     (failure,) = letters.letters(ref).failures
-    assert (failure.count, failure.redriven, failure.consumer) == (60, 1, "ride-history")
+    assert (failure.count, failure.redriven, failure.consumer) == (58, 1, "ride-history")
     assert failure.letters[0].sent == failure.oldest
     assert {letter.type for letter in failure.letters} == {"CarRideCreated"}
     assert all(letter.ride == letter.event["detail"]["subject"] for letter in failure.letters)
-    assert left(ref) == 60, "nothing stays hidden"
+    assert left(ref) == 58, "nothing stays hidden"
     console(printed := StringIO()).print(show(letters.letters(ref)))
     assert {failure.group, failure.letters[0].ride} <= set(printed.getvalue().split())
     assert max(map(len, printed.getvalue().splitlines())) <= 100
@@ -536,3 +544,32 @@ def test_letters_are_chosen_by_key_reason_group_and_number(ref: StackRef) -> Non
         == 1
     )
     assert left(ref) == 2
+
+
+def test_letters_are_chosen_by_age(ref: StackRef) -> None:
+    """Since a time and until another one, which is not included."""
+    put(ref, DLQ, given_up("order_01"), given_up("order_02"))
+    first, *_ = sorted(each.letter.sent for each in redrive.plan_redrive(ref, DLQ).letters)
+    minute = timedelta(minutes=1)
+    every = {"since": first, "until": first + minute}
+    assert len(redrive.plan_redrive(ref, DLQ, **every).letters) == 2
+    for none in ({"since": first + minute}, {"until": first}):
+        with pytest.raises(OperatorError, match="has no such letter"):
+            redrive.plan_redrive(ref, DLQ, **none)
+
+
+def test_one_poison_letter_holds_back_no_group(ref: StackRef) -> None:
+    """The others go; the poison one is told as failed."""
+    history = ref.client("lambda")
+    bodies = [given_up(f"order_0{number}") for number in range(1, 6)]
+    put(ref, DLQ, *bodies)
+    poison = fact_in("order_01")
+    history.record(FAILED, poison)
+    history.runs = lambda fact: history.record(
+        FAILED if fact == poison else COMPLETED, fact, attempt=2
+    )
+    done = redriven(ref)
+    trials = sorted(each.trial for each in done.tried)
+    assert trials in (["failed", "succeeded"], ["succeeded"])
+    assert (done.sent, done.stayed, len(set(history.events))) == (5, {}, 5)
+    assert done.succeeded is (trials == ["succeeded"])

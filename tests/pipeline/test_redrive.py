@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carride_idempotency.operators.sending import FIRST_DID_NOT_SUCCEED, Trial
+from carride_idempotency.operators.sending import HELD_BACK, Trial
 from ops import redrive
 from tests.kit.rides import Life
 from tests.kit.rides import event as event_of
@@ -62,7 +62,7 @@ def test_mended_letters_take_effect_once(
 
     for queue, count in kinds.items():
         done = redrive.Redrive(stack, redrive.plan_redrive(stack, queue, release=True)).carry_out()
-        assert done.stayed[FIRST_DID_NOT_SUCCEED] == count - len(done.first)
+        assert done.stayed[HELD_BACK] == count - len(done.tried)
         assert Trial.SUCCEEDED not in done.first.values()
     pipeline.settle()
     pipeline.break_history(IDEMPOTENCY_STORE=store)

@@ -38,7 +38,7 @@ from carride_idempotency.operators.redriving import (
     Redrive,
     plan_redrive,
 )
-from carride_idempotency.operators.sending import CHANGED, FIRST_DID_NOT_SUCCEED
+from carride_idempotency.operators.sending import CHANGED, HELD_BACK
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Status
 from carride_idempotency.testing import (
     Invocation,
@@ -156,19 +156,42 @@ def test_letters_are_released_and_delivered_again(shop: Shop) -> None:
     assert (shop.status, sorted(shop.ran), shop.left) == (0, ["1", "2", "3"], 0)
 
 
-def test_a_failure_that_is_not_fixed_costs_one_letter_of_its_group(shop: Shop) -> None:
+@pytest.mark.parametrize(
+    ("poison", "ran"), [("", "12345"), ("1", "2345"), ("12", "345"), ("123", ""), ("4", "1235")]
+)
+def test_two_poison_letters_hold_back_no_group(shop: Shop, poison: str, ran: str) -> None:
+    """Up to three letters of a group are tried; a letter that fails again stays."""
+    shop.fails = no_tariff
+    for key in "12345":
+        shop.deliver(key)
+    tried = list[str]()
+
+    def fails(key: str) -> Exception | None:
+        tried.append(key)
+        return no_tariff(key) if key in poison else None
+
+    shop.fails = fails
+    plan = plan_redrive(shop.sqs, shop.url, shop.store, "shop", LetterChoice(), releases=True)
+    done = Redrive(shop.sqs, shop.store, plan, FunctionTarget(shop, "shop"), **QUIET).carry_out()
+    assert ("".join(sorted(shop.ran)), shop.left) == (ran, 5 - len(ran))
+    assert done.succeeded is (poison in ("", "4"))
+    assert len(tried) == len(set(tried)) == (5 if ran else 3)
+    assert done.stayed.get(HELD_BACK, 0) == 5 - len(tried)
+
+
+def test_a_failure_that_is_not_fixed_costs_three_letters_of_its_group(shop: Shop) -> None:
     """The others stay as they are; what fails again leaves one letter, and not two."""
     shop.fails = no_tariff
-    for key in "123":
+    for key in "12345":
         shop.deliver(key)
     shop.fails = lambda key: OSError("no host")
     shop.deliver("9")
     shop.fails = lambda key: None if key == "9" else no_tariff(key)
     shop.run("--to shop --release")
     said = shop.run("--to shop --release --yes")
-    assert FIRST_DID_NOT_SUCCEED in said
+    assert HELD_BACK in said
     assert shop.status == 1
-    assert (shop.ran, shop.left) == (["9"], 3)
+    assert (shop.ran, shop.left) == (["9"], 5)
 
 
 def test_letters_are_chosen_by_cause_key_and_number(shop: Shop) -> None:
@@ -440,13 +463,13 @@ def letter_of(number: int) -> DeadLetter:
 
 @pytest.mark.parametrize(
     ("status", "trial", "sent"),
-    [(COMPLETED, "succeeded", 3), (FAILED, "failed", 1), (None, "unknown", 1)],
+    [(COMPLETED, "succeeded", 5), (FAILED, "failed", 3), (None, "unknown", 1)],
 )
-def test_a_queue_gets_the_others_only_if_the_first_one_is_completed(
+def test_a_queue_gets_the_others_only_if_one_that_was_tried_is_completed(
     shop: Shop, status: Status | None, trial: str, sent: int
 ) -> None:
     """Its consumer works later: the record tells."""
-    for number in range(3):
+    for number in range(5):
         shop.dead_letter(letter_of(number))
     work = shop.sqs.create_queue(QueueName="work")["QueueUrl"]
 
@@ -466,7 +489,7 @@ def test_a_queue_gets_the_others_only_if_the_first_one_is_completed(
     assert done.succeeded == (status == COMPLETED)
     bodies = {message["Body"] for message in peek(shop.sqs, work)}
     assert len(bodies) == sent
-    assert shop.left == 3 - sent
+    assert shop.left == 5 - sent
 
 
 def test_a_queue_whose_consumer_does_not_run_is_waited_for_in_words(shop: Shop) -> None:

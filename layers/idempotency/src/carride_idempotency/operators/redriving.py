@@ -1,6 +1,7 @@
 """Delivers dead letters again, and deletes each one only after its target has taken it.
 
-One letter of each failure goes first. The others of its group follow only if it succeeded.
+One letter of each failure goes first, and up to two others if it fails. The rest of its group
+follows only if one of them succeeded.
 """
 
 import json
@@ -89,12 +90,14 @@ class Redriven(NamedTuple):
     gone: int
     """Planned letters that were no longer in the queue, or hidden by another reader."""
     first: Mapping[str, str]
-    """How the first letter of each group went."""
+    """How each group began: it has succeeded if one of the letters has that were tried."""
+    failed: int = 0
+    """Letters that were tried and have not succeeded."""
 
     @property
     def succeeded(self) -> bool:
-        """Whether all letters that were to go were taken, and no first letter failed again."""
-        return has_succeeded(self.planned, self.sent, self.first)
+        """Whether all letters that were to go were taken, and none that was tried has failed."""
+        return has_succeeded(self.planned, self.sent, self.failed)
 
 
 # ── Targets ───────────────────────────────────────────────────────────────────────────────────────
@@ -313,7 +316,7 @@ class Redrive(Sending[PlannedLetter, _Found]):
         store: holds the records.
         plan: what is to be done.
         target: where letters go.
-        tries_one: whether one letter of each group goes first, and the others if it succeeded.
+        tries_one: whether letters of each group are tried first, and the others if one succeeded.
         rate: the most letters a second.
         wait_s: how long the outcome of first letters may take, if their target does not tell.
         report: takes the progress, in words.
@@ -357,7 +360,8 @@ class Redrive(Sending[PlannedLetter, _Found]):
             sent=self.sent,
             stayed=self.stayed_in_all(),
             gone=len(self.unsent) - self.held_back(),
-            first={group: str(outcome.trial) for group, outcome in self.first.items()},
+            first={group: str(trial) for group, trial in self.first().items()},
+            failed=self.failed(),
         )
 
     def read(self) -> Generator[_Found]:

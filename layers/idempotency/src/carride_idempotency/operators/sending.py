@@ -1,5 +1,8 @@
 """Sends the letters of a redrive: one of each failure first, then those that may follow.
 
+If the first one fails again, up to two others of its group are tried: one poison letter holds back
+no group.
+
 A letter is deleted after its target has taken it. If a redrive is interrupted in between, its event
 is sent again, and the consumer recognises it. Each letter is judged again just before it goes: what
 was not shown is not done.
@@ -7,19 +10,23 @@ was not shown is not done.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from carride_idempotency.record import FAILED, Record
 
-FIRST_DID_NOT_SUCCEED: Final = "the first letter of its group did not succeed"
+HELD_BACK: Final = "no letter of its group that was tried has succeeded"
 CHANGED: Final = "it or its record has changed since it was planned: run the command again"
 
 
+_MOST_TRIALS: Final = 3
+"""How many letters of a group are tried, until one succeeds."""
+
+
 class Trial(StrEnum):
-    """How the first letter of a group went."""
+    """How a letter went that was tried before the others of its group."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -44,7 +51,7 @@ class TargetAnswer(NamedTuple):
 
 
 class TrialOutcome(NamedTuple):
-    """How the first letter of a group went, and the same in words."""
+    """How a letter went that was tried, and the same in words."""
 
     trial: Trial
     says: str
@@ -119,8 +126,8 @@ class Sending[P: AnyPlanned, F: AnyFound](ABC):
         self.planned = len(self.unsent)
         self.sent = 0
         self.stayed = Counter(each.verdict.why for each in letters if not each.verdict.goes)
-        self.first: dict[str, TrialOutcome] = {}
-        """How the first letter of each group went."""
+        self.trials: dict[str, dict[str, TrialOutcome]] = {}
+        """How the letters of each group went that were tried, by their ids."""
         self.pause_s = 1 / rate if rate else 0.0
         self.report = report
         self.sleep = sleep
@@ -147,7 +154,7 @@ class Sending[P: AnyPlanned, F: AnyFound](ABC):
 
     @abstractmethod
     def wait(self, waiting: dict[str, tuple[F, Ready]]) -> None:
-        """`note` how the first letters of these groups went, which their target did not say."""
+        """`note` how the letters that these groups try went, which their target did not say."""
 
     def may_fail(self, planned: P) -> bool:  # noqa: ARG002 - others decide by the letter
         """Return whether a letter is worth a trial. All are, unless it is certain how one goes."""
@@ -164,13 +171,22 @@ class Sending[P: AnyPlanned, F: AnyFound](ABC):
             self._send_first()
         self._send_others()
 
+    def first(self) -> dict[str, Trial]:
+        """Return how each group that was tried began: it has succeeded if one letter has."""
+        return {group: _best(outcomes.values()) for group, outcomes in self.trials.items()}
+
+    def failed(self) -> int:
+        """Return how many letters that were tried have not succeeded."""
+        outcomes = [each for tried in self.trials.values() for each in tried.values()]
+        return sum(each.trial is not Trial.SUCCEEDED for each in outcomes)
+
     def held_back(self) -> int:
-        """Return how many letters stay because the first one of their group did not succeed."""
+        """Return how many letters stay because none of their group has succeeded."""
         return sum(not self._may_follow(each.letter.group) for each in self.unsent.values())
 
     def stayed_in_all(self) -> dict[str, int]:
         """Return how many letters are still in the queue, by why they stayed."""
-        return dict(self.stayed + Counter({FIRST_DID_NOT_SUCCEED: self.held_back()}))
+        return dict(self.stayed + Counter({HELD_BACK: self.held_back()}))
 
     def account(self, queue: str, hidden_s: float) -> str:
         """Say how far the redrive has come."""
@@ -181,8 +197,8 @@ class Sending[P: AnyPlanned, F: AnyFound](ABC):
         )
 
     def note(self, letter: AnyLetter, outcome: TrialOutcome) -> None:
-        """Keep and report how the first letter of a group went."""
-        self.first[letter.group] = outcome
+        """Keep and report how a letter went that was tried."""
+        self.trials.setdefault(letter.group, {})[letter.id] = outcome
         self.report(f"group {letter.group}: {outcome.says}")
 
     def why_it_stays(self, planned: P, verdict: Verdict, revision: str) -> str | None:
@@ -205,30 +221,47 @@ class Sending[P: AnyPlanned, F: AnyFound](ABC):
         return None
 
     def _may_follow(self, group: str) -> bool:
-        """Return whether the first letter of a group has succeeded, or none was tried."""
-        first = self.first.get(group)
-        return first is None or first.trial is Trial.SUCCEEDED
+        """Return whether a letter of a group has succeeded, or none was tried."""
+        tried = self.trials.get(group)
+        return tried is None or _best(tried.values()) is Trial.SUCCEEDED
+
+    def _may_be_tried(self, planned: P) -> bool:
+        """Return whether a letter is worth a trial, and all of its group have failed so far."""
+        tried = self.trials.get(planned.letter.group, {})
+        have_failed = all(each.trial is Trial.FAILED for each in tried.values())
+        return have_failed and len(tried) < _MOST_TRIALS and self.may_fail(planned)
 
     def _send_first(self) -> None:
-        """Send one letter of each group, and find out how it went."""
-        tried = [letter_id for letter_id, each in self.unsent.items() if self.may_fail(each)]
-        groups = {self.unsent[letter_id].letter.group for letter_id in tried}
+        """Try letters of each group, one after the other, until one succeeds or three failed."""
+        while tried := [name for name, each in self.unsent.items() if self._may_be_tried(each)]:
+            if not self._try_one_of_each(tried):
+                return
+
+    def _try_one_of_each(self, ids: Sequence[str]) -> bool:
+        """Send one of these letters of each group, and find out how it went.
+
+        Return whether any of them was there.
+        """
+        groups = {self.unsent[letter_id].letter.group for letter_id in ids}
+        sent = set[str]()
         waiting: dict[str, tuple[F, Ready]] = {}
-        with closing(self._received(tried)) as letters:
+        with closing(self._received(ids)) as letters:
             for found in letters:
                 group = found.letter.group
-                if group not in self.first:
+                if group not in sent:
+                    sent.add(group)
                     ready, answer = self._send(found)
                     self.note(found.letter, TrialOutcome(answer.trial, answer.says))
                     if answer.is_taken and answer.trial is Trial.UNKNOWN:
                         waiting[group] = (found, ready)
-                if self.first.keys() == groups:
+                if sent == groups:
                     break
         if waiting:
             self.wait(waiting)
+        return bool(sent)
 
     def _send_others(self) -> None:
-        """Send the letters that may follow the first one of their group."""
+        """Send the letters of groups that may follow."""
         following = [
             letter_id
             for letter_id, each in self.unsent.items()
@@ -288,6 +321,12 @@ def is_postponed(record: Record | None, before: Record | None) -> bool:
     return record is not None and record.status == FAILED and record.attempt <= used_before
 
 
-def has_succeeded(planned: int, sent: int, first: Mapping[str, str]) -> bool:
-    """Return whether all letters that were to go went, and no first letter failed again."""
-    return sent == planned and set(first.values()) <= {Trial.SUCCEEDED}
+def has_succeeded(planned: int, sent: int, failed: int) -> bool:
+    """Return whether all letters that were to go went, and none that was tried has failed."""
+    return sent == planned and not failed
+
+
+def _best(outcomes: Iterable[TrialOutcome]) -> Trial:
+    """Return how a group began: it has succeeded if one letter has; else how the last one went."""
+    trials = [each.trial for each in outcomes]
+    return Trial.SUCCEEDED if Trial.SUCCEEDED in trials else trials[-1]
