@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import jmespath
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from carride_idempotency.operators.choosing import normalised, short_id
 from carride_idempotency.operators.forms import Content
@@ -32,6 +32,9 @@ READERS: Final = {
     f"{each.resources}{kind}": each for each in CONSUMERS for kind in ("Dlq", "RuleDlq")
 }
 """The consumers to which the messages of queues were to go, by the queue's logical id."""
+BUS: Final = "bus"
+PRODUCER_DLQ: Final = "ProducerDlq"
+"""The queue of what the bus did not accept."""
 
 
 class DeadLetter(Struct, frozen=True):
@@ -88,7 +91,7 @@ class Failure(Struct):
 
 
 class DeadLetters(Struct, frozen=True):
-    """The dead letters of one or all queues, by failure.
+    """The dead letters of some or all queues, by failure.
 
     Those with letters that can be redriven come first, and then the most frequent.
     """
@@ -96,6 +99,20 @@ class DeadLetters(Struct, frozen=True):
     failures: tuple[Failure, ...]
     hidden: Mapping[str, int]
     """Messages that could not be read, by queue: another reader hides them."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return them without their events, of which one may be a megabyte."""
+        found = []
+        for each in self.failures:
+            letters = [_without_event(letter) for letter in each.letters]
+            found.append(asdict(each) | {"letters": letters})
+        return {"failures": found, "hidden": self.hidden}
+
+
+def _without_event(letter: DeadLetter) -> dict[str, object]:
+    fields = asdict(letter)
+    del fields["event"]
+    return fields
 
 
 class Received(NamedTuple):
@@ -116,13 +133,13 @@ def counts_of(stack: StackRef) -> Counter[str]:
 
 
 def failures(
-    stack: StackRef, queue: str | None = None, /, *, judge: Callable[[Received], Verdict]
+    stack: StackRef, names: Iterable[str], /, *, judge: Callable[[Received], Verdict]
 ) -> DeadLetters:
-    """Return what lies in one or all dead-letter queues. Every letter stays in its queue.
+    """Return what lies in dead-letter queues. Every letter stays in its queue.
 
     ``judge`` says what a redrive would do with a letter.
     """
-    names = [queue] if queue else queues_of(stack)
+    names = [*names]
     hidden = {name: waiting(stack.client("sqs"), url_of(stack, name)) for name in names}
     groups: dict[str, Failure] = {}
     for name in names:
@@ -166,6 +183,33 @@ def reasons(stack: StackRef, queue: str) -> Counter[str]:
 def queues_of(stack: StackRef) -> list[str]:
     """Return the logical ids of the stack's dead-letter queues."""
     return sorted(name.removesuffix("Url") for name in stack.outputs if name.endswith("DlqUrl"))
+
+
+def queues_named(stack: StackRef, name: str) -> list[str]:
+    """Return the logical ids of the dead-letter queues that a name means.
+
+    It is a consumer, which has two of them, the bus, or the logical id of one.
+
+    Raises:
+        OperatorError: there is no such name.
+    """
+    known = queues_of(stack)
+    if name == BUS:
+        return [PRODUCER_DLQ]
+    if name in known:
+        return [name]
+    of_consumer = [queue for queue, each in READERS.items() if each.name == name]
+    if not of_consumer:
+        names = ", ".join([*(each.name for each in CONSUMERS), BUS, *known])
+        raise OperatorError(f"the stack has no dead-letter queue of {name}: write one of {names}")
+    return [queue for queue in of_consumer if queue in known]
+
+
+def name_of(queue: str) -> str:
+    """Return how operators call what a dead-letter queue belongs to: a consumer, or the bus."""
+    if queue == PRODUCER_DLQ:
+        return BUS
+    return READERS[queue].name if queue in READERS else queue
 
 
 def url_of(stack: StackRef, queue: str) -> str:

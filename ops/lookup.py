@@ -46,7 +46,8 @@ from ops.audit.evidence import (
 from ops.audit.queues import Letters, json_object
 from ops.audit.reading import BUS, Tail, booked_ride, delivered_in, published_in
 from ops.audit.saga import saga_of
-from ops.dead_letters import DeadLetter, letter_of, ride_of
+from ops.dead_letters import BUS as THE_BUS
+from ops.dead_letters import PRODUCER_DLQ, DeadLetter, letter_of, ride_of
 from ops.policies import consumer_of
 from ops.records import (
     NO_RECORD,
@@ -58,7 +59,6 @@ from ops.records import (
     ride_items,
     tables_of,
 )
-from ops.redrive import PRODUCER_DLQ
 from ops.stack import OperatorError, StackRef
 from ops.verbs import Moment, reads
 
@@ -656,13 +656,14 @@ class _Wanted(NamedTuple):
         return line.named is None or self.ride in (None, line.named.order_id)
 
 
-@reads("tail", "--ride order_01 --since 10m", "--outcome Failed")
+@reads("tail", "--ride order_01 --since 10m", "--at payment --outcome Failed")
 def tail(
     stack: StackRef,
     *,
     ride: str | None = None,
     type: str | None = None,  # noqa: A002 - the option's name
     outcome: str | None = None,
+    at: str | None = None,
     since: Moment | None = None,
     follow: Annotated[bool, Parameter(negative="--no-follow")] = True,
     pause: Annotated[Callable[[float], object], Parameter(parse=False)] = time.sleep,
@@ -673,6 +674,7 @@ def tail(
         ride: Only those of this ride.
         type: Only those of this type, such as CarRideAccepted.
         outcome: Only deliveries with this outcome, such as Failed or Takeover.
+        at: Only what comes to this consumer, such as payment; or bus: only events.
         since: Begin with those since then; by default with the next one.
         follow: Go on until Ctrl-C.
         pause: Waits for some seconds.
@@ -681,8 +683,9 @@ def tail(
         _check_ride(ride)
     _check_choice("type of event", type, FACTS)
     _check_choice("outcome", outcome, _OUTCOMES)
+    _check_choice("consumer", at, (*(each.name for each in CONSUMERS), THE_BUS))
     wanted = _Wanted(ride, type, outcome)
-    logs = _tails(stack, since or datetime.now(UTC), ride or outcome or type)
+    logs = _tails(stack, since or datetime.now(UTC), ride or outcome or type, at)
     while True:
         found = [pair for parse, log in logs for pair in _parsed(log, parse)]
         found.sort(key=itemgetter(0))
@@ -703,14 +706,20 @@ def _check_choice(what: str, given: str | None, known: Collection[str]) -> None:
 type _Parse = Callable[[Mapping[str, Any]], Published | Delivered | None]
 
 
-def _tails(stack: StackRef, since: datetime, text: str | None) -> list[tuple[_Parse, Tail]]:
+def _tails(
+    stack: StackRef, since: datetime, text: str | None, at: str | None
+) -> list[tuple[_Parse, Tail]]:
     """Return the logs of the bus and of the consumers, each with the function that reads a line.
 
-    Only lines with ``text`` are wanted.
+    Only lines with ``text`` are wanted, and only those of ``at``: of a consumer, or of the bus.
     """
-    bus = Tail(stack, BUS, since, _OVERLAP, f'"{text or "detail"}"')
-    logs: list[tuple[_Parse, Tail]] = [(published_in, bus)]
+    logs: list[tuple[_Parse, Tail]] = []
+    if at in (None, THE_BUS):
+        bus = Tail(stack, BUS, since, _OVERLAP, f'"{text or "detail"}"')
+        logs.append((published_in, bus))
     for consumer in CONSUMERS:
+        if at not in (None, consumer.name):
+            continue
         pattern = f'"{text or telemetry.DELIVERY}"'
         logs.append((delivered_in, Tail(stack, consumer.resources, since, _OVERLAP, pattern)))
     return logs

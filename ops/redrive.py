@@ -9,6 +9,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Annotated, Any, Final, NamedTuple
@@ -29,9 +30,19 @@ from carride_idempotency.policy import DAY
 from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record
 from carride_idempotency.recovery import has_crashed, released
 from carride_idempotency.stores.transport import BotocoreTransport
-from ops.audit.evidence import MARKS, RECORD_TABLES
+from ops.audit.evidence import CONSUMERS, MARKS, RECORD_TABLES
 from ops.audit.queues import HIDDEN_SECONDS, json_object, waiting
-from ops.dead_letters import READERS, DeadLetter, Received, count_key, received_from, url_of
+from ops.dead_letters import (
+    BUS,
+    PRODUCER_DLQ,
+    READERS,
+    DeadLetter,
+    Received,
+    count_key,
+    queues_named,
+    received_from,
+    url_of,
+)
 from ops.policies import records_of
 from ops.prediction import Predictor
 from ops.records import explain
@@ -39,7 +50,6 @@ from ops.stack import OperatorError, StackRef
 from ops.text import counted
 from ops.verbs import POSITIVE, RATE, Moment, Plan, Session, Span, acts
 
-PRODUCER_DLQ: Final = "ProducerDlq"
 WAIT: Final = timedelta(minutes=5)
 """How long the outcome of letters that are tried may take. Lambda gives up an event some four
 minutes after it came."""
@@ -87,6 +97,7 @@ class RedrivePlan(NamedTuple):
     """What a redrive would do."""
 
     queue: str
+    """As it was named: a consumer, which has two, the bus, or a logical id."""
     target: str
     letters: tuple[Planned, ...]
     """The selected letters, the oldest first. A redrive sends no others."""
@@ -95,6 +106,8 @@ class RedrivePlan(NamedTuple):
     hidden: int
     """Messages that another reader hides."""
     release: bool
+    queues: tuple[str, ...] = ()
+    """The logical ids of the queues."""
 
     def exact(self) -> Mapping[str, Any]:
         """Return the letters that go, in what state they are, and where to."""
@@ -166,9 +179,10 @@ def target_of(stack: StackRef, queue: str) -> str:
     if queue == PRODUCER_DLQ:
         return str(events.describe_event_bus(Name=bus)["Arn"])
     if queue not in READERS:
-        known = ", ".join([*READERS, PRODUCER_DLQ])
+        known = ", ".join([*(each.name for each in CONSUMERS), BUS])
         raise OperatorError(
-            f"this command knows {known}; the page of {queue} in ops/docs/runbooks says what to do"
+            f"this command knows the queues of {known}; the page of {queue} in ops/docs/runbooks "
+            "says what to do"
         )
     rule = stack.named("AWS::Events::Rule")[f"{READERS[queue].resources}Rule"]
     (target,) = events.list_targets_by_rule(Rule=rule, EventBusName=bus)["Targets"]
@@ -261,7 +275,7 @@ def _verdict_on_release(record: Record, *, release: bool) -> sending.Verdict:
 @acts("redrive", status=lambda done: 0 if done.succeeded else 1)
 def redrive(
     session: Session,
-    queue: str,
+    name: str,
     /,
     *,
     key: str | None = None,
@@ -283,7 +297,7 @@ def redrive(
     completed one of them.
 
     Args:
-        queue: Logical id of the queue: RideHistoryDlq, DispatchRuleDlq, ProducerDlq, …
+        name: A consumer, such as payment: its two queues; bus; or the logical id of one queue.
         key: Only the letters of this key, CONSUMER#ID.
         reason: Only letters with this reason.
         group: Only letters of this group; `carride letters` shows the groups.
@@ -297,11 +311,10 @@ def redrive(
         wait: How long to wait for the outcome of letters that are tried.
     """
     stack = session.stack
-    url_of(stack, queue)  # which refuses the name of another queue
-    session.say(f"reading the letters of {queue}, and the records of their keys")
+    session.say(f"reading the letters of {name}, and the records of their keys")
     planned = plan_redrive(
         stack,
-        queue,
+        name,
         key=key,
         reason=reason,
         group=group,
@@ -326,7 +339,7 @@ def redrive(
 
 def plan_redrive(
     stack: StackRef,
-    queue: str,
+    name: str,
     *,
     limit: int | None = None,
     release: bool = False,
@@ -342,27 +355,28 @@ def plan_redrive(
     Raises:
         OperatorError: no letter was chosen, or more than one by the beginning of an id.
     """
-    url = url_of(stack, queue)
-    target = target_of(stack, queue)
-    hidden = waiting(stack.client("sqs"), url)
-    predictor = predictor_of(stack, queue)
+    queues = queues_named(stack, name)
+    target = target_of(stack, queues[0])
+    hidden = sum(waiting(stack.client("sqs"), url_of(stack, queue)) for queue in queues)
+    predictor = predictor_of(stack, queues[0])
     selected = list[Planned]()
     others = list[DeadLetter]()
-    for found in received_from(stack, queue):
-        if _is_between(found.letter, since, until) and _is_chosen(found.letter, chosen):
-            selected.append(_judged(found, predictor, release=release))
-        else:
-            others.append(found.letter)
+    for queue in queues:
+        for found in received_from(stack, queue):
+            if _is_between(found.letter, since, until) and _is_chosen(found.letter, chosen):
+                selected.append(_judged(found, predictor, release=release))
+            else:
+                others.append(found.letter)
     if others and not selected:
         groups = sorted({f"{letter.group} ({letter.reason})" for letter in others})
-        raise OperatorError(f"{queue} has no such letter: its groups are {', '.join(groups)}")
+        raise OperatorError(f"{name} has no such letter: its groups are {', '.join(groups)}")
     if chosen.get("id") and len(selected) > 1:
         ids = ", ".join(each.letter.id for each in selected)
         raise OperatorError(f"{chosen['id']} begins more than one id: {ids}")
     selected.sort(key=lambda each: each.letter.sent)
     taken = tuple(selected[:limit])
     left_out = len(others) + len(selected) - len(taken)
-    return RedrivePlan(queue, target, taken, left_out, hidden, release)
+    return RedrivePlan(name, target, taken, left_out, hidden, release, tuple(queues))
 
 
 def _judged(found: Received, predictor: Predictor | None, *, release: bool) -> Planned:
@@ -441,7 +455,7 @@ class Redrive(sending.Sending[Planned, Received]):
         self._began = datetime.now(UTC)
         self._tried: dict[str, Tried] = {}
         self._released_keys = set[str]()
-        self._predictor = predictor_of(stack, plan.queue)
+        self._predictor = predictor_of(stack, plan.queues[0])
         transport = BotocoreTransport(stack.client("dynamodb"), _ANSWER_SECONDS)
         self._stores = {
             table: DynamoDBStore(stack.outputs[f"{table}Name"], transport=transport)
@@ -483,8 +497,11 @@ class Redrive(sending.Sending[Planned, Received]):
         return is_uncertain(planned.verdict)
 
     def read(self) -> Generator[Received]:
-        """Receive the letters of the queue, each with its record."""
-        return received_from(self._stack, self._plan.queue, at_once=1, hidden_s=self._hidden_s)
+        """Receive the letters of the queues, each with its record."""
+        for queue in self._plan.queues:
+            letters = received_from(self._stack, queue, at_once=1, hidden_s=self._hidden_s)
+            with closing(letters):
+                yield from letters
 
     def prepare(self, found: Received, planned: Planned) -> sending.Ready:
         """Judge a letter again, and release its key if that is due."""

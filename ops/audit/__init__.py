@@ -51,8 +51,8 @@ class Report(NamedTuple):
         return self.ledger.to_json() | {"verdict": self.verdict, "saga": self.saga.to_json()}
 
     def to_text(self, width: int | None = None) -> str:
-        """Return both as tables, or in lines that fit into this width."""
-        lines = [*self.saga.lines(), "", *self.ledger.lines(), "", self.verdict]
+        """Return the verdict, then both as tables, or in lines that fit into this width."""
+        lines = [self.verdict, "", *self.saga.lines(), "", *self.ledger.lines()]
         return laid_out(lines, width)
 
 

@@ -1,5 +1,6 @@
 """Says in words what is wrong with a command line."""
 
+from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final
@@ -12,10 +13,10 @@ from cyclopts.exceptions import (
     UnusedCliTokensError,
 )
 
-from ops.dead_letters import READERS, counts_of
+from ops.audit.evidence import CONSUMERS
+from ops.dead_letters import BUS, counts_of, name_of
 from ops.finding import find
-from ops.redrive import PRODUCER_DLQ
-from ops.stack import FAILURES, ClientFactory
+from ops.stack import FAILURES, ClientFactory, StackRef
 from ops.text import counted
 from ops.verbs import VERBS
 
@@ -49,20 +50,20 @@ def _missing(
     was_named = error.keyword or (error.argument is not None and error.argument.tokens)
     if was_named:
         return f"{name} has no value: write {name}=VALUE; {_help(error)}"
-    if name == "QUEUE":
+    if name == "NAME" and "redrive" in (error.command_chain or ()):
         return f"{name} is missing: {_queues(_command(error), typed, clients)}"
     return f"{name} is missing: {_help(error)}"
 
 
 def _queues(command: str, typed: Sequence[str], clients: ClientFactory | None) -> str:
-    """Return which queues there are, how many letters each has, and what to write next.
+    """Return which names there are, how many letters each has, and what to write next.
 
-    Without an answer of the stack, the queues are those that every stack has.
+    Without an answer of the stack, the names are those that every stack has.
     """
     try:
-        counts = counts_of(find(**_chosen(typed), clients=clients))
+        counts = _counts(find(**_chosen(typed), clients=clients))
     except FAILURES:
-        names = ", ".join([*READERS, PRODUCER_DLQ])
+        names = ", ".join([*(each.name for each in CONSUMERS), BUS])
         return f"it is one of {names}; `./carride letters` shows which of them have letters"
     empty = ", ".join(name for name, count in counts.items() if not count)
     if not counts.total():
@@ -75,6 +76,14 @@ def _queues(command: str, typed: Sequence[str], clients: ClientFactory | None) -
         says.append(f"none are in {empty}")
     ((fullest, _),) = counts.most_common(1)
     return f"{', '.join(says)}; `{command} {fullest}` shows what it would do"
+
+
+def _counts(stack: StackRef) -> Counter[str]:
+    """Return how many letters each name has that a redrive takes."""
+    counts = Counter[str]()
+    for queue, count in counts_of(stack).items():
+        counts[name_of(queue)] += count
+    return counts
 
 
 def _chosen(typed: Sequence[str]) -> dict[str, str | None]:

@@ -79,6 +79,15 @@ def _letters(found: DeadLetters) -> RenderableType:
     return Group(*lines)
 
 
+@show.register
+def _letter(letter: DeadLetter) -> RenderableType:
+    """Show one letter whole."""
+    event = json.dumps(readable(letter.event), ensure_ascii=False, indent=2)
+    title = f"{letter.id} in {letter.queue}: {letter.reason}"
+    error = _Paragraph(letter.error, indent="  ")
+    return Group(Text(title, "bold"), error, f"  {_in_a_line(letter)}", Text(event))
+
+
 def _sum(failures: Iterable[Failure]) -> str:
     """Return how many letters there are, and how many of them a redrive can help."""
     total = sum(failure.count for failure in failures)

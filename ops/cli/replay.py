@@ -53,7 +53,7 @@ def replay_plan(session: Session, *, since: Moment, until: Moment | None = None)
 @acts(
     "replay run",
     "--since 2h",
-    "--since 2h --only PaymentRule --yes",
+    "--since 2h --only payment --yes",
     status=lambda done: done.audit.status,
 )
 def replay_run(
@@ -75,7 +75,7 @@ def replay_run(
     Args:
         since: Time of the oldest event on the bus, as `./carride event` shows it.
         until: Time of the newest event on the bus; now by default.
-        only: Logical id of the one rule that receives the events.
+        only: The one consumer that receives the events, or the logical id of a rule.
         partners: Deliver to partners, too.
         accept_duplicates: Do not ask the other region.
     """

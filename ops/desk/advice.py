@@ -4,6 +4,7 @@ import shlex
 from typing import Final
 
 from carride_idempotency.record import FAILED, QUARANTINED, Record
+from ops.dead_letters import name_of
 
 MEND_FIRST: Final = "Mend the cause first: a redrive sends it to the same code once more."
 """The advice about a letter that has failed again."""
@@ -28,7 +29,7 @@ def redrive_command(queue: str, option: str, value: str, *, releases: bool) -> s
     An option chooses the letters: ``letter``, ``group`` or ``key``. ``releases`` says whether their
     keys have to be released.
     """
-    words = ["./carride", "redrive", queue, f"--{option}={value}"]
+    words = ["./carride", "redrive", name_of(queue), f"--{option}={value}"]
     if releases:
         words.append("--release")
     return shlex.join(words)

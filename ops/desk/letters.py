@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 from carride_idempotency import observation
 from ops import records
 from ops.audit.evidence import CONSUMERS
-from ops.dead_letters import READERS, DeadLetter
+from ops.dead_letters import PRODUCER_DLQ, READERS, DeadLetter
 from ops.desk.advice import MEND_FIRST, has_failed_again, redrive_command
 from ops.desk.changes import TRIALS, Change, changes_about
 from ops.desk.deliveries import began_ms
@@ -28,7 +28,6 @@ from ops.desk.registry import Seen, page
 from ops.desk.words import clip, indented
 from ops.lookup import is_ride
 from ops.payloads import readable
-from ops.redrive import PRODUCER_DLQ
 from ops.text import span, visible
 
 _MOST_OF_GROUP: Final = 100

@@ -154,14 +154,18 @@ def warnings(stack: StackRef, since: datetime, until: datetime, now: datetime) -
 def receivers(stack: StackRef, *, only: str | None = None, partners: bool = False) -> list[str]:
     """Return the ARNs of the rules that receive a replay; an empty list means every rule.
 
-    ``only`` is the logical id of one rule. Without ``partners``, the rules of partners get nothing.
+    ``only`` is one consumer, or the logical id of one rule. Without ``partners``, the rules of
+    partners get nothing.
     """
     events = stack.client("events")
     bus = stack.outputs["CarRideBusName"]
     if only is not None:
         names = stack.named("AWS::Events::Rule")
+        of_consumers = {each.name: f"{each.resources}Rule" for each in CONSUMERS}
+        only = of_consumers.get(only, only)
         if only not in names:
-            raise OperatorError(f"the stack has no rule {only}: it has {', '.join(sorted(names))}")
+            known = ", ".join([*of_consumers, *sorted(names)])
+            raise OperatorError(f"the stack has no rule of {only}: write one of {known}")
         return [events.describe_rule(Name=names[only], EventBusName=bus)["Arn"]]
     if partners:
         return []

@@ -91,7 +91,7 @@ def run(*arguments: str, **changes: Any) -> int:
         (["replay", "cancel", *AT_HOME], "no replay runs in us-west-2: there is nothing to cancel"),
         (["nothing"], "there is no command nothing: `./carride --help` lists them"),
         (["replay", "ru"], "there is no command replay ru: did you mean run?"),
-        (["redrive"], "QUEUE is missing: "),
+        (["redrive"], "NAME is missing: "),
         (["audit", "--grace", "-5m"], "--grace has no value: write --grace=VALUE"),
         (["letters", "PaymentDlq", "DispatchDlq"], "takes no further word, such as 'DispatchDlq'"),
     ],

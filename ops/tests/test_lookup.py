@@ -248,10 +248,14 @@ def test_an_event_tells_the_time_by_which_a_replay_chooses_it(ref: StackRef) -> 
         ({"ride": "order_01"}, ["on bus", "New", "Failed"]),
         ({"ride": "order_01", "type": "CarRideAccepted"}, []),
         ({"ride": "order_01", "outcome": "Failed"}, ["Failed"]),
+        ({"at": "dispatch"}, ["Failed"]),
+        ({"at": "payment"}, []),
+        ({"at": "bus"}, ["on bus", "on bus"]),
+        ({"at": "ride-history", "ride": "order_01"}, ["New"]),
         ({"type": "CarRideAccepted"}, []),
     ],
 )
-def test_lines_are_chosen_by_ride_type_and_outcome(
+def test_lines_are_chosen_by_ride_type_outcome_and_consumer(
     ref: StackRef, options: Any, shown: list[str]
 ) -> None:
     """Neither a ride whose name begins alike nor a later one's type is taken for it."""

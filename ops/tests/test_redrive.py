@@ -31,7 +31,7 @@ from carride_idempotency.record_items import item_of, record_of
 from ops import dead_letters, letters, records, redrive
 from ops.audit.queues import peek
 from ops.audit.reading import marks_of
-from ops.cli.show import console, show
+from ops.cli.show import console, plain, show
 from ops.stack import OperatorError, StackRef
 from ops.tests.world import AWAY, client_of, create_table, put_record, stack
 from ops.verbs import Session
@@ -151,6 +151,13 @@ def redriven(
     done = redrive.Redrive(ref, plan, **AT_ONCE | {"wait": timedelta()} | options).carry_out()
     assert {each.verdict.why for each in plan.letters if not each.verdict.goes} <= set(done.stayed)
     return done
+
+
+def shown(ref: StackRef, *name: str) -> dead_letters.DeadLetters:
+    """Return what `letters` shows of a name, or of all queues."""
+    found = letters.letters(ref, *name)
+    assert isinstance(found, dead_letters.DeadLetters)
+    return found
 
 
 def left(ref: StackRef, queue: str = DLQ) -> int:
@@ -467,7 +474,7 @@ def test_letters_are_grouped_by_failure(ref: StackRef) -> None:
     history.runs = partial(history.record, FAILED)
     assert redriven(ref).sent == 5, "up to three of each group"
     put(ref, DLQ, slow[0])
-    (failure,) = letters.letters(ref).failures
+    (failure,) = shown(ref).failures
     assert (failure.count, failure.redriven, failure.consumer) == (58, 1, "ride-history")
     assert failure.letters[0].sent == failure.oldest
     assert {letter.type for letter in failure.letters} == {"CarRideCreated"}
@@ -489,7 +496,7 @@ def test_letters_begin_with_what_can_be_redriven_and_name_its_command(ref: Stack
     history = ref.client("lambda")
     kept = json.loads(given_up("order_03"))["event"]["detail"]["idempotencyid"]
     history.record(QUARANTINED, kept)
-    found = letters.letters(ref).failures
+    found = shown(ref).failures
     assert [(each.count, each.goes, each.releases) for each in found] == [
         (2, 2, False),
         (1, 1, True),
@@ -551,9 +558,10 @@ def test_letters_are_chosen_by_age(ref: StackRef) -> None:
     put(ref, DLQ, given_up("order_01"), given_up("order_02"))
     first, *_ = sorted(each.letter.sent for each in redrive.plan_redrive(ref, DLQ).letters)
     minute = timedelta(minutes=1)
-    every = {"since": first, "until": first + minute}
+    every: Any = {"since": first, "until": first + minute}
     assert len(redrive.plan_redrive(ref, DLQ, **every).letters) == 2
-    for none in ({"since": first + minute}, {"until": first}):
+    nothing: Any = ({"since": first + minute}, {"until": first})
+    for none in nothing:
         with pytest.raises(OperatorError, match="has no such letter"):
             redrive.plan_redrive(ref, DLQ, **none)
 
@@ -573,3 +581,57 @@ def test_one_poison_letter_holds_back_no_group(ref: StackRef) -> None:
     assert trials in (["failed", "succeeded"], ["succeeded"])
     assert (done.sent, done.stayed, len(set(history.events))) == (5, {}, 5)
     assert done.succeeded is (trials == ["succeeded"])
+
+
+NAMES: Final = {
+    "ride-history": {DLQ},
+    "payment": {"PaymentDlq", "PaymentRuleDlq"},
+    "bus": {"ProducerDlq"},
+    DLQ: {DLQ},
+    "PaymentRuleDlq": {"PaymentRuleDlq"},
+}
+
+
+@pytest.mark.parametrize(("name", "queues"), NAMES.items(), ids=NAMES)
+def test_a_consumer_is_named_as_everywhere(ref: StackRef, name: str, queues: set[str]) -> None:
+    """Its letters are those of its two queues; logical ids mean one of them."""
+    url = ref.client("sqs").create_queue(QueueName="PaymentRuleDlq")["QueueUrl"]
+    ref.outputs["PaymentRuleDlqUrl"] = url
+    there = {*NAMES, "ProducerDlq", "PaymentDlq"} & set(dead_letters.queues_of(ref))
+    for number, queue in enumerate(sorted(there), 1):
+        put(ref, queue, envelope(entry(f"order_{number:02}")))
+    assert {each.queue for each in shown(ref, name).failures} == queues
+    plan = redrive.plan_redrive(ref, name)
+    assert {each.letter.queue for each in plan.letters} == queues
+    done = redrive.Redrive(ref, plan, canary=False, **AT_ONCE).carry_out()
+    assert (done.sent, done.succeeded) == (len(queues), True)
+    assert {each.queue for each in shown(ref).failures} == there - queues
+
+
+def test_an_unknown_name_is_answered_with_the_names(ref: StackRef) -> None:
+    """Consumers first."""
+    for ask in (partial(redrive.plan_redrive, ref), partial(letters.letters, ref)):
+        with pytest.raises(OperatorError, match="write one of ride-history, dispatch, payment"):
+            ask("paymant")
+
+
+def test_the_command_of_a_group_names_its_consumer(ref: StackRef) -> None:
+    """Every letter of the group is planned by it."""
+    put(ref, DLQ, given_up("order_01"))
+    (failure,) = shown(ref).failures
+    assert failure.command.startswith("./carride redrive ride-history --group=")
+
+
+def test_the_json_of_letters_has_no_events_and_an_id_shows_one_whole(ref: StackRef) -> None:
+    """An event may be a megabyte."""
+    ((body, name),) = put(ref, DLQ, given_up("order_01", error="x" * 1_000)).items()
+    (group,) = plain(shown(ref))["failures"]
+    (letter,) = group["letters"]
+    assert "event" not in letter
+    found = letters.letters(ref, name[:13])
+    assert isinstance(found, dead_letters.DeadLetter)
+    assert (found.id, found.event) == (name, json.loads(body)["event"])
+    console(printed := StringIO()).print(show(found))
+    assert found.event["detail"]["idempotencyid"] in printed.getvalue()
+    with pytest.raises(OperatorError, match="no letter has an id"):
+        letters.letters(ref, "0" * 12)
