@@ -90,7 +90,7 @@ def held(stack: StackRef, car_id: str) -> HeldCar:
     ride_id = item.get("rideID")
     if ride_id is None:
         raise OperatorError(
-            f"{car_id} is free; if dispatch does not find it, `./carride fleet --yes` puts free "
+            f"{car_id} is free; if dispatch does not find it, `./carride drive fleet` puts free "
             "cars into the index"
         )
     if _is_assigned(stack, ride_id, car_id):
@@ -131,7 +131,7 @@ def give_back(stack: StackRef, found: HeldCar) -> None:
     except dynamodb.exceptions.ConditionalCheckFailedException:
         raise OperatorError(
             f"{found.ride_id} holds {found.car.car_id} no more, and nothing was done: look again "
-            f"with `./carride fleet --free {found.car.car_id}`"
+            f"with `./carride drive fleet --free {found.car.car_id}`"
         ) from None
 
 

@@ -64,7 +64,7 @@ writes a second."""
 
 NO_CAR: Final = "every car has another ride"
 
-NO_FLEET: Final = "the fleet has no cars: ./carride fleet --cars 64 --yes"
+NO_FLEET: Final = "the fleet has no cars: ./carride drive fleet --cars 64 --yes"
 """Why no ride of a new stack gets a car, and what to do."""
 
 BLOCKS: Final = 8

@@ -132,7 +132,7 @@ class Saga:
             sentences.append(f"{counted(len(self.unpaid), 'ride')} driven, not paid")
         if self.unlisted_cars:
             cars = counted(len(self.unlisted_cars), "free car")
-            sentences.append(f"{cars} outside of the index of free cars: run ./carride fleet")
+            sentences.append(f"{cars} outside of the index of free cars: run ./carride drive fleet")
         return sentences
 
     @property

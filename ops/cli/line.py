@@ -33,15 +33,16 @@ Exit status: 0 fine; 1 something is wrong; 2 a mistake or a refusal; 3 the evide
 130 interrupted."""
 
 GROUPS: Final = {
+    "drive": "Book a ride and drive it by hand; park cars; have rides simulated.",
     "failover": "Deploy to two regions, move the processing to the other one, and back.",
     "replay": "Replay the archive.",
 }
 TOPICS: Final = {
     "Look at a stack": (
-        "desk audit tail find ride event letters quarantined records environments verify doctor"
+        "desk audit tail find ride event letters quarantined records verify doctor"
     ),
-    "Mend": "redrive replay release settle forget republish fleet plans",
-    "Drive rides": "book accept start complete cancel simulate",
+    "Mend": "redrive replay release settle forget republish plans",
+    "Drive rides": "drive",
     "Two regions": "failover",
     "Beside a stack": "--install-completion --help",
 }

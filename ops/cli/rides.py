@@ -16,7 +16,7 @@ _UNKNOWN: Final = 500
 """From this status on, nobody knows whether the request had an effect."""
 
 
-@acts("book", "--yes", "--pickup sector_02 --destination sector_10 --price 1450 --yes")
+@acts("drive book", "--yes", "--pickup sector_02 --destination sector_10 --price 1450 --yes")
 def book(
     session: Session,
     *,
@@ -30,8 +30,8 @@ def book(
     """Book a ride over the API, as a customer does.
 
     The request is signed with the credentials of AWS's tools, or carries --token. Whoever books a
-    ride owns it. `./carride accept`, `start` and `complete` drive it, and payment then captures
-    the price.
+    ride owns it. `./carride drive accept`, `start` and `complete` drive it, and payment then
+    captures the price.
 
     Args:
         customer: Id of the customer.
@@ -64,20 +64,20 @@ def book(
     return Plan(Steps((step,)), send, (stack,))
 
 
-@acts("accept", "order_01 --yes")
+@acts("drive accept", "order_01 --yes")
 def accept(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
     """Accept a ride over the API, as staff do: the company will drive it.
 
     You sign as the staff role of the stack, which your policies let you assume, or give --token.
 
     Args:
-        ride: Id of the ride, as `./carride book` shows it.
+        ride: Id of the ride, as `./carride drive book` shows it.
         token: Token of a member of staff, for a stack with JwtIssuer.
     """
     return _change(session, ride, "accept", token)
 
 
-@acts("start", "order_01 --yes")
+@acts("drive start", "order_01 --yes")
 def start(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
     """Start an accepted ride over the API, as staff do: the passengers are in the car.
 
@@ -90,7 +90,7 @@ def start(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
     return _change(session, ride, "start", token)
 
 
-@acts("complete", "order_01 --yes")
+@acts("drive complete", "order_01 --yes")
 def complete(session: Session, ride: str, /, *, token: str | None = None) -> Plan:
     """Complete a started ride over the API, as staff do: the passengers have arrived.
 
@@ -103,7 +103,7 @@ def complete(session: Session, ride: str, /, *, token: str | None = None) -> Pla
     return _change(session, ride, "complete", token)
 
 
-@acts("cancel", "order_01 --reason 'the car broke down' --yes")
+@acts("drive cancel", "order_01 --reason 'the car broke down' --yes")
 def cancel(session: Session, ride: str, /, *, reason: str, token: str | None = None) -> Plan:
     """Cancel a ride over the API, as staff do; its owner can only until it has started.
 
@@ -146,7 +146,8 @@ def _booking(stack: StackRef, ride: str) -> dict[str, Any]:
     )
     if "Item" not in found:
         raise OperatorError(
-            f"no ride {ride} was booked over the API of {stack.name}: `./carride book` books one"
+            f"no ride {ride} was booked over the API of {stack.name}: "
+            "`./carride drive book` books one"
         )
     return marshalling.values(found["Item"])
 

@@ -137,7 +137,7 @@ def _watched(judge: Callable[[], Report]) -> Iterator[Watched]:
         PAUSE(_WATCH_SECONDS)
 
 
-@acts("fleet", "--cars 64 --yes", "--free car_007 --yes")
+@acts("drive fleet", "--cars 64 --yes", "--free car_007 --yes")
 def fleet(
     session: Session,
     *,
@@ -177,7 +177,11 @@ def _freeing(stack: StackRef, car_id: str) -> Plan:
     return Plan(Steps((step,)), give_back, (stack,))
 
 
-@acts("simulate", "--rides 100 --duplicates 0.3 --crashes 2 --yes", "--rides 1000 --rate 20 --yes")
+@acts(
+    "drive simulate",
+    "--rides 100 --duplicates 0.3 --crashes 2 --yes",
+    "--rides 1000 --rate 20 --yes",
+)
 def simulate(
     session: Session,
     *,
@@ -322,17 +326,6 @@ def _how_to_go_on(plan: SavedPlan) -> str:
     if plans.refused_at(plan.id) is not None:
         return f"what it showed has changed since; plan it again: {_typed(plan)}"
     return f"carry it out: {_typed(plan)} --plan={plan.id} --yes"
-
-
-@reads("environments", "--json")
-def environments(stack: StackRef) -> dict[str, dict[str, str]]:
-    """Show the environment variables of each function.
-
-    `sam local invoke --env-vars` reads the JSON.
-
-    `make local-env` writes it, with what containers need besides.
-    """
-    return stack.environments()
 
 
 @reads("desk", "")

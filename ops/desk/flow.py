@@ -503,7 +503,7 @@ def _newest(feed: Feed, consumer: AuditedConsumer) -> Fact:
         return second
     raise OperatorError(
         f"no event has taken effect at {consumer.name} yet: a fault is met by a copy of one. run "
-        "`./carride simulate` and try again"
+        "`./carride drive simulate` and try again"
     )
 
 

@@ -220,7 +220,7 @@ def _after_command(known: Known, status: str) -> Next:
             _STUCK[word],
             f"when staff cancels it, or {command}s it",
             f"CarRideCancelled is published then, or {kind}.",
-            command=f"./carride cancel {known.ride}",
+            command=f"./carride drive cancel {known.ride}",
         )
     return Next(
         "user",

@@ -31,6 +31,7 @@ from ops.tests.world import AWAY, HOME, NOW, World, empty_stack
 from ops.verbs import VERBS, Plan, Session, Verb
 
 ROOT: Final = Path(__file__).parents[2]
+MOST_VERBS: Final = 20
 AT_HOME = ("--region", HOME, "--stack", "carride")
 RUNNING = {HOME: [], AWAY: [{"ReplayName": "new", "State": "RUNNING"}]}
 
@@ -83,11 +84,17 @@ def run(*arguments: str, **changes: Any) -> int:
             "0 is out of range: write a number from 1 to 1,000,",
         ),
         (["desk", "--port", "99999"], "99999 is out of range: write a number from 0 to 65,535"),
-        (["fleet", "--cars", "-5"], "-5 is out of range: write a number from 1 to 1,000,"),
-        (["simulate", "--rides", "-5"], "-5 is out of range: write a number from 1 to 1,000,"),
-        (["simulate", "--duplicates", "2"], "2.0 is out of range: write a number from 0 to 1"),
+        (["drive", "fleet", "--cars", "-5"], "-5 is out of range: write a number from 1 to 1,000,"),
+        (
+            ["drive", "simulate", "--rides", "-5"],
+            "-5 is out of range: write a number from 1 to 1,000,",
+        ),
+        (
+            ["drive", "simulate", "--duplicates", "2"],
+            "2.0 is out of range: write a number from 0 to 1",
+        ),
         (["verify", "--rides", "-5"], "-5 is out of range: write a number from 0 to 1,000,"),
-        (["book", "--price", "0"], "0 is out of range: write a number from 1 to 1,000,"),
+        (["drive", "book", "--price", "0"], "0 is out of range: write a number from 1 to 1,000,"),
         (["replay", "cancel", *AT_HOME], "no replay runs in us-west-2: there is nothing to cancel"),
         (["nothing"], "there is no command nothing: `./carride --help` lists them"),
         (["replay", "ru"], "there is no command replay ru: did you mean run?"),
@@ -395,3 +402,11 @@ def test_an_error_without_aws_names_the_local_stack(
     )
     assert run("audit", *AT_HOME, unreachable={HOME}) == 2
     assert wanted in capsys.readouterr().err
+
+
+def test_at_most_twenty_verbs_stand_at_the_top() -> None:
+    """Parts of one verb share its name, and the help lists every verb under one heading."""
+    top = {name.partition(" ")[0] for name in VERBS}
+    assert len(top) <= MOST_VERBS
+    listed = [name for names in TOPICS.values() for name in names.split() if name[0] != "-"]
+    assert sorted(listed) == sorted(top)

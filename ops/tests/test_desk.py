@@ -381,7 +381,7 @@ def test_flow_says_what_fails_and_what_does_not() -> None:
     desk = desk_of(empty_stack())
     empty = get(desk, "/").text
     assert "No events yet" in empty
-    assert "./carride simulate --rides 100" in empty
+    assert "./carride drive simulate --rides 100" in empty
     assert "--yes" not in empty
     now_ms = time.time() * 1000
     for number in range(4):

@@ -298,7 +298,7 @@ def test_the_log_of_changes_names_what_was_sent(
             "result": {"tried": [{"key": key, "trial": trial} for trial in trials]},
         },
         {"time": "no time", "command": key},
-        {"time": "2026-11-24T15:16:26+00:00", "command": "carride book --yes"},
+        {"time": "2026-11-24T15:16:26+00:00", "command": "carride drive book --yes"},
     ]
     log = tmp_path / "changes.jsonl"
     log.write_text("\n".join(map(json.dumps, lines)) + f'\n{{"cut": "{key}')
@@ -601,7 +601,7 @@ def test_what_is_expected_is_named_with_who_is_to_do_it() -> None:
         ("CarAssigned", "dispatch"),
         ("CarRideStarted", "staff"),
     ]
-    assert [each.command for each in story.nexts] == ["./carride start order_01", ""]
+    assert [each.command for each in story.nexts] == ["./carride drive start order_01", ""]
     assert story.nexts[-1].due_ms == BEGIN_MS + 4 * 3_600_000
     held = {"AssignmentTable": {"state": "assigned"}, "PaymentTable": {"state": "authorized"}}
     story, _ = drawn(index, tables=NOTHING | {"BookingTable": booking} | held)

@@ -596,7 +596,8 @@ NAMES: Final = {
 def test_a_consumer_is_named_as_everywhere(ref: StackRef, name: str, queues: set[str]) -> None:
     """Its letters are those of its two queues; logical ids mean one of them."""
     url = ref.client("sqs").create_queue(QueueName="PaymentRuleDlq")["QueueUrl"]
-    ref.outputs["PaymentRuleDlqUrl"] = url
+    outputs: Any = ref.outputs
+    outputs["PaymentRuleDlqUrl"] = url
     there = {*NAMES, "ProducerDlq", "PaymentDlq"} & set(dead_letters.queues_of(ref))
     for number, queue in enumerate(sorted(there), 1):
         put(ref, queue, envelope(entry(f"order_{number:02}")))

@@ -1,4 +1,4 @@
-"""`./carride book`, `accept`, `start`, `complete` and `cancel`, and who signs their requests."""
+"""`./carride drive book`, `accept`, `start`, `complete` and `cancel`, and who signs them."""
 
 import json
 from types import SimpleNamespace
@@ -158,7 +158,9 @@ def test_who_may_not_assume_the_role_learns_what_allows_it(cloud: Cloud) -> None
 
 def test_a_ride_that_nobody_booked_is_refused_before_the_api_is_asked(cloud: Cloud) -> None:
     """The message names the verb that books one."""
-    with pytest.raises(OperatorError, match=r"no ride order_02 was booked .* `./carride book`"):
+    with pytest.raises(
+        OperatorError, match=r"no ride order_02 was booked .* `./carride drive book`"
+    ):
         rides.accept(cloud.session(), "order_02")
 
 

@@ -484,5 +484,5 @@ def test_cars_that_dispatch_cannot_find_are_named() -> None:
     """A fleet outside of the index of free cars serves nobody, though every ride ends well."""
     saga = saga_of(PAID._replace(unlisted_cars=["car_02"]))
     assert not saga.sound
-    assert saga.wrong == ["1 free car outside of the index of free cars: run ./carride fleet"]
+    assert saga.wrong == ["1 free car outside of the index of free cars: run ./carride drive fleet"]
     assert "car_02" in saga.to_text()

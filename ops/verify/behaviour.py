@@ -32,7 +32,7 @@ def _cars(it: Deployment) -> str:
     if it.stage in TRIAL and it.rides:
         fleet.seed(dynamodb, table, _FLEET)
         return f"there was none: {_FLEET} were parked"
-    it.wrong.append(f"{table} is empty: `./carride fleet --yes` parks a fleet")
+    it.wrong.append(f"{table} is empty: `./carride drive fleet --yes` parks a fleet")
     return ""
 
 

@@ -67,7 +67,12 @@ def test_what_is_emitted_follows_from_what_was_heard(world: World) -> None:
         (["car_01"], "sector_01", None, []),
         (["car_01", "taken"], "airport", "airport is outside of the city", ["NoCarAvailable"]),
         (["taken"], "sector_63", "every car has another ride", ["NoCarAvailable"]),
-        ([], "sector_01", "the fleet has no cars: ./carride fleet --cars 64 --yes", ["EmptyFleet"]),
+        (
+            [],
+            "sector_01",
+            "the fleet has no cars: ./carride drive fleet --cars 64 --yes",
+            ["EmptyFleet"],
+        ),
     ],
 )
 def test_a_ride_without_a_car_says_why(

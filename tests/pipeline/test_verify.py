@@ -58,7 +58,12 @@ def test_what_is_broken_is_named(pipeline: Pipeline) -> None:
         if each.verdict is Verdict.FAILED
     }
     expected = ["RideHistoryRule may not invoke", "PaymentRule may not send to", "PaymentRuleDlq"]
-    for named in (*expected, "DispatchRule is DISABLED", "OutboxPipe is STOP", "carride fleet"):
+    for named in (
+        *expected,
+        "DispatchRule is DISABLED",
+        "OutboxPipe is STOP",
+        "carride drive fleet",
+    ):
         assert named in " ".join(failed)
 
 

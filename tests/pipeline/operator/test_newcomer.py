@@ -84,7 +84,7 @@ class Newcomer:
 
     def rides(self) -> str:
         """Book, drive and pay a ride as README does; return its id."""
-        book, *steps, look = block(README, "./carride book").strip().splitlines()
+        book, *steps, look = block(README, "./carride drive book").strip().splitlines()
         booked = book.partition("#")[0].strip()
         ride = self.types(f"{booked} --json | jq -r .orderID").strip().splitlines()[-1]
         self.types("\n".join(steps).replace("ORDER", ride))

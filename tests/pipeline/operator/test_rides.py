@@ -13,9 +13,9 @@ def test_a_ride_is_booked_driven_and_paid(
     operator: Operator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As README.md and ops/docs/operations.md show it; a step that is repeated changes nothing."""
-    operator.run("book", "--price", "1450", "--key", "mine", "--yes", "--json")
+    operator.run("drive", "book", "--price", "1450", "--key", "mine", "--yes", "--json")
     ride = json.loads(capsys.readouterr().out)
-    operator.run("book", "--price", "1450", "--key", "mine", "--yes", "--json")
+    operator.run("drive", "book", "--price", "1450", "--key", "mine", "--yes", "--json")
     assert json.loads(capsys.readouterr().out) == ride
     for step in ("accept", "start", "complete"):
         operator.run(step, ride["orderID"], "--yes")

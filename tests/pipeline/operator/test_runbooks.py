@@ -59,13 +59,13 @@ EXAMPLES: Final = re.findall(
 )
 """Commands of ops/docs/operations.md with the lines that it shows."""
 UNSHOWN: Final = {
-    "accept",
-    "cancel",
-    "complete",
     "desk",
+    "drive accept",
+    "drive cancel",
+    "drive complete",
+    "drive start",
     "replay cancel",
     "settle",
-    "start",
 }
 """Verbs that serve, or need a booked ride or a running replay."""
 
@@ -115,15 +115,13 @@ def test_the_outbox_is_republished_without_a_further_effect(
     }
 
 
-def test_the_environments_are_those_of_the_functions(
-    operator: Operator, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In the form that `sam local invoke --env-vars` reads: by logical id."""
-    operator.run("environments", "--json")
+def test_the_environments_are_those_of_the_functions(operator: Operator) -> None:
+    """`make local-env` writes them by logical id."""
     ask = operator.pipeline.cloud.client("lambda").get_function_configuration
-    functions = operator.pipeline.stack.resources
-    for name, variables in json.loads(capsys.readouterr().out).items():
-        assert variables == ask(FunctionName=functions[name])["Environment"]["Variables"] != {}
+    stack = operator.pipeline.stack
+    for name, variables in stack.environments().items():
+        assert variables == ask(FunctionName=stack.resources[name])["Environment"]["Variables"]
+        assert variables
 
 
 @pytest.fixture(scope="module")
