@@ -5,11 +5,11 @@ between, nothing is done.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import groupby, islice
-from typing import Annotated, Any, Final, NamedTuple
+from itertools import groupby
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -37,7 +37,7 @@ from ops.audit.evidence import CONSUMERS, HISTORY, MARKS, RECORD_TABLES, Named, 
 from ops.audit.reading import FORGOTTEN
 from ops.policies import POLICIES, consumer_of, records_of
 from ops.stack import OperatorError, StackRef
-from ops.verbs import POSITIVE, Plan, acts, reads
+from ops.verbs import Plan, acts
 
 _FIRST_VERSIONS: Final = 8
 """The versions of a ride whose records are looked up, whatever is known of the ride."""
@@ -62,37 +62,22 @@ _UNSETTLED: Final = "byUnsettledSince"
 """The index of a table of records that has only those that wait for an operator."""
 
 
-class RecordList(NamedTuple):
-    """The records that were found."""
-
-    records: tuple[Explained, ...]
-    complete: bool
-    """False if there may be more than were asked for."""
-    says: str | None
-    """Why there is none."""
-
-
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@reads("records", "--ride order_01", "--status FAILED")
-def records(
+def chosen(
     stack: StackRef,
     *,
     ride: str | None = None,
     key: str | None = None,
     status: str | None = None,
-    limit: Annotated[int, POSITIVE] = 100,
-) -> RecordList:
-    """Show idempotency records, and what they mean for the next delivery of their keys.
+    corrupt: bool = False,
+) -> Iterable[tables.Wire]:
+    """Return records as they are stored: of a ride, under a key or an event's id, or in a status.
 
-    By ride and by key they are looked up. Otherwise the whole tables are read, up to the limit.
-
-    Args:
-        ride: Those of this ride's events.
-        key: CONSUMER#KEY, or an idempotency id.
-        status: IN_PROGRESS, COMPLETED, FAILED or QUARANTINED.
-        limit: The most records to show.
+    Without a choice they are those that wait for an operator, from the index. ``corrupt`` reads the
+    whole tables for damaged ones, too: the index lacks a record that something else than a consumer
+    has damaged.
 
     Raises:
         OperatorError: there is no such status, or the key is too long to be one.
@@ -102,14 +87,20 @@ def records(
         known = ", ".join(sorted(STATUSES))
         raise OperatorError(f"there is no status {status}: give one of {known}")
     if ride is not None or key is not None:
-        keys = None if key is None else _under(key)
-        if keys and is_too_long(*keys):
-            raise OperatorError(_TOO_LONG)
-        return _records_at(stack, ride, keys, status, limit)
+        found = _items_at(stack, ride, key)
+        return [item for item in found if status in (None, _status_of(item))]
     if status is not None:
-        found = _scan(stack, "#status = :wanted", wanted=status)
-        return _listed(found, limit, f"no record is {status}")
-    return _listed(_scan(stack, "attribute_exists(#status)"), limit, "there are no records")
+        return _scan(stack, "#status = :wanted", wanted=status)
+    waiting = {item["idempotencyKey"]["S"]: item for item in _unsettled(stack)}
+    if corrupt:
+        waiting |= {item["idempotencyKey"]["S"]: item for item in _corrupt(stack)}
+    return waiting.values()
+
+
+def explained(stack: StackRef, *, status: str | None = None) -> list[Explained]:
+    """Return the records in a status with their meaning; by default those that `chosen` returns."""
+    now = datetime.now(UTC)
+    return sorted(explain(record_of(item), now) for item in chosen(stack, status=status))
 
 
 def _under(key: str) -> set[str]:
@@ -122,42 +113,20 @@ def is_too_long(*keys: str) -> bool:
     return any(len(key.encode(errors="replace")) > _MOST_KEY_BYTES for key in keys)
 
 
-def _records_at(
-    stack: StackRef,
-    ride: str | None,
-    keys: Collection[str] | None,
-    status: str | None = None,
-    limit: int | None = None,
-) -> RecordList:
-    """Return the records of a ride's events, under some keys, or of those that are both."""
+def _items_at(stack: StackRef, ride: str | None, key: str | None) -> Iterator[tables.Wire]:
+    """Yield the records of a ride's events, under a key, or of those that are both."""
+    keys = None if key is None else _under(key)
+    if keys and is_too_long(*keys):
+        raise OperatorError(_TOO_LONG)
     wanted = set(keys or ())
     if ride is not None:
         of_ride = set(keys_of(candidates(ride, tables_of(stack, ride))))
         wanted = of_ride if keys is None else of_ride & wanted
-    found = items_at(stack, wanted)
-    chosen = (item for item in found if status in (None, _status_of(item)))
-    return _listed(chosen, limit, NO_RECORD)
+    yield from items_at(stack, wanted)
 
 
 def _status_of(item: tables.Wire) -> str | None:
     return item.get("status", {}).get("S")
-
-
-@reads("quarantined", "--corrupt")
-def quarantined(
-    stack: StackRef, *, corrupt: Annotated[bool, Parameter(negative="")] = False
-) -> RecordList:
-    """Show the keys that consumers do not process until they are released, or settled.
-
-    They are read from an index. It lacks a record that something else than a consumer has damaged.
-
-    Args:
-        corrupt: Also read the whole tables, for damaged records.
-    """
-    found = {item["idempotencyKey"]["S"]: item for item in _unsettled(stack)}
-    if corrupt:
-        found |= {item["idempotencyKey"]["S"]: item for item in _corrupt(stack)}
-    return _listed(found.values(), None, "no key is quarantined")
 
 
 def _unsettled(stack: StackRef) -> Iterator[tables.Wire]:
@@ -276,18 +245,6 @@ def _scan(stack: StackRef, condition: str, **values: str) -> Iterator[tables.Wir
         yield from tables.scan(stack.client("dynamodb"), name, condition, **values)
 
 
-def _listed(items: Iterable[Mapping[str, Any]], limit: int | None, nothing: str) -> RecordList:
-    """Return records with their meaning, up to a limit; ``nothing`` says why there is none."""
-    now = datetime.now(UTC)
-    one_more = None if limit is None else limit + 1
-    taken = list(islice(items, one_more))
-    if not taken:
-        return RecordList((), complete=True, says=nothing)
-    shown = sorted(explain(record_of(item), now) for item in taken[:limit])
-    is_complete = len(taken) == len(shown)
-    return RecordList(tuple(shown), is_complete, says=None)
-
-
 # ── Explaining ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -392,7 +349,7 @@ def _found(stack: StackRef, key: str) -> tuple[tables.Wire, Record, Explained]:
         raise OperatorError(f"{key!r} is not a key: begin it with {names}")
     item = next(items_at(stack, [key]), None)
     if item is None:
-        raise OperatorError(f"there is no record of {key}: `records --ride` shows those of a ride")
+        raise OperatorError(f"there is no record of {key}: `keys --ride` shows those of a ride")
     record = record_of(item)
     return item, record, explain(record, datetime.now(UTC))
 
@@ -408,8 +365,7 @@ def _plan(stack: StackRef, item: tables.Wire, planned: Planned) -> Plan:
     def write() -> dict[str, str]:
         if not _written(stack, item, planned):
             raise OperatorError(
-                f"{key} has changed since it was read, and nothing was done: "
-                f"`records --key {key}` shows it"
+                f"{key} has changed since it was read, and nothing was done: `keys {key}` shows it"
             )
         return {"done": change.action, "key": key}
 

@@ -311,6 +311,7 @@ def redrive(
         wait: How long to wait for the outcome of letters that are tried.
     """
     stack = session.stack
+    queues_named(stack, name)  # which refuses another name
     session.say(f"reading the letters of {name}, and the records of their keys")
     planned = plan_redrive(
         stack,

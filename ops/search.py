@@ -174,7 +174,7 @@ def _found(match: Match, known: _Known) -> Found:
         RIDE: f"./carride ride {match.id}",
         EVENT: f"./carride event {match.id}",
         TYPE: f"./carride tail --type {match.id} --since 1h",
-        KEY: f"./carride records --key '{match.id}'",
+        KEY: f"./carride keys '{match.id}'",
         # Without --yes it shows the letter and what a redrive would do.
         LETTER: f"./carride redrive {known.queues.get(match.id)} --letter={match.id}",
     }.get(match.kind, "")

@@ -17,6 +17,7 @@ import ops.cli.replay
 import ops.cli.rides
 import ops.cli.stack
 import ops.doctor
+import ops.keys
 import ops.letters  # noqa: F401 - these and the modules that they show register their verbs
 from ops import plans
 from ops.bounds import abridged

@@ -17,9 +17,9 @@ from ops.audit.evidence import Delivered, Published
 from ops.cli.show import plain, show, table
 from ops.dead_letters import DeadLetter, DeadLetters, Failure
 from ops.doctor import Findings
+from ops.keys import Key, KeyList
 from ops.lookup import Event, Ride
 from ops.payloads import readable
-from ops.records import RecordList
 from ops.redrive import Redriven, RedrivePlan
 from ops.search import Search
 from ops.text import counted
@@ -406,14 +406,21 @@ def _findings(found: Findings) -> RenderableType:
 
 
 @show.register
-def _records(found: RecordList) -> RenderableType:
+def _keys(found: KeyList) -> RenderableType:
     lines: list[RenderableType] = []
     if found.says:
         lines.append(found.says)
-    lines += [show(record) for record in found.records]
+    lines += [show(key) for key in found.records]
     if not found.complete:
-        lines.append(f"there are more than {len(found.records)}: give --limit, --ride or --key")
+        lines.append(f"there are more than {len(found.records)}: give --limit, --ride or a key")
     return Group(*lines)
+
+
+@show.register
+def _key(found: Key) -> RenderableType:
+    cause = f"  cause {found.cause}" if found.cause else ""
+    title = (found.key, "bold")
+    return Text.assemble(title, "  ", _state(found.status), f"{cause}\n  {found.says}")
 
 
 @show.register

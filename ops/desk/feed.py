@@ -141,7 +141,7 @@ class Feed:
         found = {
             name.removesuffix("Url"): waiting(sqs, url, visible=True) for name, url in urls.items()
         }
-        quarantined = len(records.quarantined(self.stack).records)
+        quarantined = len(records.explained(self.stack))
         replays = tuple(replay.unfinished(self.stack))
         work = work_left(self.stack)
         with self.lock:

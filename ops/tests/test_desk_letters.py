@@ -173,7 +173,7 @@ def test_what_a_redrive_may_help_comes_first(ref: StackRef) -> None:
     assert "3 in 2 queues" in text
     assert NO_ANSWER in text, "with its ids and numbers"
     assert "its key is released, and the consumer processes it" in text
-    assert offered(text) == ["PaymentDlq"]
+    assert offered(text) == ["payment"]
     assert "--release" in text
     assert (visible(ref, "PaymentDlq"), visible(ref, "RideHistoryDlq")) == (1, 2)
 

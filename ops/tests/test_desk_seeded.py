@@ -29,7 +29,7 @@ def test_a_seeded_world_contradicts_itself_nowhere(count: int) -> None:
     with mock_aws():
         seeded = Seeded(count, "127.0.0.1:1")
         report = seeded.desk.feed.report
-        letters = [*records.quarantined(seeded.stack).records]
+        letters = records.explained(seeded.stack)
         replays = replay.status(seeded.stack)
         found = [*records.items_at(seeded.stack, [each.key for each in letters])]
     assert report is not None

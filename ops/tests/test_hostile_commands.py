@@ -37,8 +37,13 @@ SERVES: Final = "desk"
 """The verb that serves until it is ended; what it serves is tested by itself."""
 TELLS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
     "letters": [(), ("PaymentDlq",)],
-    "records": [(), ("--status=QUARANTINED",), ("--limit=3",), (f"--ride={RIDE}",)],
-    "quarantined": [(), ("--corrupt",)],
+    "keys": [
+        (),
+        ("--corrupt",),
+        ("--status=QUARANTINED",),
+        ("--status=COMPLETED", "--limit=3"),
+        (f"--ride={RIDE}",),
+    ],
     "tail": [("--since=1d", "--no-follow"), ("--since=1d", "--no-follow", "--outcome=Failed")],
     "audit": [("--grace=0s",)],
     "redrive": [("PaymentDlq",), ("PaymentDlq", "--release")],
@@ -148,7 +153,7 @@ def test_what_is_told_of_one_event_is_bounded(shell: Shell, payload: Any) -> Non
         ("ride", payload.event.subject),
         ("event", fact),
         ("event", payload.event_id),
-        ("records", f"--key=payment#{fact}"),
+        ("keys", f"payment#{fact}"),
     ):
         verb = VERBS[command[0]]
         printed = shell.run(*command, *where(verb))

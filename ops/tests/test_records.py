@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from carride_idempotency.record import (
     UnknownStatus,
 )
 from carride_idempotency.record_items import item_of, record_of
-from ops import records
+from ops import keys, records
 from ops.stack import OperatorError, StackRef
 from ops.tests.world import AWAY, empty_stack, put_record
 from ops.verbs import Plan
@@ -270,7 +270,13 @@ def test_the_mark_of_a_letter_says_what_a_replay_does() -> None:
         ({"status": "QUARANTINED"}, [KEY]),
         ({"status": "IN_PROGRESS"}, []),
         ({"key": ""}, []),
-        ({}, [KEY, f"ride-history#{FACT}"]),
+        ({}, [KEY]),
+        ({"consumer": "dispatch"}, [KEY]),
+        ({"consumer": "payment"}, []),
+        ({"cause": "ValueError"}, [KEY]),
+        ({"cause": "TypeError"}, []),
+        ({"older": timedelta()}, [KEY]),
+        ({"older": timedelta(days=1)}, []),
     ],
 )
 def test_records_are_found_by_ride_key_and_status(
@@ -281,7 +287,8 @@ def test_records_are_found_by_ride_key_and_status(
     Where there is none, the answer says why.
     """
     put(ref, GIVEN_UP, DONE._replace(key=f"ride-history#{FACT}"))
-    answer = records.records(ref, **asked)
+    named = {name: value for name, value in asked.items() if name != "key"}
+    answer = keys.keys(ref, asked.get("key"), **named)
     assert [each.key for each in answer.records] == found
     assert bool(answer.says) is not bool(found)
 
@@ -304,13 +311,42 @@ def test_quarantined_keys_are_those_that_wait_for_an_operator(ref: StackRef) -> 
         CLAIM._replace(key="payment#claim", lease_ms=epoch_ms() + 60_000, externals=intended),
     )
     waiting = [KEY, "payment#intended", f"ride-history#{FACT}"]
-    assert [each.key for each in records.quarantined(ref).records] == waiting
-    found = [each.key for each in records.quarantined(ref, corrupt=True).records]
+    assert [each.key for each in keys.keys(ref).records] == waiting
+    found = [each.key for each in keys.keys(ref, corrupt=True).records]
     assert found == sorted([*waiting, "payment#lost", "payment#odd"])
 
 
 def test_a_list_says_whether_there_may_be_more(ref: StackRef) -> None:
     """It ends at the limit."""
     put(ref, *(DONE._replace(key=f"payment#{number}") for number in range(5)))
-    assert [len(records.records(ref, limit=most).records) for most in (9, 5, 4)] == [5, 5, 4]
-    assert [records.records(ref, limit=most).complete for most in (9, 5, 4)] == [True, True, False]
+    found = [keys.keys(ref, status=COMPLETED, limit=most) for most in (9, 5, 4)]
+    assert [len(each.records) for each in found] == [5, 5, 4]
+    assert [each.complete for each in found] == [True, True, False]
+
+
+def test_a_key_says_whether_its_letter_is_there(ref: StackRef) -> None:
+    """A record cannot know: somebody may have deleted the letter."""
+    put(ref, GIVEN_UP._replace(dead_lettered=True))
+    (gone,) = keys.keys(ref).records
+    assert (gone.letter, gone.queue) == ("", "")
+    assert "its letter is not in its queues" in gone.says
+    body = {
+        "reason": "QUARANTINED",
+        "message": "ValueError: no",
+        "consumer": "dispatch",
+        "key": KEY,
+        "attempt": 3,
+        "event": None,
+    }
+    attributes: Any = {
+        name: {"DataType": "String", "StringValue": text}
+        for name, text in (("Reason", "QUARANTINED"), ("Consumer", "dispatch"))
+    }
+    sent = ref.client("sqs").send_message(
+        QueueUrl=ref.outputs["DispatchDlqUrl"],
+        MessageBody=json.dumps(body),
+        MessageAttributes=attributes,
+    )
+    (there,) = keys.keys(ref).records
+    assert (there.letter, there.queue) == (sent["MessageId"], "DispatchDlq")
+    assert "in DispatchDlq" in there.says

@@ -11,7 +11,7 @@ from carride.facts import CarRideAccepted, CarRideCreated
 from carride_idempotency import Consumer, Policy
 from carride_idempotency.record import FAILED, QUARANTINED, Record
 from carride_idempotency.record_items import record_of
-from ops import records
+from ops import keys, records
 from ops.audit.evidence import CONSUMERS
 from ops.policies import POLICIES, consumer_of
 from ops.stack import StackRef
@@ -93,5 +93,5 @@ def test_a_keys_attempts_are_counted_by_its_consumers_policy(ref: StackRef) -> N
     ):
         failed = Record(key, FAILED, "o", last, None, None, "1:f", "d", AWAY, 1, 1, error="x")
         put_record(ref, failed)
-        (found,) = records.records(ref, key=key).records
+        (found,) = keys.keys(ref, key).records
         assert says in found.says

@@ -71,7 +71,7 @@ def _settle(world: "World") -> None:
     """Record of each call with an unknown outcome that it was not made."""
     _leave_calls_open(world)
     stack = stack_of(world)
-    for each in records.quarantined(stack).records:
+    for each in records.explained(stack):
         with suppress(OperatorError):  # most keys are quarantined for another reason
             records.settle(stack, each.key, not_done=True).do()
             world.cloud.use("operator: settle")
@@ -216,15 +216,15 @@ class Operator:
 
     def _release(self) -> bool:
         """Let a quarantined key run again. Its letter is redriven later."""
-        listed = records.quarantined(self._stack).records
+        listed = records.explained(self._stack)
         return self._change(records.release, [each.key for each in listed])
 
     def _forget(self) -> bool:
         """Delete the record of a key that has not taken effect, and that nobody holds."""
         listed = [
-            *records.records(self._stack, status=FAILED).records,
-            *records.records(self._stack, status=IN_PROGRESS).records,
-            *records.quarantined(self._stack).records,
+            *records.explained(self._stack, status=FAILED),
+            *records.explained(self._stack, status=IN_PROGRESS),
+            *records.explained(self._stack),
         ]
         return self._change(records.forget, [each.key for each in listed if not each.held])
 

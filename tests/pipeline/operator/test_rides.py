@@ -18,7 +18,7 @@ def test_a_ride_is_booked_driven_and_paid(
     operator.run("drive", "book", "--price", "1450", "--key", "mine", "--yes", "--json")
     assert json.loads(capsys.readouterr().out) == ride
     for step in ("accept", "start", "complete"):
-        operator.run(step, ride["orderID"], "--yes")
+        operator.run("drive", step, ride["orderID"], "--yes")
     operator.pipeline.cloud.wait_until_quiet()
     operator.run("ride", ride["orderID"])
     assert f"{ride['orderID']} is paid" in capsys.readouterr().out

@@ -144,7 +144,7 @@ def _after_quarantine(record: Record) -> str:
     if is_of_a_call(record.key):
         return "until then its callers get an error"
     if record.dead_lettered:
-        return "its event is in the dead-letter queue"
+        return "its event was sent to the dead-letter queue"
     return (
         "the next delivery puts its event into the dead-letter queue, or raises if its consumer "
         "has none"
