@@ -5,8 +5,7 @@ The engine runs this file in the process of every function, before the function'
 `carride_idempotency.Consumer.event_handler` or `batch_handler`: a fault comes after the handler
 registered its effects and before the layer commits them, the moment at which it does the most harm.
 The consumers that the variable ``UNPROTECTED`` names lose their idempotency, which an audit has to
-notice; every attempt of those that ``FAILING`` names fails. If `BOUND` is set, payment holds its
-gateway to a shorter bound than an hour. Deployed code has no faults.
+notice; every attempt of those that ``FAILING`` names fails. Deployed code has no faults.
 
 The extension ``simulatedfault`` of an event names a `carride.simulated_faults.Fault`, which meets
 every consumer of the event or only one, as in ``stall@payment``.
@@ -18,18 +17,12 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, Final
 
 SLOW_S: Final = 3.0
 """Additional seconds that a slow consumer takes."""
-BOUND: Final = "GATEWAY_FINISHES_WITHIN_S"
-"""The variable that says in how many seconds the gateway of this machine finishes a request."""
-_LONGEST_RUN: Final = timedelta(seconds=40)
-"""Of payment on this machine."""
-_RECORDED_AGAIN_AFTER: Final = timedelta(seconds=5)
 _FROZEN_S: Final = 20.0
 """How long a stalled attempt waits for another delivery at most: less than the timeout of any
 consumer."""
@@ -166,7 +159,6 @@ def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     except ModuleNotFoundError:
         return
 
-    _shorten_bound(replace)
     injector = Injector()
     unprotected = os.environ.get("UNPROTECTED", "").split(",")
     replace(decision, "lease_until", injector.lease_until(decision.lease_until))
@@ -175,20 +167,6 @@ def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     for name in ("event_handler", "batch_handler"):
         replace(Consumer, name, _with_faults(getattr(Consumer, name), injector))
     replace(Consumer, "__init__", _with_keys(Consumer.__init__, injector, unprotected))
-
-
-def _shorten_bound(replace: Callable[[Any, str, Any], None]) -> None:
-    """Have payment use a new key after seconds instead of an hour, if the variable says so."""
-    seconds = os.environ.get(BOUND)
-    if seconds is None:
-        return
-    try:
-        import payments  # noqa: PLC0415 - found in payment's process only
-    except ModuleNotFoundError:
-        return
-    replace(payments, "FINISHES_WITHIN", timedelta(seconds=float(seconds)))
-    replace(payments, "_LONGEST_RUN", _LONGEST_RUN)
-    replace(payments, "_RECORDED_AGAIN_AFTER", _RECORDED_AGAIN_AFTER)
 
 
 def _with_faults(decorate: Callable[..., Any], injector: Injector) -> Callable[..., Any]:

@@ -1,12 +1,11 @@
-"""A simulated payment gateway.
-
-It keeps a ledger of its own, and goes wrong at given shares of the requests.
+"""Serves the simulated payment gateway over HTTP, with troubles at given shares of the requests.
 
     with GatewayServer(Books(Troubles(dropped=0.05), seed=7)) as gateway:
         cloud.deploy(PaymentGatewayUrl=gateway.url)
 
-Its ledger is the evidence of charges (``GET /ledger``). docs/payment-gateway.md has its protocol.
-The rules are those of the gateway that a stack of stage `dev` deploys: `gateway_rules`.
+Its ledger is the evidence of charges. The rules are those of the gateway that a stack of stage
+`dev` deploys: `gateway_rules`. Here keys are kept as well, errors under them, and requests may be
+slow, late or lost.
 """
 
 import json
@@ -15,18 +14,15 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, NamedTuple, Self
-from urllib.parse import parse_qs, urlsplit
 
-import msgspec
-
-import gateway_rules
-from gateway_rules import Payment, RefusedError
+import gateway_rules as rules
+from gateway_rules import Account, Answer, Customer, Intent, RefusedError, Request
 
 HOST: Final = "127.0.0.1"
 
@@ -42,56 +38,52 @@ class Trouble(StrEnum):
 
 
 class Troubles(NamedTuple):
-    """Shares of requests, rides or keys that meet each trouble."""
+    """Shares of requests, rides, customers or keys that meet each trouble."""
 
     hanging: float = 0.0
     late: float = 0.0
     busy: float = 0.0
     failed: float = 0.0
     dropped: float = 0.0
-    declined: float = 0.0  # rides that cannot be paid for
+    declined: float = 0.0  # rides whose reservation is refused
     forgotten: float = 0.0  # keys that are forgotten as soon as they are used
-    # Rides refused with a status of 4xx other than 402, and a body that is not a payment.
-    refused: float = 0.0
-    pending: float = 0.0  # reservations that are made only after a while
-    capped: float = 0.0  # reservations that cannot be raised
+    refused: float = 0.0  # rides for which no payment can be prepared: the card is detached
+    pending: float = 0.0  # rides whose reservation is made only after a while
+    capped: float = 0.0  # rides whose reservation cannot be raised
     kept: float = 0.0  # keys under which an error is kept: no request with them has an effect
+    unknown: float = 0.0  # customers whom the gateway does not know
+    asked: float = 0.0  # rides whose customer would have to confirm
+    expired: float = 0.0  # rides whose reservation ends within hours
 
 
 class GatewayRequest(NamedTuple):
-    """A request that changes something, under the key of its header ``Idempotency-Key``."""
+    """A request, under the key of its header ``Idempotency-Key``; empty without one."""
 
-    path: str
-    key: str
-    body: Mapping[str, Any]
-
-
-class Reply(NamedTuple):
-    """The answer to a request."""
-
-    status: int
-    body: Mapping[str, Any]
+    method: str
+    target: str
+    key: str = ""
+    content: str = ""
 
 
 @dataclass(slots=True)
 class _Known:
-    """A request under its key; its reply is None until it has taken effect."""
+    """A request under its key; its answer is None until it has taken effect."""
 
     request: GatewayRequest
-    payment: Payment
     since: float
-    reply: Reply | None = None
+    answer: Answer | None = None
 
 
 class Books:
-    """The gateway without its network: payments, and the keys by which requests are recognised.
+    """The gateway without its network: PaymentIntents, and the keys that requests are known by.
 
-    The same seed gives the same requests and rides the same troubles. A key is known for ``keys_s``
-    seconds, and a pending reservation is made after ``pending_s``, by a clock that only grows.
+    The same seed gives the same requests, rides and customers the same troubles. A key is known for
+    ``keys_s`` seconds, a pending reservation is made after ``pending_s``, and a reservation that
+    ends early does so after ``hold_s``, by a clock in seconds that only grows.
 
     Attributes:
         met: how often each trouble was met.
-        kept: the rides of which an error is kept under a key.
+        intents: every PaymentIntent, by its id, in the order in which they were made.
     """
 
     def __init__(
@@ -101,18 +93,20 @@ class Books:
         seed: int = 0,
         keys_s: float = math.inf,
         pending_s: float = 3.0,
-        clock: Callable[[], float] = time.monotonic,
+        hold_s: float = 7_200.0,
+        account: Account = Account(),  # noqa: B008 - it is frozen
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.met: Counter[str] = Counter()
-        self.kept: set[str] = set()
+        self.intents: dict[str, Intent] = {}
+        self.account = account
         self._troubles = troubles or Troubles()
         self._seed = seed
         self._keys_s = keys_s
         self._pending_s = pending_s
+        self._hold_s = hold_s
         self._clock = clock
-        self._pending: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._payments: dict[str, Payment] = {}
         self._known: dict[str, _Known] = {}
         self._tries: Counter[str] = Counter()
 
@@ -128,124 +122,128 @@ class Books:
                     return trouble
         return None
 
-    def begin(self, request: GatewayRequest) -> Reply | None:
+    def begin(self, request: GatewayRequest) -> Answer | None:
         """Accept a request; return None if it has to be finished, else the answer."""
         with self._lock:
+            if not request.key:
+                return self._carried_out(request)
             if self._meets("kept", request.key):
-                self.kept.add(self._ride_of(request))
-                return _problem(500, "something went wrong, and this key will say so again")
+                self.met["kept"] += 1
+                return _problem(500, "api_error")
             now = self._clock()
             known = self._known.get(request.key)
-            if known is None or (known.reply and now - known.since > self._keys_s):
-                try:
-                    self._known[request.key] = _Known(request, self._payment_of(request), now)
-                except RefusedError as refused:
-                    return _refusal(refused)
+            if known is None or (known.answer and now - known.since > self._keys_s):
+                self._known[request.key] = _Known(request, now)
                 return None
             if known.request != request:
-                return _problem(422, "this Idempotency-Key was used for another request")
-            return known.reply or _problem(
-                409, "a request with this Idempotency-Key is being worked on"
-            )
+                return _problem(400, "idempotency_error")
+            in_use = _problem(409, "invalid_request_error", "idempotency_key_in_use")
+            return known.answer or in_use
 
-    def finish(self, request: GatewayRequest) -> Reply:
+    def finish(self, request: GatewayRequest) -> Answer:
         """Let an accepted request take effect, and return the answer."""
         with self._lock:
-            known = self._known[request.key]
-            try:
-                known.reply = self._settle(known.payment, request)
-            except RefusedError as refused:
-                known.reply = _refusal(refused)
+            answer = self._carried_out(request)
+            self._known[request.key].answer = answer
             if self._meets("forgotten", request.key):
+                self.met["forgotten"] += 1
                 del self._known[request.key]
-            return known.reply
+            return answer
 
-    def look_up(self, path: str, query: Mapping[str, list[str]]) -> Reply:
-        """Answer a question, which changes nothing."""
+    def answer(self, request: GatewayRequest) -> Answer:
+        """Accept a request and finish it."""
+        return self.begin(request) or self.finish(request)
+
+    def forget_keys(self) -> None:
+        """Forget every key, as Stripe does after a day."""
         with self._lock:
-            for name in [name for name, due in self._pending.items() if due <= self._clock()]:
-                del self._pending[name]
-                self._payments[name].status = "authorized"
-            if path == "/ledger":
-                return _payments(self._payments.values())
-            if path == "/payments":
-                references = query.get("reference", [])
-                return _payments(
-                    each for each in self._payments.values() if each.reference in references
-                )
-            payment = self._payments.get(path.removeprefix("/payments/"))
-            if payment is None:
-                return _problem(404, "there is no such payment")
-            return Reply(200, msgspec.to_builtins(payment))
+            self._known = {key: each for key, each in self._known.items() if not each.answer}
 
-    def _ride_of(self, request: GatewayRequest) -> str:
-        """Return the ride that a request is about; empty if it names none."""
-        match request.path.split("/")[1:]:
-            case ["payments", name, _] if name in self._payments:
-                return self._payments[name].reference
-            case _:
-                return str(request.body.get("reference", ""))
+    def ledger(self) -> list[dict[str, Any]]:
+        """Return every payment that was confirmed, the oldest first."""
+        with self._lock:
+            for each in self.intents.values():
+                rules.pass_time(each, self._clock())
+            return rules.ledger(list(self.intents.values()))
 
-    def _payment_of(self, request: GatewayRequest) -> Payment:
-        """Return the payment that a request is about: a new one, or the one that its path names."""
-        match request.path.split("/")[1:]:
-            case ["payments"]:
-                name = f"pay_{len(self._payments) + 1:06d}"
-                return self._payments.setdefault(name, gateway_rules.payment(name, request.body))
-            case ["payments", name, "adjust" | "capture" | "refund"] if name in self._payments:
-                return self._payments[name]
-        raise RefusedError(404, f"{request.path} is not an operation")
+    def customer_of(self, customer: str, ride: str) -> Customer:
+        """Return who pays for a ride; before there is a ride, who the customer is."""
+        named = rules.customer_named(customer)
+        if named != rules.ANYBODY:
+            return named
+        if self._meets("unknown", customer):
+            return Customer(is_known=False)
+        if not ride:
+            return rules.ANYBODY
+        return Customer(
+            is_detached=self._meets("refused", ride),
+            declines="insufficient_funds" if self._meets("declined", ride) else "",
+            asks=self._meets("asked", ride),
+            raises=not self._meets("capped", ride),
+            pends_s=self._pending_s if self._meets("pending", ride) else 0.0,
+            hold_s=self._hold_s if self._meets("expired", ride) else 7.0 * rules.DAY_S,
+        )
 
-    def _settle(self, payment: Payment, request: GatewayRequest) -> Reply:
-        action = request.path.rpartition("/")[2]
-        if action == "payments":
-            return self._reserve(payment)
-        is_raise = action == "adjust" and payment.status == "authorized"
-        if is_raise and self._meets("capped", payment.reference):
-            raise RefusedError(402, f"{payment.customer} has no more", "insufficient_funds")
-        gateway_rules.change(payment, action, request.body)
-        return Reply(200, msgspec.to_builtins(payment))
+    def _carried_out(self, request: GatewayRequest) -> Answer:
+        try:
+            asked = rules.read(request.method, request.target, request.content)
+            return self._answer(asked)
+        except RefusedError as refused:
+            return refused.answer()
 
-    def _reserve(self, payment: Payment) -> Reply:
-        """Reserve the money for a new payment, or decline to."""
-        is_refused = self._meets("refused", payment.reference)
-        if is_refused or self._meets("declined", payment.reference):
-            payment.status = "declined"
-            # Long and with control characters, as no client would like it.
-            payment.reason = f"insufficient\0funds\n{'of the customer ' * 20}"
-            if is_refused:
-                raise RefusedError(
-                    422, f"the card of {payment.customer} has expired", "expired_card"
-                )
-            return Reply(402, msgspec.to_builtins(payment))
-        if self._meets("pending", payment.reference):
-            self._pending[payment.id] = self._clock() + self._pending_s
-            return Reply(202, msgspec.to_builtins(payment))
-        payment.status = "authorized"
-        return Reply(201, msgspec.to_builtins(payment))
+    def _answer(self, asked: Request) -> Answer:
+        now_s = self._clock()
+        match asked.verb:
+            case "customer":
+                return rules.customer(asked.subject, self._customer(asked.subject, ""))
+            case "list":
+                name = asked.form["customer"]
+                found = [each for each in self.intents.values() if each.customer == name]
+                for each in found:
+                    rules.pass_time(each, now_s)
+                who = self._customer(name, "")
+                return rules.listed(asked, reversed(found), who, self.account)
+            case "create":
+                who = self._customer(asked.form["customer"], asked.form[rules.RIDE])
+                name = f"pi_{len(self.intents) + 1:06d}"
+                intent = rules.created(asked, name, who, self.account, now_s)
+                self.intents[name] = intent
+                return rules.answered(asked, intent)
+        if asked.subject not in self.intents:
+            raise rules.missing(asked.subject)
+        intent = self.intents[asked.subject]
+        rules.pass_time(intent, now_s)
+        if asked.verb != "look":
+            who = self._customer(intent.customer, intent.ride)
+            rules.change(intent, asked, who, self.account, now_s)
+        return rules.answered(asked, intent)
+
+    def _customer(self, customer: str, ride: str) -> Customer:
+        """Return who pays for a ride, and count the troubles that this customer means."""
+        who = self.customer_of(customer, ride)
+        met = {
+            "unknown": not who.is_known,
+            "refused": who.is_detached,
+            "declined": bool(who.declines),
+            "asked": who.asks,
+            "capped": not who.raises,
+            "pending": who.pends_s > 0,
+            "expired": who.hold_s < rules.DAY_S,
+        }
+        self.met.update(name for name, is_met in met.items() if is_met)
+        return who
 
     def _meets(self, trouble: str, name: str) -> bool:
-        """Return whether a ride or a key meets a trouble, and count it."""
+        """Return whether a ride, a customer or a key meets a trouble."""
         share: float = getattr(self._troubles, trouble)
-        met = self._chance(trouble, name) < share
-        if met:
-            self.met[trouble] += 1
-        return met
+        return share > 0 and self._chance(trouble, name) < share
 
     def _chance(self, purpose: str, name: str) -> float:
         return random.Random(f"{self._seed}/{purpose}/{name}").random()  # noqa: S311 - a simulation, not a secret
 
 
-def _payments(found: Iterable[Payment]) -> Reply:
-    return Reply(200, {"payments": msgspec.to_builtins(list(found))})
-
-
-def _refusal(refused: RefusedError) -> Reply:
-    return Reply(refused.status, {"title": str(refused), "code": refused.code})
-
-
-def _problem(status: int, title: str) -> Reply:
-    return Reply(status, {"status": status, "title": title})
+def _problem(status: int, kind: str, code: str | None = None) -> Answer:
+    return Answer(status, {"error": {"type": kind, "code": code, "message": "something is wrong"}})
 
 
 class GatewayServer(ThreadingHTTPServer):
@@ -284,33 +282,26 @@ class GatewayServer(ThreadingHTTPServer):
 
     def ledger(self) -> list[dict[str, Any]]:
         """Return every payment, the oldest first, with all captures and refunds."""
-        payments: list[dict[str, Any]] = self.books.look_up("/ledger", {}).body["payments"]
-        return payments
+        return self.books.ledger()
 
-    def exchange(self, method: str, target: str, key: str | None, body: object) -> Reply | None:
+    def exchange(self, request: GatewayRequest, headers: Mapping[str, str]) -> Answer | None:
         """Answer a request; None breaks the connection."""
-        url = urlsplit(target)
-        if method == "GET":
-            return self.books.look_up(url.path, parse_qs(url.query))
-        if key is None or not isinstance(body, dict):
-            return _problem(
-                400, "a request that changes something needs an Idempotency-Key and a JSON object"
-            )
-        request = GatewayRequest(url.path, key, body)
-        trouble = self.books.trouble(key)
+        if not headers.get("Stripe-Version"):
+            return _problem(400, "invalid_request_error", "version_missing")
+        trouble = self.books.trouble(request.key) if request.key else None
         if trouble is Trouble.HANGING:
             self._stopping.wait(self._hanging_s)
             return None
         if trouble is Trouble.BUSY:
-            return _problem(503, "too busy")
-        reply = self.books.begin(request)
-        if reply is None:
+            return _problem(503, "api_error")
+        answer = self.books.begin(request)
+        if answer is None:
             if trouble is Trouble.LATE:
                 self._stopping.wait(self._late_s)
-            reply = self.books.finish(request)
+            answer = self.books.finish(request)
         if trouble is Trouble.FAILED:
-            return _problem(500, "something went wrong")
-        return None if trouble is Trouble.DROPPED else reply
+            return _problem(500, "api_error")
+        return None if trouble is Trouble.DROPPED else answer
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -319,22 +310,20 @@ class _Handler(BaseHTTPRequestHandler):
     server: GatewayServer
 
     def do_POST(self) -> None:
-        body = None
-        with suppress(json.JSONDecodeError):
-            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-        reply = self.server.exchange(
-            self.command, self.path, self.headers.get("Idempotency-Key"), body
-        )
-        if reply is None:
+        content = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        key = self.headers.get("Idempotency-Key", "")
+        request = GatewayRequest(self.command, self.path, key, content)
+        answer = self.server.exchange(request, dict(self.headers))
+        if answer is None:
             self.close_connection = True
             return
-        content = json.dumps(reply.body).encode()
-        self.send_response(reply.status)
+        body = json.dumps(answer.body).encode()
+        self.send_response(answer.status)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         with suppress(ConnectionError):  # the client has given up
-            self.wfile.write(content)
+            self.wfile.write(body)
 
     def do_GET(self) -> None:
         self.do_POST()

@@ -13,8 +13,7 @@ import msgspec
 
 from carride.simulated_faults import Fault
 from carride.simulation_spec import Spec
-from carride_idempotency import marshalling
-from local import faults, story
+from local import story
 from local.command import Progress
 from local.local_aws import FAULTS, EngineError, LocalAws, Stack
 from local.partner import Partner, subscribe
@@ -24,8 +23,6 @@ from ops import audit, fleet, replay, tables
 from ops.audit import Report, reading
 from ops.audit.evidence import Evidence
 from ops.audit.queues import waiting
-from ops.dead_letters import DeadLetter, received_from
-from ops.redrive import Redrive, plan_redrive
 from ops.simulation import simulate
 from simulated_rides import Simulation
 
@@ -41,22 +38,19 @@ TROUBLES: Final = Troubles(
     pending=0.05,
     capped=0.5,
     kept=0.05,
+    unknown=0.02,
+    asked=0.02,
 )
 """What the gateway does wrong."""
 _STUMBLES: Final = 20
 """The partner's first attempt fails at one of so many events."""
-_FINISHES_WITHIN_S: Final = 5.0
-"""In which the gateway finishes a request: a late one takes effect after four seconds."""
 _KEYS_S: Final = 5.0
 """For how long the gateway knows a key."""
-_MOST_REDRIVES: Final = 9
-"""A further key may keep an error, too."""
 _TABLES: Final = {
     **dict.fromkeys(("AssignmentTable", "CarTable", "PaymentTable", "OutboxTable"), ""),
     "RideHistoryTable": "attribute_exists(orderID)",  # the timelines
 }
 """Tables that a replay must not change, and the condition of the items that it must not."""
-_PAYMENT_DLQ: Final = "PaymentDlq"
 _DRAIN_SECONDS: Final = 300.0
 # A message that fails again and again takes a while until it is given up.
 _PATIENCE_SECONDS: Final = 240.0
@@ -70,7 +64,7 @@ class Mix(NamedTuple):
     spec: Spec
     """The simulator's request."""
     troubles: Troubles = TROUBLES
-    """The gateway's. If it keeps errors, the stack needs the engine of `engine`."""
+    """The gateway's."""
     cars: int = 14
     """Size of the fleet, fewer than the rides need."""
     at_once: int = 100
@@ -142,11 +136,7 @@ def engine(unprotected: Collection[str] = ()) -> LocalAws:
     # As on AWS, a retry comes after the lease of a killed run of payment has ended: a sooner one
     # would wait for that.
     options = ("--retry-delays=4.5,4.5", "--workers=3", *FAULTS)
-    variables = {
-        "UNPROTECTED": ",".join(unprotected),
-        faults.BOUND: f"{_FINISHES_WITHIN_S:g}",
-    }
-    return LocalAws(*options, variables=variables)
+    return LocalAws(*options, variables={"UNPROTECTED": ",".join(unprotected)})
 
 
 def rehearse(cloud: LocalAws, mix: Mix, progress: Progress) -> Result:
@@ -161,7 +151,7 @@ def rehearse(cloud: LocalAws, mix: Mix, progress: Progress) -> Result:
             fleet.seed(cloud.client("dynamodb"), stack.outputs["CarTableName"], mix.cars)
         rehearsal = _Rehearsal(cloud, stack, gateway, progress, mix.spec)
         injected = rehearsal.publish(mix.at_once)
-        overdue = rehearsal.recover() if mix.troubles.kept else rehearsal.reconcile()
+        overdue = rehearsal.reconcile()
         evidence = audit.collect_evidence(
             stack, grace=timedelta(), payments=audit.gateway_payments(gateway.ledger())
         )
@@ -230,49 +220,6 @@ class _Rehearsal:
         overdue = reconcile(self._stack, lambda: self._settle(step))
         _drain(self._partner, self._sqs, self._queue)
         return overdue
-
-    def recover(self) -> int:
-        """Settle all rides although the gateway keeps errors, and count rides still overdue.
-
-        The reconciler has payment ask again, once it may use new keys. Then the letters are
-        redriven that the kept errors led to, as an operator does. A new key may keep an error,
-        too.
-        """
-        for _ in range(_MOST_REDRIVES):
-            self._wait_for_new_keys()
-            overdue = self.reconcile()
-            self._wait_for_new_keys()
-            if not self._redrive():
-                return overdue
-        return self.reconcile()
-
-    def _wait_for_new_keys(self) -> None:
-        """Wait until the gateway cannot finish any request that it has not answered."""
-        with self._progress.step(f"seed {self._spec.seed}: waiting until new keys may be used"):
-            rows = tables.scan(
-                self._stack.client("dynamodb"), self._stack.outputs["PaymentTableName"]
-            )
-            ends = list[datetime]()
-            for row in rows:
-                ends += asked_until(row)
-            while ends and datetime.now(UTC) < max(ends):
-                time.sleep(_POLL_SECONDS)
-
-    def _redrive(self) -> bool:
-        """Redrive payment's letters of kept errors; return whether there were any."""
-        poison = {each.fact for each in _poison(self._spec)}
-        received = received_from(self._stack, _PAYMENT_DLQ)
-        kept = letters_of_kept_errors(
-            [each.letter for each in received], self._gateway.books.kept, poison
-        )
-        if not kept:
-            return False
-        with self._progress.step(f"seed {self._spec.seed}: redriving what met a kept error"):
-            for key in kept:
-                plan = plan_redrive(self._stack, _PAYMENT_DLQ, key=key, release=True)
-                Redrive(self._stack, plan, canary=False, report=self._progress.note).carry_out()
-        self._settle("waiting until what was redriven is processed")
-        return True
 
     def replay(self) -> None:
         """Replay the whole archive.
@@ -347,29 +294,6 @@ def wrong_in(report: Report, counts: Mapping[str, int]) -> list[str]:
         if number:
             found.append(f"{number} {what}")
     return found
-
-
-def asked_until(payment: tables.Wire) -> list[datetime]:
-    """Return until when the gateway may finish each step that payment has asked it for."""
-    values: dict[str, Any] = marshalling.values(payment)
-    return [datetime.fromisoformat(each["until"]) for each in values.get("asked", {}).values()]
-
-
-def letters_of_kept_errors(
-    letters: Iterable[DeadLetter], kept: Collection[str], poison: Collection[str | None]
-) -> list[str]:
-    """Return the keys of the letters that are there because the gateway kept an error.
-
-    Args:
-        letters: payment's dead letters.
-        kept: the rides of which the gateway kept an error.
-        poison: the facts whose letters stay.
-    """
-    keys = set[str]()
-    for letter in letters:
-        if letter.key is not None and letter.ride in kept and letter.fact not in poison:
-            keys.add(letter.key)
-    return sorted(keys)
 
 
 def _unexpected(evidence: Evidence, expected: set[Poisoned]) -> Iterator[str]:

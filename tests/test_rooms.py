@@ -134,7 +134,6 @@ RELEASED_TOGETHER: Final = {
         {
             "clock",
             "http",  # the API's document says what the handler of requests does
-            "http.formats",
         }
     ),
     "layers/carride": frozenset[str](),

@@ -1,35 +1,50 @@
 """Reserves the money for each ride with a car, takes it when the ride is over, or gives it back.
 
-`payments` decides, a `PersistentGateway` asks the gateway, and `payment_table` writes what follows.
+`payments` decides, a `Gateway` is asked, and `payment_table` writes what follows.
 """
 
-from collections.abc import Callable, Collection
-from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 import payments
 from carride.consumer import SagaSettings, ride_consumer
 from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
+from carride.facts import CarAssigned
 from carride.ride import Ride
 from carride.settings import from_environment
+from carride.telemetry import count
 from carride_idempotency import Operation, RetryableError, dynamodb_transport
-from gateway import Call, Charge, GatewayError, Known, Status, Step
+from gateway import (
+    Call,
+    Gateway,
+    GatewayAccountError,
+    GatewayError,
+    GatewayRefusedError,
+    Intent,
+    Known,
+    Reservation,
+    Stands,
+)
 from gateway_access import Access, Bearer, signed
-from gateway_client import HttpGateway
 from payment_table import (
     PaymentChangedError,
     Seen,
     effects,
     read_payment,
-    record_refusal,
-    record_request,
+    record_duty,
+    record_payment,
 )
-from payments import Action, Decision, UnexpectedPaymentError
-from persistent_gateway import HELD, PersistentGateway, Reservation
+from payments import Action, Decision, Payment, State, UnexpectedPaymentError
+from stripe_gateway import StripeGateway
 
 _DECISIONS: Final = 5
 """How often a run decides again because another one has changed the payment."""
+_CLOCKS_DIFFER: Final = timedelta(minutes=10)
+_LOOKBACK: Final = timedelta(days=35)
+"""How old a payment may be that nobody has recorded: a table is restored to 35 days ago at most."""
 
 
 class Settings(SagaSettings, frozen=True, kw_only=True):
@@ -37,9 +52,6 @@ class Settings(SagaSettings, frozen=True, kw_only=True):
 
     payment_table: str
     payment_gateway_url: str = ""
-    # "carride" is that of docs/payment-gateway.md.
-    payment_gateway_protocol: Literal["carride", "stripe"] = "carride"
-    stripe_increments: bool = False
     # Whether it is a Lambda function URL, which takes signed requests only.
     payment_gateway_signed: bool = False
     payment_gateway_secret_arn: str = ""
@@ -48,7 +60,7 @@ class Settings(SagaSettings, frozen=True, kw_only=True):
 
 def make_handler(
     settings: Settings,
-    gateway: PersistentGateway,
+    gateway: Gateway,
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Callable[[dict[str, Any], Any], Any]:
@@ -60,36 +72,34 @@ def make_handler(
     policy = payments.payment_policy(settings.lease_seconds)
     consumer = ride_consumer("payment", settings, policy, transport)
 
-    def decided_once(event: RideEvent, operation: Operation) -> tuple[Seen, Action, Decision]:
+    def decided_once(event: RideEvent, operation: Operation) -> tuple[Seen, Decision]:
         """Ask the gateway for what an event needs, and decide what follows.
 
         Raises:
             PaymentChangedError: another run has changed the payment meanwhile.
         """
         seen = read_payment(client, table, event.subject)
-        action = payments.plan(seen.payment, event.data)
         before = seen.payment
-        if action is not Action.NOTHING:
-            seen = record_request(client, table, event, seen, action=action, now=now())
-        numbers = {step: asked.key_number for step, asked in seen.asked.items()}
+        action = payments.plan(before, event.data)
+        if action in {Action.REFUND, Action.UNDO}:
+            seen = record_duty(client, table, event, seen, now=now())
 
-        def note_refusal(reason: str) -> None:
+        def record(intent: Intent) -> None:
             nonlocal seen
-            seen = record_refusal(client, table, event, seen, reason)
+            seen = record_payment(client, table, event, seen, intent, now=now())
 
-        call = Call(operation.deadline_ms, lambda: operation.lost, numbers, note_refusal)
+        call = Call(operation.deadline_ms, lambda: operation.lost)
+        steps = Steps(gateway, call, event.data, _since(event, now()), record)
         try:
-            found = carry_out(gateway, call, action, before, event.data)
-            charge = payments.as_refused(found, action, seen.asked)
-            unfinished = payments.is_unfinished(seen.asked.get(Step.RESERVE), now())
-            decision = payments.conclude(before, event.data, action, charge, unfinished=unfinished)
+            decision = _decided(steps, action, before)
         except (GatewayError, UnexpectedPaymentError) as error:
-            if read_payment(client, table, event.subject).stored != seen.stored:
+            known = read_payment(client, table, event.subject)
+            if (known.stored, known.payment) != (seen.stored, seen.payment):
                 raise PaymentChangedError(f"{event.subject}: {error}") from error
             raise
-        return seen, action, decision
+        return seen, decision
 
-    def decided(event: RideEvent, operation: Operation) -> tuple[Seen, Action, Decision]:
+    def decided(event: RideEvent, operation: Operation) -> tuple[Seen, Decision]:
         """Decide, and decide again if another run has changed the payment meanwhile."""
         for _ in range(_DECISIONS):
             try:
@@ -100,96 +110,132 @@ def make_handler(
 
     @consumer.event_handler
     def handler(event: RideEvent, operation: Operation) -> None:
-        seen, action, decision = decided(event, operation)
-        writes = effects(table, event, seen, action, decision, outbox=outbox, now=now())
+        seen, decision = decided(event, operation)
+        writes = effects(table, event, seen, decision, outbox=outbox, now=now())
         operation.write(*writes)
 
     return handler
 
 
-def carry_out(
-    gateway: PersistentGateway, call: Call, action: Action, seen: payments.Payment, ride: Ride
-) -> Charge | None:
-    """Ask the gateway for what is planned, and return the payment as it is afterwards.
+class Steps:
+    """What one run asks the gateway for about a ride.
 
-    The result is None if nothing was asked for, or if there was nothing to undo. Asked again, the
-    gateway answers the same.
+    Args:
+        gateway, call: who is asked, for which attempt.
+        ride: the ride, as the event has it.
+        since: when a payment of the ride was made at the earliest.
+        record: records a prepared payment, before it is confirmed.
     """
-    match action:
-        case Action.AUTHORIZE:
-            return _authorize(gateway, call, seen, ride)
-        case Action.AUTHORIZE_AND_CAPTURE:
-            reserved = _authorize(gateway, call, seen, ride)
-            return _capture(gateway, call, ride, reserved, payments.due(seen, ride))
-        case Action.CAPTURE if seen.payment_id is not None:
-            reserved = Charge(
-                seen.payment_id, Status.AUTHORIZED, seen.amount or 0, currency=seen.currency
-            )
-            return _capture(gateway, call, ride, reserved, payments.due(seen, ride))
-        case Action.REFUND if seen.payment_id is not None:
-            known = Known(ride.order_id, seen.payment_id, seen.currency)
-            return gateway.refund(call, known)
-        case Action.UNDO:
-            return _give_back(gateway, call, ride, HELD)
-        case Action.RELEASE:
-            return _give_back(gateway, call, ride, {Status.AUTHORIZED})
-        case _:
-            return None
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        call: Call,
+        ride: Ride,
+        since: datetime,
+        record: Callable[[Intent], None],
+    ) -> None:
+        self.ride = ride
+        self._gateway = gateway
+        self._call = call
+        self._since = since
+        self._record = record
+
+    def carry_out(self, action: Action, seen: Payment) -> Intent | None:
+        """Ask for what is planned, and return the payment as it is afterwards.
+
+        The result is None if nothing was asked for, or if there was nothing to undo. Asked again,
+        the gateway answers the same.
+
+        Raises:
+            GatewayRefusedError: No payment could be prepared.
+        """
+        match action:
+            case Action.NOTHING:
+                return None
+            case Action.AUTHORIZE:
+                return self._reserve(seen)
+            case Action.AUTHORIZE_AND_CAPTURE:
+                reserved = self._reserve(seen)
+                if reserved.stands is not Stands.HELD:
+                    return reserved
+                known = _known(self.ride, reserved)
+                return self._gateway.capture(self._call, known, payments.due(seen, self.ride))
+            case Action.CAPTURE:
+                price = payments.due(seen, self.ride)
+                return self._gateway.capture(self._call, self._recorded(seen), price)
+            case Action.REFUND | Action.UNDO | Action.RELEASE:
+                return self.end(action, seen)
+
+    def end(self, action: Action, seen: Payment) -> Intent | None:
+        """End the ride's payment for good; None if there is none."""
+        if seen.payment_id is not None:
+            known = self._recorded(seen)
+        else:
+            ride = self.ride
+            found = self._gateway.find(self._call, ride.order_id, ride.customer_id, self._since)
+            if found is None or found.stands in {Stands.RETURNED, Stands.ENDED}:
+                return found
+            known = _known(ride, found)
+        taken = seen.state is State.CAPTURED
+        gives_back = action is not Action.RELEASE
+        return self._gateway.end(self._call, known, taken=taken, gives_back=gives_back)
+
+    def _reserve(self, seen: Payment) -> Intent:
+        """Reserve what is due, under an id that is recorded."""
+        if seen.payment_id is not None:
+            return self._gateway.reserve(self._call, self._recorded(seen))
+        ride = self.ride
+        due = payments.due(seen, ride)
+        reservation = Reservation(ride.order_id, ride.customer_id, due, ride.currency)
+        prepared = self._gateway.prepare(self._call, reservation, self._since)
+        self._record(prepared)
+        return self._gateway.reserve(self._call, _known(ride, prepared))
+
+    def _recorded(self, seen: Payment) -> Known:
+        amount = seen.amount or 0
+        return Known(self.ride.order_id, seen.payment_id or "", amount, seen.currency or "")
 
 
-def _authorize(
-    gateway: PersistentGateway, call: Call, seen: payments.Payment, ride: Ride
-) -> Charge:
-    amount = payments.due(seen, ride)
-    reservation = Reservation(ride.order_id, ride.customer_id, amount, ride.currency)
-    return gateway.authorize(call, reservation)
+def _decided(steps: Steps, action: Action, before: Payment) -> Decision:
+    """Carry out an action, and decide what follows."""
+    ride: Any = steps.ride
+    try:
+        intent = steps.carry_out(action, before)
+    except GatewayRefusedError as refusal:
+        if action not in {Action.AUTHORIZE, Action.AUTHORIZE_AND_CAPTURE}:
+            raise
+        count("payment", {"DeclinedByRequest": 1})
+        return payments.refuse(before, ride, refusal.reason)
+    except GatewayAccountError as refusal:
+        if not payments.may_be_given_up(ride, action):
+            raise
+        with suppress(GatewayAccountError):
+            intent = steps.end(Action.RELEASE, before)
+            if intent is not None and intent.stands is Stands.TAKEN:
+                return payments.conclude(before, ride, action, intent)
+        return payments.refuse(before, ride, refusal.reason)
+    return payments.conclude(before, ride, action, intent)
 
 
-def _give_back(
-    gateway: PersistentGateway, call: Call, ride: Ride, held: Collection[Status]
-) -> Charge | None:
-    """Give back what the gateway has for a ride, if its status is among ``held``.
+def _known(ride: Ride, intent: Intent) -> Known:
+    return Known(ride.order_id, intent.payment_id, intent.amount, intent.currency)
 
-    It may change between the two requests: another event of the ride captures it.
+
+def _since(event: RideEvent, now: datetime) -> datetime:
+    """Return when a payment that is not recorded was made at the earliest.
+
+    The first event that needs one finds what its own attempts have made. Any other may come after a
+    table was restored.
     """
-    found = gateway.find(call, ride.order_id, ride.customer_id)
-    if found is None or found.payment_id is None:
-        return found
-    if found.status not in held:
-        return found
-    known = Known(ride.order_id, found.payment_id, found.currency)
-    return gateway.refund(call, known, held)
+    if isinstance(event.data, CarAssigned):
+        return min(event.time, now) - _CLOCKS_DIFFER
+    return now - _LOOKBACK
 
 
-def _capture(
-    gateway: PersistentGateway, call: Call, ride: Ride, charge: Charge, amount: int
-) -> Charge:
-    """Take ``amount``, which is due, of what is reserved.
-
-    A reservation that is too small is raised first. Where the gateway refuses, less is taken.
-    """
-    if charge.payment_id is None or charge.status is not Status.AUTHORIZED:
-        return charge
-    known = Known(ride.order_id, charge.payment_id, charge.currency)
-    if amount > charge.amount:
-        charge = gateway.adjust(call, known, amount)
-    if charge.status is Status.AUTHORIZED:
-        charge = gateway.capture(call, known, min(amount, charge.amount))
-    if charge.status is Status.DECLINED:
-        call.note_refusal(charge.reason or "declined")
-        gateway.refund(call, known)  # no event will ask for the reservation again
-    return charge
-
-
-def gateway_of(settings: Settings) -> PersistentGateway:
+def gateway_of(settings: Settings) -> StripeGateway:
     """Return the gateway of the settings, without asking for anything, not even for a secret."""
-    access = _access_of(settings)
-    if settings.payment_gateway_protocol == "stripe":
-        from stripe_gateway import StripeGateway  # noqa: PLC0415 - most stacks have another gateway
-
-        increments = settings.stripe_increments
-        return StripeGateway(settings.payment_gateway_url, access, increments=increments)
-    return HttpGateway(settings.payment_gateway_url, access)
+    return StripeGateway(settings.payment_gateway_url, _access_of(settings))
 
 
 def _access_of(settings: Settings) -> Access | None:

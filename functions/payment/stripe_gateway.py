@@ -1,36 +1,39 @@
-"""Stripe: its PaymentIntents, captured by hand, behind the port of `PersistentGateway`.
+"""Stripe, by its PaymentIntents in two steps, as a `Gateway`.
 
-A ride has one PaymentIntent, whose metadata names the ride. The ride's ``customerID`` is the id of
-a customer of Stripe (``cus_…``), who pays with the default payment method. Nobody is there to
-confirm a payment, so each is made "off session".
+A ride has one PaymentIntent, whose metadata names the ride. It is created without being confirmed,
+so it moves nothing; payment records its id; then it is confirmed, captured, canceled or refunded by
+that id. Stripe lets each of these happen once, under any key, and nothing after the end. The ride's
+``customerID`` is a customer of Stripe, who pays with the default payment method, "off session".
 
-What Stripe's answers mean to payment (https://docs.stripe.com/api/errors)::
+Where a PaymentIntent stands (https://docs.stripe.com/payments/paymentintents/lifecycle)::
 
-    a PaymentIntent that requires_capture                        authorized
-    succeeded; succeeded and the charge is refunded              captured; refunded
-    canceled, by payment, by hand or because the hold has ended  refunded
-    requires_payment_method after an error                       declined
-    requires_action, which nobody is there for                   canceled as abandoned: declined
-    in any other status                                          the attempt fails
+    requires_confirmation                                   prepared
+    requires_payment_method, requires_action                refused: it is canceled
+    processing                                              pending: looked at again
+    requires_capture                                        held
+    succeeded; succeeded, and its charge is refunded        taken; returned
+    canceled, and its charge has succeeded; else            returned; ended
 
-    402: the card or its issuer says no                          refused for good
-    400, 404 to a raise: the card or the account allows none     refused for good
-    400 about the amount, or the end of the hold                 refused for good
-    400 idempotency_error: the key has another request           look, and ask again
-    400, 404: our request, our settings or the account is wrong  the attempt fails
-    401, 403, 409, 424, 429, 500 and above                       ask again, under the same key
+What an error decides (https://docs.stripe.com/api/errors), by its code and parameter::
 
-**A payment whose answer was lost** is found by listing the customer's PaymentIntents. A list
-includes what was just made; the search API may not (https://docs.stripe.com/search#data-freshness).
-A repetition that runs beside the first request has the same key, so it gets the first answer, or a
-409. Stripe keeps keys for at least a day. Under a key it also keeps errors, those of status 500
-included (https://docs.stripe.com/api/idempotent_requests). Payment uses a new key only when the
-first request cannot be finished any more, as for any gateway. Webhooks are not needed.
+    401, 403: our key                                       nothing: asked again
+    409, 424, 429, 5xx, idempotency_error, no answer        nothing: asked again
+    402; customer, card, amount, currency, payment's state  refused: about this ride
+    any other 400 and 404 to a change                       refused: about us, or the account
+    any other 400 and 404 to a lookup                       nothing: asked again
+
+After a refused change the PaymentIntent is looked at, and decides. A request is repeated under its
+key after no answer only. After any other answer it has a new key, because Stripe keeps errors under
+keys, for at least a day (https://docs.stripe.com/api/idempotent_requests). Keys spare requests that
+take no effect; nothing else rests on them.
 """
 
-from collections.abc import Iterator, Mapping
-from datetime import timedelta
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Set
+from datetime import datetime
 from http import HTTPStatus
+from itertools import count
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
@@ -39,40 +42,48 @@ from msgspec import Meta, Struct, ValidationError, convert
 from carride.ride import Cents
 from gateway import (
     Call,
-    Charge,
-    GatewayAnswerError,
+    GatewayAccountError,
     GatewayRefusedError,
+    GatewayRequestError,
     GatewayUnavailableError,
+    Intent,
     Known,
-    Status,
-    Step,
+    NoGatewayError,
+    Reservation,
+    Stands,
 )
-from gateway_access import Access
+from gateway_access import Access, Bearer
 from gateway_answers import PAYMENT_ID, code_of, expect, json_of, read_answer, reason_of
-from persistent_gateway import Change, PersistentGateway, Reservation
+from gateway_connection import Connection, GatewayConnection, HttpRequest, HttpResponse
 
-URL: Final = "https://api.stripe.com"
 VERSION: Final = "2025-03-31.basil"
 """Of the API. Without it an account's own version would answer."""
 RIDE: Final = "carride_ride"
 """The key of the metadata that has the ride."""
 
-_INTENTS: Final = "/v1/payment_intents"
-_LOOKBACK: Final = timedelta(days=35)
-"""How old a payment may be that is found by its ride. Dead letters are kept for 14 days, and a
-table is restored to 35 days ago at most."""
+_TRIES: Final = 8
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 4.0
+_RESERVE_MS: Final = 2_000
+"""Kept free before the deadline, for the commit."""
+_LONGEST_ANSWER: Final = 1_048_576
+"""In bytes: a page of payments with their charges has about 600 kB."""
 _PAGE: Final = 100
-_PAGES: Final = 20
+_STALE: Final = 3
+"""How often a change is asked for that may have met an earlier refusal, kept under its key."""
 
-_STATUSES: Final[Mapping[str, Status]] = {
-    "requires_capture": Status.AUTHORIZED,
-    "succeeded": Status.CAPTURED,
-    "canceled": Status.REFUNDED,
-}
-_NEEDS_CUSTOMER: Final = "requires_action"
-_ABANDONED: Final = "abandoned"
-"""Why payment cancels a PaymentIntent that needs the customer."""
-_FINAL_CODES: Final = frozenset(
+_INTENTS: Final = "/v1/payment_intents"
+_EXPANDED: Final = {"expand[]": "latest_charge"}
+"""Without it a charge is only an id, which a refused confirmation leaves too."""
+_INCREMENTS: Final = "payment_method_options[card][request_incremental_authorization]"
+
+_DEFINITE: Final = frozenset(
+    {HTTPStatus.BAD_REQUEST, HTTPStatus.PAYMENT_REQUIRED, HTTPStatus.NOT_FOUND}
+)
+_PARAMETERS_OF_A_RIDE: Final = frozenset(
+    {"amount", "amount_to_capture", "currency", "customer", "payment_method"}
+)
+_CODES_OF_A_RIDE: Final = frozenset(
     {
         "amount_too_large",
         "amount_too_small",
@@ -80,8 +91,10 @@ _FINAL_CODES: Final = frozenset(
         "charge_expired_for_capture",
     }
 )
-"""Errors of status 400 that are about one ride, whatever our settings are."""
-_OUR_REQUEST: Final = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND})
+_CODES_OF_A_STATE: Final = frozenset({"charge_already_refunded", "payment_intent_unexpected_state"})
+_MISSING: Final = "resource_missing"
+_OUR_OWN: Final = frozenset({"intent", "payment_intent"})
+"""The parameters that name a PaymentIntent which payment has made."""
 
 _WITHOUT_DECIMALS: Final = frozenset(
     {"BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "UGX"}
@@ -93,18 +106,42 @@ _WITHOUT_CENTS: Final = _WITHOUT_DECIMALS | _WITH_THREE_DECIMALS
 price in hundredths: 1250 would be a hundred times too much, or a tenth
 (https://docs.stripe.com/currencies)."""
 
+_HOLD_HAS_ENDED: Final = "what was reserved has been released"
+_BY_WORTH: Final = (
+    Stands.TAKEN,
+    Stands.HELD,
+    Stands.PENDING,
+    Stands.RETURNED,
+    Stands.REFUSED,
+    Stands.PREPARED,
+    Stands.ENDED,
+)
+"""Which one of several PaymentIntents is the ride's. Others were prepared and not confirmed."""
+_FINAL: Final = frozenset({Stands.RETURNED, Stands.ENDED})
+_ALLOWED: Final[Mapping[str, Set[Stands]]] = {
+    "confirm": {Stands.PREPARED},
+    "increment_authorization": {Stands.HELD},
+    "capture": {Stands.HELD},
+    "cancel": {Stands.PREPARED, Stands.REFUSED, Stands.HELD},
+}
+"""Where a PaymentIntent has to stand for each change."""
+
+type _Form = Mapping[str, object]
+
 
 class _Error(Struct, frozen=True):
     """What is wrong with a request, or with a payment."""
 
     type: str = ""
     code: Any = None
+    param: Any = None
     message: Any = None
 
 
-class _Charged(Struct, frozen=True):
+class _Charge(Struct, frozen=True):
     """The charge of a PaymentIntent."""
 
+    status: str
     refunded: bool = False  # in full
 
 
@@ -116,23 +153,15 @@ class _Intent(Struct, frozen=True):
     amount: Cents
     currency: Annotated[str, Meta(pattern=r"^[a-z]{3}$(?!\n)")]
     metadata: dict[str, Any]
+    latest_charge: _Charge | None
     amount_received: Cents = 0
     last_payment_error: _Error | None = None
-    latest_charge: str | _Charged | None = None  # its id, if nobody asked for more
-    cancellation_reason: str | None = None
-
-
-class _Listed(Struct, frozen=True):
-    """A PaymentIntent in a list."""
-
-    id: str
-    metadata: dict[str, Any]
 
 
 class _Page(Struct, frozen=True):
     """A page of a list, the newest first."""
 
-    data: list[_Listed]
+    data: list[dict[str, Any]]
     has_more: bool
 
 
@@ -157,133 +186,220 @@ class _Refund(Struct, frozen=True):
     amount: Cents
 
 
-class StripeGateway(PersistentGateway):
-    """Stripe, by its PaymentIntents.
+class StripeGateway:
+    """Stripe, or what answers like it.
 
     Args:
-        url: where it is; Stripe's own address if it is empty.
-        access: adds the account's secret key.
-        increments: whether the account may raise reservations. Stripe refuses every payment of
-            another account that asks for it (https://docs.stripe.com/payments/incremental-authorization).
-        options: those of `PersistentGateway`.
+        url: where it is, without a path. If it is empty, every request raises NoGatewayError.
+        access: adds the account's secret key; None if the gateway wants nothing.
+        connection: carries requests. Default: one over HTTP, opened at the first request.
+        connect_timeout_s, read_timeout_s: after how many seconds a request is given up.
+        clock, sleep, jitter: epoch milliseconds, waiting in seconds, a number from 0 to 1.
     """
 
-    content_type = "application/x-www-form-urlencoded"
-    longest_answer = 1_048_576  # a page of payments has about 300 kB
-    requests_of_a_try = 4  # the list, a found payment or the customer, the request itself
-
     def __init__(
-        self, url: str, access: Access | None, *, increments: bool = False, **options: Any
+        self,
+        url: str,
+        access: Access | None = None,
+        *,
+        connect_timeout_s: float = 1.0,
+        read_timeout_s: float = 3.0,
+        connection: Connection | None = None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
-        super().__init__(url or URL, access, **options)
-        self._increments = increments
+        self._url = url.rstrip("/")
+        self._access = access
+        self._connection = connection or GatewayConnection(
+            self._url, connect_timeout_s, read_timeout_s, _LONGEST_ANSWER
+        )
+        requests = 1 if access is None else 2  # the secret may have to be read
+        self._longest_try_ms = int(requests * (connect_timeout_s + read_timeout_s) * 1_000)
+        self._clock = clock
+        self._sleep = sleep
+        self._jitter = jitter
+        self._asks_for_increments = True
+        """Whether payments are made that can be raised. An account without that feature refuses
+        them, and this process then asks without."""
 
-    def _find(self, call: Call, order_id: str, customer_id: str) -> Charge | None:
-        found = [
-            listed.id
-            for listed in self._payments_of(call, customer_id)
-            if listed.metadata.get(RIDE) == order_id
-        ]
-        if len(found) > 1:
-            raise GatewayAnswerError(
-                f"Stripe has {len(found)} payments of {order_id}: settle it by hand"
-            )
-        if not found:
-            return None
-        known = Known(order_id, found[0])
-        intent = _known_intent(self._read(known), known)
-        if intent.status == _NEEDS_CUSTOMER:
-            intent = _known_intent(self._abandon(call, known), known)
-        return _charge(intent)
+    def close(self) -> None:
+        """Close the kept connection. A function need not: it is frozen, not ended."""
+        self._connection.close()
 
-    def _abandon(self, call: Call, known: Known) -> object:
-        """Cancel a PaymentIntent that waits for the customer, who is not there.
+    # ── The port ──────────────────────────────────────────────────────────────────────────────────
 
-        Otherwise the ride would wait for ever, or be charged after it has ended.
-        """
-        # Both a reservation and its return may find the payment, so both numbers are in the key.
-        key = f"{known.payment_id}-abandon"
-        key = call.key(Step.RESERVE, key)
-        key = call.key(Step.GIVE_BACK, key)
-        form = {"cancellation_reason": _ABANDONED}
-        return self._request("POST", f"{_path_of(known)}/cancel", key, form)
-
-    def _look(self, known: Known) -> Charge:
-        return _known_charge(self._read(known), known)
-
-    def _read(self, known: Known) -> object:
-        return self._request("GET", f"{_path_of(known)}?expand[]=latest_charge")
-
-    def _reserve(self, reservation: Reservation, key: str) -> Charge:
+    def prepare(self, call: Call, reservation: Reservation, since: datetime) -> Intent:
+        """As `Gateway.prepare`. A prepared payment of another amount is left, and ends nothing."""
         if reservation.currency in _WITHOUT_CENTS:
             reason = f"{reservation.currency} has no hundredths, in which rides are priced"
             raise GatewayRefusedError(reason, reason)
+        found = self.find(call, reservation.order_id, reservation.customer_id, since)
+        if found is not None:
+            expect("currency", found.currency, reservation.currency)
+            if found.stands is not Stands.PREPARED or found.amount == reservation.amount:
+                return found
+        return self._create(call, reservation, self._card_of(call, reservation.customer_id))
+
+    def find(self, call: Call, order_id: str, customer_id: str, since: datetime) -> Intent | None:
+        """As `Gateway.find`, by the list of the customer's PaymentIntents.
+
+        A list has what was answered before; the search lags
+        (https://docs.stripe.com/search#data-freshness).
+        """
+        found = [
+            _intent_of(read_answer(each, _Intent))
+            for each in self._payments_of(call, customer_id, since)
+            if isinstance(each.get("metadata"), dict) and each["metadata"].get(RIDE) == order_id
+        ]
+        return min(found, key=lambda each: _BY_WORTH.index(each.stands), default=None)
+
+    def reserve(self, call: Call, known: Known) -> Intent:
+        """As `Gateway.reserve`."""
+        intent, refusal = self._change(call, known, "confirm", {"off_session": "true"})
+        if intent.stands is Stands.HELD and refusal is None:
+            expect("amount", intent.amount, known.amount)
+        is_refused = intent.stands in {Stands.PREPARED, Stands.REFUSED}
+        if not is_refused:
+            return intent
+        if isinstance(refusal, GatewayAccountError) and intent.stands is Stands.PREPARED:
+            raise refusal
+        reason = intent.reason
+        if reason is None and refusal is not None and not isinstance(refusal, _StateError):
+            reason = refusal.reason
+        return self._canceled(call, known)._replace(reason=reason)
+
+    def capture(self, call: Call, known: Known, amount: int) -> Intent:
+        """As `Gateway.capture`."""
+        held = known.amount
+        if amount > held and self._asks_for_increments:
+            form = {"amount": amount}
+            raised, refusal = self._change(call, known, "increment_authorization", form, times=1)
+            if raised.stands is not Stands.HELD:
+                return raised
+            if refusal is None:
+                expect("amount", raised.amount, amount)
+            held = raised.amount
+        amount = min(amount, held)
+        intent, refusal = self._change(call, known, "capture", {"amount_to_capture": amount})
+        if refusal is None:
+            expect("status", intent.stands, Stands.TAKEN)
+            expect("amount", intent.amount, amount)
+            return intent
+        if intent.stands is not Stands.HELD:
+            return intent
+        if isinstance(refusal, GatewayAccountError):
+            raise refusal
+        return self._canceled(call, known)._replace(reason=refusal.reason)
+
+    def end(self, call: Call, known: Known, *, taken: bool, gives_back: bool) -> Intent:
+        """As `Gateway.end`."""
+        amount = known.amount
+        if not taken:
+            intent = self._canceled(call, known)
+            if intent.stands is not Stands.TAKEN or not gives_back:
+                return intent
+            amount = intent.amount
+        return self._refunded(call, known, amount)
+
+    # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _create(self, call: Call, reservation: Reservation, card: str) -> Intent:
         form = {
             "amount": reservation.amount,
             "currency": reservation.currency.lower(),
             "customer": reservation.customer_id,
-            "payment_method": self._card_of(reservation.customer_id),
+            "payment_method": card,
             "payment_method_types[]": "card",
             "capture_method": "manual",
-            "confirm": "true",
-            "off_session": "true",
             f"metadata[{RIDE}]": reservation.order_id,
         }
-        if self._increments:
-            form["payment_method_options[card][request_incremental_authorization]"] = "if_available"
-        intent = read_answer(self._request("POST", _INTENTS, key, form), _Intent)
-        expect("ride", intent.metadata.get(RIDE), reservation.order_id)
-        charge = _charge(intent)
-        expect("currency", charge.currency, reservation.currency)
-        expect("amount", charge.amount, reservation.amount)
-        return charge
+        if self._asks_for_increments:
+            form[_INCREMENTS] = "if_available"
+        keys = _keys(f"{reservation.order_id}-prepare")
+        for number in range(1, _STALE + 1):
+            try:
+                answer = self._ask(call, "POST", _INTENTS, form | _EXPANDED, keys)
+                break
+            except _IncrementsError:
+                self._asks_for_increments = False
+                return self._create(call, reservation, card)
+            except GatewayAccountError:
+                if number == _STALE:
+                    raise
+        made = read_answer(answer, _Intent)
+        expect("ride", made.metadata.get(RIDE), reservation.order_id)
+        intent = _intent_of(made)
+        expect("currency", intent.currency, reservation.currency)
+        expect("amount", intent.amount, reservation.amount)
+        return intent
 
     def _change(
-        self, known: Known, before: Charge, change: Change, key: str, amount: int
-    ) -> Charge:
-        path = _path_of(known)
-        match change:
-            case Change.ADJUST:
-                charge = self._raise(known, key, amount)
-            case Change.CAPTURE:
-                form = {"amount_to_capture": amount}
-                charge = _known_charge(self._request("POST", f"{path}/capture", key, form), known)
-            case Change.REFUND if before.status is Status.AUTHORIZED:
-                charge = _known_charge(self._request("POST", f"{path}/cancel", key, {}), known)
-            case Change.REFUND:
-                charge = self._refund(known, before, key)
-        expect("currency", charge.currency, before.currency)
-        expect("amount", charge.amount, amount)
-        return charge
+        self, call: Call, known: Known, verb: str, form: _Form, times: int = _STALE
+    ) -> tuple[Intent, GatewayRequestError | None]:
+        """Change a PaymentIntent; return how it stands then, and why the change was refused.
 
-    def _raise(self, known: Known, key: str, amount: int) -> Charge:
-        """Ask the card's issuer to reserve more."""
-        if not self._increments:
-            reason = "the account raises no reservations (StripeIncrements)"
-            raise GatewayRefusedError(reason, reason)
-        path = f"{_path_of(known)}/increment_authorization"
-        return _known_charge(self._request("POST", path, key, {"amount": amount}), known)
+        Stripe may repeat an earlier refusal, which does not fit the PaymentIntent any more.
+        """
+        path = f"{_path_of(known)}/{verb}"
+        refusal: GatewayRequestError
+        keys = _keys(f"{known.payment_id}-{verb}")
+        for _ in range(times):
+            try:
+                answer = self._ask(call, "POST", path, {**form, **_EXPANDED}, keys)
+            except GatewayRequestError as error:
+                refusal = error
+                intent = self._look(call, known)
+                if not isinstance(error, _MAY_BE_STALE) or intent.stands not in _ALLOWED[verb]:
+                    break
+            else:
+                intent = _known_intent(answer, known)
+                if intent.stands is Stands.PENDING:
+                    intent = self._look(call, known)
+                return intent, None
+        return intent, refusal
 
-    def _refund(self, known: Known, before: Charge, key: str) -> Charge:
-        """Give back what was captured."""
-        form = {
-            "payment_intent": known.payment_id,
-            f"metadata[{RIDE}]": known.order_id,
-        }
-        answer = self._request("POST", "/v1/refunds", key, form)
-        refund = read_answer(answer, _Refund)
-        expect("id", refund.payment_intent, known.payment_id)
-        if refund.status not in {"succeeded", "pending"}:
-            raise GatewayUnavailableError(f"the refund of {known.payment_id} is {refund.status}")
-        return before._replace(status=Status.REFUNDED, amount=refund.amount)
+    def _look(self, call: Call, known: Known) -> Intent:
+        """Look at a PaymentIntent, until the gateway does not work on it any more."""
+        path = f"{_path_of(known)}?{urlencode(_EXPANDED)}"
+        return _known_intent(self._ask(call, "GET", path, is_done=_is_settled), known)
 
-    def _card_of(self, customer_id: str) -> str:
+    def _canceled(self, call: Call, known: Known) -> Intent:
+        """Cancel a PaymentIntent; return how it has ended, or that its money was taken."""
+        intent, refusal = self._change(call, known, "cancel", {})
+        if intent.stands in _FINAL and refusal is None and intent.amount != known.amount:
+            # It may have been raised. An answer that is wrong is not given twice.
+            expect("amount", self._look(call, known).amount, intent.amount)
+        if intent.stands in _FINAL or intent.stands is Stands.TAKEN:
+            return intent
+        if isinstance(refusal, GatewayAccountError):
+            raise refusal
+        raise GatewayUnavailableError(f"{known.payment_id} is {intent.stands}, and was canceled")
+
+    def _refunded(self, call: Call, known: Known, amount: int) -> Intent:
+        """Give back what was taken."""
+        form = {"payment_intent": known.payment_id, f"metadata[{RIDE}]": known.order_id}
+        keys = _keys(f"{known.payment_id}-refund")
+        for _ in range(_STALE):
+            try:
+                answer = self._ask(call, "POST", "/v1/refunds", form, keys, is_done=_is_refunded)
+            except GatewayRequestError as refusal:
+                intent = self._look(call, known)
+                if intent.stands is Stands.RETURNED:
+                    return intent
+                if not isinstance(refusal, _MAY_BE_STALE):
+                    raise
+            else:
+                refund = read_answer(answer, _Refund)
+                expect("id", refund.payment_intent, known.payment_id)
+                expect("amount", refund.amount, amount)
+                return Intent(known.payment_id, Stands.RETURNED, amount, known.currency)
+        raise GatewayUnavailableError(f"{known.payment_id} is {intent.stands}, and was refunded")
+
+    def _card_of(self, call: Call, customer_id: str) -> str:
         """Return what a customer pays with."""
-        if not _is_customer(customer_id):
-            reason = "the ride's customer is not a customer of Stripe"
-            raise GatewayRefusedError(reason, reason)
         path = f"/v1/customers/{quote(customer_id, safe='')}"
-        customer = read_answer(self._request("GET", path), _Customer)
+        customer = read_answer(self._ask(call, "GET", path), _Customer)
         expect("customer", customer.id, customer_id)
         card = customer.invoice_settings.default_payment_method
         if card is None:
@@ -291,51 +407,149 @@ class StripeGateway(PersistentGateway):
             raise GatewayRefusedError(reason, reason)
         return card
 
-    def _payments_of(self, call: Call, customer_id: str) -> Iterator[_Listed]:
-        """Yield a customer's payments, the newest first."""
-        if not _is_customer(customer_id):
-            return
-        since_s = max(0, self._clock() // 1000 - int(_LOOKBACK.total_seconds()))
-        query = {"customer": customer_id, "created[gte]": since_s, "limit": _PAGE}
-        for _ in range(_PAGES):
-            page = read_answer(self._request("GET", f"{_INTENTS}?{urlencode(query)}"), _Page)
+    def _payments_of(
+        self, call: Call, customer_id: str, since: datetime
+    ) -> Iterator[dict[str, Any]]:
+        """Yield a customer's PaymentIntents, the newest first."""
+        query: dict[str, object] = {
+            "customer": customer_id,
+            "created[gte]": max(0, int(since.timestamp())),
+            "limit": _PAGE,
+            "expand[]": "data.latest_charge",
+        }
+        while True:
+            try:
+                answer = self._ask(call, "GET", f"{_INTENTS}?{urlencode(query)}")
+            except GatewayRefusedError:  # nobody whom Stripe does not know has a payment
+                return
+            page = read_answer(answer, _Page)
             yield from page.data
             if not page.has_more or not page.data:
                 return
-            if not self._has_time(call.deadline_ms, 0):
-                raise GatewayUnavailableError("no time was left for all of the customer's payments")
-            query["starting_after"] = page.data[-1].id
-        raise GatewayUnavailableError(
-            f"{customer_id} has more than {_PAGE * _PAGES} payments since {_LOOKBACK.days} days ago"
-        )
+            query["starting_after"] = page.data[-1].get("id")
 
-    # ── One request ───────────────────────────────────────────────────────────────────────────────
+    # ── Asking until there is an answer ───────────────────────────────────────────────────────────
 
-    def _headers(self, key: str | None) -> dict[str, str]:
-        return {**super()._headers(key), "Stripe-Version": VERSION}
-
-    def _request(
+    def _ask(
         self,
+        call: Call,
         method: str,
         path: str,
-        key: str | None = None,
-        form: Mapping[str, object] | None = None,
+        form: _Form | None = None,
+        keys: Iterator[str] | None = None,
+        *,
+        is_done: Callable[[object], bool] = lambda _: True,
     ) -> object:
-        """Send one request, and return the JSON of its answer."""
-        content = None
-        if form is not None:
-            content = urlencode(form).encode()
-        response = self._send(method, path, key, content)
-        answer = json_of(response.content)
-        if response.status == HTTPStatus.OK and answer is not None:
-            return answer
-        error = _error_of(answer)
-        known = _status_and_code(response.status, error)
+        """Send a request until it is answered; return the JSON of the answer.
+
+        Args:
+            call: the attempt.
+            method: the request's, like `path` and `form`.
+            path: with its query.
+            form: what to send.
+            keys: the keys for it; each answer uses up one.
+            is_done: whether an answer of status 200 decides.
+
+        Raises:
+            GatewayRequestError: The request is refused.
+            GatewayUnavailableError: Nothing was answered that decides, in the time that was left.
+        """
+        content = None if form is None else urlencode(form).encode()
         endpoint, _, _ = path.partition("?")  # the query names the customer
-        if method == "POST" and _is_final(path, response.status, error):
-            reason = reason_of(error.message) or f"Stripe refused with {known}"
-            raise GatewayRefusedError(f"{method} {endpoint} was refused with {known}", reason)
-        raise GatewayUnavailableError(f"{method} {endpoint} was answered with {known}")
+        key = next(keys) if keys else ""
+        problem: object = "no time was left to ask"
+        for tries in range(_TRIES):
+            wait_s = self._pause_s(tries)
+            if not self._has_time(call.deadline_ms, wait_s):
+                break
+            self._sleep(wait_s)
+            if call.lost():
+                raise GatewayUnavailableError(
+                    "another attempt has taken over: nothing more is asked"
+                )
+            try:
+                response = self._send(method, path, key, content)
+            except GatewayUnavailableError as unanswered:
+                problem = unanswered
+                continue
+            answer = json_of(response.content)
+            if response.status == HTTPStatus.OK and answer is not None and is_done(answer):
+                return answer
+            error = _error_of(answer)
+            known = _status_and_code(response.status, error)
+            problem = f"{method} {endpoint} was answered with {known}"
+            refusal = _refusal_of(method, response.status, error)
+            if refusal is not None:
+                reason = reason_of(error.message) or f"the gateway refused with {known}"
+                raise refusal(f"{method} {endpoint} was refused with {known}", reason)
+            key = next(keys) if keys else ""
+        cause = problem if isinstance(problem, Exception) else None
+        raise GatewayUnavailableError(f"no answer in time: {problem}") from cause
+
+    def _pause_s(self, tries: int) -> float:
+        """Return how long to wait after some tries: twice as long each time, up to a limit."""
+        if tries == 0:
+            return 0.0
+        longest_s: float = min(_FIRST_PAUSE_S * 2 ** (tries - 1), _LONGEST_PAUSE_S)
+        return longest_s * self._jitter()
+
+    def _has_time(self, deadline_ms: int | None, wait_s: float) -> bool:
+        if deadline_ms is None:
+            return True
+        end_ms = self._clock() + int(1000 * wait_s) + self._longest_try_ms
+        return end_ms + _RESERVE_MS <= deadline_ms
+
+    def _send(self, method: str, path: str, key: str, content: bytes | None) -> HttpResponse:
+        """Send one request with what authorises it."""
+        if not self._url:
+            raise NoGatewayError(
+                "the stack has no payment gateway: set PaymentGatewayUrl (docs/payment-gateway.md)"
+            )
+        headers = {
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Stripe-Version": VERSION,
+        }
+        if key:
+            headers["Idempotency-Key"] = key
+        if self._access is not None:
+            headers = self._access(method, self._url + path, headers, content)
+        response = self._connection.exchange(HttpRequest(method, path, headers, content))
+        if response.status == HTTPStatus.UNAUTHORIZED and isinstance(self._access, Bearer):
+            self._access.forget()
+        return response
+
+
+# ── Errors ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _StateError(GatewayRefusedError):
+    """Raised when a PaymentIntent's status does not allow a change."""
+
+
+_MAY_BE_STALE: Final = (_StateError, GatewayAccountError)
+"""Refusals that the PaymentIntent or the account may have outgrown."""
+
+
+class _IncrementsError(GatewayAccountError):
+    """Raised when the account may not make payments that can be raised."""
+
+
+def _refusal_of(method: str, status: int, error: _Error) -> type[GatewayRequestError] | None:
+    """Return what an answer that is not 200 means; None if it decides nothing."""
+    if status not in _DEFINITE or error.type in {"", "idempotency_error"}:
+        return None
+    if error.code == _MISSING and error.param in _OUR_OWN:
+        return GatewayAccountError
+    if method == "GET":
+        return GatewayRefusedError if error.code == _MISSING else None
+    if error.param == _INCREMENTS:
+        return _IncrementsError
+    if error.code in _CODES_OF_A_STATE:
+        return _StateError
+    is_about_ride = error.param in _PARAMETERS_OF_A_RIDE or error.code in _CODES_OF_A_RIDE
+    if is_about_ride or status == HTTPStatus.PAYMENT_REQUIRED or error.code == _MISSING:
+        return GatewayRefusedError
+    return GatewayAccountError
 
 
 def _status_and_code(status: int, error: _Error) -> str:
@@ -344,26 +558,6 @@ def _status_and_code(status: int, error: _Error) -> str:
     if code is None:
         return str(status)
     return f"{status} {code}"
-
-
-def _is_final(path: str, status: int, error: _Error) -> bool:
-    """Return whether an answer that is not 200 refuses a change for good."""
-    if status == HTTPStatus.PAYMENT_REQUIRED:
-        return True
-    if status not in _OUR_REQUEST or error.type == "idempotency_error":
-        return False
-    return path.endswith("/increment_authorization") or code_of(error.code) in _FINAL_CODES
-
-
-# ── Reading answers ───────────────────────────────────────────────────────────────────────────────
-
-
-def _is_customer(customer_id: str) -> bool:
-    return customer_id.startswith("cus_")
-
-
-def _path_of(known: Known) -> str:
-    return f"{_INTENTS}/{quote(known.payment_id, safe='')}"
 
 
 def _error_of(answer: object) -> _Error:
@@ -375,55 +569,72 @@ def _error_of(answer: object) -> _Error:
         return _Error()
 
 
-def _known_charge(answer: object, known: Known) -> Charge:
+# ── Reading answers ───────────────────────────────────────────────────────────────────────────────
+
+
+def _keys(name: str) -> Iterator[str]:
+    """Yield the idempotency keys of a change, from the first one on."""
+    return (f"{name}-{number}" for number in count(1))
+
+
+def _path_of(known: Known) -> str:
+    return f"{_INTENTS}/{quote(known.payment_id, safe='')}"
+
+
+def _is_settled(answer: object) -> bool:
+    """Return whether the gateway does not work on a PaymentIntent."""
+    return not isinstance(answer, dict) or answer.get("status") != "processing"
+
+
+def _is_refunded(answer: object) -> bool:
+    """Return whether a refund did not fail. A failed one is asked for again."""
+    is_refund = isinstance(answer, dict) and "status" in answer
+    return not is_refund or answer["status"] in {"succeeded", "pending"}  # type: ignore[index] # it is a dict then
+
+
+def _known_intent(answer: object, known: Known) -> Intent:
     """Return the payment in an answer, which must be the known one."""
-    charge = _charge(_known_intent(answer, known))
-    if known.currency is not None:
-        expect("currency", charge.currency, known.currency)
-    return charge
-
-
-def _known_intent(answer: object, known: Known) -> _Intent:
-    intent = read_answer(answer, _Intent)
-    expect("id", intent.id, known.payment_id)
-    expect("ride", intent.metadata.get(RIDE), known.order_id)
+    found = read_answer(answer, _Intent)
+    expect("id", found.id, known.payment_id)
+    expect("ride", found.metadata.get(RIDE), known.order_id)
+    intent = _intent_of(found)
+    expect("currency", intent.currency, known.currency)
     return intent
 
 
-def _charge(intent: _Intent) -> Charge:
+def _intent_of(found: _Intent) -> Intent:
     """Return the payment of a PaymentIntent."""
-    status = _status_of(intent)
-    if status is Status.PENDING:
-        raise GatewayUnavailableError(
-            f"{intent.id} is {code_of(intent.status)}: if it stays so, cancel it at Stripe"
-        )
-    reason = None
-    if _is_abandoned(intent):
-        reason = "the customer would have to confirm the payment"
-    elif status is Status.DECLINED and intent.last_payment_error is not None:
-        reason = reason_of(intent.last_payment_error.message)
-    amount = intent.amount
-    if intent.status == "succeeded":  # a hold that was released has received nothing
-        amount = intent.amount_received
-    return Charge(intent.id, status, amount, reason, intent.currency.upper())
+    stands = _stands(found)
+    amount = found.amount
+    if found.status == "succeeded":  # a hold that was released has received nothing
+        amount = found.amount_received
+    return Intent(found.id, stands, amount, found.currency.upper(), _reason(found, stands))
 
 
-def _is_abandoned(intent: _Intent) -> bool:
-    """Return whether payment has canceled an intent that needed the customer.
+def _stands(found: _Intent) -> Stands:
+    """Return where a PaymentIntent stands: the table above."""
+    charge = found.latest_charge
+    match found.status:
+        case "requires_confirmation":
+            return Stands.PREPARED
+        case "requires_payment_method" | "requires_action":
+            return Stands.REFUSED
+        case "requires_capture":
+            return Stands.HELD
+        case "succeeded":
+            is_refunded = charge is not None and charge.refunded
+            return Stands.RETURNED if is_refunded else Stands.TAKEN
+        case "canceled":
+            was_held = charge is not None and charge.status == "succeeded"
+            return Stands.RETURNED if was_held else Stands.ENDED
+        case _:
+            return Stands.PENDING
 
-    Such an intent has no charge: it has never reserved money.
-    """
-    is_canceled = intent.status == "canceled" and intent.cancellation_reason == _ABANDONED
-    return is_canceled and intent.latest_charge is None
 
-
-def _status_of(intent: _Intent) -> Status:
-    if intent.status == "requires_payment_method" and intent.last_payment_error is not None:
-        return Status.DECLINED
-    if _is_abandoned(intent):
-        return Status.DECLINED
-    status = _STATUSES.get(intent.status, Status.PENDING)
-    charged = intent.latest_charge
-    if status is Status.CAPTURED and isinstance(charged, _Charged) and charged.refunded:
-        return Status.REFUNDED
-    return status
+def _reason(found: _Intent, stands: Stands) -> str | None:
+    """Return why a payment was refused, or is not held any more."""
+    if stands is Stands.RETURNED:
+        return _HOLD_HAS_ENDED
+    if stands in {Stands.REFUSED, Stands.ENDED} and found.last_payment_error is not None:
+        return reason_of(found.last_payment_error.message)
+    return None

@@ -43,10 +43,10 @@ from settlement import (
 
 _NEEDED_MS: Final = 15_000
 """For one more ride, and the end of the run."""
-_PAGE: Final = 25
-"""How many rides are read at once to be settled."""
-_LOOKED_AT_AGAIN: Final = 100
-"""How many rides that were set aside a run looks at again."""
+_A_TURN: Final = 100
+"""How many rides a run passes over that the run before began with, and how many of those that were
+set aside it looks at again."""
+_BETWEEN_RUNS: Final = timedelta(minutes=5)
 _REPORTED: Final = 10
 """How many failures an error holds."""
 _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, KeyError)
@@ -98,27 +98,23 @@ class Reader:
         self._client = client
         self._tables = tables
 
-    def open_rides(self, stage: Stage, before: datetime, page: int | None = None) -> Iterator[str]:
-        """Yield each ride that has needed something since ``before``, a page at a time."""
-        found: set[str] = set()
+    def open_rides(self, stage: Stage, before: datetime) -> list[str]:
+        """Return each ride that has needed something since ``before``."""
+        found: dict[str, None] = {}
         for table in self._tables.with_open_rides:
-            for order_id in self._in_index(table, stage, before, page):
-                if order_id not in found:
-                    found.add(order_id)
-                    yield order_id
+            found.update(dict.fromkeys(self._in_index(table, stage, before)))
+        return list(found)
 
     def ride(self, order_id: str, now: datetime, limit: timedelta) -> Seen:
         """Return what is known of a ride."""
         booking = self._item(self._tables.bookings, order_id)
         latest, latest_since = self._history(order_id, now - limit)
-        payment = marshalling.values(self._item(self._tables.payments, order_id))
         return Seen(
             booking=Booking.from_item(booking) if booking else None,
             booked_since=_changed_at(marshalling.values(booking)),
             latest=latest,
             latest_since=latest_since,
             dispatched=self._dispatched(order_id),
-            asked_until=_asked_until(payment),
         )
 
     def _dispatched(self, order_id: str) -> Dispatched | None:
@@ -159,10 +155,7 @@ class Reader:
             return happened
         return min(happened, datetime.fromtimestamp(found["createdAt"] / 1000, UTC))
 
-    def _in_index(
-        self, table: str, stage: Stage, before: datetime, page: int | None
-    ) -> Iterator[str]:
-        limit = {} if page is None else {"Limit": page}
+    def _in_index(self, table: str, stage: Stage, before: datetime) -> Iterator[str]:
         latest = sortable_time(before)
         for each in shards(stage):
             pages = self._client.query(
@@ -173,7 +166,6 @@ class Reader:
                     ":shard": {"S": each},
                     ":before": {"S": latest},
                 },
-                **limit,
             )
             for answer in pages:
                 for item in answer["Items"]:
@@ -206,10 +198,20 @@ def _changed_at(booking: Mapping[str, Any]) -> str:
     return ""
 
 
-def _asked_until(payment: Mapping[str, Any]) -> datetime | None:
-    """Return until when the gateway may finish what payment has asked it for."""
-    asked = payment.get("asked", {})
-    return max((datetime.fromisoformat(each["until"]) for each in asked.values()), default=None)
+def in_turn(rides: Sequence[str], now: datetime) -> list[str]:
+    """Return rides in the order in which a run looks at them: each run begins further on.
+
+    A run may have time for some only, and a ride that stays as it is would else be in the way of
+    the others in every run. Each round begins one ride later than the round before, so each ride
+    is the first one of some run.
+    """
+    if not rides:
+        return []
+    step = _A_TURN if len(rides) > _A_TURN else 1
+    passed = step * int(now.timestamp() // _BETWEEN_RUNS.total_seconds())
+    rounds = passed // len(rides)
+    first = (passed + rounds) % len(rides)
+    return [*rides[first:], *rides[:first]]
 
 
 class Reconciler:
@@ -234,7 +236,7 @@ class Reconciler:
 
     def unsettled(self, now: datetime) -> list[str]:
         """Return the rides that were dealt with in earlier runs, and still need something."""
-        return list(self.reader.open_rides(Stage.RECONCILED, now - self.limit))
+        return self.reader.open_rides(Stage.RECONCILED, now - self.limit)
 
     def reconcile(self, now: datetime, unsettled: Sequence[str], left_ms: Callable[[], int]) -> int:
         """Settle rides while there is time, and return how many.
@@ -250,12 +252,18 @@ class Reconciler:
         settled = 0
         failed = 0
         failures: list[Exception] = []
-        for order_id in self.reader.open_rides(Stage.OPEN, now - self.limit, _PAGE):
+        # Those that were set aside come first, because they are few: the others may take all the
+        # time.
+        again = in_turn(unsettled, now)[:_A_TURN]
+        overdue = in_turn(self.reader.open_rides(Stage.OPEN, now - self.limit), now)
+        to_settle = [*((self._settle_again, each) for each in again)]
+        to_settle += [(self._settle, each) for each in overdue]
+        for settle, order_id in to_settle:
             if left_ms() < _NEEDED_MS:
                 logger.warning("out of time: the next run goes on")
                 break
             try:
-                settled += self._settle(order_id, now)
+                settled += settle(order_id, now)
             except (EffectConflictError, BusyError):
                 logger.info(
                     "the ride is being changed: the next run looks again", extra={"ride": order_id}
@@ -264,30 +272,22 @@ class Reconciler:
                 failed += 1
                 if len(failures) < _REPORTED:
                     failures.append(error)
-        settled += self._look_again(unsettled, now, left_ms)
         if settled:
             count("reconciler", {"Reconciled": settled})
         if failures:
             raise ExceptionGroup(f"{failed} rides could not be settled, {settled} were", failures)
         return settled
 
-    def _look_again(
-        self, unsettled: Sequence[str], now: datetime, left_ms: Callable[[], int]
-    ) -> int:
-        """Settle driven rides of which dispatch has heard since they were set aside; count them.
+    def _settle_again(self, order_id: str, now: datetime) -> bool:
+        """Settle a driven ride of which dispatch has heard since it was set aside.
 
         Payment may never have heard of such a ride's car. Then nothing else has the ride paid.
         """
-        settled = 0
-        for order_id in unsettled[:_LOOKED_AT_AGAIN]:
-            if left_ms() < _NEEDED_MS:
-                break
-            with suppress(*_UNREADABLE, EffectConflictError, BusyError):
-                seen = self.reader.ride(order_id, now, self.limit)
-                decision = decide_again(seen, now, self.limit)
-                if decision is not None:
-                    settled += self._emit(decision, now)
-        return settled
+        with suppress(*_UNREADABLE):
+            decision = decide_again(self.reader.ride(order_id, now, self.limit), now, self.limit)
+            if decision is not None:
+                return self._emit(decision, now)
+        return False
 
     def _settle(self, order_id: str, now: datetime) -> bool:
         """Settle a ride, and return whether it was dealt with."""

@@ -1,7 +1,6 @@
 """What becomes of a ride that has needed something for too long. Pure: no I/O, no clock, no AWS.
 
     its booking           what else is known                    what becomes of it
-    whatever              the gateway may finish a request      nothing yet
     open, changed lately  whatever                              nothing yet
     open, overdue         whatever                              booking cancelled: CarRideCancelled
     completed             dispatch has not heard of the ride    nothing; it stays visible as overdue
@@ -57,7 +56,6 @@ class Seen(NamedTuple):
     latest: Ride | None = None  # as the ride history has it; None if that does not know the ride
     latest_since: datetime | None = None  # when the ride history heard of it last
     dispatched: Dispatched | None = None  # None if dispatch has not heard of the ride
-    asked_until: datetime | None = None  # until when the gateway may finish what it was asked for
 
 
 class Cancellation(NamedTuple):
@@ -91,8 +89,6 @@ def decide(seen: Seen, now: datetime, limit: timedelta) -> Decision | None:
 
     The result is None if nothing is due yet.
     """
-    if seen.asked_until is not None and now < seen.asked_until:
-        return None
     booking = seen.booking
     if booking is not None:
         if booking.status not in OPEN:

@@ -1,34 +1,31 @@
-"""Stores the payments of a gateway that takes no money, for stage `dev`; `gateway_rules` decides.
+"""Serves the simulated gateway of stage `dev`, which takes no money; `gateway_rules` decides.
 
-Requests with the same key take effect once, because the idempotency layer commits the payment
-together with the answer. The payments of one reference are one item, whose key their ids contain.
-So both lookups are consistent reads.
+A PaymentIntent is one item, whose key is the customer and its id; the id contains the customer's
+part of the key. So a customer's list and each lookup are consistent reads. No idempotency key is
+kept: Stripe forgets keys too, and the state of a PaymentIntent has to suffice.
 """
 
+import base64
 import hashlib
-from typing import Any, NamedTuple
+import json
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
-import gateway_rules
-from carride.dynamodb import DynamoDB
+import gateway_rules as rules
+from carride.dynamodb import CONDITION_FAILED, DynamoDB
 from carride.settings import from_environment
-from carride_idempotency import (
-    ANY_CALLER,
-    Consumer,
-    DynamoDBStore,
-    HttpHandler,
-    HttpProblemError,
-    Operation,
-    Put,
-    dynamodb_transport,
-    marshalling,
-)
-from carride_idempotency.http.formats import Request
-from carride_idempotency.stores.transport import Transport
-from gateway_rules import Payment, RefusedError
+from carride_idempotency import dynamodb_transport, marshalling
+from carride_idempotency.stores.transport import ServiceError, Transport
+from gateway_rules import Answer, Intent, RefusedError, Request
+
+_ACCOUNT = rules.Account()
+_LOCKED = 429
+"""Another request works on the same PaymentIntent."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -38,125 +35,115 @@ class Settings(Struct, frozen=True, kw_only=True):
     aws_region: str
 
 
-class Group(NamedTuple):
-    """The payments of one reference, as they were read."""
+class Table:
+    """The PaymentIntents in DynamoDB."""
 
-    name: str  # the part that their ids share: 32 digits
-    payments: list[Payment]
-    version: int  # 0 if there are none
-
-    def payment(self, payment_id: str) -> Payment:
-        """Return one of the payments; raise RefusedError if there is no such payment."""
-        for payment in self.payments:
-            if payment.id == payment_id:
-                return payment
-        raise RefusedError(404, "there is no such payment")
-
-
-class Ledger:
-    """The payments in the table."""
-
-    def __init__(self, client: DynamoDB, table: str) -> None:
+    def __init__(self, client: DynamoDB, name: str) -> None:
         self._client = client
-        self._table = table
+        self._name = name
 
-    def group(self, name: str) -> Group:
-        """Read the payments of one reference, consistently."""
-        answer = self._client.get_item(
-            TableName=self._table,
-            Key={"idempotencyKey": {"S": f"payments#{name}"}},
+    def of_customer(self, customer: str) -> list[Intent]:
+        """Return a customer's PaymentIntents, the newest first."""
+        pages = self._client.query(
+            TableName=self._name,
+            KeyConditionExpression="customer = :customer",
+            ExpressionAttributeValues={":customer": {"S": _part(customer)}},
             ConsistentRead=True,
         )
-        item: Any = marshalling.values(answer.get("Item", {}))
-        payments = msgspec.convert(item.get("payments", []), list[Payment])
-        return Group(name, payments, item.get("version", 0))
+        found = [_intent(marshalling.values(item)) for page in pages for item in page["Items"]]
+        return sorted(found, key=lambda each: each.created_s, reverse=True)
 
-    def group_of(self, payment_id: str) -> Group:
-        """Read the payments among which a payment is."""
-        return self.group(payment_id.removeprefix("pay_")[:32])
+    def read(self, name: str) -> tuple[Intent, int]:
+        """Return a PaymentIntent and its version; raise RefusedError if there is none."""
+        answer = self._client.get_item(TableName=self._name, Key=_key(name), ConsistentRead=True)
+        if "Item" not in answer:
+            raise rules.missing(name)
+        item: Any = marshalling.values(answer["Item"])
+        return _intent(item), item["version"]
 
-    def written(self, group: Group) -> Put:
-        """Return the write of a changed group.
-
-        It is refused if the group was changed since it was read.
-        """
-        item = {
-            "idempotencyKey": f"payments#{group.name}",
-            "version": group.version + 1,
-            "payments": msgspec.to_builtins(group.payments),
-        }
-        if group.version == 0:
-            return Put(self._table, item, "attribute_not_exists(idempotencyKey)")
-        return Put(self._table, item, "version = :version", {":version": group.version})
-
-
-def make_handler(settings: Settings, transport: Transport) -> HttpHandler:
-    """Return the Lambda handler; ``transport`` reaches its table."""
-    table = settings.simulated_gateway_table
-    ledger = Ledger(DynamoDB(transport), table)
-    consumer = Consumer(
-        "simulated-gateway",
-        DynamoDBStore(table, transport=transport),
-        policy=gateway_rules.POLICY,
-        region=settings.aws_region,
-    )
-
-    @consumer.http_handler(caller=ANY_CALLER)  # the gateway has one client
-    def handler(event: dict[str, Any], operation: Operation | None) -> object:
-        request = Request.of(event)
+    def write(self, intent: Intent, seen: int) -> None:
+        """Write a PaymentIntent, unless it was changed since it had the version ``seen``."""
+        condition = "attribute_not_exists(id)" if seen == 0 else "version = :seen"
+        values = {":intent": msgspec.to_builtins(intent), ":next": seen + 1}
+        if seen:
+            values[":seen"] = seen
         try:
-            if operation is None:
-                return look_up(ledger, request)
-            return change(ledger, request, operation)
+            self._client.update_item(
+                TableName=self._name,
+                Key=_key(intent.id),
+                UpdateExpression="SET intent = :intent, version = :next",
+                ConditionExpression=condition,
+                ExpressionAttributeValues=marshalling.item(values),
+            )
+        except ServiceError as error:
+            if error.code == CONDITION_FAILED:
+                raise RefusedError(_LOCKED, "lock_timeout") from error
+            raise
+
+
+def make_handler(
+    settings: Settings, transport: Transport, *, clock: Callable[[], float] = time.time
+) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
+    """Return the Lambda handler; ``transport`` reaches its table, ``clock`` is in seconds."""
+    table = Table(DynamoDB(transport), settings.simulated_gateway_table)
+
+    def handler(event: dict[str, Any], _context: object) -> dict[str, Any]:
+        method = event["requestContext"]["http"]["method"]
+        target = f"{event['rawPath']}?{event.get('rawQueryString', '')}"
+        content = event.get("body") or ""
+        if event.get("isBase64Encoded"):
+            content = base64.b64decode(content).decode()
+        try:
+            answer = answer_to(table, rules.read(method, target, content), clock())
         except RefusedError as refused:
-            raise HttpProblemError(refused.status, str(refused), code=refused.code) from refused
+            answer = refused.answer()
+        headers = {"Content-Type": "application/json"}
+        return {"statusCode": answer.status, "headers": headers, "body": json.dumps(answer.body)}
 
     return handler
 
 
-def look_up(ledger: Ledger, request: Request) -> object:
-    """Answer a request that changes nothing."""
-    match request.path.split("/")[1:], request.query:
-        case ["payments"], [("reference", reference)]:
-            found = ledger.group(_group_name(reference)).payments
-            return {"payments": msgspec.to_builtins(found)}
-        case ["payments", payment_id], _:
-            return msgspec.to_builtins(ledger.group_of(payment_id).payment(payment_id))
-    raise RefusedError(404, "this is not an operation")
-
-
-def change(ledger: Ledger, request: Request, operation: Operation) -> object:
-    """Carry out a request that makes or changes a payment, and answer it with the payment."""
-    match request.path.split("/")[1:]:
-        case ["payments"]:
-            status = 201
-            wanted = gateway_rules.payment("", _body(request))
-            group = ledger.group(_group_name(wanted.reference))
-            payment_id = f"pay_{group.name}_{len(group.payments)}"
-            payment = replace(wanted, id=payment_id, status="authorized")
-            group.payments.append(payment)
-        case ["payments", payment_id, ("adjust" | "capture" | "refund") as action]:
-            status = 200
-            group = ledger.group_of(payment_id)
-            payment = group.payment(payment_id)
-            gateway_rules.change(payment, action, _body(request))
-        case _:
-            raise RefusedError(404, "this is not an operation")
-    operation.write(ledger.written(group))
-    return {"statusCode": status, "body": msgspec.to_builtins(payment)}
-
-
-def _group_name(reference: str) -> str:
-    """Return what the ids of a reference's payments share."""
-    return hashlib.blake2b(reference.encode(), digest_size=16).hexdigest()
-
-
-def _body(request: Request) -> object:
-    """Return the JSON of a request; None, which is the body of no operation, if it is not JSON."""
+def answer_to(table: Table, request: Request, now_s: float) -> Answer:
+    """Carry out a request, and answer it."""
+    match request.verb:
+        case "customer":
+            return rules.customer(request.subject, rules.customer_named(request.subject))
+        case "list":
+            name = request.form["customer"]
+            intents = table.of_customer(name)
+            return rules.listed(request, intents, rules.customer_named(name), _ACCOUNT)
+        case "create":
+            customer = request.form["customer"]
+            who = rules.customer_named(customer)
+            name = f"pi_{_part(customer)}_{uuid.uuid4().hex[:24]}"
+            intent = rules.created(request, name, who, _ACCOUNT, now_s)
+            table.write(intent, 0)
+            return rules.answered(request, intent)
+    intent, version = table.read(request.subject)
+    rules.pass_time(intent, now_s)
+    if request.verb == "look":
+        return rules.answered(request, intent)
     try:
-        return msgspec.json.decode(request.body())
-    except msgspec.DecodeError:
-        return None
+        who = rules.customer_named(intent.customer)
+        rules.change(intent, request, who, _ACCOUNT, now_s)
+    finally:  # a refused confirmation changes it too
+        table.write(intent, version)
+    return rules.answered(request, intent)
+
+
+def _part(customer: str) -> str:
+    """Return a customer's part of the key: 24 digits."""
+    return hashlib.blake2b(customer.encode(), digest_size=12).hexdigest()
+
+
+def _key(name: str) -> dict[str, Any]:
+    """Return the key of the item of a PaymentIntent."""
+    customer = name.removeprefix("pi_").partition("_")[0] or "nobody"
+    return {"customer": {"S": customer}, "id": {"S": name}}
+
+
+def _intent(item: dict[str, Any]) -> Intent:
+    return msgspec.convert(item["intent"], Intent)
 
 
 handler = make_handler(from_environment(Settings), dynamodb_transport())

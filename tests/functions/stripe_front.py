@@ -6,9 +6,10 @@ localstripe keeps PaymentIntents, charges and refunds, and changes them as Strip
   another content it gets an idempotency_error, and 409 while the first is worked on. Keys are
   forgotten when they are told to be.
 - the lists of PaymentIntents by customer and time, and their order: the newest first
-- ``amount_received``, and ``latest_charge`` as an id where nobody asked for more
-- ``cancellation_reason`` of a PaymentIntent
-- ``increment_authorization``, for which its 404 stands as it is: the card allows no raise
+- ``amount_received``
+- ``off_session`` of a confirmation, which it refuses
+- ``increment_authorization``: no card allows a raise
+- that a change which the status does not allow is refused, and a second refund
 """
 
 import json
@@ -16,12 +17,23 @@ import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Final, NamedTuple, Self
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import urllib3
 
 HOST: Final = "127.0.0.1"
 INTENTS: Final = "/v1/payment_intents"
+_ALLOWED: Final = {
+    "confirm": {"requires_confirmation"},
+    "capture": {"requires_capture"},
+    "cancel": {
+        "requires_action",
+        "requires_capture",
+        "requires_confirmation",
+        "requires_payment_method",
+    },
+}
+"""The statuses of a PaymentIntent in which it can be changed."""
 SECRET: Final = "sk_test_12345"  # noqa: S105 - of nobody
 
 
@@ -47,7 +59,7 @@ class StripeFront(HTTPServer):
         self._localstripe = localstripe
         self._http = urllib3.PoolManager(headers={"Authorization": f"Bearer {SECRET}"})
         self._received: dict[str, int] = {}
-        self._reasons: dict[str, str] = {}
+        self._refunded: set[str] = set()
         self._answers: dict[str, tuple[tuple[str, str], Answer]] = {}
 
     def __enter__(self) -> Self:
@@ -113,7 +125,7 @@ class StripeFront(HTTPServer):
         """Return a page of a customer's PaymentIntents."""
         since = int(query["created[gte]"][0])
         found = [
-            each | {"latest_charge": (each["latest_charge"] or {}).get("id")}
+            each
             for each in self.intents()
             if each["customer"] == query["customer"][0] and each["created"] >= since
         ]
@@ -122,23 +134,36 @@ class StripeFront(HTTPServer):
 
     def _forward(self, method: str, target: str, content: str = "") -> Answer:
         """Have localstripe answer a request, and add what it leaves out."""
+        verb = urlsplit(target).path.rpartition("/")[2]
+        if verb == "refunds" and content in self._refunded:
+            code = "charge_already_refunded"
+            return Answer(400, {"error": {"type": "invalid_request_error", "code": code}})
+        if verb == "increment_authorization":
+            return Answer(400, {"error": {"type": "invalid_request_error"}})
+        if verb in _ALLOWED and not self._allows(target, verb):
+            code = "payment_intent_unexpected_state"
+            return Answer(400, {"error": {"type": "invalid_request_error", "code": code}})
         form = {"Content-Type": "application/x-www-form-urlencoded", **self._http.headers}
         path = urlsplit(target).path
-        is_cancel = path.endswith("/cancel")
-        reason = parse_qs(content).get("cancellation_reason", [""])[0]
-        content = "" if is_cancel else content  # localstripe knows no reason
+        asked = {name: values[0] for name, values in parse_qs(content).items()}
+        asked.pop("off_session", None)
+        content = urlencode(asked)
         url = f"{self._localstripe}{target}"
         answer = self._http.request(method, url, body=content.encode(), headers=form)
+        if verb == "refunds" and answer.status == 200:
+            self._refunded.add(content)
         body = answer.json() if answer.data.startswith(b"{") else {}
-        if is_cancel and reason and answer.status == 200:
-            self._reasons[body["id"]] = reason
         if path.endswith("/capture") and answer.status == 200:
-            self._received[body["id"]] = int(parse_qs(content)["amount_to_capture"][0])
+            self._received[body["id"]] = int(asked["amount_to_capture"])
         for each in body.get("data", [body]):
             if each.get("object") == "payment_intent":
                 each["amount_received"] = self._received.get(each["id"], 0)
-                each["cancellation_reason"] = self._reasons.get(each["id"])
         return Answer(answer.status, body)
+
+    def _allows(self, target: str, verb: str) -> bool:
+        """Return whether a PaymentIntent's status allows a change."""
+        name = urlsplit(target).path.removesuffix(f"/{verb}")
+        return self._forward("GET", name).body.get("status") in _ALLOWED[verb]
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -11,7 +11,7 @@ import pytest
 import assignments
 import payments
 from carride.facts import FACTS
-from gateway import Charge, Status
+from gateway import Intent, Stands
 from payments import Action, Decision, Payment, State, UnexpectedPaymentError
 from tests.kit.rides import Life
 
@@ -51,23 +51,63 @@ def test_the_gateway_is_asked_for_what_the_table_says(heard: str, state: State) 
 
 
 @pytest.mark.parametrize("action", [Action.UNDO, Action.RELEASE])
-@pytest.mark.parametrize("charge", [None, Charge("pay_1", Status.DECLINED, 1250)])
+@pytest.mark.parametrize("intent", [None, Intent("pi_1", Stands.ENDED, 1250, "EUR")])
 def test_where_nothing_is_reserved_nothing_is_emitted(
-    action: Action, charge: Charge | None
+    action: Action, intent: Intent | None
 ) -> None:
     """A ride that was called off, and whose money was never reserved, stays cancelled."""
-    assert payments.conclude(Payment(State.UNKNOWN), LIFE.overdue, action, charge) == Decision(
+    assert payments.conclude(Payment(State.UNKNOWN), LIFE.overdue, action, intent) == Decision(
         Payment(State.CANCELLED)
     )
 
 
 def test_an_answer_that_fits_no_question_is_an_error() -> None:
-    """A gateway that says captured when it was asked to give back is not believed."""
-    seen = Payment(State.AUTHORIZED, "pay_1", 1250)
-    with pytest.raises(UnexpectedPaymentError, match="pay_1 is captured, after"):
-        payments.conclude(
-            seen, LIFE.cancelled, Action.REFUND, Charge("pay_1", Status.CAPTURED, 1250)
-        )
+    """A gateway that says taken when it was asked to give back is not believed."""
+    seen = Payment(State.AUTHORIZED, "pi_1", 1250)
+    taken = Intent("pi_1", Stands.TAKEN, 1250, "EUR")
+    with pytest.raises(UnexpectedPaymentError, match="pi_1 is taken, after"):
+        payments.conclude(seen, LIFE.cancelled, Action.REFUND, taken)
+
+
+STANDS: Final[dict[Action, dict[Stands, str]]] = {
+    Action.AUTHORIZE: {
+        Stands.HELD: "authorized",
+        Stands.TAKEN: "captured",
+        Stands.RETURNED: "declined",
+        Stands.ENDED: "declined",
+    },
+    Action.AUTHORIZE_AND_CAPTURE: {
+        Stands.TAKEN: "captured",
+        Stands.RETURNED: "declined",
+        Stands.ENDED: "declined",
+    },
+    Action.REFUND: {Stands.RETURNED: "refunded", Stands.ENDED: "cancelled"},
+    Action.RELEASE: {
+        Stands.TAKEN: "captured",
+        Stands.RETURNED: "refunded",
+        Stands.ENDED: "cancelled",
+    },
+}
+STANDS[Action.CAPTURE] = STANDS[Action.AUTHORIZE_AND_CAPTURE]
+STANDS[Action.UNDO] = STANDS[Action.REFUND]
+
+
+@pytest.mark.parametrize(("action", "stands"), [*product(STANDS, Stands)])
+def test_how_a_payment_stands_decides(action: Action, stands: Stands) -> None:
+    """A driven ride whose money is gone is declined, and what was never held is not refunded.
+
+    Only a payment that is held, taken or final decides anything.
+    """
+    seen = Payment(State.AUTHORIZED, "pi_1", 1250, "EUR")
+    intent = Intent("pi_1", stands, 1250, "EUR")
+    expected = STANDS[action].get(stands)
+    if expected is None:
+        with pytest.raises(UnexpectedPaymentError):
+            payments.conclude(seen, LIFE.completed, action, intent)
+        return
+    decision = payments.conclude(seen, LIFE.completed, action, intent)
+    assert decision.after.state == expected
+    assert bool(decision.facts) == (expected != "cancelled")
 
 
 @pytest.mark.parametrize("saga", [assignments, payments], ids=["dispatch", "payment"])

@@ -4,32 +4,28 @@ Each ride is charged once, and what it costs.
 """
 
 import json
-from collections.abc import Callable
-from datetime import timedelta
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-import payments
 from carride.dynamodb import DynamoDB
 from carride.events import parse_event
 from carride.facts import Fact
-from carride.overdue import sortable_time
 from carride_idempotency.testing import Crash
 from carride_idempotency.testing.worlds import CRASH_BEFORE, OVERTAKEN, Fault
-from gateway import GatewayAnswerError, GatewayError, GatewayUnavailableError, Step
+from gateway import GatewayAnswerError, GatewayError, GatewayUnavailableError, Intent, Stands
 from gateway_connection import HttpResponse
-from local.simulated_gateway import Books, GatewayRequest, Reply, Troubles
-from payment_table import PaymentChangedError, read_payment, record_request
-from payments import Action, Asked, UnexpectedPaymentError
-from tests.functions.gateways import FakeGateway, FakeStripe
+from gateway_rules import Account
+from local.simulated_gateway import Books, GatewayRequest, Troubles
+from payment_table import PaymentChangedError, read_payment, record_duty, record_payment
+from payments import UnexpectedPaymentError
+from tests.functions.gateways import FIRST, FakeGateway, send
 from tests.functions.world import World
-from tests.kit.rides import NOW, Life
+from tests.kit.rides import Life
 
 RIDE = Life()
-HOUR = 3600.0
-type Send = Callable[[str, str, str | None, bytes | None], HttpResponse]
+DAY = 86_400.0
+CANCEL = f"/v1/payment_intents/{FIRST}/cancel"
 
 
 class Town(World):
@@ -73,23 +69,22 @@ def world() -> Town:
 
 
 @pytest.mark.parametrize("status", [400, 402, 404, 405, 410, 422, 451])
-def test_a_refused_lookup_declines_nothing(world: Town, status: int) -> None:
+@pytest.mark.parametrize("kind", ["", "card_error"])
+def test_a_refused_lookup_declines_nothing(world: Town, status: int, kind: str) -> None:
     """It says nothing about the ride: the attempt fails, and a later one reserves the money."""
 
     def refuse(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
-        assert method == "GET", "nothing is asked for before the lookup is answered"
-        return HttpResponse(status, b'{"code": "gone"}')
+        if method == "GET":
+            error = {"type": kind, "code": "amount_too_small", "param": "amount"}
+            return HttpResponse(status, json.dumps({"error": error}).encode())
+        return world.gateway.answer(method, path, key, content)
 
     world.gateway.sent = refuse
     world.send_in_vain(RIDE.assigned)
     assert world.emitted() == []
     world.gateway.sent = world.gateway.answer
     assert world.send(RIDE.assigned) == "New"
-    world.gateway.sent = refuse
-    world.send_in_vain(RIDE.completed)
-    world.gateway.sent = world.gateway.answer
-    assert world.send(RIDE.completed) == "New"
-    assert world.payment() == ("captured", ["captured"])
+    assert world.payment() == ("authorized", ["authorized"])
 
 
 def test_a_refused_lookup_is_repeated_in_the_same_run(world: Town) -> None:
@@ -104,73 +99,70 @@ def test_a_refused_lookup_is_repeated_in_the_same_run(world: Town) -> None:
     assert world.payment() == ("authorized", ["authorized"])
 
 
-def test_the_payment_of_another_ride_is_never_adopted(
-    world: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The gateway ignores the reference of a lookup, and answers with the payments of all rides."""
+def test_the_payment_of_another_ride_is_never_adopted(world: Town) -> None:
+    """The gateway ignores the customer of a list, and answers a lookup about somebody else."""
     other = Life("order_02")
     world.send(RIDE.assigned)
-    look_up = world.gateway.books.look_up
-    monkeypatch.setattr(
-        world.gateway.books,
-        "look_up",
-        lambda path, query: look_up("/ledger" if path == "/payments" else path, query),
-    )
-    for fact in (other.assigned, other.completed, other.cancelled, other.overdue_driven):
-        if fact is not other.completed:
-            world.send_in_vain(fact)
-        else:
-            world.send(fact)
-    assert world.payment() == ("authorized", ["authorized"])
-    assert [event.subject for event in world.outbox()] == [RIDE.order_id]
+
+    def ignoring(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
+        response = world.gateway.answer(method, path, key, content)
+        if method == "GET" and "customers" not in path:
+            first = world.gateway.answer("GET", f"/v1/payment_intents/{FIRST}", None, None)
+            body = json.loads(first.content)
+            listed = {"object": "list", "data": [body | {"latest_charge": None}], "has_more": False}
+            return HttpResponse(200, json.dumps(listed if "?customer" in path else body).encode())
+        return response
+
+    world.gateway.sent = ignoring
+    world.send(other.assigned)
+    assert world.payment(other.order_id) == ("authorized", ["authorized"])
+    assert world.item("payments", other.order_id)["paymentID"] != FIRST
 
 
 # ── Answers that are not about what was asked ─────────────────────────────────────────────────────
 
 WRONG: list[dict[str, object]] = [
-    {"amount": 12_500},
-    {"amount": 1},
-    {"amount": 0},
-    {"id": "pay_999"},
-    {"reference": "order_02"},
-    {"currency": "USD"},
+    {"amount": 12_500, "amount_received": 12_500},
+    {"amount": 1, "amount_received": 1},
+    {"amount": 0, "amount_received": 0},
+    {"id": "pi_999"},
+    {"metadata": {"carride_ride": "order_02"}},
+    {"currency": "usd"},
 ]
+LAST: dict[str, Fact] = {
+    "payment_intents": RIDE.assigned,
+    "confirm": RIDE.assigned,
+    "increment_authorization": replace(RIDE.completed, price=2000),
+    "capture": RIDE.completed,
+    "cancel": RIDE.cancelled,
+}
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
-@pytest.mark.parametrize("step", ["authorize", "adjust", "capture", "refund"])
+@pytest.mark.parametrize("step", LAST)
 def test_an_answer_about_something_else_is_no_fact(
     world: Town, step: str, wrong: dict[str, object]
 ) -> None:
-    """Reference, id, amount and currency are compared in every answer to a request."""
-    asked = {"authorize": "payments"}.get(step, step)
+    """Ride, id, amount and currency are compared in every answer to a request."""
+    if step not in {"payment_intents", "confirm"}:
+        world.send(RIDE.assigned)
+    emitted = world.emitted()
 
     def wrongly(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         response = world.gateway.answer(method, path, key, content)
-        if method == "GET" or not path.endswith(asked):
+        if method == "GET" or not path.endswith(step) or response.status != 200:
             return response
-        return HttpResponse(
-            response.status, json.dumps(json.loads(response.content) | wrong).encode()
-        )
+        return HttpResponse(200, json.dumps(json.loads(response.content) | wrong).encode())
 
-    if step != "authorize":
-        world.send(RIDE.assigned)
-    last: dict[str, Fact] = {
-        "authorize": RIDE.assigned,
-        "adjust": replace(RIDE.completed, price=2000),
-        "capture": RIDE.completed,
-        "refund": RIDE.cancelled,
-    }
-    emitted = world.emitted()
     world.gateway.sent = wrongly
-    if step == "authorize" and "id" in wrong:
-        world.send(last[step])  # its id is what it is called from now on
-        with pytest.raises(GatewayError):
-            world.send(RIDE.completed)
+    if step == "payment_intents" and "id" in wrong:
+        world.send_in_vain(LAST[step])  # it is called so from now on, and nobody knows it
         return
-    with pytest.raises(GatewayAnswerError, match=f"another {next(iter(wrong))} "):
-        world.send(last[step])
+    with pytest.raises(GatewayAnswerError, match="another "):
+        world.send(LAST[step])
     assert world.emitted() == emitted
+    world.gateway.sent = world.gateway.answer
+    assert world.send(LAST[step]) in {"New", "Retried"}
 
 
 @pytest.mark.parametrize("amount", [12_500, 1251, 1249, 0])
@@ -186,8 +178,8 @@ def test_a_gateway_that_takes_another_amount_and_says_so_is_not_believed(
     def wrongly(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         response = world.gateway.answer(method, path, key, content)
         said = json.loads(response.content)
-        if said.get("status") == "captured":
-            said["amount"] = amount
+        if said.get("status") == "succeeded":
+            said["amount_received"] = amount
         return HttpResponse(response.status, json.dumps(said).encode())
 
     world.gateway.sent = wrongly
@@ -284,247 +276,278 @@ class Keeps(Books):
     """A gateway that keeps an error under the first key of one kind, as Stripe's API v1 does."""
 
     def __init__(self, kind: str) -> None:
-        super().__init__()
+        super().__init__(Troubles(kept=1.0), clock=lambda: 4e9)
         self.kind = kind
-        self.keys: list[str] = []
-
-    def begin(self, request: GatewayRequest) -> Reply | None:
-        """Accept a request, and note its key."""
-        self.keys.append(request.key)
-        return super().begin(request)
 
     def _meets(self, trouble: str, name: str) -> bool:
-        return trouble == "kept" and name.endswith(self.kind)
+        return trouble == "kept" and name.endswith(f"-{self.kind}-1")
 
 
-@pytest.mark.parametrize("gateway", [FakeGateway, FakeStripe])
-@pytest.mark.parametrize("kind", ["authorize", "capture", "refund"])
-def test_a_kept_error_is_asked_past_once_the_gateway_cannot_finish_the_first_request(
-    kind: str, gateway: type[FakeGateway | FakeStripe]
-) -> None:
-    """Every attempt has the first key for at least an hour.
+KINDS: dict[str, tuple[list[Fact], Fact]] = {
+    "prepare": ([], RIDE.assigned),
+    "confirm": ([], RIDE.assigned),
+    "increment_authorization": ([RIDE.assigned], replace(RIDE.completed, price=2000)),
+    "capture": ([RIDE.assigned], RIDE.completed),
+    "cancel": ([RIDE.assigned], RIDE.cancelled),
+    "refund": ([RIDE.assigned, RIDE.completed], RIDE.cancelled),
+}
 
-    Then a new one, and the step takes effect once.
-    """
-    ride = Life(customer="cus_a")
-    facts = {"authorize": ride.overdue_driven, "capture": ride.completed, "refund": ride.cancelled}
-    fact = facts[kind]
-    books = Keeps(kind)
-    world = Town(gateway(books))
-    if kind == "authorize":
-        world.send_in_vain(ride.assigned)
-    else:
-        world.send(ride.assigned)
-    world.send_in_vain(fact)
-    world.clock.advance(0.9 * HOUR)
-    world.send_in_vain(fact)
-    assert {key for key in books.keys if kind in key} == {
-        key for key in books.keys if key.endswith(kind)
-    }
-    world.clock.advance(1.1 * HOUR)
-    world.send_in_vain(fact)  # the last attempt was less than the bound and a run ago
-    assert not any(key.endswith("-2") for key in books.keys)
-    world.clock.advance(2 * HOUR)
-    assert world.send(fact) == "New"
-    status = "refunded" if kind == "refund" else "captured"
-    assert world.payment() == (status, [status])
-    assert any(key.endswith(f"{kind}-2") for key in books.keys)
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kept_error_is_asked_past_at_once(kind: str) -> None:
+    """The next try has another key, and the step takes effect once."""
+    world = Town(FakeGateway(Keeps(kind)))
+    before, last = KINDS[kind]
+    for fact in (*before, last):
+        assert world.send(fact) == "New"
     (charge,) = world.gateway.ledger()
-    assert len(charge["captures"]) + len(charge["refunds"]) == 1
+    assert f"-{kind}-2" in " ".join(world.gateway.keys)
+    assert len(charge["captures"]) <= 1
+    assert len(charge["refunds"]) == (kind in {"cancel", "refund"})
 
+
+def test_a_request_without_an_answer_keeps_its_key(world: Town) -> None:
+    """It may have taken effect: under its key the gateway repeats the answer."""
+    tries = iter([True, True])
+
+    def lose(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
+        response = world.gateway.answer(method, path, key, content)
+        if path.endswith("/confirm") and next(tries, False):
+            raise GatewayUnavailableError("the answer is lost")
+        return response
+
+    world.gateway.sent = lose
+    assert world.send(RIDE.assigned) == "New"
+    assert world.gateway.keys == ["order_01-prepare-1"] + [f"{FIRST}-confirm-1"] * 3
+
+
+def test_a_refusal_that_was_kept_and_does_not_fit_any_more_decides_nothing() -> None:
+    """A capture met a payment that was still worked on; the hold must not be released for that."""
+    time = [4e9]
+    world = Town(FakeGateway(Books(clock=lambda: time[0])))
+    world.send(RIDE.assigned)
+    intent = world.gateway.books.intents[FIRST]
+    intent.status = "processing"
+    intent.settles_s = int(time[0]) + 60
+    capture = f"/v1/payment_intents/{FIRST}/capture"
+    early = send(world.gateway.books, "POST", capture, f"{FIRST}-capture-1", CAPTURED)
+    assert early.status == 400
+    intent.status = "requires_capture"
+    assert world.send(RIDE.completed) == "New"
+    assert world.payment() == ("captured", ["captured"])
+    assert world.gateway.keys[-1] == f"{FIRST}-capture-2"
+
+
+CAPTURED = "amount_to_capture=1250&expand%5B%5D=latest_charge"
 
 # ── Requests that are finished late ───────────────────────────────────────────────────────────────
 
 
 class Late:
-    """A gateway that takes requests, answers none, and finishes them when it is told to."""
+    """A gateway that takes requests of one kind, answers none, and finishes them when told to."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, kind: str) -> None:
         self.world = world
-        self.requests: list[Any] = []
+        self.kind = kind
+        self.requests: list[GatewayRequest] = []
         world.gateway.sent = self.take
 
     def take(self, method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
-        """Answer lookups only."""
-        if method == "GET":
-            return self.world.gateway.answer(method, path, key, content)
-        self.requests.append((method, path, key, content))
-        raise GatewayUnavailableError("no answer")
+        """Answer all requests but those."""
+        if method == "POST" and path.endswith(self.kind):
+            form = (content or b"").decode()
+            self.requests.append(GatewayRequest(method, path, key or "", form))
+            raise GatewayUnavailableError("no answer")
+        return self.world.gateway.answer(method, path, key, content)
 
-    def finish(self) -> None:
-        """Finish what was taken in, and answer from now on."""
-        self.world.gateway.sent = self.world.gateway.answer
-        for request in self.requests:
-            self.world.gateway.answer(*request)
+    def finish(self, *, forgets_keys: bool) -> list[int]:
+        """Finish what was taken in, and answer from now on; return the answers' statuses."""
+        gateway = self.world.gateway
+        gateway.sent = gateway.answer
+        found = self.requests
+        if forgets_keys:
+            found = [each._replace(key=f"{number}") for number, each in enumerate(found)]
+        return [gateway.books.answer(each).status for each in found]
 
 
-@pytest.mark.parametrize("finished_after_h", [0.1, 0.9])
-def test_a_reservation_that_is_made_after_its_cancellation_is_given_back(
-    finished_after_h: float,
+@pytest.mark.parametrize("forgets_keys", [True, False])
+@pytest.mark.parametrize("kind", ["/payment_intents", "/confirm"])
+@pytest.mark.parametrize("ends", [[RIDE.cancelled], [RIDE.overdue], [RIDE.no_car, RIDE.cancelled]])
+def test_a_reservation_that_arrives_days_after_its_end_reserves_nothing(
+    world: Town, kind: str, ends: list[Fact], *, forgets_keys: bool
 ) -> None:
-    """The run was killed inside its request, and nothing was found then.
-
-    The reconciler has it looked for again.
-    """
-    world = Town()
-    world.park("car_01")
-    late = Late(world)
-    order_id = world.booked("accept")
-    with pytest.raises(GatewayUnavailableError):
-        world.flow()
-    world.change(order_id, "cancel", 2)
-    world.flow()
-    assert world.payment(order_id) == ("undo due", [])
-    world.clock.advance(finished_after_h * HOUR)
-    late.finish()
-    assert world.payment(order_id) == ("undo due", ["authorized"])
-    assert world.reconcile() == {"reconciled": 1, "overdue": 0}
-    assert world.payment(order_id) == ("refunded", ["refunded"])
-    assert world.open() == set()
-
-
-def test_a_reservation_that_is_never_made_ends_as_cancelled() -> None:
-    """Once the gateway cannot finish the request any more, the duty ends."""
-    world = Town()
-    world.park("car_01")
-    Late(world)
-    order_id = world.booked("accept")
-    with pytest.raises(GatewayUnavailableError):
-        world.flow()
-    world.change(order_id, "cancel", 2)
-    world.flow()
-    assert world.open() == {order_id}
-    world.reconcile()
-    assert world.payment(order_id) == ("cancelled", [])
-    assert world.open() == set()
-
-
-def test_the_reconciler_waits_until_the_gateway_has_finished() -> None:
-    """The last attempt was half an hour ago, though the ride is overdue.
-
-    It is settled two hours later.
-    """
-    world = Town()
-    world.park("car_01")
-    late = Late(world)
-    order_id = world.booked("accept")
-    with pytest.raises(GatewayUnavailableError):
-        world.flow()
-    (assigned,) = (event for event in world.outbox() if event.type == "CarAssigned")
-    world.clock.advance(timedelta(hours=4).total_seconds())
-    late.requests.clear()  # the gateway drops what it has not finished in an hour
-    world.dynamodb.clear("idempotency")
-    world.send_in_vain(assigned.data)
-    world.clock.advance(0.5 * HOUR)
-    assert world.tick() == {"reconciled": 0, "overdue": 0}
-    late.finish()
-    world.clock.advance(2 * HOUR)
-    assert world.tick()["reconciled"] == 1
-    assert world.payment(order_id) == ("refunded", ["refunded"])
-
-
-def test_an_event_that_nobody_repeats_fails_while_the_gateway_may_still_finish(
-    world: Town,
-) -> None:
-    """An overdue ride's event comes once.
-
-    It is dead-lettered, and not completed without an effect.
-    """
-    late = Late(world)
+    """The ride ended at once, nobody waited, and its payment is final."""
+    late = Late(world, kind)
     world.send_in_vain(RIDE.assigned)
-    with pytest.raises(Exception, match="may still make one"):
-        world.send(RIDE.overdue)
-    late.finish()
-    assert world.send(RIDE.overdue) == "Retried"
-    assert world.payment() == ("refunded", ["refunded"])
-
-
-def test_a_request_is_remembered_until_it_is_answered(world: Town) -> None:
-    """Each event of the cancelled ride finds nothing while the gateway may still finish it."""
-    Late(world)
-    world.send_in_vain(RIDE.assigned)
-    for fact in (RIDE.cancelled, RIDE.no_car):
-        world.send(fact)
-        assert world.payment() == ("undo due", [])
-        assert world.open() == {RIDE.order_id}
-
-
-def test_a_request_that_was_answered_is_forgotten(world: Town) -> None:
-    """Nothing waits for it, and the next one of its step has the first key."""
-    world.send(RIDE.assigned)
-    assert world.item("payments")["asked"] == {}
-
-
-@pytest.mark.parametrize("gateway", [FakeGateway, FakeStripe])
-def test_a_capture_that_is_finished_late_is_made_once(
-    gateway: type[FakeGateway | FakeStripe],
-) -> None:
-    """Another event's run was killed inside the capture, which had its second key by then.
-
-    The answer about the reservation must not let the next attempt fall back to the first key.
-    """
-    ride = Life(customer="cus_a")
-    world = Town(gateway(Keeps("capture")))
-    world.send_in_vain(ride.overdue_driven)
-    world.clock.advance(3 * HOUR)
-    late = Late(world)
-    world.send_in_vain(ride.overdue_driven)
     world.gateway.sent = world.gateway.answer
-    assert world.send(ride.assigned) == "New"
-    assert world.item("payments")["asked"].keys() == {"capture", "give back"}
-    late.finish()
-    assert world.send(ride.overdue_driven) == "New"
-    assert world.payment() == ("captured", ["captured"])
-    (charge,) = world.gateway.ledger()
-    assert len(charge["captures"]) == 1
+    for fact in ends:
+        assert world.send(fact) == "New"
+    assert world.open() == set()
+    world.clock.advance(3 * DAY)
+    late.finish(forgets_keys=forgets_keys)
+    assert world.payment() == ("cancelled", [])
+    world.dynamodb.clear("idempotency")
+    world.send(RIDE.assigned)
+    assert world.payment() == ("cancelled", [])
 
 
-@pytest.mark.parametrize("action", Action)
-def test_an_answer_about_some_steps_leaves_the_others(action: Action) -> None:
-    """Whatever the gateway was asked for before, and may still finish."""
-    asked = {step: Asked(2, sortable_time(NOW + timedelta(minutes=1))) for step in Step}
-    others = {step: asked[step] for step in Step if step not in payments.STEPS[action]}
-    assert payments.still_asked(asked, action, NOW) == others
-    assert payments.still_asked(asked, action, NOW + timedelta(minutes=2)) == {}
+@pytest.mark.parametrize("forgets_keys", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "fact"),
+    [("/capture", RIDE.completed), ("/cancel", RIDE.cancelled), ("/refunds", RIDE.cancelled)],
+)
+def test_a_change_that_arrives_days_late_happens_once(
+    world: Town, kind: str, fact: Fact, *, forgets_keys: bool
+) -> None:
+    """Another attempt has done the same meanwhile."""
+    world.send(RIDE.assigned)
+    if kind == "/refunds":
+        world.send(RIDE.completed)
+    late = Late(world, kind)
+    world.send_in_vain(fact)
+    world.gateway.sent = world.gateway.answer
+    assert world.send(fact) == "New"
+    before = world.gateway.ledger()
+    world.clock.advance(3 * DAY)
+    late.finish(forgets_keys=forgets_keys)
+    assert world.gateway.ledger() == before
 
 
-def test_a_ride_that_the_gateway_was_asked_about_stays_open(world: Town) -> None:
-    """An event that changes nothing does not hide it from the reconciler."""
-    Late(world)
+def test_a_payment_that_was_prepared_stays_open(world: Town) -> None:
+    """An event that changes nothing does not hide it from the reconciler, nor forgets its id."""
+    Late(world, "/confirm")
     world.send_in_vain(RIDE.assigned)
     world.send(RIDE.accepted)
-    assert world.state("payments") == "unknown"
+    assert (world.state("payments"), world.item("payments")["paymentID"]) == ("unknown", FIRST)
     assert world.open() == {RIDE.order_id}
+    world.gateway.sent = world.gateway.answer
+    world.send(RIDE.completed)
+    assert world.send(RIDE.assigned) == "New"
+    assert world.payment() == ("captured", ["captured"])
+    assert len(world.gateway.books.intents) == 1
 
 
-def test_a_request_that_is_recorded_meanwhile_is_not_overwritten(world: Town) -> None:
-    """The completion is decided before another run uses the second key, and committed after."""
-    Late(world)
-    world.send_in_vain(RIDE.assigned)
-    world.clock.advance(3 * HOUR)
+def test_a_payment_that_is_recorded_meanwhile_is_not_overwritten(world: Town) -> None:
+    """The completion is decided before another run records the payment, and committed after."""
 
-    def ask_again() -> None:
+    def ask() -> None:
+        late = Late(world, "/confirm")
         with pytest.raises(GatewayUnavailableError):
             world.send(RIDE.assigned)
+        world.gateway.sent = world.gateway.answer
+        assert late.requests
 
-    overtaken = Fault(OVERTAKEN, lambda _, what: what.startswith("TransactWriteItems"), ask_again)
+    overtaken = Fault(OVERTAKEN, lambda _, what: what.startswith("TransactWriteItems"), ask)
     world.deliver("payment", world.envelope(RIDE.completed), fault=overtaken)
-    assert world.item("payments")["asked"]["reserve"]["key_number"] == 2
+    assert (world.state("payments"), world.item("payments")["paymentID"]) == ("completed", FIRST)
+    unseen = read_payment(DynamoDB(world.dynamodb), "payments", RIDE.order_id)
+    assert unseen.payment.due == RIDE.completed.price
 
 
-def test_an_event_that_took_effect_asks_for_nothing_more(world: Town) -> None:
+def test_an_event_that_took_effect_records_nothing_more(world: Town) -> None:
     """An attempt that lost its claim may read the payment after the other one has committed."""
-    Late(world)
-    world.send_in_vain(RIDE.assigned)
     world.send(RIDE.cancelled)
     cancelled = parse_event(world.envelope(RIDE.cancelled))
-    world.clock.advance(3 * HOUR)
     before = world.item("payments")
     client = DynamoDB(world.dynamodb)
     seen = read_payment(client, "payments", RIDE.order_id)
-    asks: dict[str, Any] = {"action": Action.UNDO, "now": world.now()}
-    assert record_request(client, "payments", cancelled, seen, **asks) == seen
+    assert record_duty(client, "payments", cancelled, seen, now=world.now()) == seen
     unaware = seen._replace(heard=frozenset())
+    prepared = Intent(FIRST, Stands.PREPARED, 1250, "EUR")
     with pytest.raises(PaymentChangedError):
-        record_request(client, "payments", cancelled, unaware, **asks)
+        record_duty(client, "payments", cancelled, unaware, now=world.now())
+    with pytest.raises(PaymentChangedError):
+        record_payment(client, "payments", cancelled, seen, prepared, now=world.now())
     assert world.item("payments") == before
+
+
+# ── Payments that end without payment ─────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["canceled by hand", "the hold ended"])
+def test_a_driven_ride_whose_hold_is_gone_is_declined(how: str) -> None:
+    """It is not paid, and nobody calls that refunded."""
+    time = [4e9]
+    world = Town(FakeGateway(Books(clock=lambda: time[0])))
+    world.send(RIDE.assigned)
+    if how == "the hold ended":
+        time[0] += 8 * DAY
+    else:
+        assert send(world.gateway.books, "POST", CANCEL).status == 200
+    world.send(RIDE.completed)
+    assert world.payment() == ("declined", ["refunded"])
+    assert world.emitted() == ["PaymentAuthorized", "PaymentDeclined"]
+
+
+def test_a_prepared_payment_that_somebody_canceled_was_never_held(world: Town) -> None:
+    """So its ride is cancelled, and not refunded, when it is called off."""
+    Late(world, "/confirm")
+    world.send_in_vain(RIDE.assigned)
+    world.gateway.sent = world.gateway.answer
+    assert send(world.gateway.books, "POST", CANCEL).status == 200
+    world.send(RIDE.cancelled)
+    assert (world.payment(), world.emitted()) == (("cancelled", []), [])
+
+
+def test_a_payment_is_found_after_its_table_was_restored(world: Town) -> None:
+    """The row is gone, the ride is paid once, and of several payments the one with money counts."""
+    world.send(RIDE.assigned)
+    form = "amount=1250&currency=eur&customer=customer_a&payment_method=pm_card_of_customer_a"
+    prepare = f"{form}&payment_method_types[]=card&capture_method=manual"
+    send(
+        world.gateway.books,
+        "POST",
+        "/v1/payment_intents",
+        form=f"{prepare}&metadata[carride_ride]=order_01",
+    )
+    world.dynamodb.clear("payments")
+    world.dynamodb.clear("idempotency")
+    world.send(RIDE.overdue_driven)
+    assert world.payment() == ("captured", ["captured"])
+    assert world.item("payments")["paymentID"] == FIRST
+
+
+# ── The account ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_account_that_takes_no_payments_declines_no_ride_before_it_is_overdue() -> None:
+    """Each attempt fails, so somebody hears of it; then the ride ends, and is not paid."""
+    gateway = FakeGateway(account=Account(broken="payment_method_unactivated"))
+    world = Town(gateway)
+    world.send_in_vain(RIDE.assigned)
+    world.send(RIDE.completed)
+    assert world.emitted() == []
+    world.send(RIDE.overdue_driven)
+    assert (world.state("payments"), world.emitted()) == ("declined", ["PaymentDeclined"])
+    assert world.open() == set()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_while_our_key_is_refused_nothing_is_decided(world: Town, status: int) -> None:
+    """That is about every ride: not even an overdue one ends."""
+    error = {"error": {"type": "invalid_request_error"}}
+    refusal = HttpResponse(status, json.dumps(error).encode())
+    world.gateway.sent = lambda *_: refusal
+    world.send_in_vain(RIDE.assigned)
+    world.send(RIDE.completed)
+    world.send_in_vain(RIDE.overdue_driven)
+    assert world.emitted() == []
+    world.gateway.sent = world.gateway.answer
+    world.send(RIDE.overdue_driven)
+    assert world.payment() == ("captured", ["captured"])
+
+
+def test_what_was_taken_is_not_given_up(world: Town) -> None:
+    """Another account does not know the payment: the duty to give the money back stays."""
+    world.send(RIDE.assigned)
+    world.send(RIDE.completed)
+    intents = world.gateway.books.intents.copy()
+    world.gateway.books.intents.clear()
+    world.send_in_vain(RIDE.cancelled)
+    with pytest.raises(GatewayError):
+        world.send(RIDE.overdue)
+    world.dynamodb.clear("idempotency")
+    assert world.state("payments") == "undo due"
+    world.gateway.books.intents.update(intents)
+    world.send(RIDE.cancelled)
+    assert world.payment() == ("refunded", ["refunded"])

@@ -20,7 +20,7 @@ from carride_idempotency.testing.worlds import CRASH_BEFORE, OVERTAKEN, Fault
 from local.simulated_gateway import Books, Troubles
 from tests.functions.gateways import FakeGateway
 from tests.functions.world import World
-from tests.kit.rides import Life
+from tests.kit.rides import NOW, Life
 from tools.transformed import source
 
 WAYS = [["accept"], ["accept", "start"], ["accept", "start", "complete"], ["accept", "cancel"]]
@@ -222,6 +222,42 @@ def test_a_run_reads_each_partition_once(world: World, monkeypatch: pytest.Monke
     assert world.reconcile() == {"reconciled": 0, "overdue": 0}
     tables = 3
     assert len(asked) == len(set(asked)) == tables * len(Stage) * SHARDS
+
+
+@pytest.mark.parametrize("stuck", [0, 1, 99, 150, 250])
+def test_no_stuck_ride_is_in_the_way_of_another(stuck: int) -> None:
+    """Each is looked at within as many runs as it takes to look at all, a hundred in each."""
+    rides = [f"order_{number}" for number in range(stuck + 1)]
+    runs = -(-len(rides) // 100) + 1
+    for began in (NOW, NOW + timedelta(hours=1), NOW + timedelta(days=1)):
+        ticks = [began + number * timedelta(minutes=5) for number in range(runs)]
+        looked = [set(reconciler.in_turn(rides, tick)[:100]) for tick in ticks]
+        assert set().union(*looked) == set(rides)
+    # With time for one ride only, each one's turn comes too.
+    ticks = [NOW + number * timedelta(minutes=5) for number in range(200 * len(rides))]
+    assert {reconciler.in_turn(rides, tick)[0] for tick in ticks} == set(rides)
+
+
+def test_a_ride_behind_many_stuck_ones_is_settled(world: World) -> None:
+    """Dispatch hears late of a driven ride, which was set aside behind 150 that stay there."""
+    order_id = world.booked("accept", "start", "complete")
+    world.flow(lambda consumer, _: consumer == "dispatch")
+    opened = (world.now() - timedelta(days=1)).isoformat(timespec="microseconds")
+    aside = [f"stuck_{number}" for number in range(5_000)]
+    partition = shard(order_id, Stage.RECONCILED)
+    for each in [name for name in aside if shard(name, Stage.RECONCILED) == partition][:150]:
+        item = {"orderID": each, "state": "assigned", "effects": 0}
+        world.put("assignments", item | {"openSince": opened, "openShard": partition})
+    world.reconcile()
+    assert world.state("payments", order_id) == "completed"
+    for event in list(world.outbox()):
+        if event.type in {"CarRideAccepted", "CarRideCompleted"}:
+            world.deliver("dispatch", world.envelope(event))
+    world.clock.advance(LIMIT.total_seconds() + 60)
+    for _ in range(3):
+        world.clock.advance(300)
+        world.tick()
+    assert world.state("payments", order_id) == "captured"
 
 
 # ── Stated outcomes: docs/architecture.md has a row for each ──────────────────────────────────────

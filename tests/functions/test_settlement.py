@@ -58,11 +58,6 @@ def outcome(decision: Decision | None) -> object:
 
 DRIVEN: Final = booking(Status.COMPLETED)
 ROWS: Final[dict[str, tuple[Seen, object]]] = {
-    "asked, and not answered": (DRIVEN._replace(asked_until=NOW + A_MOMENT), "nothing yet"),
-    "asked, and over": (
-        DRIVEN._replace(asked_until=NOW, dispatched=DROVE),
-        "completed",
-    ),
     "booked and changed lately": (booking(Status.STARTED, LATELY), "nothing yet"),
     "booked and overdue": (booking(Status.STARTED), "cancelled booking"),
     "driven, and dispatch knows nothing": (DRIVEN, NOT_DISPATCHED),

@@ -1,11 +1,11 @@
-"""Payment at Stripe, whose API answers as its documentation says.
+"""The adapter of Stripe: what it asks for, and what it makes of answers and errors.
 
-Each ride is charged once, and what it costs.
+test_payment_gateways.py has what becomes of rides.
 """
 
 import json
-import math
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 from urllib.parse import parse_qs
 
@@ -13,59 +13,48 @@ import pytest
 from msgspec.structs import replace
 
 import payment
-import persistent_gateway
+import stripe_gateway
 from carride.facts import Fact
 from carride.settings import from_environment
-from carride_idempotency.testing import Crash
-from carride_idempotency.testing.worlds import CRASH_BEFORE, Fault
 from gateway import (
     Call,
+    GatewayAccountError,
     GatewayAnswerError,
     GatewayError,
     GatewayRefusedError,
     GatewayUnavailableError,
     Known,
+    Reservation,
+    Stands,
 )
 from gateway_connection import HttpRequest, HttpResponse
-from local.simulated_gateway import Books, GatewayRequest, Reply, Troubles
-from payments import UnexpectedPaymentError
-from persistent_gateway import Reservation
-from stripe_gateway import RIDE as IN_METADATA
-from tests.functions.gateways import FakeStripe
+from gateway_rules import Account, Intent
+from local.simulated_gateway import Books, Troubles
+from tests.functions.gateways import FIRST, FakeGateway, send
 from tests.functions.world import World
 from tests.kit.rides import Life
 
 RIDE: Final = Life(customer="cus_a")
 DEARER: Final = replace(RIDE.completed, price=2000)
-DAY: Final = 86_400.0
 CALL: Final = Call(None, lambda: False)
-INTENT: Final = Known(RIDE.order_id, "pay_000001", "EUR")
+KNOWN: Final = Known(RIDE.order_id, FIRST, 1250, "EUR")
+RESERVATION: Final = Reservation(RIDE.order_id, "cus_a", 1250, "EUR")
 INTENTS: Final = "/v1/payment_intents"
+LONG_AGO: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Town(World):
     """The functions, of which payment gets events, and Stripe."""
 
-    def __init__(self, books: Books | None = None, **options: Any) -> None:
-        self.stripe = FakeStripe(books, **options)
-        super().__init__(self.stripe)
-
     def send(self, *facts: Fact) -> None:
         """Deliver facts to payment."""
         for fact in facts:
-            outcome = self.deliver("payment", self.envelope(fact))
-            assert outcome in {"New", "Retried", "Takeover"}
-
-    def send_in_vain(self, fact: Fact) -> None:
-        """Deliver a fact which the gateway lets fail, and forget the attempts, like a release."""
-        with pytest.raises((GatewayError, UnexpectedPaymentError)):
-            self.deliver("payment", self.envelope(fact))
-        self.dynamodb.clear("idempotency")
+            assert self.deliver("payment", self.envelope(fact)) in {"New", "Retried", "Takeover"}
 
     def paid(self) -> tuple[object, list[tuple[str, list[int], list[int]]]]:
         """Return the state of the ride's payment in the table, and all payments at Stripe."""
         found = [
-            (each["status"], each["captures"], each["refunds"]) for each in self.stripe.ledger()
+            (each["status"], each["captures"], each["refunds"]) for each in self.gateway.ledger()
         ]
         return self.state("payments"), found
 
@@ -74,55 +63,109 @@ class Town(World):
         declined = [event.data for event in self.outbox() if event.type == "PaymentDeclined"]
         return [cast("Any", each).reason for each in declined]
 
-    def meddle(
-        self, ending: str | tuple[str, ...], answer: Callable[[dict[str, Any]], dict[str, Any]]
-    ) -> None:
-        """Have what Stripe answers to requests whose path ends so be changed."""
 
-        def send(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
-            response = self.stripe.answer(method, path, key, content)
-            if not path.partition("?")[0].endswith(ending):
-                return response
-            return HttpResponse(200, json.dumps(answer(json.loads(response.content))).encode())
-
-        self.stripe.sent = send
+def prepared(gateway: FakeGateway) -> Known:
+    """Prepare a payment."""
+    made = gateway.prepare(CALL, RESERVATION, LONG_AGO)
+    return Known(RIDE.order_id, made.payment_id, made.amount, made.currency)
 
 
-@pytest.fixture
-def town() -> Town:
-    """Payment with an account that raises no reservations."""
-    return Town()
-
-
-# ── A ride ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_ride_is_reserved_and_captured(town: Town) -> None:
-    """Its keys name the ride and the step, and the PaymentIntent."""
-    town.send(RIDE.assigned, RIDE.completed)
-    assert town.paid() == ("captured", [("captured", [1250], [])])
-    assert town.stripe.keys == ["order_01-authorize", "pay_000001-capture"]
-    assert town.emitted() == ["PaymentAuthorized", "PaymentCaptured"]
-
-
-@pytest.mark.parametrize(
-    ("before", "key"),
-    [((RIDE.assigned,), "refund"), ((RIDE.assigned, RIDE.completed), "refund-captured")],
-    ids=["reserved", "captured"],
-)
-def test_a_cancelled_ride_is_released_or_paid_back(
-    town: Town, before: tuple[Fact, ...], key: str
+def meddle(
+    gateway: FakeGateway,
+    method: str,
+    ending: str,
+    answer: Callable[[HttpResponse], HttpResponse],
 ) -> None:
-    """The two requests have other paths, for which Stripe wants other keys."""
-    town.send(*before, RIDE.cancelled)
-    state, (found,) = town.paid()
-    assert (state, found[0], found[2]) == ("refunded", "refunded", [1250])
-    assert town.stripe.keys[-1] == f"pay_000001-{key}"
-    assert town.emitted()[-1] == "PaymentRefunded"
+    """Have what Stripe answers to requests whose path ends so be changed."""
+
+    def changed(asked: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
+        response = gateway.answer(asked, path, key, content)
+        is_meant = asked == method and path.partition("?")[0].endswith(ending)
+        return answer(response) if is_meant else response
+
+    gateway.sent = changed
 
 
-def test_less_is_captured_than_was_reserved(town: Town) -> None:
+def refuse(gateway: FakeGateway, ending: str, *answers: HttpResponse) -> None:
+    """Have the next changes whose path ends so get these answers, and not take effect."""
+    left = [*answers]
+
+    def refused(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
+        if method == "POST" and path.endswith(ending) and left:
+            return left.pop(0)
+        return gateway.answer(method, path, key, content)
+
+    gateway.sent = refused
+
+
+NOTHING: Final = HttpResponse(200, b"")
+
+
+def saying(**changes: object) -> Callable[[HttpResponse], HttpResponse]:
+    """Return what replaces fields of an answer."""
+    return lambda response: HttpResponse(
+        200, json.dumps({**json.loads(response.content), **changes}).encode()
+    )
+
+
+def refusing(status: int, **error: object) -> Callable[[HttpResponse], HttpResponse]:
+    """Return what replaces an answer by an error."""
+    body = {"error": {"type": "invalid_request_error", "message": "No.\n Never.", **error}}
+    return lambda _: HttpResponse(status, json.dumps(body).encode())
+
+
+# ── What is asked for ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_ride_takes_five_requests_and_its_cancellation_one_more() -> None:
+    """Each has a key that names the ride or its payment; docs/limits.md has their number."""
+    town = Town()
+    sent: list[tuple[str, str]] = []
+
+    def note(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
+        sent.append((method, path.partition("?")[0]))
+        return town.gateway.answer(method, path, key, content)
+
+    town.gateway.sent = note
+    town.send(RIDE.assigned, RIDE.completed)
+    assert sent == [
+        ("GET", INTENTS),
+        ("GET", "/v1/customers/cus_a"),
+        ("POST", INTENTS),
+        ("POST", f"{INTENTS}/{FIRST}/confirm"),
+        ("POST", f"{INTENTS}/{FIRST}/capture"),
+    ]
+    town.send(RIDE.cancelled)
+    assert sent[5:] == [("POST", "/v1/refunds")]
+    assert town.gateway.keys == [
+        "order_01-prepare-1",
+        f"{FIRST}-confirm-1",
+        f"{FIRST}-capture-1",
+        f"{FIRST}-refund-1",
+    ]
+    assert town.gateway.headers["Stripe-Version"] == "2025-03-31.basil"
+
+
+def test_a_cancelled_ride_is_released_with_one_request() -> None:
+    """What is reserved is canceled, and not captured."""
+    town = Town()
+    town.send(RIDE.assigned, RIDE.cancelled)
+    assert town.paid() == ("refunded", [("refunded", [], [1250])])
+    assert town.gateway.asked == ["find", "customer", "payment_intents", "confirm", "cancel"]
+
+
+def test_a_payment_is_prepared_without_moving_anything() -> None:
+    """Nothing is reserved before it is confirmed, and nothing taken before it is captured."""
+    gateway = FakeGateway()
+    known = prepared(gateway)
+    assert gateway.ledger() == []
+    assert gateway.reserve(CALL, known).stands is Stands.HELD
+    assert [each["captures"] for each in gateway.ledger()] == [[]]
+
+
+def test_less_is_captured_than_was_reserved() -> None:
     """The intent keeps the amount that was reserved: what was received is what counts."""
+    town = Town()
     town.send(RIDE.assigned, replace(RIDE.completed, price=900))
     assert town.item("payments")["amount"] == 900
     town.send(RIDE.cancelled)
@@ -131,454 +174,440 @@ def test_less_is_captured_than_was_reserved(town: Town) -> None:
 
 
 @pytest.mark.parametrize(
-    ("increments", "capped", "captured"), [(True, 0.0, 2000), (True, 1.0, 1250), (False, 0.0, 1250)]
+    ("account", "capped", "captured"),
+    [
+        (Account(), 0.0, 2000),
+        (Account(), 1.0, 1250),
+        (Account(increments=False), 0.0, 1250),
+    ],
 )
 def test_a_reservation_is_raised_where_account_and_card_allow_it(
-    increments: bool, capped: float, captured: int
+    account: Account, capped: float, captured: int
 ) -> None:
-    """Otherwise what is reserved is captured, and the payment says so."""
-    town = Town(Books(Troubles(capped=capped)), increments=increments)
-    sent = []
+    """Otherwise what is reserved is captured, and the payment says so.
 
-    def note(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
-        sent.append((content or b"").decode())
-        return town.stripe.answer(method, path, key, content)
-
-    town.stripe.sent = note
+    An account without the feature is asked for it once in a process.
+    """
+    books = Books(Troubles(capped=capped), account=account, clock=lambda: 4e9)
+    town = Town(FakeGateway(books))
     town.send(RIDE.assigned, DEARER)
     assert town.paid() == ("captured", [("captured", [captured], [])])
     assert ("raiseRefused" in town.item("payments")) == (captured < 2000)
-    assert any("request_incremental_authorization" in each for each in sent) == increments
-    assert ("adjust" in town.stripe.asked) == increments
+    before = len(town.gateway.asked)
+    town.send(Life("order_02", customer="cus_b").assigned)
+    assert len(town.gateway.asked) - before == 4
 
 
 # ── Who and what can be charged ───────────────────────────────────────────────────────────────────
 
 
-def test_a_customer_who_is_not_stripes_is_declined_without_a_question(town: Town) -> None:
-    """Nothing about somebody else is asked for."""
-    stranger = Life(customer="customer_a")
-    town.send(stranger.assigned, stranger.completed)
-    assert town.paid() == ("declined", [])
-    assert town.reasons() == ["the ride's customer is not a customer of Stripe"]
-    assert town.stripe.asked == []
-
-
-@pytest.mark.parametrize("settings", [{}, {"invoice_settings": {"default_payment_method": None}}])
-def test_a_customer_without_a_card_is_declined(town: Town, settings: dict[str, Any]) -> None:
-    """So is a deleted customer, of whom Stripe has only the id."""
-    town.meddle("/customers/cus_a", lambda customer: {"id": customer["id"], **settings})
-    town.send(RIDE.assigned)
-    assert town.paid() == ("declined", [])
-    assert town.reasons() == ["the customer has no default payment method"]
-
-
-def test_the_card_of_another_customer_is_not_charged(town: Town) -> None:
-    """Stripe answers about somebody else: the attempt fails, and nothing is asked for."""
-    town.meddle("/customers/cus_a", lambda customer: customer | {"id": "cus_b"})
-    town.send_in_vain(RIDE.assigned)
-    assert town.stripe.ledger() == []
-    assert town.emitted() == []
+@pytest.mark.parametrize("lists_unknown", [True, False])
+@pytest.mark.parametrize(
+    "customer", ["cus_nobody", "cus_b_cardless", "cus_c_declined", "cus_d_asked"]
+)
+def test_a_ride_that_cannot_be_paid_is_declined_at_once(
+    customer: str, *, lists_unknown: bool
+) -> None:
+    """Also that of a customer whom Stripe does not know, however it says so; a reason is given."""
+    account = Account(lists_unknown=lists_unknown)
+    town = Town(FakeGateway(account=account))
+    ride = Life(customer=customer)
+    town.send(ride.assigned, ride.completed)
+    assert town.state("payments") == "declined"
+    assert town.emitted() == ["PaymentDeclined"]
+    assert town.reasons() not in (["declined"], [None])
+    statuses = {each.status for each in town.gateway.books.intents.values()}
+    assert statuses <= {"canceled"}
 
 
 @pytest.mark.parametrize("currency", ["JPY", "KWD"])
-def test_a_currency_without_cents_is_declined(town: Town, currency: str) -> None:
+def test_a_currency_without_cents_is_declined(currency: str) -> None:
     """Stripe counts in the smallest unit: 1250 is not 12.50 of them."""
+    town = Town()
     town.send(replace(RIDE.assigned, currency=currency))
     assert town.paid() == ("declined", [])
     assert currency in town.reasons()[0]
 
 
+def test_the_card_of_another_customer_is_not_charged() -> None:
+    """Stripe answers about somebody else: the attempt fails, and nothing is asked for."""
+    gateway = FakeGateway()
+    meddle(gateway, "GET", "/customers/cus_a", saying(id="cus_b"))
+    with pytest.raises(GatewayAnswerError):
+        prepared(gateway)
+    assert gateway.asked == ["find", "customer"]
+
+
 # ── Errors ────────────────────────────────────────────────────────────────────────────────────────
 
-ERRORS: Final[list[tuple[int, str, str | None, bool]]] = [
-    (402, "card_error", "card_declined", True),
-    (402, "card_error", "authentication_required", True),
-    (400, "invalid_request_error", "amount_too_small", True),
-    (400, "invalid_request_error", "amount_too_large", True),
-    (400, "invalid_request_error", "charge_expired_for_capture", True),
-    (400, "idempotency_error", None, False),
-    (400, "invalid_request_error", "payment_intent_unexpected_state", False),
-    (400, "invalid_request_error", "payment_intent_invalid_parameter", False),
-    (400, "invalid_request_error", None, False),
-    (404, "invalid_request_error", "resource_missing", False),
-    (401, "invalid_request_error", None, False),
-    (403, "invalid_request_error", None, False),
-    (409, "invalid_request_error", "idempotency_key_in_use", False),
-    (424, "api_error", None, False),
-    (429, "invalid_request_error", "lock_timeout", False),
-    (429, "invalid_request_error", "rate_limit", False),
-    (500, "api_error", None, False),
-    (503, "api_error", None, False),
+REFUSED: Final = GatewayRefusedError
+ACCOUNT: Final = GatewayAccountError
+LATER: Final = GatewayUnavailableError
+ERRORS: Final[list[tuple[int, dict[str, object], type[GatewayError]]]] = [
+    (402, {"type": "card_error", "code": "card_declined"}, REFUSED),
+    (400, {"code": "resource_missing", "param": "customer"}, REFUSED),
+    (404, {"code": "resource_missing"}, REFUSED),
+    (400, {"param": "payment_method"}, REFUSED),
+    (400, {"param": "currency"}, REFUSED),
+    (400, {"param": "amount", "code": "parameter_invalid_integer"}, REFUSED),
+    (400, {"code": "amount_too_small"}, REFUSED),
+    (400, {"code": "amount_too_large"}, REFUSED),
+    (400, {"code": "payment_method_unactivated"}, ACCOUNT),
+    (400, {"code": "parameter_unknown", "param": "receipt"}, ACCOUNT),
+    (404, {}, ACCOUNT),
+    (400, {"type": "idempotency_error"}, LATER),
+    (401, {}, LATER),
+    (403, {}, LATER),
+    (409, {"code": "idempotency_key_in_use"}, LATER),
+    (424, {"type": "api_error"}, LATER),
+    (429, {"code": "lock_timeout"}, LATER),
+    (429, {"code": "rate_limit"}, LATER),
+    (500, {"type": "api_error"}, LATER),
+    (503, {"type": "api_error"}, LATER),
 ]
 
 
-@pytest.mark.parametrize(("status", "kind", "code", "final"), ERRORS, ids=str)
-def test_an_error_is_final_or_may_pass(
-    town: Town, status: int, kind: str, code: str | None, final: bool
+@pytest.mark.parametrize(("status", "error", "kind"), ERRORS, ids=str)
+def test_an_error_is_about_the_ride_or_about_the_account_or_decides_nothing(
+    status: int, error: dict[str, object], kind: type[GatewayError]
 ) -> None:
-    """Only what is about this ride declines it.
-
-    A wrong setting would decline every ride, so it fails the attempt.
-    """
-    error = {"type": kind, "code": code, "message": "Your card\n was declined."}
-    refusal = HttpResponse(status, json.dumps({"error": error}).encode())
-
-    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
-        return refusal if method == "POST" else town.stripe.answer(method, path, key, content)
-
-    town.stripe.sent = refuse
-    if final:
-        town.send(RIDE.assigned)
-        assert town.paid() == ("declined", [])
-        assert town.reasons() == ["Your card was declined."]
-    else:
-        town.send_in_vain(RIDE.assigned)
-        assert town.emitted() == []
-        town.stripe.sent = town.stripe.answer
-        town.send(RIDE.assigned)
-    town.stripe.sent = town.stripe.answer
+    """Its code and parameter say which; the text becomes the reason, and is in no message."""
+    gateway = FakeGateway()
+    meddle(gateway, "POST", INTENTS, refusing(status, **error))
+    with pytest.raises(kind, match=str(status)) as caught:
+        prepared(gateway)
+    assert "Never" not in str(caught.value)
+    if isinstance(caught.value, GatewayRefusedError | GatewayAccountError):
+        assert caught.value.reason == "No. Never."
 
 
+@pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b'{"error": 7}', b'{"code": "x"}'])
 @pytest.mark.parametrize("status", [400, 402, 404])
-@pytest.mark.parametrize("path", ["/v1/customers/cus_a", "/v1/payment_intents"])
-def test_a_refused_lookup_declines_nothing(town: Town, path: str, status: int) -> None:
-    """It says nothing about the ride, whatever its code."""
-    error = json.dumps({"error": {"type": "card_error", "code": "amount_too_small"}}).encode()
-
-    def refuse(method: str, target: str, key: str | None, content: bytes | None) -> HttpResponse:
-        if method == "GET" and target.partition("?")[0] == path:
-            return HttpResponse(status, error)
-        return town.stripe.answer(method, target, key, content)
-
-    town.stripe.sent = cast("Any", refuse)
-    town.send_in_vain(RIDE.assigned)
-    assert town.emitted() == []
+def test_an_error_that_is_not_stripes_decides_nothing(status: int, content: bytes) -> None:
+    """Something in between has answered."""
+    gateway = FakeGateway()
+    meddle(gateway, "POST", INTENTS, lambda _: HttpResponse(status, content))
+    with pytest.raises(GatewayUnavailableError):
+        prepared(gateway)
 
 
-@pytest.mark.parametrize("status", [400, 404])
-@pytest.mark.parametrize("kind", ["invalid_request_error", "idempotency_error"])
-def test_a_raise_is_refused_for_good_by_any_error_about_the_request(status: int, kind: str) -> None:
-    """The card, its issuer or the account allows none, and Stripe has no code for that.
+@pytest.mark.parametrize("said", ["", "\n\t", ["no"], None, "\ud800"])
+def test_a_refusal_without_a_text_has_its_code_as_a_reason(said: object) -> None:
+    """An event can hold it."""
+    gateway = FakeGateway()
+    error = {"type": "card_error", "code": "card_declined", "message": said}
+    meddle(gateway, "POST", INTENTS, refusing(402, **error))
+    with pytest.raises(GatewayRefusedError) as caught:
+        prepared(gateway)
+    assert caught.value.reason == "the gateway refused with 402 card_declined"
 
-    A key that has another request says nothing about the card.
-    """
-    stripe = FakeStripe(increments=True)
-    stripe.authorize(CALL, Reservation("order_01", "cus_a", 1250, "EUR"))
-    error = json.dumps({"error": {"type": kind}}).encode()
 
-    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
-        if path.endswith("increment_authorization"):
-            return HttpResponse(status, error)
-        return stripe.answer(method, path, key, content)
-
-    stripe.sent = refuse
-    if kind == "idempotency_error":
-        with pytest.raises(GatewayUnavailableError):
-            stripe.adjust(CALL, INTENT, 2000)
-    else:
-        assert stripe.adjust(CALL, INTENT, 2000).amount == 1250
+@pytest.mark.parametrize("error", [{}, {"code": "payment_method_unactivated"}])
+def test_a_refused_raise_takes_what_is_held(error: dict[str, object]) -> None:
+    """The card, its issuer or the account allows none, and Stripe has no code for that."""
+    gateway = FakeGateway()
+    known = prepared(gateway)
+    gateway.reserve(CALL, known)
+    refuse(gateway, "/increment_authorization", refusing(400, **error)(NOTHING))
+    assert gateway.capture(CALL, known, 2000).amount == 1250
+    assert gateway.ledger()[0]["captures"] == [1250]
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"<html>", b"[]", b'{"error": 7}', b'{"error": {"code": []}}']
+    ("status", "error", "stands"),
+    [
+        (402, {"type": "card_error"}, Stands.RETURNED),
+        (400, {"code": "charge_expired_for_capture"}, Stands.RETURNED),
+        (400, {"code": "parameter_unknown"}, None),
+        (500, {}, None),
+    ],
 )
-def test_an_error_that_is_not_stripes_may_pass(town: Town, content: bytes) -> None:
-    """Something in between has answered."""
-    town.stripe.sent = lambda *_: HttpResponse(400, content)
-    town.send_in_vain(RIDE.assigned)
-    assert town.paid() == (None, []) or town.state("payments") == "unknown"
+def test_a_refused_capture_releases_what_is_held(
+    status: int, error: dict[str, object], stands: Stands | None
+) -> None:
+    """If the refusal is about the ride; no event will ask for the money again."""
+    gateway = FakeGateway()
+    known = prepared(gateway)
+    gateway.reserve(CALL, known)
+    refuse(gateway, "/capture", *[refusing(status, **error)(NOTHING)] * 8)
+    if stands is None:
+        with pytest.raises((GatewayAccountError, GatewayUnavailableError)):
+            gateway.capture(CALL, known, 1250)
+        assert gateway.ledger()[0]["status"] == "authorized"
+    else:
+        released = gateway.capture(CALL, known, 1250)
+        assert (released.stands, released.reason) == (stands, "No. Never.")
+
+
+def test_a_capture_that_took_effect_and_was_answered_with_an_error_is_a_capture() -> None:
+    """The payment is looked at after every refusal, and decides."""
+    gateway = FakeGateway()
+    known = prepared(gateway)
+    gateway.reserve(CALL, known)
+    meddle(gateway, "POST", "/capture", refusing(402, type="card_error"))
+    taken = gateway.capture(CALL, known, 1250)
+    assert (taken.stands, taken.amount) == (Stands.TAKEN, 1250)
+
+
+def test_a_payment_of_another_account_is_about_the_account() -> None:
+    """Stripe does not know our own payment."""
+    with pytest.raises(GatewayAccountError, match="404 resource_missing"):
+        FakeGateway().reserve(CALL, KNOWN)
 
 
 # ── What Stripe answers ───────────────────────────────────────────────────────────────────────────
 
-
-@pytest.mark.parametrize(
-    "status", ["processing", "requires_confirmation", "requires_payment_method"]
-)
-def test_a_payment_that_is_not_finished_is_no_fact(town: Town, status: str) -> None:
-    """Neither reserved nor declined: the attempt fails, and a later one looks again."""
-    wrong = {"status": status, "last_payment_error": None}
-    paths = ("/payment_intents", "/pay_000001")
-    town.meddle(paths, lambda said: said if "data" in said else said | wrong)
-    town.send_in_vain(RIDE.assigned)
-    assert town.emitted() == []
-    town.stripe.sent = town.stripe.answer
-    town.send(RIDE.assigned)
-    assert town.paid() == ("authorized", [("authorized", [], [])])
-
-
-@pytest.fixture
-def absent() -> Town:
-    """Payment with a customer who would have to confirm each payment."""
-    town = Town(Books(Troubles(pending=1.0), pending_s=math.inf))
-    town.stripe.needs_customer = True
-    return town
+CHARGED: Final = {"charge": "succeeded"}
+STANDS: Final[list[tuple[dict[str, Any], Stands]]] = [
+    ({"status": "requires_confirmation"}, Stands.PREPARED),
+    ({"status": "requires_payment_method", "charge": "failed"}, Stands.REFUSED),
+    ({"status": "requires_action"}, Stands.REFUSED),
+    ({"status": "processing", "settles_s": 9_000_000_000}, Stands.PENDING),
+    ({"status": "requires_capture", "ends_s": 9_000_000_000, **CHARGED}, Stands.HELD),
+    ({"status": "succeeded", "captures": [1250], **CHARGED}, Stands.TAKEN),
+    (
+        {"status": "succeeded", "captures": [1250], "refunds": [1250], **CHARGED},
+        Stands.RETURNED,
+    ),
+    ({"status": "canceled", "refunds": [1250], **CHARGED}, Stands.RETURNED),
+    ({"status": "canceled", "charge": "failed"}, Stands.ENDED),
+    ({"status": "canceled"}, Stands.ENDED),
+]
 
 
-def test_a_payment_that_needs_the_customer_is_canceled_and_declined(absent: Town) -> None:
-    """Nobody is there to confirm it, and it must not be charged when the ride is over."""
-    absent.send(RIDE.assigned, RIDE.completed)
-    assert absent.stripe.abandoned == ["pay_000001"]
-    assert absent.stripe.keys == ["order_01-authorize", "pay_000001-abandon"]
-    assert absent.state("payments") == "declined"
-    assert absent.emitted() == ["PaymentDeclined"]
-    assert absent.reasons() == ["the customer would have to confirm the payment"]
+def intent(name: str = FIRST, **changes: Any) -> Intent:
+    """Return a PaymentIntent of the ride."""
+    given = {"amount": 1250, "currency": "eur", "created_s": 4_000_000_000, **changes}
+    return Intent(id=name, customer="cus_a", ride=RIDE.order_id, **given)
 
 
-def test_a_payment_that_was_canceled_by_a_killed_run_is_declined(absent: Town) -> None:
-    """It is found as canceled, and not as money that somebody has given back."""
-    at_the_commit = Fault(CRASH_BEFORE, lambda _, what: what.startswith("TransactWriteItems"))
-    with pytest.raises(Crash):
-        absent.deliver("payment", absent.envelope(RIDE.assigned), fault=at_the_commit)
-    absent.clock.advance(60)
-    absent.send(RIDE.assigned)
-    assert absent.stripe.abandoned == ["pay_000001"]
-    assert (absent.state("payments"), absent.emitted()) == ("declined", ["PaymentDeclined"])
+@pytest.mark.parametrize(("changes", "stands"), STANDS, ids=str)
+def test_a_payment_stands_where_the_table_says(changes: dict[str, Any], stands: Stands) -> None:
+    """The status alone does not say it: a canceled payment was held if its charge succeeded."""
+    gateway = FakeGateway()
+    gateway.books.intents[FIRST] = intent(**changes)
+    found = gateway.find(CALL, RIDE.order_id, "cus_a", LONG_AGO)
+    assert found is not None
+    assert found.stands is stands
 
 
-@pytest.mark.parametrize("end", [RIDE.cancelled, RIDE.overdue])
-def test_a_payment_that_needs_the_customer_does_not_outlive_its_ride(
-    absent: Town, end: Fact
-) -> None:
-    """The run that made it was killed before it heard that the customer is needed."""
-    absent.stripe.then(_killed)
-    with pytest.raises(Crash):
-        absent.deliver("payment", absent.envelope(RIDE.assigned))
-    absent.clock.advance(60)
-    absent.send(end)
-    assert absent.stripe.abandoned == ["pay_000001"]
-    assert (absent.state("payments"), absent.emitted()) == ("cancelled", [])
+def test_of_several_payments_the_one_with_money_is_the_rides() -> None:
+    """Others were prepared, and never confirmed."""
+    order = (Stands.TAKEN, Stands.HELD, Stands.PENDING, Stands.RETURNED, Stands.REFUSED)
+    gateway = FakeGateway()
+    changes = dict(zip((stands for _, stands in STANDS), (each for each, _ in STANDS), strict=True))
+    for stands in (Stands.ENDED, Stands.PREPARED, *reversed(order)):
+        name = f"pi_{stands}"
+        gateway.books.intents[name] = intent(name, **changes[stands])
+        found = gateway.find(CALL, RIDE.order_id, "cus_a", LONG_AGO)
+        assert found is not None
+        assert found.payment_id == name
 
 
-def test_a_kept_error_of_the_cancellation_is_asked_past(absent: Town) -> None:
-    """Its key has the numbers of the steps which may ask for it."""
-
-    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
-        if (key or "").endswith("-abandon"):
-            return HttpResponse(500, b"")
-        return absent.stripe.answer(method, path, key, content)
-
-    absent.stripe.sent = refuse
-    absent.send_in_vain(RIDE.assigned)
-    assert absent.stripe.abandoned == []
-    absent.clock.advance(2 * 3600)
-    absent.send(RIDE.assigned)
-    assert absent.stripe.keys[-1] == "pay_000001-abandon-2"
-    assert absent.emitted() == ["PaymentDeclined"]
+def test_a_charge_that_is_not_shown_is_not_believed() -> None:
+    """Its id alone does not say whether it succeeded."""
+    gateway = FakeGateway()
+    known = prepared(gateway)
+    meddle(gateway, "POST", "/confirm", saying(latest_charge="ch_1"))
+    with pytest.raises(GatewayAnswerError, match="latest_charge"):
+        gateway.reserve(CALL, known)
 
 
-@pytest.mark.parametrize("reason", [None, "requested_by_customer", "abandoned"])
-def test_a_released_reservation_is_not_taken_for_an_abandoned_payment(
-    town: Town, reason: str | None
-) -> None:
-    """Somebody has canceled it at Stripe, for whatever reason: the money was given back."""
-    town.send(RIDE.assigned)
-    town.stripe.refund(CALL, INTENT)
-    town.meddle("/pay_000001", lambda said: said | {"cancellation_reason": reason})
-    town.send(RIDE.completed)
-    assert town.emitted() == ["PaymentAuthorized", "PaymentRefunded"]
+def test_a_prepared_payment_of_another_amount_is_not_used() -> None:
+    """The price has changed since: another payment is made, and that one is never confirmed."""
+    gateway = FakeGateway()
+    first = prepared(gateway)
+    assert prepared(gateway) == first
+    other = gateway.prepare(CALL, RESERVATION._replace(amount=2000), LONG_AGO)
+    assert other.amount == 2000
 
 
-def test_only_the_rides_own_payment_is_canceled(absent: Town) -> None:
-    """The list says that it is, and the payment itself says something else."""
-    wrong = {"metadata": {IN_METADATA: "order_02"}}
-    absent.meddle("/pay_000001", lambda said: said | wrong)
-    absent.send_in_vain(RIDE.assigned)
-    assert absent.stripe.abandoned == []
-
-
-def test_a_declined_payment_is_found_as_declined() -> None:
-    """The answer of 402 was lost, and the key is forgotten. No second payment is asked for."""
-    town = Town(Books(Troubles(declined=1.0), keys_s=0))
-    town.stripe.then(_lost)
-    town.send(RIDE.assigned)
-    state, (found,) = town.paid()
-    assert (state, found[0]) == ("declined", "declined")
-    assert town.reasons()[0].startswith("insufficient funds")
-
-
-@pytest.mark.parametrize(
-    ("path", "wrong"),
-    [
-        ("payment_intents", {"metadata": {}}),
-        ("payment_intents", {"metadata": {IN_METADATA: "order_02"}}),
-        ("payment_intents", {"currency": "usd"}),
-        ("payment_intents", {"amount": 125_000}),
-        ("payment_intents", {"id": "pi 1"}),
-        ("capture", {"id": "pay_000002"}),
-        ("capture", {"metadata": {IN_METADATA: "order_02"}}),
-        ("capture", {"currency": "usd"}),
-        ("capture", {"amount_received": 1}),
-        ("capture", {"amount_received": 125_000}),
-        ("cancel", {"id": "pay_000002"}),
-        ("cancel", {"amount": 1}),
-    ],
-    ids=str,
-)
-def test_an_answer_about_something_else_is_no_fact(
-    town: Town, path: str, wrong: dict[str, Any]
-) -> None:
-    """Ride, payment, currency and amount are compared."""
-    fact = {"capture": RIDE.completed, "cancel": RIDE.cancelled}.get(path, RIDE.assigned)
-    if path != "payment_intents":
-        town.send(RIDE.assigned)
-    emitted = town.emitted()
-    town.meddle(path, lambda said: said if "data" in said else said | wrong)
+def test_a_raised_payment_is_released_with_what_it_has() -> None:
+    """The run that raised it was killed. An answer that is wrong is not believed."""
+    gateway = FakeGateway()
+    known = prepared(gateway)
+    gateway.reserve(CALL, known)
+    gateway.books.intents[FIRST].amount = 2000
+    meddle(gateway, "POST", "/cancel", saying(amount=12_500))
     with pytest.raises(GatewayAnswerError):
-        town.send(fact)
-    assert town.emitted() == emitted
+        gateway.end(CALL, known, taken=False, gives_back=True)
+    gateway.sent = gateway.answer
+    assert gateway.end(CALL, known, taken=False, gives_back=True).amount == 2000
 
 
-@pytest.mark.parametrize("wrong", [{"status": "failed"}, {"payment_intent": "pi_2"}, {"amount": 1}])
-def test_a_refund_that_did_not_happen_is_no_fact(town: Town, wrong: dict[str, Any]) -> None:
-    """The duty stays, and a later attempt finds what was given back."""
-    town.send(RIDE.assigned, RIDE.completed)
-    town.meddle("/refunds", lambda said: said | wrong)
-    if wrong.get("status") == "failed":
-        town.stripe.books.finish = lambda request: Reply(200, {"amount": 1250})  # type: ignore[method-assign]
-    town.send_in_vain(RIDE.cancelled)
-    assert town.state("payments") == "undo due"
-    assert "PaymentRefunded" not in town.emitted()
+def test_a_payment_that_is_worked_on_is_looked_at_again() -> None:
+    """If it stays so, the attempt fails, and decides nothing."""
+    gateway = FakeGateway()
+    known = prepared(gateway)
+    gateway.books.intents[FIRST].status = "processing"
+    gateway.books.intents[FIRST].settles_s = 9_000_000_000
+    with pytest.raises(GatewayUnavailableError):
+        gateway.reserve(CALL, known)
 
 
-def test_money_that_somebody_gave_back_at_stripe_is_refunded(town: Town) -> None:
-    """The intent still says succeeded: its charge tells."""
-    town.send(RIDE.assigned, RIDE.completed)
-    town.stripe.books.begin(GatewayRequest("/payments/pay_000001/refund", "by hand", {}))
-    town.stripe.books.finish(GatewayRequest("/payments/pay_000001/refund", "by hand", {}))
-    town.send(RIDE.cancelled)
-    assert town.paid() == ("refunded", [("refunded", [1250], [1250])])
+@pytest.mark.parametrize(
+    "wrong", [{"status": "failed"}, {"payment_intent": "pi_2"}, {"amount": 1}, {"status": None}]
+)
+def test_a_refund_that_did_not_happen_is_no_refund(wrong: dict[str, Any]) -> None:
+    """A failed one is asked for again, under another key."""
+    gateway = FakeGateway()
+    known = prepared(gateway)
+    gateway.reserve(CALL, known)
+    gateway.capture(CALL, known, 1250)
+    refund = {"status": "succeeded", "payment_intent": FIRST, "amount": 1250, **wrong}
+    refuse(gateway, "/refunds", HttpResponse(200, json.dumps(refund).encode()))
+    if "status" in wrong:
+        again = gateway.end(CALL, known, taken=True, gives_back=True)
+        assert again.stands is Stands.RETURNED
+        assert gateway.keys[-1].endswith("-refund-2")
+        assert gateway.ledger()[0]["refunds"] == [1250]
+        return
+    with pytest.raises(GatewayAnswerError):
+        gateway.end(CALL, known, taken=True, gives_back=True)
 
 
-# ── Lost answers ──────────────────────────────────────────────────────────────────────────────────
+def test_a_refused_refund_is_said() -> None:
+    """No answer is mistaken for money that was given back."""
+    gateway = FakeGateway()
+    known = prepared(gateway)
+    gateway.reserve(CALL, known)
+    gateway.capture(CALL, known, 1250)
+    error = refusing(402, type="card_error", code="expired_or_canceled_card")
+    refuse(gateway, "/refunds", error(NOTHING))
+    with pytest.raises(GatewayRefusedError, match="402 expired_or_canceled_card"):
+        gateway.end(CALL, known, taken=True, gives_back=True)
 
 
-def _lost() -> None:
-    raise GatewayUnavailableError("the answer is lost")
+@pytest.mark.parametrize("name", ["", "p" * 65, "pi 1", "pi\n", "../ledger", "zahlung_ü", 1, None])
+def test_a_payment_whose_id_no_event_can_hold_is_an_error(name: object) -> None:
+    """The message names the field, not its value."""
+    gateway = FakeGateway()
+    meddle(gateway, "POST", INTENTS, saying(id=name))
+    with pytest.raises(GatewayAnswerError, match="no id "):
+        prepared(gateway)
 
 
-def _killed() -> None:
-    raise Crash
-
-
-@pytest.mark.parametrize("hours", [1, 25])
-def test_a_payment_whose_answer_was_lost_is_found_by_its_customer(hours: int) -> None:
-    """Also when Stripe has forgotten the key, after a day. The search, which lags, is not asked."""
-    town = Town()
-    town.stripe.books = Books(keys_s=DAY, clock=lambda: town.clock() / 1000)
-    paths: list[str] = []
-
-    def killed(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
-        paths.append(path)
-        if not town.stripe.ledger():
-            response = town.stripe.answer(method, path, key, content)
-            if method == "GET":
-                return response
-        raise GatewayUnavailableError("the answer is lost, and nothing more is answered")
-
-    town.stripe.sent = killed
-    town.send_in_vain(RIDE.assigned)
-    assert len(town.stripe.ledger()) == 1
-    assert not any("search" in path for path in paths)
-    town.stripe.sent = town.stripe.answer
-    town.clock.advance(hours * 3600)
-    town.send(RIDE.assigned, RIDE.completed)
-    assert town.paid() == ("captured", [("captured", [1250], [])])
+# ── Lists ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_all_pages_of_a_customer_are_looked_through() -> None:
-    """A hundred payments are in one, the newest first. The list is bounded to 35 days."""
-    stripe = FakeStripe(clock=lambda: int(100 * DAY * 1000))
-    found = stripe.authorize(CALL, Reservation("order_01", "cus_a", 1250, "EUR"))
+    """A hundred payments are in one, the newest first, and only those since a time."""
+    gateway = FakeGateway()
+    first = prepared(gateway)
     for number in range(250):
-        body = {"reference": f"other_{number}", "customer": "cus_a", "amount": 1, "currency": "EUR"}
-        request = GatewayRequest("/payments", f"{number}", body)
-        stripe.books.begin(request)
-        stripe.books.finish(request)
+        name = f"pi_other_{number}"
+        gateway.books.intents[name] = intent(name)
+        gateway.books.intents[name].ride = "order_of_somebody"
     lists: list[dict[str, list[str]]] = []
 
     def note(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
         if path.startswith(f"{INTENTS}?"):
             lists.append(parse_qs(path.partition("?")[2]))
-        return stripe.answer(method, path, key, content)
+        return gateway.answer(method, path, key, content)
 
-    stripe.sent = note
-    assert stripe.find(CALL, "order_01", "cus_a") == found
+    gateway.sent = note
+    found = gateway.find(CALL, RIDE.order_id, "cus_a", LONG_AGO)
+    assert found is not None
+    assert found.payment_id == first.payment_id
     assert len(lists) == 3
-    assert {each["created[gte]"][0] for each in lists} == {str(int(65 * DAY))}
-    assert stripe.find(CALL, "order_02", "cus_a") is None
+    assert {each["created[gte]"][0] for each in lists} == {str(int(LONG_AGO.timestamp()))}
+    later = datetime.fromtimestamp(4_000_000_001, UTC)
+    assert gateway.find(CALL, RIDE.order_id, "cus_a", later) is None
 
 
-def test_a_customer_with_more_payments_than_anybody_looks_through_is_an_error() -> None:
-    """What was not looked through is not known to be missing."""
-    stripe = FakeStripe()
+def test_what_was_not_looked_through_is_not_known_to_be_missing() -> None:
+    """No time is left for the second page."""
+    now = iter([0, *[60_000] * 20])
+    gateway = FakeGateway(clock=lambda: next(now))
     page = {"data": [{"id": "pi_1", "metadata": {}}], "has_more": True}
-    stripe.sent = lambda *_: HttpResponse(200, json.dumps(page).encode())
-    with pytest.raises(GatewayUnavailableError, match="more than 2000 payments"):
-        stripe.find(CALL, "order_01", "cus_a")
-
-
-def test_two_payments_of_one_ride_are_settled_by_hand(town: Town) -> None:
-    """Nobody chooses one of them."""
-    town.send(RIDE.assigned)
-    body = {"reference": "order_01", "customer": "cus_a", "amount": 1250, "currency": "EUR"}
-    request = GatewayRequest("/payments", "another", body)
-    town.stripe.books.begin(request)
-    town.stripe.books.finish(request)
-    with pytest.raises(GatewayAnswerError, match="2 payments of order_01"):
-        town.stripe.find(CALL, "order_01", "cus_a")
-
-
-def test_the_list_that_has_no_time_left_is_not_read_on() -> None:
-    """The deadline counts between pages too."""
-    now = iter([0, *[0] * 3, *[60_000] * 20])
-    stripe = FakeStripe(clock=lambda: next(now))
-    page = {"data": [{"id": "pi_1", "metadata": {}}], "has_more": True}
-    stripe.sent = lambda *_: HttpResponse(200, json.dumps(page).encode())
+    gateway.sent = lambda *_: HttpResponse(200, json.dumps(page).encode())
     with pytest.raises(GatewayUnavailableError, match="no time was left"):
-        stripe.find(Call(60_000, lambda: False), "order_01", "cus_a")
+        gateway.find(Call(60_000, lambda: False), RIDE.order_id, "cus_a", LONG_AGO)
+
+
+@pytest.mark.parametrize(("reserved_s", "tries"), [(5.9, 0), (6.1, 1)])
+def test_time_is_kept_for_the_commit(reserved_s: float, tries: int) -> None:
+    """A try that could not end two seconds before the deadline is not begun."""
+    gateway = FakeGateway()
+    asked: list[str] = []
+
+    def nobody(*request: Any) -> HttpResponse:
+        asked.append(request[1])
+        raise GatewayUnavailableError("nobody is there")
+
+    gateway.sent = nobody
+    call = Call(int(1_000 * reserved_s), lambda: len(asked) > 0)
+    with pytest.raises(GatewayUnavailableError):
+        gateway.find(call, RIDE.order_id, "cus_a", LONG_AGO)
+    assert len(asked) == tries
+
+
+def test_a_ride_is_looked_for_from_its_first_event_on_or_for_as_long_as_tables_are_kept() -> None:
+    """A car's event finds what its own attempts have made, another one what a lost table knew."""
+    town = Town()
+    since: list[float] = []
+
+    def note(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
+        if path.startswith(f"{INTENTS}?"):
+            asked = parse_qs(path.partition("?")[2])["created[gte]"][0]
+            since.append(town.now().timestamp() - float(asked))
+        return town.gateway.answer(method, path, key, content)
+
+    town.gateway.sent = note
+    town.send(RIDE.assigned, Life("order_02", customer="cus_a").cancelled)
+    assert since == [timedelta(minutes=10).total_seconds(), timedelta(days=35).total_seconds()]
 
 
 # ── Which gateway a stack has ─────────────────────────────────────────────────────────────────────
 
 
-def test_the_protocol_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a URL, Stripe is asked at its own address, in a fixed version of its API."""
-    asked: list[tuple[str, HttpRequest]] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, HttpRequest]]:
+    """The requests of gateways that are made of settings, with the URL of each."""
+    sent: list[tuple[str, HttpRequest]] = []
 
     class Connection:
         def __init__(self, url: str, *limits: object) -> None:
             self.url = url
 
         def exchange(self, request: HttpRequest) -> HttpResponse:
-            asked.append((self.url, request))
-            return HttpResponse(200, b'{"data": [], "has_more": false, "payments": []}')
+            sent.append((self.url, request))
+            return HttpResponse(200, b'{"data": [], "has_more": false}')
 
-    monkeypatch.setattr(persistent_gateway, "GatewayConnection", Connection)
-    settings = replace(from_environment(payment.Settings), payment_gateway_url="")
-    ours = payment.gateway_of(replace(settings, payment_gateway_url="https://gateway.example"))
-    stripe = payment.gateway_of(replace(settings, payment_gateway_protocol="stripe"))
-    for gateway in (ours, stripe):
-        assert gateway.find(CALL, "order_01", "cus_a") is None
-    assert [url for url, _ in asked] == ["https://gateway.example", "https://api.stripe.com"]
-    assert asked[1][1].headers == {
+    monkeypatch.setattr(stripe_gateway, "GatewayConnection", Connection)
+    return sent
+
+
+def test_the_gateway_is_a_setting(asked: list[tuple[str, HttpRequest]]) -> None:
+    """Its URL, and a fixed version of the API."""
+    settings = from_environment(payment.Settings)
+    gateway = payment.gateway_of(replace(settings, payment_gateway_url="https://gateway.example"))
+    assert gateway.find(CALL, RIDE.order_id, "cus_a", LONG_AGO) is None
+    ((url, request),) = asked
+    assert url == "https://gateway.example"
+    assert request.headers == {
         "Content-Type": "application/x-www-form-urlencoded",
         "Stripe-Version": "2025-03-31.basil",
     }
 
 
-def test_a_refused_refund_is_said(town: Town) -> None:
-    """No answer is mistaken for money that was given back."""
-    town.send(RIDE.assigned, RIDE.completed)
-    error = json.dumps({"error": {"type": "card_error", "code": "expired_or_canceled_card"}})
+def test_the_books_know_stripes_parameters_only() -> None:
+    """An unknown or a missing one is an error, so that a mistake of the adapter is found here."""
+    form = {
+        "amount": "1250",
+        "currency": "eur",
+        "customer": "cus_a",
+        "payment_method": "pm_card_of_cus_a",
+        "payment_method_types[]": "card",
+        "capture_method": "manual",
+        "metadata[carride_ride]": "order_01",
+    }
 
-    def refuse(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
-        if path == "/v1/refunds":
-            return HttpResponse(402, error.encode())
-        return town.stripe.answer(method, path, key, content)
+    def status(fields: dict[str, str]) -> int:
+        text = "&".join(f"{name}={value}" for name, value in fields.items())
+        return send(Books(clock=lambda: 4e9), "POST", INTENTS, form=text).status
 
-    town.stripe.sent = refuse
-    with pytest.raises(GatewayRefusedError, match="402 expired_or_canceled_card"):
-        town.send(RIDE.cancelled)
-    assert town.state("payments") == "undo due"
+    assert status(form) == 200
+    assert status(form | {"off_session": "true"}) == 400
+    for name in form:
+        assert status({key: each for key, each in form.items() if key != name}) == 400, name

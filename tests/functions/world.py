@@ -39,7 +39,7 @@ from carride_idempotency.testing import (
 )
 from carride_idempotency.testing.expressions import Item
 from carride_idempotency.testing.worlds import NO_FAULT, Fault, Run
-from tests.functions.gateways import FakeGateway, Told
+from tests.functions.gateways import FakeGateway
 from tests.kit.pipe import piped
 from tests.kit.rides import NOW
 
@@ -148,7 +148,7 @@ class World(testing.World):
 
     timed = (DynamoDB,)
 
-    def __init__(self, gateway: Told | None = None) -> None:
+    def __init__(self, gateway: FakeGateway | None = None) -> None:
         indexes = {
             assignment_table.INDEX: ("freeShard", "freePlace"),
             "byCustomer": ("customerID", "bookedAt"),

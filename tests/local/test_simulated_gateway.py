@@ -1,172 +1,241 @@
-"""The simulated gateway without its network: payments, keys and troubles.
+"""The simulated gateway without its network: PaymentIntents, keys and troubles.
 
 `FunctionBooks` are the deployed one's.
 """
 
-import json
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import pytest
 
-from local.simulated_gateway import Books, GatewayRequest, Reply, Troubles
-from tests.functions.gateways import FunctionBooks
+from gateway_rules import DAY_S, Account, Answer
+from local.simulated_gateway import Books, GatewayRequest, Troubles
+from tests.functions.gateways import FunctionBooks, send
 
-NONE: Final = Troubles()
-ORDER: Final = {"reference": "order_01", "customer": "customer_a", "amount": 1250}
+NOW_S: Final = 4e9
+INTENTS: Final = "/v1/payment_intents"
+FORM: Final = {
+    "amount": "1250",
+    "currency": "eur",
+    "customer": "customer_a",
+    "payment_method": "pm_card_of_customer_a",
+    "payment_method_types[]": "card",
+    "capture_method": "manual",
+    "metadata[carride_ride]": "order_01",
+    "expand[]": "latest_charge",
+}
+STEPS: Final[dict[str, dict[str, str]]] = {
+    "confirm": {"off_session": "true"},
+    "capture": {"amount_to_capture": "1250"},
+    "cancel": {},
+    "increment_authorization": {"amount": "2000"},
+}
+RAISABLE: Final = {
+    "payment_method_options[card][request_incremental_authorization]": "if_available"
+}
 
-type Steps = list[tuple[str, int | None, int]]
-"""Operations on the payment: name, amount and status of the answer."""
+
+def prepare(books: Books, key: str = "prepare", **changes: str) -> Answer:
+    """Make a PaymentIntent."""
+    return send(books, "POST", INTENTS, key, urlencode(FORM | changes))
 
 
-def send(books: Books, path: str, key: str, body: dict[str, Any]) -> Reply:
-    request = GatewayRequest(path, key, body)
-    return books.begin(request) or books.finish(request)
+def change(books: Books, name: str, verb: str, key: str = "", **changes: str) -> Answer:
+    """Change a PaymentIntent; ``refund`` gives back what was taken."""
+    key = key or f"{verb} {len(verb)}"
+    if verb == "refund":
+        return send(books, "POST", "/v1/refunds", key, urlencode({"payment_intent": name}))
+    form = urlencode(STEPS[verb] | changes)
+    return send(books, "POST", f"{INTENTS}/{name}/{verb}", key, form)
 
 
-def authorize(books: Books, key: str = "key-1", **changes: Any) -> Reply:
-    return send(books, "/payments", key, ORDER | changes)
+def look(books: Books, name: str) -> dict[str, Any]:
+    """Return a PaymentIntent, with its charge."""
+    answer = send(books, "GET", f"{INTENTS}/{name}?expand[]=latest_charge")
+    assert answer.status == 200
+    return dict(answer.body)
 
 
-def ledger(books: Books) -> list[dict[str, Any]]:
-    payments: list[dict[str, Any]] = books.look_up("/ledger", {}).body["payments"]
-    return payments
+def books(kind: str, troubles: Troubles | None = None) -> Books:
+    """Return the books of this machine, or those of the deployed function."""
+    if kind == "function":
+        return FunctionBooks()
+    return Books(troubles, clock=lambda: NOW_S)
 
 
-KINDS: Final = pytest.mark.parametrize("kind", [Books, FunctionBooks])
-STEPS: Final[list[tuple[Troubles, Steps, tuple[str, list[int], list[int]]]]] = [
+KINDS: Final = pytest.mark.parametrize("kind", ["machine", "function"])
+LIVES: Final[list[tuple[list[tuple[str, int]], str, str | None]]] = [
+    ([], "requires_confirmation", None),
+    ([("capture", 400), ("refund", 400)], "requires_confirmation", None),
+    ([("cancel", 200), ("confirm", 400), ("cancel", 400)], "canceled", None),
+    ([("confirm", 200), ("confirm", 400)], "requires_capture", "succeeded"),
+    ([("confirm", 200), ("capture", 200), ("capture", 400)], "succeeded", "succeeded"),
+    ([("confirm", 200), ("capture", 200), ("cancel", 400)], "succeeded", "succeeded"),
     (
-        NONE,
-        [("capture", 1300, 422), ("capture", 1200, 200), ("refund", None, 200)],
-        ("refunded", [1200], [1200]),
+        [("confirm", 200), ("capture", 200), ("refund", 200), ("refund", 400)],
+        "succeeded",
+        "succeeded",
     ),
-    (
-        NONE,
-        [("refund", None, 200), ("refund", None, 200), ("capture", 1250, 422)],
-        ("refunded", [], [1250, 1250]),
-    ),
-    (
-        NONE,
-        [("capture", 1250, 200), ("adjust", 1, 422), ("capture", 1250, 200)],
-        ("captured", [1250, 1250], []),
-    ),
-    (
-        NONE,
-        [("capture", 0, 422), ("adjust", 1300, 200), ("capture", 1300, 200)],
-        ("captured", [1300], []),
-    ),
-    (Troubles(declined=1.0), [("capture", 1250, 422), ("refund", None, 422)], ("declined", [], [])),
-    (
-        Troubles(capped=1.0),
-        [("adjust", 1300, 402), ("capture", 1250, 200)],
-        ("captured", [1250], []),
-    ),
+    ([("confirm", 200), ("cancel", 200), ("capture", 400)], "canceled", "succeeded"),
+    ([("confirm", 200), ("increment_authorization", 200)], "requires_capture", "succeeded"),
 ]
 
 
 @KINDS
-@pytest.mark.parametrize(("troubles", "steps", "charged"), STEPS)
-def test_a_payment_is_what_was_done_to_it(
-    kind: type[Books], troubles: Troubles, steps: Steps, charged: tuple[str, list[int], list[int]]
+@pytest.mark.parametrize(("steps", "status", "charge"), LIVES)
+def test_a_payment_is_what_its_state_lets_be_done_to_it(
+    kind: str, steps: list[tuple[str, int]], status: str, charge: str | None
 ) -> None:
-    """Each request under a new key is answered and in the ledger, or refused without a change."""
-    books = (kind if troubles == NONE else Books)(troubles)
-    name = authorize(books).body["id"]
-    for number, (action, amount, status) in enumerate(steps):
-        body = {} if amount is None else {"amount": amount}
-        assert send(books, f"/payments/{name}/{action}", f"step-{number}", body).status == status, (
-            action
-        )
-    (payment,) = ledger(books)
-    assert (payment["status"], payment["captures"], payment["refunds"]) == charged
+    """Each step happens once, under whatever key, and nothing after the end."""
+    found = books(kind)
+    name = prepare(found, **RAISABLE).body["id"]
+    for number, (verb, answered) in enumerate(steps):
+        assert change(found, name, verb, f"{number}").status == answered, verb
+    intent = look(found, name)
+    assert intent["status"] == status
+    assert (intent["latest_charge"] or {}).get("status") == charge
 
 
 @KINDS
-def test_a_key_names_one_request(kind: type[Books]) -> None:
-    """The same request gets the first answer again, another one is refused.
-
-    Another or a forgotten key pays again.
-    """
-    books = kind()
-    assert authorize(books) == authorize(books)
-    assert authorize(books, amount=1).status == 422
-    assert len(ledger(books)) == 1
-    authorize(books, "key-2")
-    assert len(ledger(books)) == 2
-    forgetful = Books(Troubles(forgotten=1.0))
-    assert authorize(forgetful) != authorize(forgetful)
-    assert (len(ledger(forgetful)), forgetful.met["forgotten"]) == (2, 2)
-
-
-def test_a_request_that_is_being_worked_on_shows_as_pending() -> None:
-    """Its key is refused until it is finished.
-
-    Its payment can be found by the client's name for it.
-    """
-    books = Books()
-    request = GatewayRequest("/payments", "key-1", ORDER)
-    first = books.begin(request)
-    second = books.begin(request)
-    assert (first, second and second.status) == (None, 409)
-    (found,) = books.look_up("/payments", {"reference": ["order_01"]}).body["payments"]
-    assert found["status"] == "pending"
-    assert books.finish(request).body["status"] == "authorized"
+def test_a_customers_payments_are_listed(kind: str) -> None:
+    """All that were made, the newest first, a page at a time, and nobody else's."""
+    found = books(kind)
+    names = [prepare(found, f"{number}").body["id"] for number in range(3)]
+    other = {"customer": "customer_b", "payment_method": "pm_card_of_customer_b"}
+    prepare(found, "other", **other)
+    query = "customer=customer_a&limit=2&expand[]=data.latest_charge"
+    first = send(found, "GET", f"{INTENTS}?{query}").body
+    after = first["data"][-1]["id"]
+    second = send(found, "GET", f"{INTENTS}?{query}&starting_after={after}").body
+    assert (first["has_more"], second["has_more"]) == (True, False)
+    listed = [each["id"] for each in first["data"] + second["data"]]
+    assert sorted(listed) == sorted(names)
+    later = send(found, "GET", f"{INTENTS}?{query}&created[gte]={int(NOW_S) + 1}").body
+    assert later["data"] == []
 
 
 @KINDS
-def test_a_request_that_cannot_be_done_is_refused(kind: type[Books]) -> None:
+@pytest.mark.parametrize(
+    ("customer", "verb", "status"),
+    [
+        ("cus_nobody", "", 400),
+        ("cus_a_cardless", "", 400),
+        ("cus_a_declined", "confirm", 402),
+        ("cus_a_asked", "confirm", 402),
+    ],
+)
+def test_a_customers_name_says_who_cannot_pay(
+    kind: str, customer: str, verb: str, status: int
+) -> None:
+    """In stage `dev` anybody else exists, and pays. A refused confirmation is on record."""
+    found = books(kind)
+    given = {"customer": customer, "payment_method": f"pm_card_of_{customer}"}
+    answer = prepare(found, **given)
+    if not verb:
+        assert answer.status == status
+        return
+    name = answer.body["id"]
+    assert change(found, name, verb).status == status
+    intent = look(found, name)
+    assert intent["status"] == "requires_payment_method"
+    assert intent["latest_charge"]["status"] == "failed"
+    assert intent["last_payment_error"]["message"]
+
+
+@KINDS
+def test_a_request_that_cannot_be_done_is_refused(kind: str) -> None:
     """It leaves no payment behind, and no payment is found."""
-    books = kind()
-    for path, body, status in (
-        ("/payments", {"reference": "order_01"}, 422),
-        ("/payments/pay_9/refund", {}, 404),
-        ("/payments/pay_9/capture", {"amount": 1}, 404),
-        ("/elsewhere", ORDER, 404),
+    found = books(kind)
+    for method, path, status in (
+        ("POST", "/elsewhere", 404),
+        ("GET", f"{INTENTS}/pi_9", 404),
+        ("POST", f"{INTENTS}/pi_9/cancel", 404),
+        ("POST", f"{INTENTS}/pi_9/explode", 404),
+        ("POST", "/v1/refunds", 400),
+        ("GET", INTENTS, 400),
+        ("GET", f"{INTENTS}?customer=a&color=red", 400),
     ):
-        assert send(books, path, path, body).status == status
-        assert books.look_up("/payments/pay_9", {}).status == 404
-    assert ledger(books) == []
+        assert send(found, method, path, path).status == status, path
+    for wrong in ({"amount": "0"}, {"amount": "x"}, {"amount": "100000000"}, {"currency": ""}):
+        assert prepare(found, str(wrong), **wrong).status == 400
+    assert found.ledger() == []
 
 
-RESERVATION: Final = ORDER | {"currency": "CHF"}
+def test_requests_at_the_same_time_do_not_overwrite_each_other() -> None:
+    """Of two changes that read the same state, the deployed gateway commits one."""
+    found = FunctionBooks()
+    name = prepare(found).body["id"]
+    change(found, name, "confirm")
+    found.transport.meanwhile(lambda: change(found, name, "capture"))
+    assert change(found, name, "cancel").status in {400, 429}
+    assert look(found, name)["status"] == "succeeded"
 
 
-@pytest.mark.parametrize("name", [None, *RESERVATION])
-@pytest.mark.parametrize("value", [None, "", 0, True, 12.5, "x" * 300, 10**20])
-def test_a_body_that_is_no_reservation_is_refused(name: str | None, value: object) -> None:
-    """Nothing is reserved for it, and the refusal is final."""
-    books = FunctionBooks()
-    body = value if name is None else RESERVATION | {name: value}
-    assert (
-        books.send("POST", "/payments", json.dumps(body), {"Idempotency-Key": "key"}).status == 422
-    )
-    assert ledger(books) == []
+def test_a_key_names_one_request() -> None:
+    """The same request gets the first answer again, and another one is refused.
+
+    A key is refused while its request is worked on, and forgotten after its time.
+    """
+    now = [NOW_S]
+    found = Books(keys_s=60, clock=lambda: now[0])
+    first = prepare(found)
+    assert prepare(found) == first
+    wrong = prepare(found, amount="1")
+    assert wrong.body["error"]["type"] == "idempotency_error"
+    now[0] += 61
+    assert prepare(found) != first
+    assert len(found.intents) == 2
+    request = GatewayRequest("POST", INTENTS, "slow", urlencode(FORM))
+    assert found.begin(request) is None
+    again = found.begin(request)
+    assert again is not None
+    assert again.status == 409
+    assert found.finish(request).status == 200
+    forgetful = Books(Troubles(forgotten=1.0), clock=lambda: NOW_S)
+    assert prepare(forgetful) != prepare(forgetful)
+    assert forgetful.met["forgotten"] == 2
 
 
-@pytest.mark.parametrize("earlier", [0, 1])
-def test_requests_at_the_same_time_are_all_kept(earlier: int) -> None:
-    """A payment made between another's decision and commit is not overwritten; both are found."""
-    books = FunctionBooks()
-    for _ in range(earlier):
-        authorize(books, "earlier")
-    books.transport.meanwhile(lambda: authorize(books, "second"))
-    assert authorize(books, "first").status == 201
-    found = books.look_up("/payments", {"reference": ["order_01"]}).body["payments"]
-    assert [books.look_up(f"/payments/{each['id']}", {}).body for each in found] == found
-    assert len({each["id"] for each in found}) == earlier + 2
-
-
-def test_rides_of_which_an_error_is_kept_are_known() -> None:
-    """A request under a further key takes effect, whichever step it is."""
+def test_an_error_is_kept_under_its_key() -> None:
+    """A request under a further key takes effect."""
 
     class Keeps(Books):
         def _meets(self, trouble: str, name: str) -> bool:
-            return trouble == "kept" and name in {"order_01-authorize", "pay_000001-capture"}
+            return trouble == "kept" and name == "prepare"
 
-    books = Keeps()
-    assert authorize(books, "order_01-authorize").status == 500
-    assert books.kept == {"order_01"}
-    assert authorize(books, "order_01-authorize-2").status == 201
-    books.kept.clear()
-    for key, status in (("pay_000001-capture", 500), ("pay_000001-capture-2", 200)):
-        assert send(books, "/payments/pay_000001/capture", key, {"amount": 1250}).status == status
-    assert books.kept == {"order_01"}
+    found = Keeps()
+    assert [prepare(found).status for _ in range(2)] == [500, 500]
+    assert prepare(found, "prepare-2").status == 200
+    assert found.met["kept"] == 2
+
+
+def test_time_passes_at_the_gateway() -> None:
+    """A confirmation is worked on for a while, and a hold ends: the payment is canceled then."""
+    now = [NOW_S]
+    found = Books(Troubles(pending=1.0), pending_s=5, clock=lambda: now[0])
+    name = prepare(found).body["id"]
+    assert change(found, name, "confirm").body["status"] == "processing"
+    assert change(found, name, "cancel").status == 400
+    now[0] += 5
+    assert look(found, name)["status"] == "requires_capture"
+    now[0] += 7 * DAY_S
+    (entry,) = found.ledger()
+    assert (entry["status"], entry["refunds"]) == ("refunded", [1250])
+    assert look(found, name)["cancellation_reason"] == "automatic"
+
+
+@pytest.mark.parametrize(
+    ("account", "changes", "param"),
+    [
+        (Account(increments=False), RAISABLE, next(iter(RAISABLE))),
+        (Account(currencies=frozenset({"chf"})), {}, "currency"),
+        (Account(least=2000), {}, "amount"),
+        (Account(broken="payment_method_unactivated"), {}, None),
+    ],
+)
+def test_an_account_takes_what_it_is_set_to(
+    account: Account, changes: dict[str, str], param: str | None
+) -> None:
+    """The error names the parameter, and is an error of status 400."""
+    answer = prepare(Books(account=account, clock=lambda: NOW_S), **changes)
+    assert (answer.status, answer.body["error"].get("param")) == (400, param)

@@ -22,7 +22,7 @@ SWITCHES: Final[dict[str, tuple[str, ...]]] = {
 COMPANIONS: Final = {"JwtAudience": "carride"}
 """Parameters that others require; they change nothing by themselves."""
 CHOICES: Final = 20
-SEED: Final = 2
+SEED: Final = 5
 
 
 @cache

@@ -167,9 +167,6 @@ def of_payment(deployed: Deployment) -> Iterator[tuple[str, object]]:
     yield "PAYMENT_GATEWAY_URL", host
     yield "PAYMENT_GATEWAY_SECRET_ARN", headers.get("Authorization")
     yield "PAYMENT_GATEWAY_SIGNED", headers.get("Authorization", "").partition(" ")[0]
-    settings = deployed.settings(function, payment.Settings)
-    yield "PAYMENT_GATEWAY_PROTOCOL", type(payment.gateway_of(settings)).__name__
-    yield "STRIPE_INCREMENTS", settings.stripe_increments
 
 
 def first_request(deployed: Deployment) -> tuple[str, Mapping[str, str]]:
@@ -222,7 +219,7 @@ def of_the_reconciler(deployed: Deployment) -> Iterator[tuple[str, object]]:
     yield "ASSIGNMENT_TABLE", sorted(told)
     shards = [item["openShard"] for item in deployed.items("PaymentTable")]
     yield "PAYMENT_TABLE", [shard.partition("-")[0] for shard in shards]
-    yield "OUTBOX_TABLE", [item["type"] for item in emitted]
+    yield "OUTBOX_TABLE", sorted(item["type"] for item in emitted)
     yield "OUTBOX_DAYS", deployed.days_kept(emitted)
     yield "RIDE_HISTORY_TABLE", deployed.queried("byRide")
     yield "IDEMPOTENCY_TABLE", deployed.with_keys_of("reconciler")
@@ -259,6 +256,7 @@ PRIMARY: Final = {"Role": "primary", "PeerRegion": "us-west-2"}
 PROD: Final = {"Stage": "prod", "Protected": "yes"}
 SOON: Final = {"OverdueHours": "2"}
 OF_A_SECRET: Final = {"PaymentGatewaySecretArn": SECRET}
+OF_STRIPE: Final = {"PaymentGateway": "stripe", "PaymentGatewayUrl": "", **OF_A_SECRET}
 STACK_ID: Final = f"arn:aws:cloudformation:{REGION}:123456789012:stack/carride/1"
 
 
@@ -314,14 +312,11 @@ ROWS: Final[Mapping[str, tuple[Row, ...]]] = {
         Row("LEASE_SECONDS", 30.0),
         Row("LEASE_SECONDS", 3.0, {"Stage": "local"}),
         Row("PAYMENT_GATEWAY_URL", "gateway.example"),
+        Row("PAYMENT_GATEWAY_URL", "api.stripe.com", OF_STRIPE),
         Row("PAYMENT_GATEWAY_SECRET_ARN", None),
         Row("PAYMENT_GATEWAY_SECRET_ARN", f"Bearer secret of {SECRET}", OF_A_SECRET),
         Row("PAYMENT_GATEWAY_SIGNED", ""),
         Row("PAYMENT_GATEWAY_SIGNED", "AWS4-HMAC-SHA256", {"PaymentGatewayUrl": ""}),
-        Row("PAYMENT_GATEWAY_PROTOCOL", "HttpGateway"),
-        Row("PAYMENT_GATEWAY_PROTOCOL", "StripeGateway", {"PaymentGateway": "stripe"}),
-        Row("STRIPE_INCREMENTS", False),
-        Row("STRIPE_INCREMENTS", True, {"StripeIncrements": "yes"}),
     ),
     "ReconcilerFunction": (
         Row("OVERDUE_HOURS", 0),

@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 import carride.consumer
 import carride_api
 import dispatch
+import payment
 import reconciler
 from carride.dynamodb import DynamoDB
 from carride.telemetry import logger
@@ -23,7 +24,7 @@ from carride_idempotency.observation import Observation
 from carride_idempotency.stores.transport import NoAnswerError, ServiceError
 from carride_idempotency.testing import FakeDynamoDB
 from carride_idempotency.testing.expressions import InvalidRequestError, Item, Request
-from persistent_gateway import PersistentGateway
+from stripe_gateway import StripeGateway
 from tests.world.freedoms import FREEDOMS
 from tests.world.story import OUTBOX, Story, Tier
 from tests.world.wiring import Wiring
@@ -102,7 +103,7 @@ class Cloud(Network):
         first: the other region of the same story, whose time and chance are shared.
     """
 
-    timed = (DynamoDB, PersistentGateway)
+    timed = (DynamoDB, StripeGateway)
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class Cloud(Network):
             stack.enter_context(patch.object(os, "urandom", self._draw))
             stack.enter_context(patch.object(carride.consumer, "observe", self._observed))
             stack.enter_context(patch.object(carride_api, "observe", self._observed))
-            for module in (dispatch, reconciler):
+            for module in (dispatch, payment, reconciler):
                 stack.enter_context(patch.object(module, "count", self._count))
             stack.enter_context(self.threads())
             stack.enter_context(self.installed())

@@ -32,7 +32,7 @@ _TTL: Final = f"{_DYNAMODB}/TTL.html"
 _TRANSACTIONS: Final = f"{_DYNAMODB}/transaction-apis.html"
 _SDK: Final = f"{_AWS}/sdkref/latest/guide/feature-retry-behavior.html"
 _HTTP_API: Final = f"{_AWS}/apigateway/latest/developerguide/limits.html"
-_PROTOCOL: Final = "payment-gateway.md#protocol"
+_PROTOCOL: Final = "payment-gateway.md#what-a-gateway-may-do-wrong"
 _CLOCKS: Final = "guarantees.md#conditions"
 _REGIONS: Final = "two-regions.md#failing-over"
 _REPLAYING: Final = "../ops/docs/operations.md#replaying-the-archive"
@@ -120,12 +120,18 @@ FREEDOMS: Final[Mapping[str, Freedom]] = {
         ("gateway", "gateway: no answer", _PROTOCOL),
         ("gateway", "gateway: answer lost", _PROTOCOL),
         ("gateway", "gateway: finished late", _PROTOCOL),
+        ("gateway", "gateway: finished days later", _PROTOCOL),
         ("gateway", "gateway: slow", _PROTOCOL),
         ("gateway", "gateway: kept under its key", _PROTOCOL),
         ("gateway", "gateway: key forgotten", _PROTOCOL),
         ("gateway", "gateway: answers about something else", _PROTOCOL),
         ("gateway", "gateway: pending", _PROTOCOL),
         ("gateway", "gateway: declined", _PROTOCOL),
+        ("gateway", "gateway: detached card", _PROTOCOL),
+        ("gateway", "gateway: unknown customer", _PROTOCOL),
+        ("gateway", "gateway: customer to be asked", _PROTOCOL),
+        ("gateway", "gateway: hold ended", _PROTOCOL),
+        ("gateway", "gateway: canceled by hand", _PROTOCOL),
         ("gateway", "gateway: raise refused", _PROTOCOL),
         ("gateway", "window: slow gateway", _PROTOCOL),
         ("gateway", "window: gateway", _PROTOCOL),

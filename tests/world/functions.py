@@ -12,7 +12,7 @@ from unittest.mock import patch
 from carride.events import parse_event
 from carride.settings import from_environment
 from carride_idempotency.testing import Invocation
-from gateway_client import HttpGateway
+from stripe_gateway import StripeGateway
 from tests.world.cloud import Cloud, Invoked
 from tests.world.gateway import Gateway
 from tests.world.queues import Queues
@@ -45,7 +45,7 @@ def handler_of(spec: FunctionSpec, cloud: Cloud, gateway: Gateway) -> Handler:
     handler: Handler
     match spec.module:
         case "payment":
-            client = HttpGateway(given.payment_gateway_url, connection=gateway)
+            client = StripeGateway(given.payment_gateway_url, connection=gateway)
             handler = module.make_handler(given, client, now=now)
         case "dispatch" | "carride_api":
             handler = module.make_handler(given, now=now)

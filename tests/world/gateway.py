@@ -2,29 +2,33 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
 
 from gateway import GatewayUnavailableError
 from gateway_connection import HttpRequest, HttpResponse
-from local.simulated_gateway import Books, GatewayRequest, Reply
+from gateway_rules import Account, Answer, Customer
+from local.simulated_gateway import Books, GatewayRequest
 from tests.world.cloud import Cloud
 from tests.world.story import Tier
 
 _READ_TIMEOUT_S: Final = 3.0
 _WITHIN_S: Final = 3_500.0
-"""A request is finished within an hour, or never."""
-_UNSEEN: Final = 0.5
-"""The share of late requests that no lookup shows before they are finished."""
-_WITH_EFFECT: Final = 0.5
-"""The share of errors kept under a key whose request took effect."""
+_DAYS_S: Final = 3 * 86_400.0
+"""A request may arrive days after everybody has given up."""
 _SOON_S: Final = 30.0
 """In a light story: before the last attempt of its event."""
+_DAYS_LATE: Final = 0.3
+"""The share of late requests of heavy stories that arrive days later."""
+_WITHOUT_KEY: Final = 0.5
+"""The share of late requests that are not recognised by their key."""
+_WITH_EFFECT: Final = 0.5
+"""The share of errors kept under a key whose request took effect."""
 _KILLED_LATE: Final = "killed, and finished late"
 _CUT_OFF: Final = 0.8
-"""The share of reservations whose run is killed, in a story that is about that."""
+"""The share of confirmations whose run is killed, in a story that is about that."""
+_BY_HAND: Final = "canceled by hand"
 _LOOKUPS: Final = ("killed before", "killed after", "refused", "failed", "no answer", "slow")
 _POSTS: Final = (
     "killed before",
@@ -39,47 +43,80 @@ _POSTS: Final = (
     "refused for good",
     "slow",
 )
-_OVERLAP_S: Final = 200.0
-"""How long attempts may overlap, and some more: until then no key is forgotten."""
 _OF_HOURS: Final = ("kept under its key",)
-"""What may happen in heavy stories only: the event needs more than an hour, and an operator."""
-_FINAL: Final = (400, 402, 404, 405, 406, 410, 422, 451)
-"""The statuses by which a POST is refused for good."""
+"""What may happen in heavy stories only: the event may need an operator."""
+_PASSING: Final = (401, 403, 408, 409, 424, 425, 429, 500, 502, 503)
+_REFUSALS: Final = (*_PASSING, 400, 402, 404, 405, 410, 422, 451)
+"""With what else than Stripe's error in it, which nobody may take for one."""
+_FOR_GOOD: Final[Mapping[str, Sequence[tuple[int, Mapping[str, str]]]]] = {
+    "payment_intents": (
+        (400, {"type": "invalid_request_error", "param": "customer", "code": "resource_missing"}),
+        (400, {"type": "invalid_request_error", "param": "amount", "code": "amount_too_large"}),
+        (400, {"type": "invalid_request_error", "param": "currency"}),
+        (402, {"type": "card_error", "code": "card_declined"}),
+    ),
+    "confirm": (
+        (400, {"type": "invalid_request_error", "param": "payment_method"}),
+        (402, {"type": "card_error", "code": "card_declined"}),
+    ),
+    "capture": (
+        (400, {"type": "invalid_request_error", "code": "charge_expired_for_capture"}),
+        (402, {"type": "card_error", "code": "card_declined"}),
+    ),
+    "increment_authorization": (
+        (400, {"type": "invalid_request_error"}),
+        (402, {"type": "card_error", "code": "card_declined"}),
+    ),
+}
+"""How a change is refused for good, by the end of its path."""
 _OF_THE_BOOKS: Final = {
     "forgotten": "gateway: key forgotten",
     "pending": "gateway: pending",
     "declined": "gateway: declined",
-    "refused": "gateway: declined",
+    "refused": "gateway: detached card",
     "capped": "gateway: raise refused",
+    "unknown": "gateway: unknown customer",
+    "asked": "gateway: customer to be asked",
+    "expired": "gateway: hold ended",
 }
-"""The freedoms that a story gives to rides or keys, by the name of the trouble."""
-_REFUSALS: Final = (400, 401, 402, 403, 404, 405, 408, 409, 410, 422, 425, 429, 451, 500, 503)
-_PASSING: Final = (401, 403, 408, 409, 425, 429, 500, 502, 503)
+"""The freedoms that a story gives to rides, customers or keys, by the name of the trouble."""
 
 
 class Gateway:
     """A connection to the gateway; its books are the evidence of charges.
 
     Attributes:
-        refused: what it refused for good for each ride: ``payments`` (a reservation), ``capture``
-            or ``adjust`` (a raise).
+        refused: what it refused for good for each ride and customer: the end of the path, or
+            "ended" for a payment that ended without being asked to.
     """
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
         self.refused: dict[str, set[str]] = defaultdict(set)
-        self._taken: set[str] = set()
-        """The keys of requests that it has taken in."""
         self._kept: dict[str, HttpResponse] = {}
         """The errors that it repeats, by key."""
-        self._finished: dict[str, tuple[float, GatewayRequest, Reply]] = {}
-        """When each key's request was finished, that request, and its answer."""
-        self.books = Books(cloud.story.troubles, seed=cloud.story.seed, clock=lambda: cloud.now_s)
+        story = cloud.story
+        account = Account(increments=story.can_raise, lists_unknown=story.seed % 2 == 0)
+        self.books = Books(
+            story.troubles, seed=story.seed, account=account, clock=lambda: cloud.now_s
+        )
 
     def ledger(self) -> list[dict[str, Any]]:
-        """Return every payment."""
-        found: list[dict[str, Any]] = self.books.look_up("/ledger", {}).body["payments"]
-        return found
+        """Return every payment that was confirmed."""
+        return self.books.ledger()
+
+    def may_be_unpaid(self, customer: str, ride: str) -> bool:
+        """Return whether this customer may leave this ride unpaid."""
+        who: Customer = self.books.customer_of(customer, ride)
+        cannot = not who.is_known or who.is_detached or who.asks or bool(who.declines)
+        refused = self.refused[ride] - {"increment_authorization"}
+        return cannot or bool(refused) or who.hold_s < _DAYS_S
+
+    def may_be_less(self, customer: str, ride: str) -> bool:
+        """Return whether less than the price may be captured."""
+        is_capped = not self.books.customer_of(customer, ride).raises
+        was_refused = "increment_authorization" in self.refused[ride]
+        return is_capped or was_refused or not self._cloud.story.can_raise
 
     def close(self) -> None:
         """Keep nothing open."""
@@ -87,7 +124,8 @@ class Gateway:
     def exchange(self, request: HttpRequest) -> HttpResponse:
         """Answer a request of a function, or do as bad gateways do."""
         cloud = self._cloud
-        what = f"gateway {request.method} {request.path}"
+        endpoint = request.path.partition("?")[0]
+        what = f"gateway {request.method} {endpoint}"
         who = f"{cloud.doing()} {what}"
         cloud.simulation.sleep(0.05 + 0.5 * cloud.roll(f"gateway {who}") ** 4)
         if cloud.window("gateway", who):
@@ -98,75 +136,76 @@ class Gateway:
         if kept is not None:
             return kept
         share = cloud.story.gateways_share
-        if cloud.story.is_cut_off and request.path == "/payments":
+        if cloud.story.is_cut_off and endpoint.endswith("/confirm"):
             share = _CUT_OFF
-        kind = cloud.fault("gateway", self._kinds(request), what, share)
+        kind = cloud.fault("gateway", self._kinds(request, endpoint), what, share)
         self._before(kind, request, who)
-        refused = self._refused(kind, request, who)
+        refused = self._refused(kind, request, endpoint, who)
         if refused is not None:
             return refused
-        reply = self._reply(request)
-        cloud.say(f"{what}: {reply.status}")
+        answer = self._carry_out(_asked(request), endpoint)
+        cloud.say(f"{what}: {answer.status}")
         if kind == "killed after":
             cloud.kill_here()
         if kind == "failed":
             return _problem(500)
         if kind == "answer lost":
             self._give_up("the answer is lost")
-        return HttpResponse(reply.status, json.dumps(reply.body).encode())
+        return HttpResponse(answer.status, json.dumps(answer.body).encode())
 
-    def _kinds(self, request: HttpRequest) -> Sequence[str]:
+    def _kinds(self, request: HttpRequest, endpoint: str) -> Sequence[str]:
         """Return what may happen to a request."""
         if request.method == "GET":
             return _LOOKUPS
-        if self._cloud.story.is_cut_off and request.path == "/payments":
+        if self._cloud.story.is_cut_off and endpoint.endswith("/confirm"):
             return (_KILLED_LATE,)
         if self._cloud.story.tier is Tier.HEAVY:
             return (*_POSTS, *_OF_HOURS)
         return _POSTS
 
-    def _refused(self, kind: str, request: HttpRequest, who: str) -> HttpResponse | None:
+    def _refused(
+        self, kind: str, request: HttpRequest, endpoint: str, who: str
+    ) -> HttpResponse | None:
         """Return the error that a request gets instead of its answer, if it gets one."""
         match kind:
             case "refused for good":
-                return self._refusal(request, who)
+                return self._refusal(request, endpoint, who)
             case "kept under its key":
-                return self._failure(request, who)
+                return self._failure(request, endpoint, who)
             case "refused":
                 return _problem(self._one_of(_REFUSALS, who))
             case "busy":
                 return _problem(self._one_of(_PASSING, who))
         return None
 
-    def _refusal(self, request: HttpRequest, who: str) -> HttpResponse:
-        """Refuse a reservation, a capture or a raise for good; any other request for now.
-
-        A second request with a key gets the first answer, so one that may still be finished is not
-        refused for good.
-        """
-        key = request.headers["Idempotency-Key"]
-        if request.path.endswith("/refund") or key in self._taken:
+    def _refusal(self, request: HttpRequest, endpoint: str, who: str) -> HttpResponse:
+        """Refuse a change for good; one that gives money back for now only."""
+        verb = endpoint.rpartition("/")[2]
+        if verb not in _FOR_GOOD:
             return _problem(503)
-        self.refused[self._ride_of(request)].add(request.path.rpartition("/")[2])
-        self._kept[key] = _problem(self._one_of(_FINAL, who))
-        return self._kept[key]
+        asked = _asked(request)
+        self.refused[self._ride_of(asked, endpoint)].add(verb)
+        status, error = self._one_of(_FOR_GOOD[verb], who)
+        body = json.dumps({"error": {**error, "message": "made by the world"}})
+        self._kept[asked.key] = HttpResponse(status, body.encode())
+        return self._kept[asked.key]
 
-    def _ride_of(self, request: HttpRequest) -> str:
-        """Return the ride whose money a request is about."""
-        if request.path == "/payments":
-            return str(_asked(request).body["reference"])
-        payment, _, _ = request.path.rpartition("/")
-        return str(self.books.look_up(payment, {}).body["reference"])
+    def _ride_of(self, asked: GatewayRequest, endpoint: str) -> str:
+        """Return the ride whose money a change is about."""
+        name = endpoint.split("/")[3] if endpoint.count("/") > 3 else ""
+        if name in self.books.intents:
+            return self.books.intents[name].ride
+        return asked.key.partition("-prepare-")[0]
 
-    def _failure(self, request: HttpRequest, who: str) -> HttpResponse:
+    def _failure(self, request: HttpRequest, endpoint: str, who: str) -> HttpResponse:
         """Fail, and repeat that under the key; the request took effect, or did not."""
         if self._cloud.roll(f"effect {who}") < _WITH_EFFECT:
-            self._carry_out(_asked(request))
+            self._carry_out(_asked(request), endpoint)
         self._kept[request.headers["Idempotency-Key"]] = _problem(500)
         return _problem(500)
 
-    def _one_of(self, statuses: Sequence[int], who: str) -> int:
-        return statuses[int(self._cloud.roll(f"status {who}") * len(statuses))]
+    def _one_of[T](self, several: Sequence[T], who: str) -> T:
+        return several[int(self._cloud.roll(f"status {who}") * len(several))]
 
     def _before(self, kind: str, request: HttpRequest, who: str) -> None:
         """Do what keeps a request from being answered, or delays it."""
@@ -183,51 +222,43 @@ class Gateway:
         if kind == "slow":
             self._cloud.simulation.sleep(_READ_TIMEOUT_S * 0.9)
 
-    def _reply(self, request: HttpRequest) -> Reply:
-        url = urlsplit(request.path)
-        if request.method == "GET":
-            return self.books.look_up(url.path, parse_qs(url.query))
-        return self._carry_out(_asked(request))
-
     def _take_in(self, request: HttpRequest, who: str) -> None:
-        """Accept a request, and finish it within the hour.
-
-        Until then lookups may show it as pending, or not at all: they include what was answered.
-        """
+        """Have a request take effect later, perhaps days later, and perhaps without its key."""
+        cloud = self._cloud
         asked = _asked(request)
-        self._taken.add(asked.key)
-        is_light = self._cloud.story.tier is Tier.LIGHT
-        within_s = _SOON_S if is_light else _WITHIN_S
-        late_s = within_s * self._cloud.roll(f"finish {who}")
-        # Two requests would take effect if the key were forgotten before the first is finished.
-        forgets = self._cloud.story.troubles.forgotten > 0
-        if not forgets and self._cloud.roll(f"unseen {who}") < _UNSEEN:
-            self._cloud.simulation.after(late_s, partial(self._carry_out, asked))
-        elif self._lately(asked) is None and self.books.begin(asked) is None:
-            self._cloud.simulation.after(late_s, partial(self._finish, asked))
+        endpoint = request.path.partition("?")[0]
+        within_s = _SOON_S if cloud.story.tier is Tier.LIGHT else _WITHIN_S
+        is_heavy = cloud.story.tier is Tier.HEAVY
+        if is_heavy and cloud.roll(f"days {who}") < _DAYS_LATE:
+            within_s = _DAYS_S
+            cloud.use("gateway: finished days later")
+        late_s = within_s * cloud.roll(f"finish {who}")
+        if cloud.roll(f"key {who}") < _WITHOUT_KEY:
+            asked = asked._replace(key="")
+        cloud.simulation.after(late_s, partial(self._carry_out, asked, endpoint))
 
-    def _carry_out(self, asked: GatewayRequest) -> Reply:
-        self._taken.add(asked.key)
-        reply = self._lately(asked) or self.books.begin(asked)
-        return self._finish(asked) if reply is None else reply
-
-    def _finish(self, asked: GatewayRequest) -> Reply:
+    def _carry_out(self, asked: GatewayRequest, endpoint: str) -> Answer:
         """Have a request take effect; count which of the story's troubles it met."""
         before = self.books.met.copy()
-        reply = self.books.finish(asked)
+        answer = self.books.answer(asked)
         for trouble, freedom in _OF_THE_BOOKS.items():
             if self.books.met[trouble] > before[trouble]:
                 self._cloud.use(freedom)
-        self._finished[asked.key] = (self._cloud.now_s, asked, reply)
-        return reply
+        if endpoint.endswith("/confirm") and answer.status == 200:
+            self._meddle(str(answer.body["id"]))
+        return answer
 
-    def _lately(self, asked: GatewayRequest) -> Reply | None:
-        """Return the answer of a key that was used lately: overlapping attempts need the key."""
-        if asked.key not in self._finished:
-            return None
-        finished_s, before, reply = self._finished[asked.key]
-        is_late = self._cloud.now_s - finished_s >= _OVERLAP_S
-        return None if is_late or before != asked else reply
+    def _meddle(self, name: str) -> None:
+        """Have somebody cancel a payment at the gateway, some time after it was reserved."""
+        cloud = self._cloud
+        if cloud.healed or cloud.roll(f"by hand {name}") >= cloud.story.by_hand:
+            return
+        after_s = 7_200.0 * cloud.roll(f"by hand after {name}")
+        self.refused[self.books.intents[name].ride].add("ended")
+        path = f"/v1/payment_intents/{name}/cancel"
+        by_hand = GatewayRequest("POST", path)
+        cloud.use(f"gateway: {_BY_HAND}")
+        cloud.simulation.after(after_s, partial(self.books.answer, by_hand))
 
     def _give_up(self, why: str) -> None:
         self._cloud.simulation.sleep(_READ_TIMEOUT_S)
@@ -235,8 +266,9 @@ class Gateway:
 
 
 def _asked(request: HttpRequest) -> GatewayRequest:
-    body = json.loads(request.content or b"{}")
-    return GatewayRequest(request.path, request.headers["Idempotency-Key"], body)
+    content = (request.content or b"").decode()
+    key = request.headers.get("Idempotency-Key", "")
+    return GatewayRequest(request.method, request.path, key, content)
 
 
 def _problem(status: int) -> HttpResponse:

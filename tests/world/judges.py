@@ -36,9 +36,6 @@ _OF_PAYMENTS: Final = ("PaymentAuthorized", "PaymentCaptured", "PaymentRefunded"
 _LAGS_MS: Final = 10_000
 _CANCELLED: Final = "cancelled"
 _CLOCKS_DIFFER: Final = timedelta(seconds=1)
-_OF_THE_WHOLE: Final = frozenset({"payments", "capture"})
-"""The requests to the gateway whose refusal leaves a ride unpaid."""
-_RAISE: Final = "adjust"
 _OF_TICKS: Final = "ReconcilerDlq"
 """Its letters are runs that were given up, too."""
 _MAY_BE_LEFT: Final = ("carride-api#", "reconciler/settle#")
@@ -211,8 +208,8 @@ def _of_ride(
     status = charges[0]["status"] if charges else None
     captures = [amount for charge in charges for amount in charge["captures"]]
     refunds = [amount for charge in charges for amount in charge["refunds"]]
-    refused = world.gateway.refused[str(booking["orderID"])] & _OF_THE_WHOLE
-    if _DECLINED in told and status != "declined" and not refused:
+    may_be_unpaid = world.gateway.may_be_unpaid(str(booking["customerID"]), str(booking["orderID"]))
+    if _DECLINED in told and not may_be_unpaid:
         yield "it was declined, and the gateway has refused nothing"
     if len(captures) > 1:
         yield f"money was taken {len(captures)} times"
@@ -249,7 +246,7 @@ def _of_driven_ride(
     overdue = told.get(_OVERDUE, ())
     outcomes = {json.loads(_data(each))["outcome"] for each in overdue}
     served = _ASSIGNED in told
-    is_refused = bool(world.gateway.refused[ride] & _OF_THE_WHOLE)
+    is_refused = world.gateway.may_be_unpaid(str(booking["customerID"]), ride)
     is_due = served and _DECLINED not in told and not is_refused and outcomes != {_CANCELLED}
     if _CANCELLED in outcomes:
         is_booked = "version" in booking
@@ -312,8 +309,7 @@ def _of_price(
     price = booking["price"]
     if taken > price:
         yield f"more than its price of {price} was taken"
-    refused = world.gateway.refused[str(booking["orderID"])]
-    may_be_less = world.story.troubles.capped or _RAISE in refused
+    may_be_less = world.gateway.may_be_less(str(booking["customerID"]), str(booking["orderID"]))
     if taken < price and not may_be_less:
         yield f"less than its price of {price} was taken"
 
@@ -363,9 +359,8 @@ def _of_life(lived: Lived, told: Mapping[str, list[Item]], world: "World") -> It
     wanted = {"complete": "completed", "cancel": "cancelled"}.get(last)
     if wanted is not None and lived.status != wanted:
         yield f"it should be {wanted} and is {lived.status}"
-    troubles = world.story.troubles
-    is_refused = world.gateway.refused[lived.order_id] & _OF_THE_WHOLE
-    may_be_declined = troubles.declined or troubles.refused or is_refused
+    customer = f"customer_{lived.life.number}"
+    may_be_declined = world.gateway.may_be_unpaid(customer, lived.order_id)
     is_paid = "PaymentCaptured" in told or may_be_declined
     if wanted == "completed" and not unserved and not is_paid:
         yield "it was driven, and PaymentCaptured was never published"

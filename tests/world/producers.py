@@ -81,7 +81,12 @@ class Producer:
     def booking(self) -> dict[str, Any]:
         """Return the ride in the form of a booking."""
         lived = self.lived
-        return {"orderID": lived.order_id, "status": lived.status, "price": lived.price}
+        return {
+            "orderID": lived.order_id,
+            "customerID": f"customer_{self._life.number}",
+            "status": lived.status,
+            "price": lived.price,
+        }
 
     def wrong_view(self, api: "Api") -> str:
         """Ask the API how the ride stands; return what is wrong with the answer, or nothing."""

@@ -81,6 +81,10 @@ class Story(NamedTuple):
     """Of all requests that meet a fault of their own."""
     gateways_share: float = 0.0
     """Of the requests to the gateway."""
+    can_raise: bool = True
+    """Whether the gateway's account may raise reservations."""
+    by_hand: float = 0.0
+    """The share of payments that somebody cancels at the gateway."""
     is_mistaken: bool = False
     """Whether the gateway's answers are often about something else."""
     is_cut_off: bool = False
@@ -150,6 +154,8 @@ _STRANGE: Final = 200
 _ACCEPTED_LATE: Final = 0.4
 _UNREADABLE: Final = 0.06
 _PRICES: Final = (1, 550, 1250, 2000, 10_000_000)
+_CAN_RAISE: Final = 0.8
+"""The share of stories whose account may raise reservations."""
 _MINUTE: Final = 60.0
 _HOUR: Final = 3600.0
 _MOST_RIDES: Final = 6
@@ -171,6 +177,7 @@ def tell(seed: int, tier: Tier | None = None, rides: int | None = None) -> Story
     story = story._replace(troubles=_troubles(dice), ticks=dice.choice((1, 6, 6, 6, 6)))
     story = story._replace(days=_days(seed), acts=tuple(_acts(story)))
     story = _with_a_peer(story)._replace(is_mistaken=_is_mistaken(seed))
+    story = _with_customers(story)
     if not story.has_peer:
         story = _with_strangers(story)
     if tier is Tier.LIGHT:
@@ -221,6 +228,19 @@ def _troubles(dice: random.Random) -> Troubles:
         forgotten=dice.choice((0.0, 0.0, 0.5)),
         pending=dice.choice((0.0, 0.0, 0.0, 0.5)),
     )
+
+
+def _with_customers(story: Story) -> Story:
+    """Draw what else may be wrong with customers, the account, and whoever works at the gateway."""
+    dice = random.Random(f"{story.seed} customers")  # noqa: S311 - the same every time
+    troubles = story.troubles._replace(
+        unknown=dice.choice((0.0, 0.0, 0.0, 0.3)),
+        asked=dice.choice((0.0, 0.0, 0.0, 0.3)),
+        expired=dice.choice((0.0, 0.0, 0.0, 0.3)),
+    )
+    can_raise = dice.random() < _CAN_RAISE
+    by_hand = dice.choice((0.0, 0.0, 0.0, 0.3))
+    return story._replace(troubles=troubles, can_raise=can_raise, by_hand=by_hand)
 
 
 def _windows(dice: random.Random, story: Story) -> Iterator[Window]:

@@ -51,5 +51,6 @@ def _in_which_much_fails(seed: int) -> Story:
         has_unreadable=seed % 3 == 1,
         has_peer=seed % 3 == 2,
         fails_over_s=3_000.0,
+        by_hand=0.5,
         troubles=story.troubles._replace(capped=capped),
     )

@@ -114,7 +114,7 @@ EVENT_BYTES: Final = 1180  # as rules, archive and log have it
 LINE_BYTES: Final = 600  # of a delivery's log line, with its metric
 METRIC_BYTES: Final = 185  # of the metric alone, which is all that is logged above level INFO
 READ_UNITS: Final = 9.5
-ROUND_TRIPS: Final = {"CarRideApi": 7, "RideHistory": 8, "Dispatch": 9, "Payment": 8}
+ROUND_TRIPS: Final = {"CarRideApi": 7, "RideHistory": 8, "Dispatch": 9, "Payment": 7}
 """Requests of each function to DynamoDB, for one ride.
 
 A function that is not here is taken to make one request for each event, as an atomic consumer does.
@@ -138,7 +138,7 @@ TABLES: Final = {
     "OutboxTable": RideInTable(16, expiring=5850),
     "BookingTable": RideInTable(12, staying=245),
     "AssignmentTable": RideInTable(6, staying=350),
-    "PaymentTable": RideInTable(8, staying=370),
+    "PaymentTable": RideInTable(7, staying=370),
     "CarTable": RideInTable(6),
 }
 EXPIRING_ITEMS: Final = {"IdempotencyTable": 8, "OutboxTable": 8}
@@ -146,8 +146,8 @@ EXPIRING_ITEMS: Final = {"IdempotencyTable": 8, "OutboxTable": 8}
 # After these Retentions.
 EXPIRES: Final = {"IdempotencyTable": "WindowDays", "OutboxTable": "OutboxDays"}
 # Of a ride's payment at the simulated gateway: invocations, write units.
-GATEWAY_CALLS = 3
-GATEWAY_UNITS = 8
+GATEWAY_CALLS = 5
+GATEWAY_UNITS = 3
 OUTCOMES: Final = ("New", "Duplicate", "Retried")
 """The metrics of each consumer and the API in a month without failures."""
 PLATFORM_BYTES: Final = 400  # of Lambda's lines START, END and REPORT

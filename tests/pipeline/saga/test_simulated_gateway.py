@@ -5,10 +5,13 @@ It takes payments at its own gateway.
 
 from typing import Any
 
+import msgspec
 import pytest
 import urllib3
 
+import gateway_rules as rules
 from carride_idempotency import marshalling
+from gateway_rules import Intent
 from local.local_aws import LocalAws
 from tests.kit.rides import Life
 from tests.kit.rides import event as event_of
@@ -39,11 +42,10 @@ def test_a_development_stack_takes_payments(cloud: LocalAws) -> None:
         item["orderID"]: item["state"] for item in items(pipeline.stack.outputs["PaymentTableName"])
     }
     assert states == {paid.order_id: "captured", cancelled.order_id: "refunded"}
-    ledger = [
-        each
-        for item in items("payments-SimulatedGatewayTable")
-        for each in item.get("payments", ())
+    intents = [
+        msgspec.convert(item["intent"], Intent) for item in items("payments-SimulatedGatewayTable")
     ]
+    ledger = rules.ledger(intents)
     found = {
         each["reference"]: (each["status"], each["captures"], each["refunds"]) for each in ledger
     }
@@ -60,6 +62,6 @@ def test_a_development_stack_takes_payments(cloud: LocalAws) -> None:
     variables = cloud.client("lambda").get_function_configuration(FunctionName=function)[
         "Environment"
     ]["Variables"]
-    url = f"{variables['PAYMENT_GATEWAY_URL']}payments?reference={paid.order_id}"
+    url = f"{variables['PAYMENT_GATEWAY_URL']}v1/payment_intents?customer=customer_a"
     assert urllib3.request("GET", url).status == 403
     cloud.delete_stack(pipeline.stack.name)

@@ -8,6 +8,7 @@ import msgspec
 from carride.history import EVENT_PREFIX
 from carride.overdue import opened
 from carride_idempotency.record import COMPLETED
+from gateway_rules import Intent
 from tests.world.sabotage.hand import (
     BOOKINGS,
     CARS,
@@ -30,7 +31,7 @@ def second_charge(hand: Hand) -> None:
     item = hand.one(hand.paid())
     if item is not None:
         first = hand.charge(item["orderID"])
-        hand.books["pay_planted"] = msgspec.structs.replace(first, id="pay_planted")
+        hand.books["pi_planted"] = msgspec.structs.replace(first, id="pi_planted")
         hand.planted(item["orderID"], "was charged 2 times")
 
 
@@ -38,7 +39,7 @@ def second_capture(hand: Hand) -> None:
     item = hand.one(hand.paid())
     if item is not None:
         charge = hand.charge(item["orderID"])
-        charge.captures = [*charge.captures, charge.amount]
+        charge.captures = [*charge.captures, 0]
         hand.planted(item["orderID"], "its payment was captured 2 and refunded 0 times")
 
 
@@ -46,14 +47,12 @@ def captured_decline(hand: Hand) -> None:
     declined = [
         item
         for item in hand.items("PaymentTable", state="declined")
-        if any(each.reference == item["orderID"] for each in hand.books.values())
+        if len(hand.charges(item["orderID"])) == 1
     ]
     item = hand.one(declined)
     if item is not None:
         charge = hand.charge(item["orderID"])
-        charge.status = "captured"
-        charge.captures = [charge.amount]
-        charge.refunds = []
+        _take(charge)
         hand.planted(item["orderID"], "but the gateway as [('captured'")
 
 
@@ -62,6 +61,14 @@ def lost_payment(hand: Hand) -> None:
     if item is not None:
         del hand.books[hand.charge(item["orderID"]).id]
         hand.planted(item["orderID"], "but the gateway as []")
+
+
+def _take(charge: Intent) -> None:
+    """Have a payment be captured, and not given back."""
+    charge.status = "succeeded"
+    charge.charge = "succeeded"
+    charge.captures = [charge.amount]
+    charge.refunds = []
 
 
 def _captured(hand: Hand, item: Item, amount: int) -> None:
@@ -94,9 +101,7 @@ def captured_cancellation(hand: Hand) -> None:
     item = hand.one([each for each in refunded if each["orderID"] in cancelled])
     if item is not None:
         charge = hand.charge(item["orderID"])
-        charge.status = "captured"
-        charge.captures = [charge.amount]
-        charge.refunds = []
+        _take(charge)
         hand.put("PaymentTable", item | {"state": "captured"})
         hand.planted(item["orderID"], "CarRideCancelled was published, and its money was captured")
 

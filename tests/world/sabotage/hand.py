@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from carride.history import EVENT_PREFIX
 from carride_idempotency import marshalling
-from gateway_rules import Payment
+from gateway_rules import Intent
 
 if TYPE_CHECKING:
     from tests.world.run import World
@@ -99,13 +99,17 @@ class Hand:
     # ── The gateway and the events ────────────────────────────────────────────────────────────────
 
     @property
-    def books(self) -> dict[str, Payment]:
+    def books(self) -> dict[str, Intent]:
         """The gateway's payments, by their ids, to be changed."""
-        return self.world.gateway.books._payments  # noqa: SLF001 - nobody else changes them
+        return self.world.gateway.books.intents
 
-    def charge(self, ride: str) -> Payment:
+    def charges(self, ride: str) -> list[Intent]:
+        """Return the gateway's payments of a ride that were confirmed."""
+        return [each for each in self.books.values() if each.ride == ride and each.charge]
+
+    def charge(self, ride: str) -> Intent:
         """Return the gateway's one payment of a ride."""
-        (found,) = [each for each in self.books.values() if each.reference == ride]
+        (found,) = self.charges(ride)
         return found
 
     def paid(self) -> list[Item]:

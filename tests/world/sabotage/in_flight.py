@@ -120,9 +120,11 @@ def returned_by_hand(hand: Hand) -> None:
 
     def put(real: Any, detail: Item, *rest: Any) -> None:
         real(detail, *rest)
-        if detail["type"] == "PaymentAuthorized" and hand.takes():
-            charge = hand.charge(detail["subject"])
-            charge.status = "refunded"
+        if detail["type"] != "PaymentAuthorized":
+            return
+        charge = hand.charge(detail["subject"])
+        if charge.status == "requires_capture" and hand.takes():
+            charge.status = "canceled"
             charge.refunds = [charge.amount]
             hand.planted(detail["subject"], "driven, not paid")
 
