@@ -19,10 +19,10 @@ from carride_idempotency import (
     DynamoDBStore,
     Operation,
     Policy,
-    UnfinishedWorkError,
     Update,
 )
 from carride_idempotency.clock import epoch_ms
+from carride_idempotency.errors import UnfinishedWorkError
 from carride_idempotency.stores.lean import LeanTransport
 from carride_idempotency.stores.signing import Credentials
 from carride_idempotency.testing import eventbridge_event, lambda_context
