@@ -228,7 +228,7 @@ def _after_command(known: Known, status: str) -> Next:
         "nobody knows when",
         f"when {who} {command}s it",
         f"{kind} is published then.",
-        command=f"./carride {command} {known.ride}",
+        command=f"./carride drive {command} {known.ride}",
     )
 
 
