@@ -137,7 +137,7 @@ def named_by_letter(letter: DeadLetter) -> Iterator[Match]:
 # ── In tables, queues and the log ─────────────────────────────────────────────────────────────────
 
 
-@reads("find", "car_036", "pay_000160 --since 30d")
+@reads("find", "car_036", "pi_000160 --since 30d")
 def find(stack: StackRef, text: str, /, *, since: Moment | None = None) -> Search:
     """Find rides, events, keys and dead letters by an id, or by how it begins.
 
