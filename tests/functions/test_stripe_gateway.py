@@ -6,6 +6,7 @@ test_payment_gateways.py has what becomes of rides.
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final, cast
 from urllib.parse import parse_qs
 
@@ -393,15 +394,19 @@ def test_a_payment_stands_where_the_table_says(changes: dict[str, Any], stands: 
 
 def test_of_several_payments_the_one_with_money_is_the_rides() -> None:
     """Others were prepared, and never confirmed."""
-    order = (Stands.TAKEN, Stands.HELD, Stands.PENDING, Stands.RETURNED, Stands.REFUSED)
-    gateway = FakeGateway()
-    changes = dict(zip((stands for _, stands in STANDS), (each for each, _ in STANDS), strict=True))
-    for stands in (Stands.ENDED, Stands.PREPARED, *reversed(order)):
-        name = f"pi_{stands}"
-        gateway.books.intents[name] = intent(name, **changes[stands])
-        found = gateway.find(CALL, RIDE.order_id, "cus_a", LONG_AGO)
-        assert found is not None
-        assert found.payment_id == name
+    order = (
+        *(Stands.TAKEN, Stands.HELD, Stands.PENDING, Stands.RETURNED),
+        *(Stands.REFUSED, Stands.PREPARED, Stands.ENDED),
+    )
+    changes = {stands: each for each, stands in STANDS}
+    for better, worse in pairwise(order):
+        for first, last in ((better, worse), (worse, better)):
+            gateway = FakeGateway()
+            for stands in (first, last):
+                gateway.books.intents[f"pi_{stands}"] = intent(f"pi_{stands}", **changes[stands])
+            found = gateway.find(CALL, RIDE.order_id, "cus_a", LONG_AGO)
+            assert found is not None
+            assert found.stands is better
 
 
 def test_a_charge_that_is_not_shown_is_not_believed() -> None:
