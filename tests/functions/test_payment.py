@@ -121,13 +121,20 @@ def test_facts_of_others_cost_no_request(world: Payment) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["declined", "refused", "unknown", "asked"])
-def test_a_refusal_becomes_an_event_at_the_first_attempt(world: Payment, trouble: str) -> None:
-    """The event has the reason, and the ride is over for payment."""
+def test_a_refusal_becomes_an_event_at_the_first_attempt(
+    world: Payment, trouble: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The event has the reason, and the ride is over for payment.
+
+    What could not even be prepared is counted: a wrong setting may decline every ride.
+    """
     world.gateway.books = Books(Troubles(**{trouble: 1.0}))
     assert world.send(RIDE.assigned) == "New"
     (event,) = world.outbox()
     assert isinstance(event.data, PaymentDeclined)
     assert event.data.reason != "declined"
+    is_counted = '"DeclinedByRequest":1' in capsys.readouterr().out
+    assert is_counted == (trouble in {"refused", "unknown"})
     assert (world.send(RIDE.completed), world.state("payments")) == ("New", "declined")
 
 
