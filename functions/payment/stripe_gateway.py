@@ -23,9 +23,10 @@ What an error decides (https://docs.stripe.com/api/errors), by its code and para
     any other 400 and 404 to a lookup                       nothing: asked again
 
 After a refused change the PaymentIntent is looked at, and decides. A request is repeated under its
-key after no answer only. After any other answer it has a new key, because Stripe keeps errors under
-keys, for at least a day (https://docs.stripe.com/api/idempotent_requests). Keys spare requests that
-take no effect; nothing else rests on them.
+key after no answer only. After any other answer it has a new key, and so it has in each hour:
+Stripe keeps errors under keys, for at least a day
+(https://docs.stripe.com/api/idempotent_requests). Keys spare requests that take no effect; nothing
+else rests on them.
 """
 
 import random
@@ -69,6 +70,7 @@ _RESERVE_MS: Final = 2_000
 _LONGEST_ANSWER: Final = 1_048_576
 """In bytes: a page of payments with their charges has about 600 kB."""
 _PAGE: Final = 100
+_HOUR_MS: Final = 3_600_000
 _STALE: Final = 3
 """How often a change is asked for that may have met an earlier refusal, kept under its key."""
 
@@ -316,7 +318,7 @@ class StripeGateway:
         }
         if self._asks_for_increments:
             form[_INCREMENTS] = "if_available"
-        keys = _keys(f"{reservation.order_id}-prepare")
+        keys = self._keys(f"{reservation.order_id}-prepare")
         for number in range(1, _STALE + 1):
             try:
                 answer = self._ask(call, "POST", _INTENTS, form | _EXPANDED, keys)
@@ -343,7 +345,7 @@ class StripeGateway:
         """
         path = f"{_path_of(known)}/{verb}"
         refusal: GatewayRequestError
-        keys = _keys(f"{known.payment_id}-{verb}")
+        keys = self._keys(f"{known.payment_id}-{verb}")
         for _ in range(times):
             try:
                 answer = self._ask(call, "POST", path, {**form, **_EXPANDED}, keys)
@@ -379,7 +381,7 @@ class StripeGateway:
     def _refunded(self, call: Call, known: Known, amount: int) -> Intent:
         """Give back what was taken."""
         form = {"payment_intent": known.payment_id, f"metadata[{RIDE}]": known.order_id}
-        keys = _keys(f"{known.payment_id}-refund")
+        keys = self._keys(f"{known.payment_id}-refund")
         for _ in range(_STALE):
             try:
                 answer = self._ask(call, "POST", "/v1/refunds", form, keys, is_done=_is_refunded)
@@ -486,6 +488,15 @@ class StripeGateway:
         cause = problem if isinstance(problem, Exception) else None
         raise GatewayUnavailableError(f"no answer in time: {problem}") from cause
 
+    def _keys(self, name: str) -> Iterator[str]:
+        """Yield the idempotency keys of a change, from the first one of this hour on.
+
+        An outage uses up as many keys as a run has tries. A later run would only be given the
+        errors that Stripe keeps under them, until it forgets them.
+        """
+        hour = self._clock() // _HOUR_MS
+        return (f"{name}-{hour}-{number}" for number in count(1))
+
     def _pause_s(self, tries: int) -> float:
         """Return how long to wait after some tries: twice as long each time, up to a limit."""
         if tries == 0:
@@ -570,11 +581,6 @@ def _error_of(answer: object) -> _Error:
 
 
 # ── Reading answers ───────────────────────────────────────────────────────────────────────────────
-
-
-def _keys(name: str) -> Iterator[str]:
-    """Yield the idempotency keys of a change, from the first one on."""
-    return (f"{name}-{number}" for number in count(1))
 
 
 def _path_of(known: Known) -> str:

@@ -282,7 +282,7 @@ class Keeps(Books):
         self.kind = kind
 
     def _meets(self, trouble: str, name: str) -> bool:
-        return trouble == "kept" and name.endswith(f"-{self.kind}-1")
+        return trouble == "kept" and name.endswith(f"-{self.kind}-0-1")
 
 
 KINDS: dict[str, tuple[list[Fact], Fact]] = {
@@ -303,7 +303,44 @@ def test_a_kept_error_is_asked_past_at_once(kind: str) -> None:
     for fact in (*before, last):
         assert world.send(fact) == "New"
     (charge,) = world.gateway.ledger()
-    assert f"-{kind}-2" in " ".join(world.gateway.keys)
+    assert f"-{kind}-0-2" in " ".join(world.gateway.keys)
+    assert len(charge["captures"]) <= 1
+    assert len(charge["refunds"]) == (kind in {"cancel", "refund"})
+
+
+class Outage(Books):
+    """A gateway that keeps an error under each key that it is given for one kind, while it is out.
+
+    It forgets no key.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(Troubles(kept=1.0), clock=lambda: 4e9)
+        self.kind = kind
+        self.is_out = False
+        self.kept = set[str]()
+
+    def _meets(self, trouble: str, name: str) -> bool:
+        if self.is_out and f"-{self.kind}-" in name:
+            self.kept.add(name)
+        return trouble == "kept" and name in self.kept
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_outage_whose_errors_are_kept_holds_up_a_ride_for_an_hour(kind: str) -> None:
+    """It uses up the keys of a run. Later runs had the same, and met its errors for a day."""
+    hours = [0]
+    books = Outage(kind)
+    world = Town(FakeGateway(books, clock=lambda: hours[0] * 3_600_000))
+    before, last = KINDS[kind]
+    for fact in before:
+        assert world.send(fact) == "New"
+    books.is_out = True
+    world.send_in_vain(last, last)
+    books.is_out = False
+    hours[0] = 1
+    assert world.send(last) == "New"
+    (charge,) = world.gateway.ledger()
     assert len(charge["captures"]) <= 1
     assert len(charge["refunds"]) == (kind in {"cancel", "refund"})
 
@@ -320,7 +357,7 @@ def test_a_request_without_an_answer_keeps_its_key(world: Town) -> None:
 
     world.gateway.sent = lose
     assert world.send(RIDE.assigned) == "New"
-    assert world.gateway.keys == ["order_01-prepare-1"] + [f"{FIRST}-confirm-1"] * 3
+    assert world.gateway.keys == ["order_01-prepare-0-1"] + [f"{FIRST}-confirm-0-1"] * 3
 
 
 def test_a_refusal_that_was_kept_and_does_not_fit_any_more_decides_nothing() -> None:
@@ -332,12 +369,12 @@ def test_a_refusal_that_was_kept_and_does_not_fit_any_more_decides_nothing() -> 
     intent.status = "processing"
     intent.settles_s = int(time[0]) + 60
     capture = f"/v1/payment_intents/{FIRST}/capture"
-    early = send(world.gateway.books, "POST", capture, f"{FIRST}-capture-1", CAPTURED)
+    early = send(world.gateway.books, "POST", capture, f"{FIRST}-capture-0-1", CAPTURED)
     assert early.status == 400
     intent.status = "requires_capture"
     assert world.send(RIDE.completed) == "New"
     assert world.payment() == ("captured", ["captured"])
-    assert world.gateway.keys[-1] == f"{FIRST}-capture-2"
+    assert world.gateway.keys[-1] == f"{FIRST}-capture-0-2"
 
 
 CAPTURED = "amount_to_capture=1250&expand%5B%5D=latest_charge"

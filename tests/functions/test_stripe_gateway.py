@@ -139,10 +139,10 @@ def test_a_ride_takes_five_requests_and_its_cancellation_one_more() -> None:
     town.send(RIDE.cancelled)
     assert sent[5:] == [("POST", "/v1/refunds")]
     assert town.gateway.keys == [
-        "order_01-prepare-1",
-        f"{FIRST}-confirm-1",
-        f"{FIRST}-capture-1",
-        f"{FIRST}-refund-1",
+        "order_01-prepare-0-1",
+        f"{FIRST}-confirm-0-1",
+        f"{FIRST}-capture-0-1",
+        f"{FIRST}-refund-0-1",
     ]
     assert town.gateway.headers["Stripe-Version"] == "2025-03-31.basil"
 
@@ -464,7 +464,7 @@ def test_a_refund_that_did_not_happen_is_no_refund(wrong: dict[str, Any]) -> Non
     if "status" in wrong:
         again = gateway.end(CALL, known, taken=True, gives_back=True)
         assert again.stands is Stands.RETURNED
-        assert gateway.keys[-1].endswith("-refund-2")
+        assert gateway.keys[-1].endswith("-refund-0-2")
         assert gateway.ledger()[0]["refunds"] == [1250]
         return
     with pytest.raises(GatewayAnswerError):
