@@ -248,6 +248,33 @@ class Interleaving:
         return self.chance.uniform(0, longest_s)
 
 
+class Writers(Interleaving):
+    """A run whose two threads register effects at the same time."""
+
+    def _pay(self, order: str, operation: Operation | None = None) -> None:
+        taken = operation
+        assert taken is not None
+        written: list[bool] = []
+
+        def register() -> None:
+            self._write(taken)
+            written.append(True)
+
+        self.turns.start(register)
+        self.turns.start(register)
+        while len(written) < 2:
+            self.turns.sleep(0.1)
+
+    def play(self) -> list[str]:
+        """Run it once; return what is wrong."""
+        self.turns.start(self.deliver)
+        self.turns.run()
+        for effects in self.committed:
+            if len(effects) != 2:
+                self.broken.append("an effect that was taken is lost")
+        return self.broken
+
+
 def _id(effect: Any) -> str:
     return str(effect.item["id"])
 
@@ -280,9 +307,11 @@ def weave() -> Generator[Setter]:
         yield setter
 
 
-def played(seed: int, weave: Setter) -> list[str]:
+def played(
+    seed: int, weave: Setter, kind: Callable[[int], Interleaving] = Interleaving
+) -> list[str]:
     """Play one seed; return what is wrong."""
-    interleaving = Interleaving(seed)
+    interleaving = kind(seed)
     weave(interleaving.turns)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims, "Lock", interleaving.turns.lock)
@@ -295,6 +324,11 @@ def test_at_most_one_call_of_a_key_is_under_way(first: int, weave: Setter) -> No
     """Whatever ends first, a run or its thread: no charge is doubled, and no effect is lost."""
     seeds = range(first, first + SEEDS_EACH)
     assert {seed: broken for seed in seeds if (broken := played(seed, weave))} == {}
+
+
+def test_two_threads_lose_no_effect_of_each_other(weave: Setter) -> None:
+    """Whatever one has registered is committed, though the other registers at the same time."""
+    assert {seed: broken for seed in range(100) if (broken := played(seed, weave, Writers))} == {}
 
 
 # ── One by one ────────────────────────────────────────────────────────────────────────────────────
