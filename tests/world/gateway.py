@@ -110,7 +110,10 @@ class Gateway:
         who: Customer = self.books.customer_of(customer, ride)
         cannot = not who.is_known or who.is_detached or who.asks or bool(who.declines)
         refused = self.refused[ride] - {"increment_authorization"}
-        return cannot or bool(refused) or who.hold_s < _DAYS_S
+        has_ended = any(
+            each.ride == ride and each.reason == "automatic" for each in self.books.intents.values()
+        )
+        return cannot or bool(refused) or has_ended
 
     def may_be_less(self, customer: str, ride: str) -> bool:
         """Return whether less than the price may be captured."""
