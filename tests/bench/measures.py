@@ -168,9 +168,10 @@ def consumers(repetitions: int, functions: Iterable[str] = FUNCTIONS) -> list[Ro
 
 
 def deliveries(function: str) -> Iterator[Mapping[str, Any]]:
-    """Yield what a process is given, about rides of their own.
+    """Yield what a process is given, about rides and customers of their own.
 
-    One event, and then all the others.
+    One event, and then all the others. Payment asks its gateway what a customer has paid lately: of
+    one customer that would be every ride before.
     """
     if function == "carride_api":
         yield from bookings()
@@ -182,7 +183,11 @@ def deliveries(function: str) -> Iterator[Mapping[str, Any]]:
 
     def event() -> dict[str, Any]:
         new = RideEvent.of(
-            replace(known.data, order_id=f"order_{uuid.uuid4().hex}"),
+            replace(
+                known.data,
+                order_id=f"order_{uuid.uuid4().hex}",
+                customer_id=f"customer_{uuid.uuid4().hex}",
+            ),
             source=SOURCE,
             time=known.time,
         )
