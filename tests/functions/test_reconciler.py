@@ -1,5 +1,7 @@
 """Overdue rides are settled, once each: no car stays held, no money stays reserved."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import compress, permutations, product
 from typing import Any, Final
@@ -32,6 +34,23 @@ def world() -> World:
     world = World()
     world.park("car_01")
     return world
+
+
+@contextmanager
+def held_back(world: World, consumer: str) -> Iterator[list[Any]]:
+    """Hold back what a consumer is sent meanwhile; yield these events."""
+    waiting: list[Any] = []
+    deliver = world.deliver
+
+    def held(name: str, event: Any, **options: Any) -> str:
+        if name != consumer:
+            return deliver(name, event, **options)
+        waiting.append(event)
+        return ""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "deliver", held)
+        yield waiting
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way[-1])
@@ -525,18 +544,8 @@ def test_the_clock_of_a_producer_delays_nothing(world: World, ahead_h: float) ->
 
 def test_a_ride_that_was_driven_while_dispatch_stood_still_is_paid(world: World) -> None:
     """It stays overdue and is counted until dispatch has heard of it."""
-    waiting = list[Any]()
     order_id = world.booked("accept", "start", "complete")
-    deliver = world.deliver
-
-    def held(consumer: str, event: Any, **options: Any) -> str:
-        if consumer == "dispatch":
-            waiting.append(event)
-            return ""
-        return deliver(consumer, event, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world, "deliver", held)
+    with held_back(world, "dispatch") as waiting:
         world.flow()
         assert world.state("payments", order_id) == "completed"
         assert world.reconcile() == {"reconciled": 1, "overdue": 0}
@@ -554,17 +563,7 @@ def test_a_ride_that_was_driven_while_dispatch_stood_still_is_paid(world: World)
 def test_a_driven_ride_is_paid_though_payment_never_hears_of_the_late_car(world: World) -> None:
     """The ride was set aside while dispatch stood still; a later run looks at it again."""
     order_id = world.booked("accept", "start", "complete")
-    late = list[Any]()
-    deliver = world.deliver
-
-    def held(consumer: str, event: Any, **options: Any) -> str:
-        if consumer != "dispatch":
-            return deliver(consumer, event, **options)
-        late.append(event)
-        return ""
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world, "deliver", held)
+    with held_back(world, "dispatch") as late:
         world.flow()
         assert world.reconcile() == {"reconciled": 1, "overdue": 0}
     for event in late:
@@ -583,17 +582,7 @@ def test_a_ride_that_was_set_aside_is_looked_at_again_whatever_stands_beside_it(
     world.park(*(f"car_{number}" for number in range(8)))
     rides = [world.booked("accept", "start", "complete", customer=f"c{n}") for n in range(8)]
     late = rides[1::2]
-    waiting = list[Any]()
-    deliver = world.deliver
-
-    def held(consumer: str, event: Any, **options: Any) -> str:
-        if consumer != "dispatch":
-            return deliver(consumer, event, **options)
-        waiting.append(event)
-        return ""
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world, "deliver", held)
+    with held_back(world, "dispatch") as waiting:
         world.flow()
         assert world.reconcile() == {"reconciled": 8, "overdue": 0}
     for event in waiting:
@@ -618,20 +607,11 @@ def test_a_ride_that_completes_after_it_was_called_off_is_paid_if_payment_heard_
     Whatever payment hears in whichever order, nothing stays reserved and nothing waits for ever.
     """
     ride = Life()
-    held = dict[str, Any]()
-    deliver = world.deliver
-
-    def hold(consumer: str, event: Any, **options: Any) -> str:
-        if consumer != "payment":
-            return deliver(consumer, event, **options)
-        held[event["detail"]["type"]] = event
-        return ""
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world, "deliver", hold)
+    with held_back(world, "payment") as waiting:
         world.publish(ride.created, ride.accepted, ride.started)
         assert world.reconcile() == {"reconciled": 1, "overdue": 0}
         world.publish(ride.completed)
+    held = {event["detail"]["type"]: event for event in waiting}
     for name in order:
         world.deliver("payment", held[name])
     world.flow()
