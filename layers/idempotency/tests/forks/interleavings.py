@@ -41,12 +41,14 @@ from carride_idempotency.stores.transport import Transport, botocore_transport
 from carride_idempotency.testing import eventbridge_event, lambda_context, sqs_event
 
 PATIENCE_S: Final = 60
-"""After which a process is ended that has not ended by itself."""
+"""How long a key is waited for: its lease may have to end first."""
+LONGEST_LIFE_S: Final = 3 * PATIENCE_S
+"""After which a process is ended that has not ended by itself: it may wait for several keys."""
 DEEPEST: Final = 2
 RECORDS: Final = "Records"
 EFFECTS: Final = "Effects"
 WAYS: Final = ("plain", "awaited", "loop", "batch")
-_TIMEOUTS: Final[dict[str, Any]] = {"connect_timeout_s": 4, "read_timeout_s": 4}
+_TIMEOUTS: Final[dict[str, Any]] = {"connect_timeout_s": 20, "read_timeout_s": 20}
 """Longer than a loaded machine pauses, and short enough for another try."""
 
 
@@ -194,7 +196,7 @@ class Interleaving:
         for seed in [self._chance.random() for _ in range(self._chance.randint(1, 2))]:
             child = os.fork()
             if not child:
-                signal.alarm(PATIENCE_S)
+                signal.alarm(LONGEST_LIFE_S)
                 os.close(begin)
                 os.read(waiting, 1)
                 os.close(waiting)
@@ -236,7 +238,7 @@ def main(url: str, kind: str, folder: str, first: str, count: str) -> None:
     warnings.simplefilter("ignore", DeprecationWarning)  # about forks of a process with threads
     ways = Ways(store_at(url, kind), Path(folder))
     for number in range(int(first), int(first) + int(count)):
-        signal.alarm(2 * PATIENCE_S)
+        signal.alarm(LONGEST_LIFE_S + PATIENCE_S)
         Interleaving(ways, str(number), number).run()
         ways.note("ended", str(number))
 
