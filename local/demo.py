@@ -72,9 +72,8 @@ With --worst, put the pipeline through the worst mix of faults instead, once for
 on a new stack of the template: half of the events come twice, a third of the rides in
 disorder, events kill their consumers, poison fails at every attempt, and the payment gateway
 hangs, takes effect late or without an answer, forgets keys, refuses rides and raises, and
-keeps errors under keys. Rides that stand still are reconciled, letters of kept errors are
-redriven once payment may use new keys, which takes minutes, and then the whole archive is
-replayed, which has to change nothing.
+keeps errors under keys. Rides that stand still are reconciled, and then the whole
+archive is replayed, which has to change nothing.
 
 It ends with status 0 if nothing is lost, doubled, open or left half-done, 1 if something is, and
 2 if it could not be run. With --worst, status 1 also says that poison did not lead to exactly

@@ -1,4 +1,4 @@
-"""Serves the simulated payment gateway over HTTP, with troubles at given shares of the requests.
+"""Serves the simulated payment gateway over HTTP, with troubles at given shares of the changes.
 
     with GatewayServer(Books(Troubles(dropped=0.05), seed=7)) as gateway:
         cloud.deploy(PaymentGatewayUrl=gateway.url)
@@ -38,7 +38,7 @@ class Trouble(StrEnum):
 
 
 class Troubles(NamedTuple):
-    """Shares of requests, rides, customers or keys that meet each trouble."""
+    """Shares of changes, rides, customers or keys that meet each trouble."""
 
     hanging: float = 0.0
     late: float = 0.0

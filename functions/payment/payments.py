@@ -27,7 +27,8 @@ capture] or [capture], as above. If it was cancelled, a reservation is released,
 captured stays captured: payment asks for a capture only after the ride was completed. In the states
 "undo due" and "cancelled", everything is given back. The reconciler may not have heard of an end
 that payment knows. A completed ride then stays as it is, and the reconciler looks at it again.
-Where the gateway refuses requests about whatever ride, the overdue ride ends as declined.
+Where the gateway refuses requests about whatever ride, the overdue ride ends as declined, and what
+is held for it is let go when the hold ends.
 
 Events come in any order. A ride that was cancelled before payment heard of a car is never charged.
 The cancellation may have overtaken a run that had prepared a payment. That run cannot record its

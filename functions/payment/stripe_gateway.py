@@ -67,14 +67,13 @@ _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 4.0
 _RESERVE_MS: Final = 2_000
 """Kept free before the deadline, for the commit."""
-_LONGEST_ANSWER: Final = 1_048_576
-"""In bytes: a page of payments with their charges has about 600 kB."""
 _PAGE: Final = 100
 _HOUR_MS: Final = 3_600_000
 _STALE: Final = 3
 """How often a change is asked for that may have met an earlier refusal, kept under its key."""
 
 _INTENTS: Final = "/v1/payment_intents"
+_CUSTOMERS: Final = "/v1/customers"
 _EXPANDED: Final = {"expand[]": "latest_charge"}
 """Without it a charge is only an id, which a refused confirmation leaves too."""
 _INCREMENTS: Final = "payment_method_options[card][request_incremental_authorization]"
@@ -214,7 +213,7 @@ class StripeGateway:
         self._url = url.rstrip("/")
         self._access = access
         self._connection = connection or GatewayConnection(
-            self._url, connect_timeout_s, read_timeout_s, _LONGEST_ANSWER
+            self._url, connect_timeout_s, read_timeout_s
         )
         requests = 1 if access is None else 2  # the secret may have to be read
         self._longest_try_ms = int(requests * (connect_timeout_s + read_timeout_s) * 1_000)
@@ -297,7 +296,7 @@ class StripeGateway:
     def end(self, call: Call, known: Known, *, taken: bool, gives_back: bool) -> Intent:
         """As `Gateway.end`."""
         amount = known.amount
-        if not taken:
+        if not taken or not gives_back:
             intent = self._canceled(call, known)
             if intent.stands is not Stands.TAKEN or not gives_back:
                 return intent
@@ -364,7 +363,11 @@ class StripeGateway:
     def _look(self, call: Call, known: Known) -> Intent:
         """Look at a PaymentIntent, until the gateway does not work on it any more."""
         path = f"{_path_of(known)}?{urlencode(_EXPANDED)}"
-        return _known_intent(self._ask(call, "GET", path, is_done=_is_settled), known)
+        try:
+            answer = self._ask(call, "GET", path, is_done=_is_settled)
+        except GatewayRefusedError as refusal:  # a lookup decides nothing about a ride
+            raise GatewayAccountError(str(refusal), refusal.reason) from refusal
+        return _known_intent(answer, known)
 
     def _canceled(self, call: Call, known: Known) -> Intent:
         """Cancel a PaymentIntent; return how it has ended, or that its money was taken."""
@@ -400,7 +403,7 @@ class StripeGateway:
 
     def _card_of(self, call: Call, customer_id: str) -> str:
         """Return what a customer pays with."""
-        path = f"/v1/customers/{quote(customer_id, safe='')}"
+        path = f"{_CUSTOMERS}/{quote(customer_id, safe='')}"
         customer = read_answer(self._ask(call, "GET", path), _Customer)
         expect("customer", customer.id, customer_id)
         card = customer.invoice_settings.default_payment_method
@@ -422,8 +425,10 @@ class StripeGateway:
         while True:
             try:
                 answer = self._ask(call, "GET", f"{_INTENTS}?{urlencode(query)}")
-            except GatewayRefusedError:  # nobody whom Stripe does not know has a payment
-                return
+            except GatewayRefusedError as refusal:
+                if "starting_after" in query:
+                    raise GatewayUnavailableError(f"the list broke off: {refusal}") from refusal
+                return  # nobody whom Stripe does not know has a payment
             page = read_answer(answer, _Page)
             yield from page.data
             if not page.has_more or not page.data:
@@ -457,9 +462,10 @@ class StripeGateway:
             GatewayUnavailableError: Nothing was answered that decides, in the time that was left.
         """
         content = None if form is None else urlencode(form).encode()
-        endpoint, _, _ = path.partition("?")  # the query names the customer
+        request = f"{method} {_without_customer(path)}"
         key = next(keys) if keys else ""
-        problem: object = "no time was left to ask"
+        problem = "no time was left to ask"
+        cause: Exception | None = None
         for tries in range(_TRIES):
             wait_s = self._pause_s(tries)
             if not self._has_time(call.deadline_ms, wait_s):
@@ -472,20 +478,21 @@ class StripeGateway:
             try:
                 response = self._send(method, path, key, content)
             except GatewayUnavailableError as unanswered:
-                problem = unanswered
+                problem = f"{request}: {unanswered}"
+                cause = unanswered
                 continue
             answer = json_of(response.content)
             if response.status == HTTPStatus.OK and answer is not None and is_done(answer):
                 return answer
             error = _error_of(answer)
             known = _status_and_code(response.status, error)
-            problem = f"{method} {endpoint} was answered with {known}"
+            problem = f"{request} was answered with {known}"
+            cause = None
             refusal = _refusal_of(method, response.status, error)
             if refusal is not None:
                 reason = reason_of(error.message) or f"the gateway refused with {known}"
-                raise refusal(f"{method} {endpoint} was refused with {known}", reason)
+                raise refusal(f"{request} was refused with {known}", reason)
             key = next(keys) if keys else ""
-        cause = problem if isinstance(problem, Exception) else None
         raise GatewayUnavailableError(f"no answer in time: {problem}") from cause
 
     def _keys(self, name: str) -> Iterator[str]:
@@ -581,6 +588,12 @@ def _error_of(answer: object) -> _Error:
 
 
 # ── Reading answers ───────────────────────────────────────────────────────────────────────────────
+
+
+def _without_customer(path: str) -> str:
+    """Return a path as an error may show it: queries, and paths of customers, name a person."""
+    endpoint, _, _ = path.partition("?")
+    return _CUSTOMERS if endpoint.startswith(_CUSTOMERS) else endpoint
 
 
 def _path_of(known: Known) -> str:

@@ -256,7 +256,7 @@ class Reconciler:
         # time.
         again = in_turn(unsettled, now)[:_A_TURN]
         overdue = in_turn(self.reader.open_rides(Stage.OPEN, now - self.limit), now)
-        to_settle = [*((self._settle_again, each) for each in again)]
+        to_settle = [(self._settle_again, each) for each in again]
         to_settle += [(self._settle, each) for each in overdue]
         for settle, order_id in to_settle:
             if left_ms() < _NEEDED_MS:

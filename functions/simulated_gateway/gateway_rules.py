@@ -49,7 +49,6 @@ class Customer(Struct, frozen=True):
     declines: str = ""  # the code with which the issuer refuses every confirmation
     asks: bool = False  # the issuer wants the customer to confirm
     raises: bool = True  # whether the issuer reserves more
-    captures: bool = True  # whether what is reserved can be taken
     pends_s: float = 0.0  # how long a confirmation is worked on
     hold_s: float = 7.0 * DAY_S  # how long money is reserved
 
@@ -305,14 +304,12 @@ def _confirm(found: Intent, _: _Form, who: Customer, __: Account, now_s: float) 
         pass_time(found, found.settles_s)
 
 
-def _capture(found: Intent, form: _Form, who: Customer, _: Account, __: float) -> None:
+def _capture(found: Intent, form: _Form, _: Customer, __: Account, ___: float) -> None:
     if found.status != "requires_capture":
         raise _unexpected(found)
     amount = _amount(form["amount_to_capture"], "amount_to_capture")
     if amount > found.amount:
         raise RefusedError(400, "amount_too_large", "amount_to_capture")
-    if not who.captures:
-        raise RefusedError(400, "charge_expired_for_capture", "", "The charge has expired.")
     found.status = "succeeded"
     found.captures = [*found.captures, amount]
 

@@ -71,8 +71,8 @@ _UNSERVED: Final = 0.01
 """The share of rides that begin outside of the city, where no car waits."""
 _ERRORS: Final[Mapping[str, Sequence[str]]] = {
     PAYMENT: (
-        "GatewayUnavailableError: POST /payments was answered with 503",
-        "GatewayUnavailableError: POST /payments was answered with 429",
+        "GatewayUnavailableError: no answer in time: POST /v1/refunds was answered with 503",
+        "GatewayUnavailableError: no answer in time: GET /v1/payment_intents was answered with 429",
     ),
     DISPATCH: ("StoreUnavailableError: TransactWriteItems was not answered in time (timed out)",),
 }

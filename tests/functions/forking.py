@@ -32,7 +32,7 @@ def main(url: str) -> None:
             events.put_events(Entries=[{"DetailType": "Asked"}])
             sqs.send_message(QueueUrl=f"{url}/queue", MessageBody="{}")
             functions.invoke(FunctionName="simulator")["Payload"].read()
-            gateway.exchange(HttpRequest("GET", "/payments", {}))
+            gateway.exchange(HttpRequest("GET", "/v1/refunds", {}))
             bearer.forget()
             bearer("GET", url, {}, None)
             access("GET", url, {}, None)

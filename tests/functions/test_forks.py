@@ -84,6 +84,6 @@ def test_a_child_asks_over_connections_of_its_own() -> None:
         "AWSEvents.PutEvents": 2,
         "AmazonSQS.SendMessage": 2,
         "/2015-03-31/functions/simulator/invocations": 2,
-        "/payments": 2,
+        "/v1/refunds": 2,
         "secretsmanager.GetSecretValue": 2,
     }

@@ -24,7 +24,10 @@ def test_a_function_url_can_verify_what_it_gets(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: datetime(2026, 11, 22))  # noqa: DTZ001 - botocore's
     access = signed(get_session(), "eu-west-1")
     requests = product(
-        ("GET", "POST"), ("/payments", "/payments?reference=order_01"), ("1", "2"), (None, b"{}")
+        ("GET", "POST"),
+        ("/v1/refunds", "/v1/payment_intents?customer=cus_a"),
+        ("1", "2"),
+        (None, b"{}"),
     )
     found = [
         access(method, URL + target, {"Idempotency-Key": key}, body)

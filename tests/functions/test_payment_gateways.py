@@ -87,6 +87,64 @@ def test_a_refused_lookup_declines_nothing(world: Town, status: int, kind: str) 
     assert world.payment() == ("authorized", ["authorized"])
 
 
+@pytest.mark.parametrize("param", ["", "id", "intent", "payment_intent"])
+def test_a_payment_that_a_lookup_does_not_find_declines_nothing(world: Town, param: str) -> None:
+    """It was confirmed, and the answer was a refusal: the look that decides finds nothing now."""
+
+    def forget(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
+        response = world.gateway.answer(method, path, key, content)
+        if path.endswith("/confirm"):
+            error = {"type": "card_error", "code": "card_declined"}
+            return HttpResponse(402, json.dumps({"error": error}).encode())
+        if method == "GET" and FIRST in path:
+            error = {"type": "invalid_request_error", "code": "resource_missing", "param": param}
+            return HttpResponse(404, json.dumps({"error": error}).encode())
+        return response
+
+    world.gateway.sent = forget
+    world.send_in_vain(RIDE.assigned)
+    assert world.emitted() == []
+    world.gateway.sent = world.gateway.answer
+    assert world.send(RIDE.assigned) == "New"
+    assert world.payment() == ("authorized", ["authorized"])
+
+
+def test_a_list_that_breaks_off_is_not_believed(world: Town) -> None:
+    """The ride's payment may be on the next page, which the gateway refuses."""
+
+    def break_off(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
+        if method != "GET" or "limit=" not in path:
+            return world.gateway.answer(method, path, key, content)
+        if "starting_after" in path:
+            error = {"type": "invalid_request_error", "code": "resource_missing"}
+            return HttpResponse(400, json.dumps({"error": error}).encode())
+        page = {"object": "list", "data": [{"id": "pi_0", "metadata": {}}], "has_more": True}
+        return HttpResponse(200, json.dumps(page).encode())
+
+    world.gateway.sent = break_off
+    world.send_in_vain(RIDE.assigned)
+    assert world.gateway.books.intents == {}
+
+
+@pytest.mark.parametrize("answers", [None, 503, 404], ids=["silence", "busy", "refusal"])
+@pytest.mark.parametrize("of", ["limit=", "/v1/customers/"], ids=["list", "customer"])
+def test_no_error_names_the_customer(world: Town, of: str, answers: int | None) -> None:
+    """Errors end up in logs, records and dead letters."""
+
+    def fail(method: str, path: str, key: str | None, content: bytes | None) -> HttpResponse:
+        if of not in path:
+            return world.gateway.answer(method, path, key, content)
+        if answers is None:
+            raise GatewayUnavailableError("no answer: TimeoutError")
+        return HttpResponse(answers, b"{}")
+
+    world.gateway.sent = fail
+    with pytest.raises(GatewayError) as caught:
+        world.send(RIDE.assigned)
+    errors = [caught.value, caught.value.__cause__, caught.value.__context__]
+    assert not [each for each in errors if RIDE.assigned.customer_id in str(each)]
+
+
 def test_a_refused_lookup_is_repeated_in_the_same_run(world: Town) -> None:
     """A gateway may refuse it for a moment only, so it is asked like one without an answer."""
     refusals = [HttpResponse(404, b"{}")]

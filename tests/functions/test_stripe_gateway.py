@@ -118,7 +118,7 @@ def refusing(status: int, **error: object) -> Callable[[HttpResponse], HttpRespo
 # ── What is asked for ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_ride_takes_five_requests_and_its_cancellation_one_more() -> None:
+def test_a_ride_takes_five_requests_and_its_refund_one_more() -> None:
     """Each has a key that names the ride or its payment; docs/limits.md has their number."""
     town = Town()
     sent: list[tuple[str, str]] = []
