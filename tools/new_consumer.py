@@ -6,6 +6,7 @@ few rows. They pass every check. docs/add-a-consumer.md describes the next steps
 
 import argparse
 import keyword
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -148,6 +149,11 @@ def make(name: str, root: Path = ROOT) -> list[Path]:
     noun = forms["Noun"]
     if f"  {noun}Rule:\n" in changed[template] or f"!Ref {noun}Dlq" in changed[template]:
         raise NewConsumerError(f"template.yaml has {noun}Rule or {noun}Dlq: choose another name")
+    marks = re.compile(rf"(&|- Id: ){forms['noun']}\b")
+    if marks.search(changed[template]) or marks.search(changed[root / _ALARMS]):
+        raise NewConsumerError(
+            f"the templates have an anchor or a metric {forms['noun']}: choose another name"
+        )
     for row in _ROWS:
         path = root / row.file
         changed[path] = _before(row.before, row.text.format_map(forms), changed[path], row.file)

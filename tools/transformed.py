@@ -171,9 +171,15 @@ def _nested(properties: Properties, folder: Path) -> dict[str, Any]:
 
 @cache
 def stack(path: Path = TEMPLATE, /, **chosen: str) -> Stack:
-    """Return the transformed template for the given parameters and the defaults of the others."""
+    """Return the transformed template for the given parameters and the defaults of the others.
+
+    Raises:
+        LookupError: the template has no such parameter.
+    """
     template = _packaged(source(path))
     defaults = {name: str(spec["Default"]) for name, spec in template["Parameters"].items()}
+    if unknown := chosen.keys() - defaults.keys():
+        raise LookupError(f"{path.name} has no parameters {sorted(unknown)}")
     parameters = defaults | chosen
     logging.getLogger("samtranslator").setLevel(logging.ERROR)
     # The transform wants one, and uses it for nothing.

@@ -253,7 +253,7 @@ class Row(NamedTuple):
 
 DRIVERS: Final = {"StaffGroup": "drivers"}
 PRIMARY: Final = {"Role": "primary", "PeerRegion": "us-west-2"}
-PROD: Final = {"Stage": "prod", "Protected": "yes"}
+PROD: Final = {"Stage": "prod"}
 SOON: Final = {"OverdueHours": "2"}
 OF_A_SECRET: Final = {"PaymentGatewaySecretArn": SECRET}
 OF_STRIPE: Final = {"PaymentGateway": "stripe", "PaymentGatewayUrl": "", **OF_A_SECRET}

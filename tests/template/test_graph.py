@@ -168,7 +168,7 @@ def test_only_the_bus_writes_its_logs(deployed: Stack) -> None:
         for each in statements
         if "logs:PutLogEvents" in each["Action"]
     } == {
-        "CatchAllRuleWritesEvents": {"ArnLike": {"aws:SourceArn": f"{ARN}:rule/${{CarRideBus}}/*"}},
+        "RulesWriteEvents": {"ArnLike": {"aws:SourceArn": f"{ARN}:rule/${{CarRideBus}}/*"}},
         "BusWritesErrors": {"StringEquals": {"aws:SourceAccount": "${AWS::AccountId}"}},
     }
 

@@ -198,6 +198,7 @@ def resources_of(noun: str, resources: Iterable[str]) -> set[str]:
         ("YAML", ["null", "true", "yes", "on", "n"]),
         ("PartnersRule", ["partners"]),
         ("ProducerDlq", ["producer"]),
+        ("anchor or a metric", ["reads", "outbox_reads", "operation", "errors", "undelivered"]),
         (
             "import",
             ["json", "assignments", "carride_idempotency", "local", "botocore", "settlement"],
