@@ -19,9 +19,11 @@ from socketserver import BaseServer
 from typing import Any, Final
 
 import pytest
-from fakeredis import TcpFakeServer
+from fakeredis import FakeValkey, TcpFakeServer
 
+from carride_idempotency import Consumer
 from carride_idempotency.stores.transport import ServiceError
+from carride_idempotency.stores.valkey import ValkeyStore
 from carride_idempotency.testing import FakeDynamoDB
 from tests.samples import create_tables
 from tests.stores.backends import certify, local_client, running_valkey
@@ -157,6 +159,22 @@ def charges(items: list[dict[str, Any]]) -> dict[str, int]:
     return {item["id"]["S"]: int(item["charges"]["N"]) for item in items}
 
 
+def teach_scripts(server: TcpFakeServer) -> None:
+    """Let a fake server know every script of the store, so that no client is told of an unknown one.
+
+    After an answer that is an error, this server ends the connection, which Valkey does not.
+    """
+    with FakeValkey(server=server.fake_server, socket_timeout=1) as client:
+        store = ValkeyStore(client)
+
+        @Consumer("scripts", store).function(key="key")
+        def answer(key: str) -> str:
+            return key
+
+        assert answer("any") == "any"
+        assert store.read("another") is None
+
+
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("kind", ["lean", "botocore", "auto"])
 def test_however_operations_and_forks_interleave_each_key_runs_once(
@@ -175,6 +193,7 @@ def test_however_operations_and_forks_interleave_each_key_runs_once(
 def test_a_valkey_client_serves_processes_that_fork(tmp_path: Path) -> None:
     """The same holds over Valkey, whose client has a pool for each process."""
     with serving(TcpFakeServer(("127.0.0.1", 0), server_type="valkey")) as server:
+        teach_scripts(server)
         url = f"valkey://127.0.0.1:{server.server_address[1]}"
         run(INTERLEAVINGS, url, "valkey", tmp_path, FIRST, COUNT)
     assert_once(tmp_path, None)
