@@ -160,7 +160,7 @@ def charges(items: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def teach_scripts(server: TcpFakeServer) -> None:
-    """Let a fake server know every script of the store, so that no client is told of an unknown one.
+    """Let a fake server know each script of the store, so that no client is told of an unknown one.
 
     After an answer that is an error, this server ends the connection, which Valkey does not.
     """
