@@ -268,6 +268,22 @@ def test_each_part_is_found_by_one_search() -> None:
             assert found[1] == resource, part
 
 
+BEGINNING: Final = (
+    *("CarRideBus", "CarRideArchive", "CarRideLogRule"),
+    *("IdempotencyLayer", "IdempotencyTable"),
+)
+"""What a reader of the template meets first."""
+
+
+def test_the_template_begins_with_the_bus_and_what_makes_work_take_effect_once() -> None:
+    """The first hundred lines of its resources have the bus, archive, log, layer and TTL table."""
+    text = (ROOT / "template.yaml").read_text(encoding="utf-8")
+    resources = text.partition("\nResources:\n")[2]
+    first = "\n".join(resources.splitlines()[:100])
+    found = [name for name in re.findall(r"^  (\w+):$", first, re.MULTILINE) if name in BEGINNING]
+    assert found == list(BEGINNING)
+
+
 # ── Runbooks and workflows ────────────────────────────────────────────────────────────────────────
 
 
