@@ -279,11 +279,11 @@ def wrong_in(report: Report, counts: Mapping[str, int]) -> list[str]:
     found = []
     report = but_for_refusals(report)
     if report.status:
-        names = report.ledger.named()
+        names = [each.says for each in report.ledger.named()]
         for ride, problems in report.saga.problems.items():
             names.append(f"{ride} {'; '.join(problems)}")
-        for ride, since in report.saga.overdue.items():
-            names.append(f"{ride} is overdue {since}")
+        for ride, overdue in report.saga.overdue.items():
+            names.append(f"{ride} is overdue {overdue.says}")
         sentence = report.verdict
         if names:
             sentence += f": {', '.join(names)}"

@@ -173,7 +173,7 @@ def ride(stack: StackRef, order_id: str, /) -> Ride:
     saga = saga_of(known.evidence._replace(cars=cars, grace=reading.DEFAULT_GRACE))
     problems = [*saga.problems.get(order_id, ()), *known.letters.unread]
     if order_id in saga.overdue:
-        problems.append(f"overdue {saga.overdue[order_id]}")
+        problems.append(f"overdue {saga.overdue[order_id].says}")
     events = [_event(known, name) for name in known.names]
     events.sort(key=lambda event: (event.version or 0, event.type or "", event.id))
     held: dict[str, Mapping[str, Any] | str] = {}

@@ -55,6 +55,14 @@ def plural(noun: str) -> str:
     return f"{noun}s"
 
 
+def named_at_most(most: int, names: Sequence[str]) -> list[str]:
+    """Return indented lines with up to ``most`` names, and with how many more there are."""
+    lines = [f"  {name}" for name in names[:most]]
+    if len(names) > most:
+        lines.append(f"  … and {len(names) - most:,} more, which --json lists")
+    return lines
+
+
 def span(milliseconds: float) -> str:
     """Return a span of time in at most two units: ``14 ms``, ``2.7 s``, ``2 min 18 s``."""
     length = max(0.0, milliseconds)

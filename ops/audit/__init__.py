@@ -47,8 +47,15 @@ class Report(NamedTuple):
         return "; ".join(parts)
 
     def to_json(self) -> dict[str, object]:
-        """Return the ledger as JSON-ready values, with the saga under a key of its own."""
-        return self.ledger.to_json() | {"verdict": self.verdict, "saga": self.saga.to_json()}
+        """Return the ledger as JSON-ready values, with the saga under a key of its own.
+
+        What does not add up is listed whole: ``lost``, ``doubled``, ``overdue`` and
+        ``keys_without_letter``.
+        """
+        saga = self.saga.to_json()
+        overdue = saga.pop("overdue")
+        parts = {"verdict": self.verdict, "overdue": overdue, "saga": saga}
+        return self.ledger.to_json() | parts
 
     def to_text(self, width: int | None = None) -> str:
         """Return the verdict, then both as tables, or in lines that fit into this width."""

@@ -226,6 +226,8 @@ class Evidence(NamedTuple):
     else of their rides happened, so they are not judged."""
     fingerprints: Mapping[str, str] = {}
     """Of the payloads that took effect, by the keys of the records."""
+    given_up: Collection[str] = ()
+    """The keys that are quarantined, and whose letter their consumer has sent."""
     forgotten: Collection[str] = ()
     """The keys of records that an operator has deleted."""
     redriven: Mapping[str, datetime] = {}

@@ -14,17 +14,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from carride.events import idempotency_id
 from carride_idempotency import observation
 from carride_idempotency.dead_letters import CONTRACT
 from ops.audit.evidence import ALWAYS, CHANGES, AuditedConsumer, Evidence, RideItem
-from ops.audit.missing import applied_facts, missing_at
-from ops.text import Row, counted, laid_out, row
+from ops.audit.missing import applied_facts, hidden_messages, missing_at
+from ops.text import Row, counted, laid_out, named_at_most, row
 
-_MOST_NAMES: Final = 10
-"""Of what does not add up, in the table."""
+_MOST_NAMES: Final = 20
+"""Of each kind of what does not add up, in the table."""
 ROWS: Final = {
     "distinct": "events to act on",
     "deliveries": "deliveries",
@@ -87,6 +87,33 @@ class Account:
         return sum(self.doubled_rides.values())
 
 
+LOST: Final = "lost"
+DOUBLED: Final = "doubled"
+WITHOUT_LETTER: Final = "key without a letter"
+UNPUBLISHED: Final = "effect of unpublished"
+TWO_IDS: Final = "two ids"
+TWO_FACTS: Final = "two facts"
+
+
+class Wrong(NamedTuple):
+    """Something that does not add up."""
+
+    kind: str
+    at: str | None
+    """The consumer; None if it is the bus or the outbox."""
+    id: str
+    """What is lost or unpublished is an event; what is doubled, a ride; or a key, or a fact."""
+    types: tuple[str, ...] = ()
+    """The types that were published as one version of a ride."""
+
+    @property
+    def says(self) -> str:
+        """All of it in a line."""
+        at = f"{self.at}: " if self.at else ""
+        types = f": {', '.join(self.types)}" if self.types else ""
+        return f"{at}{self.kind} {self.id}{types}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """The counts, and which events do not add up. A count without a consumer is a sum over all."""
@@ -107,6 +134,8 @@ class Ledger:
     dead_lettered: Mapping[str, Mapping[str, int]]
     """Messages by queue and reason."""
     consumers: Mapping[str, Account]
+    keys_without_letter: tuple[str, ...]
+    """Keys that are quarantined, and whose letter has left its queue: it was deleted by hand."""
     unread: Mapping[str, int]
     """Messages that could not be read, by queue."""
     routes: Mapping[str, str]
@@ -186,15 +215,39 @@ class Ledger:
         return f" ({breaking:,} {verb} the contract)"
 
     def to_json(self) -> dict[str, object]:
-        """Return the ledger and its sums as JSON-ready values."""
+        """Return the ledger and its sums as JSON-ready values; ``lost`` and ``doubled`` are lists.
+
+        A committed event that never reached the bus is lost without a consumer.
+        """
         sums = {name: self._sum(name) for name in ROWS if name != "distinct"}
         totals = {
-            "lost": self.lost,
-            "doubled": self.doubled,
+            "lost": [{"consumer": each.at, "event": each.id} for each in self.of_kind(LOST)],
+            "doubled": [{"consumer": each.at, "ride": each.id} for each in self.of_kind(DOUBLED)],
             "balanced": self.balanced,
             "verdict": self.verdict,
         }
         return asdict(self) | sums | totals
+
+    def of_kind(self, kind: str) -> list[Wrong]:
+        """Return what does not add up of a kind."""
+        return [each for each in self.named() if each.kind == kind]
+
+    def named(self) -> list[Wrong]:
+        """Return everything that does not add up, by kind."""
+        lost = [Wrong(LOST, None, fact) for fact in self.unpublished]
+        doubled = list[Wrong]()
+        unpublished = list[Wrong]()
+        for consumer, account in self.consumers.items():
+            lost += [Wrong(LOST, consumer, fact) for fact in account.lost_events]
+            doubled += [Wrong(DOUBLED, consumer, ride) for ride in account.doubled_rides]
+            for fact in account.effects_unpublished:
+                unpublished.append(Wrong(UNPUBLISHED, consumer, fact))
+        keys = [Wrong(WITHOUT_LETTER, None, key) for key in self.keys_without_letter]
+        two_ids = [Wrong(TWO_IDS, None, name) for name in self.two_ids]
+        two_facts = [
+            Wrong(TWO_FACTS, None, name, tuple(types)) for name, types in self.two_facts.items()
+        ]
+        return [*lost, *doubled, *keys, *unpublished, *two_ids, *two_facts]
 
     def to_text(self) -> str:
         """Return the ledger as a table."""
@@ -207,10 +260,9 @@ class Ledger:
             lines.append(f"{route}: {state}")
         lines.append(row("lost", self.lost))
         lines.append(row("doubled", self.doubled))
-        names = self.named()
-        lines += [f"  {name}" for name in names[:_MOST_NAMES]]
-        if len(names) > _MOST_NAMES:
-            lines.append("  …")
+        for kind in (LOST, DOUBLED, WITHOUT_LETTER, UNPUBLISHED, TWO_IDS, TWO_FACTS):
+            names = [each.says for each in self.of_kind(kind)]
+            lines += named_at_most(_MOST_NAMES, names)
         return lines
 
     def _events(self) -> Iterator[Row | str]:
@@ -244,19 +296,6 @@ class Ledger:
         for queue, count in self.unread.items():
             yield row(f"  {queue}", count, note=unreadable)
 
-    def named(self) -> list[str]:
-        """Return everything that does not add up, by consumer."""
-        names = [f"outbox: lost {fact}" for fact in self.unpublished]
-        for consumer, account in self.consumers.items():
-            names += [f"{consumer}: lost {fact}" for fact in account.lost_events]
-            names += [f"{consumer}: doubled {ride}" for ride in account.doubled_rides]
-            for fact in account.effects_unpublished:
-                names.append(f"{consumer}: effect of unpublished {fact}")
-        names += [f"two ids: {name}" for name in self.two_ids]
-        for name, types in self.two_facts.items():
-            names.append(f"two facts: {name}: {', '.join(types)}")
-        return names
-
     def _sum(self, name: str) -> int:
         return sum(getattr(account, name) for account in self.consumers.values())
 
@@ -284,11 +323,26 @@ def balance(evidence: Evidence) -> Ledger:
         two_facts=_two_facts(evidence),
         dead_lettered=_reasons(evidence),
         consumers=consumers,
+        keys_without_letter=tuple(_without_letter(evidence)),
         unread=dict(evidence.unread),
         routes=dict(evidence.routes),
         blind=tuple(_blind(evidence, consumers)),
         span=_span(evidence),
     )
+
+
+def _without_letter(evidence: Evidence) -> Iterator[str]:
+    """Yield the keys whose letter was sent, and is in no queue of the consumer any more.
+
+    One that was redriven lately is under way, and one among hidden messages may be there.
+    """
+    letters = {f"{each.consumer}#{each.fact}" for each in evidence.dead_letters}
+    hidden = {each.name: hidden_messages(evidence, each) for each in evidence.consumers}
+    for key in sorted(evidence.given_up):
+        consumer, _, _ = key.partition("#")
+        is_under_way = evidence.is_young(evidence.redriven.get(key, ALWAYS))
+        if key not in letters and not is_under_way and hidden.get(consumer) == 0:
+            yield key
 
 
 def _never_published(evidence: Evidence, facts: set[str]) -> dict[str, datetime]:

@@ -114,7 +114,7 @@ def missing_at(evidence: Evidence, consumer: AuditedConsumer) -> Missing:
     named = {event.fact for event in wanted if event.fact is not None}
     missing = tuple(sorted(old))
     # Each message holds one event.
-    may_be_hidden = len(missing) <= _hidden_messages(evidence, consumer)
+    may_be_hidden = len(missing) <= hidden_messages(evidence, consumer)
     return Missing(
         lost=() if may_be_hidden else missing,
         undecided=missing if may_be_hidden else (),
@@ -198,7 +198,7 @@ def _is_its(effect: Effect, stated: Mapping[str | None, Sequence[Named | None]])
     return effect.named is None or events is None or effect.named in events
 
 
-def _hidden_messages(evidence: Evidence, consumer: AuditedConsumer) -> int:
+def hidden_messages(evidence: Evidence, consumer: AuditedConsumer) -> int:
     """Return how many messages of a consumer's queues could not be read."""
     return sum(evidence.unread.get(f"{consumer.resources}{queue}", 0) for queue in _QUEUES)
 

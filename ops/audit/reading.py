@@ -28,7 +28,8 @@ from carride.facts import ALIASES, CarRideOverdue
 from carride.history import EVENT_PREFIX, merged
 from carride_idempotency import marshalling, observation
 from carride_idempotency.fingerprint import fingerprint
-from carride_idempotency.record import COMPLETED
+from carride_idempotency.keys import LETTER
+from carride_idempotency.record import COMPLETED, QUARANTINED
 from ops import tables
 from ops.audit import evidence
 from ops.audit.evidence import (
@@ -85,7 +86,7 @@ def regional_evidence(
     consumers = enabled(stack)
     # Read effects before their causes, so that the cause of each effect is found. Read the tables
     # before the queues, because an event moves from its consumer to a dead-letter queue.
-    records = _records(stack)
+    records = records_in(stack)
     items = [item for each in consumers for item in ride_items(stack, each, records)]
     logs = {each.name: list(deliveries(stack, each)) for each in consumers}
     for each in consumers:
@@ -111,6 +112,7 @@ def regional_evidence(
         unlisted_cars=tables_read.unlisted_cars,
         copies=copies_in(logged) if stack.local is not None else (),
         fingerprints=records.fingerprints,
+        given_up=records.given_up,
         forgotten=marks.forgotten,
         redriven=marks.redriven,
         payments=payments,
@@ -208,12 +210,15 @@ class _Records(NamedTuple):
     """When the records that keep an entry were committed, by idempotency id."""
     fingerprints: dict[str, str]
     """Of the payloads that took effect, by key."""
+    given_up: list[str]
+    """The keys that are quarantined, and whose letter their consumer has sent."""
 
 
-def _records(stack: StackRef) -> _Records:
+def records_in(stack: StackRef) -> _Records:
+    """Read the tables of records whole."""
     dynamodb = stack.client("dynamodb")
     kept = list[dict[str, Any]]()
-    found = _Records([], {}, {})
+    found = _Records([], {}, {}, [])
     for table in evidence.RECORD_TABLES:
         for item in scan(dynamodb, stack.outputs[f"{table}Name"]):
             key = item["idempotencyKey"]
@@ -223,6 +228,8 @@ def _records(stack: StackRef) -> _Records:
                     found.committed[key.partition("#")[2]] = _of_ms(int(item["updatedAt"]))
             if item.get("status") == COMPLETED and "fingerprint" in item:
                 found.fingerprints[key] = item["fingerprint"]
+            if item.get("status") == QUARANTINED and item.get("deadLettered") and LETTER not in key:
+                found.given_up.append(key)
     found.timelines.extend(merged(kept))
     return found
 
@@ -420,7 +427,7 @@ def ride_items(
     if consumer.table is None:
         return
     if consumer.table == evidence.HISTORY:
-        found = records or _records(stack)
+        found = records or records_in(stack)
         for item in found.timelines:
             yield ride_item(consumer, item, found.committed)
         return

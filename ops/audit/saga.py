@@ -60,10 +60,8 @@ _MAY_PRECEDE: Final[Mapping[str, frozenset[str]]] = {
 """What payment may have emitted, or not, before a ride reached a state. A capture can be refused
 permanently after the reservation, and money can be returned before an event about it was
 emitted."""
-_MOST_CARS: Final = 10
-"""The most names of cars in the table."""
-_MOST_RIDES: Final = 10
-"""The most names of unpaid rides in the table."""
+_MOST_NAMES: Final = 20
+"""The most names of each kind in the table."""
 _UNPAID: Final = frozenset({"cancelled", "declined", "refunded"})
 """The final states of a payment that has brought no money."""
 _EXPLAINED: Final = _UNPAID | {"captured", "undo due"}
@@ -82,6 +80,19 @@ class Ending(StrEnum):
     OPEN = "open"
     WAITING = "waiting for redrive"
     BROKEN = "broken"
+
+
+class Overdue(NamedTuple):
+    """What a ride has needed for too long."""
+
+    since: datetime
+    where: tuple[str, ...]
+    """What each table has, such as ``dispatch has it as assigned``."""
+
+    @property
+    def says(self) -> str:
+        """Since when, and where, in words."""
+        return f"since {self.since:%Y-%m-%d %H:%M:%S %Z}: {'; '.join(self.where)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +123,8 @@ class Saga:
     returned, or the ride was called off as overdue before its completion was known."""
     problems: Mapping[str, Sequence[str]]
     """What is wrong with each broken ride."""
-    overdue: Mapping[str, str]
-    """Since when an overdue ride has needed something, and in which tables."""
+    overdue: Mapping[str, Overdue]
+    """The rides that have needed something for too long."""
 
     @property
     def sound(self) -> bool:
@@ -141,8 +152,12 @@ class Saga:
         return not self.endings.get(Ending.OPEN) and not self.cars_held
 
     def to_json(self) -> dict[str, object]:
-        """Return the saga as JSON-ready values."""
-        return asdict(self) | {"sound": self.sound}
+        """Return the saga as JSON-ready values; the overdue rides in a list."""
+        overdue = [
+            {"ride": ride, "since": each.since.isoformat(), "where": [*each.where]}
+            for ride, each in self.overdue.items()
+        ]
+        return asdict(self) | {"overdue": overdue, "sound": self.sound}
 
     def to_text(self) -> str:
         """Return the saga as a table."""
@@ -160,19 +175,22 @@ class Saga:
             rows.append(row(f"  {name}", count))
         rows.append(row("cars", self.cars, note=f"{self.cars_held} of them with a ride"))
         if self.unlisted_cars:
-            names = ", ".join(self.unlisted_cars[:_MOST_CARS])
+            names = ", ".join(self.unlisted_cars[:_MOST_NAMES])
             rows.append(row("  not found by dispatch", len(self.unlisted_cars), note=names))
         if self.gateway_asked:
             rows += self._money()
         rows.append(row("reconciled", self.reconciled, note="rides that were overdue"))
         if self.unpaid:
-            names = ", ".join(self.unpaid[:_MOST_RIDES])
+            names = ", ".join(self.unpaid[:_MOST_NAMES])
             rows.append(row("  driven, not paid", len(self.unpaid), note=names))
-        for ride, problems in self.problems.items():
-            rows.append(row(f"broken: {ride}", len(problems), note="; ".join(problems)))
-        for ride, since in self.overdue.items():
-            rows.append(row(f"overdue: {ride}", 1, note=since))
-        return rows
+        broken = [
+            row(f"broken: {ride}", len(problems), note="; ".join(problems))
+            for ride, problems in self.problems.items()
+        ]
+        overdue = [
+            row(f"overdue: {ride}", 1, note=each.says) for ride, each in self.overdue.items()
+        ]
+        return [*rows, *_at_most("broken", broken), *_at_most("overdue", overdue)]
 
     def _money(self) -> list[Row]:
         kept = f"{self.captured_amount / 100:,.2f}"
@@ -181,6 +199,14 @@ class Saga:
             row("  captured", self.captured, note=f"of them; {kept} is kept"),
             row("  refunded", self.refunded, note="of them, or released"),
         ]
+
+
+def _at_most(kind: str, rows: Sequence[Row]) -> list[Row]:
+    """Return up to `_MOST_NAMES` rows of a kind, and one with how many more there are."""
+    more = len(rows) - _MOST_NAMES
+    if more <= 0:
+        return [*rows]
+    return [*rows[:_MOST_NAMES], row(f"{kind}: further", more, note="--json lists them")]
 
 
 class _Ride(NamedTuple):
@@ -286,8 +312,8 @@ class _Need(NamedTuple):
     where: str
 
 
-def _overdue(evidence: Evidence, limit: timedelta) -> Iterator[tuple[str, str]]:
-    """Yield each ride that has needed something for longer than a limit, since when, and where."""
+def _overdue(evidence: Evidence, limit: timedelta) -> Iterator[tuple[str, Overdue]]:
+    """Yield each ride that has needed something for longer than a limit."""
     by_ride = grouped(_needs(evidence))
     for order_id, needs in sorted(by_ride.items()):
         if order_id in evidence.copies:
@@ -296,9 +322,7 @@ def _overdue(evidence: Evidence, limit: timedelta) -> Iterator[tuple[str, str]]:
         first = needs[0].since
         if evidence.at - first <= limit:
             continue
-        since = f"{first:%Y-%m-%d %H:%M:%S %Z}"
-        where = "; ".join(need.where for need in needs)
-        yield order_id, f"since {since}: {where}"
+        yield order_id, Overdue(first, tuple(need.where for need in needs))
 
 
 def _needs(evidence: Evidence) -> Iterator[tuple[str, _Need]]:

@@ -107,11 +107,10 @@ def _explained(report: Report) -> dict[str, Any]:
     found += [(_UNPAID, ride) for ride in report.saga.unpaid]
     problems = _folded(grouped(found))
     overdue = [*report.saga.overdue.items()]
-    named = _folded(grouped((each.rpartition(" ")[0], each) for each in report.ledger.named()))
+    named = grouped(((each.kind, each.at), each) for each in report.ledger.named())
     return {
         "blocks": blocks_of(report),
-        "named": named[:_MOST_NAMED],
-        "more_named": max(0, len(named) - _MOST_NAMED),
+        "named": [*named.values()],
         "problems": problems[:_MOST_NAMED],
         "more_problems": max(0, len(problems) - _MOST_NAMED),
         "overdue": overdue[:_MOST_NAMED],

@@ -8,6 +8,7 @@ import pytest
 
 from carride.events import idempotency_id
 from carride_idempotency import observation
+from ops.audit import judge
 from ops.audit.evidence import (
     CONSUMERS,
     LOG_RULE_DLQ,
@@ -316,8 +317,11 @@ def test_a_planted_loss_is_named_and_nothing_else_is(verdict: str, planted: Chan
     assert ledger.balanced is verdict.startswith("balanced")
     assert (ledger.verdict if ledger.balanced else ledger.verdict[: len(verdict)]) == verdict
     document = json.loads(json.dumps(ledger.to_json()))
-    assert (document["lost"], document["doubled"]) == (ledger.lost, ledger.doubled)
-    assert all(name in ledger.to_text() for name in (*ledger.named(), *ledger.two_ids))
+    assert len(document["lost"]) == ledger.lost
+    rides = {ride for each in ledger.consumers.values() for ride in each.doubled_rides}
+    assert {each["ride"] for each in document["doubled"]} == rides
+    named = [each.says for each in ledger.named()]
+    assert all(name in ledger.to_text() for name in (*named, *ledger.two_ids))
 
 
 def test_copies_replays_and_duplicates_are_told_apart() -> None:
@@ -334,3 +338,50 @@ def test_copies_replays_and_duplicates_are_told_apart() -> None:
         1,
         3,
     )
+
+
+KEY: Final = f"{PAYMENT}#{fact(ASSIGNED)}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    {
+        "its letter was deleted": ({}, (KEY,)),
+        "its letter is in the queue": ({"dead_letters": [dead(ASSIGNED, PAYMENT)]}, ()),
+        "another consumer's letter": ({"dead_letters": [dead(ASSIGNED, DISPATCH)]}, (KEY,)),
+        "it was redriven long ago": ({"redriven": {KEY: BEFORE}}, (KEY,)),
+        "it was redriven just now": ({"redriven": {KEY: NOW}}, ()),
+        "a reader hides a letter": ({"unread": {"PaymentDlq": 1}}, ()),
+    }.values(),
+)
+def test_a_quarantined_key_whose_letter_is_gone_is_named(
+    changes: Changes, found: tuple[str, ...]
+) -> None:
+    """A letter that is under way or hidden may come back."""
+    ledger = balance(WORLD._replace(given_up=[KEY], **changes))
+    assert ledger.keys_without_letter == found
+    assert ledger.to_json()["keys_without_letter"] == found
+    assert all(key in ledger.to_text() for key in found)
+
+
+def test_each_kind_of_what_does_not_add_up_is_listed_whole_as_json() -> None:
+    """The text names twenty of each kind, and says how many more there are."""
+    rides = [f"order_{number:03}" for number in range(45)]
+    longest = 9 * HOUR
+    items = [
+        RideItem(DISPATCH, ride, (), 2, "assigned", open_since=NOW - longest) for ride in rides
+    ]
+    report = judge(
+        WORLD._replace(
+            published=[published(Named(ride, "CarAssigned", 2)) for ride in rides],
+            items=items,
+            given_up=[f"{PAYMENT}#{ride}" for ride in rides],
+        )
+    )
+    document = json.loads(json.dumps(report.to_json()))
+    kinds = ("lost", "doubled", "overdue", "keys_without_letter")
+    assert all(len(document[kind]) >= len(rides) for kind in kinds)
+    text = report.to_text()
+    assert text.splitlines()[0] == report.verdict == document["verdict"]
+    assert sum("doubled order_" in line for line in text.splitlines()) == 20
+    assert "… and 25 more" in text

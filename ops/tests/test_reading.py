@@ -44,6 +44,7 @@ from ops.audit.reading import (
     kept_since,
     logged_items,
     published,
+    records_in,
     ride_items,
     rides_of_cars,
     scan,
@@ -391,6 +392,26 @@ def test_an_entry_of_the_history_is_as_old_as_its_record() -> None:
     ref.client("dynamodb").put_item(TableName="RideHistory", Item=marshalling.item(record))
     (item,) = ride_items(ref, HISTORY)
     assert [effect.time for effect in item.effects] == [NOW]
+
+
+@pytest.mark.parametrize(
+    ("key", "status", "sent", "given_up"),
+    [
+        (f"payment#{FACT}", "QUARANTINED", True, True),
+        (f"payment#{FACT}", "QUARANTINED", False, False),
+        (f"payment#{FACT}", "FAILED", True, False),
+        ("payment#%letter:eu-west-1#event-9", "QUARANTINED", True, False),
+    ],
+    ids=["its letter was sent", "no letter yet", "released", "the mark of a letter"],
+)
+def test_a_key_whose_letter_was_sent_is_given_up(
+    key: str, status: str, sent: bool, given_up: bool
+) -> None:
+    """The mark of a letter that breaks the contract is no key."""
+    ref = empty_stack()
+    record = {"idempotencyKey": key, "status": status, "deadLettered": sent}
+    ref.client("dynamodb").put_item(TableName="Idempotency", Item=marshalling.item(record))
+    assert [*records_in(ref).given_up] == [key] * given_up
 
 
 @pytest.mark.parametrize(

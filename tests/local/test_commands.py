@@ -15,6 +15,7 @@ from local.local_aws import ROOT, EngineError
 from ops.audit import Report, judge
 from ops.audit.evidence import (
     CONSUMERS,
+    NEVER,
     DeadLettered,
     Delivered,
     Effect,
@@ -22,6 +23,7 @@ from ops.audit.evidence import (
     Published,
     RideItem,
 )
+from ops.audit.saga import Overdue
 from ops.stack import Kept
 
 EVIDENCE = Evidence(CONSUMERS[:1], [Published("event-1", "CarRideCreated", "a")])
@@ -31,7 +33,7 @@ LOST = judge(EVIDENCE)
 DOUBLED = judge(EVIDENCE._replace(items=[ITEM._replace(total=2)]))
 BLIND = judge(EVIDENCE._replace(published=[], items=[ITEM]))
 BROKEN = BALANCED._replace(saga=replace(BALANCED.saga, problems={"order_01": ["has two cars"]}))
-OVERDUE = BALANCED._replace(saga=replace(BALANCED.saga, overdue={"order_01": "since then"}))
+OVERDUE = BALANCED._replace(saga=replace(BALANCED.saga, overdue={"order_01": Overdue(NEVER, ())}))
 
 
 @pytest.mark.parametrize(

@@ -163,11 +163,11 @@ def test_the_operators_command_prints_the_audit(
 
     pipeline.carride("audit", "--grace", "1h", "--json")
     found = json.loads(capsys.readouterr().out)
-    assert (found["lost"], found["balanced"], found["in_flight"] > 0) == (0, True, True)
+    assert (found["lost"], found["balanced"], found["in_flight"] > 0) == ([], True, True)
     pipeline.carride("audit", "--grace", "1h")
     assert found["verdict"] in capsys.readouterr().out
     assert pipeline.carride("audit", "--grace", "0s", "--json") == 1
-    assert json.loads(capsys.readouterr().out)["lost"] > 0
+    assert json.loads(capsys.readouterr().out)["lost"]
     pauses = iter((None, KeyboardInterrupt))
 
     def pause(_seconds: float) -> None:
@@ -187,4 +187,4 @@ def test_the_operators_command_prints_the_audit(
     finding.keep(local)
     with pytest.raises(SystemExit):
         main(["audit", "--json"])
-    assert json.loads(capsys.readouterr().out)["lost"] > 0, "nothing moves in this local stack"
+    assert json.loads(capsys.readouterr().out)["lost"], "nothing moves in this local stack"

@@ -89,12 +89,12 @@ def named_by(report: Audit, honest: Collection[str] = ()) -> Iterator[str]:
     if not report.status:
         return
     yield from report.ledger.blind
-    yield from report.ledger.named()
+    yield from (each.says for each in report.ledger.named())
     for ride, problems in report.saga.problems.items():
         for problem in problems:
             yield f"{ride}: {problem}"
-    for ride, since in report.saga.overdue.items():
-        yield f"{ride}: overdue {since}"
+    for ride, overdue in report.saga.overdue.items():
+        yield f"{ride}: overdue {overdue.says}"
     for ride in report.saga.unpaid:
         if ride not in honest:
             yield f"{ride}: driven, not paid"
