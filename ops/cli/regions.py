@@ -82,8 +82,8 @@ def failover_back(session: Session, *, catches_up_in: Span = PATIENCE.catches_up
     """Go back to the primary region.
 
     Undo the fence of a failover: the primary starts as it was before when its tables have caught
-    up, and gets the producers back. Choose a quiet time: a ride in progress changes regions between
-    its events.
+    up, and gets the producers back. Redrive the secondary's letters first: the primary has kept
+    their events. Choose a quiet time: a ride in progress changes regions between its events.
 
     Args:
         catches_up_in: How long comparing both regions' tables may take.

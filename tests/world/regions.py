@@ -2,7 +2,8 @@
 
 The commands of a failover are tested elsewhere (`tests/regions`). Here their steps are taken in
 their order, while rides are driven: the endpoint is switched, the primary is fenced and drained,
-its outbox is published again in the secondary, whose archive is then replayed.
+its outbox is published again in the secondary, whose archive is then replayed. The way back is
+taken when the rides have ended, and the secondary's letters are redriven.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -231,15 +232,23 @@ class Pair:
                     return True
         return False
 
-    def take_the_fence_down(self) -> None:
-        """Have the primary work again. New events stay in the secondary until they have ended."""
+    @property
+    def has_failed_over(self) -> bool:
+        """Return whether the primary is fenced."""
+        return fence.fenced(stack_of(self.primary)) is not None
+
+    def go_back(self) -> None:
+        """Have the primary work again in a world at rest, as `./carride failover back` does."""
+        self.secondary.stop_schedules()
         stack = stack_of(self.primary)
-        if fence.fenced(stack) is None:
-            return
         table = stack.outputs["OperatorTableName"]
         stack.client("dynamodb").delete_item(TableName=table, Key=mark(stack.region))
-        fence.forget(stack)
         self.primary.switch(on=True)
+        self.active = self.primary
+        for world in (self.primary, self.secondary):
+            for pipe in world.pipes:
+                pipe.publish = self._publish
+        fence.forget(stack)
 
     # ── In the end ────────────────────────────────────────────────────────────────────────────────
 

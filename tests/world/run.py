@@ -139,20 +139,27 @@ class World:
     def mend(self) -> None:
         """Have an operator repair everything, and the world come to rest again."""
         self._heal()
+        if self.pair is not None and self.pair.has_failed_over:
+            # What the primary has kept takes effect there only if the secondary has not done it.
+            self.redrive(self.pair.secondary)
+            self.pair.go_back()
+            self.cloud.simulation.run()
+        # Two regions must not work on the same event at once, whose letters both may have.
+        self.redrive(*self.regions)
+
+    def redrive(self, *regions: "World") -> None:
+        """Redrive the letters of regions, one region after the other, until none is left."""
         for _ in range(operators.ROUNDS):
             self.wait(_HOUR_S)
-            # Two regions must not work on the same event at once, whose letters both may have.
-            for region in self.regions:
+            for region in regions:
                 operators.redrive(region)
                 self.cloud.simulation.run()
             self._run_until(self.cloud.now_s + _RECONCILED_S)
 
     def _heal(self) -> None:
-        """Have nothing fail any more; a fenced region works again."""
+        """Have nothing fail any more."""
         for region in self.regions:
             region.cloud.healed = True
-        if self.pair is not None:
-            self.pair.take_the_fence_down()
 
     def switch(self, *, on: bool) -> None:
         """Switch on or off what a fence stops: all but the log's rule and the API's reads."""

@@ -10,9 +10,9 @@ import pytest
 
 from tests.world.__main__ import text_of
 from tests.world.regions import Pair
-from tests.world.run import Report, run
+from tests.world.run import Report, World, run
 from tests.world.shrinking import kinds_of, shrink
-from tests.world.story import Story, Tier, tell
+from tests.world.story import Story, Tier, Window, tell
 from tests.world.wiring import Attempts, Wiring, paired, wiring
 
 pytestmark = pytest.mark.proof
@@ -51,6 +51,27 @@ def test_promises_hold_through_a_failover() -> None:
     for seed in range(4):
         report = run(_failing_over(seed))
         assert not report.broken, f"seed {seed} with a failover: {report.broken}"
+
+
+def test_nothing_is_lost_on_the_way_back() -> None:
+    """Dispatch stood still in both regions, so that the primary has kept what is a letter there."""
+    for seed in (9, 10):
+        report = run(_deaf(seed))
+        assert not report.broken, f"seed {seed} with a failover: {report.broken}"
+
+
+def test_an_effect_that_is_lost_on_the_way_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit names it if the primary starts before the secondary's letters are redriven."""
+    redrive = World.redrive
+
+    def not_before(world: World, *regions: World) -> None:
+        if len(regions) > 1:
+            redrive(world, *regions)
+
+    monkeypatch.setattr(World, "redrive", not_before)
+    broken = run(_deaf(9)).broken
+    assert any(each.startswith("dispatch lost") for each in broken), broken
+    assert any(each.startswith("the audit says lost 1") for each in broken), broken
 
 
 def test_a_seed_is_the_same_story_in_every_process() -> None:
@@ -182,6 +203,12 @@ def _failing_over(seed: int) -> Story:
     accepted = sorted(life.at_s + life.steps[0].after_s for life in story.lives if life.steps)
     moment = accepted[len(accepted) // 2] if accepted else 100.0
     return story._replace(has_peer=True, fails_over_s=moment + 2.0, ticks=HOURLY)
+
+
+def _deaf(seed: int) -> Story:
+    """Return a story that fails over while no event reaches dispatch in any region."""
+    window = Window("DispatchFunction", 0.0, 9 * 3600.0, 1.0)
+    return _failing_over(seed)._replace(windows=(window,))
 
 
 @pytest.mark.parametrize(
