@@ -8,7 +8,7 @@ from typing import Final
 from tools.transformed import ROLES, source
 
 SWITCHES: Final[dict[str, tuple[str, ...]]] = {
-    "PaymentGatewayUrl": ("", "https://gateway.example"),
+    "PaymentGatewayUrl": ("", "https://gateway.example", "https://api.stripe.com"),
     "PaymentGatewaySecretArn": (
         "",
         "arn:aws:secretsmanager:us-east-1:123456789012:secret:gateway-AbCdEf",

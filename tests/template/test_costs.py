@@ -116,8 +116,8 @@ def test_rides_cost_in_proportion() -> None:
         ({"Architecture": "x86_64"}, "Lambda: 20 ms"),
         ({"TableBilling": "provisioned"}, "capacity|units|alarm"),
         (
-            {"PaymentGatewayUrl": "", "PaymentGateway": "none"},
-            "Lambda|Logs|custom metrics, without",
+            {"PaymentGatewayUrl": "", "Stage": "prod"},
+            "Lambda|Logs|custom metrics, without|capacity|write units|alarms of auto|dashboard|stream",
         ),
         ({"PaymentGatewayUrl": ""}, "Lambda|Logs|write units"),  # the simulated one
         ({"PaymentGatewaySecretArn": "arn"}, "secret"),
@@ -265,7 +265,7 @@ def test_two_regions_copy_events_and_items() -> None:
     assert two["DynamoDB: deletes of expired items, in the replica"] == 16 * RIDES
     assert not any("deletes of expired" in what for what in one)
     primary, single = (
-        stack(PaymentGateway="none", **chosen, **ROLES[role]) for role in ("primary", "standalone")
+        stack(Stage="prod", **chosen, **ROLES[role]) for role in ("primary", "standalone")
     )
     assert dollars(primary)["DynamoDB: write units"] == pytest.approx(
         2 * dollars(single)["DynamoDB: write units"], rel=1e-3

@@ -256,7 +256,7 @@ PRIMARY: Final = {"Role": "primary", "PeerRegion": "us-west-2"}
 PROD: Final = {"Stage": "prod"}
 SOON: Final = {"OverdueHours": "2"}
 OF_A_SECRET: Final = {"PaymentGatewaySecretArn": SECRET}
-OF_STRIPE: Final = {"PaymentGateway": "stripe", "PaymentGatewayUrl": "", **OF_A_SECRET}
+OF_STRIPE: Final = {"PaymentGatewayUrl": "https://api.stripe.com", **OF_A_SECRET}
 STACK_ID: Final = f"arn:aws:cloudformation:{REGION}:123456789012:stack/carride/1"
 
 

@@ -138,14 +138,10 @@ def test_the_simulated_gateway_is_for_development_only(deployed: Stack) -> None:
 
     Only signed requests to its URL lead to it.
     """
-    chosen = [
-        deployed.parameters[name]
-        for name in ("Stage", "Role", "PaymentGateway", "PaymentGatewayUrl")
-    ]
-    exists = chosen == ["dev", "standalone", "simulated", ""]
+    chosen = [deployed.parameters[name] for name in ("Stage", "Role", "PaymentGatewayUrl")]
+    exists = chosen == ["dev", "standalone", ""]
     assert any(name.startswith("SimulatedGateway") for name in deployed.resources) is exists
-    is_stripe = deployed.parameters["PaymentGateway"] == "stripe"
-    enabled = exists or is_stripe or bool(deployed.parameters["PaymentGatewayUrl"])
+    enabled = exists or bool(deployed.parameters["PaymentGatewayUrl"])
     assert deployed.resources["PaymentRule"]["Properties"]["State"] == (
         "ENABLED" if enabled else "DISABLED"
     )
