@@ -61,7 +61,6 @@ OTHER_DLQS: Final = (
     LOG_RULE_DLQ,
     "OutboxPipeDlq",
     "PartnersRuleDlq",
-    "PartnersOlderRuleDlq",
     "ProducerDlq",
     "ReconcilerDlq",
 )
@@ -113,6 +112,8 @@ class Published(NamedTuple):
     """The ids that it states besides its ride's."""
     sent: datetime | None = None
     """EventBridge's time of it, by which a replay chooses it: its publisher may have given it."""
+    missing_for_partners: str | None = None
+    """What the partners' rules read and it does not have: then partners do not get it."""
 
 
 class Delivered(NamedTuple):

@@ -61,6 +61,8 @@ _ENABLED: Final = "ENABLED"
 _AUDITED_RULES: Final = {
     "CarRideLogRule": "events are not logged",
     "PartnersRule": "partners get nothing",
+    "PartnersIdempotencyIdRule": "partners get no event with idempotencyId",
+    "PartnersOlderRule": "partners get no event in the older envelope",
 }
 """The rules whose deliveries the audit cannot count, and what their failure means."""
 _CLOCKS_AGREE: Final = timedelta(seconds=5)
@@ -99,7 +101,7 @@ def regional_evidence(
     logged = list(published(stack))
     known = {event.event_id for event in logged}
     unlogged = [event for event in queues.unlogged if event.event_id not in known]
-    routes = _routes(stack)
+    routes = _routes(stack, logged)
     return Evidence(
         consumers=consumers,
         published=logged + unlogged,
@@ -340,6 +342,7 @@ def _published(event: Any, text: str, name: str, time: datetime) -> Published | 
         parsed = parse_event(event)
     except ContractError:
         return found
+    found = found._replace(missing_for_partners=missing_for_partners(event["detail"]))
     return _with_contract(found, parsed)
 
 
@@ -560,7 +563,7 @@ class _Routes(NamedTuple):
     """The number of events in the archive."""
 
 
-def _routes(stack: StackRef) -> _Routes:
+def _routes(stack: StackRef, logged: Iterable[Published]) -> _Routes:
     """Return the state of the log's and the partners' routes, and of the archive."""
     archive = _archive(stack)
     found = _Routes({}, [], archive.get("EventCount", 0))
@@ -568,6 +571,9 @@ def _routes(stack: StackRef) -> _Routes:
         _add_rule(found, stack, rule, effect)
     subscriptions = f"{_subscriptions(stack)} subscriptions"
     found.states["partners' topic"] = f"{subscriptions}, whose deliveries the audit cannot see"
+    withheld = [event for event in logged if event.missing_for_partners]
+    if withheld:
+        found.states["events that fit no partners' rule"] = _named(withheld)
     days = archive.get("RetentionDays", 0)
     found.states["CarRideArchive"] = f"{found.archived:,} events counted, kept for {days} days"
     return found
@@ -588,6 +594,25 @@ def _add_rule(found: _Routes, stack: StackRef, rule: str, effect: str) -> None:
     found.states[rule] = f"{state}, {targets} targets"
     if state != _ENABLED or not targets:
         found.broken.append(f"{rule} is {state} with {targets} targets: {effect}")
+
+
+def _named(withheld: Sequence[Published]) -> str:
+    """Return the number of events that partners cannot get, and the first ones with the reason."""
+    first = [f"{each.event_id} has no {each.missing_for_partners}" for each in withheld[:3]]
+    more = [] if len(withheld) == len(first) else ["…"]
+    return f"{len(withheld):,}: {', '.join(first + more)}"
+
+
+def missing_for_partners(detail: Mapping[str, Any]) -> str | None:
+    """Return what the partners' rules need of an accepted event and do not find, or None."""
+    if "specversion" not in detail:
+        return None  # the contract requires all that the rule reads
+    needed = ["specversion"]
+    if "idempotencyid" in detail:
+        needed += ["idempotencyid", "subject", "sequence"]
+    else:
+        needed += ["data"]  # not data_base64
+    return next((name for name in needed if detail.get(name) is None), None)
 
 
 def _subscriptions(stack: StackRef) -> int:

@@ -52,6 +52,30 @@ def holders(deployed: Stack, names: Mapping[str, object]) -> Iterator[tuple[str,
             yield name, "output"
 
 
+# ── Rules ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def required(pattern: Mapping[str, Any], path: str = "$") -> Iterator[str]:
+    """Yield the paths of the values without which no event matches a pattern."""
+    for name, wanted in pattern.items():
+        if isinstance(wanted, Mapping):
+            yield from required(wanted, f"{path}.{name}")
+        elif name != "$or" and {"exists": False} not in wanted:
+            yield f"{path}.{name}"
+
+
+def test_a_rule_requires_each_value_that_its_target_is_given() -> None:
+    """EventBridge does not say what a template shows for a path that an event does not have."""
+    read = set[str]()
+    for name, rule in stack().of_type("AWS::Events::Rule").items():
+        known = {*required(rule["EventPattern"])}
+        for target in rule["Targets"]:
+            paths = target.get("InputTransformer", {}).get("InputPathsMap", {}).values()
+            assert {*paths} <= known, name
+            read.update(paths)
+    assert "$.detail.sequence" in read
+
+
 # ── Versions ──────────────────────────────────────────────────────────────────────────────────────
 
 

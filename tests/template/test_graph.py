@@ -21,7 +21,7 @@ ALWAYS: Final = {
     Grant("events.amazonaws.com", "sns:Publish", "PartnersTopic"),
     Grant("CarRideApi", "lambda:InvokeFunction", "CarRideApiFunction"),
 }
-SHARED: Final = {"ProducerDlq": "CarRideSimulatorFunction"}
+SHARED: Final = {"ProducerDlq": "CarRideSimulatorFunction", "PartnersRuleDlq": "Partners"}
 """Dead-letter queues that are not named after their source."""
 BEHIND: Final = {"SimulatedGatewayUrl": "SimulatedGatewayFunction"}
 """What a permission names instead of a resource that leads to it."""

@@ -10,6 +10,7 @@ import pytest
 
 from carride.bus_entry import BusEntry
 from carride.decoding import FieldError, shaped
+from carride.events import ContractError, parse_event
 from carride_idempotency.dead_letters import SqsDeadLetters
 from carride_idempotency.testing import Invocation
 from carride_simulator import SimulationRequest
@@ -36,6 +37,20 @@ def test_the_readme_lists_every_sample() -> None:
         )
     )
     assert listed == {str(path.relative_to(EVENTS)) for path in FILES}
+
+
+def test_the_readme_lists_what_the_data_of_an_article_needs() -> None:
+    """An article's event needs each of the listed fields, and no other one."""
+    text = (EVENTS / "README.md").read_text()
+    sentence = text.partition("`data` needs these fields:")[2].partition(".\n")[0]
+    needed = re.findall(r"`(\w+)`", sentence)
+    event = sample("ride_history_article_created")
+    event["detail"]["data"] = {name: event["detail"]["data"][name] for name in needed}
+    parse_event(event)
+    for name in needed:
+        data = {each: value for each, value in event["detail"]["data"].items() if each != name}
+        with pytest.raises(ContractError):
+            parse_event({**event, "detail": {**event["detail"], "data": data}})
 
 
 # ── What each function makes of its samples ───────────────────────────────────────────────────────
