@@ -117,7 +117,8 @@ def test_rides_cost_in_proportion() -> None:
         ({"TableBilling": "provisioned"}, "capacity|units|alarm"),
         (
             {"PaymentGatewayUrl": "", "Stage": "prod"},
-            "Lambda|Logs|custom metrics, without|capacity|write units|alarms of auto|dashboard|stream",
+            # The second half is stage prod's.
+            "Lambda|Logs|metrics, without|capacity|write units|alarms of|dashboard|stream",
         ),
         ({"PaymentGatewayUrl": ""}, "Lambda|Logs|write units"),  # the simulated one
         ({"PaymentGatewaySecretArn": "arn"}, "secret"),
