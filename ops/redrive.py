@@ -527,7 +527,11 @@ class Redrive(sending.Sending[Planned, Received]):
         self._released_keys.add(record.key)
         return sending.Ready(None, store.read(record.key))
 
-    def hand_over(self, found: Received) -> sending.TargetAnswer:
+    def hand_over(
+        self,
+        found: Received,
+        ready: sending.Ready,  # noqa: ARG002 - no target of CarRide's tells how it went
+    ) -> sending.TargetAnswer:
         """Send a letter. A consumer's answer is not known yet; the bus has none."""
         problem = send_to(self._stack, self._plan.target, _redriven(found.letter.event))
         if problem is not None:

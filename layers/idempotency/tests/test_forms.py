@@ -3,12 +3,17 @@
 import base64
 import gzip
 import json
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
+from botocore.session import get_session
+from botocore.validate import ParamValidator
+from hypothesis import given
+from hypothesis import strategies as st
 
-from carride_idempotency.dead_letters import DeadLetter
+from carride_idempotency.dead_letters import DeadLetter, fifo_ids
 from carride_idempotency.operators.forms import content_of
 from carride_idempotency.operators.letters import as_delivered, as_message, letter_in
 from carride_idempotency.testing import eventbridge_event
@@ -265,3 +270,108 @@ def test_a_queue_gets_the_notification_of_a_topic() -> None:
     """That is what a topic sends to a queue that has subscribed to it."""
     found = letter_in(sent(NOTIFICATION))
     assert json.loads(as_message(found.event)["MessageBody"]) == NOTIFICATION
+
+
+OWN_EVENTS: Final[dict[str, dict[str, Any]]] = {
+    "a mail": {"messageId": "7", "body": "hello", "to": "x"},
+    "another queue's": {"messageId": "7", "body": "hello", "eventSource": "mail"},
+    "numbers": {"messageId": 1, "body": {"a": 1}, "eventSource": "aws:sqs"},
+    "a place": {"topic": "x", "partition": 2, "offset": 3},
+    "a place of numbers": {"topic": 1, "partition": 2, "offset": 3, "cluster": 5},
+    "a table": {"dynamodb": "rides", "kinesis": None},
+}
+
+
+@pytest.mark.parametrize("event", OWN_EVENTS.values(), ids=OWN_EVENTS)
+def test_an_event_with_the_names_of_a_record_is_the_functions_own(event: dict[str, Any]) -> None:
+    """It is delivered as it was, and no batch of it."""
+    found = letter_in(sent(event))
+    assert found.unusable is None
+    assert as_delivered(found.event) == event
+    assert json.loads(as_message(found.event)["MessageBody"]) == event
+
+
+OF_SQS: Final = {"messageId": "1", "body": "x", "eventSource": "aws:sqs"}
+NO_MESSAGES: Final[dict[str, dict[str, Any]]] = {
+    "an attribute without a type": OF_SQS | {"messageAttributes": {"a": {}}},
+    "an attribute without a value": OF_SQS | {"messageAttributes": {"a": {"dataType": "Binary"}}},
+    "no base64": OF_SQS
+    | {"messageAttributes": {"a": {"dataType": "Binary", "binaryValue": "\u00e9"}}},
+    "attributes in a text": OF_SQS | {"messageAttributes": "s"},
+    "an empty body": OF_SQS | {"body": ""},
+    "half a character": OF_SQS | {"body": "\ud800"},
+}
+
+
+@pytest.mark.parametrize("event", NO_MESSAGES.values(), ids=NO_MESSAGES)
+def test_an_event_that_no_message_can_be_like_stays(event: dict[str, Any]) -> None:
+    """That is known before anything is sent."""
+    assert "is no message of a queue" in str(letter_in(sent(event)).unusable)
+
+
+def nested(depth: int) -> Any:
+    """Return the letter of a notification with so many levels."""
+    text = json.dumps(NOTIFICATION).removesuffix("}")
+    return letter_in(sent(f'{text}, "x": {"[" * depth}{"]" * depth}}}'))
+
+
+def test_an_event_that_becomes_too_deep_in_its_batch_stays() -> None:
+    """It can just be read, and not be written with the levels of its batch around it."""
+    unread = bisect_left(range(50_000), True, key=lambda depth: nested(depth).event is None)
+    while nested(unread).event is not None:  # without a caller in C it may be some levels more
+        unread += 1
+    assert unread > 100
+    for depth in range(unread - 5, unread):
+        found = nested(depth)
+        if found.unusable is None:
+            json.dumps(as_delivered(found.event))
+            as_message(found.event)
+
+
+SENDING: Final = get_session().get_service_model("sqs").operation_model("SendMessage").input_shape
+SCALARS: Final = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+ANYTHING: Final = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+ATTRIBUTE: Final = st.fixed_dictionaries(
+    {},
+    optional={
+        "dataType": st.sampled_from(["String", "Binary", "Binary.png", ""]) | ANYTHING,
+        "stringValue": ANYTHING,
+        "binaryValue": st.just("aGk=") | ANYTHING,
+    },
+)
+HOSTILE: Final = st.fixed_dictionaries(
+    {},
+    optional={
+        "messageId": st.just("1") | ANYTHING,
+        "body": st.just("x") | ANYTHING,
+        "eventSource": st.just("aws:sqs") | ANYTHING,
+        "eventSourceARN": st.just(SOURCE) | ANYTHING,
+        "messageAttributes": st.dictionaries(st.text(max_size=2), ATTRIBUTE | ANYTHING) | ANYTHING,
+        "attributes": st.fixed_dictionaries({"MessageGroupId": ANYTHING}) | ANYTHING,
+        "topic": ANYTHING,
+        "partition": ANYTHING,
+        "offset": ANYTHING,
+        "cluster": ANYTHING,
+        "Sns": st.just(NOTIFICATION) | ANYTHING,
+        "kinesis": ANYTHING,
+        "dynamodb": ANYTHING,
+    },
+)
+
+
+@given(HOSTILE)
+def test_whatever_a_producer_writes_a_letter_goes_or_stays(event: dict[str, Any]) -> None:
+    """Sending one that goes raises no error: the letters behind it would wait for ever."""
+    found = letter_in(sent(event))
+    if found.unusable is not None:
+        return
+    json.dumps(as_delivered(found.event))
+    message_sent = {"QueueUrl": "q.fifo", **as_message(found.event)}
+    message_sent |= fifo_ids("q.fifo", found.event, found.id)
+    problems = ParamValidator().validate(message_sent, SENDING)
+    assert not problems.has_errors(), problems.generate_report()
+    message_sent["MessageBody"].encode()

@@ -3,13 +3,14 @@
 import io
 import json
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from carride_idempotency import (
@@ -237,6 +238,95 @@ def test_a_letter_whose_key_has_changed_since_the_preview_stays(shop: Shop) -> N
     target = FunctionTarget(shop, "shop")
     done = Redrive(shop.sqs, shop.store, plan, target, **QUIET).carry_out()
     assert (done.sent, done.stayed, shop.left) == (0, {CHANGED: 1}, 1)
+
+
+def test_a_letter_that_has_changed_is_no_trial(shop: Shop) -> None:
+    """It says nothing of its group: three others are tried, and the last of them succeeds."""
+    shop.fails = no_tariff
+    for key in "12345":
+        shop.deliver(key)
+    plan = plan_redrive(shop.sqs, shop.url, shop.store, "shop", LetterChoice(), releases=True)
+    first, second, third, *_ = [each.letter.key for each in plan.letters]
+    for key in (first, second, third):
+        assert forget(shop.store, str(key))
+    shop.fails = lambda key: None
+    target = FunctionTarget(shop, "shop")
+    done = Redrive(shop.sqs, shop.store, plan, target, **QUIET).carry_out()
+    assert (done.sent, done.failed, done.stayed) == (2, 0, {CHANGED: 3})
+    assert not done.succeeded
+    assert (sorted(shop.ran), shop.left) == (["4", "5"], 3)
+
+
+def test_letters_of_which_all_have_changed_end_a_redrive(shop: Shop) -> None:
+    """None is tried twice."""
+    shop.fails = no_tariff
+    for key in "1234":
+        shop.deliver(key)
+    plan = plan_redrive(shop.sqs, shop.url, shop.store, "shop", LetterChoice(), releases=True)
+    for key in "1234":
+        assert forget(shop.store, f"shop#{key}")
+    target = FunctionTarget(shop, "shop")
+    done = Redrive(shop.sqs, shop.store, plan, target, **QUIET).carry_out()
+    assert (done.sent, done.failed, done.stayed, done.first) == (0, 0, {CHANGED: 4}, {})
+
+
+def test_the_record_that_a_delivery_finds_is_read_once(shop: Shop) -> None:
+    """The letter was judged by it, and its key was released on it."""
+    shop.fails = no_tariff
+    shop.deliver("1")
+    shop.fails = lambda key: None
+    plan = plan_redrive(shop.sqs, shop.url, shop.store, "shop", LetterChoice(), releases=True)
+    reads = list[str]()
+    read = shop.store.read
+
+    def counted(key: str) -> Any:
+        reads.append(key)
+        return read(key)
+
+    shop.store.read = counted  # type: ignore[method-assign]
+    target = FunctionTarget(shop, "shop")
+    redrive = Redrive(shop.sqs, shop.store, plan, target, **QUIET)
+    with closing(redrive.read()) as letters:
+        found = next(letters)
+        ready = redrive.prepare(found, plan.letters[0])
+        reads.clear()
+        shop.invoke = lambda **_: {"Payload": io.BytesIO(b"null")}  # type: ignore[method-assign]
+        redrive.hand_over(found, ready)
+    assert reads == []
+
+
+REFUSED: Final = ClientError({"Error": {"Code": "InvalidParameterValue"}}, "SendMessage")
+
+
+@pytest.mark.parametrize("to", ["shop", "arn:aws:sqs:us-east-1:123456789012:work"])
+def test_a_letter_that_its_target_refuses_stops_no_other(shop: Shop, to: str) -> None:
+    """It is too large there, or has what the target cannot read: it stays, and says so."""
+    shop.sqs.create_queue(QueueName="work")
+    for name in ("good", "bad", "better"):
+        shop.put({"detail": {"id": name}})
+    taken = list[str]()
+
+    def take(**request: Any) -> Any:
+        text = request.get("MessageBody") or request["Payload"]
+        if "bad" in text:
+            raise REFUSED
+        taken.append(json.loads(text)["detail"]["id"])
+        return {"Payload": io.BytesIO(b"null")}
+
+    shop.invoke = take  # type: ignore[method-assign]
+    shop.sqs.send_message = take
+    said = shop.run(f"--to {to} --all-at-once --yes")
+    assert "1 stayed: its target refuses it: InvalidParameterValue" in said
+    assert (sorted(taken), shop.left, shop.status) == (["better", "good"], 1, 1)
+
+
+def test_a_target_that_refuses_everything_ends_a_redrive(shop: Shop) -> None:
+    """The letters are not to blame."""
+    shop.put({"detail": {"id": "1"}})
+    error = ClientError({"Error": {"Code": "AccessDeniedException"}}, "Invoke")
+    shop.invoke = lambda **_: fail_with(error)  # type: ignore[method-assign]
+    assert "It ended early" in shop.run("--to shop --all-at-once --yes")
+    assert (shop.status, shop.left) == (2, 1)
 
 
 def test_letters_of_one_key_go_although_the_first_has_changed_its_record(shop: Shop) -> None:

@@ -7,6 +7,7 @@ import base64
 import gzip
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import Thread
@@ -45,6 +46,9 @@ _SERVER_ERROR: Final = 500
 _THROTTLED: Final = frozenset({"RequestThrottled", "ThrottlingException", "Throttling"})
 _TOO_LARGE: Final = frozenset({"InvalidParameterValue", "InvalidParameterValueException"})
 """What SQS answers if a message is larger than its queue takes."""
+
+_is_group: Final = re.compile(r"[!-~]{1,128}").fullmatch
+"""Matches the name of a group of messages, as SQS takes it."""
 
 
 class DeadLetterError(RetryableError):
@@ -252,8 +256,17 @@ def fifo_ids(queue_url: str, event: Any, own_id: str) -> dict[str, str]:
     """
     if not queue_url.endswith(".fifo"):
         return {}
-    group = said(event, "attributes", "MessageGroupId")
+    group = group_of(event)
     return {"MessageGroupId": group or own_id, "MessageDeduplicationId": own_id}
+
+
+def group_of(event: Any) -> str | None:
+    """Return the group that an event has in a FIFO queue; None if it has none that a queue takes.
+
+    An event that no queue has sent may have anything in this place.
+    """
+    group = said(event, "attributes", "MessageGroupId")
+    return group if isinstance(group, str) and _is_group(group) else None
 
 
 def _judge(error: Exception) -> Verdict | None:

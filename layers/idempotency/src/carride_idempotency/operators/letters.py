@@ -2,15 +2,21 @@
 
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from carride_idempotency.dead_letters import group_of
 from carride_idempotency.operators.choosing import normalised, short_id
 from carride_idempotency.operators.forms import content_of
 
 _CONTENTS: Final = frozenset({"kinesis", "dynamodb", "Sns"})
 """The fields of records of a batch that hold their content, besides those of SQS's."""
+_no_character_of_sqs: Final = re.compile(
+    "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+).search
+"""Finds a character that no message of SQS's can have."""
 
 
 class Letter(NamedTuple):
@@ -47,8 +53,23 @@ def letter_in(message: Mapping[str, Any]) -> Letter:
         key=content.key,
         sent=datetime.fromtimestamp(sent_ms / 1000, UTC),
         event=content.event,
-        unusable=content.unusable,
+        unusable=content.unusable or _misfit_in(content.event),
     )
+
+
+def _misfit_in(event: Any) -> str | None:
+    """Return why no function or queue takes an event; None if nothing speaks against it.
+
+    An event is whatever a producer writes, so it may have the marks of a record, and not its form.
+    """
+    try:
+        json.dumps(as_delivered(event))
+        as_message(event)
+    except RecursionError:
+        return "its event is nested too deeply"
+    except ValueError as error:
+        return f"its event is no message of a queue: {error}"
+    return None
 
 
 def as_delivered(event: Any) -> Any:
@@ -59,22 +80,38 @@ def as_delivered(event: Any) -> Any:
     """
     if not isinstance(event, Mapping):
         return event
-    if _is_of_sqs(event) or not _CONTENTS.isdisjoint(event):
+    if _is_of_sqs(event) or any(isinstance(event.get(name), Mapping) for name in _CONTENTS):
         return {"Records": [event]}
-    if event.keys() >= {"topic", "partition", "offset"}:
+    if _is_of_kafka(event):
         return _batch_of_kafka(event)
     return {name: value for name, value in event.items() if name != "replay-name"}
 
 
 def _is_of_sqs(event: Any) -> bool:
-    """Return whether an event is a message of a queue, by what each has."""
-    return isinstance(event, Mapping) and event.keys() >= {"messageId", "body"}
+    """Return whether an event is a message of a queue, by what Lambda says of each.
+
+    Its id and its body alone would be many an event's that a function gets by itself.
+    """
+    match event:
+        case {"messageId": str(), "body": str(), "eventSource": str(source)}:
+            return source == "aws:sqs"
+        case {"messageId": str(), "body": str(), "eventSourceARN": str(arn)}:
+            return ":sqs:" in arn
+    return False
+
+
+def _is_of_kafka(event: Any) -> bool:
+    """Return whether an event is a record of a topic, with the cluster that its letter names."""
+    match event:
+        case {"topic": str(), "partition": int(), "offset": int(), "cluster": str()}:
+            return True
+    return False
 
 
 def _batch_of_kafka(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a batch of one record. A letter keeps the cluster's name in the record."""
     own = dict(record)
-    cluster = own.pop("cluster", "")
+    cluster = own.pop("cluster")
     partition = f"{own['topic']}-{own['partition']}"
     batch: dict[str, Any] = {"records": {partition: [own]}}
     if cluster.startswith("arn:"):
@@ -87,24 +124,46 @@ def _batch_of_kafka(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_message(event: Any) -> dict[str, Any]:
-    """Return what a queue takes: the body, attributes and group of a message of SQS's, or JSON."""
+    """Return what a queue takes: the body, attributes and group of a message of SQS's, or JSON.
+
+    Raises:
+        ValueError: the event has the marks of a message, and no message can be like it.
+    """
     if not _is_of_sqs(event):
         return {"MessageBody": json.dumps(_for_a_queue(event), separators=(",", ":"))}
-    message: dict[str, Any] = {"MessageBody": event["body"]}
-    attributes = {}
-    for name, value in (event.get("messageAttributes") or {}).items():
-        kind = value["dataType"]
-        if kind.startswith("Binary"):
-            content = {"BinaryValue": binascii.a2b_base64(value["binaryValue"])}
-        else:
-            content = {"StringValue": value["stringValue"]}
-        attributes[name] = {"DataType": kind, **content}
+    message: dict[str, Any] = {"MessageBody": _body_of(event)}
+    attributes = _attributes_of(event)
     if attributes:
         message["MessageAttributes"] = attributes
-    system = event.get("attributes") or {}
-    if system.get("MessageGroupId"):
-        message["MessageGroupId"] = system["MessageGroupId"]
+    group = group_of(event)
+    if group is not None:
+        message["MessageGroupId"] = group
     return message
+
+
+def _body_of(event: Mapping[str, Any]) -> str:
+    body: str = event["body"]
+    if not body or _no_character_of_sqs(body):
+        raise ValueError("its body is empty, or has a character that no queue takes")
+    return body
+
+
+def _attributes_of(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a message as a queue takes them."""
+    match event.get("messageAttributes") or {}:
+        case {**named}:
+            return {name: _attribute_of(name, value) for name, value in named.items()}
+    raise ValueError("its messageAttributes are no object")
+
+
+def _attribute_of(name: str, value: Any) -> dict[str, Any]:
+    """Return an attribute as a queue takes it."""
+    match value:
+        case {"dataType": str(kind), "binaryValue": str(content)} if kind.startswith("Binary"):
+            return {"DataType": kind, "BinaryValue": binascii.a2b_base64(content)}
+        case {"dataType": str(kind), "stringValue": str(content)} if not kind.startswith("Binary"):
+            return {"DataType": kind, "StringValue": content}
+    raise ValueError(f"its attribute {name} has no value of its type")
 
 
 def _for_a_queue(event: Any) -> Any:

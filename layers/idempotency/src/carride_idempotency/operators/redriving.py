@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final, NamedTuple, Protocol
 
+from botocore.exceptions import ClientError
+
 from carride_idempotency import errors, observation
 from carride_idempotency.clock import Clock, epoch_ms, to_ms
 from carride_idempotency.dead_letters import BEYOND_WINDOW, PAYLOAD_MISMATCH, fifo_ids
@@ -46,6 +48,15 @@ _WOULD_RETURN: Final = {
     BEYOND_WINDOW: "it is older than records are kept, and would come back",
 }
 _POSTPONED: Final = "it could not be processed now, which used up no attempt: try it again later"
+_REFUSES_ONE: Final = frozenset(
+    {
+        "InvalidMessageContents",
+        "InvalidParameterValue",
+        "InvalidRequestContentException",
+        "RequestTooLargeException",
+    }
+)
+"""What SQS and Lambda answer to an event that is too large, or that they cannot read."""
 _HIDDEN_SECONDS: Final = 600
 """For how long letters are hidden while they are delivered."""
 _POLL_SECONDS: Final = 1.0
@@ -115,7 +126,10 @@ class FunctionTarget:
     def send(self, letter: Letter) -> TargetAnswer:
         """Invoke the function with an event, or with a batch of one record."""
         payload = json.dumps(as_delivered(letter.event), separators=(",", ":"))
-        answer = self._functions.invoke(FunctionName=self.address, Payload=payload)
+        try:
+            answer = self._functions.invoke(FunctionName=self.address, Payload=payload)
+        except ClientError as error:
+            return _refused(error)
         try:
             returned = json.loads(answer["Payload"].read() or "null")
         except ValueError:
@@ -164,8 +178,23 @@ class QueueTarget:
     def send(self, letter: Letter) -> TargetAnswer:
         """Send an event as the message that it was. A FIFO queue recognises a copy of a letter."""
         message = as_message(letter.event) | fifo_ids(self.address, letter.event, letter.id)
-        self._sqs.send_message(QueueUrl=self.address, **message)
+        try:
+            self._sqs.send_message(QueueUrl=self.address, **message)
+        except ClientError as error:
+            return _refused(error)
         return TargetAnswer(Trial.UNKNOWN, "it was sent", is_taken=True)
+
+
+def _refused(error: ClientError) -> TargetAnswer:
+    """Return what a target says that refuses this event, and may take others.
+
+    Raises:
+        ClientError: it refuses them all.
+    """
+    code = error.response["Error"].get("Code")
+    if code not in _REFUSES_ONE:
+        raise error
+    return TargetAnswer(Trial.FAILED, f"its target refuses it: {code}", is_taken=False)
 
 
 # ── Planning ──────────────────────────────────────────────────────────────────────────────────────
@@ -382,18 +411,17 @@ class Redrive(Sending[PlannedLetter, _Found]):
             return Ready(CHANGED, record)
         return Ready(None, _record_of(letter, self._store))
 
-    def hand_over(self, found: _Found) -> TargetAnswer:
+    def hand_over(self, found: _Found, ready: Ready) -> TargetAnswer:
         """Send a letter to its target."""
         if self._target.answers:
-            return self._answer_of(found.letter)
+            return self._answer_of(found.letter, ready.record)
         answer = self._target.send(found.letter)
-        if found.letter.key is not None:
+        if found.letter.key is not None or not answer.is_taken:
             return answer
         return answer._replace(trial=Trial.SUCCEEDED, says="it was sent; its record is not known")
 
-    def _answer_of(self, letter: Letter) -> TargetAnswer:
+    def _answer_of(self, letter: Letter, before: Record | None) -> TargetAnswer:
         """Send a letter to a target that answers. Its record tells an outage from a failure."""
-        before = _record_of(letter, self._store)
         answer = self._target.send(letter)
         if answer.trial is not Trial.FAILED:
             return answer

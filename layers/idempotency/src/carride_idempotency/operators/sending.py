@@ -145,7 +145,7 @@ class Sending[P: AnyPlanned, F: AnyFound](ABC):
         """Judge a letter again, and release its key if that is due."""
 
     @abstractmethod
-    def hand_over(self, found: F) -> TargetAnswer:
+    def hand_over(self, found: F, ready: Ready) -> TargetAnswer:
         """Send a letter to its target."""
 
     @abstractmethod
@@ -240,7 +240,7 @@ class Sending[P: AnyPlanned, F: AnyFound](ABC):
     def _try_one_of_each(self, ids: Sequence[str]) -> bool:
         """Send one of these letters of each group, and find out how it went.
 
-        Return whether any of them was there.
+        One that stays after all is no trial. Return whether any of them was there.
         """
         groups = {self.unsent[letter_id].letter.group for letter_id in ids}
         sent = set[str]()
@@ -251,7 +251,8 @@ class Sending[P: AnyPlanned, F: AnyFound](ABC):
                 if group not in sent:
                     sent.add(group)
                     ready, answer = self._send(found)
-                    self.note(found.letter, TrialOutcome(answer.trial, answer.says))
+                    if ready.problem is None:
+                        self.note(found.letter, TrialOutcome(answer.trial, answer.says))
                     if answer.is_taken and answer.trial is Trial.UNKNOWN:
                         waiting[group] = (found, ready)
                 if sent == groups:
@@ -284,7 +285,7 @@ class Sending[P: AnyPlanned, F: AnyFound](ABC):
         """Send a letter that would not return by now, and delete it if its target took it."""
         ready = self.prepare(found, self.unsent[found.letter.id])
         if ready.problem is None:
-            answer = self.hand_over(found)
+            answer = self.hand_over(found, ready)
         else:
             answer = TargetAnswer(Trial.FAILED, ready.problem, is_taken=False)
         del self.unsent[found.letter.id]
