@@ -141,7 +141,7 @@ def _stack(session: Session) -> Iterator[Finding]:
     yield Finding(
         "local stack", local, False, "trying things without AWS", "run `make demo ARGS=--keep`"
     )
-    who, problem = _asked(lambda: ref.client("sts").get_caller_identity()["Arn"])
+    who, problem = _asked(lambda: ref.identity["Arn"])
     how = f"set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY ({problem})"
     yield Finding("credentials", who, True, "reaching AWS", how)
     if who is not None:

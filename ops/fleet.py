@@ -38,14 +38,16 @@ def seed(dynamodb: Any, table: str, count: int) -> int:
 
     Cars of any name count. Free cars from before the index of free cars are added to it.
     """
-    missing = count - sum(1 for _ in tables.scan(dynamodb, table))
+    there = [*tables.scan(dynamodb, table)]
+    missing = count - len(there)
     added = 0
     for car in cars(count):
         if added >= missing:
             break
         added += _park(dynamodb, table, car)
-    not_in_index = "attribute_not_exists(rideID) AND attribute_not_exists(freeShard)"
-    for item in tables.scan(dynamodb, table, not_in_index):
+    for item in there:
+        if "rideID" in item or "freeShard" in item:
+            continue
         if old := assignments.parked(marshalling.values(item)):
             with suppress(dynamodb.exceptions.ConditionalCheckFailedException):
                 _index(dynamodb, table, old)  # unless a ride took it meanwhile

@@ -1,6 +1,7 @@
 """Shows keys: what their records mean, why they do not succeed, and where their letters lie."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Final, NamedTuple
@@ -13,9 +14,10 @@ from carride_idempotency.record import QUARANTINED, Record
 from carride_idempotency.record_items import record_of
 from ops import records
 from ops.audit.evidence import CONSUMERS
-from ops.dead_letters import DeadLetter, queues_named, received_from
-from ops.policies import consumer_of
-from ops.stack import StackRef
+from ops.audit.queues import peek
+from ops.dead_letters import DeadLetter, letter_of, queues_named, url_of
+from ops.policies import POLICIES, consumer_of
+from ops.stack import OperatorError, StackRef
 from ops.verbs import POSITIVE, Span, reads
 
 _SHORT_ID: Final = 8
@@ -42,7 +44,7 @@ class Key(NamedTuple):
 class KeyList(NamedTuple):
     """The keys that were found."""
 
-    records: tuple[Key, ...]
+    keys: tuple[Key, ...]
     complete: bool
     """False if there may be more than were asked for."""
     says: str | None
@@ -80,8 +82,15 @@ def keys(
         limit: The most keys to show.
 
     Raises:
-        OperatorError: there is no such status, or the key is too long to be one.
+        OperatorError: there is no such status or consumer, the key is too long to be one, or
+            ``corrupt`` is asked for with a choice that reads no whole table for it.
     """
+    if consumer is not None and consumer_of(consumer) not in POLICIES:
+        raise OperatorError(f"there is no consumer {consumer}: give one of {', '.join(POLICIES)}")
+    if corrupt and (key, ride, status) != (None, None, None):
+        raise OperatorError(
+            "--corrupt reads the whole tables for damaged records: give no KEY, --ride or --status"
+        )
     now = datetime.now(UTC)
     now_ms = to_ms(now)
     before_ms = None if older is None else to_ms(now - older)
@@ -140,6 +149,8 @@ def _letters_of(stack: StackRef, found: list[Record]) -> dict[str, DeadLetter]:
 
 
 def _letters_in(stack: StackRef, consumer: str) -> Iterator[DeadLetter]:
+    sqs = stack.client("sqs")
     for queue in queues_named(stack, consumer):
-        for received in received_from(stack, queue):
-            yield received.letter
+        with closing(peek(sqs, url_of(stack, queue))) as messages:
+            for message in messages:
+                yield letter_of(queue, message)

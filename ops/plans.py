@@ -278,25 +278,27 @@ def save(
     return _folder().save(plan)
 
 
-def take(exact: Any, stacks: Iterable[StackRef], *, is_seen: bool = False) -> str | None:
+def take(exact: Any, stacks: Iterable[StackRef], *, must_be_shown: bool = False) -> str | None:
     """Take the plan that was shown for this command out of the folder, and return its id.
 
-    Return None if none was shown: then what is planned now is carried out, unless ``is_seen`` says
-    that it has to have been shown on a terminal.
+    Return None if none was shown: then what is planned now is carried out, unless ``must_be_shown``
+    and standard input is a terminal.
 
     Raises:
         OperatorError: what was shown has changed, and the plan stays; or nothing was shown.
     """
     command = _command.get()
     if command is None or not command.was_shown:
-        if is_seen:
+        if must_be_shown:
             with _told():
                 refuse_unseen()
         return None
     plan = command.plan
+    with _told():
+        places = _known(_places_of(stacks))
     try:
         with _told():
-            name = _folder().take(plan, exact, _known(_places_of(stacks)))
+            name = _folder().take(plan, exact, places)
     except OperatorError:
         if _file_of(plan.id).exists():
             _mark_of(plan.id).touch()

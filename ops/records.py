@@ -19,6 +19,7 @@ from carride.facts import FACTS
 from carride_idempotency import NOT_DONE, Done, DynamoDBStore, Policy, StoreError, marshalling
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.operators.changing import (
+    MUST_BE_SHOWN,
     ChangeRefusedError,
     Planned,
     carry_out,
@@ -371,8 +372,8 @@ def _plan(stack: StackRef, item: tables.Wire, planned: Planned) -> Plan:
 
     revision = {name: item[name] for name in _REVISION if name in item}
     exact = {"action": change.action, "key": key, "record": revision}
-    is_seen = change.action in ("release", "forget")
-    return Plan(change, write, (stack,), exact=exact, is_seen=is_seen)
+    must_be_shown = change.action in MUST_BE_SHOWN
+    return Plan(change, write, (stack,), exact=exact, must_be_shown=must_be_shown)
 
 
 def _written(stack: StackRef, item: tables.Wire, planned: Planned) -> bool:

@@ -334,7 +334,7 @@ def redrive(
         (stack,),
         exact=planned.exact(),
         is_empty=not any(each.verdict.goes for each in planned.letters),
-        is_seen=release,
+        must_be_shown=release,
     )
 
 

@@ -169,6 +169,12 @@ class StackRef:
         """``standalone``, ``primary`` or ``secondary``."""
         return self.outputs["Role"]
 
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """Whose the credentials for this stack are: ``Account`` and ``Arn``."""
+        found: Mapping[str, Any] = self.client("sts").get_caller_identity()
+        return found
+
     def peer(self) -> "StackRef | None":
         """Return the stack in the other region, or None for a standalone stack."""
         if self.role == "standalone":
@@ -192,7 +198,7 @@ def account_of(stacks: Iterable[StackRef]) -> str | None:
     """
     for stack in stacks:
         with suppress(*FAILURES):
-            return str(stack.client("sts").get_caller_identity()["Account"])
+            return str(stack.identity["Account"])
     return None
 
 

@@ -39,8 +39,8 @@ class Plan(NamedTuple):
     """What has to be the same when a plan that was shown is carried out; the preview by default."""
     is_empty: bool = False
     """Whether there is nothing to do."""
-    is_seen: bool = False
-    """Whether it lets keys run again: on a terminal, only after it was shown."""
+    must_be_shown: bool = False
+    """Whether it is refused on a terminal unless a plan was shown: an effect may be repeated."""
 
 
 class Steps(NamedTuple):

@@ -208,7 +208,8 @@ def _shown_or_done(verb: Verb, plan: Plan, session: Session, common: _Common) ->
         session.say(_NOTHING_TO_DO if plan.is_empty else _what_yes_does(saved))
         return 0
     try:
-        name = plans.take(exact, plan.stacks, is_seen=plan.is_seen and not plan.is_empty)
+        must_be_shown = plan.must_be_shown and not plan.is_empty
+        name = plans.take(exact, plan.stacks, must_be_shown=must_be_shown)
     except plans.StalePlanError as error:
         if common.as_json:
             _print({"changed": error.changed}, as_json=True)
@@ -245,7 +246,7 @@ def _recorded(stacks: Sequence[StackRef], do: Callable[[], Any], **facts: Any) -
         **facts,
     }
     with suppress(BotoCoreError, ClientError):
-        line["who"] = first.client("sts").get_caller_identity()["Arn"]
+        line["who"] = first.identity["Arn"]
     try:
         result = do()
         line["result"] = plain(result)

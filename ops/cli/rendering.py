@@ -410,9 +410,9 @@ def _keys(found: KeyList) -> RenderableType:
     lines: list[RenderableType] = []
     if found.says:
         lines.append(found.says)
-    lines += [show(key) for key in found.records]
+    lines += [show(key) for key in found.keys]
     if not found.complete:
-        lines.append(f"there are more than {len(found.records)}: give --limit, --ride or a key")
+        lines.append(f"there are more than {len(found.keys)}: give --limit, --ride or a key")
     return Group(*lines)
 
 

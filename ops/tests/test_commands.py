@@ -79,6 +79,13 @@ def run(*arguments: str, **changes: Any) -> int:
             "the stack has no dead-letter queue of Nowhere: write one of ride-history",
         ),
         (["replay", "run", "--since", "1h", "--yse"], "Unknown option"),
+        (
+            ["keys", "--consumer", "paymnt"],
+            "there is no consumer paymnt: give one of ",
+        ),
+        (["keys", "payment#1", "--corrupt"], "--corrupt reads the whole tables for damaged"),
+        (["keys", "--ride", "order_01", "--corrupt"], "give no KEY, --ride or --status"),
+        (["keys", "--status", "FAILED", "--corrupt"], "give no KEY, --ride or --status"),
         (["keys", "--limit", "-3"], "-3 is out of range: write a number from 1 to 1,000,"),
         (
             ["redrive", "PaymentDlq", "--limit", "0"],

@@ -69,8 +69,12 @@ def test_a_fleet_grows_to_as_many_cars_as_were_asked_for(there: int, wanted: int
         place = {"zone": city.zone(named.sector), "carID": named.car_id, "sector": named.sector}
         item = {**place, **free(named)}
         dynamodb.put_item(TableName="cars", Item=marshalling.item(item))
+    scans = list[str]()
+    dynamodb.meta.events.register("before-call.dynamodb.Scan", lambda **_: scans.append("whole"))
     for added in (max(0, wanted - there), 0):
+        scans.clear()
         assert seed(dynamodb, "cars", wanted) == added
+        assert len(scans) == 1
         assert len(dynamodb.scan(TableName="cars")["Items"]) == max(there, wanted)
 
 

@@ -166,6 +166,17 @@ def test_a_plan_of_an_unknown_account_is_not_carried_out(changing: Changing) -> 
     assert changing.done == []
 
 
+def test_an_account_that_nobody_tells_says_nothing_of_a_plan(
+    changing: Changing, folder: Path
+) -> None:
+    """It is not marked as refused: what it has shown may be as it was."""
+    assert changing.run("change", *AT_HOME) == 0
+    (file,) = folder.glob("*.json")
+    assert changing.run("change", *AT_HOME, "--yes", clients=nobodys) == 2
+    assert plans.refused_at(file.stem) is None
+    assert [each.id for each in plans.saved() if plans.waits(each)] == [file.stem]
+
+
 @pytest.mark.parametrize("is_local", [True, False], ids=["local", "AWS"])
 @pytest.mark.parametrize("is_shown_with", [True, False], ids=["shown with", "shown without"])
 def test_a_named_plan_is_carried_out_with_and_without_the_stack_s_options(

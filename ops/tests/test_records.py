@@ -289,7 +289,7 @@ def test_records_are_found_by_ride_key_and_status(
     put(ref, GIVEN_UP, DONE._replace(key=f"ride-history#{FACT}"))
     named = {name: value for name, value in asked.items() if name != "key"}
     answer = keys.keys(ref, asked.get("key"), **named)
-    assert [each.key for each in answer.records] == found
+    assert [each.key for each in answer.keys] == found
     assert bool(answer.says) is not bool(found)
 
 
@@ -311,8 +311,8 @@ def test_quarantined_keys_are_those_that_wait_for_an_operator(ref: StackRef) -> 
         CLAIM._replace(key="payment#claim", lease_ms=epoch_ms() + 60_000, externals=intended),
     )
     waiting = [KEY, "payment#intended", f"ride-history#{FACT}"]
-    assert [each.key for each in keys.keys(ref).records] == waiting
-    found = [each.key for each in keys.keys(ref, corrupt=True).records]
+    assert [each.key for each in keys.keys(ref).keys] == waiting
+    found = [each.key for each in keys.keys(ref, corrupt=True).keys]
     assert found == sorted([*waiting, "payment#lost", "payment#odd"])
 
 
@@ -320,14 +320,14 @@ def test_a_list_says_whether_there_may_be_more(ref: StackRef) -> None:
     """It ends at the limit."""
     put(ref, *(DONE._replace(key=f"payment#{number}") for number in range(5)))
     found = [keys.keys(ref, status=COMPLETED, limit=most) for most in (9, 5, 4)]
-    assert [len(each.records) for each in found] == [5, 5, 4]
+    assert [len(each.keys) for each in found] == [5, 5, 4]
     assert [each.complete for each in found] == [True, True, False]
 
 
 def test_a_key_says_whether_its_letter_is_there(ref: StackRef) -> None:
     """A record cannot know: somebody may have deleted the letter."""
     put(ref, GIVEN_UP._replace(dead_lettered=True))
-    (gone,) = keys.keys(ref).records
+    (gone,) = keys.keys(ref).keys
     assert (gone.letter, gone.queue) == ("", "")
     assert "its letter is not in its queues" in gone.says
     body = {
@@ -347,6 +347,14 @@ def test_a_key_says_whether_its_letter_is_there(ref: StackRef) -> None:
         MessageBody=json.dumps(body),
         MessageAttributes=attributes,
     )
-    (there,) = keys.keys(ref).records
+    called = list[str]()
+    events = ref.client("dynamodb").meta.events
+    events.register("before-call", lambda model, **_: called.append(model.name))
+    (there,) = keys.keys(ref).keys
     assert (there.letter, there.queue) == (sent["MessageId"], "DispatchDlq")
+    with_a_letter = [*called]
+    called.clear()
+    ref.client("sqs").purge_queue(QueueUrl=ref.outputs["DispatchDlqUrl"])
+    assert keys.keys(ref).keys == (gone,)
+    assert called == with_a_letter  # no record is read for a letter
     assert "in DispatchDlq" in there.says

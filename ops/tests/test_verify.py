@@ -366,6 +366,44 @@ def test_an_alias_that_a_deployment_did_not_reach_is_named(live: str, verdict: V
     assert "PaymentFunction" in found.detail
 
 
+def test_a_gradual_deployment_has_not_failed() -> None:
+    """While callers move to the new version, nobody can tell whether all of them will reach it."""
+    client = SimpleNamespace(
+        get_function_configuration=lambda Qualifier="", **_: {"CodeSha256": Qualifier},  # noqa: N803 - of boto3
+        get_alias=lambda **_: {
+            "FunctionVersion": "7",
+            "RoutingConfig": {"AdditionalVersionWeights": {"8": 0.1}},
+        },
+    )
+    of = {"AWS::Lambda::Function": {"PaymentFunction": "carride-Payment"}}
+    found = check("Callers reach what was deployed last", client, of)
+    assert found.verdict is Verdict.UNTOLD
+    assert "it moves from version 7 to 8" in found.detail
+
+
+def test_each_function_is_asked_for_once() -> None:
+    """Two checks want to know of its settings."""
+    asked = []
+
+    def configuration(**request: Any) -> Any:
+        asked.append(request)
+        return {"Architectures": ["arm64"]}
+
+    client = SimpleNamespace(
+        get_function_configuration=configuration,
+        get_function_concurrency=lambda **_: {},
+        get_alias=lambda **_: {"FunctionVersion": "7"},
+    )
+    of = {"AWS::Lambda::Function": {"PaymentFunction": "carride-Payment"}}
+    deployment = Deployment(ref(lambda *_: client, resources=of))
+    deployment.parameters = {"Architecture": "arm64"}
+    words = ("Functions are active", "Callers reach what was deployed last")
+    wanted = [each for each in CHECKS if each.statement.startswith(words)]
+    assert [each.verdict for each in verify(deployment, wanted)] == [Verdict.PASSED] * 2
+    name = {"FunctionName": "carride-Payment"}
+    assert asked == [name, name | {"Qualifier": "7"}]
+
+
 class Billed:
     """An outbox with as many open shards and write units, and what scales it."""
 

@@ -102,6 +102,15 @@ class Deployment:
             found[logical] = answer["Table"]
         return found
 
+    @cached_property
+    def configurations(self) -> Mapping[str, Any]:
+        """What Lambda says of the functions as they were deployed last, by logical id."""
+        functions = self.client("lambda")
+        found = {}
+        for logical, name in self.functions.items():
+            found[logical] = functions.get_function_configuration(FunctionName=name)
+        return found
+
     @property
     def functions(self) -> Mapping[str, str]:
         """The names of the functions, by logical id."""

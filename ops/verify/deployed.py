@@ -79,7 +79,7 @@ def _judge(it: Deployment, drift: Drift) -> None:
 def _functions(it: Deployment) -> str:
     client = it.client("lambda")
     for logical, name in it.functions.items():
-        found = client.get_function_configuration(FunctionName=name)
+        found = it.configurations[logical]
         if not _is_active(found):
             why = found.get("LastUpdateStatusReason", "not updated")
             it.wrong.append(f"{logical} is {found.get('State')}, {why}")
@@ -259,11 +259,18 @@ def _aliases(it: Deployment) -> str:
     client = it.client("lambda")
     versions = []
     for logical, name in it.functions.items():
-        latest = client.get_function_configuration(FunctionName=name)
         alias = client.get_alias(FunctionName=name, Name="live")
         version = alias["FunctionVersion"]
-        live = client.get_function_configuration(FunctionName=name, Qualifier=version)
         versions.append(f"{logical} {version}")
+        following = alias.get("RoutingConfig", {}).get("AdditionalVersionWeights")
+        if following:
+            more = ", ".join(following)
+            it.untold.append(
+                f"{logical} is being deployed: it moves from version {version} to {more}"
+            )
+            continue
+        latest = it.configurations[logical]
+        live = client.get_function_configuration(FunctionName=name, Qualifier=version)
         behind = [each for each in _OF_A_VERSION if latest.get(each) != live.get(each)]
         if behind:
             it.wrong.append(f"the version {version} of {logical} has another {', '.join(behind)}")

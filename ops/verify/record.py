@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ops.regions import ROOT
-from ops.stack import StackRef
 from ops.verify import Deployment, Result, Verdict, to_markdown
 
 
@@ -35,16 +34,12 @@ def run_of(deployment: Deployment) -> Run:
     return Run(
         stack=stack.name,
         stage=deployment.stage,
-        account=_account(stack),
+        account=stack.identity["Account"],
         region=stack.region,
         commit=commit(),
         deployed=described.get("LastUpdatedTime") or described["CreationTime"],
         time=deployment.began,
     )
-
-
-def _account(stack: StackRef) -> str:
-    return str(stack.client("sts").get_caller_identity()["Account"])
 
 
 def commit(folder: Path = ROOT) -> str:

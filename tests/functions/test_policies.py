@@ -93,5 +93,5 @@ def test_a_keys_attempts_are_counted_by_its_consumers_policy(ref: StackRef) -> N
     ):
         failed = Record(key, FAILED, "o", last, None, None, "1:f", "d", AWAY, 1, 1, error="x")
         put_record(ref, failed)
-        (found,) = keys.keys(ref, key).records
+        (found,) = keys.keys(ref, key).keys
         assert says in found.says

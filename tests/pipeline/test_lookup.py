@@ -113,7 +113,7 @@ def test_a_quarantined_key_is_found_released_and_forgotten(
 ) -> None:
     """A preview changes nothing, and each key leads to its event, dead letter and record."""
     _, evidence = lived
-    keys = [each["key"] for each in ask("keys")["records"]]
+    keys = [each["key"] for each in ask("keys")["keys"]]
     poison = {
         f"{each.consumer}#{each.fact}"
         for each in evidence.dead_letters
@@ -125,16 +125,16 @@ def test_a_quarantined_key_is_found_released_and_forgotten(
         assert key in [
             at["record"]["key"] for at in event["consumers"] if at["outcome"] == "dead-lettered"
         ]
-        assert key in [each["key"] for each in ask("keys", "--ride", event["ride"])["records"]]
+        assert key in [each["key"] for each in ask("keys", "--ride", event["ride"])["keys"]]
         ask("release", key)
-        assert ask("keys", key)["records"][0]["status"] == "QUARANTINED"
+        assert ask("keys", key)["keys"][0]["status"] == "QUARANTINED"
         ask("release", key, "--yes")
-        assert ask("keys", key)["records"][0]["attempt"] == 0
+        assert ask("keys", key)["keys"][0]["attempt"] == 0
         ask("forget", key)
-        assert ask("keys", key)["records"]
+        assert ask("keys", key)["keys"]
         ask("forget", key, "--yes")
-        assert ask("keys", key)["records"] == []
-    assert ask("keys")["records"] == []
+        assert ask("keys", key)["keys"] == []
+    assert ask("keys")["keys"] == []
 
 
 def test_the_past_of_the_bus_is_read_once(lived: tuple[Pipeline, Evidence], ask: Ask) -> None:

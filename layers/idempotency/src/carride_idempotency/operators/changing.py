@@ -22,6 +22,8 @@ from carride_idempotency.record import COMPLETED, FAILED, QUARANTINED, Record, u
 from carride_idempotency.recovery import forgotten, new_owner
 from carride_idempotency.stores import Store
 
+MUST_BE_SHOWN: Final = frozenset({"release", "forget"})
+"""Refused on a terminal unless a plan was shown: an effect may be repeated."""
 _KNOWN: Final = (State.DONE, State.NOT_DONE)
 """What an operator may have said of a call by mistake."""
 

@@ -32,6 +32,7 @@ from carride_idempotency.operators.arguments import (
     seconds_of,
 )
 from carride_idempotency.operators.changing import (
+    MUST_BE_SHOWN,
     ChangeRefusedError,
     Planned,
     carry_out,
@@ -81,8 +82,6 @@ _SHOWN: Final = 20
 _LEFT_TO_DO: Final = 1
 _WRONG: Final = 2
 _INTERRUPTED: Final = 130
-_SEEN: Final = frozenset({"release", "forget"})
-"""What lets keys run again: on a terminal, only after it was shown."""
 _DO_NOT_CHANGE_THE_PLAN: Final = {"--yes", "--json"}
 _PASSWORD: Final = re.compile(r"(?<=://)([^@/\s]*):([^@/\s]*)@")
 
@@ -298,7 +297,7 @@ def _change(
     preview = _preview(store, options, _planner(options, now_ms), now_ms)
     exact = preview.exact(action)
     if options.yes and preview.planned:
-        command.take(exact, is_seen=action in _SEEN)
+        command.take(exact, must_be_shown=action in MUST_BE_SHOWN)
         return _carried_out(store, action, preview.planned)
     shown = _shown_of(action, preview)
     lines = _lines_of(action, preview)
@@ -381,7 +380,7 @@ def _redrive(
     if not options.yes:
         shown["plan"] = command.save(plan.exact())
         return Finished(shown, "\n".join([*lines, _what_yes_does(shown["plan"])]))
-    command.take(plan.exact(), is_seen=options.release)
+    command.take(plan.exact(), must_be_shown=options.release)
     redrive = Redrive(
         sqs,
         store,
@@ -491,14 +490,14 @@ class _Command:
         plan = SavedPlan(self._name, datetime.now(UTC), self._words, (self._place,), _plain(exact))
         return self._folder.save(plan)
 
-    def take(self, exact: Any, *, is_seen: bool) -> None:
+    def take(self, exact: Any, *, must_be_shown: bool) -> None:
         """Check that what was shown is still so, if it was shown.
 
-        ``is_seen`` says that it has to have been, on a terminal.
+        If it was not, it is refused on a terminal, should it be one that ``must_be_shown``.
         """
         if self._shown is not None:
             self._folder.take(self._shown, _plain(exact), [self._place])
-        elif is_seen:
+        elif must_be_shown:
             refuse_unseen()
 
 
