@@ -1,15 +1,12 @@
 """Reads dead-letter queues and leaves every message in them."""
 
-import binascii
 import re
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any, Final
 
 from carride.events import MOST_LEVELS, ContractError, parse_event, read_json
-from carride.publisher import GZIP
-from carride_idempotency.operators.forms import UNREADABLE, Content, content_of
+from carride_idempotency.operators.forms import Content, content_of, unpacked
 from carride_idempotency.operators.queues import (
     GLIMPSE_SECONDS,
     HIDDEN_SECONDS,
@@ -24,7 +21,6 @@ __all__ = [
     "GLANCE_READS_S",
     "GLIMPSE_SECONDS",
     "HIDDEN_SECONDS",
-    "UNREADABLE",
     "Letters",
     "content_in",
     "dead_letter",
@@ -41,8 +37,6 @@ GLANCE_HIDDEN_S: Final = 2
 GLANCE_READS_S: Final = 1.2
 """How long a page reads a queue. A request that is under way may follow."""
 
-_LARGEST: Final = 2**26
-"""The most bytes of a compressed event."""
 _LEVELS: Final = MOST_LEVELS + 16
 """The most levels of a log line or a dead letter, which wraps an event."""
 _event_id: Final = re.compile(
@@ -114,7 +108,7 @@ def _unwrapped(sent: Any) -> Any:
         case {"Sns": {"Message": str(text)}}:  # of a topic
             return json_object(text)
         case {"detailGzip": packed}:  # the publisher's, compressed
-            detail = _unpacked(packed)
+            detail = unpacked(packed) or None
             return {**sent, "detail": json_object(detail) or detail}
         case _:
             return sent
@@ -141,15 +135,3 @@ def id_in(text: str) -> str | None:
     """Return EventBridge's id of an event in unreadable text, or None."""
     match = _event_id(text)
     return None if match is None else match[1]
-
-
-def _unpacked(packed: object) -> str | None:
-    """Return a text that was compressed and encoded as base64, or None if it is incomplete."""
-    unpacking = zlib.decompressobj(GZIP)
-    try:
-        text = unpacking.decompress(binascii.a2b_base64(str(packed)), _LARGEST).decode(
-            errors="surrogatepass"
-        )
-    except (zlib.error, ValueError):
-        return None
-    return text if unpacking.eof else None

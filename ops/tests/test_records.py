@@ -37,6 +37,7 @@ from carride_idempotency.record import (
 from carride_idempotency.record_items import item_of, record_of
 from ops import keys, records
 from ops.stack import OperatorError, StackRef
+from ops.tests.test_reading import ride_event
 from ops.tests.world import AWAY, empty_stack, put_record
 from ops.verbs import Plan
 
@@ -346,6 +347,9 @@ def test_a_key_says_whether_its_letter_is_there(ref: StackRef) -> None:
         QueueUrl=ref.outputs["DispatchDlqUrl"],
         MessageBody=json.dumps(body),
         MessageAttributes=attributes,
+    )
+    ref.client("sqs").send_message(
+        QueueUrl=ref.outputs["DispatchDlqUrl"], MessageBody=json.dumps(ride_event())
     )
     called = list[str]()
     events = ref.client("dynamodb").meta.events

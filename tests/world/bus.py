@@ -244,7 +244,12 @@ class Pipe:
         return True
 
     def _dead_letter(self, record: Mapping[str, Any], why: str) -> None:
-        note = {"context": {"condition": why}, "record": record["eventName"]}
+        place = {"streamArn": "arn:aws:dynamodb:stream", "batchSize": 1}
+        note = {
+            "context": {"condition": why},
+            "DDBStreamBatchInfo": place,
+            "record": record["eventName"],
+        }
         self._queues.send(self._spec.attempts.dlq, json.dumps(note))
 
 

@@ -161,6 +161,12 @@ SHAPES: Final[dict[str, tuple[dict[str, Any], str, str, Any, str | None, str]]] 
                  None, lasting(f"{SHARD['streamArn']}, {BETWEEN}")),
     "a topic's": (sent(NOTIFICATION), "Undelivered", "",
                   {"EventSource": "aws:sns", "EventVersion": "1.0", "Sns": NOTIFICATION}, None, ""),
+    "anybody's, with a context": (
+        sent({"context": {"condition": "rain"}}), "UnknownSender", "",
+        {"context": {"condition": "rain"}}, None, ""),
+    "anybody's, with the context of a request": (
+        sent({"requestContext": {"condition": "rain"}}), "UnknownSender", "",
+        {"requestContext": {"condition": "rain"}}, None, ""),
     "anybody's": (sent({"id": "1"}), "UnknownSender", "", {"id": "1"}, None, ""),
     "no JSON": (sent("no json"), "UNREADABLE", "", None, None, "the event is not in it"),
 }  # fmt: skip

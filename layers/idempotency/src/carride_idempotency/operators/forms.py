@@ -10,7 +10,7 @@ a consumer's              attributes ``Reason`` and ``Consumer``         ``event
 Lambda's own              attributes ``RequestID`` and ``ErrorCode``     the body
 EventBridge's, Scheduler  attribute ``ERROR_CODE``                       the body, unless truncated
 of a stream, of a pipe    a condition, and ``…BatchInfo``                none: it has the positions
-on-failure destination    ``requestContext.condition``                   ``requestPayload``
+on-failure destination    a condition, and ``requestPayload``            ``requestPayload``
 a topic's                 ``Type`` is ``Notification``                   a record of the topic
 a copy of a consumer's    ``reason`` and ``consumer``, no attributes     ``event``, ``eventGzip``
 anybody's                 a JSON object                                  the body
@@ -36,7 +36,7 @@ UNDELIVERED: Final = "Undelivered"
 UNKNOWN_SENDER: Final = "UnknownSender"
 """The reason of a JSON object that says nothing of its sender."""
 UNREADABLE: Final = "UNREADABLE"
-"""The reason of a message that is not JSON."""
+"""The reason of a message whose sender is unknown, and which is not a JSON object."""
 NO_EVENT: Final = "the event is not in it"
 _ARGUMENTS: Final = (
     "it holds the arguments of a call, which no function or queue takes: call it again, and delete "
@@ -183,7 +183,7 @@ def _lettered(message: _Message, *, is_own: bool) -> Content:
     stated = body.get("key")
     event = body.get("event")
     if event is None:
-        event = message.read(_unpacked(body.get("eventGzip")))
+        event = message.read(unpacked(body.get("eventGzip")))
     unusable = None
     if isinstance(stated, str) and is_of_a_call(stated):
         unusable = _ARGUMENTS
@@ -207,7 +207,7 @@ def is_request(event: Any) -> bool:
     return isinstance(event, Mapping) and event.keys() == {"method", "path", "query", "body"}
 
 
-def _unpacked(packed: Any) -> str:
+def unpacked(packed: Any) -> str:
     """Return a text that was compressed and encoded as base64; empty if it is damaged."""
     unpacking = zlib.decompressobj(_GZIP)
     try:
@@ -264,10 +264,8 @@ def _positions_in(batch: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_a_destination(message: _Message) -> Content | None:
     match message.body:
-        case {"requestContext": {"condition": str(why)}, **more}:
-            return Content(why, _error_in(more.get("responsePayload")), more.get("requestPayload"))
-        case {"context": {"condition": str(why)}}:
-            return Content(why)
+        case {"requestContext": {"condition": str(why)}, "requestPayload": event, **more}:
+            return Content(why, _error_in(more.get("responsePayload")), event)
     return None
 
 
