@@ -233,7 +233,7 @@ def simulate(
 
 
 def _spec(options: Mapping[str, Any]) -> Spec:
-    """Return the simulator's request for the options of `simulate`, or say what it would refuse."""
+    """Return the simulator's request for `drive simulate`, or say what it would refuse."""
     given = {json_name(name): options[name] for name in Spec.__struct_fields__ if name in options}
     try:
         return shaped({name: each for name, each in given.items() if each is not None}, Spec)

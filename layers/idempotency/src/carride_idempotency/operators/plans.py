@@ -75,8 +75,8 @@ def refuse_unseen() -> None:
     if sys.stdin is not None and sys.stdin.isatty():
         raise PlanError(
             "nothing was done: no plan of this command was shown. Run it without --yes, read the "
-            "plan, and add --yes within an hour; a script names the plan with --plan. If no plan "
-            "is kept, its folder cannot be written"
+            "plan, and add --yes within an hour; a script names the plan with --plan. If the "
+            "preview names no plan id, make the folder of plans writable"
         )
 
 
