@@ -334,7 +334,8 @@ def test_an_event_that_becomes_too_deep_in_its_batch_stays() -> None:
             as_message(found.event)
 
 
-SENDING: Final = get_session().get_service_model("sqs").operation_model("SendMessage").input_shape
+SQS_MODEL: Final = get_session().get_service_model("sqs")
+SENDING: Final[Any] = SQS_MODEL.operation_model("SendMessage").input_shape
 SCALARS: Final = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
 ANYTHING: Final = st.recursive(
     SCALARS,

@@ -247,8 +247,8 @@ def test_a_letter_that_has_changed_is_no_trial(shop: Shop) -> None:
         shop.deliver(key)
     plan = plan_redrive(shop.sqs, shop.url, shop.store, "shop", LetterChoice(), releases=True)
     first, second, third, *_ = [each.letter.key for each in plan.letters]
-    for key in (first, second, third):
-        assert forget(shop.store, str(key))
+    for changed in (first, second, third):
+        assert forget(shop.store, str(changed))
     shop.fails = lambda key: None
     target = FunctionTarget(shop, "shop")
     done = Redrive(shop.sqs, shop.store, plan, target, **QUIET).carry_out()
@@ -283,7 +283,7 @@ def test_the_record_that_a_delivery_finds_is_read_once(shop: Shop) -> None:
         reads.append(key)
         return read(key)
 
-    shop.store.read = counted  # type: ignore[method-assign]
+    shop.store.read = counted  # type: ignore[method-assign, assignment]
     target = FunctionTarget(shop, "shop")
     redrive = Redrive(shop.sqs, shop.store, plan, target, **QUIET)
     with closing(redrive.read()) as letters:

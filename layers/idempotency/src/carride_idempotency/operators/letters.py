@@ -150,9 +150,9 @@ def _body_of(event: Mapping[str, Any]) -> str:
 
 def _attributes_of(event: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a message as a queue takes them."""
-    match event.get("messageAttributes") or {}:
-        case {**named}:
-            return {name: _attribute_of(name, value) for name, value in named.items()}
+    named = event.get("messageAttributes") or {}
+    if isinstance(named, Mapping):
+        return {name: _attribute_of(name, value) for name, value in named.items()}
     raise ValueError("its messageAttributes are no object")
 
 

@@ -135,9 +135,9 @@ class FunctionTarget:
         except ValueError:
             returned = None
         if "FunctionError" in answer:
-            error = returned if isinstance(returned, Mapping) else {}
-            says = f"{error.get('errorType', 'Error')}: {error.get('errorMessage', 'no message')}"
-            if _says_later(error.get("errorType")):
+            raised = returned if isinstance(returned, Mapping) else {}
+            says = f"{raised.get('errorType', 'Error')}: {raised.get('errorMessage', 'no message')}"
+            if _says_later(raised.get("errorType")):
                 return TargetAnswer(Trial.FAILED, f"{_POSTPONED}: {says}", is_taken=False)
             return TargetAnswer(Trial.FAILED, f"it failed again: {says}", is_taken=False)
         return _judged(returned)
