@@ -16,7 +16,7 @@ from tests.kit.pipe import piped
 from tests.pipeline.operator.aws_cli import serving
 from tests.pipeline.pipeline import Pipeline
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 PAGE: Final = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 CUSTOMER: Final = "customer_b"

@@ -8,7 +8,7 @@ import pytest
 from local.local_aws import LocalAws
 from tools.transformed import Stack, stack
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 LISTS: Final[dict[str, tuple[str, str, str]]] = {
     # type: service, operation, path of the names in the answer

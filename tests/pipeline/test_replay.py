@@ -232,6 +232,7 @@ def test_a_plan_predicts_what_the_run_does(pipeline: Pipeline, stack: StackRef) 
     assert observed(stack, before).items() ^ flat(planned).items() == set()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", [KeyboardInterrupt, OSError])
 def test_a_plan_that_is_interrupted_leaves_nothing_behind(
     stack: StackRef, end: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -268,6 +269,7 @@ def temporary(stack: StackRef) -> set[str]:
     }
 
 
+@pytest.mark.thorough
 def test_the_next_plan_removes_what_a_killed_one_left(stack: StackRef) -> None:
     """Rules of plans are found by their names, and name their queues.
 

@@ -71,6 +71,7 @@ DRIVEN: Final = ("Dispatch has cars", "A booking over the API", "Every event of 
 """How the statements of the checks begin that drive rides."""
 
 
+@pytest.mark.thorough
 def test_rides_are_driven_in_stage_dev(cloud: LocalAws, name: str) -> None:
     """The requests are signed, the staff's by the role that the stack makes."""
     deployment = Deployment(cloud.deploy_fast(name, Stage="dev"), rides=3, wait=60)
@@ -116,6 +117,7 @@ ACTING: Final = {
 """What docs/on-an-account.md names for other stages than `prod`, besides calls of the API."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("chosen", "acting"),
     [({"Stage": "dev"}, ACTING), ({"Stage": "prod"}, set())],

@@ -16,7 +16,7 @@ from ops.stack import StackRef
 from tests.pipeline.operator.aws_cli import block, serving
 from tests.regions.pair import AWAY, HOME, NAME, Regions, unreachable
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 RIDES: Final = 2
 TABLE: Final = "AWS::DynamoDB::GlobalTable"

@@ -118,6 +118,7 @@ def replace(path: Path, before: str, after: str) -> None:
     path.write_text(content.replace(before, after), encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_what_is_written_for_a_new_consumer_is_clean_and_passes(project: Path) -> None:
     """Its code has the project's style, its own test is green, and its sample is valid."""
     run(project, "ruff", "check", "--no-cache", *WRITTEN)
@@ -170,6 +171,7 @@ def test_the_walkthrough_leads_to_a_consumer_that_passes(project: Path, tmp_path
     )
 
 
+@pytest.mark.thorough
 def test_a_second_consumer_can_follow(copied: Path, tmp_path: Path) -> None:
     """Each has the ride history's resources, but not its table, in at most 110 lines."""
     shutil.copytree(copied, tmp_path / "project", symlinks=True)

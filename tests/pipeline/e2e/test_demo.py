@@ -33,6 +33,7 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
     assert list(tmp_path.glob("engine-*")) == []
 
 
+@pytest.mark.thorough
 def test_a_run_balances_and_writes_its_ledger(environment: dict[str, str]) -> None:
     """Duplicates, disorder, broken events and crashes end with nothing lost or doubled."""
     command = [

@@ -16,7 +16,7 @@ from engine.tests.support import until
 from infrastructure.rules.house_rules import listed
 from local.local_aws import ROOT, engine_client
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 TEMPLATE: Final = ROOT / "examples" / "minimal" / "template.yaml"
 MOST_LINES: Final = 300

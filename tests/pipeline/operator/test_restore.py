@@ -12,7 +12,7 @@ from ops.regions import ROOT
 from tests.pipeline.operator.aws_cli import block, serving
 from tests.pipeline.operator.conftest import Operator
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 PAGE: Final = (ROOT / "ops" / "docs" / "runbooks" / "restore.md").read_text(encoding="utf-8")
 SHELL: Final = (ROOT / "ops" / "docs" / "runbooks" / "README.md").read_text(encoding="utf-8")

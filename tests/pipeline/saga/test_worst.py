@@ -18,7 +18,7 @@ from ops import replay
 from ops.audit import reading
 from ops.stack import StackRef
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 
 def test_nothing_is_lost_or_doubled_in_the_worst_mix(cloud: LocalAws) -> None:
@@ -37,7 +37,6 @@ def test_nothing_is_lost_or_doubled_in_the_worst_mix(cloud: LocalAws) -> None:
     assert sum(result.report.saga.endings.values()) == 16
 
 
-@pytest.mark.thorough
 def test_a_consumer_without_its_decorator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes effect more than once, by whatever means it writes, also by a replay.
 

@@ -18,7 +18,7 @@ from tests.pipeline.saga.town import Town
 from tests.template.test_graph import POLL, STREAM
 from tools.transformed import source, stack
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 NOT_ASKED_FOR: Final = {
     *("logs:CreateLogStream", "logs:PutLogEvents"),  # the engine writes a function's log itself
