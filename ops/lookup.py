@@ -159,22 +159,27 @@ class _Known(NamedTuple):
     """Since when the logs are complete, in words."""
 
 
-@reads("ride", "order_01")
-def ride(stack: StackRef, order_id: str, /) -> Ride:
-    """Show where a ride is, and what became of each of its events at each consumer.
+class UnknownError(OperatorError):
+    """Raised if nothing is known under an id."""
 
-    Args:
-        order_id: The ride's id, such as order_01.
+
+def ride(stack: StackRef, order_id: str) -> Ride:
+    """Return where a ride is, and what became of each of its events at each consumer.
+
+    Raises:
+        UnknownError: nothing is known of it.
     """
     known = _of_ride(stack, order_id)
-    if not known.names and not known.evidence.bookings:
+    # An event that states this id as its own belongs to another ride.
+    found = [_event(known, name) for name in known.names]
+    events = [each for each in found if each.ride in (order_id, None)]
+    if not events and not known.evidence.bookings:
         raise _unknown(f"ride {order_id}", stack, known)
     cars = _car(stack, order_id, known.items["AssignmentTable"])
     saga = saga_of(known.evidence._replace(cars=cars, grace=reading.DEFAULT_GRACE))
     problems = [*saga.problems.get(order_id, ()), *known.letters.unread]
     if order_id in saga.overdue:
         problems.append(f"overdue {saga.overdue[order_id].says}")
-    events = [_event(known, name) for name in known.names]
     events.sort(key=lambda event: (event.version or 0, event.type or "", event.id))
     held: dict[str, Mapping[str, Any] | str] = {}
     for table, item in known.items.items():
@@ -218,12 +223,13 @@ def _besides_events(item: Mapping[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-@reads("event", "7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
-def event(stack: StackRef, event_id: str, /) -> Event:
-    """Show an event, decoded, and what became of it at each consumer.
+def event(stack: StackRef, event_id: str) -> Event:
+    """Return an event, decoded, and what became of it at each consumer.
 
-    Args:
-        event_id: Its idempotency id, the id that another producer gave it, or EventBridge's id.
+    ``event_id`` is its idempotency id, the id that another producer gave it, or EventBridge's.
+
+    Raises:
+        UnknownError: nothing is known of it.
     """
     name = _uuid(event_id)
     known = _read(stack, name, {name: None}, {})
@@ -244,7 +250,7 @@ def _uuid(event_id: str) -> str:
     try:
         return str(UUID(event_id))
     except ValueError:
-        raise OperatorError(
+        raise UnknownError(
             f"{event_id!r} is not the id of an event: write a UUID. `ride` takes a ride's id"
         ) from None
 
@@ -260,9 +266,9 @@ def _ride_named_by(known: _Known) -> str | None:
     return next(filter(is_ride, named), None)
 
 
-def _unknown(what: str, stack: StackRef, known: _Known) -> OperatorError:
+def _unknown(what: str, stack: StackRef, known: _Known) -> UnknownError:
     where = f"not in the tables, in the dead-letter queues, or in the logs, {known.kept}"
-    return OperatorError(
+    return UnknownError(
         f"nothing is known of {what} in {stack.name} ({stack.region}): it is {where}"
     )
 
@@ -278,7 +284,7 @@ def is_ride(order_id: str | None) -> bool:
 
 def _check_ride(order_id: str) -> None:
     if not is_ride(order_id):
-        raise OperatorError(
+        raise UnknownError(
             f"{order_id!r} is not the id of a ride: write letters, digits, '_', '.', '-', as in "
             "order_01"
         )

@@ -1,8 +1,9 @@
 """Finds what has an id: rides, events, keys and dead letters. Changes nothing.
 
 A ride is found by its own id, and by that of its customer, its car and its payment.
-`matches` decides what a text means, for `./carride find` and for the desk alike. The desk searches
-the events that it holds, and `find` what tables, queues and the log of events have.
+`matches` decides what a text means, for the desk and for the verbs `ride` and `event` alike, which
+answer with what begins like an id that they do not know. The desk searches the events that it
+holds, and `find` what tables, queues and the log of events have.
 """
 
 import re
@@ -19,7 +20,7 @@ from ops.audit import reading
 from ops.audit.evidence import Published
 from ops.dead_letters import DeadLetter, queues_of, received_from
 from ops.stack import OperatorError, StackRef
-from ops.verbs import Moment, reads
+from ops.verbs import reads
 
 RIDE: Final = "ride"
 CUSTOMER: Final = "customer"
@@ -30,6 +31,8 @@ TYPE: Final = "type of event"
 LETTER: Final = "dead letter"
 KEY: Final = "key"
 
+_ANSWERED: Final = 10
+"""The most matches that an unknown id is answered with."""
 MOST: Final = 50
 """The most matches of a search that are listed, and the most rides of one of them."""
 _SINCE: Final = timedelta(days=1)
@@ -137,20 +140,60 @@ def named_by_letter(letter: DeadLetter) -> Iterator[Match]:
 # ── In tables, queues and the log ─────────────────────────────────────────────────────────────────
 
 
-@reads("find", "car_036", "pi_000160 --since 30d")
-def find(stack: StackRef, text: str, /, *, since: Moment | None = None) -> Search:
-    """Find rides, events, keys and dead letters by an id, or by how it begins.
+@reads("ride", "order_01")
+def ride(stack: StackRef, order_id: str, /) -> lookup.Ride:
+    """Show where a ride is, and what became of each of its events at each consumer.
 
-    Rides are found by their own id, and by that of their customer, car or payment: in the tables,
-    and in the log of events. Upper and lower case are alike there. A type of event is one, too.
-    The tables of cars, assignments and payments are read whole.
+    An id that no ride has is answered with what begins like it, of the last day: rides, events, and
+    the rides of a customer, a car or a payment.
 
     Args:
-        text: An id, or how it begins, such as order_01, car_036, customer_233 or 7f3c1c1e.
-        since: Search the log of events from then on; by default of the last day.
+        order_id: The ride's id, such as order_01.
+    """
+    try:
+        return lookup.ride(stack, order_id)
+    except lookup.UnknownError as error:
+        raise _with_alike(error, stack, order_id) from error
+
+
+@reads("event", "7f3c1c1e-6a51-5d0c-9f5e-1b8a4c2d3e4f")
+def event(stack: StackRef, event_id: str, /) -> lookup.Event:
+    """Show an event, decoded, and what became of it at each consumer.
+
+    An id that no event has is answered with what begins like it, of the last day.
+
+    Args:
+        event_id: Its idempotency id, the id that another producer gave it, or EventBridge's id.
+    """
+    try:
+        return lookup.event(stack, event_id)
+    except lookup.UnknownError as error:
+        raise _with_alike(error, stack, event_id) from error
+
+
+def _with_alike(error: lookup.UnknownError, stack: StackRef, text: str) -> OperatorError:
+    """Return an error that also names what begins like an unknown id, with the commands."""
+    search = find(stack, text)
+    found = [each for each in search.found if each.command]
+    if not found:
+        return OperatorError(f"{error}; nothing begins like it")
+    lines = [f"{error}. What begins like it:"]
+    lines += [f"  {each.command}  {each.kind} {each.id}" for each in found[:_ANSWERED]]
+    more = search.more + len(found) - _ANSWERED
+    if more > 0:
+        lines.append(f"  and {more:,} more: write more of it")
+    return OperatorError("\n".join(lines))
+
+
+def find(stack: StackRef, text: str) -> Search:
+    """Return what has an id, or an id that begins so. Upper and lower case are alike.
+
+    Rides are found by their own id, and by that of their customer, car or payment: in the tables,
+    and in the log of events of the last day. A type of event is one, too. The tables of cars,
+    assignments and payments are read whole.
     """
     wanted = asked_for(text)
-    begin = since or datetime.now(UTC) - _SINCE
+    begin = datetime.now(UTC) - _SINCE
     known = _known(stack, wanted, begin)
     found = matches(wanted, known)
     kept = max(begin, reading.kept_since(stack))
@@ -159,13 +202,8 @@ def find(stack: StackRef, text: str, /, *, since: Moment | None = None) -> Searc
     return Search(shown, len(found) - len(shown), says)
 
 
-class _Known(defaultdict[str, dict[str, dict[str, None]]]):
-    """Rides by id and kind, the newest first."""
-
-    def __init__(self) -> None:
-        super().__init__(dict)
-        self.queues: dict[str, str] = {}
-        """Logical ids of dead-letter queues, by the ids of their letters."""
+type _Known = defaultdict[str, dict[str, dict[str, None]]]
+"""Rides by id and kind, the newest first."""
 
 
 def _found(match: Match, known: _Known) -> Found:
@@ -175,8 +213,7 @@ def _found(match: Match, known: _Known) -> Found:
         EVENT: f"./carride event {match.id}",
         TYPE: f"./carride tail --type {match.id} --since 1h",
         KEY: f"./carride keys '{match.id}'",
-        # Without --yes it shows the letter and what a redrive would do.
-        LETTER: f"./carride redrive {known.queues.get(match.id)} --letter={match.id}",
+        LETTER: f"./carride letters {match.id}",
     }.get(match.kind, "")
     if not command and rides:
         command = f"./carride ride {rides[0]}"
@@ -185,7 +222,7 @@ def _found(match: Match, known: _Known) -> Found:
 
 def _known(stack: StackRef, wanted: str, since: datetime) -> _Known:
     """Return the ids in a stack that may match a text."""
-    known = _Known()
+    known: _Known = defaultdict(dict)
     known[TYPE] = {name: {} for name in FACTS}
     if "#" in wanted:
         asked = [] if records.is_too_long(wanted) else [wanted]
@@ -270,7 +307,6 @@ def _add_letters(known: _Known, stack: StackRef) -> None:
         for letter, _, _ in received_from(stack, queue):
             for match in named_by_letter(letter):
                 _add(known, match, None if match.kind == RIDE else letter.ride)
-            known.queues[letter.id] = queue
 
 
 def _add_event(known: _Known, stack: StackRef, name: str) -> None:

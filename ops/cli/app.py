@@ -18,7 +18,8 @@ import ops.cli.rides
 import ops.cli.stack
 import ops.doctor
 import ops.keys
-import ops.letters  # noqa: F401 - these and the modules that they show register their verbs
+import ops.letters
+import ops.search  # noqa: F401 - these and the modules that they show register their verbs
 from ops import plans
 from ops.bounds import abridged
 from ops.cli.line import INTERRUPTED, command_line

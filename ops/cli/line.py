@@ -38,7 +38,7 @@ GROUPS: Final = {
     "replay": "Replay the archive.",
 }
 TOPICS: Final = {
-    "Look at a stack": ("desk audit tail find ride event letters keys verify doctor"),
+    "Look at a stack": ("desk audit tail ride event letters keys verify doctor"),
     "Mend": "redrive replay release settle forget republish plans",
     "Drive rides": "drive",
     "Two regions": "failover",

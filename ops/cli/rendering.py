@@ -13,22 +13,20 @@ from rich.text import Text
 from carride_idempotency.operators.changing import Change
 from carride_idempotency.operators.explaining import Explained
 from carride_idempotency.operators.sending import released_keys
-from ops.audit.evidence import Delivered, Published
+from ops.audit.evidence import Delivered, Published, grouped
 from ops.cli.show import plain, show, table
 from ops.dead_letters import DeadLetter, DeadLetters, Failure
 from ops.doctor import Findings
 from ops.keys import Key, KeyList
 from ops.lookup import Event, Ride
 from ops.payloads import readable
-from ops.redrive import Redriven, RedrivePlan
-from ops.search import Search
+from ops.policies import consumer_of
+from ops.redrive import Planned, Redriven, RedrivePlan
 from ops.text import counted
 from ops.verbs import spelt
 
 _WIDTH: Final = 100
 """Columns of the dead letters, on a terminal and elsewhere."""
-_SHOWN: Final = 20
-"""Letters of a plan that are printed; JSON has all."""
 _SHORT_ID: Final = 8
 """Characters of a letter's id that are printed. `redrive --letter` takes them."""
 _UNITS: Final = (
@@ -57,7 +55,11 @@ class _Paragraph:
         """Yield the lines."""
         width = min(_WIDTH, options.max_width)
         for line in wrap(
-            self._text, width, initial_indent=self._indent, subsequent_indent=self._indent
+            self._text,
+            width,
+            initial_indent=self._indent,
+            subsequent_indent=self._indent,
+            break_on_hyphens=False,
         ):
             yield Text(line)
 
@@ -172,43 +174,51 @@ def _age(since: datetime) -> str:
 
 @show.register
 def _redrive_plan(plan: RedrivePlan) -> RenderableType:
-    lines: list[RenderableType] = [_totals(_counts(plan)), f"target: {plan.target}"]
-    if plan.letters:
-        lines.append(_verdicts(plan))
-    more = len(plan.letters) - _SHOWN
-    if more > 0:
-        lines.append(f"… and {more} more, which --json lists")
-    lines += [f"releases {key}" for key in released_keys(plan.letters[_SHOWN:])]
+    goes = sum(each.verdict.goes for each in plan.letters)
+    stays = len(plan.letters) - goes
+    sent = f"{counted(goes, 'letter')} would be sent to {plan.target}"
+    left = f"{counted(stays, 'letter')} would stay" if stays else ""
+    lines: list[RenderableType] = [Text("; ".join(filter(None, (sent, left))), "bold")]
+    by_group = dict[str, list[Planned]]()
+    for each in plan.letters:
+        by_group.setdefault(each.letter.group, []).append(each)
+    for letters in by_group.values():
+        lines += _planned_group(letters)
     if plan.others:
         lines.append(f"{plan.queue} has more letters, which were not chosen: {plan.others}")
     lines += _hidden({plan.queue: plan.hidden})
     return Group(*lines)
 
 
-def _verdicts(plan: RedrivePlan) -> RenderableType:
-    rows = table("group", "reason", "key", "ride", "age", "event redriven", "what happens")
-    for each in plan.letters[:_SHOWN]:
-        letter = each.letter
-        what = "goes" if each.verdict.goes else "stays"
-        rows.add_row(
-            letter.group,
-            letter.reason,
-            letter.key or "",
-            letter.ride or "",
-            _age(letter.sent),
-            counted(letter.redriven, "time") if letter.redriven else "never",
-            f"{what}: {each.verdict.why}",
-        )
-    return rows
+def _planned_group(letters: list[Planned]) -> Iterator[RenderableType]:
+    """Yield what letters of a group are, what a redrive does with them, and each key it releases.
+
+    A letter that was chosen alone is named.
+    """
+    first = letters[0].letter
+    redriven = max(each.letter.redriven for each in letters)
+    history = f", one of its events was redriven {counted(redriven, 'time')}" if redriven else ""
+    age = _age(min(each.letter.sent for each in letters))
+    count = counted(len(letters), "letter")
+    title = f"{first.group}  {count} in {first.queue}: {first.reason}"
+    yield Text.assemble((title, "bold"), f", {age} old{history}")
+    if first.error:
+        yield _Paragraph(first.error, indent="  ")
+    if len(letters) == 1:
+        yield f"  {_in_a_line(first)}"
+    outcomes = Counter((each.verdict.goes, each.verdict.why) for each in letters)
+    for (goes, why), number in outcomes.items():
+        yield _Paragraph(f"{number:,} {_verb(number, goes=goes)}: {why}", indent="  ")
+    by_consumer = grouped((consumer_of(key), key) for key in released_keys(letters))
+    for consumer, keys in by_consumer.items():
+        named = ", ".join(keys)
+        yield _Paragraph(f"releases {counted(len(keys), 'key')} of {consumer}: {named}", "  ")
 
 
-def _counts(plan: RedrivePlan) -> Counter[tuple[str, str]]:
-    """Return how many letters go or stay, by what happens and why."""
-    counts = Counter[tuple[str, str]]()
-    for each in plan.letters:
-        what = "go" if each.verdict.goes else "stay"
-        counts[what, each.verdict.why] += 1
-    return counts
+def _verb(number: int, *, goes: bool) -> str:
+    """Return what that many letters do."""
+    one, several = ("goes", "go") if goes else ("stays", "stay")
+    return one if number == 1 else several
 
 
 @show.register
@@ -250,20 +260,6 @@ _COLOUR_OF: Final = {state: colour for colour, states in _COLOURS.items() for st
 def _state(state: str) -> Text:
     """Return a state or outcome in its colour."""
     return Text(state, _COLOUR_OF.get(state, ""))
-
-
-@show.register
-def _search(search: Search) -> RenderableType:
-    """A row for each match: a search that finds nothing says where it looked."""
-    if not search.found:
-        return _Paragraph(f"nothing was found; {search.says}")
-    rows = table("what", "id", "rides", "shows more")
-    for each in search.found:
-        rows.add_row(each.kind, each.id, "\n".join(each.rides), each.command)
-    said = search.says
-    if search.more:
-        said = f"there are {search.more:,} more; {said}"
-    return Group(rows, _Paragraph(said))
 
 
 @show.register

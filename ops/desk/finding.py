@@ -1,4 +1,4 @@
-"""What the search of the desk finds: in the events that it holds, or else as `./carride find`."""
+"""What the search of the desk finds: in the events that it holds, or else as `ops.search.find`."""
 
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple

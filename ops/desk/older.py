@@ -46,7 +46,7 @@ class Older:
         return self._answer(("event", name), ask, None)
 
     def search(self, text: str) -> Search:
-        """Return what `./carride find` finds."""
+        """Return what `ops.search.find` finds."""
         nothing = Search((), 0, "")
         return self._answer(("find", text), lambda: find(self._stack, text), nothing)
 

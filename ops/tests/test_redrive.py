@@ -623,6 +623,32 @@ def test_the_command_of_a_group_names_its_consumer(ref: StackRef) -> None:
     assert failure.command.startswith("./carride redrive ride-history --group=")
 
 
+def test_a_preview_has_a_part_for_each_group_and_names_every_key_that_it_releases(
+    ref: StackRef,
+) -> None:
+    """However many letters a group has; JSON has each letter's verdict."""
+    rides = [f"order_{number:02}" for number in range(30)]
+    put(ref, DLQ, *(given_up(ride) for ride in rides), given_up("order_99", "CONTRACT", "no id"))
+    keys = []
+    for ride in (*rides, "order_99"):
+        fact = json.loads(entry(ride).detail)["idempotencyid"]
+        keys.append(f"ride-history#{fact}")
+        status: Status = COMPLETED if ride == "order_99" else QUARANTINED
+        ref.client("dynamodb").put_item(
+            TableName="history", Item=item_of(record(keys[-1], status, 3, None))
+        )
+    plan = redrive.plan_redrive(ref, DLQ, release=True)
+    console(printed := StringIO()).print(show(plan))
+    text = printed.getvalue()
+    assert all(text.count(key) == 1 for key in keys[:-1])
+    assert "31 letters" in text.splitlines()[0]
+    assert "30 letters in RideHistoryDlq: QUARANTINED" in text
+    assert text.count("letters in RideHistoryDlq") + text.count("letter in RideHistoryDlq") == 2
+    assert "30 go: its key is released" in text
+    assert "releases 30 keys of ride-history" in text
+    assert len(plain(plan)["letters"]) == len(keys)
+
+
 def test_the_json_of_letters_has_no_events_and_an_id_shows_one_whole(ref: StackRef) -> None:
     """An event may be a megabyte."""
     ((body, name),) = put(ref, DLQ, given_up("order_01", error="x" * 1_000)).items()

@@ -1,9 +1,8 @@
-"""What a search finds, in the desk and by `./carride find`: by one code, and by any id."""
+"""What a search finds, in the desk and for an unknown id: by one code, and by any id."""
 
 import json
 import re
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
 import pytest
@@ -18,7 +17,7 @@ from ops import search
 from ops.audit.evidence import CONSUMERS
 from ops.desk.index import Index
 from ops.search import CAR, CUSTOMER, EVENT, LETTER, PAYMENT, RIDE, TYPE, Match, matches
-from ops.stack import StackRef
+from ops.stack import OperatorError, StackRef
 from ops.tests.desk_world import BEGIN_MS, desk_of, event_of, get, publish, published_detail
 from ops.tests.world import empty_stack, log
 from tests.kit.rides import Life
@@ -142,10 +141,39 @@ def test_a_search_that_finds_nothing_says_where_it_looked(ref: StackRef) -> None
     answer = get(desk_of(ref), "/find?q=car_99")
     assert answer.status == 404
     assert "<title>car_99: nothing found · CarRide desk</title>" in answer.text
-    assert "./carride find car_99 --since 30d" in answer.text
-    found = search.find(ref, "car_99", since=datetime(2026, 1, 1, tzinfo=UTC))
+    assert "./carride ride car_99" in answer.text
+    found = search.find(ref, "car_99")
     assert found.found == ()
     assert "the log since" in found.says
+
+
+@pytest.mark.parametrize(
+    ("verb", "text", "command"),
+    [
+        (search.ride, "order_", "./carride ride order_1"),
+        (search.ride, "6", "./carride ride order_6"),
+        (search.ride, "car_02", "./carride ride order_5"),
+        (search.ride, ASSIGNED.idempotencyid, f"./carride event {ASSIGNED.idempotencyid}"),
+        (search.event, ASSIGNED.idempotencyid[:8], f"./carride event {ASSIGNED.idempotencyid}"),
+        (search.event, "order_4", "./carride ride order_4"),
+    ],
+)
+def test_an_unknown_id_is_answered_with_what_begins_like_it(
+    ref: StackRef, verb: Callable[[StackRef, str], object], text: str, command: str
+) -> None:
+    """By the commands that show it: whole, to be copied."""
+    with pytest.raises(OperatorError) as raised:
+        verb(ref, text)
+    assert command in [line.strip().partition("  ")[0] for line in str(raised.value).splitlines()]
+
+
+@pytest.mark.parametrize("verb", [search.ride, search.event])
+def test_an_id_like_no_other_is_answered_so(
+    ref: StackRef, verb: Callable[[StackRef, str], object]
+) -> None:
+    """After where it was looked for."""
+    with pytest.raises(OperatorError, match="nothing begins like it"):
+        verb(ref, "car_99")
 
 
 def test_tables_and_queues_are_searched_too(ref: StackRef) -> None:
@@ -165,7 +193,7 @@ def test_tables_and_queues_are_searched_too(ref: StackRef) -> None:
     for text in (letter, letter[:13].upper()):
         found = next(each for each in search.find(ref, text).found if each.kind == LETTER)
         assert found.id == letter
-        assert {"PaymentDlq", f"--letter={letter}"} <= {*found.command.split()}
+        assert found.command == f"./carride letters {letter}"
     for text in (letter, f"{letter[:8]}…{letter[-4:]}"):
         answer = get(desk_of(ref), f"/find?q={quote(text)}")
         assert answer.headers["location"] == f"/letters?letter={letter}"
