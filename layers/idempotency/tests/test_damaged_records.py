@@ -194,6 +194,37 @@ def test_an_operator_sees_what_is_damaged(
             assert said in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("status", [IN_PROGRESS, FAILED, QUARANTINED])
+@pytest.mark.parametrize("opened", DAMAGE)
+def test_a_release_makes_no_call_of_unknown_outcome_again(
+    world: World, opened: str, status: Status
+) -> None:
+    """The notes of a damaged record stay if they can be read, and so does what finds it."""
+    opener, damages = DAMAGE[opened]
+    one_of_each = dict(damages)
+    calls: list[str] = []
+
+    def charge(message: Any, operation: Operation) -> None:
+        operation.external("charge", calls.append)
+
+    for field, value in one_of_each.items():
+        with opener(world) as stored:
+            world.dynamodb.clear(TABLE)
+            notes = '{"charge":null}'
+            stored.store.put_if_absent(record(world, status)._replace(externals=notes))
+            stored.damage(field, value)
+            world.store = stored.store  # type: ignore[assignment] # any store will do
+            assert world.consumer().release("k1"), field
+            raw: Any = stored.raw()
+            assert opened == "valkey" or "unsettledSince" in raw, field
+            left = stored.store.read(KEY)
+            assert (left and left.externals, left and left.expiry) == (notes, None), field
+            world.consumer().event_handler(charge)(event(), world.invocation())
+            quarantined = stored.store.read(KEY)
+            assert (quarantined and quarantined.status) == QUARANTINED, field
+            assert calls == [], field
+
+
 @pytest.mark.parametrize("opened", DAMAGE)
 def test_a_damaged_record_that_changes_meanwhile_is_not_released(world: World, opened: str) -> None:
     """A write compares what is stored, also where that cannot be read."""

@@ -127,12 +127,14 @@ def damaged(record: Record, damage: Mapping[str, object], compared: Sequence[obj
     """Return a record as it is read where parts of it cannot be read: as a corrupt one.
 
     Its status tells the status that is stored, and the damage: what stands in each of these parts.
+    Notes of external calls that can be read stay: a call of unknown outcome is not made again.
     ``compared`` is stored where a store compares what it has seen: see `compared_where_damaged`.
     """
     parts = [f"{name} {stored!s:.60}" for name, stored in damage.items()]
     status = UnknownStatus(f"{str(record.status) or 'no status'}, with damaged {', '.join(parts)}")
     revision = _DAMAGED + json.dumps(compared, default=str)
-    return record._replace(status=status, externals=None, revision=revision)
+    externals = None if "externals" in damage else record.externals
+    return record._replace(status=status, externals=externals, revision=revision)
 
 
 def compared_where_damaged(seen: Record) -> list[Any] | None:
