@@ -21,8 +21,9 @@ from carride_idempotency import (
     PowertoolsRecords,
     Put,
     Update,
+    marshalling,
 )
-from carride_idempotency.effects import Effect
+from carride_idempotency.effects import Effect, require_one_transaction
 from carride_idempotency.errors import EffectsRejectedError, ResultOmittedError
 from carride_idempotency.record import COMPLETED, Record
 from carride_idempotency.stores.transport import BotocoreTransport
@@ -64,6 +65,12 @@ REFUSED: Final[dict[str, Sequence[Effect]]] = {
     ],
     "two equal puts": [Put("Rides", RIDE), Put("Rides", RIDE)],
     "one number in two forms": [set_n({"id": "order_01", "at": at}) for at in (1, Decimal("1.0"))],
+    "one number with and without a zero": [
+        set_n({"id": "order_01", "at": Decimal(at)}) for at in ("0.1", "0.10")
+    ],
+    "two puts that differ in a zero": [
+        Put("Rides", {**RIDE, "n": Decimal(number)}) for number in ("0.1", "0.10")
+    ],
     "the record itself": [
         Update(TABLE, {"idempotencyKey": "history#k1"}, "SET n = :n", values={":n": 1})
     ],
@@ -115,18 +122,30 @@ TAKEN: Final[dict[str, Sequence[Effect]]] = {
 }
 
 
+class Limited(FakeDynamoDB):
+    """It refuses what is larger than an item or a transaction."""
+
+    def __call__(self, operation: str, request: Any, /) -> Any:
+        actions = request.get("TransactItems", [])
+        items = [action["Put"]["Item"] for action in actions if "Put" in action]
+        sizes = [*map(marshalling.least_size, items)]
+        assert max(sizes, default=0) <= 400 * 1024
+        assert sum(sizes) <= 4 * 1024 * 1024
+        return super().__call__(operation, request)
+
+
 def powertools_world(world: World) -> DynamoDBStore:
     until = datetime.fromtimestamp(world.clock() / 1000, UTC) + timedelta(days=1)
     before = PowertoolsRecords("Old", {"history": "old"}, until=until)
     tables = {"Old": ("id",), TABLE: ("idempotencyKey",), "Rides": ("id",), "Cars": ("id",)}
-    return DynamoDBStore(
-        TABLE, before=before, transport=FakeDynamoDB(tables, world.clock), clock=world.clock
-    )
+    world.dynamodb = Limited(tables, world.clock)
+    return DynamoDBStore(TABLE, before=before, transport=world.dynamodb, clock=world.clock)
 
 
 def dynamodb_world(world: World) -> DynamoDBStore:
     tables = {TABLE: ("idempotencyKey",), "Rides": ("id",), "Cars": ("id",)}
-    return DynamoDBStore(TABLE, transport=FakeDynamoDB(tables, world.clock), clock=world.clock)
+    world.dynamodb = Limited(tables, world.clock)
+    return DynamoDBStore(TABLE, transport=world.dynamodb, clock=world.clock)
 
 
 STORES: Final[dict[str, Callable[[World], Any]]] = {
@@ -204,6 +223,66 @@ def test_a_result_that_does_not_fit_beside_the_effects_is_left_out(world: World)
     with pytest.raises(ResultOmittedError, match="300,002 bytes"):
         report("k2", 300_000)
     assert runs == ["k1", "k2"]
+
+
+def test_effects_of_different_keys_are_no_effects_on_one_item() -> None:
+    """Only the table knows which key is right. It refuses the other at the commit."""
+    other = set_n({"rideId": "order_03"})
+    orders: list[list[Effect]] = [
+        [set_n(RIDE), set_n({"id": "order_02"}), other],
+        [other, set_n(RIDE), set_n({"id": "order_02"})],
+        [Put("Rides", RIDE), Put("Rides", {"id": "order_02"}), other],
+        [set_n(RIDE), set_n({**RIDE, "at": 1})],
+        [set_n({**RIDE, "at": 1}), set_n(RIDE)],
+    ]
+    for order in orders:
+        require_one_transaction(DONE, order, MemoryStore())
+    own = Update(TABLE, {"idempotencyKey": "history#k1"}, "SET n = :n", values={":n": 1})
+    wrong = own._replace(key={"id": "k1"})
+    for effects in ([own, wrong], [wrong, own]):
+        with pytest.raises(EffectsRejectedError, match=f"effect {effects.index(own)} is on"):
+            require_one_transaction(DONE, effects, _InTable())
+
+
+class _InTable:
+    """A store that says which table it has."""
+
+    _table = TABLE
+
+
+@pytest.mark.parametrize("part", ["r", "ß", "\N{BICYCLE}", b"\0"])
+@pytest.mark.parametrize(("number", "size"), [(9, LARGE), (10, 380_000), (0, 0)])
+def test_a_result_has_room_in_both_tables_or_in_none(
+    world: World, number: int, size: int, part: str | bytes
+) -> None:
+    """Beside records of Powertools a commit writes it twice. Whether it fits costs no effect.
+
+    Powertools reads the same text, unless it is longer there.
+    """
+    world.store = powertools_world(world)
+    consumer = world.consumer(key=None, policy={"max_result_bytes": 380_000})
+    runs: list[str] = []
+
+    @consumer.function(key="order_id", name="report", payload=())
+    def report(order_id: str, size_of_result: int, operation: Any = None) -> str | bytes:
+        runs.append(order_id)
+        if number:
+            operation.write(*puts(number, size))
+        return part * (size_of_result // size_of(part))
+
+    for place, size_of_result in enumerate(range(40_000, 380_000, 20_000)):
+        assert report(f"k{place}", size_of_result)
+        with suppress(ResultOmittedError):
+            report(f"k{place}", size_of_result)
+        assert len(runs) == place + 1
+    if isinstance(part, str):
+        stored = {item["data"]["S"].strip('"') for item in world.dynamodb.all("Old")}
+        assert part * (40_000 // size_of(part)) in stored
+
+
+def size_of(part: str | bytes) -> int:
+    """Return the bytes of a text, or of bytes."""
+    return len(part.encode()) if isinstance(part, str) else len(part)
 
 
 DONE: Final = Record("history#k1", COMPLETED, "owner", 1, None, None, None, None, None, 0, 0)

@@ -27,6 +27,8 @@ _MOST_KEY_ATTRIBUTES: Final = 2
 _RECORDS_KEY: Final = ATTRIBUTES[0][0]
 _RECORDS_OWN: Final = 64 * 1024
 """More bytes than a completed record has beside its result and what it keeps."""
+_BESIDE: Final = 4 * 1024
+"""More bytes than another item of the store's has beside the result."""
 _RESULTS_OWN: Final = 200
 """Bytes for the result's attribute, or for what is said in its place."""
 
@@ -149,7 +151,7 @@ def _require_different_items(
     """Check that no two effects are on one item, as far as that is known.
 
     Only its table knows which attributes of a Put's item are the key. The key of another effect on
-    that table has them, too. Otherwise only equal items are surely one.
+    that table names them. Otherwise only equal items are surely one.
     """
     tables = [effect.table for effect in effects if not isinstance(effect, Keep)]
     if len(set(tables)) == len(tables) and own_table not in tables:
@@ -157,18 +159,23 @@ def _require_different_items(
     names_of: dict[str | None, tuple[str, ...]] = {own_table: (_RECORDS_KEY,)}
     for effect in effects:
         if not isinstance(effect, Put | Keep):
-            names_of[effect.table] = tuple(effect.key)
+            names_of.setdefault(effect.table, tuple(effect.key))
     own_item: dict[str, marshalling.AttributeValue] = {_RECORDS_KEY: {"S": record.key}}
     places: set[object] = {_place(own_table, own_item, (_RECORDS_KEY,))}
     items_of_unknown_key: list[object] = []
     for position, effect in enumerate(effects):
         if isinstance(effect, Keep):
             continue
-        item = marshalling.item(effect.item if isinstance(effect, Put) else effect.key)
-        names = names_of.get(effect.table)
-        if names is None:
-            is_taken = (effect.table, item) in items_of_unknown_key
-            items_of_unknown_key.append((effect.table, item))
+        if isinstance(effect, Put):
+            item = marshalling.item(effect.item)
+            names = names_of.get(effect.table, ())
+        else:
+            item = marshalling.item(effect.key)
+            names = tuple(effect.key)
+        if not names or not item.keys() >= set(names):
+            known = (effect.table, marshalling.values(item))
+            is_taken = known in items_of_unknown_key
+            items_of_unknown_key.append(known)
         else:
             place = _place(effect.table, item, names)
             is_taken = place in places
@@ -188,8 +195,14 @@ def _place(
 
     A number may be written in several ways.
     """
-    parts = [(name, repr(marshalling.value(item[name]))) for name in names if name in item]
-    return (table, *sorted(parts))
+    return (table, *sorted(_part_of_place(name, item[name]) for name in names))
+
+
+def _part_of_place(name: str, attribute: marshalling.AttributeValue) -> tuple[str, str, object]:
+    ((kind, content),) = attribute.items()
+    if kind == "N":
+        return (name, kind, marshalling.value(attribute))
+    return (name, kind, repr(content))
 
 
 def _require_size(record: Record, effects: Sequence[Effect], items_beside: int) -> None:
@@ -228,17 +241,24 @@ def _require_room(record: Record, effects: Sequence[Effect]) -> None:
         )
 
 
-def room_for_result(record: Record, effects: Sequence[Effect], most_bytes: int) -> int:
-    """Return how large a result may be that is stored beside the effects, and what they keep."""
+def room_for_result(
+    record: Record, effects: Sequence[Effect], most_bytes: int, store: object
+) -> int:
+    """Return how large a result may be that is stored beside the effects, and what they keep.
+
+    Each item that the store writes besides may hold it.
+    """
     kept = _kept_by(effects)
     rooms = [most_bytes]
     if kept:
         room = marshalling.room_beside(_completed_item(record) | kept)
         rooms.append(room - _RESULTS_OWN)
-    if len(effects) > _SURELY_FIT:
+    items_beside: int = getattr(store, "items_beside", 1)
+    if len(effects) > _SURELY_FIT - (items_beside - 1):
         items = [_completed_item(record) | kept, *_items_put(effects)]
         room = _LARGEST_TRANSACTION - sum(map(marshalling.most_size, items))
-        rooms.append(room - _RESULTS_OWN)
+        room -= (items_beside - 1) * _BESIDE
+        rooms.append(room // items_beside - _RESULTS_OWN)
     return max(0, min(rooms))
 
 

@@ -379,7 +379,8 @@ class Runner:
             return completed(value, most_bytes)
         from carride_idempotency.effects import room_for_result
 
-        return completed(value, room_for_result(operation._held.record, effects, most_bytes))
+        record = operation._held.record
+        return completed(value, room_for_result(record, effects, most_bytes, self._store))
 
     def _finished(self, started: Started, ending: Ending) -> DeliveryAnswer:
         """Answer a run whose commit was answered with ``ending``."""

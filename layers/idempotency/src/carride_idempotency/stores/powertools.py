@@ -66,6 +66,8 @@ _OURS: Final = "idempotencyOwner"
 _THEIR_STATUS: Final = "INPROGRESS"
 _MARGIN_MS: Final = 2_000
 """How much later than our lease their claim ends, because clocks differ."""
+_SURELY_FITS: Final = 1024
+"""Bytes of a text for which every item has room."""
 _ESCAPED: Final = re.compile("%(25|23|u[0-9A-F]{4})")
 
 
@@ -472,10 +474,17 @@ def _result_of(data: str | None) -> str:
 
 
 def _data_of(result: str | None) -> str:
-    """Return a result of ours as Powertools stores it: as JSON, in which other types are text."""
+    """Return a result of ours as Powertools reads it: as JSON, in which other types are text.
+
+    There is room for a text as long as ours. One that is longer, such as that of many bytes, is
+    left out.
+    """
     if result is None:
         return NO_RESULT
     try:
-        return json.dumps(codec.decode(result), default=str)
+        decoded = codec.decode(result)
+        text = json.dumps(decoded, default=str, ensure_ascii=False, separators=(",", ":"))
     except (UndecodableResultError, TypeError, ValueError):
         return NO_RESULT
+    is_short = len(text.encode()) <= max(_SURELY_FITS, len(result.encode()))
+    return text if is_short else NO_RESULT
