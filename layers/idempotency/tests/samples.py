@@ -27,7 +27,6 @@ from carride_idempotency.testing import (
     ManualClock,
     eventbridge_event,
 )
-from carride_idempotency.testing.doubles import consumer_in
 
 TABLE = "Idempotency"
 RIDES = "Rides"
@@ -100,7 +99,10 @@ def consumer_of(
     **settings: Any,
 ) -> Consumer[Any]:
     """Make a consumer whose time is the test's; settings are the consumer's own."""
-    return consumer_in(Timing(clock, sleep, jitter))(name, store, **settings)
+    timed: type[Consumer[Any]] = type(
+        "Consumer", (Consumer,), {"_time": Timing(clock, sleep, jitter)}
+    )
+    return timed(name, store, **settings)
 
 
 class World:

@@ -15,13 +15,8 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from moto import mock_aws
 
 from carride_idempotency.clock import epoch_ms
-from carride_idempotency.dead_letters import (
-    CONTRACT,
-    MAX_MESSAGE_BYTES,
-    DeadLetter,
-    DeadLetterError,
-    SqsDeadLetters,
-)
+from carride_idempotency.dead_letters import CONTRACT, MAX_MESSAGE_BYTES, DeadLetter, SqsDeadLetters
+from carride_idempotency.errors import DeadLetterError
 from carride_idempotency.invocation import lambda_deadline
 from carride_idempotency.operators.queues import peek
 from carride_idempotency.sources import KAFKA, KINESIS, Source

@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 from carride_idempotency import SNS, SNS_IN_SQS, ConfigurationError, Policy
-from carride_idempotency.dead_letters import CONTRACT, MISSING_KEY, DeadLetter, DeadLetterError
-from carride_idempotency.errors import StoreUnavailableError
+from carride_idempotency.dead_letters import CONTRACT, MISSING_KEY, DeadLetter
+from carride_idempotency.errors import DeadLetterError, StoreUnavailableError
 from carride_idempotency.policy import DAY
 from carride_idempotency.testing import eventbridge_event, sqs_event
 from tests.samples import TABLE, World, event

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 from carride_idempotency.clock import Clock, epoch_ms
 from carride_idempotency.errors import (
     ConfigurationError,
-    RetryableError,
+    DeadLetterError,
     StoreRefusedError,
     StoreUnavailableError,
 )
@@ -49,13 +49,6 @@ _TOO_LARGE: Final = frozenset({"InvalidParameterValue", "InvalidParameterValueEx
 
 _is_group: Final = re.compile(r"[!-~]{1,128}").fullmatch
 """Matches the name of a group of messages, as SQS takes it."""
-
-
-class DeadLetterError(RetryableError):
-    """Raised when the dead-letter queue did not take an event.
-
-    Its delivery is not acknowledged then.
-    """
 
 
 class DeadLetter(NamedTuple):

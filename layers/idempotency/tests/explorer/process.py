@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 from carride_idempotency import Put
-from carride_idempotency.dead_letters import DeadLetter, DeadLetterError
+from carride_idempotency.dead_letters import DeadLetter
 from carride_idempotency.effects import Effect
 from carride_idempotency.errors import (
+    DeadLetterError,
     IdempotencyError,
     PermanentError,
     RetryableError,

@@ -70,6 +70,13 @@ class StoreRefusedError(StoreError):
     """
 
 
+class DeadLetterError(RetryableError):
+    """Raised when the dead-letter queue did not take an event.
+
+    Its delivery is not acknowledged then. Raise it from `DeadLetters` of your own.
+    """
+
+
 class BatchFailedError(RetryableError):
     """Raised when all records of a batch failed, or any of a source that cannot report one."""
 

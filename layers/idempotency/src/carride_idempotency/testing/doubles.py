@@ -5,14 +5,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from carride_idempotency.clock import Timing
 from carride_idempotency.dead_letters import DeadLetter
 from carride_idempotency.stores.transport import NoAnswerError, ServiceError, Transport
-
-if TYPE_CHECKING:
-    from carride_idempotency.consumer import Consumer
 
 REGION: Final = "eu-west-1"
 ACCOUNT: Final = "123456789012"
@@ -58,13 +54,6 @@ class ManualClock:
         self.now_ms += round(seconds * 1000)
 
     sleep = advance
-
-
-def consumer_in(time: Timing) -> "type[Consumer[Any]]":
-    """Return a `Consumer` for which time passes like this: for the library's own tests."""
-    from carride_idempotency.consumer import Consumer
-
-    return type("Consumer", (Consumer,), {"_time": time})
 
 
 class CognitoIdentity:

@@ -17,10 +17,10 @@ from botocore.session import get_session
 
 from carride_idempotency.clock import Timing
 from carride_idempotency.consumer import Consumer
-from carride_idempotency.dead_letters import DeadLetter, DeadLetterError, SqsDeadLetters
+from carride_idempotency.dead_letters import DeadLetter, SqsDeadLetters
 from carride_idempotency.effects import Effect, Keep
 from carride_idempotency.entry.handlers import is_asynchronous
-from carride_idempotency.errors import ConfigurationError, StoreUnavailableError
+from carride_idempotency.errors import ConfigurationError, DeadLetterError, StoreUnavailableError
 from carride_idempotency.invocation import lambda_deadline
 from carride_idempotency.protocol.concurrency import is_in_a_loop
 from carride_idempotency.record import IN_PROGRESS, Record
