@@ -6,7 +6,6 @@ from typing import Any, Final
 from carride_idempotency.record import (
     QUARANTINED,
     Record,
-    UnknownStatus,
     damaged,
     is_note_of_calls,
     status_of,
@@ -55,12 +54,7 @@ def item_of(record: Record) -> dict[str, dict[str, Any]]:
     for (name, kind, _), value in zip(ATTRIBUTES, record, strict=False):
         if value is None or value is False:
             continue
-        if kind == "N":
-            item[name] = {"N": str(value)}
-        else:
-            item[name] = {kind: value}
-    if isinstance(record.status, UnknownStatus):
-        item["status"] = {"S": record.status.text}
+        item[name] = {kind: value if kind == "BOOL" else str(value)}
     if _waits_for_an_operator(record):
         item[UNSETTLED_SINCE] = {"S": str(record.updated_ms)}
     return item

@@ -22,10 +22,12 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from carride_idempotency.forks import renew_in_children
+from carride_idempotency.stores.transport import MOST_CONNECTIONS
 
 MOST_CLAIMS: Final = 20
-MOST_THREADS: Final = 30
-"""As many as a client of botocore has connections."""
+"""Claims that are made at the same time. The other threads are for steps of runs."""
+MOST_THREADS: Final = MOST_CONNECTIONS
+"""A thread sends one request at a time, so each has a connection of botocore's client."""
 
 
 class _Job(NamedTuple):

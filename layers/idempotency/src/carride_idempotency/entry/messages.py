@@ -345,7 +345,7 @@ class MessageHandler[E]:
     def run_message(self, message: Message[E]) -> DeliveryAnswer:
         """Run the work for one message. What the work returns is not stored.
 
-        A transport does not read it. A caller that waits for it is told once, in a warning.
+        A transport does not read it. Log one warning if a synchronous caller may be waiting for it.
         """
         event, delivery = message
 
@@ -363,7 +363,7 @@ class MessageHandler[E]:
             leave(token)
 
     def _warn_of_lost_result(self) -> None:
-        """Warn once that a synchronous caller does not get what the work returns."""
+        """Log one warning that a synchronous caller does not get what the work returns."""
         if self._has_warned:
             return
         self._has_warned = True

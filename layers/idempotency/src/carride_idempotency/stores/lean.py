@@ -96,8 +96,8 @@ class LeanTransport:
     has refused expired ones. ``tls`` makes the TLS context, as `tls_context` does.
 
     A try ends after ``longest_try_s``, also if its request is signed and sent again. Not bounded by
-    it are the wait for credentials where there are none, before the request is sent first, and the
-    resolution of the host's name.
+    it are the resolution of the host's name and the waits for credentials: for the first ones, and
+    for others after expired ones were refused.
     """
 
     def __init__(

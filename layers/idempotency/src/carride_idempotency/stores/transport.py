@@ -17,6 +17,8 @@ BOTOCORE_USED: Final = "DynamoDB is reached through botocore"
 
 CONNECT_TIMEOUT_S: Final = 0.7
 READ_TIMEOUT_S: Final = 0.8
+MOST_CONNECTIONS: Final = 30
+"""Of one client of botocore's: as many threads can send a request at the same time."""
 _OK: Final = 200
 
 
@@ -162,7 +164,7 @@ def botocore_transport(
         read_timeout=read_timeout_s,
         retries={"mode": "standard", "total_max_attempts": 1},
         parameter_validation=False,
-        max_pool_connections=30,
+        max_pool_connections=MOST_CONNECTIONS,
         tcp_keepalive=True,
     )
     client = session.create_client("dynamodb", region_name=region, config=config)
