@@ -1,6 +1,7 @@
 """What GitHub publishes is checked before."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -91,7 +92,11 @@ def test_a_tag_publishes_its_own_version_with_a_dated_changelog(
     shutil.copytree(ROOT / LIBRARY, room, ignore=ignored)
     (tmp_path / ".venv-dev").symlink_to(sys.prefix)
     changelog = room / "CHANGELOG.md"
-    changelog.write_text(changelog.read_text().replace("(unreleased)", f"({date})"))
+    heading = rf"^## {re.escape(PROJECT['version'])} \(.*\)$"
+    dated = f"## {PROJECT['version']} ({date})"
+    text, headings = re.subn(heading, dated, changelog.read_text(), flags=re.MULTILINE)
+    assert headings == 1
+    changelog.write_text(text)
     step = next(step for step in RELEASE["build"]["steps"] if "working-directory" in step)
     name = "idempotency-v" + tag.format(version=PROJECT["version"])
     done = subprocess.run(
