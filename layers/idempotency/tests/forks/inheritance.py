@@ -102,7 +102,7 @@ def handler_over(store: Store, name: str, queue: str) -> Callable[[str], object]
 
     def use(key: str) -> None:
         for each in (key, f"poison-{key}"):
-            handler(eventbridge_event({"id": each}, clock=epoch_ms), lambda_context())
+            handler(eventbridge_event({"id": each}), lambda_context())
         assert asyncio.run(function(key)) == key
 
     return use

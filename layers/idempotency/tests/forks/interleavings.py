@@ -34,7 +34,6 @@ from carride_idempotency import (
     Update,
     open_store,
 )
-from carride_idempotency.clock import epoch_ms
 from carride_idempotency.stores.lean import Guarded, LeanTransport
 from carride_idempotency.stores.signing import Credentials
 from carride_idempotency.stores.transport import Transport, botocore_transport
@@ -133,7 +132,7 @@ class Ways:
         elif way == "awaited":
             self.note("answers", json.dumps([key, asyncio.run(self._awaited(key))]))
         elif way == "loop":
-            self._loop(eventbridge_event({"id": key}, clock=epoch_ms), context)
+            self._loop(eventbridge_event({"id": key}), context)
         else:
             event = sqs_event(*({"id": f"{key}-{number}"} for number in range(2)))
             return not self._batch(event, context)["batchItemFailures"]

@@ -210,9 +210,8 @@ def test_a_child_shares_nothing_that_belongs_to_one_process() -> None:
 def test_a_child_takes_no_step_of_the_run_that_it_was_forked_in() -> None:
     """It makes no call, registers no effect and ends nothing: its parent's run is as if alone."""
     with serving(Server()) as server:
-        server.last = (
-            0  # a run whose claim has no answer comes again, and no run is looked for here
-        )
+        # A run whose claim has no answer comes again, and no run is looked for here.
+        server.last = 0
         assert run(WITHIN_A_RUN, server.url, FIRST, COUNT) == ""
         effects = charges(server.tables.all("Effects"))
     assert effects == {f"k{number}": 1 for number in range(FIRST, FIRST + COUNT)}

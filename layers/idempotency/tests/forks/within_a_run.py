@@ -21,7 +21,6 @@ from carride_idempotency import (
     Policy,
     Update,
 )
-from carride_idempotency.clock import epoch_ms
 from carride_idempotency.errors import UnfinishedWorkError
 from carride_idempotency.stores.lean import LeanTransport
 from carride_idempotency.stores.signing import Credentials
@@ -111,9 +110,7 @@ def main(url: str, first: str, count: str) -> None:
         handler = consumer.event_handler(run)
         outcome = "nothing"
         try:
-            outcome = handler(eventbridge_event({"id": run.key}, clock=epoch_ms), lambda_context())[
-                "outcome"
-            ]
+            outcome = handler(eventbridge_event({"id": run.key}), lambda_context())["outcome"]
         except Exception as error:  # noqa: BLE001 - printed
             outcome = type(error).__name__
         if os.getpid() != run.process:

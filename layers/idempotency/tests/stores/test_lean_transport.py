@@ -405,15 +405,15 @@ def test_a_host_with_several_addresses_has_one_time_for_all(
             waiter = waiting.enter_context(socket.socket())
             waiter.setblocking(False)
             waiter.connect_ex(full.getsockname())
-        silent = (socket.AF_INET, socket.SOCK_STREAM, 0, "", full.getsockname())
+        unanswering = (socket.AF_INET, socket.SOCK_STREAM, 0, "", full.getsockname())
         answering = (socket.AF_INET, socket.SOCK_STREAM, 0, "", service.server_address)
-        addresses = [silent, silent, answering]
+        addresses = [unanswering, unanswering, answering]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
         transport = service.transport(connect_timeout_s=3.0, read_timeout_s=1.0)
         begun = time.monotonic()
         assert transport("GetItem", KEY)["Item"]
         transport.close()
-        addresses[-1] = silent
+        addresses[-1] = unanswering
         with pytest.raises(NoAnswerError):
             transport("GetItem", KEY)
         assert time.monotonic() - begun < 2 * transport.longest_try_s + LATE_S
@@ -461,8 +461,8 @@ def test_of_many_kept_connections_that_died_unnoticed_only_one_costs_a_try(
     The next try connects anew.
     """
     transport = service.transport(**SOON)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        dead = [socket.create_connection(silent.getsockname()) for _ in range(3)]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        dead = [socket.create_connection(server.getsockname()) for _ in range(3)]
         transport._kept.extend(dead)  # noqa: SLF001 - only a frozen sandbox makes such connections
         with pytest.raises(NoAnswerError):
             transport("GetItem", KEY)
