@@ -9,7 +9,7 @@ from typing import Any
 
 from carride.consumer import wired
 from carride.events import RideEvent
-from carride_idempotency import IdempotencyError, Operation
+from carride_idempotency import Consumer, IdempotencyError, Operation
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.observation import Observation
 from carride_idempotency.policy import DAY
@@ -47,14 +47,8 @@ class Predictor:
         for record in records:
             self.store.put_if_absent(record)
         self._observed: list[Observation] = []
-        consumer = wired(
-            self._name,
-            self.store,
-            self._policy,
-            DeadLetterBox(),
-            self._observed.append,
-            region=self._region,
-        )
+        wiring = wired(self._policy, DeadLetterBox(), self._observed.append)
+        consumer = Consumer(self._name, self.store, region=self._region, **wiring)
         self._handle = consumer.event_handler(_work)
 
     def observe(self, event: Mapping[str, Any]) -> Observation:

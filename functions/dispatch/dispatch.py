@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import assignments
 from assignment_table import Reader, Seen, Tables, effects
 from assignments import Car, Decision, Spot
-from carride.consumer import SagaSettings, ride_consumer
+from carride.consumer import SagaSettings, ride_events
 from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.facts import CarReleased, NoCarAvailable
 from carride.settings import from_environment
 from carride.telemetry import count
-from carride_idempotency import Operation, dynamodb_transport
+from carride_idempotency import Consumer, Operation, dynamodb_transport, open_store
 
 
 class CarSearch(NamedTuple):
@@ -46,7 +46,8 @@ def make_handler(
     outbox = settings.outbox()
     transport = dynamodb_transport()
     reader = Reader(tables, DynamoDB(transport))
-    consumer = ride_consumer("dispatch", settings, assignments.POLICY, transport)
+    store = open_store(settings.idempotency_store, transport=transport)
+    consumer = Consumer("dispatch", store, **ride_events(settings, assignments.POLICY))
 
     @consumer.batch_handler
     def handler(event: RideEvent, operation: Operation) -> None:

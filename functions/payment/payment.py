@@ -9,14 +9,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import payments
-from carride.consumer import SagaSettings, ride_consumer
+from carride.consumer import SagaSettings, ride_events
 from carride.dynamodb import DynamoDB
 from carride.events import RideEvent
 from carride.facts import CarAssigned
 from carride.ride import Ride
 from carride.settings import from_environment
 from carride.telemetry import count
-from carride_idempotency import Operation, RetryableError, dynamodb_transport
+from carride_idempotency import (
+    Consumer,
+    Operation,
+    RetryableError,
+    dynamodb_transport,
+    open_store,
+)
 from gateway import (
     Call,
     Gateway,
@@ -70,7 +76,8 @@ def make_handler(
     transport = dynamodb_transport()
     client = DynamoDB(transport)
     policy = payments.payment_policy(settings.lease_seconds)
-    consumer = ride_consumer("payment", settings, policy, transport)
+    store = open_store(settings.idempotency_store, transport=transport)
+    consumer = Consumer("payment", store, **ride_events(settings, policy))
 
     def decided_once(event: RideEvent, operation: Operation) -> tuple[Seen, Decision]:
         """Ask the gateway for what an event needs, and decide what follows.

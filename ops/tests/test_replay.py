@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from moto import mock_aws
 
 from carride.consumer import wired
-from carride_idempotency import DynamoDBStore
+from carride_idempotency import Consumer, DynamoDBStore
 from carride_idempotency.clock import epoch_ms
 from carride_idempotency.observation import ignore
 from carride_idempotency.stores.transport import BotocoreTransport
@@ -223,9 +223,8 @@ def test_a_plan_knows_which_letters_are_there() -> None:
             ref.outputs["RideHistoryTableName"],
             transport=BotocoreTransport(services["dynamodb"], 1.0),
         )
-        at_work = wired(
-            consumer.name, store, POLICIES[consumer.name], DeadLetterBox(), ignore, region=AWAY
-        )
+        wiring = wired(POLICIES[consumer.name], DeadLetterBox(), ignore)
+        at_work = Consumer(consumer.name, store, region=AWAY, **wiring)
         deliver = at_work.event_handler(lambda *_: None)
         deliver(BROKEN, Invocation(epoch_ms))
         prediction = Prediction(ref, consumer, "us-east-1.1")

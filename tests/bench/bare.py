@@ -19,9 +19,9 @@ from carride_idempotency.effects import Keep, action_of
 from carride_idempotency.observation import Observation
 from carride_idempotency.stores.default_transport import dynamodb_transport
 from carride_idempotency.stores.transport import ServiceError, Transport
-from tests.bench.stand_ins import ConsumerSettings, Operation, SagaSettings
+from tests.bench.stand_ins import ConsumerSettings, Operation, SagaSettings, Table, ride_events
 
-__all__ = ["ConsumerSettings", "SagaSettings", "ride_consumer"]
+__all__ = ["ConsumerSettings", "SagaSettings", "ride_events"]
 
 REFUSED = {"ConditionalCheckFailedException", "TransactionCanceledException"}
 
@@ -79,19 +79,17 @@ class Bare(NamedTuple):
         observe(Observation(self.name, outcome, f"{self.name}#{key}", 1, None))
 
 
-def ride_consumer(
-    name: str, settings: ConsumerSettings, policy: object, transport: Transport | None = None
-) -> Bare:
-    table = settings.idempotency_store.partition(":")[2]
-    return Bare(name, table, transport or dynamodb_transport())
+class Consumer:
+    """Takes the place of `carride_idempotency.Consumer`; its store is a `Table`, or the API's."""
 
-
-class HttpConsumer:
-    """Takes the place of `carride_idempotency.Consumer` in the API."""
-
-    def __init__(self, name: str, _: Any, *, parse: Callable[[Any], Any], **_others: Any) -> None:
+    def __init__(
+        self, name: str, store: Any, *, parse: Callable[[Any], Any], **_others: Any
+    ) -> None:
         self.parse = parse
-        self.bare = Bare(name, os.environ["IDEMPOTENCY_TABLE"], dynamodb_transport())
+        table = store if isinstance(store, Table) else Table(os.environ["IDEMPOTENCY_TABLE"])
+        self.bare = Bare(name, table.name, table.transport or dynamodb_transport())
+        self.event_handler = self.bare.event_handler
+        self.batch_handler = self.bare.batch_handler
 
     def http_handler(self, **_: Any) -> Any:
         def decorate(work: Callable[[Any, Any], Any]) -> Any:

@@ -28,9 +28,9 @@ from carride.telemetry import observe
 from carride_idempotency import marshalling
 from carride_idempotency.effects import Keep, action_of
 from carride_idempotency.observation import Observation
-from tests.bench.stand_ins import ConsumerSettings, Operation, SagaSettings
+from tests.bench.stand_ins import ConsumerSettings, Operation, SagaSettings, Table, ride_events
 
-__all__ = ["ConsumerSettings", "SagaSettings", "ride_consumer"]
+__all__ = ["ConsumerSettings", "SagaSettings", "ride_events"]
 
 shared: Any = None
 """A client for everything; None: each part makes its own, as documented."""
@@ -103,22 +103,18 @@ class Powertools(NamedTuple):
         )
 
 
-def ride_consumer(
-    name: str, settings: ConsumerSettings, policy: object, transport: Any = None
-) -> Powertools:
-    table = settings.idempotency_store.partition(":")[2]
-    store = DynamoDBPersistenceLayer(table, key_attr="idempotencyKey", boto3_client=shared)
-    return Powertools(name, store, client())
+class Consumer:
+    """Takes the place of `carride_idempotency.Consumer`; its store is a `Table`, or the API's."""
 
-
-class HttpConsumer:
-    """Takes the place of `carride_idempotency.Consumer` in the API."""
-
-    def __init__(self, name: str, _: Any, *, parse: Callable[[Any], Any], **_others: Any) -> None:
+    def __init__(
+        self, name: str, store: Any, *, parse: Callable[[Any], Any], **_others: Any
+    ) -> None:
         self.parse = parse
-        table = os.environ["IDEMPOTENCY_TABLE"]
+        table = store.name if isinstance(store, Table) else os.environ["IDEMPOTENCY_TABLE"]
         layer = DynamoDBPersistenceLayer(table, key_attr="idempotencyKey", boto3_client=shared)
         self.powertools = Powertools(name, layer, client())
+        self.event_handler = self.powertools.event_handler
+        self.batch_handler = self.powertools.batch_handler
 
     def http_handler(self, **_: Any) -> Any:
         config = self.powertools.config('headers."idempotency-key"', "body")

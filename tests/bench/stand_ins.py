@@ -1,10 +1,11 @@
 """What the sides of the benchmark share that take the place of `carride.consumer`."""
 
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from msgspec import Struct
 
+from carride.events import parse_event
 from carride.saga_step import Outbox
 
 
@@ -19,6 +20,23 @@ class SagaSettings(ConsumerSettings, frozen=True, kw_only=True):
 
     def outbox(self) -> Outbox:
         return Outbox(self.outbox_table, self.aws_region, timedelta(days=7))
+
+
+class Table(NamedTuple):
+    """Takes the place of a store."""
+
+    name: str
+    transport: Any = None
+
+    @classmethod
+    def opened(cls, location: str, *, transport: Any = None) -> Self:
+        """Return the table of a setting such as `dynamodb:table`."""
+        return cls(location.partition(":")[2], transport)
+
+
+def ride_events(settings: ConsumerSettings, policy: object) -> dict[str, Any]:
+    """Return what a stand-in of a consumer needs besides its name and its table."""
+    return {"parse": parse_event}
 
 
 class Operation(NamedTuple):

@@ -59,7 +59,8 @@ def stand_in(wiring: Any) -> None:
     import carride_idempotency  # noqa: PLC0415 - as above
 
     sys.modules["carride.consumer"] = wiring
-    carride_idempotency.Consumer = wiring.HttpConsumer  # type: ignore[misc]
+    carride_idempotency.Consumer = wiring.Consumer  # type: ignore[misc]
+    carride_idempotency.open_store = wiring.Table.opened
 
 
 def spent(work: Any) -> tuple[float, float]:

@@ -1,20 +1,19 @@
-"""The wiring that all consumers share: contract, records, dead letters, logs and metrics."""
+"""What all consumers of ride events share: contract, dead letters, logs and metrics."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from msgspec import Struct
 
 from carride.events import RideEvent, parse_event
 from carride.saga_step import Outbox
 from carride.telemetry import labels, observe
-from carride_idempotency import Consumer, Policy, SqsDeadLetters, open_store
+from carride_idempotency import Policy, SqsDeadLetters
 
 if TYPE_CHECKING:
     from carride_idempotency import DeadLetters, Observer
-    from carride_idempotency.stores import Store
-    from carride_idempotency.stores.transport import Transport
 
 
 POLICY: Final = Policy(same_delivery_takes_over=True)
@@ -48,46 +47,40 @@ class SagaSettings(ConsumerSettings, frozen=True, kw_only=True):
         return Outbox(self.outbox_table, self.aws_region, timedelta(days=self.outbox_days))
 
 
-def ride_consumer(
-    name: str, settings: ConsumerSettings, policy: Policy, transport: "Transport | None" = None
-) -> Consumer[RideEvent]:
-    """Return a consumer of ride events: each event takes effect once under its idempotency id.
+class RideEvents(TypedDict):
+    """How a `Consumer` reads ride events, and what becomes of those that it gives up."""
 
-    Its name is part of every key. The policy's window comes from the settings. ``transport``
-    carries the records, and may be shared with the handler's own requests.
+    parse: Callable[[Any], RideEvent]
+    key: Callable[[RideEvent], object]
+    payload: Callable[[RideEvent], object]
+    expires: Callable[[RideEvent], datetime | None]
+    policy: Policy
+    dead_letters: "DeadLetters"
+    observe: "Observer"
+    labels: Callable[[RideEvent], Mapping[str, str]]
+
+
+def ride_events(settings: ConsumerSettings, policy: Policy) -> RideEvents:
+    """Return what every `Consumer` of ride events is given besides its name and its store.
+
+    The policy's window comes from the settings.
     """
     return wired(
-        name,
-        open_store(settings.idempotency_store, transport=transport),
         replace(policy, window=timedelta(days=settings.idempotency_window_days)),
         SqsDeadLetters(settings.dead_letter_queue_url),
         observe,
     )
 
 
-def wired(
-    name: str,
-    store: "Store",
-    policy: Policy,
-    dead_letters: "DeadLetters",
-    observer: "Observer",
-    *,
-    region: str | None = None,
-) -> Consumer[RideEvent]:
-    """Return a consumer of ride events over any store.
-
-    The prediction of a replay is wired like the deployed ones, in the region of their stack.
-    """
-    return Consumer(
-        name,
-        store,
-        parse=parse_event,
-        key=lambda event: event.idempotencyid,
-        payload=lambda event: event.payload,
-        expires=lambda event: event.expirytime,
-        policy=replace(policy, letter_retention=LETTER_RETENTION),
-        dead_letters=dead_letters,
-        observe=observer,
-        labels=labels,
-        region=region,
-    )
+def wired(policy: Policy, dead_letters: "DeadLetters", observer: "Observer") -> RideEvents:
+    """Return the same with other dead letters, for the prediction of a replay."""
+    return {
+        "parse": parse_event,
+        "key": lambda event: event.idempotencyid,
+        "payload": lambda event: event.payload,
+        "expires": lambda event: event.expirytime,
+        "policy": replace(policy, letter_retention=LETTER_RETENTION),
+        "dead_letters": dead_letters,
+        "observe": observer,
+        "labels": labels,
+    }
