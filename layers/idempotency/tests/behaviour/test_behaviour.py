@@ -48,7 +48,10 @@ class Orders:
     """A consumer that charges orders, the deliveries it gets, and what they leave behind."""
 
     def __init__(self, backend: Backend) -> None:
+        self.store = backend.store
         self.charges: list[str] = []
+        self.found: str | None = None
+        """The status of the record that a second delivery met."""
         self.runs = 0
         self.requests = count(1)
         self.outcomes: list[str] = []
@@ -88,6 +91,11 @@ class Orders:
         self.runs += 1
         self.before_charge()
         self.charges.append(operation.downstream_key)
+
+    def status(self) -> str | None:
+        """Return the status of the order's record in the store; None if there is none."""
+        record = self.store.read("billing#order-1")
+        return None if record is None else str(record.status)
 
     def write_receipt(self, order_id: str) -> str:
         self.receipts.append(f"receipt {len(self.receipts) + 1} of {order_id}")
@@ -150,6 +158,7 @@ def deliver_often(orders: Orders, number: int) -> None:
 def second_arrives_during_the_first(orders: Orders) -> None:
     def arrive() -> None:
         orders.before_charge = nothing
+        orders.found = orders.status()
         orders.deliver()
 
     orders.before_charge = arrive
@@ -200,6 +209,22 @@ def the_outcome_is(orders: Orders, outcome: str) -> None:
 @then(parsers.parse('the second delivery is acknowledged as "{outcome}"'))
 def the_second_is(orders: Orders, outcome: str) -> None:
     assert orders.outcomes == [outcome, "New"]
+
+
+@given(parsers.parse('its record is "{status}"'))
+@then(parsers.parse('its record is "{status}"'))
+def the_record_is(orders: Orders, status: str) -> None:
+    assert orders.status() == status
+
+
+@then(parsers.parse('the second delivery found the record "{status}"'))
+def the_second_found(orders: Orders, status: str) -> None:
+    assert orders.found == status
+
+
+@then("it has no record")
+def there_is_no_record(orders: Orders) -> None:
+    assert orders.status() is None
 
 
 @then("both answers are the same receipt")
