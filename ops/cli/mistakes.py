@@ -52,7 +52,16 @@ def _missing(
         return f"{name} has no value: write {name}=VALUE; {_help(error)}"
     if name == "NAME" and "redrive" in (error.command_chain or ()):
         return f"{name} is missing: {_queues(_command(error), typed, clients)}"
-    return f"{name} is missing: {_help(error)}"
+    return f"{name} is missing: {_example(error, name)}{_help(error)}"
+
+
+def _example(error: CycloptsError, name: str) -> str:
+    """Return an example of the command that has an option, to copy; empty if there is none."""
+    verb = VERBS.get(" ".join(error.command_chain or ()))
+    for arguments in () if verb is None else verb.examples:
+        if name in arguments:
+            return f"write it like `{_command(error)} {arguments}`; "
+    return ""
 
 
 def _queues(command: str, typed: Sequence[str], clients: ClientFactory | None) -> str:

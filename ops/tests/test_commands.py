@@ -107,6 +107,7 @@ def run(*arguments: str, **changes: Any) -> int:
         (["nothing"], "there is no command nothing: `./carride --help` lists them"),
         (["replay", "ru"], "there is no command replay ru: did you mean run?"),
         (["redrive"], "NAME is missing: "),
+        (["replay", "plan"], "--since is missing: write it like `./carride replay plan --since "),
         (["audit", "--grace", "-5m"], "--grace has no value: write --grace=VALUE"),
         (["letters", "PaymentDlq", "DispatchDlq"], "takes no further word, such as 'DispatchDlq'"),
     ],
