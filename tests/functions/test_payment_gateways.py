@@ -577,7 +577,7 @@ def test_an_event_that_took_effect_records_nothing_more(world: Town) -> None:
 
 @pytest.mark.parametrize("how", ["canceled by hand", "the hold ended"])
 def test_a_driven_ride_whose_hold_is_gone_is_declined(how: str) -> None:
-    """It is not paid, and nobody calls that refunded."""
+    """It is not paid, nobody calls that refunded, and the refused capture is the last change."""
     time = [4e9]
     world = Town(FakeGateway(Books(clock=lambda: time[0])))
     world.send(RIDE.assigned)
@@ -588,6 +588,7 @@ def test_a_driven_ride_whose_hold_is_gone_is_declined(how: str) -> None:
     world.send(RIDE.completed)
     assert world.payment() == ("declined", ["refunded"])
     assert world.emitted() == ["PaymentAuthorized", "PaymentDeclined"]
+    assert world.gateway.asked[-1] == "capture"
 
 
 def test_a_prepared_payment_that_somebody_canceled_was_never_held(world: Town) -> None:
