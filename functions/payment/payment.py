@@ -100,6 +100,7 @@ def make_handler(
         try:
             decision = _decided(steps, action, before)
         except (GatewayError, UnexpectedPaymentError) as error:
+            # The answer may not fit because another run has asked for something meanwhile.
             known = read_payment(client, table, event.subject)
             if (known.stored, known.payment) != (seen.stored, seen.payment):
                 raise PaymentChangedError(f"{event.subject}: {error}") from error
@@ -217,7 +218,7 @@ def _decided(steps: Steps, action: Action, before: Payment) -> Decision:
     except GatewayAccountError as refusal:
         if not payments.may_be_given_up(ride, action):
             raise
-        with suppress(GatewayAccountError):
+        with suppress(GatewayAccountError):  # then it is let go when the hold ends
             intent = steps.end(Action.RELEASE, before)
             if intent is not None and intent.stands is Stands.TAKEN:
                 return payments.conclude(before, ride, action, intent)

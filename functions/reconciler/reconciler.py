@@ -190,12 +190,9 @@ def _is_recent(record: Mapping[str, Any], since: datetime) -> bool:
 def _changed_at(booking: Mapping[str, Any]) -> str:
     """Return when a booking changed last, in ISO 8601; empty without a booking.
 
-    Earlier versions wrote ``openSince`` alone, and an ended booking has neither.
+    Of one that has ended, it is when the ride was booked.
     """
-    for name in ("changedAt", "openSince", "bookedAt"):
-        if name in booking:
-            return str(booking[name])
-    return ""
+    return str(booking.get("changedAt", booking.get("bookedAt", "")))
 
 
 def in_turn(rides: Sequence[str], now: datetime) -> list[str]:

@@ -15,8 +15,8 @@ from tests.world.story import Tier
 
 _READ_TIMEOUT_S: Final = 3.0
 _WITHIN_S: Final = 3_500.0
+"""How late a request may arrive, if it does not arrive days after everybody has given up."""
 _DAYS_S: Final = 3 * 86_400.0
-"""A request may arrive days after everybody has given up."""
 _SOON_S: Final = 30.0
 """In a light story: before the last attempt of its event."""
 _DAYS_LATE: Final = 0.3
