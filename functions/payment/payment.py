@@ -80,7 +80,10 @@ def make_handler(
     consumer = Consumer("payment", store, **ride_events(settings, policy))
 
     def decided_once(event: RideEvent, operation: Operation) -> tuple[Seen, Decision]:
-        """Ask the gateway for what an event needs, and decide what follows.
+        """Ask the gateway for what an event needs, and decide what follows, from one reading.
+
+        The result has the payment's row as it is after what this run has recorded: `effects` writes
+        only if that row is unchanged.
 
         Raises:
             PaymentChangedError: another run has changed the payment meanwhile.

@@ -6,7 +6,7 @@ import sys
 from aws_lambda_powertools.shared.version import VERSION
 
 from local.command import positive
-from tests.bench import loops
+from tests.bench import imports, loops
 from tests.bench.measures import Row, consumers, write_units
 
 RATIOS = 3
@@ -33,7 +33,7 @@ def main() -> bool:
     arguments = parser.parse_args()
     rows = [*consumers(arguments.repetitions), write_units()]
     print(table(rows))
-    print("", *loops.lines(arguments.repetitions), sep="\n")
+    print("", *loops.lines(arguments.repetitions), imports.line(arguments.repetitions), sep="\n")
     return arguments.lenient or all(row.met for row in rows)
 
 

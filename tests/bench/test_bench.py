@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.bench import loops, measures
+from tests.bench import imports, loops, measures
 from tests.bench.__main__ import table
 from tests.bench.measures import Row
 
@@ -25,6 +25,13 @@ def test_operations_in_a_loop_are_measured() -> None:
     assert re.search(r"plain \d+\.\d+ ms, async \d+\.\d+ ms, async and 100 at once \d", times)
     assert re.search(r"stands still for at most \d+\.\d ms", slow)
     assert re.search(r"renewed in \d+ ms, and committed in \d+ ms", burst)
+
+
+def test_imports_are_measured() -> None:
+    """The line has the time of each import that the decision on Powertools weighs."""
+    found = re.findall(r"([A-Za-z ]+) (\d+) ms", imports.line(1))
+    assert len(found) == len(imports.PARTS)
+    assert all(int(time) > 0 for _, time in found)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,10 @@ class DynamoDBStore:
         sleep: Callable[[float], None] = time.sleep,  # noqa: ARG004 - as above
         jitter: Callable[[], float] = random.random,  # noqa: ARG004 - as above
     ) -> "DynamoDBStore":
-        """Make the store that also keeps the records of ``before``, if there are any."""
+        """Make the store, of a subclass if it also keeps the records of ``before``.
+
+        So a caller names one class, and the code for earlier records loads only where it is used.
+        """
         if before is None:
             return object.__new__(cls)
         if not hasattr(before, "store_class"):
@@ -231,7 +234,8 @@ class DynamoDBStore:
         except StoreRefusedError as refused:
             cause = refused.__cause__
             if isinstance(cause, ServiceError) and _is_of_the_effects(cause, len(actions)):
-                # Only an insert can be the first request that the table's key refuses.
+                # A table with another key refuses the first request, which is an insert: only its
+                # condition, that the key is absent, names no attribute of a record.
                 is_insert = "ExpressionAttributeNames" not in put
                 advice = self._remedy(cause) if is_insert and _is_of_the_record(cause) else ""
                 raise EffectsRejectedError(
