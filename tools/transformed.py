@@ -87,7 +87,7 @@ def _written(text: str, given: Mapping[str, Any]) -> str:
         match given.get(found[1]):
             case str(value):
                 return value
-            case {"Ref": str(name)}:
+            case {"Ref": str(name)} | {"Fn::If": [_, {"Ref": str(name)}, ""]}:
                 return f"${{{name}}}"
             case {"Fn::GetAtt": [str(name), str(attribute)]}:
                 return f"${{{name}.{attribute}}}"

@@ -16,13 +16,12 @@ from carride_idempotency.testing.worlds import CRASH_BEFORE, Fault
 from infrastructure.rules import house_rules
 from tests.kit.rides import Life
 from tests.template.deployment import Deployment
-from tests.template.stack import options
 from tests.world.wiring import wiring
 from tools.transformed import Stack, named, source, stack
 
 pytestmark = pytest.mark.integration
 
-STRATEGIES: Final = [name for name in options()["DeploymentStrategy"] if name != "AllAtOnce"]
+STRATEGIES: Final = source()["Parameters"]["DeploymentStrategy"]["AllowedValues"][1:]
 DIRECT: Final = {
     *("AWS::Lambda::Version", "AWS::Lambda::Alias", "AWS::Lambda::EventInvokeConfig"),
     "AWS::CloudWatch::Alarm",

@@ -1,26 +1,59 @@
 """Rules over all resources of the deployed template, for every choice of parameters."""
 
 import json
-from typing import Final
+import re
+from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 
 import assignments
 import payments
 from carride.facts import ALIASES, Fact
-from tests.template.stack import every_choice, options
+from tests.template.stack import every_choice, options, pairs
+from tests.template.test_regions import refused
 from tools.transformed import ROLES, Stack, named, source, stack
 
 pytestmark = pytest.mark.integration
 
 
-def test_every_value_and_condition_is_chosen() -> None:
-    """The choices give each parameter each of its values, and each condition both of its own."""
+def test_any_two_options_of_parameters_are_chosen_together() -> None:
+    """CloudFormation would accept each choice; each condition holds in some and not in others."""
     choices = list(every_choice())
-    for name, values in options().items():
-        assert {choice[name] for choice in choices} == set(values), name
+    for (one, first), (other, second) in pairs():
+        both = options()[one][first] | options()[other][second]
+        assert any(both.items() <= choice.items() for choice in choices), both
+    elsewhere = {"AWS::Region": "ap-south-1"}
+    assert [choice for choice in choices if refused(**choice | elsewhere)] == []
     conditions = [stack(**choice).conditions for choice in choices]
     assert all({each[name] for each in conditions} == {True, False} for name in conditions[0])
+
+
+def named_in(value: Any) -> Iterator[str]:
+    """Yield the names that references in a part of a template have."""
+    match value:
+        case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), *_]} | {"DependsOn": str(name)}:
+            yield name
+        case {"Fn::Sub": str(text)}:
+            yield from re.findall(r"\$\{(?!AWS::|!)(\w+)", text)
+        case {"Fn::Sub": [str(text), dict(own)]}:
+            yield from set(re.findall(r"\$\{(?!AWS::|!)(\w+)", text)) - own.keys()
+            yield from named_in(own)
+        case {"DependsOn": list(names), **rest}:
+            yield from names
+            yield from named_in(rest)
+        case dict():
+            yield from named_in(list(value.values()))
+        case list():
+            for each in value:
+                yield from named_in(each)
+
+
+def test_every_reference_leads_to_something(deployed: Stack) -> None:
+    """What a resource or an output names is deployed with it, or a parameter."""
+    known = deployed.resources.keys() | deployed.parameters.keys()
+    for name, each in (deployed.resources | deployed.outputs).items():
+        assert {one for one in named_in(each) if not one.startswith("AWS::")} <= known, name
 
 
 def test_a_stack_leaves_nothing_behind(deployed: Stack) -> None:

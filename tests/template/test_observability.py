@@ -122,8 +122,6 @@ def watched_by(deployed: Stack, composite: str) -> set[str]:
             text = text.replace("${OfTheEndpoint}", endpoints and endpoints["Fn::Sub"])
         case text:
             pass
-    # The nested stack gets this name as a parameter.
-    text = text.replace("${LatencyAlarm}", "${CarRideLatencyAlarm}")
     assert re.fullmatch(r'ALARM\("\$\{\w+\}"\)( OR ALARM\("\$\{\w+\}"\))*', text), text
     return set(re.findall(r"\$\{(\w+)\}", text))
 

@@ -186,8 +186,8 @@ def test_a_rule_takes_an_event_in_one_region(rule: str, event: dict[str, str], t
 def refused(**chosen: str) -> list[str]:
     """Return the names of the template's rules that refuse parameters."""
     template = source()
-    given = {name: str(spec["Default"]) for name, spec in template["Parameters"].items()} | chosen
-    given["AWS::Region"] = HERE
+    given = {name: str(spec["Default"]) for name, spec in template["Parameters"].items()}
+    given |= {"AWS::Region": HERE} | chosen
     return [
         name
         for name, rule in template["Rules"].items()
