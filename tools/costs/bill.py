@@ -431,13 +431,18 @@ def taken(deployed: Stack, *, copied: bool = False) -> Counter[str]:
 
 
 def _matched(pattern: Mapping[str, Any]) -> int:
-    """Return how many events of a ride a rule's pattern matches, in the newer envelope."""
+    """Return how many events of a ride a rule's pattern matches.
+
+    They are in the newer envelope and have each of its attributes.
+    """
     detail = pattern.get("detail", {})
     number = 0
     for alternative in detail.get("$or", [detail]):
-        if "attributes" not in alternative:  # that is the older envelope
-            types = alternative.get("type", EVENTS)
-            number += sum(event in types for event in EVENTS)
+        if "attributes" in alternative or [{"exists": False}] in alternative.values():
+            continue  # of the older envelope, or without an attribute
+        types = alternative.get("type", EVENTS)
+        is_any = types == [{"prefix": ""}]
+        number += len(EVENTS) if is_any else sum(event in types for event in EVENTS)
     return number
 
 
